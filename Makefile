@@ -1,0 +1,29 @@
+# Two commands do all the set-up from a fresh clone: make demo, make test.
+PYTHON ?= python3
+RUN := .venv/bin/python
+
+.PHONY: demo test test-slow check clean
+
+demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 5 minutes on 2 cores
+	$(RUN) studies/lr_wd_edf.py
+
+test: .venv/installed  ## the tests, the demo included: about 14 minutes on 2 cores
+	$(RUN) -m pytest
+
+test-slow: .venv/installed  ## kills, signals, full disk, slow server, several nodes: about 12 minutes more
+	$(RUN) -m pytest -m slow
+
+check: .venv/installed  ## lint, format and types
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	$(RUN) -m mypy
+
+# constraints.txt names the versions that were tested; torch and torchvision must be of one release.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(RUN) -m pip install --quiet --upgrade pip
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv

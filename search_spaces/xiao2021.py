@@ -1,0 +1,104 @@
+"""Xiao et al. 2021, Early Convolutions Help Transformers See Better: models, tuned optima, intervals, recipe."""
+
+from optuna.distributions import FloatDistribution
+
+# Table 1, at 224 pixels and patch 16: hidden size, MLP multiplier, heads, blocks of ViT_P. ViT_C has one block less.
+_SHAPES = {
+    "1GF": {"width": 192, "mlp_ratio": 3.0, "heads": 3, "depth": 12},
+    "4GF": {"width": 384, "mlp_ratio": 3.0, "heads": 6, "depth": 12},
+    "18GF": {"width": 768, "mlp_ratio": 4.0, "heads": 12, "depth": 12},
+    "36GF": {"width": 1024, "mlp_ratio": 4.0, "heads": 16, "depth": 14},
+}
+# Section 3: 3x3 convolutions, each with BatchNorm and ReLU, then a plain 1x1 to the hidden size. A stride of 2 doubles
+# the channels and a stride of 1 keeps them; that fixes the strides, which the text does not list.
+_STEMS = {
+    "1GF": {"stem_channels": "24-48-96-192", "stem_strides": "2-2-2-2"},
+    "4GF": {"stem_channels": "48-96-192-384", "stem_strides": "2-2-2-2"},
+    "18GF": {"stem_channels": "64-128-128-256-256-512", "stem_strides": "2-2-1-2-1-2"},
+}
+_STEMS["36GF"] = _STEMS["18GF"]
+
+MODELS: dict[str, dict[str, object]] = {
+    f"ViT_P-{size}": {"patch_size": 16, "resolution": 224, **shape} for size, shape in _SHAPES.items()
+}
+MODELS |= {
+    f"ViT_C-{size}": {**MODELS[f"ViT_P-{size}"], "depth": shape["depth"] - 1, "stem": "conv", **_STEMS[size]}
+    for size, shape in _SHAPES.items()
+}
+# Table 2; trained at resolutions of their own, which the text leaves to its references.
+MODELS |= {
+    "RegNetY-1GF": {"model": "regnety-1gf", "resolution": 232},
+    "RegNetY-4GF": {"model": "regnety-4gf", "resolution": 240},
+    "RegNetY-16GF": {"model": "regnety-16gf", "resolution": 256},
+}
+
+# Figures 4 and 5: the models of a panel.
+PANELS = {
+    "1GF": ("ViT_P-1GF", "ViT_C-1GF", "RegNetY-1GF"),
+    "4GF": ("ViT_P-4GF", "ViT_C-4GF", "RegNetY-4GF"),
+    "18GF": ("ViT_P-18GF", "ViT_C-18GF", "RegNetY-16GF"),
+}
+NUM_DRAWS = 64  # (lr, wd) pairs for each model and optimizer
+NUM_REFERENCES = 1  # run at the optimum
+
+# Table 4, left (appendix E): optimum (lr, wd) at 50 epochs; lr at batch 2048.
+OPTIMA = {
+    ("RegNetY-1GF", "adamw"): (3.8e-3, 0.1),
+    ("RegNetY-4GF", "adamw"): (3.8e-3, 0.1),
+    ("RegNetY-16GF", "adamw"): (3.8e-3, 0.1),
+    ("ViT_P-1GF", "adamw"): (2.0e-3, 0.20),
+    ("ViT_P-4GF", "adamw"): (2.0e-3, 0.20),
+    ("ViT_P-18GF", "adamw"): (1.0e-3, 0.24),
+    ("ViT_C-1GF", "adamw"): (2.5e-3, 0.19),
+    ("ViT_C-4GF", "adamw"): (1.0e-3, 0.24),
+    ("ViT_C-18GF", "adamw"): (1.0e-3, 0.24),
+    ("RegNetY-1GF", "sgd"): (2.54, 2.4e-5),
+    ("RegNetY-4GF", "sgd"): (2.54, 2.4e-5),
+    ("RegNetY-16GF", "sgd"): (2.54, 2.4e-5),
+    ("ViT_P-1GF", "sgd"): (1.9, 1.3e-5),
+    ("ViT_P-4GF", "sgd"): (1.9, 1.3e-5),
+    ("ViT_P-18GF", "sgd"): (1.1, 1.2e-5),
+    ("ViT_C-1GF", "sgd"): (1.9, 1.3e-5),
+    ("ViT_C-4GF", "sgd"): (1.3, 2.2e-5),
+    ("ViT_C-18GF", "sgd"): (1.1, 2.7e-5),
+}
+
+
+def interval(lr: tuple[float, float], wd: tuple[float, float]) -> dict[str, FloatDistribution]:
+    """Log-uniform lr and wd. The paper does not name the distribution; log-uniform is that of the authors' code."""
+    return {"lr": FloatDistribution(*lr, log=True), "wd": FloatDistribution(*wd, log=True)}
+
+
+# Table 4, right: one interval a family and optimizer, for all sizes and both stems. Appendix E builds them from a good
+# value times 1/8 and times 4: models train with smaller values, but not with larger ones.
+INTERVALS = {
+    ("ViT", "adamw"): interval((2.5e-4, 8.0e-3), (0.02, 0.8)),
+    ("ViT", "sgd"): interval((0.1, 3.2), (4.0e-6, 1.2e-4)),
+    ("RegNetY", "adamw"): interval((1.25e-3, 4.0e-2), (0.0075, 0.24)),
+    ("RegNetY", "sgd"): interval((0.25, 8.0), (3.0e-6, 8.0e-5)),
+}
+
+
+def around(lr: float, wd: float) -> dict[str, FloatDistribution]:
+    """The interval by the rule of appendix E around good values: times 1/8 and times 4."""
+    return interval((lr / 8, lr * 4), (wd / 8, wd * 4))
+
+
+# Section 5, implementation details: batch 2048, 5 epochs of linear warm-up, half-period cosine, no weight decay on
+# norm gains and biases, mixup 0.8, CutMix 1.0, label smoothing 0.1, EMA weights for inference, bf16 for their mixed
+# precision. AutoAugment and the EMA cadence of the authors' code are not fields of TrainConfig yet. The EMA decay is
+# stated nowhere; 0.9999 is our choice.
+RECIPE: dict[str, object] = {
+    "dataset": "imagenet", "num_classes": 1000, "channels": 3, "batch_size": 2048, "epochs": 50, "warmup_epochs": 5.0,
+    "mixup_alpha": 0.8, "cutmix_alpha": 1.0, "label_smoothing": 0.1, "ema_decay": 0.9999, "flip_prob": 0.5,
+    "precision": "bf16",
+}  # fmt: skip
+
+DESIGN = (
+    "lr and wd are log-uniform in the intervals of Table 4, one for each family and optimizer. Draw i has seed i; "
+    "models of a family share draws and seeds. The reference run of an arm is at its optimum of Table 4, seed 0."
+)
+NOTES = (
+    "The paper's models, intervals and optima. AutoAugment and the EMA cadence of the authors' code are not part of "
+    "the recipe yet."
+)

@@ -1,0 +1,127 @@
+"""What several tests need: a study script run as a user runs it, and the rows that it ought to give."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TINY = ROOT / "tests" / "studies" / "tiny.py"
+
+
+def load_script(path: Path) -> ModuleType:
+    """A study script as a module, without running it."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Script:
+    """A study script in a directory of its own."""
+
+    def __init__(self, folder: Path, script: Path = TINY) -> None:
+        self.folder, self.script = folder, script
+        self.environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, str(self.script), *arguments]
+
+    def run(self, *arguments: str, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs to the end; stdout and stderr together."""
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+        )
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Starts in the background, with a log file."""
+        log = open(self.folder / "log.txt", "a")  # noqa: SIM115  lives as long as the process
+        return subprocess.Popen(
+            self.command(*arguments),
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def store(self):
+        from vitscale.record.store import Store
+
+        return Store(self.folder / "runs")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Script:
+    return Script(tmp_path)
+
+
+def workers_of(pid: int) -> list[int]:
+    """Processes in which Ray trains for a driver."""
+    import psutil
+
+    try:
+        family = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [p.pid for p in family if (p.name() if p.is_running() else "").startswith("ray::Implicit")]
+
+
+def kill_family(pid: int) -> None:
+    """SIGKILL to a driver and to everything that it started."""
+    import psutil
+
+    try:
+        parent = psutil.Process(pid)
+        family = [*parent.children(recursive=True), parent]
+    except psutil.NoSuchProcess:
+        return
+    for process in family:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def wait_for(condition, seconds: float, what: str) -> None:
+    """Polls until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s in vain: {what}"
+        time.sleep(0.1)
+
+
+def interrupt(process: subprocess.Popen[str], name: int = signal.SIGINT) -> int:
+    """Signals a driver and returns its exit status."""
+    process.send_signal(name)
+    return process.wait(120)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A real file system of a given size, such as 256k; skips the test where it may not be mounted."""
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)

@@ -1,0 +1,370 @@
+"""Figures, headline and report: what is drawn and said, not how it looks."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from itertools import combinations
+from pathlib import Path
+
+import matplotlib.figure
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from test_analysis import make_outcomes, make_study, random_errors
+
+from vitscale.analysis import figures
+from vitscale.analysis.headline import headline
+from vitscale.analysis.population import population
+from vitscale.analysis.report import honesty, refuse_unknown, summary_metrics, write_report
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.study import Study
+
+EVERYTHING = {
+    "figures": ("edf_panels", "edf_panels_vs_best", "lr_wd_scatter", "learning_curves"),
+    "tables": ("edf_summary", "arm_comparison", "good_range"),
+    "pairs": (("a", "b"),),
+    "design": "How <points> were drawn.\n\nAnd seeds.",
+    "notes": "First <note>.\n\nSecond note.",
+}
+
+
+def make_rows(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per epoch of each trial with an outcome; a diverged one ends at epoch 3 with a row of 100."""
+    rows = []
+    for _, trial in outcomes[outcomes["status"] != "missing"].iterrows():
+        last = 3 if trial["status"] == "diverged" else 6
+        for epoch in range(1, last + 1):
+            ended = trial["status"] == "diverged" and epoch == last
+            error = 100.0 if ended else 90 / epoch
+            rows.append({**trial[["arm", "point", "trial_id", "status"]], "epoch": float(epoch),
+                         "diverged": float(ended), study.metric: error})  # fmt: skip
+    columns = ["arm", "point", "trial_id", "status", "epoch", "diverged", study.metric]
+    return pd.DataFrame(rows, columns=columns).astype({"point": "Int64"})
+
+
+def legend_text(ax: Axes) -> str:
+    legend = ax.get_legend()
+    assert legend is not None
+    return "\n".join(text.get_text() for text in legend.get_texts())
+
+
+def all_text(figure: matplotlib.figure.Figure) -> str:
+    return "\n".join(text.get_text() for ax in figure.axes for text in [ax.title, ax._left_title, *ax.texts])
+
+
+# ---- figures
+
+
+def test_drawn_edf_is_the_share_of_all_draws_with_an_outcome():
+    study = make_study(20)
+    status = {("a", 0): "diverged", ("a", 1): "failed", ("a", 2): "missing", ("b", 5): "diverged"}
+    outcomes = make_outcomes(study, random_errors(study), status)
+    figure = figures.edf_panels(study, outcomes, make_rows(study, outcomes))
+    (ax,) = figure.axes
+    for line, arm, n in zip(ax.lines, ("a", "b"), (19, 20), strict=True):
+        assert line.get_drawstyle() == "steps-post"
+        x, y = line.get_xydata().T
+        arm_rows = outcomes[(outcomes["arm"] == arm) & outcomes["point"].notna()]
+        finished = arm_rows.loc[arm_rows["status"] == "finished", "error_pct"] - 10
+        for at in np.linspace(x[0], 10, 57):
+            drawn = y[np.searchsorted(x, at, side="right") - 1]
+            assert drawn == pytest.approx((finished <= at).sum() / n)
+        assert y[-1] < 1
+    assert "a\nn=19, 1 diverged, 1 failed, 1 missing" in legend_text(ax).replace("\u00a0", " ")
+    assert ax.get_xlim() == (min(0, min(line.get_xdata()[0] for line in ax.lines)), 10)
+
+
+def test_arms_of_a_panel_differ_in_colour_and_in_dashes():
+    study = make_study(8, arms=("a", "b", "c"))
+    outcomes = make_outcomes(study, random_errors(study))
+    (ax,) = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).axes
+    assert len({to_hex(line.get_color()) for line in ax.lines}) == 3
+    assert len({str(line._dash_pattern) for line in ax.lines}) == 3
+
+
+def test_a_panel_per_entry_of_the_study():
+    panels = {"first": ("a", "b"), "second": ("c",)}
+    study = make_study(8, arms=("a", "b", "c"), panels=panels)
+    outcomes = make_outcomes(study, random_errors(study))
+    rows = make_rows(study, outcomes)
+    axes = figures.edf_panels(study, outcomes, rows).axes
+    assert [(ax.get_title(), len(ax.lines)) for ax in axes] == [("first", 2), ("second", 1)]
+    assert len(figures.lr_wd_scatter(study, outcomes, rows).axes) == 6
+
+
+def test_a_missing_reference_makes_the_panel_absolute_and_is_said():
+    study = make_study(8)
+    errors = random_errors(study)
+    outcomes = make_outcomes(study, errors, {("b", None): "missing"})
+    figure = figures.edf_panels(study, outcomes, make_rows(study, outcomes))
+    assert "no finished reference of b" in all_text(figure)
+    assert figure.axes[0].get_xlabel() == "val EMA error (%)"
+    drawn = figure.axes[0].lines[1].get_xdata()
+    assert np.allclose(drawn[1:-1], np.sort(errors["b"]))
+
+
+def test_scatter_draws_diverged_draws_at_the_top_and_the_optimum_as_a_line():
+    study = make_study(16)
+    status = {("a", 3): "diverged", ("a", 4): "failed"}
+    outcomes = make_outcomes(study, random_errors(study), status)
+    axes = figures.lr_wd_scatter(study, outcomes, make_rows(study, outcomes)).axes
+    draws = population(study, outcomes, "a")
+    for ax, name in zip(axes, ("lr", "wd", "lr*wd"), strict=True):
+        assert ax.get_xscale() == "log"
+        marks = {line.get_marker(): line for line in reversed(ax.lines)}
+        assert marks["o"].get_xdata().tolist() == draws.values[name][draws.finished].tolist()
+        for marker, state in (("x", "diverged"), ("+", "failed")):
+            assert marks[marker].get_xdata().tolist() == draws.values[name][draws.status == state].tolist()
+            assert (np.asarray(marks[marker].get_ydata()) > 0.9).all()  # of the axes' height
+        vertical = [line for line in ax.lines if list(line.get_xdata()) == [draws.setting[name]] * 2]
+        assert len(vertical) == 2  # one an arm
+
+
+def test_a_reference_outside_the_axes_is_an_arrow_and_its_error_a_tick():
+    study = make_study(16)
+    outcomes = make_outcomes(study, random_errors(study))
+    outcomes.loc[(outcomes["arm"] == "b") & outcomes["point"].isna(), "lr"] = 5.0
+    ax = figures.lr_wd_scatter(study, outcomes, make_rows(study, outcomes)).axes[0]
+    marks = {line.get_marker(): line for line in ax.lines}
+    assert (marks[">"].get_xdata()[0], marks[">"].get_ydata()[0]) == (1.0, 10.0)
+    assert (marks["_"].get_xdata()[0], marks["_"].get_ydata()[0]) == (TrainConfig().lr, 10.0)
+    assert ax.get_xlim()[1] < 5
+
+
+def test_panels_share_the_range_of_x():
+    study = make_study(8, panels={"first": ("a",), "second": ("b",)})
+    outcomes = make_outcomes(study, {"a": np.arange(8.0) + 10, "b": np.arange(8.0) + 4})
+    first, second = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).axes
+    assert first.get_xlim() == second.get_xlim() == (pytest.approx(-6.3), 10)
+
+
+def test_edf_against_the_best_draw_starts_at_it_and_is_labelled():
+    study = make_study(4)
+    outcomes = make_outcomes(study, {"a": [5, 6, 8, 40], "b": [20, 21, 22, 23]}, {("b", None): "missing"})
+    figure = figures.edf_panels_vs_best(study, outcomes, make_rows(study, outcomes))
+    (ax,) = figure.axes
+    assert ax.lines[0].get_xydata()[:4].tolist() == [[0, 0.25], [1, 0.5], [3, 0.75], [10, 0.75]]
+    assert "best of n draws: depends on n" in ax.get_xlabel()
+    legend = legend_text(ax).replace("\u00a0", " ")
+    assert "n=4, 0 diverged, 1 beyond 10 points" in legend and "b\nn=4, 0 diverged, 0 beyond 10 points" in legend
+
+
+def test_the_note_of_the_edf_says_what_the_bands_are():
+    study = make_study(4)
+    outcomes = make_outcomes(study, random_errors(study))
+    note = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).get_supxlabel()
+    assert "bootstrap: no width at 0 and 1, too narrow near them; exact intervals are in the table" in note
+    assert "given the references" in note
+
+
+def test_learning_curves_draw_every_reference_thick():
+    study = make_study(4, num_references=3)
+    outcomes = make_outcomes(study, random_errors(study))
+    (ax,) = figures.learning_curves(study, outcomes, make_rows(study, outcomes)).axes
+    assert len([line for line in ax.lines if line.get_linewidth() > 2]) == 6
+
+
+def test_learning_curves_leave_out_the_100_of_a_diverged_row_and_mark_its_epoch():
+    study = make_study(8)
+    outcomes = make_outcomes(study, random_errors(study), {("a", 3): "diverged"})
+    (ax,) = figures.learning_curves(study, outcomes, make_rows(study, outcomes)).axes
+    segments = ax.collections[0].get_segments()
+    assert sorted(len(segment) for segment in segments) == [2] + [6] * 7
+    assert max(segment[:, 1].max() for segment in segments) == 90
+    (cross,) = [line for line in ax.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert cross.get_xdata().tolist() == [3]
+    references = [line for line in ax.lines if line.get_linewidth() > 2]
+    assert len(references) == 2
+
+
+UNFINISHED = {
+    "nothing yet": {(arm, point): "missing" for arm in "ab" for point in [None, *range(8)]},
+    "an arm not begun": {("b", point): "missing" for point in [None, *range(8)]},
+    "only references": {(arm, point): "missing" for arm in "ab" for point in range(8)},
+    "one draw": {(arm, point): "missing" for arm in "ab" for point in range(1, 8)},
+    "all diverged": {(arm, point): "diverged" for arm in "ab" for point in range(8)},
+    "references diverged": {(arm, None): "diverged" for arm in "ab"},
+}
+
+
+@pytest.mark.parametrize("case", UNFINISHED)
+@pytest.mark.parametrize("num_scrambles", [0, 2])
+def test_every_figure_and_the_report_work_on_an_unfinished_study(case, num_scrambles, tmp_path):
+    study = make_study(8, num_scrambles=num_scrambles, **EVERYTHING)
+    outcomes = make_outcomes(study, random_errors(study), UNFINISHED[case])
+    rows = make_rows(study, outcomes)
+    text = write_report(study, outcomes, rows, tmp_path, {"command": "python x.py"}).read_text()
+    assert ("Unfinished." in text) == any(state == "missing" for state in UNFINISHED[case].values())
+    drawn = figures.edf_panels(study, outcomes, rows)
+    assert ("no outcome yet" in all_text(drawn)) == (case in ("nothing yet", "only references"))
+    if case == "all diverged":
+        assert all(line.get_ydata().max() == 0 for line in drawn.axes[0].lines)
+    assert len(headline(study, outcomes)) == 4
+
+
+def test_a_study_with_no_row_at_all_draws_empty_curves():
+    study = make_study(4)
+    outcomes = make_outcomes(study, random_errors(study), UNFINISHED["nothing yet"])
+    bare = pd.DataFrame({name: [] for name in ("study", "arm", "point", "trial_id", "status")})
+    assert "no row yet" in all_text(figures.learning_curves(study, outcomes, bare))
+
+
+def test_saved_files_are_the_same_bytes_twice_and_leave_nothing_behind(tmp_path):
+    study = make_study(8)
+    outcomes = make_outcomes(study, random_errors(study))
+    rows = make_rows(study, outcomes)
+    for folder in ("one", "two"):
+        for name, draw in figures.FIGURES.items():
+            figures.save(draw(study, outcomes, rows), tmp_path / folder / name)
+    first = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    second = {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
+    assert len(first) == 8 and first == second
+    assert b"<dc:date>" not in first["edf_panels.svg"]
+
+
+# ---- report
+
+
+class Page(HTMLParser):
+    """Collects what a page would load, its text, and whether its tags close."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.text: list[str] = []
+        self.open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img", "link"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    study = make_study(16, **EVERYTHING)
+    status = {("a", 0): "diverged", ("b", 1): "failed", ("b", 2): "missing"}
+    outcomes = make_outcomes(study, random_errors(study), status)
+    facts = {"command": "python studies/made.py --num 16", "tracking": "http://localhost:5000"}
+    return write_report(study, outcomes, make_rows(study, outcomes), tmp_path_factory.mktemp("report"), facts)
+
+
+def test_report_is_well_formed_and_loads_nothing(report):
+    page = Page(report.read_text())
+    assert page.open == []
+    assert len(page.loads) == 4
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in page.loads)
+    assert not re.search(r"@import|url\(|<script", report.read_text())
+
+
+def test_report_says_question_counts_reference_provenance_and_how_to_repeat(report):
+    text = " ".join(" ".join(Page(report.read_text()).text).split())
+    for said in ("Is a < b & c?", "Nobody 2021", "First <note>.", "Second note.", "python studies/made.py --num 16",
+                 "http://localhost:5000", "1 of 16 draws of b", "ONE run", "of the last epoch",
+                 "All draws share seed 0", "How <points> were drawn.",
+                 "lr drawn (min-max)", "on this held-out split", "shares of an unfinished study are biased",
+                 "A reference that many draws beat was not an optimum",
+                 "Code: abc.", "a 16 16 15 1 0 0", "b 16 15 14 0 1 1"):  # fmt: skip
+        assert said in text, said
+
+
+def test_report_writes_each_table_in_three_forms_that_agree(report):
+    for name in EVERYTHING["tables"]:
+        csv = pd.read_csv(report.parent / f"{name}.csv")
+        parquet = pd.read_parquet(report.parent / f"{name}.parquet")
+        pd.testing.assert_frame_equal(csv, parquet, check_dtype=False)
+        assert len((report.parent / f"{name}.md").read_text().splitlines()) == len(csv) + 2
+    assert not [path for path in report.parent.iterdir() if path.name.startswith(".")]
+
+
+def test_an_unknown_figure_is_refused_with_the_known_ones(tmp_path):
+    study = make_study(4, figures=("edf_pannels",))
+    outcomes = make_outcomes(study, random_errors(study))
+    with pytest.raises(ValueError, match=r"edf_panels, .*lr_wd_scatter.* but got \(edf_pannels\)"):
+        write_report(study, outcomes, make_rows(study, outcomes), tmp_path, {})
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=r"edf_summary, .* but got \(edf_sumary\)"):
+        refuse_unknown(make_study(4, tables=("edf_sumary",)))
+    refuse_unknown(make_study(4, **EVERYTHING))
+
+
+def test_honesty_says_what_the_seeds_are():
+    study = make_study(6, own_seeds=True)
+    said = " ".join(honesty(study, make_outcomes(study, random_errors(study))))
+    assert "Each draw has a seed of its own, shared by the arms at a point, so seed noise is part" in said
+    assert "and other seeds" in said and "All draws share" not in said and "biased" not in said
+
+
+def test_honesty_and_headline_say_that_a_reference_run_diverged():
+    study = make_study(6, num_references=3)
+    outcomes = make_outcomes(study, random_errors(study), {("a", "seed 2"): "diverged"})
+    assert "mean of 3 runs" in " ".join(honesty(study, outcomes))
+    assert "Diverged or failed: 1 of 3 reference runs of a;" in " ".join(honesty(study, outcomes))
+    assert headline(study, outcomes)[0].endswith("0 missing; 1 of 3 reference runs of a diverged or failed.")
+
+
+# ---- headline
+
+
+def test_headline_gives_shares_with_n_and_intervals():
+    study = make_study(16, panels={"AdamW": ("a", "b")})
+    status = {("b", 0): "diverged"}
+    outcomes = make_outcomes(study, {"a": np.full(16, 12.0), "b": np.r_[[0.0] * 8, [20.0] * 8]}, status)
+    assert headline(study, outcomes) == [
+        "Of 32 draws: 31 finished, 1 diverged, 0 failed, 0 missing.",
+        "AdamW, draws within 4 points of their reference: a 100% [79, 100] (n=16, 0 diverged, 0 beyond 10 points); "
+        "b 44% [20, 70] (n=16, 1 diverged, 0 beyond 10 points).",
+    ]
+
+
+def test_headline_claims_a_difference_only_where_the_test_shows_one():
+    study = make_study(16, arms=("a", "b", "c"), pairs=(("a", "b"), ("c", "a")))
+    rng = np.random.default_rng(0)
+    base = rng.normal(20, 1, 16)
+    errors = {"a": base, "b": base + np.where(np.arange(16) % 2, 1.0, -1.0), "c": base + 2}
+    near, text = headline(study, make_outcomes(study, errors, reference=22.0))[-2:]
+    assert text.startswith(
+        "Absolute error, which is another question: a is lower than c at 100% [79, 100] of 16 shared "
+    )
+    assert text.endswith("p < 0.001. No difference shown for a against b, p = 1.000 (p after Holm over 2 pairs).")
+    assert near.startswith("Forgiveness, given the references: no difference shown for a against b, p = ")
+
+
+def test_headline_names_the_more_forgiving_arm():
+    study = make_study(16, pairs=(("b", "a"),))
+    errors = {"a": np.full(16, 11.0), "b": np.r_[np.full(4, 11.0), np.full(12, 30.0)]}
+    near = headline(study, make_outcomes(study, errors))[-2]
+    assert re.fullmatch(
+        r"Forgiveness, given the references: a is more forgiving than b by 75 percent points \[\d+, 9\d\], p < 0.001.",
+        near,
+    )
+
+
+def test_headline_of_six_panels_stays_short():
+    arms = tuple(f"arm {i}" for i in range(18))
+    panels = {f"panel {i}": arms[3 * i : 3 * i + 3] for i in range(6)}
+    pairs = tuple((a, b) for group in panels.values() for a, b in combinations(group, 2))
+    study = make_study(8, arms=arms, panels=panels, pairs=pairs)
+    sentences = headline(study, make_outcomes(study, random_errors(study)))
+    assert len(sentences) == 1 + 6 + 2
+    assert max(map(len, sentences)) < 350
+    assert "no difference shown in 18 of 18 pairs" in sentences[-2]
+
+
+def test_summary_metrics_are_finite_numbers_of_the_arms():
+    study = make_study(8)
+    outcomes = make_outcomes(study, random_errors(study), {("b", None): "missing", ("a", 0): "diverged"})
+    metrics = summary_metrics(study, outcomes)
+    assert (metrics["a/n"], metrics["a/diverged"], metrics["b/missing"]) == (8, 1, 0)
+    assert "b/area" not in metrics and 0 < metrics["a/area"] < 1
+    assert np.isfinite(list(metrics.values())).all()

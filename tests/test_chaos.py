@@ -1,0 +1,78 @@
+"""Kills at random instants, of driver, worker or everything: nothing lost, nothing twice, rows bit for bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from conftest import TINY, Script, kill_family, load_script, workers_of
+from test_launch import reference_rows, without_times
+from test_mlflow import history, runs_of
+
+pytestmark = pytest.mark.slow
+NUM_KILLS = 24
+EPOCHS = 60
+
+
+@pytest.mark.timeout(900)
+def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
+    """At least 24 kills while trials were to do; then one start to the end, held against uninterrupted trainings.
+
+    The seed fixes who is killed and when, as seconds after the start; where in the work that falls, the machine
+    decides. When a study is complete before the kills are, it is extended, which must work at any time, too.
+    """
+    rng = random.Random(20261121)
+    script, num = Script(tmp_path), 4
+    kills = dict.fromkeys(("driver", "worker", "everything", "driver, at once again"), 0)
+    while sum(kills.values()) < NUM_KILLS:
+        arguments = ("--num", str(num), "--epochs", str(EPOCHS), "--checkpoint-every-s", "0.3")
+        process = script.start(*arguments)
+        whom = rng.choice(list(kills))
+        if whom == "worker":  # the driver lives on; so several in one life
+            for _ in range(3):
+                time.sleep(rng.uniform(3, 6))
+                if workers := workers_of(process.pid):
+                    os.kill(rng.choice(workers), signal.SIGKILL)
+                    kills[whom] += 1
+            time.sleep(rng.uniform(0, 3))
+        else:
+            time.sleep(rng.uniform(4, 11))
+        if process.poll() is not None:
+            assert process.returncode == 0, (tmp_path / "log.txt").read_text()
+            num += 3
+            continue
+        if whom == "everything":
+            kill_family(process.pid)
+        else:
+            process.kill()  # its workers live on for seconds, into the next start
+        process.wait()
+        if whom != "worker":
+            kills[whom] += 1
+        if whom == "driver":
+            time.sleep(rng.uniform(0, 4))
+
+    result = script.run(*arguments)
+    assert result.returncode == 0, result.stdout
+    assert all(kills.values()), kills
+
+    plan = load_script(TINY).study(num=num, epochs=EPOCHS)
+    folder = tmp_path / "by_hand"
+    for trial in plan.trials:
+        (folder / trial.config.id).mkdir(parents=True)
+    expected = reference_rows(plan, folder)
+    store = script.store()
+    assert {p.name for p in (tmp_path / "runs/trials").iterdir()} == set(expected)
+    assert {i: without_times(store.read_rows(i)[0]) for i in expected} == expected
+
+    uri = script.environment["MLFLOW_TRACKING_URI"]
+    children = runs_of(uri, "trial")
+    assert set(children) == set(expected)
+    assert {run.info.status for run in children.values()} == {"FINISHED"}
+    for trial_id, run in children.items():
+        shown = [(step, value) for step, _, value in history(uri, run.info.run_id, "val_ema_error_pct")]
+        assert shown == [(row["epoch"], row["val_ema_error_pct"]) for row in expected[trial_id]]
+    assert len(runs_of(uri, "study")) == 1

@@ -1,0 +1,102 @@
+"""Several Ray nodes on this machine: placement, packing, a node that dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Script, kill_family, load_script, wait_for
+from test_launch import TINY, reference_rows, without_times
+from test_readme import README
+
+pytestmark = pytest.mark.slow
+RAY = str(Path(sys.executable).parent / "ray")
+
+
+TOKEN = {**os.environ, "RAY_AUTH_MODE": "token"}  # for nodes; the driver must find out by itself
+
+
+class Cluster:
+    """A head node and one more, each a `ray start --block` of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        subprocess.run([RAY, "get-auth-token", "--generate"], check=True, capture_output=True, env=TOKEN)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.nodes = [self._start("--head", f"--port={self.address.split(':')[1]}", "--include-dashboard=false",
+                                  f"--temp-dir={folder}/ray")]  # fmt: skip
+        wait_for(self._answers, 60, "the head node")
+        self.nodes.append(self._start(f"--address={self.address}"))
+        wait_for(lambda: self._num_alive() == 2, 60, "the second node")
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [RAY, "start", "--block", "--num-cpus=1", "--num-gpus=2", "--object-store-memory=100000000"]
+        return subprocess.Popen([*command, *arguments], env=TOKEN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def _answers(self) -> bool:
+        host, port = self.address.split(":")
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) == 0
+
+    def _num_alive(self) -> int:
+        code = f"import ray; ray.init('{self.address}', logging_level='ERROR', log_to_driver=False); "
+        code += "print(sum(n['Alive'] for n in ray.nodes()))"
+        asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=TOKEN)
+        return int(asked.stdout.split()[-1]) if asked.returncode == 0 else 0
+
+    def stop(self) -> None:
+        for node in reversed(self.nodes):
+            kill_family(node.pid)
+            node.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(Path(f"/tmp/vitscale-test-{time.time_ns() % 10**9}"))  # Ray's socket paths must be short
+    yield made
+    made.stop()
+
+
+def test_the_cluster_command_of_the_readme(tmp_path: Path, cluster: Cluster) -> None:
+    """As it stands but for the address, the path, and what a machine without a GPU needs."""
+    (command,) = re.findall(r"^python (.*--address auto .*)$", README, re.MULTILINE)
+    script, *arguments = command.replace("auto", cluster.address).replace("/shared/runs", f"{tmp_path}/runs").split()
+    result = Script(tmp_path, ROOT / script).run(*arguments, "--num", "1", "--device", "cpu")
+    assert result.returncode == 0, result.stdout
+    assert "16 finished" in result.stdout
+    assert "training 2 at a time" in result.stdout  # a core a trial, and a quarter of a GPU
+
+
+def test_fractions_of_a_gpu_pack_trials_node_by_node(tmp_path: Path, cluster: Cluster) -> None:
+    """2 nodes x 2 logical GPUs: a trial of 3 GPUs fits nowhere; of 1 GPU and a tenth of a core, 2 a node."""
+    script = Script(tmp_path)
+    fixed = ("--address", cluster.address, "--device", "cpu", "--num", "2")
+    refused = script.run(*fixed, "--gpus-per-trial", "3")
+    assert refused.returncode == 2 and "a trial must fit on a node" in refused.stdout
+    result = script.run(*fixed, "--gpus-per-trial", "1", "--cpus-per-trial", "0.1")
+    assert result.returncode == 0, result.stdout
+    assert "training 4 at a time" in result.stdout
+
+
+def test_trials_of_a_dead_node_go_on_elsewhere(tmp_path: Path, cluster: Cluster) -> None:
+    script = Script(tmp_path)
+    arguments = ("--num", "3", "--epochs", "60", "--checkpoint-every-s", "0.3")
+    process = script.start(*arguments, "--address", cluster.address)
+    wait_for(lambda: len(list(tmp_path.glob("runs/trials/*/checkpoint*"))) >= 2, 120, "both nodes training")
+    kill_family(cluster.nodes[1].pid)
+    assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
+    plan = load_script(TINY).study(num=3, epochs=60)
+    folder = tmp_path / "by_hand"
+    for trial in plan.trials:
+        (folder / trial.config.id).mkdir(parents=True)
+    expected = reference_rows(plan, folder)
+    assert {i: without_times(script.store().read_rows(i)[0]) for i in expected} == expected

@@ -1,0 +1,258 @@
+"""A study through the real Ray and the real MLflow: what comes out, what a second start does, what is refused."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import ROOT, TINY, Script, interrupt, load_script, small_disk, wait_for
+
+from vitscale.plan.study import Study
+from vitscale.record.store import Row, Store
+
+NUM_EPOCHS = 3
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Script:
+    """A finished study with a trial that diverged and one that raised."""
+    script = Script(tmp_path_factory.mktemp("ran"))
+    result = script.run("--broken", "1")
+    (script.folder / "out.txt").write_text(result.stdout)
+    assert result.returncode == 1, result.stdout
+    return script
+
+
+def study(**options: int) -> Study:
+    return load_script(TINY).study(**options)
+
+
+def without_times(rows: list[Row]) -> list[Row]:
+    from vitscale.train.loop import TIMING
+
+    return [{name: value for name, value in row.items() if name not in TIMING} for row in rows]
+
+
+def reference_rows(plan: Study, folder: Path) -> dict[str, list[Row]]:
+    """What the trainer yields by hand, in one go, in this process."""
+    import torch
+
+    from vitscale.train.loop import train
+
+    torch.set_num_threads(1)
+    return {t.config.id: without_times(list(train(t.config, folder / t.config.id))) for t in plan.trials}
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
+    folder = tmp_path_factory.mktemp("by_hand")
+    plan = study()
+    for trial in plan.trials:
+        (folder / trial.config.id).mkdir()
+    return reference_rows(plan, folder)
+
+
+def test_rows_through_ray_are_those_of_the_trainer_by_hand(ran: Script, by_hand: dict[str, list[Row]]) -> None:
+    store = ran.store()
+    for trial_id, expected in by_hand.items():
+        rows, facts = store.read_rows(trial_id)
+        assert without_times(rows) == expected
+        assert facts["status"] == ("diverged" if expected[-1]["diverged"] else "finished")
+        assert facts["machine"] and facts["commit"] and "torch" in facts["versions"]
+    assert sum(rows[-1]["diverged"] for rows in by_hand.values()) == 1
+
+
+def test_a_failed_trial_stops_nothing_and_is_named_with_its_log(ran: Script) -> None:
+    out = (ran.folder / "out.txt").read_text()
+    broken = study(broken=1).trials[-1]
+    assert "6 finished, 1 diverged, 1 failed, 0 missing of 8" in out
+    assert f"failed  broken {broken.config.id}: ValueError: resolution == 8 must hold" in out
+    log = ran.store().failure_log(broken.config.id)
+    assert str(log) in out
+    assert "Traceback" in log.read_text()
+
+
+def test_no_wall_of_log_lines(ran: Script) -> None:
+    lines = (ran.folder / "out.txt").read_text().splitlines()
+    assert len(lines) < 40
+    assert not [line for line in lines if "INFO" in line or "(raylet)" in line or "Trial status" in line]
+
+
+def test_the_table_is_tidy(ran: Script) -> None:
+    from vitscale.plan.config import DEFAULTS
+
+    table = pd.read_parquet(ran.folder / "runs/studies/tiny-demo/report/rows.parquet")
+    finished = table[table["status"] == "finished"]
+    assert len(finished) == 6 * NUM_EPOCHS
+    assert not table.duplicated(["trial_id", "epoch"]).any()
+    assert set(DEFAULTS) <= set(table.columns)
+    assert (table[table["status"] == "diverged"]["val_error_pct"] == 100).all()
+
+
+def test_a_second_start_trains_only_what_failed(ran: Script) -> None:
+    before = {p: p.stat().st_mtime_ns for p in ran.folder.glob("runs/trials/*/rows.parquet")}
+    result = ran.run("--broken", "1")
+    assert result.returncode == 1
+    assert "8 trials, 7 done, 1 to do" in result.stdout
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_more_draws_train_only_the_new_ones(ran: Script) -> None:
+    before = {p: p.stat().st_mtime_ns for p in ran.folder.glob("runs/trials/*/rows.parquet")}
+    result = ran.run("--num", "4")
+    assert result.returncode == 0, result.stdout
+    assert "9 trials, 7 done, 2 to do" in result.stdout
+    after = {p: p.stat().st_mtime_ns for p in ran.folder.glob("runs/trials/*/rows.parquet")}
+    assert len(after) == 9
+    assert {p: after[p] for p in before} == before
+
+
+def test_a_finished_study_is_redrawn_without_ray(ran: Script) -> None:
+    log = ran.folder / "runs/studies/tiny-demo/ray.log"
+    started = log.stat().st_mtime_ns
+    result = ran.run()
+    assert result.returncode == 0
+    assert "7 trials, 7 done, 0 to do" in result.stdout
+    assert "training" not in result.stdout
+    assert log.stat().st_mtime_ns == started
+
+
+@pytest.mark.slow
+def test_interrupt_stops_cleanly_and_the_same_command_resumes(tmp_path: Path) -> None:
+    """Ctrl-C, then SIGTERM, then to the end: nothing is lost and rows are those of an uninterrupted training."""
+    script = Script(tmp_path)
+    arguments = ("--num", "2", "--epochs", "60", "--checkpoint-every-s", "0.2")
+    for name in (signal.SIGINT, signal.SIGTERM):
+        before = set(tmp_path.glob("runs/trials/*/checkpoint*"))
+        process = script.start(*arguments)
+        wait_for(lambda old=before: set(tmp_path.glob("runs/trials/*/checkpoint*")) - old, 120, "a new checkpoint")
+        assert interrupt(process, name) == 130
+        assert "interrupted: the same command resumes" in (tmp_path / "log.txt").read_text()
+        assert not script.store().driver_is_alive("tiny-demo")
+    result = script.run(*arguments)
+    assert result.returncode == 0, result.stdout
+    plan = study(num=2, epochs=60)
+    folder = tmp_path / "by_hand"
+    for trial in plan.trials:
+        (folder / trial.config.id).mkdir(parents=True)
+    expected = reference_rows(plan, folder)
+    assert {i: without_times(script.store().read_rows(i)[0]) for i in expected} == expected
+
+
+def test_a_second_driver_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    script = Script(tmp_path)
+    process = script.start("--num", "2", "--epochs", "40")
+    wait_for(lambda: script.store().driver_is_alive("tiny-demo"), 60, "the first driver")
+    second = script.run("--num", "2", "--epochs", "40")
+    assert second.returncode == 2
+    assert re.fullmatch(r"tiny.py: error: one driver may run a study, but got .*pid.*\n", second.stdout)
+    assert process.wait(200) == 0
+
+
+@pytest.mark.slow
+def test_two_studies_share_a_trial_and_train_it_once(tmp_path: Path) -> None:
+    """Both at once on one store, under other names: no trial has two winners, and both end complete."""
+    text = TINY.read_text()
+    (tmp_path / "twin.py").write_text(text.replace('name="tiny"', 'name="twin"'))
+    first, second = Script(tmp_path), Script(tmp_path, tmp_path / "twin.py")
+    arguments = ("--num", "2", "--epochs", "40", "--max-concurrent", "1")
+    processes = [first.start(*arguments), second.start(*arguments)]
+    assert [process.wait(300) for process in processes] == [0, 0], (tmp_path / "log.txt").read_text()
+    store = first.store()
+    starts = {store.read_rows(t.config.id)[1]["attempt"] for t in study(num=2, epochs=40).trials}
+    assert starts == {"1"}
+    assert len(list(tmp_path.glob("runs/trials/*/rows.parquet"))) == 5
+    assert not list(tmp_path.glob("runs/trials/*/claim.json"))
+
+
+BAD_INPUT = [
+    (["--num", "0"], "num >= 1 must hold, but got (num=0)"),
+    (["--epochs", "-1"], "epochs >= 1 must hold, but got (epochs=-1)"),
+    (["--scale", "moon"], "argument --scale: invalid choice: 'moon'"),
+    (["--lr", "1"], "unrecognized arguments: --lr 1"),
+    (["--cpus-per-trial", "0"], "cpus_per_trial >= 0.01 must hold, but got (cpus_per_trial=0.0)"),
+    (["--cpus-per-trial", "999"], "a trial must fit on a node, but got (cpus_per_trial=999"),
+    (["--gpus-per-trial", "1", "--device", "cpu", "--cpus-per-trial", "1"], "a trial must fit on a node"),
+    (["--address", "127.0.0.1:1"], "a Ray cluster must answer at (address='127.0.0.1:1')"),
+    (["--store", "/proc/nowhere"], "the store must be writable, but got (store='/proc/nowhere'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), BAD_INPUT, ids=[" ".join(a) for a, _ in BAD_INPUT])
+def test_bad_input_gets_one_line_and_a_status(tmp_path: Path, arguments: list[str], line: str) -> None:
+    result = Script(tmp_path).run(*arguments)
+    assert result.returncode == 2
+    said = [text for text in result.stdout.splitlines() if "error:" in text]
+    assert len(said) == 1 and line in said[0], result.stdout
+    assert "Traceback" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [("lrr=1.0", "did you mean 'lr'?"), ("wd=-0.1", "wd >= 0 must hold, but got (wd=-0.1)")],
+)
+def test_a_bad_field_in_a_script_gets_one_line(tmp_path: Path, fields: str, line: str) -> None:
+    script = tmp_path / "bad.py"
+    script.write_text(TINY.read_text().replace("BASE.replace(epochs=epochs)", f"BASE.replace(epochs=epochs, {fields})"))
+    result = Script(tmp_path, script).run("--plan")
+    assert result.returncode == 2
+    assert line in result.stdout and len(result.stdout.splitlines()) == 1
+
+
+def test_damaged_rows_are_restored_from_the_checkpoint(ran: Script, by_hand: dict[str, list[Row]]) -> None:
+    trial_id = next(iter(by_hand))
+    path = ran.folder / "runs/trials" / trial_id / "rows.parquet"
+    path.write_bytes(path.read_bytes()[:100])
+    result = ran.run()
+    assert result.returncode == 0, result.stdout
+    assert f"rows must be readable parquet, but got ({path}" in result.stdout
+    assert "7 trials, 6 done, 1 to do" in result.stdout
+    assert without_times(ran.store().read_rows(trial_id)[0]) == by_hand[trial_id]
+    assert len(list(path.parent.glob("rows.parquet.damaged-*"))) == 1
+
+
+@pytest.mark.slow
+def test_a_full_disk_fails_with_a_line_and_room_makes_it_whole(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", "600k") as folder:
+        script = Script(tmp_path)
+        (folder / "ballast").write_bytes(b"b" * 450_000)
+        result = script.run("--store", str(folder))
+        assert result.returncode in (1, 2), result.stdout
+        assert "No space left on device" in result.stdout
+        (folder / "ballast").unlink()
+        subprocess.run(["mount", "-o", "remount,size=20m", str(folder)], check=True)
+        result = script.run("--store", str(folder))
+        assert result.returncode == 0, result.stdout
+        assert len([t for t in study().trials if Store(folder).is_done(t.config.id)]) == 7
+
+
+def test_on_a_terminal_there_is_a_live_view_and_nothing_of_ray(tmp_path: Path) -> None:
+    """On a pseudo-terminal: the table lives, the end is printed below it, and what Ray says goes to its log."""
+    import pexpect
+
+    script = Script(tmp_path)
+    command, *arguments = script.command("--num", "1", "--epochs", "40", "--broken", "1")
+    child = pexpect.spawn(
+        command, arguments, cwd=str(tmp_path), env={**script.environment, "TERM": "xterm"}, dimensions=(40, 120),
+        timeout=120, encoding="utf-8",
+    )  # fmt: skip
+    child.expect(r"\d/4 done, \d running, \d diverged, \d failed, ETA")
+    child.expect(r"conv\s+\S+e-\d+\s+\S+e-\d+\s+\d+/40")  # arm, lr, wd, epoch of a running trial
+    child.expect("2 finished, 1 diverged, 1 failed, 0 missing of 4")
+    rest = child.read()
+    child.close()
+    assert child.exitstatus == 1
+    assert "failed  broken" in rest
+    for noise in ("INFO", "raylet", "Trial status", "Traceback", "closed file"):
+        assert noise not in child.before + rest
+
+
+def test_study_scripts_answer_help_and_plan_in_a_fresh_process() -> None:
+    for script in sorted((ROOT / "studies").glob("*.py")):
+        result = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True)
+        assert result.returncode == 0 and "--plan" in result.stdout

@@ -1,0 +1,146 @@
+"""Who may import whom: stages import downwards only, and what is heavy is imported where it is used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+SOURCES = [
+    path
+    for folder in ("vitscale", "search_spaces", "studies", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+HEAVY = ("torch", "torchvision", "timm", "ray", "mlflow", "pandas", "matplotlib", "sklearn", "pyarrow")
+
+# folder -> what no file in it may import, not even within a function; "a.b except a.b.c" is written as two entries
+FORBIDDEN = {
+    "search_spaces": ("vitscale", *HEAVY),
+    "vitscale/plan": ("vitscale.launch", "vitscale.train", "vitscale.record", "vitscale.analysis", *HEAVY),
+    "vitscale/record": ("vitscale.launch", "vitscale.train", "vitscale.analysis", "torch", "timm", "ray"),
+    "vitscale/train": ("vitscale.launch", "vitscale.analysis", "vitscale.record", "ray", "mlflow", "optuna"),
+    "vitscale/analysis": ("vitscale.launch", "vitscale.train", "torch", "torchvision", "ray", "mlflow", "timm"),
+    "studies": ("vitscale.train", "vitscale.record", "ray", "mlflow", "torch", "timm"),
+}
+ALLOWED = {"vitscale/train": ("vitscale.record.store",)}
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """(dotted module or name, line) of every import in a file, at its top or within functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"an import must be absolute, but got ({path}:{node.lineno})"
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def within(name: str, package: str) -> bool:
+    return f"{name}.".startswith(f"{package}.")
+
+
+def test_the_walk_sees_imports_of_every_kind(tmp_path: Path) -> None:
+    file = tmp_path / "some.py"
+    file.write_text("import ray.tune as rt\ndef f():\n    from vitscale import train, plan\n    import torch, timm\n")
+    seen = [name for name, _ in imports(file)]
+    assert sorted(seen) == ["ray.tune", "timm", "torch", "vitscale.plan", "vitscale.train"]
+    assert within("ray.tune", "ray") and within("ray", "ray") and not within("rayon", "ray")
+
+
+@pytest.mark.parametrize("folder", FORBIDDEN)
+def test_a_stage_imports_only_what_lies_below_it(folder: str) -> None:
+    files = [path for path in SOURCES if path.is_relative_to(ROOT / folder)]
+    assert len(files) >= 2
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in files
+        for name, line in imports(path)
+        if any(within(name, package) for package in FORBIDDEN[folder])
+        and not any(within(name, package) for package in ALLOWED.get(folder, ()))
+    ]
+    assert not wrong
+
+
+def test_one_file_imports_ray() -> None:
+    """Of what users run; a benchmark may compare with Ray by itself."""
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES
+        if path.parts[len(ROOT.parts)] != "benchmarks" and any(within(name, "ray") for name, _ in imports(path))
+    }
+    assert users == {"vitscale/launch/ray_tune.py"}
+
+
+def python(code: str, *arguments: str) -> str:
+    """What a program in a fresh process prints."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+BLOCKER = """
+    import sys
+
+    class Without:
+        def __init__(self, finder):
+            self.finder = finder
+
+        def __getattr__(self, name):
+            return getattr(self.finder, name)
+
+        def find_spec(self, name, path=None, target=None):
+            absent = name.split(".")[0] in sys.argv[1].split(",")
+            return None if absent else self.finder.find_spec(name, path, target)
+
+    sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+"""
+
+
+def test_the_trainer_runs_on_a_machine_without_ray_mlflow_and_optuna(tmp_path: Path) -> None:
+    code = """
+    import pathlib
+    import torch
+    from vitscale.plan.config import TrainConfig
+    from vitscale.train.loop import train
+
+    torch.set_num_threads(1)
+    config = TrainConfig(width=8, depth=1, heads=2, patch_size=4, batch_size=498, epochs=1, warmup_epochs=0.0)
+    print([row["epoch"] for row in train(config, pathlib.Path(sys.argv[2]))])
+    """
+    assert python(BLOCKER + code, "ray,mlflow,optuna,pandas,matplotlib,pyarrow", str(tmp_path)) == "[1.0]\n"
+
+
+def test_the_blocker_blocks() -> None:
+    code = """
+    try:
+        import optuna
+    except ImportError as error:
+        print(error)
+    """
+    assert python(BLOCKER + code, "optuna") == "No module named 'optuna'\n"
+
+
+@pytest.mark.parametrize("module", ["vitscale", "vitscale.launch.cli", "vitscale.plan.cost", "search_spaces.demo"])
+def test_importing_loads_nothing_heavy(module: str) -> None:
+    code = "import sys, importlib; importlib.import_module(sys.argv[1]); print(*{m.split('.')[0] for m in sys.modules})"
+    loaded = set(python(code, module).split())
+    assert module.split(".")[0] in loaded
+    assert not loaded & set(HEAVY)
+
+
+@pytest.mark.parametrize("study", sorted((ROOT / "studies").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_a_study_script_builds_its_plan_without_anything_heavy(study: Path) -> None:
+    code = """
+    import sys, runpy
+    plan = runpy.run_path(sys.argv[1])["study"]()
+    print(len(plan.trials) > 1, *{m.split('.')[0] for m in sys.modules})
+    """
+    printed = python(code, str(study)).split()
+    assert printed[0] == "True" and not set(printed) & set(HEAVY)

@@ -1,0 +1,298 @@
+"""The MLflow view: complete, live, without duplicates, rebuilt from the store, and never in the way."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TINY, Script, load_script, wait_for
+
+from vitscale.plan.config import DEFAULTS
+from vitscale.plan.study import Study
+
+NUM_EPOCHS = 3
+
+
+def study(**options: int) -> Study:
+    return load_script(TINY).study(**options)
+
+
+def client(uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def runs_of(uri: str, role: str) -> dict[str, Any]:
+    return runs_of_experiment(uri, "tiny-demo", role)
+
+
+def runs_of_experiment(uri: str, name: str, role: str) -> dict[str, Any]:
+    """Runs of a study's experiment by trial id ("" for the parent)."""
+    mlflow = client(uri)
+    experiment = mlflow.get_experiment_by_name(name)
+    found = mlflow.search_runs([experiment.experiment_id], f"tags.`vitscale.role` = '{role}'", max_results=1000)
+    runs = {run.data.tags.get("vitscale.trial_id", ""): run for run in found}
+    assert len(runs) == len(found), "two runs of one trial"
+    return runs
+
+
+def history(uri: str, run_id: str, metric: str) -> list[tuple[int, int, float]]:
+    return [(m.step, m.timestamp, m.value) for m in client(uri).get_metric_history(run_id, metric)]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Script:
+    script = Script(tmp_path_factory.mktemp("ran"))
+    result = script.run("--broken", "1")
+    assert result.returncode == 1, result.stdout
+    return script
+
+
+@pytest.fixture(scope="module")
+def uri(ran: Script) -> str:
+    return ran.environment["MLFLOW_TRACKING_URI"]
+
+
+def sync(script: Script, uri: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vitscale", "sync", "--store", str(script.folder / "runs")]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": uri}
+    return subprocess.run(command, cwd=script.folder, env=environment, capture_output=True, text=True, timeout=200)
+
+
+def test_experiment_states_question_and_source(uri: str) -> None:
+    note = client(uri).get_experiment_by_name("tiny-demo").tags["mlflow.note.content"]
+    assert "Does a study survive being killed?" in note and "Source: none" in note
+
+
+def test_one_parent_and_a_child_for_each_trial(uri: str) -> None:
+    parents, children = runs_of(uri, "study"), runs_of(uri, "trial")
+    assert len(parents) == 1
+    assert set(children) == {trial.config.id for trial in study(broken=1).trials}
+    assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {parents[""].info.run_id}
+
+
+def test_a_child_tells_its_config_status_and_origin(uri: str) -> None:
+    plan = {trial.config.id: trial for trial in study(broken=1).trials}
+    for trial_id, run in runs_of(uri, "trial").items():
+        params, tags = run.data.params, run.data.tags
+        assert {name: params[name] for name in DEFAULTS} == {
+            k: str(v) for k, v in plan[trial_id].config.asdict().items()
+        }
+        assert (tags["vitscale.arm"], params["arm"]) == (plan[trial_id].arm,) * 2
+        status = {"diverging": "diverged", "broken": "failed"}.get(plan[trial_id].arm, "finished")
+        assert tags["vitscale.status"] == status
+        assert run.info.status == ("FAILED" if status == "failed" else "FINISHED")
+        assert run.data.metrics["diverged"] == (status == "diverged")
+        assert run.data.metrics["failed"] == (status == "failed")
+        if status != "failed":
+            assert tags["vitscale.commit"] and tags["vitscale.machine"] and "torch" in tags["vitscale.versions"]
+
+
+def test_every_row_is_there_once_with_the_time_it_was_made(ran: Script, uri: str) -> None:
+    for trial_id, run in runs_of(uri, "trial").items():
+        if run.data.tags["vitscale.status"] == "failed":
+            continue
+        rows, _ = ran.store().read_rows(trial_id)
+        expected = [(int(r["epoch"]), int(r["unix_s"] * 1000), r["val_ema_error_pct"]) for r in rows]
+        assert history(uri, run.info.run_id, "val_ema_error_pct") == expected
+        assert run.data.metrics["final_error_pct"] == rows[-1]["val_ema_error_pct"]
+
+
+def test_the_parent_carries_report_and_summary(uri: str) -> None:
+    parent = runs_of(uri, "study")[""]
+    files = {entry.path for entry in client(uri).list_artifacts(parent.info.run_id)}
+    assert {"report.html", "edf_panels.png", "edf_panels.svg", "rows.parquet", "edf_summary.csv"} <= files
+    assert [key for key in parent.data.metrics if "patchify" in key]
+    assert parent.info.status == "FAILED"
+
+
+def dump(database: Path) -> list[tuple[Any, ...]]:
+    """What the view says, without run ids and without when it was said."""
+    with sqlite3.connect(database) as db:
+        metrics = db.execute(
+            "select t.value, m.key, m.step, m.timestamp, m.value, m.is_nan from metrics m join tags t "
+            "on t.run_uuid = m.run_uuid and t.key = 'vitscale.trial_id'"
+        ).fetchall()
+        params = db.execute(
+            "select t.value, p.key, p.value from params p join tags t "
+            "on t.run_uuid = p.run_uuid and t.key = 'vitscale.trial_id'"
+        ).fetchall()
+    return sorted(map(repr, metrics + params))
+
+
+def test_sync_changes_nothing_where_the_view_is_up_to_date(ran: Script, uri: str) -> None:
+    before = dump(ran.folder / "mlflow.db")
+    result = sync(ran, uri)
+    assert result.returncode == 0, result.stderr
+    assert dump(ran.folder / "mlflow.db") == before
+
+
+def test_sync_rebuilds_the_view_in_an_empty_tracking_store(ran: Script, uri: str, tmp_path: Path) -> None:
+    result = sync(ran, f"sqlite:///{tmp_path}/new.db")
+    assert result.returncode == 0, result.stderr
+    assert "8 of 8 trials shown" in result.stdout
+    old, new = dump(ran.folder / "mlflow.db"), dump(tmp_path / "new.db")
+    failed = study(broken=1).trials[-1].config.id  # it has no row, so the time is that of the telling
+    assert [line for line in new if failed not in line] == [line for line in old if failed not in line]
+    assert len(new) == len(old)
+    assert runs_of(f"sqlite:///{tmp_path}/new.db", "study")[""].info.status
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    """A real MLflow server; returns when it answers."""
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/server.db",
+               "--artifacts-destination", str(folder / "artifacts"), "--port", str(port), "--workers", "1"]  # fmt: skip
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def answers() -> bool:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+
+    wait_for(answers, 120, "the MLflow server")
+    return process
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    import psutil
+
+    for child in psutil.Process(process.pid).children(recursive=True):
+        child.kill()
+    process.kill()
+    process.wait()
+
+
+def test_a_server_that_is_away_stops_nothing_and_is_caught_up(tmp_path: Path) -> None:
+    """Dead at first: all is trained, one line and status 3 tell. Alive later: the same command, or sync, catches up."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    script = Script(tmp_path)
+    result = script.run("--num", "1", MLFLOW_TRACKING_URI=address)
+    assert result.returncode == 3, result.stdout
+    assert "2 finished, 1 diverged, 0 failed, 0 missing of 3" in result.stdout
+    said = [line for line in result.stdout.splitlines() if line.startswith("mlflow")]
+    assert len(said) == 1 and f"{address} is not up to date" in said[0] and "vitscale sync" in said[0]
+    refused = sync(script, address)
+    assert refused.returncode == 1
+    assert len(refused.stderr.strip().splitlines()) == 1 and "MLflow must answer" in refused.stderr
+
+    server = serve(tmp_path, port)
+    try:
+        assert sync(script, address).returncode == 0
+        children = runs_of(address, "trial")
+        assert set(children) == {trial.config.id for trial in study(num=1).trials}
+        assert {run.info.status for run in children.values()} == {"FINISHED"}
+    finally:
+        stop(server)
+
+
+class SlowProxy(http.server.BaseHTTPRequestHandler):
+    """Passes requests on after half a second."""
+
+    target = 0
+
+    def relay(self) -> None:
+        time.sleep(0.5)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        upstream = http.client.HTTPConnection("127.0.0.1", self.target, timeout=60)
+        upstream.request(self.command, self.path, body, dict(self.headers))
+        answer = upstream.getresponse()
+        content = answer.read()
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.getheader("Content-Type") or "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_PUT = do_PATCH = relay
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def slow_server(tmp_path: Path) -> Iterator[int]:
+    target = free_port()
+    server = serve(tmp_path, target)
+    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Proxy", (SlowProxy,), {"target": target}))
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    yield proxy.server_address[1]
+    proxy.shutdown()
+    stop(server)
+
+
+@pytest.mark.slow
+def test_a_slow_server_is_caught_up_and_live_while_it_trains(tmp_path: Path, slow_server: int) -> None:
+    """Every answer takes half a second more: rows of a running trial still appear, and in the end all is there once."""
+    script, address = Script(tmp_path), f"http://127.0.0.1:{slow_server}"
+    arguments = ("--num", "1", "--epochs", "100")
+    process = script.start(*arguments, MLFLOW_TRACKING_URI=address)
+    direct = f"sqlite:///{tmp_path}/server.db"
+
+    def live() -> bool:
+        if client(direct).get_experiment_by_name("tiny-demo") is None:
+            return False
+        running = [run for run in runs_of(direct, "trial").values() if run.info.status == "RUNNING"]
+        return any(run.data.metrics.get("epoch", 0) >= 1 for run in running)
+
+    wait_for(live, 120, "a row of a running trial")
+    assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
+    for trial_id, run in runs_of(direct, "trial").items():
+        rows, _ = script.store().read_rows(trial_id)
+        shown = history(direct, run.info.run_id, "val_error_pct")
+        assert [(step, value) for step, _, value in shown] == [(r["epoch"], r["val_error_pct"]) for r in rows]
+
+
+def test_ui_needs_a_database_and_says_so(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    command = [sys.executable, "-m", "vitscale", "ui"]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"vitscale: error: an MLflow database must exist, but got ({tmp_path}/mlflow.db); "
+        "run a study or `vitscale sync` first\n"
+    )
+
+
+def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "vitscale", "ui", "--port", str(port)]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": uri}
+    process = subprocess.Popen(
+        command, cwd=ran.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+
+        def shows() -> bool:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+                connection.request("GET", "/api/2.0/mlflow/experiments/get-by-name?experiment_name=tiny-demo")
+                answer = connection.getresponse()
+                return answer.status == 200 and b"Does a study survive" in answer.read()
+            except OSError:
+                return False
+
+        wait_for(shows, 120, "the experiment in the UI's server")
+    finally:
+        stop(process)

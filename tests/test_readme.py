@@ -1,0 +1,130 @@
+"""Every command and every line of code of the README, run as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import ROOT, Script, wait_for
+from test_mlflow import runs_of_experiment, stop
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line.split("  #")[0].strip() for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
+ELSEWHERE = {  # run, but not in this file
+    "make demo": "its command is run here, its set-up by .ci/run",
+    "make test": "by .ci/run",
+    "python studies/lr_wd_edf.py --address auto --store /shared/runs --gpus-per-trial 0.25": "by test_cluster.py",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which the README's relative paths are right, with the demo run by its own command."""
+    place = tmp_path_factory.mktemp("readme")
+    (place / "studies").symlink_to(ROOT / "studies")
+    result = run("python studies/lr_wd_edf.py", place, timeout=900)
+    (place / "demo.txt").write_text(result.stdout)
+    assert result.returncode == 0, result.stdout
+    return place
+
+
+def run(command: str, place: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    """Runs a command line in the environment of this Python, without what the caller's environment sets."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "VITSCALE_"))}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    return subprocess.run(
+        shlex.split(command), cwd=place, env=environment, text=True, timeout=timeout,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def test_make_runs_what_the_readme_says() -> None:
+    asked = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert ".venv/bin/python studies/lr_wd_edf.py" in asked
+    asked = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert ".venv/bin/python -m pytest" in asked
+
+
+@pytest.mark.timeout(1000)
+def test_the_demo_learns_and_ends_with_figure_report_and_page(folder: Path) -> None:
+    out = (folder / "demo.txt").read_text()
+    for kind in ("figure", "report"):
+        paths = re.findall(rf"^{kind} +(\S+)$", out, re.MULTILINE)
+        assert paths and all(Path(path).stat().st_size > 10_000 for path in paths)
+    assert re.search(r"^mlflow +http://127.0.0.1:5000/#/experiments/\d+/runs", out, re.MULTILINE)
+    trials = pd.read_parquet(folder / "runs/studies/lr_wd_edf-demo/report/trials.parquet")
+    assert len(trials) == 76
+    assert (trials["status"] != "missing").all() and (trials["status"] != "failed").all()
+    references = trials[trials["point"].isna()].groupby("arm")["error_pct"].mean()
+    assert references["ViT_C AdamW"] < 6 and references["ViT_C SGD"] < 6
+    assert (references < 15).all()
+    assert set(trials.groupby("arm").size()) == {19}
+    children = runs_of_experiment(f"sqlite:///{folder}/mlflow.db", "lr_wd_edf-demo", "trial")
+    assert set(children) == set(trials["trial_id"])
+
+
+EXPECTED = {
+    "python studies/lr_wd_edf.py": "76 trials, 76 done, 0 to do",
+    "vitscale sync": "lr_wd_edf-demo: 76 of 76 trials shown",
+    "python studies/lr_wd_edf.py --plan": "all 76 76 0",
+    "python studies/lr_wd_edf.py --num 18": "84 trials, 76 done, 8 to do",
+    "python studies/lr_wd_edf.py --num 18 --report": "report /",
+    "python studies/lr_wd_edf.py --scale imagenet --plan": "1170",
+    "python studies/lr_wd_edf.py --num-scrambles 4 --plan": "lr_wd_edf_sobol-demo",
+}
+
+
+def test_every_command_is_accounted_for() -> None:
+    assert set(COMMANDS) == {*EXPECTED, *ELSEWHERE, "vitscale ui"}
+
+
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("command", EXPECTED)
+def test_command_does_what_the_readme_says(folder: Path, command: str) -> None:
+    result = run(command, folder)
+    assert result.returncode == 0, result.stdout
+    assert EXPECTED[command] in " ".join(result.stdout.split())
+
+
+def test_ui_opens_on_the_results(folder: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    command = [str(Path(sys.executable).parent / "vitscale"), "ui"]
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert process.stdout is not None
+        assert b"http://127.0.0.1:5000" in process.stdout.readline()
+        wait_for(lambda: answers("http://127.0.0.1:5000"), 120, "the UI")
+    finally:
+        stop(process)
+
+
+def answers(address: str) -> bool:
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return b"MLflow" in answer.read()
+    except OSError:
+        return False
+
+
+def test_the_study_of_the_readme_runs(tmp_path: Path) -> None:
+    (text,) = [text for kind, text in BLOCKS if kind == "python"]
+    script = tmp_path / "batch_size.py"
+    script.write_text(text)
+    result = Script(tmp_path, script).run()
+    assert result.returncode == 0, result.stdout
+    assert "8 finished, 0 diverged, 0 failed, 0 missing of 8" in result.stdout
+
+
+def test_links_and_figures_of_the_readme_exist() -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r"`((?:studies|vitscale|docs)/[\w./]+)`", README)
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []

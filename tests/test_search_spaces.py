@@ -1,0 +1,147 @@
+"""Search spaces against the tables they are copied from, and the budgets of arms that are compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+from conftest import ROOT, load_script
+from optuna.distributions import FloatDistribution
+
+from search_spaces import demo, xiao2021
+from search_spaces.datasets import DATASETS
+from search_spaces.regnety import REGNETY
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.cost import complexity
+
+# Xiao et al. 2021, Table 4, left: (lr, wd) of AdamW, (lr, wd) of SGD
+TABLE_4_OPTIMA = {
+    "RegNetY-1GF": (3.8e-3, 0.1, 2.54, 2.4e-5), "RegNetY-4GF": (3.8e-3, 0.1, 2.54, 2.4e-5),
+    "RegNetY-16GF": (3.8e-3, 0.1, 2.54, 2.4e-5), "ViT_P-1GF": (2.0e-3, 0.20, 1.9, 1.3e-5),
+    "ViT_P-4GF": (2.0e-3, 0.20, 1.9, 1.3e-5), "ViT_P-18GF": (1.0e-3, 0.24, 1.1, 1.2e-5),
+    "ViT_C-1GF": (2.5e-3, 0.19, 1.9, 1.3e-5), "ViT_C-4GF": (1.0e-3, 0.24, 1.3, 2.2e-5),
+    "ViT_C-18GF": (1.0e-3, 0.24, 1.1, 2.7e-5),
+}  # fmt: skip
+# Xiao et al. 2021, Table 4, right: (lr low, lr high, wd low, wd high)
+TABLE_4_INTERVALS = {
+    ("ViT", "adamw"): (2.5e-4, 8.0e-3, 0.02, 0.8), ("RegNetY", "adamw"): (1.25e-3, 4.0e-2, 0.0075, 0.24),
+    ("ViT", "sgd"): (0.1, 3.2, 4.0e-6, 1.2e-4), ("RegNetY", "sgd"): (0.25, 8.0, 3.0e-6, 8.0e-5),
+}  # fmt: skip
+# Xiao et al. 2021, Table 1: hidden size, MLP multiplier, heads, blocks of ViT_P, blocks of ViT_C; section 3: channels
+# of the 3x3 convolutions of the stem, of which those that double the channels have stride 2
+TABLE_1 = {
+    "1GF": (192, 3.0, 3, 12, 11, [24, 48, 96, 192]),
+    "4GF": (384, 3.0, 6, 12, 11, [48, 96, 192, 384]),
+    "18GF": (768, 4.0, 12, 12, 11, [64, 128, 128, 256, 256, 512]),
+    "36GF": (1024, 4.0, 16, 14, 13, [64, 128, 128, 256, 256, 512]),
+}
+
+
+def ends(interval: dict[str, FloatDistribution]) -> tuple[float, ...]:
+    return interval["lr"].low, interval["lr"].high, interval["wd"].low, interval["wd"].high
+
+
+def test_optima_are_those_of_table_4() -> None:
+    expected = {}
+    for model, (adamw_lr, adamw_wd, sgd_lr, sgd_wd) in TABLE_4_OPTIMA.items():
+        expected[model, "adamw"], expected[model, "sgd"] = (adamw_lr, adamw_wd), (sgd_lr, sgd_wd)
+    assert expected == xiao2021.OPTIMA
+
+
+def test_intervals_are_those_of_table_4() -> None:
+    assert {key: ends(interval) for key, interval in xiao2021.INTERVALS.items()} == TABLE_4_INTERVALS
+    for interval in (*xiao2021.INTERVALS.values(), *demo.INTERVALS.values()):
+        assert list(interval) == ["lr", "wd"]
+        assert all(type(axis) is FloatDistribution and axis.log and axis.step is None for axis in interval.values())
+
+
+def test_the_rule_is_an_eighth_and_four_times() -> None:
+    """Xiao et al. 2021, appendix E; the lr intervals of Table 4 follow from round good values, as does one wd."""
+    assert ends(xiao2021.around(0.8, 0.16)) == pytest.approx((0.1, 3.2, 0.02, 0.64))
+    for key, good_lr in {("ViT", "adamw"): 2e-3, ("RegNetY", "adamw"): 1e-2, ("ViT", "sgd"): 0.8,
+                         ("RegNetY", "sgd"): 2.0}.items():  # fmt: skip
+        assert ends(xiao2021.around(good_lr, 1.0))[:2] == pytest.approx(TABLE_4_INTERVALS[key][:2])
+    assert ends(xiao2021.around(1.0, 0.06))[2:] == pytest.approx(TABLE_4_INTERVALS["RegNetY", "adamw"][2:])
+
+
+@pytest.mark.parametrize("size", TABLE_1)
+def test_shapes_are_those_of_table_1(size: str) -> None:
+    width, mlp_ratio, heads, blocks_p, blocks_c, channels = TABLE_1[size]
+    patchify, conv = (
+        TrainConfig(**xiao2021.RECIPE, **xiao2021.MODELS[f"{stem}-{size}"]) for stem in ("ViT_P", "ViT_C")
+    )
+    for config, blocks in ((patchify, blocks_p), (conv, blocks_c)):
+        assert (config.width, config.mlp_ratio, config.heads, config.depth) == (width, mlp_ratio, heads, blocks)
+        assert (config.resolution, config.patch_size) == (224, 16)
+    doubles = [2 if after != before else 1 for before, after in itertools.pairwise([3, *channels])]
+    assert conv.stem_layers == list(zip(channels, doubles, strict=True))
+    assert patchify.stem == "patchify"
+
+
+def test_recipe_is_that_of_the_paper() -> None:
+    """Xiao et al. 2021, section 5: batch 2048, 5 epochs of warm-up, mixup 0.8, CutMix 1.0, label smoothing 0.1."""
+    config = TrainConfig(**xiao2021.RECIPE)
+    assert (config.batch_size, config.epochs, config.warmup_epochs) == (2048, 50, 5.0)
+    assert (config.mixup_alpha, config.cutmix_alpha, config.label_smoothing) == (0.8, 1.0, 0.1)
+    assert config.ema_decay > 0 and config.clip_norm == 0
+    assert xiao2021.NUM_DRAWS == 64 and sum(map(len, xiao2021.PANELS.values())) == 9
+
+
+def test_every_model_of_a_panel_has_an_optimum_inside_its_interval() -> None:
+    for model in itertools.chain(*xiao2021.PANELS.values()):
+        for optimizer in ("adamw", "sgd"):
+            lr, wd = xiao2021.OPTIMA[model, optimizer]
+            interval = xiao2021.INTERVALS["RegNetY" if "Reg" in model else "ViT", optimizer]
+            lr_low, lr_high, wd_low, wd_high = ends(interval)
+            assert lr_low < lr < lr_high and wd_low < wd < wd_high
+
+
+def test_optima_of_the_demo_are_points_of_the_grid_that_found_them() -> None:
+    """And its intervals are the rule of appendix E around such points, with the optima inside."""
+    grids = load_script(ROOT / "studies" / "lr_wd_grid.py").GRIDS
+    assert set(demo.OPTIMA) == {(model, optimizer) for model in demo.MODELS for optimizer in ("adamw", "sgd")}
+    for (_, optimizer), (lr, wd) in demo.OPTIMA.items():
+        points = [(point["lr"], point["wd"]) for point in grids["AdamW" if optimizer == "adamw" else "SGD"]]
+        assert (lr, wd) in points
+        interval = ends(demo.INTERVALS["ViT", optimizer])
+        assert interval in [pytest.approx((x / 8, x * 4, y / 8, y * 4)) for x, y in points]
+        assert interval[0] < lr < interval[1] and interval[2] < wd < interval[3]
+
+
+def test_the_arms_of_the_demo_hold_one_budget() -> None:
+    patchify, conv = (complexity(TrainConfig(**demo.RECIPE, **demo.MODELS[m])) for m in ("ViT_P", "ViT_C"))
+    assert conv.flops == pytest.approx(patchify.flops, rel=0.03)
+    assert conv.params == pytest.approx(patchify.params, rel=0.06)
+
+
+@pytest.mark.parametrize("size", TABLE_1)
+def test_the_arms_of_the_paper_hold_one_budget(size: str) -> None:
+    """Section 3: a stem costs about one block, which ViT_C has less of."""
+    patchify, conv = (
+        complexity(TrainConfig(**xiao2021.RECIPE, **xiao2021.MODELS[f"{stem}-{size}"])) for stem in ("ViT_P", "ViT_C")
+    )
+    assert conv.flops == pytest.approx(patchify.flops, rel=0.03)
+    assert conv.params == pytest.approx(patchify.params, rel=0.06)
+
+
+def test_values_of_search_spaces_are_fields_of_the_config() -> None:
+    known = {field.name for field in dataclasses.fields(TrainConfig)}
+    for space in (demo, xiao2021):
+        for fields in (space.RECIPE, *space.MODELS.values(), *space.INTERVALS.values()):
+            assert set(fields) <= known
+
+
+def test_datasets_are_the_published_ones() -> None:
+    """Krizhevsky 2009: 50,000 images, of which 1% are held out; Russakovsky et al. 2015: 1,281,167 in 1,000 classes."""
+    facts = {name: (d.num_train, d.num_classes, d.channels) for name, d in DATASETS.items()}
+    assert facts == {
+        "digits": (1797 - 200 - 400 - 200, 10, 1), "cifar10": (49_500, 10, 3), "cifar100": (49_500, 100, 3),
+        "imagenet": (1_281_167, 1000, 3),
+    }  # fmt: skip
+
+
+def test_regnety_stages_are_whole_groups() -> None:
+    for shape in REGNETY.values():
+        assert all(width % shape.group_width == 0 for width in shape.widths)
+        assert list(shape.widths) == sorted(shape.widths)

@@ -1,0 +1,199 @@
+"""The store: atomic, exclusive, fenced, and clear about what is damaged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import small_disk
+
+from vitscale.record.store import Damaged, Elsewhere, Fenced, Store, Workdir
+
+ROWS = [{"epoch": 1.0, "step": 5.0, "loss": 0.25}, {"epoch": 2.0, "step": 10.0, "diverged_step": 9.0}]
+FACTS = {"status": "finished", "commit": "abc"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "runs")
+
+
+def finished(store: Store, trial_id: str = "t1") -> Workdir:
+    workdir = store.claim(trial_id, {"lr": 0.1}, "study-a", 1)
+    assert store.finish(workdir, ROWS, FACTS)
+    return workdir
+
+
+def test_rows_and_facts_come_back_as_they_were(store: Store) -> None:
+    finished(store)
+    rows, facts = store.read_rows("t1")
+    assert rows == ROWS
+    assert facts == FACTS
+    # and any parquet reader sees them, absent values as nulls
+    table = pq.read_table(store.root / "trials" / "t1" / "rows.parquet")
+    assert table.column("diverged_step").to_pylist() == [None, 9.0]
+
+
+def test_only_the_first_finish_counts(store: Store) -> None:
+    unfenced = Workdir(finished(store).path)
+    assert not store.finish(unfenced, [{"epoch": 1.0, "step": 1.0}], {"status": "diverged"})
+    assert store.read_rows("t1")[0] == ROWS
+
+
+def test_a_stale_worker_may_commit_nothing(store: Store) -> None:
+    stale = store.claim("t1", {}, "study-a", 1)
+    stale.write("checkpoint-1", b"old")
+    new = store.claim("t1", {}, "study-a", 2)
+    for commit in (
+        lambda: stale.write("checkpoint-2", b"stale"),
+        lambda: stale.create("x", b"stale"),
+        lambda: store.finish(stale, ROWS, FACTS),
+    ):
+        with pytest.raises(Fenced):
+            commit()
+    assert not store.is_done("t1")
+    assert new.names("checkpoint") == ["checkpoint-1"]
+    assert new.names(".") == []  # nor leave a temporary file
+    assert store.finish(new, ROWS, FACTS)
+
+
+def test_a_trial_of_a_running_study_is_left_to_it(store: Store) -> None:
+    with store.drive("study-a"):
+        store.claim("t1", {}, "study-a", 1)
+        with pytest.raises(Elsewhere, match="study-a"):
+            store.claim("t1", {}, "study-b", 1)
+    store.claim("t1", {}, "study-b", 1)  # its driver is gone
+
+
+def test_an_older_attempt_may_not_take_a_trial_back(store: Store) -> None:
+    store.claim("t1", {}, "study-a", 2)
+    with pytest.raises(Fenced, match="attempt 2 has claimed t1"):
+        store.claim("t1", {}, "study-a", 1)
+
+
+def test_a_done_trial_keeps_only_its_final_checkpoint(store: Store) -> None:
+    workdir = store.claim("t1", {}, "study-a", 1)
+    for step in (1, 2):
+        workdir.write(f"checkpoint-{step}", b"")
+    store.finish(workdir, ROWS, FACTS)
+    assert workdir.names("checkpoint") == ["checkpoint-2"]
+
+
+def test_a_study_has_one_driver_and_counts_its_starts(store: Store) -> None:
+    with store.drive("s") as first:
+        with pytest.raises(ValueError, match=rf"one driver may run a study.*'s'.*{os.getpid()}"), store.drive("s"):
+            pass
+        assert store.driver_is_alive("s")
+        assert not store.driver_is_alive("other")
+    assert not store.driver_is_alive("s")
+    with store.drive("s") as second:
+        assert (first, second) == (1, 2)
+
+
+def test_the_lock_goes_with_a_killed_driver(store: Store) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with store.drive("s"):
+            os.write(writer, b"locked")
+            time.sleep(60)
+        os._exit(1)
+    assert os.read(reader, 6) == b"locked"
+    assert store.driver_is_alive("s")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with store.drive("s") as attempt:
+        assert attempt == 2
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "no parquet", "no facts"])
+def test_damaged_rows_are_named_and_moved_aside(store: Store, damage: str) -> None:
+    finished(store)
+    path = store.root / "trials" / "t1" / "rows.parquet"
+    whole = path.read_bytes()
+    if damage == "no facts":
+        pq.write_table(pq.read_table(path).replace_schema_metadata({}), path)
+    else:
+        path.write_bytes({"truncated": whole[: len(whole) // 2], "empty": b"", "no parquet": b"rows" * 99}[damage])
+    kept = path.read_bytes()
+    with pytest.raises(Damaged, match=str(path)) as caught:
+        store.read_rows("t1")
+    assert len(str(caught.value).splitlines()) == 1
+    aside = store.set_aside("t1")
+    assert aside.read_bytes() == kept
+    assert not store.is_done("t1")
+
+
+def test_a_store_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"the store must be writable, but got \(store=.*file/runs"):
+        Store.open(tmp_path / "file" / "runs")
+
+
+def test_failure_is_recorded_and_forgotten_when_the_trial_succeeds(store: Store) -> None:
+    workdir = store.claim("t1", {}, "s", 1)
+    store.fail(workdir, "OSError: disk", "Traceback\n  line")
+    assert store.failure("t1") == "OSError: disk"
+    assert "Traceback\n  line" in store.failure_log("t1").read_text()
+    finished(store)
+    assert store.failure("t1") == ""
+
+
+def die_at(operation: int) -> None:
+    """Kills this process at the operation-th system call that changes a directory or makes a file durable."""
+    count = 0
+
+    def deadly(call):
+        def wrapped(*arguments, **keywords):
+            nonlocal count
+            count += 1
+            if count == operation:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **keywords)
+
+        return wrapped
+
+    for name in ("replace", "link", "fsync", "unlink", "mkdir"):
+        setattr(os, name, deadly(getattr(os, name)))
+
+
+def test_a_kill_between_any_two_file_operations_of_the_table_loses_nothing(tmp_path: Path) -> None:
+    """A trial is claimed, written and finished; whatever operation it dies at, the next attempt completes it once."""
+    operation = 0
+    while True:
+        operation += 1
+        store = Store.open(tmp_path / f"runs{operation}")
+        child = os.fork()
+        if child == 0:
+            die_at(operation)
+            finished(store)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if store.is_done("t1"):  # done is done, and whole, even if the kill came after
+            assert store.read_rows("t1") == (ROWS, FACTS)
+        else:
+            finished(store)
+            assert store.read_rows("t1") == (ROWS, FACTS)
+        assert sorted(p.name for p in store.trial("t1").path.glob("rows*")) == ["rows.parquet"]
+        if not os.WIFSIGNALED(status):
+            break
+    assert operation > 8  # it did die at every earlier one
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
+    """On a real file system of 256 kB: the write is refused, what was there stays, and room makes it work again."""
+    with small_disk(tmp_path / "small", "256k") as folder:
+        workdir = Workdir(folder)
+        workdir.write("kept", b"k" * 1000)
+        workdir.write("ballast", b"b" * 150_000)
+        with pytest.raises(OSError, match="No space left"):
+            workdir.write("kept", b"x" * 150_000)
+        assert workdir.read("kept") == b"k" * 1000
+        assert workdir.names() == ["ballast", "kept"]
+        workdir.remove("ballast")
+        workdir.write("kept", b"x" * 150_000)
+        assert workdir.read("kept") == b"x" * 150_000

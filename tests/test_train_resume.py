@@ -1,0 +1,389 @@
+"""A training that is interrupted, killed or finds its checkpoints damaged yields the rows of one that was not."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import itertools
+import math
+import multiprocessing
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vitscale.plan.config import TrainConfig
+from vitscale.record.store import Fenced, Row, Store, Workdir
+from vitscale.train import loop
+from vitscale.train.loop import TIMING, train
+from vitscale.train.model import build_model
+
+torch.set_num_threads(1)
+
+# Everything that has a state: BatchNorm, EMA, an optimizer, and random streams that must not start again.
+CONV = TrainConfig(
+    width=8, depth=1, heads=2, patch_size=4, stem="conv", stem_channels="4-8", stem_strides="2-2",
+    batch_size=332, epochs=2, warmup_epochs=1.0, ema_decay=0.7, mixup_alpha=0.8, cutmix_alpha=1.0, crop_padding=1,
+    flip_prob=0.5, label_smoothing=0.1, clip_norm=1.0, lr=0.01,
+)  # fmt: skip
+CONFIGS = {
+    "adamw": CONV,  # 3 steps an epoch, 6 in all
+    "adamw-4": CONV.replace(batch_size=498),  # 2 and 4: fewer files to be killed at
+    "sgd": CONV.replace(optimizer="sgd", nesterov=True, lr=0.1, wd=1e-4, batch_size=498),
+    "bf16": CONV.replace(precision="bf16"),
+    "diverged": CONV.replace(optimizer="sgd", lr=1e20, clip_norm=0.0, mixup_alpha=0.0, cutmix_alpha=0.0),
+}
+
+
+def timeless(rows: list[Row]) -> list[Row]:
+    """Rows without the columns that two runs of one trial do not share."""
+    return [{name: value for name, value in row.items() if name not in TIMING} for row in rows]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def checkpoints_may_take_all_the_time() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
+        yield
+
+
+def every_step(config: TrainConfig, path: Path | Workdir) -> Iterator[Row]:
+    """A training that writes a checkpoint after each step."""
+    return train(config, path, checkpoint_every_s=0.0)
+
+
+def final_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors of the last checkpoint: weights, averages, moments, generators."""
+    newest = max(path.glob("checkpoint-*"))
+    found: dict[str, torch.Tensor] = {}
+
+    def collect(name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found[name] = value
+        elif isinstance(value, dict):
+            for key, part in value.items():
+                collect(f"{name}.{key}", part)
+        elif isinstance(value, (list, tuple)):
+            for index, part in enumerate(value):
+                collect(f"{name}.{index}", part)
+
+    collect("", torch.load(newest, weights_only=True))
+    assert len(found) > 50
+    return found
+
+
+def assert_same(path: Path, rows: list[Row], whole: tuple[list[Row], dict[str, torch.Tensor]]) -> None:
+    """Bit for bit."""
+    assert timeless(rows) == whole[0]
+    tensors = final_tensors(path)
+    assert set(tensors) == set(whole[1])
+    unequal = [name for name, t in tensors.items() if not torch.equal(t, whole[1][name]) and not t.isnan().any()]
+    assert not unequal
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Row], dict[str, torch.Tensor]]]:
+    """Rows and final state of trainings that nothing disturbed, with no checkpoint before the last."""
+    outcomes = {}
+    for name, config in CONFIGS.items():
+        path = tmp_path_factory.mktemp(name)
+        outcomes[name] = timeless(list(train(config, path))), final_tensors(path)
+        assert len(list(path.glob("checkpoint-*"))) == 1
+    return outcomes
+
+
+def test_the_cases_are_what_they_claim(whole: dict[str, Any]) -> None:
+    assert [len(rows) for rows, _ in whole.values()] == [2, 2, 2, 2, 1]
+    assert whole["diverged"][0][0]["diverged"] == 1
+    assert not any(row["diverged"] for name in whole if name != "diverged" for row in whole[name][0])
+    assert any("running_mean" in name for name in whole["adamw"][1])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_frequent_checkpoints_change_nothing(name: str, whole: dict[str, Any], tmp_path: Path) -> None:
+    rows = list(every_step(CONFIGS[name], tmp_path))
+    assert_same(tmp_path, rows, whole[name])
+    assert len(list(tmp_path.iterdir())) == 2  # the newest two checkpoints, and nothing else
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_finished_training_only_replays(name: str, whole: dict[str, Any], tmp_path: Path) -> None:
+    rows = list(every_step(CONFIGS[name], tmp_path))
+    files = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert list(every_step(CONFIGS[name], tmp_path)) == rows  # with their times
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "bf16"])
+def test_closing_after_each_epoch_changes_nothing(name: str, whole: dict[str, Any], tmp_path: Path) -> None:
+    config = CONFIGS[name]
+    seen: list[Row] = []
+    for epoch in range(1, config.epochs + 1):
+        training = every_step(config, tmp_path)
+        rows = [next(training) for _ in range(epoch)]
+        training.close()
+        assert timeless(rows) == whole[name][0][:epoch]
+        seen = rows
+    assert_same(tmp_path, seen, whole[name])
+
+
+def test_layers_that_draw_go_on_with_their_random_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model draws while it trains yet; with dropout, an interruption must not start its stream again."""
+
+    def with_dropout(config: TrainConfig) -> torch.nn.Module:
+        return torch.nn.Sequential(build_model(config), torch.nn.Dropout(0.3))
+
+    monkeypatch.setattr(loop, "build_model", with_dropout)
+    for folder in ("whole", "interrupted"):
+        (tmp_path / folder).mkdir()
+    rows = timeless(list(train(CONV, tmp_path / "whole")))
+    training = every_step(CONV, tmp_path / "interrupted")
+    next(training)
+    training.close()
+    torch.manual_seed(9)  # whatever another training in the process draws
+    resumed = list(every_step(CONV, tmp_path / "interrupted"))
+    assert_same(tmp_path / "interrupted", resumed, (rows, final_tensors(tmp_path / "whole")))
+
+
+def test_a_resumed_training_goes_on_from_its_checkpoint(whole: dict[str, Any], tmp_path: Path) -> None:
+    """Not from the start: the steps before the checkpoint leave no file again, and rows come back with their times."""
+    config = CONV.replace(epochs=3)
+    training = every_step(config, tmp_path)
+    first = next(training)
+    next(training)  # two epochs; the checkpoint is at step 5 of 9, with the row of the first
+    training.close()
+    (newest,) = [path for path in tmp_path.iterdir() if path.name.startswith("checkpoint-000000005-")]
+    resumed = every_step(config, tmp_path)
+    assert next(resumed) == first
+    next(resumed)
+    resumed.close()
+    assert newest.exists() and len(list(tmp_path.iterdir())) == 2
+
+
+# --- kills ------------------------------------------------------------------------------------------------------------
+
+SPAWNER = multiprocessing.get_context("forkserver")  # its children start with torch imported, and with no threads
+SPAWNER.set_forkserver_preload(
+    ["pytest", "vitscale.train.loop", "timm.models.vision_transformer_hybrid", "timm.optim", "timm.utils",
+     "timm.data.mixup", "sklearn.datasets", "sklearn.model_selection"]
+)  # fmt: skip
+
+
+class Countdown:
+    """Kills its process at the k-th file operation, before it is done; a write is cut in the middle."""
+
+    def __init__(self, k: int) -> None:
+        self.left = k
+
+    def tick(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+    def before(self, operation: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if self.tick():
+                die()
+            return operation(*args, **kwargs)
+
+        return counted
+
+    def open(self, path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if mode != "wb":
+            return OPEN(path, mode, *args, **kwargs)
+        if self.tick():
+            die()
+        return CutFile(self, path)
+
+
+class CutFile(io.BufferedWriter):
+    """A file of which a killed process has written the first half."""
+
+    def __init__(self, countdown: Countdown, path: Any) -> None:
+        super().__init__(io.FileIO(path, "w"))
+        self.countdown = countdown
+
+    def write(self, content: Any) -> int:
+        if self.countdown.tick():
+            super().write(content[: len(content) // 2])
+            self.flush()
+            die()
+        return super().write(content)
+
+
+OPEN = builtins.open
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train_and_die(config: TrainConfig, path: Path, k: int) -> None:
+    """In a process of its own: trains until the k-th file operation."""
+    torch.set_num_threads(1)
+    loop.CHECKPOINT_SHARE = math.inf
+    countdown = Countdown(k)
+    for name in ("replace", "fsync", "link", "scandir"):
+        setattr(os, name, countdown.before(getattr(os, name)))
+    Path.unlink = countdown.before(Path.unlink)  # type: ignore[method-assign]
+    builtins.open = io.open = countdown.open  # type: ignore[assignment]  # pathlib takes the second
+    for _ in every_step(config, path):
+        pass
+    os._exit(0)
+
+
+def is_killed(config: TrainConfig, path: Path, k: int) -> bool:
+    child = SPAWNER.Process(target=train_and_die, args=(config, path, k))
+    child.start()
+    child.join(60)
+    assert child.exitcode in (0, -signal.SIGKILL), f"the child must be killed or finish, but got ({child.exitcode=})"
+    return child.exitcode != 0
+
+
+@pytest.mark.filterwarnings("error:checkpoint is damaged")  # a kill leaves whole checkpoints or none
+@pytest.mark.parametrize("name", ["adamw-4", "sgd"])
+def test_a_kill_between_any_two_file_operations_changes_nothing(
+    name: str, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    """A fresh training is killed at its k-th operation and started again, for every k that there is."""
+    config, resumed_from = CONFIGS[name], set()
+    for k in itertools.count(1):
+        path = tmp_path / f"{k}"
+        path.mkdir()
+        if not is_killed(config, path, k):
+            break
+        checkpoints = sorted(path.glob("checkpoint-*"))
+        resumed_from.add(int(checkpoints[-1].name.split("-")[1]) if checkpoints else 0)
+        rows = list(every_step(config, path))
+        assert_same(path, rows, whole[name])
+    # a checkpoint is at least: open, write, fsync, replace, unlink, fsync of the directory, scandir
+    assert k > 7 * config.num_steps and resumed_from == set(range(config.num_steps + 1))
+
+
+def test_a_chain_of_kills_changes_nothing(whole: dict[str, Any], tmp_path: Path) -> None:
+    """One training that is killed again and again, each time a few operations after its start."""
+    kills = 0
+    while is_killed(CONV, tmp_path, k=11):
+        kills += 1
+        assert kills < 40
+    assert kills >= 3
+    assert_same(tmp_path, list(every_step(CONV, tmp_path)), whole["adamw"])
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def truncate(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flip_a_byte(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def empty(content: bytes) -> bytes:
+    return b""
+
+
+def interrupted(path: Path) -> list[Path]:
+    """A training of CONV closed after its first epoch, and again after a step more; its two checkpoints."""
+    training = every_step(CONV, path)
+    next(training)
+    training.close()
+    checkpoints = sorted(path.glob("checkpoint-*"))
+    assert [int(checkpoint.name.split("-")[1]) for checkpoint in checkpoints] == [1, 2]
+    return checkpoints
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_byte, empty])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(
+    damage: Callable[[bytes], bytes], whole: dict[str, Any], tmp_path: Path
+) -> None:
+    before, newest = interrupted(tmp_path)
+    newest.write_bytes(damage(newest.read_bytes()))
+    with pytest.warns(UserWarning, match=re.escape(str(newest))) as warned:
+        rows = list(every_step(CONV, tmp_path))
+    assert not any(str(before) in str(warning.message) for warning in warned)
+    assert_same(tmp_path, rows, whole["adamw"])
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_byte, empty])
+def test_with_all_checkpoints_damaged_a_training_starts_over(
+    damage: Callable[[bytes], bytes], whole: dict[str, Any], tmp_path: Path
+) -> None:
+    checkpoints = interrupted(tmp_path)
+    for checkpoint in checkpoints:
+        checkpoint.write_bytes(damage(checkpoint.read_bytes()))
+    with pytest.warns(UserWarning, match="checkpoint is damaged") as warned:
+        rows = list(every_step(CONV, tmp_path))
+    said = "".join(str(warning.message) for warning in warned)
+    assert all(str(checkpoint) in said for checkpoint in checkpoints)
+    assert_same(tmp_path, rows, whole["adamw"])
+
+
+# --- fences -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_whose_trial_was_claimed_again_commits_nothing_more(whole: dict[str, Any], tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    first = every_step(CONV, store.claim("t", {}, "study", 1))
+    next(first)
+    second_workdir = store.claim("t", {}, "study", 2)
+    second = list(every_step(CONV, second_workdir))
+    files = {path.name: path.read_bytes() for path in second_workdir.path.iterdir()}
+    with pytest.raises(Fenced):
+        list(first)
+    assert {path.name: path.read_bytes() for path in second_workdir.path.iterdir()} == files
+    assert_same(second_workdir.path, second, whole["adamw"])
+
+
+def test_a_worker_is_fenced_when_the_trial_is_done(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    first = every_step(CONV, store.claim("t", {}, "study", 1))
+    next(first)
+    second_workdir = store.claim("t", {}, "study", 2)
+    assert store.finish(second_workdir, every_step(CONV, second_workdir), {"status": "finished"})
+    with pytest.raises(Fenced):
+        list(first)
+    assert [row["epoch"] for row in store.read_rows("t")[0]] == [1, 2]
+
+
+def test_create_is_exclusive(tmp_path: Path) -> None:
+    """Of many threads that create one file at one time, one succeeds, and the content is that one's."""
+    outcomes: dict[int, bool] = {}
+    start = threading.Barrier(16)
+
+    def contend(index: int) -> None:
+        start.wait()
+        outcomes[index] = Workdir(tmp_path).create("rows", f"{index}".encode())
+
+    threads = [threading.Thread(target=contend, args=(index,)) for index in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = [index for index, first in outcomes.items() if first]
+    assert (tmp_path / "rows").read_text() == f"{winner}" and len(outcomes) == 16
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+
+
+def test_repeated_damage_does_not_stop_progress(tmp_path: Path) -> None:
+    """Damaged files with high steps must not pass for the newest two for ever: what is saved next counts."""
+    import torch
+
+    from vitscale.train import checkpoint
+
+    workdir = Workdir(tmp_path)
+    for step in (490, 500):
+        (tmp_path / f"checkpoint-{step:09d}-0123456789abcdef.pt").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="checkpoint is damaged"):
+        assert checkpoint.load(workdir, torch.device("cpu")) is None
+    checkpoint.save(workdir, 100, {"step": 100})
+    assert checkpoint.load(workdir, torch.device("cpu")) == {"step": 100}
+    assert len(workdir.names("damaged-")) == 2  # kept, for whoever wants to know

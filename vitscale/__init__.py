@@ -1,0 +1,8 @@
+"""vitscale: studies of how robustly vision models train. A study script needs these names."""
+
+from vitscale.launch.cli import main
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.design import cross, grid, sample, sobol, trials
+from vitscale.plan.study import Study, Trial
+
+__all__ = ["Study", "TrainConfig", "Trial", "cross", "grid", "main", "sample", "sobol", "trials"]

@@ -1,0 +1,388 @@
+"""Figures of a study: functions of the study, its outcomes and its rows. No pyplot, no global state."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from vitscale.analysis import compare, edf
+from vitscale.analysis.files import replaced
+from vitscale.analysis.population import AXES, Population, panels, population
+from vitscale.plan.study import Study
+
+Draw = Callable[[Study, pd.DataFrame, pd.DataFrame], Figure]
+
+# Okabe & Ito 2008 without yellow, which is faint on white; dashes and markers for print without colour.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STYLE: dict[Any, Any] = {
+    "font.size": 10, "axes.titlesize": 10.5, "legend.fontsize": 8.5, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.6,
+    "axes.axisbelow": True, "legend.frameon": False, "lines.linewidth": 1.8, "svg.hashsalt": "vitscale",
+}  # fmt: skip
+MAX_COLUMNS = 3
+NOTE_SIZE = 8
+
+
+@matplotlib.rc_context(STYLE)
+def edf_panels(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Xiao et al. 2021, Figure 5: the share of draws within x points of the reference, a panel per group.
+
+    The light band holds the whole curve, the darker one each point by itself, both with 95%, given the
+    references. For i.i.d. draws the darker one is a bootstrap: no width at 0 and 1, too narrow near them; exact
+    intervals are in the table. A panel of which an arm has no finished reference shows absolute error instead,
+    and says so.
+    """
+    return _edf_figure(study, outcomes, "reference")
+
+
+@matplotlib.rc_context(STYLE)
+def edf_panels_vs_best(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """The share of draws within x points of the arm's best draw: best of n draws, which depends on n.
+
+    Bands as in edf_panels, given the best draw, which is lucky: more draws would find a better one and move
+    the curve to the right.
+    """
+    return _edf_figure(study, outcomes, "best draw")
+
+
+@matplotlib.rc_context(STYLE)
+def lr_wd_scatter(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Xiao et al. 2021, Figure 4: error of each draw against lr, wd and lr*wd, a row of axes per panel."""
+    shown = panels(study)
+    figure = Figure(figsize=(11, 0.5 + 2.5 * len(shown)), layout="constrained")
+    grid = figure.subplots(len(shown), len(AXES), squeeze=False, sharey="row")
+    for line, (title, arms) in zip(grid, shown.items(), strict=True):
+        _scatter_row(line, title, [population(study, outcomes, arm) for arm in arms], study.metric)
+    for ax, name in zip(grid[-1], AXES, strict=True):
+        ax.set_xlabel(name.replace("*", " × "))
+    return _finish(
+        figure,
+        "Vertical line: lr and wd of the reference, with a tick at its error; an arrow at the edge: they lie "
+        "outside.\nStrip at the bottom: good range, 2.5 to 97.5 percentile of the best of n/4 draws (tick: median). "
+        "Above the line at the top, without an error: × diverged, + failed.",
+    )
+
+
+@matplotlib.rc_context(STYLE)
+def learning_curves(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """The metric against the epoch: a thin line per draw, thick ones for the references, a panel per group."""
+    figure, grid = _panel_grid(study, height=2.55)
+    for ax, (title, arms) in zip(grid, panels(study).items(), strict=False):
+        _curves_panel(ax, title, [population(study, outcomes, arm) for arm in arms], rows, study.metric)
+    for ax in grid[:: _columns(study)]:
+        ax.set_ylabel(f"{metric_label(study.metric)} (%)")
+    return _finish(
+        figure,
+        "Thin: one draw each. Thick: one reference run each. × at the top: the epoch in which a draw diverged.",
+    )
+
+
+FIGURES: dict[str, Draw] = {f.__name__: f for f in (edf_panels, edf_panels_vs_best, lr_wd_scatter, learning_curves)}
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """Write `path` + .png (150 dpi) and .svg, the same bytes from the same figure; returns both paths."""
+    written = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
+    undated: dict[str, dict[str, str | None]] = {
+        "png": {"Software": None},
+        "svg": {"Date": None, "Creator": None},
+    }
+    for target in written:
+        kind = target.suffix[1:]
+        with replaced(target) as unfinished, matplotlib.rc_context({"svg.hashsalt": "vitscale"}):
+            figure.savefig(unfinished, format=kind, dpi=150, metadata=undated[kind])
+    return written
+
+
+def metric_label(metric: str) -> str:
+    """The name of a metric for an axis: `val_ema_error_pct` is "val EMA error"."""
+    return metric.removesuffix("_pct").replace("_", " ").replace("ema", "EMA")
+
+
+def style(index: int) -> dict[str, Any]:
+    """Colour and dashes of the arm at a place in its panel; 28 arms differ."""
+    return {"color": COLORS[index % len(COLORS)], "linestyle": DASHES[index % len(DASHES)]}
+
+
+# ---- layout
+
+
+def _columns(study: Study) -> int:
+    num = len(panels(study))
+    return 2 if num == 4 else min(num, MAX_COLUMNS)
+
+
+def _panel_grid(study: Study, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with axes for each panel, in reading order; legends hang below the axes."""
+    shown, columns = panels(study), _columns(study)
+    lines = -(-len(shown) // columns)
+    legend = 0.48 * max(len(arms) for arms in shown.values())
+    width = {1: 6.4, 2: 9.0, 3: 11.0}[columns]
+    figure = Figure(figsize=(width, lines * (height + legend + 0.75) + 0.3), layout="constrained")
+    grid = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
+    for ax in grid[len(shown) :]:
+        ax.remove()
+    return figure, grid[: len(shown)]
+
+
+def _finish(figure: Figure, note: str) -> Figure:
+    """Add the note at the foot and lay the figure out once, for both files."""
+    figure.supxlabel(note, fontsize=NOTE_SIZE, color="#444444")
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.execute(figure)
+    figure.set_layout_engine("none")
+    return figure
+
+
+def _legend_below(ax: Axes, handles: Sequence[Line2D]) -> None:
+    below = -0.2 - 0.06 * ax.get_xlabel().count("\n")
+    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.2)
+
+
+def _handle(draws: Population, index: int, marker: str = "", baseline: str = "reference") -> Line2D:
+    parts = [part.replace(" ", "\u00a0") for part in draws.said(baseline).split(", ")]  # lines break between parts
+    label = f"{draws.arm}\n{textwrap.fill(', '.join(parts), 24 if marker else 44)}"
+    if marker:
+        return Line2D([], [], color=COLORS[index % len(COLORS)], marker=marker, linestyle="none", label=label)
+    return Line2D([], [], label=label, **style(index))
+
+
+def _say(ax: Axes, text: str) -> None:
+    """A sentence in the middle of axes that have nothing else to show."""
+    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color="#666666", backgroundcolor="w")
+
+
+# ---- error distribution functions
+
+
+def _edf_figure(study: Study, outcomes: pd.DataFrame, baseline: str) -> Figure:
+    """A panel per group; panels of deltas share the range of x, as in the paper, and so do absolute ones."""
+    figure, grid = _panel_grid(study, height=2.55)
+    groups = [[population(study, outcomes, arm) for arm in arms] for arms in panels(study).values()]
+    absolute = [bool(_without(arms, baseline)) for arms in groups]
+    limits = {kind: _shared_limits(groups, absolute, baseline, kind) for kind in set(absolute)}
+    for ax, title, arms, kind in zip(grid, panels(study), groups, absolute, strict=True):
+        _edf_panel(ax, title, arms, study.metric, baseline, limits[kind])
+    for ax in grid[:: _columns(study)]:
+        ax.set_ylabel("share of draws")
+    return _finish(figure, _band_note(study, baseline))
+
+
+def _shared_limits(
+    groups: Sequence[Sequence[Population]], absolute: Sequence[bool], baseline: str, kind: bool
+) -> tuple[float, float]:
+    """Limits of x for all panels of absolute errors, or for all of deltas."""
+    arms = [
+        draws for group, is_absolute in zip(groups, absolute, strict=True) if is_absolute == kind for draws in group
+    ]
+    values = [_edf_values(draws, baseline, kind) for draws in arms if draws.n]
+    return _error_limits(values) if kind else _delta_limits(values)
+
+
+def _without(arms: Sequence[Population], baseline: str) -> list[str]:
+    """Arms with draws but without the reference that deltas need."""
+    return [draws.arm for draws in arms if draws.n and np.isnan(draws.reference)] if baseline == "reference" else []
+
+
+def _edf_values(draws: Population, baseline: str, is_absolute: bool) -> np.ndarray:
+    """(n,) errors or deltas; all +inf where no draw finished, for then there is no best one."""
+    return draws.level() if is_absolute or not draws.finished.any() else draws.delta(baseline)
+
+
+def _edf_panel(
+    ax: Axes, title: str, arms: Sequence[Population], metric: str, baseline: str, limits: tuple[float, float]
+) -> None:
+    absent = _without(arms, baseline)
+    for index, draws in enumerate(arms):
+        if draws.n:
+            _edf_curve(ax, draws, _edf_values(draws, baseline, bool(absent)), limits, index, not absent)
+    if not any(draws.n for draws in arms):
+        _say(ax, "no outcome yet")
+    note = f"\n(absolute: no finished reference of {', '.join(absent)})" if absent else ""
+    ax.set_title(title + note)
+    above = {
+        "reference": "the reference (points)",
+        "best draw": "the best draw (points)\nbest of n draws: depends on n",
+    }
+    name = metric_label(metric)
+    ax.set_xlabel(f"{name} (%)" if absent else f"{name} above {above[baseline]}")
+    ax.set(xlim=limits, ylim=(-0.02, 1.02))
+    _legend_below(ax, [_handle(draws, index, baseline=baseline) for index, draws in enumerate(arms)])
+
+
+def _edf_curve(
+    ax: Axes, draws: Population, values: np.ndarray, limits: tuple[float, float], index: int, is_delta: bool
+) -> None:
+    levels, shares = edf.edf(values)
+    inside = (levels > limits[0]) & (levels < limits[1])
+    start, end = edf.share_at(values, np.array(limits))
+    x = np.concatenate([[limits[0]], levels[inside], [limits[1]]])
+    ax.step(x, np.concatenate([[start], shares[inside], [end]]), where="post", zorder=3, **style(index))
+    bands = [edf.pointwise_interval(values, x, draws.scramble)]
+    if draws.scramble is None:
+        bands.append(edf.dkw_band(values, x))
+    elif is_delta:  # the grid of the Sobol band is one of deltas
+        bands.append(edf.sobol_band(values, x, draws.scramble))
+    color = COLORS[index % len(COLORS)]
+    for band, alpha in zip(bands, (0.16, 0.08), strict=False):
+        ax.fill_between(x, *band, step="post", color=color, alpha=alpha, linewidth=0, zorder=2)
+
+
+def _delta_limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
+    lowest = min((float(value.min()) for value in values if len(value)), default=0.0)
+    return (lowest - 0.3 if lowest < 0 else 0.0), edf.SPAN
+
+
+def _error_limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
+    finite = np.concatenate([np.empty(0), *(value[np.isfinite(value)] for value in values)])
+    if len(finite) == 0:
+        return 0.0, 100.0
+    margin = 0.05 * max(float(np.ptp(finite)), 1.0)
+    return float(finite.min()) - margin, float(finite.max()) + margin
+
+
+def _band_note(study: Study, baseline: str) -> str:
+    given = {"reference": "given the references", "best draw": "given the best draws"}[baseline]
+    below = "A curve ends below 1 for draws beyond the right edge and for diverged and failed ones, which count in n."
+    if study.num_scrambles:
+        return (
+            f"95% bands, {given}, by {study.num_scrambles} Sobol scrambles. Darker: each point by itself (t). "
+            f"Lighter: the whole curve (Bonferroni over 0, 1, …, 10 points).\n{below}"
+        )
+    exact = "; exact intervals are in the table" if baseline == "reference" else ""
+    return (
+        f"95% bands, {given}. Darker: each point by itself (bootstrap: no width at 0 and 1, too narrow near them"
+        f"{exact}).\nLighter: the whole curve (DKW). {below}"
+    )
+
+
+# ---- error against lr, wd and lr*wd
+
+
+def _scatter_row(axes: Sequence[Axes], title: str, arms: Sequence[Population], metric: str) -> None:
+    low, high = _error_limits([np.append(draws.level(), draws.reference) for draws in arms])
+    floor = 0.055 * len(arms) * (high - low)
+    ceiling = 0.06 * (len(arms) + 1) * (high - low)
+    for ax, name in zip(axes, AXES, strict=True):
+        ax.set(xscale="log", ylim=(low - floor, high + ceiling))
+        ax.axhline(high, color="#999999", linewidth=0.8)
+        _log_axis(ax, np.concatenate([draws.sampled[name] for draws in arms]))
+        for index, draws in enumerate(arms):
+            _scatter_arm(ax, draws, name, index)
+            _scatter_reference(ax, draws, name, index)
+    if not any(draws.n for draws in arms):
+        _say(axes[1], "no outcome yet")
+    axes[0].set_title(title, loc="left")
+    axes[0].set_ylabel(f"{metric_label(metric)} (%)")
+    handles = [_handle(draws, index, MARKERS[index % len(MARKERS)]) for index, draws in enumerate(arms)]
+    axes[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03))
+
+
+def _scatter_arm(ax: Axes, draws: Population, name: str, index: int) -> None:
+    color = COLORS[index % len(COLORS)]
+    x = draws.values[name]
+    ax.plot(
+        x[draws.finished], draws.error[draws.finished], MARKERS[index % len(MARKERS)],
+        color=color, markersize=4.5, alpha=0.75, markeredgewidth=0, zorder=3,
+    )  # fmt: skip
+    edge = ax.get_xaxis_transform()  # x in data, y as a fraction of the axes
+    top = 0.975 - 0.04 * index
+    for status, marker in (("diverged", "x"), ("failed", "+")):
+        ended = draws.status == status
+        ax.plot(x[ended], np.full(ended.sum(), top), marker, color=color, markersize=5, transform=edge, zorder=4)
+    low, median, high = compare.good_range(draws, name)
+    if np.isfinite(median):
+        y = 0.022 + 0.04 * index
+        ax.plot([low, high], [y, y], color=color, alpha=0.35, linewidth=5, solid_capstyle="butt", transform=edge)
+        ax.plot([median], [y], "|", color=color, markersize=6, markeredgewidth=1.6, transform=edge)
+
+
+def _scatter_reference(ax: Axes, draws: Population, name: str, index: int) -> None:
+    """A line at the setting of the reference with a tick at its error, or an arrow at the edge it lies beyond."""
+    x, y = draws.setting[name], draws.reference
+    low, high = ax.get_xlim()
+    color = COLORS[index % len(COLORS)]
+    if low <= x <= high:
+        ax.axvline(x, linewidth=1.2, zorder=1, **style(index))
+        ax.plot([x], [y], "_", color=color, markersize=15, markeredgewidth=2.2, zorder=5)
+    elif np.isfinite(x) and np.isfinite(y):
+        edge, marker = (0.0, "<") if x < low else (1.0, ">")
+        ax.plot([edge], [y], marker, color=color, markersize=8, transform=ax.get_yaxis_transform(), clip_on=False,
+                zorder=6)  # fmt: skip
+
+
+def _log_axis(ax: Axes, values: np.ndarray) -> None:
+    """A log axis a little beyond the draws, for a reference far outside them would squeeze the panel."""
+    positive = values[values > 0]
+    if len(positive) == 0:
+        return
+    low, high = float(positive.min()), float(positive.max())
+    margin = (high / low) ** 0.05 if high > 10 * low else 3.2  # never less than a decade, so that it has ticks
+    ax.set_xlim(low / margin, high * margin)
+    decades = np.log10(high / low)
+    ax.xaxis.set_major_locator(LogLocator(subs=(1,) if decades > 2 else (1, 3) if decades > 1 else (1, 2, 5)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}".replace("e-0", "e-")))
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+# ---- learning curves
+
+
+def _curves_panel(ax: Axes, title: str, arms: Sequence[Population], rows: pd.DataFrame, metric: str) -> None:
+    begun = rows[rows["arm"].isin([draws.arm for draws in arms])]
+    for index, draws in enumerate(arms if len(begun) else ()):
+        _arm_curves(ax, begun[begun["arm"] == draws.arm], metric, index)
+    if begun.empty:
+        _say(ax, "no row yet")
+    ax.autoscale_view()
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+    ax.set_title(title)
+    ax.set_xlabel("epoch")
+    _legend_below(ax, [_handle(draws, index) for index, draws in enumerate(arms)])
+
+
+def _arm_curves(ax: Axes, rows: pd.DataFrame, metric: str, index: int) -> None:
+    """Lines of one arm; thin ones are drawn as pixels, for a thousand of them would make a heavy SVG."""
+    thin: list[np.ndarray] = []
+    looks = style(index)
+    for curve, is_reference in _curves(rows, metric):
+        if is_reference:
+            ax.plot(*curve.T, linewidth=2.2, zorder=5, **looks)
+        else:
+            thin.append(curve)
+    ax.add_collection(LineCollection(thin, linewidths=0.7, alpha=0.45, rasterized=True, zorder=2, **looks))
+    diverged = rows.loc[(rows["status"] == "diverged") & rows["point"].notna()]
+    ends = diverged.groupby("trial_id")["epoch"].max().to_numpy(dtype=float)
+    top = np.full(len(ends), 0.975 - 0.04 * index)
+    ax.plot(ends, top, "x", color=looks["color"], markersize=5, transform=ax.get_xaxis_transform(), zorder=6)
+
+
+def _curves(rows: pd.DataFrame, metric: str) -> Iterator[tuple[np.ndarray, bool]]:
+    """(m, 2) epochs and metrics of each trial, and whether it is a reference run.
+
+    The last row of a diverged trial carries a 100 that nobody measured, and is left out.
+    """
+    measured = np.isfinite(rows[metric].to_numpy(dtype=float))
+    if "diverged" in rows:
+        measured &= rows["diverged"].to_numpy(dtype=float) != 1
+    known = rows[measured].sort_values(["trial_id", "epoch"])
+    if known.empty:
+        return
+    trial_id = known["trial_id"].to_numpy(dtype=str)
+    starts = np.flatnonzero(trial_id[1:] != trial_id[:-1]) + 1
+    curves = np.split(known[["epoch", metric]].to_numpy(dtype=float), starts)
+    yield from zip(curves, known.iloc[[0, *starts]]["point"].isna(), strict=True)

@@ -1,0 +1,142 @@
+"""The answer of a study in a few plain sentences, with n and intervals, claiming no more than the tests do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from vitscale.analysis.population import STATUSES, panels, population
+from vitscale.analysis.tables import arm_comparison, edf_summary
+from vitscale.plan.study import Study
+
+MAX_PANELS = 6  # with a sentence of their own; more are told by their extremes
+MAX_ARMS = 4  # in one sentence
+ALPHA = 0.05
+
+
+def headline(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """How much is done, what share ends near its reference in each panel, which arms differ in forgiveness.
+
+    Absolute error comes last, in a sentence of its own.
+    """
+    table = edf_summary(study, outcomes).set_index("arm", drop=False)
+    groups = panels(study)
+    sentences = [_progress(study, outcomes)]
+    if len(groups) <= MAX_PANELS:
+        sentences += [_panel_sentence(title, table.loc[list(arms)]) for title, arms in groups.items()]
+    else:
+        sentences.append(_panel_sentence("All panels", table))
+    return sentences + (_pairs_sentences(study, outcomes) if study.pairs else [])
+
+
+def reference_problems(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """What happened to reference runs that diverged or failed, a part of a sentence for each arm."""
+    parts = []
+    for draws in (population(study, outcomes, arm) for arm in study.arms):
+        bad = draws.reference_counts["diverged"] + draws.reference_counts["failed"]
+        if bad:
+            parts.append(f"{bad} of {sum(draws.reference_counts.values())} reference runs of {draws.arm}")
+    return parts
+
+
+def _progress(study: Study, outcomes: pd.DataFrame) -> str:
+    arms = [population(study, outcomes, arm) for arm in study.arms]
+    total = {status: sum(draws.counts[status] for draws in arms) for status in STATUSES}
+    said = ", ".join(f"{total[status]} {status}" for status in STATUSES)
+    without = [draws.arm for draws in arms if sum(draws.reference_counts.values()) and not len(draws.references)]
+    bad = reference_problems(study, outcomes)
+    note = f"; no finished reference run of {', '.join(without)}" if without else ""
+    note += f"; {', '.join(bad)} diverged or failed" if bad else ""
+    return f"Of {sum(total.values())} draws: {said}{note}."
+
+
+def _panel_sentence(title: str, table: pd.DataFrame) -> str:
+    panel, known = title, table[table["n"] > 0]
+    if known.empty:
+        return f"{title}: no outcome yet."
+    shares = bool(known["within_4_points_pct"].notna().all())
+    key = "within_4_points_pct" if shares else "median_error_pct"
+    if len(known) > MAX_ARMS:
+        title = f"{title}, highest and lowest of {len(known)} arms"
+        known = known.loc[[known[key].idxmax(), known[key].idxmin()]]
+    names = [arm.removesuffix(f" {panel}") for arm in known["arm"]]  # no need to say "AdamW" twice
+    parts = [f"{name} {_estimate(row, key)} ({_said(row)})"
+             for name, (_, row) in zip(names, known.iterrows(), strict=True)]  # fmt: skip
+    what = "draws within 4 points of their reference" if shares else "median error"
+    return f"{title}, {what}: {'; '.join(parts)}."
+
+
+def _estimate(row: pd.Series, key: str) -> str:
+    return f"{row[key]:.0f}% [{row[f'{key}_low']:.0f}, {row[f'{key}_high']:.0f}]"
+
+
+def _said(row: pd.Series) -> str:
+    counts = [f"{row[status]} {status}" for status in STATUSES[1:] if row[status] or status == "diverged"]
+    beyond = row["num_beyond_10_points"]
+    return ", ".join([f"n={row['n']}", *counts, *([] if pd.isna(beyond) else [f"{beyond} beyond 10 points"])])
+
+
+def _pairs_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """Only a pair whose corrected p is below 5% and whose interval leaves out no difference is said to differ."""
+    table = arm_comparison(study, outcomes)
+    near = _compared(table, "within_4_points", "within_4_points_difference_pct", 0.0, _near)
+    error = _compared(table, "error", "error_prob_a_lower", 0.5, _lower)
+    corrected = f" (p after Holm over {len(table)} pairs)" if len(table) > 1 else ""
+    return [
+        f"Forgiveness, given the references: {near}{corrected}.",
+        f"Absolute error, which is another question: {error}{corrected}.",
+    ]
+
+
+def _compared(table: pd.DataFrame, kind: str, estimate: str, null: float, say: Callable[[pd.Series], str]) -> str:
+    """Pairs that differ, in words; those that do not, with their p where they are few; and those not compared."""
+    p = table[f"{kind}_p_holm"]
+    tested = p.notna()
+    differs = (p < ALPHA) & ((table[f"{estimate}_low"] > null) | (table[f"{estimate}_high"] < null))
+    parts = _listed("", [say(row) for _, row in table[differs].iterrows()])
+    same = table[tested & ~differs]
+    if len(same) > MAX_ARMS:
+        parts.append(f"no difference shown in {len(same)} of {len(table)} pairs")
+    else:
+        parts += _listed(
+            "no difference shown for ", [_names(row) + _p(row[f"{kind}_p_holm"]) for _, row in same.iterrows()]
+        )
+    if not tested.all():
+        parts.append(f"{(~tested).sum()} of {len(table)} pairs not compared yet")
+    return ". ".join([parts[0], *(part.replace("no difference", "No difference", 1) for part in parts[1:])])
+
+
+def _listed(what: str, parts: list[str]) -> list[str]:
+    """One text that opens with `what`, with the first few parts; none for no part."""
+    more = [f"and {len(parts) - MAX_ARMS} more pairs"] if len(parts) > MAX_ARMS else []
+    return [f"{what}{'; '.join(parts[:MAX_ARMS] + more)}"] if parts else []
+
+
+def _names(row: pd.Series) -> str:
+    return f"{row['a']} against {row['b']}"
+
+
+def _near(row: pd.Series) -> str:
+    """The more forgiving arm first, with the difference of its share within 4 points."""
+    name = "within_4_points_difference_pct"
+    better, worse, share, low, high = row["a"], row["b"], row[name], row[f"{name}_low"], row[f"{name}_high"]
+    if share < 0:
+        better, worse, share, low, high = worse, better, -share, -high, -low
+    interval = f"{share:.0f} percent points [{low:.0f}, {high:.0f}]"
+    return f"{better} is more forgiving than {worse} by {interval}{_p(row['within_4_points_p_holm'])}"
+
+
+def _lower(row: pd.Series) -> str:
+    """The better arm first, its probability of the lower error with the interval."""
+    name = "error_prob_a_lower"
+    better, worse, prob, low, high = row["a"], row["b"], row[name], row[f"{name}_low"], row[f"{name}_high"]
+    if prob < 0.5:
+        better, worse, prob, low, high = worse, better, 1 - prob, 1 - high, 1 - low
+    pairs = f"{row['n_a']} shared points" if row["paired"] else f"random pairs (n={row['n_a']} and {row['n_b']})"
+    interval = f"{100 * prob:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
+    return f"{better} is lower than {worse} at {interval} of {pairs}{_p(row['error_p_holm'])}"
+
+
+def _p(p: float) -> str:
+    return ", p < 0.001" if p < 0.001 else f", p = {p:.3f}"

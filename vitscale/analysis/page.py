@@ -1,0 +1,66 @@
+"""The template of report.html. One string: the page needs no file beside the code and loads nothing."""
+
+TEMPLATE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ study.slug }}</title>
+<style>
+:root { color-scheme: light dark; --line: #d0d0d0; --soft: #f5f5f5; --warn: #fff4dc; }
+@media (prefers-color-scheme: dark) { :root { --line: #444; --soft: #1d1f22; --warn: #3a2f16; } }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+figure { margin: 1.2rem 0; } figure img { max-width: 100%; background: #fff; border-radius: 4px; }
+figcaption, .small { font-size: .88rem; opacity: .85; }
+.table { overflow-x: auto; border: 1px solid var(--line); border-radius: 4px; }
+table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { padding: .35rem .6rem; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th { background: var(--soft); } tr:last-child td { border-bottom: 0; }
+.box { background: var(--soft); border-left: 4px solid #0072B2; padding: .6rem 1rem; border-radius: 4px; }
+.unfinished { background: var(--warn); border-left-color: #E69F00; }
+pre { background: var(--soft); padding: .7rem 1rem; overflow-x: auto; border-radius: 4px; }
+dt { font-weight: 600; } dd { margin: 0 0 .4rem 0; overflow-wrap: anywhere; }
+</style>
+</head>
+<body>
+{% macro table_of(table) %}
+<div class="table"><table>
+<thead><tr>{% for name in table.columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in table.values.tolist() %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody>
+</table></div>
+{% endmacro %}
+<h1>{{ study.question }}</h1>
+<p class="small">{{ study.slug }}, after {{ study.source }}</p>
+{% if unfinished %}<p class="box unfinished"><strong>Unfinished.</strong> {{ unfinished }}</p>{% endif %}
+<ul>{% for sentence in headline %}<li>{{ sentence }}</li>{% endfor %}</ul>
+<h2>Design</h2>
+<p>{{ design_words }}</p>
+{% for paragraph in study.design.split("\\n\\n") if paragraph %}<p>{{ paragraph }}</p>
+{% endfor %}{{ table_of(design) }}
+{% if figures %}<h2>Figures</h2>{% endif %}
+{% for figure in figures %}<figure>
+<img src="data:image/svg+xml;base64,{{ figure.svg }}" alt="{{ figure.caption }}">
+<figcaption>{{ figure.caption }}</figcaption>
+</figure>
+{% endfor %}
+{% if tables %}<h2>Tables</h2>{% endif %}
+{% for table in tables %}<h3>{{ table.name }}</h3><p class="small">{{ table.caption }}</p>
+{{ table_of(table.cells) }}
+{% endfor %}
+{% if study.notes %}<h2>Notes</h2>
+{% for paragraph in study.notes.split("\\n\\n") %}<p>{{ paragraph }}</p>
+{% endfor %}{% endif %}
+<h2>What these numbers are</h2>
+{{ table_of(populations) }}
+<ul class="box">{% for sentence in honesty %}<li>{{ sentence }}</li>
+{% endfor %}</ul>
+<h2>How to reproduce</h2>
+{% if "command" in facts %}<pre>{{ facts.command }}</pre>{% endif %}
+<dl>{% for name, value in facts.items() if name != "command" %}<dt>{{ name }}</dt><dd>{{ value }}</dd>
+{% endfor %}</dl>
+</body>
+</html>
+"""

@@ -1,0 +1,182 @@
+"""The draws of an arm: which have an outcome, and the reference runs they are measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from vitscale.plan.study import Study
+
+STATUSES = ("finished", "diverged", "failed", "missing")
+BASELINES = ("reference", "best draw")
+AXES = ("lr", "wd", "lr*wd")  # the product predicts the error best, says the documentation of pycls
+COLUMNS = ("arm", "point", "trial_id", "status", "error_pct", "lr", "wd")
+BEYOND = 10.0  # points above the reference: the right edge of Xiao et al. 2021, Figure 5; more is a collapse
+
+
+@dataclass(frozen=True)
+class Population:
+    """The n draws of one arm that have an outcome, and counts of all that were planned."""
+
+    arm: str
+    point: np.ndarray  # (n,) int, ascending
+    error: np.ndarray  # (n,) percent; 100 for diverged and failed
+    status: np.ndarray  # (n,) str
+    scramble: np.ndarray | None  # (n,) int: the independent Sobol scramble of a draw; None when draws are i.i.d.
+    values: dict[str, np.ndarray]  # name of an axis -> (n,) what the draws had there
+    sampled: dict[str, np.ndarray]  # name of an axis -> values of all planned draws
+    setting: dict[str, float]  # the same of the reference runs; NaN where none is planned
+    counts: dict[str, int]  # of each status, over all planned draws
+    references: np.ndarray  # (k,) percent: errors of the reference runs that finished
+    reference_counts: dict[str, int]  # of each status, over all planned reference runs
+
+    @property
+    def n(self) -> int:
+        """Draws with an outcome: finished, diverged and failed."""
+        return len(self.error)
+
+    @property
+    def planned(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def finished(self) -> np.ndarray:
+        """(n,) bool."""
+        return self.status == "finished"
+
+    @property
+    def reference(self) -> float:
+        """Percent: mean error of the reference runs that finished; NaN if none did."""
+        return float(self.references.mean()) if len(self.references) else np.nan
+
+    @property
+    def reference_sd(self) -> float:
+        """Points: spread of the reference runs over their seeds; NaN for fewer than two."""
+        return float(self.references.std(ddof=1)) if len(self.references) > 1 else np.nan
+
+    @property
+    def reference_shift(self) -> float:
+        """Points by which the reference may be off: its standard error; 1 for a single run, which has no spread."""
+        k = len(self.references)
+        return self.reference_sd / np.sqrt(k) if k > 1 else 1.0
+
+    def num_beyond(self, baseline: str = "reference") -> int | None:
+        """Finished draws more than 10 points above the baseline; None without it."""
+        known = self.finished.any() if baseline == "best draw" else not np.isnan(self.reference)
+        return int((self.delta(baseline)[self.finished] > BEYOND).sum()) if known else None
+
+    @property
+    def num_better(self) -> int | None:
+        """Draws with a lower error than the reference; None without a reference."""
+        return None if np.isnan(self.reference) else int((self.delta() < 0).sum())
+
+    def said(self, baseline: str = "reference") -> str:
+        """The population in words, for legends: n, and what did not go well; failed and missing ones where any."""
+        parts = [f"{self.counts[s]} {s}" for s in STATUSES[1:] if self.counts[s] or s == "diverged"]
+        beyond = self.num_beyond(baseline)
+        parts += [] if beyond is None else [f"{beyond} beyond {BEYOND:g} points"]
+        return ", ".join([f"n={self.n}", *parts])
+
+    def reference_said(self) -> str:
+        """How the reference runs ended, in words."""
+        parts = [f"{num} {status}" for status, num in self.reference_counts.items() if num]
+        return ", ".join(parts) or "not planned"
+
+    def level(self) -> np.ndarray:
+        """(n,) error in percent, +inf for diverged and failed: no level of error counts them as reached."""
+        return np.where(self.finished, self.error, np.inf)
+
+    def delta(self, baseline: str = "reference") -> np.ndarray:
+        """(n,) points of error above the baseline, +inf for diverged and failed.
+
+        The reference, a setting found good beforehand, is the baseline of Xiao et al. 2021, Figure 5: deltas can
+        be negative. "best draw" is the lowest error of the n draws. Raises ValueError if the baseline has no
+        error; neither replaces the other.
+        """
+        return self.level() - self._baseline(baseline)
+
+    def _baseline(self, baseline: str) -> float:
+        if baseline not in BASELINES:
+            raise ValueError(f"baseline in {BASELINES} must hold, but got (baseline={baseline!r})")
+        if baseline == "reference":
+            if np.isnan(self.reference):
+                state = f"(arm={self.arm!r}, reference={self.reference_said()!r})"
+                raise ValueError(f"a delta needs a finished reference run, but got {state}")
+            return self.reference
+        if not self.finished.any():
+            raise ValueError(f"a best draw needs a finished draw, but got (arm={self.arm!r}, {self.said()})")
+        return float(self.error[self.finished].min())
+
+
+def population(study: Study, outcomes: pd.DataFrame, arm: str) -> Population:
+    """The draws of an arm, from a table of a row per planned trial. Raises ValueError if it is malformed."""
+    absent = [name for name in COLUMNS if name not in outcomes.columns]
+    if absent:
+        raise ValueError(f"the table of outcomes must have the columns {COLUMNS}, but lacks ({absent})")
+    of_arm = outcomes.loc[outcomes["arm"] == arm, list(COLUMNS)]
+    _check(of_arm)
+    planned = of_arm[of_arm["point"].notna()].sort_values("point")
+    known = planned[planned["status"] != "missing"]
+    point = known["point"].to_numpy(dtype=int)
+    runs = of_arm[of_arm["point"].isna()]
+    _check_references(runs, arm)
+    return Population(
+        arm=arm,
+        point=point,
+        error=known["error_pct"].to_numpy(dtype=float),
+        status=known["status"].to_numpy(dtype=str),
+        scramble=scrambles(study, point, num=len(planned)),
+        values={name: axis(known, name) for name in AXES},
+        sampled={name: axis(planned, name) for name in AXES},
+        setting={name: float(axis(runs, name)[0]) if len(runs) else np.nan for name in AXES},
+        counts={status: int((planned["status"] == status).sum()) for status in STATUSES},
+        references=runs.loc[runs["status"] == "finished", "error_pct"].to_numpy(dtype=float),
+        reference_counts={status: int((runs["status"] == status).sum()) for status in STATUSES},
+    )
+
+
+def scrambles(study: Study, point: np.ndarray, num: int) -> np.ndarray | None:
+    """The scramble of each point of a Sobol design of `num` points: equal blocks in a row; else None."""
+    if study.num_scrambles == 0:
+        return None
+    size, rest = divmod(num, study.num_scrambles)
+    if rest or (num and size == 0):
+        raise ValueError(
+            "the draws of an arm must be equal blocks of scrambles, "
+            f"but got (num={num}, num_scrambles={study.num_scrambles})"
+        )
+    return point // size if num else point
+
+
+def axis(trials: pd.DataFrame, name: str) -> np.ndarray:
+    """(n,) values of the trials on one of AXES."""
+    columns = [trials[part].to_numpy(dtype=float) for part in name.split("*")]
+    return np.prod(columns, axis=0)
+
+
+def panels(study: Study) -> dict[str, tuple[str, ...]]:
+    """The study's panels, or one with all its arms."""
+    return dict(study.panels) or {study.name.replace("_", " "): study.arms}
+
+
+def _check(trials: pd.DataFrame) -> None:
+    """Refuse an unknown status, and an outcome without a finite error."""
+    unknown = sorted(set(trials["status"]) - set(STATUSES))
+    if unknown:
+        raise ValueError(f"status in {STATUSES} must hold, but got ({unknown})")
+    broken = trials[(trials["status"] != "missing") & ~np.isfinite(trials["error_pct"].astype(float))]
+    if len(broken):
+        row = broken.iloc[0]
+        raise ValueError(
+            "a trial with an outcome must have a finite error, "
+            f"but got (trial_id={row['trial_id']!r}, status={row['status']!r}, error_pct={row['error_pct']})"
+        )
+
+
+def _check_references(runs: pd.DataFrame, arm: str) -> None:
+    """Refuse reference runs at several settings: their mean would be the error of none."""
+    settings = sorted({(float(lr), float(wd)) for lr, wd in zip(runs["lr"], runs["wd"], strict=True)})
+    if len(settings) > 1:
+        raise ValueError(f"the reference runs of an arm must share (lr, wd), but got (arm={arm!r}, {settings})")

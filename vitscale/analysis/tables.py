@@ -1,0 +1,140 @@
+"""Tables of a study: functions of the study and its outcomes; a row per arm, pair or axis.
+
+A column `x` with `x_low` and `x_high` beside it is an estimate with its 95% interval; `_pct` is percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from vitscale.analysis import compare, edf
+from vitscale.analysis.population import AXES, Population, population
+from vitscale.plan.study import Study
+
+P_VALUES = ("within_4_points_p", "error_p")  # each corrected by itself
+Table = Callable[[Study, pd.DataFrame], pd.DataFrame]
+
+
+def edf_summary(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm: how many draws, how they ended, and how forgiving the arm is, with 95% intervals.
+
+    `area` is that under the EDF of delta from 0 to 10 points, in [0, 1]. Shares are of all draws with an
+    outcome. Intervals are given the reference, the mean of the arm's finished reference runs. How much hangs
+    on it say the shares `if reference lower` and `if reference higher`: by one standard error (SD over the
+    root of their number), or by 1 point where there is only one run, which has no SD. Draws beyond 10 points
+    finished, more than 10 points above the reference.
+    """
+    table = pd.DataFrame([_edf_row(study, population(study, outcomes, arm)) for arm in study.arms])
+    return table.astype(dict.fromkeys(("num_better_than_reference", "num_beyond_10_points"), "Int64"))
+
+
+def arm_comparison(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per pair of arms. First forgiveness, a minus b: the share of draws within 4 points of the arm's own
+    reference (percent points) and the area; positive favours a, all given the references.
+
+    Then absolute error, which is another question: the median of a minus b (negative favours a), and how often
+    a has the lower error, ties one half. p is that of no difference; p_holm is corrected for the number of
+    pairs, over the p of forgiveness and separately over those of absolute error.
+    """
+    results = [compare.compare(study, outcomes, a, b) for a, b in study.pairs]
+    table = pd.DataFrame(results, columns=list(compare.COMPARISON_COLUMNS))
+    for name in P_VALUES:
+        table.insert(list(table.columns).index(name) + 1, f"{name}_holm", compare.holm(table[name].tolist()))
+    return table
+
+
+def good_range(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm and axis: where good draws lie, the setting of the reference and the range sampled.
+
+    `good from`, `good median` and `good to` are the 2.5, 50 and 97.5 percentiles of the best of n/4 draws over
+    bootstraps: they describe a range of good values and are no confidence interval.
+    """
+    rows = []
+    for arm in study.arms:
+        draws = population(study, outcomes, arm)
+        for name in AXES:
+            rows.append({"arm": arm, "axis": name, "n": draws.n, **_range_row(draws, name)})
+    return pd.DataFrame(rows)
+
+
+def best_points(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """The five points (lr, wd) of each arm with the lowest mean error over their seeds; best of many, so optimistic.
+
+    `tied` marks those within 1 point of the arm's best, which is no difference to rely on with a few seeds.
+    """
+    known = outcomes[outcomes["status"] != "missing"]
+    means = known.groupby(["arm", "lr", "wd"], sort=False)["error_pct"].agg(["size", "mean", "max"]).reset_index()
+    means.columns = pd.Index(["arm", "lr", "wd", "num_seeds", "mean_error_pct", "worst_error_pct"])
+    means["tied"] = means["mean_error_pct"] <= means.groupby("arm")["mean_error_pct"].transform("min") + 1.0
+    return means.sort_values("mean_error_pct", kind="stable").groupby("arm", sort=False).head(5).sort_values("arm")
+
+
+TABLES: dict[str, Table] = {f.__name__: f for f in (edf_summary, arm_comparison, good_range, best_points)}
+
+
+def to_markdown(table: pd.DataFrame) -> str:
+    """A table as Markdown, each estimate together with its interval."""
+    shown = as_text(table)
+    if shown.empty:
+        return "(no row)\n"
+    cells = [list(shown.columns), *shown.to_numpy().tolist()]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
+    return "\n".join([lines[0], "|" + " --- |" * len(shown.columns), *lines[1:]]) + "\n"
+
+
+def as_text(table: pd.DataFrame) -> pd.DataFrame:
+    """The table as a reader wants it: strings, `x [low, high]` in one column, a dash for a missing number."""
+    shown = {}
+    for name in map(str, table.columns):
+        base = name.removesuffix("_low").removesuffix("_high")
+        if base != name and base in table.columns:
+            continue
+        cells = [_number(value, name) for value in table[name]]
+        if f"{name}_low" in table.columns:
+            ends = zip(table[f"{name}_low"], table[f"{name}_high"], strict=True)
+            cells = [
+                f"{cell} [{_number(low, name)}, {_number(high, name)}]" if cell != "–" else cell
+                for cell, (low, high) in zip(cells, ends, strict=True)
+            ]
+        shown[_heading(name)] = cells
+    return pd.DataFrame(shown, dtype=str)
+
+
+def _edf_row(study: Study, draws: Population) -> dict[str, object]:
+    over = f"t over {study.num_scrambles} scrambles"
+    shares = over if study.num_scrambles else "Clopper-Pearson (area: on the sum of scores, conservative)"
+    median = f"Woodruff, {over}" if study.num_scrambles else "order statistics"
+    return {"arm": draws.arm, "planned": draws.planned, "n": draws.n, **draws.counts, **edf.summary(draws),
+            "interval_of_shares_and_area": shares, "interval_of_median": median}  # fmt: skip
+
+
+def _range_row(draws: Population, name: str) -> dict[str, float]:
+    planned = draws.sampled[name]
+    low, median, high = compare.good_range(draws, name)
+    ends = (planned.min(), planned.max()) if len(planned) else (np.nan, np.nan)
+    return {"good_from": low, "good_median": median, "good_to": high, "reference": draws.setting[name],
+            "sampled_min": float(ends[0]), "sampled_max": float(ends[1])}  # fmt: skip
+
+
+def _heading(name: str) -> str:
+    return name.removesuffix("_pct").replace("_", " ") + (" (%)" if name.endswith("_pct") else "")
+
+
+def _number(value: object, name: str) -> str:
+    """A cell: percent with one decimal, p with three, other floats with three significant digits."""
+    if value is pd.NA:
+        return "–"
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
+    if not isinstance(value, (float, np.floating)):
+        return str(value)
+    if np.isnan(value):
+        return "–"
+    if name.removesuffix("_holm").endswith("_p"):
+        return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    if "_pct" in name or name.startswith("error_median"):
+        return f"{value:.1f}"
+    return f"{value:.3g}"

@@ -1,0 +1,1 @@
+"""Running a study: the command line, and Ray Tune as its scheduler."""

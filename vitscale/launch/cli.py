@@ -1,0 +1,154 @@
+"""The command line of a study script: plan, run or resume, and redraw."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
+
+from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, run
+from vitscale.launch.resources import Resources
+from vitscale.plan.cost import complexity, training_flops
+from vitscale.plan.study import Study, to_json
+from vitscale.record.store import Damaged, Store, Workdir
+
+
+def main(make_study: Callable[..., Study], arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs a study script: `make_study(scale, ...)` states the study, and its other parameters become options.
+
+    The same command starts, resumes, extends and redraws. Exit status: 0 all trials done; 1 some are not; 2 refused;
+    3 all done, but the MLflow view is not up to date; 130 interrupted.
+    """
+    parser = _parser(make_study)
+    options = parser.parse_args(arguments)
+    try:
+        sys.exit(_run(make_study, options))
+    except (ValueError, OSError) as error:
+        if os.environ.get("VITSCALE_TRACEBACK"):
+            raise
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as for every other bad input, instead of the usage."""
+        self.exit(EXIT_REFUSED, f"{self.prog}: error: {message}\n")
+
+
+def _parser(make_study: Callable[..., Study]) -> argparse.ArgumentParser:
+    text = sys.modules[make_study.__module__].__doc__
+    parser = _Parser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    types = get_type_hints(make_study)
+    for name, parameter in inspect.signature(make_study).parameters.items():
+        default = parameter.default
+        choices = get_args(types[name]) if get_origin(types[name]) is Literal else None
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int if default is None else type(default),
+                            default=default, choices=choices,
+                            help=f"of the study (default: {'by scale' if default is None else default})")  # fmt: skip
+    parser.add_argument("--plan", action="store_true", help="print and write the plan, train nothing")
+    parser.add_argument("--report", action="store_true", help="redraw from what is done, train nothing")
+    parser.add_argument("--store", default=os.environ.get("VITSCALE_STORE", "runs"), help="folder (default: runs)")
+    where = parser.add_argument_group("where and how fast trials run; never part of what they are")
+    add = where.add_argument
+    add("--cpus-per-trial", type=float, default=1.0, help="cores, and threads, a trial (default: 1)")
+    add("--gpus-per-trial", type=float, default=0.0, help="a fraction packs several trials on a GPU (default: 0)")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda if a trial has a GPU")
+    add("--max-concurrent", type=int, default=0, help="trials at once (default: as many as fit)")
+    add("--address", default="", help="of an existing Ray cluster, such as auto (default: start one here)")
+    add("--data-root", default=os.environ.get("VITSCALE_DATA", ""), help="folder of the datasets")
+    add("--num-loader-workers", type=int, default=0, help="processes that make batches, a trial (default: 0)")
+    add("--checkpoint-every-s", type=float, default=5.0,
+        help="seconds between checkpoints; more if writing one takes over 5%% of that (default: 5)")  # fmt: skip
+    return parser
+
+
+def _run(make_study: Callable[..., Study], options: argparse.Namespace) -> int:
+    chosen = {name: getattr(options, name) for name in inspect.signature(make_study).parameters}
+    study = make_study(**chosen)
+    if options.plan:
+        return _plan(study, Store(Path(options.store).absolute()))
+    store = Store.open(options.store)
+    if options.report:
+        return _report_only(study, store)
+    return run(study, store, _resources(options))
+
+
+def _resources(options: argparse.Namespace) -> Resources:
+    """Paths become absolute: a worker may have another directory."""
+    options.data_root = str(Path(options.data_root).absolute()) if options.data_root else ""
+    return Resources(**{field.name: getattr(options, field.name) for field in fields(Resources)})
+
+
+# Plan
+
+
+def _plan(study: Study, store: Store) -> int:
+    """Prints a line an arm and writes every trial to a file."""
+    path = store.study(study.slug) / "plan-preview.json"
+    Workdir(path.parent).write(path.name, json.dumps(to_json(study), indent=1).encode())
+    print(f"{study.slug}: {study.question}\n{study.source}\n")
+    print(_plan_table(study, store))
+    total = sum(training_flops(trial.config) for trial in study.trials)
+    print(f"\ntraining: {total:.3g} multiply-adds in all, forward and backward{_measured_cost(study, store)}")
+    print(f"plan: {path}")
+    return EXIT_DONE
+
+
+def _plan_table(study: Study, store: Store) -> str:
+    header = ["arm", "trials", "done", "to do", "params", "FLOPs", "epochs", "training FLOPs"]
+    rows, total, done = [header], 0, 0
+    for arm in study.arms:
+        trials = [trial for trial in study.trials if trial.arm == arm]
+        num_done = sum(store.is_done(trial.config.id) for trial in trials)
+        cost = complexity(trials[0].config)
+        epochs = sorted({trial.config.epochs for trial in trials})
+        rows.append([arm, str(len(trials)), str(num_done), str(len(trials) - num_done), _si(cost.params),
+                     _si(cost.flops), "-".join(map(str, epochs[:: max(1, len(epochs) - 1)])),
+                     f"{sum(training_flops(trial.config) for trial in trials):.3g}"])  # fmt: skip
+        total, done = total + len(trials), done + num_done
+    rows.append(["all", str(total), str(done), str(total - done), "", "", "", ""])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+             for row in rows]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _si(number: float) -> str:
+    """Three digits and a prefix: 72.5 k, 4.83 M, 17.6 G."""
+    exponent = min(3, int(math.log10(number) // 3)) if number >= 1 else 0
+    return f"{number / 1000**exponent:.3g} {('', 'k', 'M', 'G')[exponent]}".strip()
+
+
+def _measured_cost(study: Study, store: Store) -> str:
+    """Device-hours of what is to do, from the training time of a few done trials; empty if there are none."""
+    done = [trial for trial in study.trials if store.is_done(trial.config.id)]
+    todo = [trial for trial in study.trials if not store.is_done(trial.config.id)]
+    seconds, flops = 0.0, 0.0
+    for trial in done[:: max(1, len(done) // 8)]:
+        try:
+            rows, facts = store.read_rows(trial.config.id)
+        except Damaged:  # the next start says so and restores it; a plan needs only a rate
+            continue
+        if facts["status"] == "finished":
+            seconds, flops = seconds + rows[-1]["train_s"], flops + training_flops(trial.config)
+    if not flops or not todo:
+        return ""
+    hours = sum(training_flops(trial.config) for trial in todo) * seconds / flops / 3600
+    return f"\nto do: about {hours:.2g} device-hours, at the rate of the trials that are done"
+
+
+def _report_only(study: Study, store: Store) -> int:
+    from vitscale.launch.driver import draw
+    from vitscale.record.table import read_trials
+
+    report, headline, _ = draw(study, store, read_trials(study, store))
+    print("\n".join([*headline, f"report  {report}"]))
+    return EXIT_DONE

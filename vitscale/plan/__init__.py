@@ -1,0 +1,1 @@
+"""What to train: configs, designs, studies and their cost. Imports nothing heavy."""

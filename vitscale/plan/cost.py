@@ -1,0 +1,106 @@
+"""What a trial costs, in closed form: parameters, multiply-adds, activations, training FLOPs. No torch.
+
+Counts follow Xiao et al. 2021 (appendix D): FLOPs are multiply-adds of convolutions, linear layers and attention
+products, biases included, norms and activation functions free; activations are the output elements of the same layers.
+`vitscale.train.complexity` counts the built model; a test holds the two against each other and against Table 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search_spaces.regnety import REGNETY, RegNetYShape
+from vitscale.plan.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Complexity:
+    """Cost of one forward pass of one image."""
+
+    params: int
+    flops: int  # multiply-adds
+    acts: int  # output elements
+
+    def __add__(self, other: Complexity) -> Complexity:
+        return Complexity(self.params + other.params, self.flops + other.flops, self.acts + other.acts)
+
+    def __mul__(self, times: int) -> Complexity:
+        return Complexity(self.params * times, self.flops * times, self.acts * times)
+
+
+def complexity(config: TrainConfig) -> Complexity:
+    """Parameters, multiply-adds and activations of a config's model at its resolution."""
+    if config.model in REGNETY:
+        return _regnety(config, REGNETY[config.model])
+    return _vit(config)
+
+
+def training_flops(config: TrainConfig) -> float:
+    """Multiply-adds of the whole training: forward once and backward twice, for every sample drawn."""
+    return 3.0 * complexity(config).flops * config.num_steps * config.batch_size
+
+
+def _linear(positions: int, inputs: int, outputs: int, bias: bool = True) -> Complexity:
+    """A linear layer, or a 1x1 convolution, applied at each of `positions`."""
+    weights = inputs * outputs + bias * outputs
+    return Complexity(weights, positions * weights, positions * outputs)
+
+
+def _conv(side: int, inputs: int, outputs: int, kernel: int, groups: int = 1, bias: bool = False) -> Complexity:
+    """A convolution with an output of side x side positions."""
+    weights = kernel * kernel * inputs // groups * outputs + bias * outputs
+    return Complexity(weights, side * side * weights, side * side * outputs)
+
+
+def _norm(channels: int) -> Complexity:
+    return Complexity(2 * channels, 0, 0)
+
+
+def _vit(c: TrainConfig) -> Complexity:
+    side = c.resolution // c.patch_size
+    tokens = side * side + 1
+    embedding = Complexity(c.width + tokens * c.width, 0, 0)  # class token and positions
+    head = _norm(c.width) + _linear(1, c.width, c.num_classes)
+    return _stem(c, side) + embedding + _block(c, tokens) * c.depth + head
+
+
+def _block(c: TrainConfig, tokens: int) -> Complexity:
+    hidden = int(c.width * c.mlp_ratio)
+    products = Complexity(0, 2 * tokens * tokens * c.width, c.heads * tokens * tokens + tokens * c.width)
+    attention = _linear(tokens, c.width, 3 * c.width) + products + _linear(tokens, c.width, c.width)
+    mlp = _linear(tokens, c.width, hidden) + _linear(tokens, hidden, c.width)
+    return _norm(c.width) * 2 + attention + mlp
+
+
+def _stem(c: TrainConfig, side: int) -> Complexity:
+    if c.stem == "patchify":
+        return _conv(side, c.channels, c.width, c.patch_size, bias=True)
+    cost, inputs, at = Complexity(0, 0, 0), c.channels, c.resolution
+    for outputs, stride in c.stem_layers:
+        at = -(-at // stride)
+        cost += _conv(at, inputs, outputs, 3) + _norm(outputs)
+        inputs = outputs
+    return cost + _linear(at * at, inputs, c.width)
+
+
+def _regnety(c: TrainConfig, shape: RegNetYShape) -> Complexity:
+    side = -(-c.resolution // 2)
+    cost, inputs = _conv(side, c.channels, 32, 3) + _norm(32), 32
+    for depth, width in zip(shape.depths, shape.widths, strict=True):
+        for block in range(depth):
+            stride = 2 if block == 0 else 1
+            cost += _regnety_block(side, inputs, width, stride, shape)
+            side, inputs = -(-side // stride), width
+    return cost + _linear(1, inputs, c.num_classes)
+
+
+def _regnety_block(side: int, inputs: int, width: int, stride: int, shape: RegNetYShape) -> Complexity:
+    after = -(-side // stride)
+    squeezed = round(inputs * shape.se_ratio)
+    cost = _conv(side, inputs, width, 1) + _norm(width)
+    cost += _conv(after, width, width, 3, groups=width // shape.group_width) + _norm(width)
+    cost += _linear(1, width, squeezed) + _linear(1, squeezed, width)
+    cost += _conv(after, width, width, 1) + _norm(width)
+    if stride > 1 or inputs != width:
+        cost += _conv(after, inputs, width, 1) + _norm(width)
+    return cost

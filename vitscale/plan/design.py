@@ -1,0 +1,119 @@
+"""How points are chosen: grid, sample, sobol, cross; and how arms and points become trials."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.study import Trial
+
+if TYPE_CHECKING:  # the trainer runs on machines without Optuna
+    from optuna.distributions import BaseDistribution, IntDistribution
+
+Point = dict[str, Any]  # values of a few TrainConfig fields
+SearchSpace = Mapping[str, "BaseDistribution"]
+
+
+def grid(**axes: Iterable[Any]) -> list[Point]:
+    """All combinations of the axes' values; the last axis varies fastest."""
+    values = {name: list(axis) for name, axis in axes.items()}
+    for name, axis in values.items():
+        if not axis:
+            raise ValueError(f"an axis of a grid must have a value, but got ({name}=[])")
+    return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
+
+
+def sample(space: SearchSpace, *, num: int, seed: int = 0) -> list[Point]:
+    """`num` independent draws from a search space. Draw i does not depend on num: a longer sample extends a shorter."""
+    _refuse_empty(space, num)
+    return [_point(space, np.random.default_rng([seed, i]).random(len(space))) for i in range(num)]
+
+
+def sobol(space: SearchSpace, *, num: int, num_scrambles: int, seed: int = 0) -> list[Point]:
+    """`num_scrambles` independently scrambled Sobol sequences of num / num_scrambles points each, one after another.
+
+    More even than `sample` and no longer i.i.d.: the spread between the scrambles is what an interval must be built
+    on, so 2 scrambles are the least. num / num_scrambles must be a power of 2, where Sobol points are balanced. More
+    scrambles extend the design; more points a scramble make a new one.
+    """
+    from scipy.stats import qmc
+
+    _refuse_empty(space, num)
+    if num_scrambles < 2:
+        raise ValueError(f"num_scrambles >= 2 must hold, but got (num_scrambles={num_scrambles})")
+    size, rest = divmod(num, num_scrambles)
+    if rest or size & (size - 1):
+        raise ValueError(
+            f"num / num_scrambles must be a power of 2, but got (num={num}, num_scrambles={num_scrambles})"
+        )
+    scrambles = (
+        qmc.Sobol(len(space), scramble=True, rng=np.random.default_rng([seed, r])).random(size)
+        for r in range(num_scrambles)
+    )
+    return [_point(space, row) for scramble in scrambles for row in scramble]
+
+
+def cross(*designs: Sequence[Point]) -> list[Point]:
+    """Every point of the first design with every point of the next; the last design varies fastest."""
+    points = []
+    for parts in itertools.product(*designs):
+        names = [name for part in parts for name in part]
+        if len(names) != len(set(names)):
+            raise ValueError(f"crossed designs must have no axis in common, but got ({sorted(names)})")
+        points.append({name: value for part in parts for name, value in part.items()})
+    return points
+
+
+def trials(base: TrainConfig, arms: Mapping[str, Point], points: Sequence[Point]) -> tuple[Trial, ...]:
+    """A trial for every arm at every point. All arms share the points, so they can be compared in pairs."""
+    return tuple(
+        Trial(arm, base.replace(**{**fields, **point}), index)
+        for arm, fields in arms.items()
+        for index, point in enumerate(points)
+    )
+
+
+def _refuse_empty(space: SearchSpace, num: int) -> None:
+    if num < 1:
+        raise ValueError(f"num >= 1 must hold, but got (num={num})")
+    if not space:
+        raise ValueError("a search space must have an axis, but got (space={})")
+
+
+def _point(space: SearchSpace, u: np.ndarray) -> Point:
+    return {name: _quantile(axis, float(q)) for (name, axis), q in zip(space.items(), u, strict=True)}
+
+
+def _quantile(axis: BaseDistribution, q: float) -> Any:
+    """The value of an axis at probability q in [0, 1); floats keep 6 digits, so that no platform's libm shows."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(axis, CategoricalDistribution):
+        return axis.choices[int(q * len(axis.choices))]
+    if isinstance(axis, IntDistribution):
+        return _int_quantile(axis, q)
+    if isinstance(axis, FloatDistribution):
+        if axis.step is not None:
+            num = round((axis.high - axis.low) / axis.step) + 1
+            return float(f"{axis.low + int(q * num) * axis.step:.6g}")
+        value = float(f"{_interpolate(axis.low, axis.high, q, axis.log):.6g}")
+        return min(max(value, axis.low), axis.high)
+    raise ValueError(f"an axis must be an optuna distribution, but got ({axis!r})")
+
+
+def _int_quantile(axis: IntDistribution, q: float) -> int:
+    if axis.log:  # each integer owns the interval of half a unit around it, as in Optuna
+        nearest = round(_interpolate(axis.low - 0.5, axis.high + 0.5, q, log=True))
+        return int(min(max(nearest, axis.low), axis.high))
+    return int(axis.low + int(q * ((axis.high - axis.low) // axis.step + 1)) * axis.step)
+
+
+def _interpolate(low: float, high: float, q: float, log: bool) -> float:
+    if log:
+        return math.exp(math.log(low) + q * (math.log(high) - math.log(low)))
+    return low + q * (high - low)

@@ -1,0 +1,65 @@
+"""Where a result comes from: commit, versions, machine."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+
+@functools.cache
+def provenance() -> dict[str, str]:
+    """Commit of the code, versions that bear on results, and the machine; asked once a process."""
+    return {"commit": _commit(), "versions": _versions(), "machine": _machine()}
+
+
+def _commit() -> str:
+    """Short hash of the checkout that this runs from, "+changes" if it has any; the version if it is no checkout."""
+    try:
+        _git("ls-files", "--error-unmatch", __file__)  # else the checkout around us is somebody else's
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        return commit + ("+changes" if _git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return f"vitscale {metadata.version('vitscale')}"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    return subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()
+
+
+def _versions() -> str:
+    names = ("vitscale", "torch", "timm", "numpy", "ray")
+    found = [f"{name} {version}" for name in names if (version := _version(name))]
+    return ", ".join([f"python {platform.python_version()}", *found])
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _machine() -> str:
+    return f"{_processor()}, {os.cpu_count()} cores{_gpus()}, {platform.system()} {platform.machine()}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _gpus() -> str:
+    """Names of the visible GPUs; asked only of a torch that is loaded already."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return ""
+    return "".join(f", {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count()))

@@ -1,0 +1,87 @@
+"""The tables of a study: a row a (trial, evaluation), and a row a trial."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from vitscale.plan.study import Study, Trial
+from vitscale.record.store import Damaged, Row, Store
+
+ROW_COLUMNS = ["study", "arm", "point", "trial_id", "status"]
+
+
+Outcome = tuple[list[Row], dict[str, str]]  # rows, and facts: status, provenance
+
+
+def read_trials(study: Study, store: Store, known: Mapping[str, Outcome] | None = None) -> dict[str, Outcome]:
+    """The outcome of every planned trial; facts["status"] is finished, diverged, failed or missing.
+
+    Those in `known` are not read again: what is done does not change. A damaged rows file counts as missing, with a
+    warning that names it.
+    """
+    known = known or {}
+    return {i: known.get(i) or _read_trial(i, store) for i in (trial.config.id for trial in study.trials)}
+
+
+def _read_trial(trial_id: str, store: Store) -> Outcome:
+    try:
+        if store.is_done(trial_id):
+            return store.read_rows(trial_id)
+    except Damaged as damage:
+        warnings.warn(str(damage), stacklevel=2)
+    error = store.failure(trial_id)
+    return [], {"status": "failed", "error": error} if error else {"status": "missing"}
+
+
+def tidy(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
+    """A row for every (trial, evaluation): study, arm, point, trial_id, status, config columns, metrics."""
+    records = []
+    for trial in study.trials:
+        rows, facts = read[trial.config.id]
+        fixed = {**_labels(study, trial, facts), **trial.config.asdict()}
+        records += [{**fixed, **row} for row in rows]
+    return _frame(records, ROW_COLUMNS)
+
+
+def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
+    """A row for every planned trial: labels, config columns, the metrics of its last row, provenance.
+
+    `error_pct` is the study's metric at the end: 100 for a diverged or failed trial, NaN for a missing one.
+    `best_error_pct` is the minimum over epochs, which a test set must not choose: context only.
+    """
+    records = []
+    for trial in study.trials:
+        rows, facts = read[trial.config.id]
+        last = rows[-1] if rows else {}
+        provenance = {name: facts.get(name, "") for name in ("commit", "versions", "machine", "device", "error")}
+        records.append({**_labels(study, trial, facts), **_errors(study.metric, rows, facts["status"]),
+                        **trial.config.asdict(), **last, **provenance})  # fmt: skip
+    frame = _frame(records, [*ROW_COLUMNS, "error_pct", "best_error_pct", "diverged_step", "train_s"])
+    numbers = ["error_pct", "best_error_pct", "diverged_step", "train_s"]
+    return frame.astype(dict.fromkeys(numbers, "float64"))
+
+
+def _labels(study: Study, trial: Trial, facts: dict[str, str]) -> dict[str, Any]:
+    return {"study": study.slug, "arm": trial.arm, "point": trial.point, "trial_id": trial.config.id,
+            "status": facts["status"]}  # fmt: skip
+
+
+def _errors(metric: str, rows: list[Row], status: str) -> dict[str, float]:
+    if status == "failed":
+        return {"error_pct": 100.0, "best_error_pct": 100.0}
+    if not rows:
+        return {"error_pct": float("nan"), "best_error_pct": float("nan")}
+    return {"error_pct": rows[-1][metric], "best_error_pct": min(row[metric] for row in rows)}
+
+
+def _frame(records: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    frame = pd.DataFrame.from_records(records)
+    for name in columns:
+        if name not in frame:
+            frame[name] = pd.Series([float("nan")] * len(frame), dtype="float64")
+    frame["point"] = frame["point"].astype("Int64")
+    return frame[[*columns, *(name for name in frame.columns if name not in columns)]]

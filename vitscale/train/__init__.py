@@ -1,0 +1,1 @@
+"""The one common trainer: a generator of rows. Needs torch and timm; no ray and no mlflow."""
