@@ -71,7 +71,7 @@ def test_a_failed_trial_stops_nothing_and_is_named_with_its_log(ran: Script) -> 
     out = (ran.folder / "out.txt").read_text()
     broken = study(broken=1).trials[-1]
     assert "6 finished, 1 diverged, 1 failed, 0 missing of 8" in out
-    assert f"failed  broken {broken.config.id}: ValueError: resolution == 8 must hold" in out
+    assert f"failed  broken {broken.config.id}: ValueError: resolution == height == width must hold" in out
     log = ran.store().failure_log(broken.config.id)
     assert str(log) in out
     assert "Traceback" in log.read_text()
@@ -168,6 +168,37 @@ def test_two_studies_share_a_trial_and_train_it_once(tmp_path: Path) -> None:
     assert starts == {"1"}
     assert len(list(tmp_path.glob("runs/trials/*/rows.parquet"))) == 5
     assert not list(tmp_path.glob("runs/trials/*/claim.json"))
+
+
+@pytest.mark.parametrize("delay_s", [0.03, 0.1])
+def test_garbage_of_any_thread_does_not_end_the_process_while_ray_shuts_down(tmp_path: Path, delay_s: float) -> None:
+    """Ray ends a process in which a reference to its objects is dropped meanwhile; the collector runs in any thread."""
+    code = f"""if True:
+        import gc, sys, threading, time
+        from pathlib import Path
+        from vitscale.launch.ray_tune import cluster, ray
+        from vitscale.launch.resources import Resources
+
+        class Ring:
+            pass
+
+        def collect():
+            time.sleep({delay_s})
+            while True:
+                gc.isenabled() and gc.collect()
+                time.sleep(0.0005)
+
+        gc.set_threshold(10**9)
+        with cluster(Resources(), Path(sys.argv[1])):
+            for _ in range(3000):
+                ring = Ring()
+                ring.itself, ring.reference = ring, ray.put(1)
+            del ring
+            threading.Thread(target=collect, daemon=True).start()
+        print("alive")
+    """
+    result = subprocess.run([sys.executable, "-c", code, str(tmp_path / "log")], capture_output=True, text=True)
+    assert result.stdout == "alive\n", result.stderr
 
 
 BAD_INPUT = [

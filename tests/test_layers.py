@@ -67,14 +67,14 @@ def test_a_stage_imports_only_what_lies_below_it(folder: str) -> None:
     assert not wrong
 
 
-def test_one_file_imports_ray() -> None:
-    """Of what users run; a benchmark may compare with Ray by itself."""
+def test_two_files_import_ray() -> None:
+    """One schedules trials, one trains a trial on several workers; a benchmark may compare with Ray by itself."""
     users = {
         path.relative_to(ROOT).as_posix()
         for path in SOURCES
         if path.parts[len(ROOT.parts)] != "benchmarks" and any(within(name, "ray") for name, _ in imports(path))
     }
-    assert users == {"vitscale/launch/ray_tune.py"}
+    assert users == {"vitscale/launch/ray_tune.py", "vitscale/launch/ray_team.py"}
 
 
 def python(code: str, *arguments: str) -> str:

@@ -43,6 +43,16 @@ GOLDEN_DEFAULTS = {
     "optimizer": "adamw", "lr": 1e-3, "wd": 0.05, "decay_tokens": True, "beta1": 0.9, "beta2": 0.999, "momentum": 0.9,
     "nesterov": False, "epochs": 25, "warmup_epochs": 5.0, "clip_norm": 0.0, "label_smoothing": 0.0, "ema_decay": 0.0,
     "eval_split": "val", "precision": "fp32", "seed": 0,
+    # data of any kind
+    "num_images": 0, "minival_images": 0, "minival_rule": "stratified", "subset_images": 0, "split_seed": 0,
+    "repeats": 1, "crop": "pad", "crop_scale_min": 0.08, "augment": "none", "randaugment_ops": 2,
+    "randaugment_magnitude": 9.0, "randaugment_std": 0.5, "color_jitter": 0.0, "erasing_prob": 0.0, "mix_prob": 1.0,
+    "cutmix_share": 0.5, "more_evals": "", "eval_crop_ratio": 1.0,
+    # models and recipes of the papers
+    "branches": 1, "stem_norm": "bn", "stem_kernels": "", "pool": "token", "pos_embed": "learned", "embed_token": True,
+    "layerscale": 0.0, "weight_init": "jax", "lr_batch": 0, "epsilon": 1e-8, "warmup_steps": 0, "warmup_start": 0.0,
+    "decay": "cosine", "decay_floor": 0.0, "loss": "ce", "dropout": 0.0, "drop_path": 0.0, "drop_path_rule": "uniform",
+    "ema_alpha": 0.0, "ema_every": 1, "ema_after_warmup": False, "norm_batch": 0, "precise_bn": 0,
 }  # fmt: skip
 
 # Fields written out, so that a change of a search space, which is a new trial, is no failure here.
@@ -105,6 +115,8 @@ def test_id_ignores_a_field_at_its_default(name: str) -> None:
 
 
 # One other value of every field; companions only where a law ties fields together.
+CIFAR = {"dataset": "cifar10", "channels": 3}
+CONV_STEM = {"stem": "conv", "stem_channels": "8-16", "stem_strides": "1-2"}
 OTHER_VALUES: dict[str, dict[str, Any]] = {
     "dataset": {"dataset": "cifar10", "channels": 3}, "resolution": {"resolution": 16},
     "num_classes": {"num_classes": 100, "dataset": "cifar100", "channels": 3},
@@ -120,6 +132,24 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "epochs": {"epochs": 26}, "warmup_epochs": {"warmup_epochs": 4.0}, "clip_norm": {"clip_norm": 1.0},
     "label_smoothing": {"label_smoothing": 0.1}, "ema_decay": {"ema_decay": 0.99}, "eval_split": {"eval_split": "test"},
     "precision": {"precision": "bf16"}, "seed": {"seed": 1},
+    "num_images": {"dataset": "flowers", "num_images": 1020}, "minival_images": {**CIFAR, "minival_images": 500},
+    "minival_rule": {**CIFAR, "minival_images": 500, "minival_rule": "last"}, "subset_images": {"subset_images": 500},
+    "split_seed": {"split_seed": 1}, "repeats": {"repeats": 2}, "crop": {"crop": "rrc"},
+    "crop_scale_min": {"crop": "rrc", "crop_scale_min": 0.25}, "augment": {**CIFAR, "augment": "autoaugment"},
+    "randaugment_ops": {"randaugment_ops": 3}, "randaugment_magnitude": {"randaugment_magnitude": 7.0},
+    "randaugment_std": {"randaugment_std": 0.0}, "color_jitter": {**CIFAR, "color_jitter": 0.3},
+    "erasing_prob": {"erasing_prob": 0.25}, "mix_prob": {"mix_prob": 0.5}, "cutmix_share": {"cutmix_share": 0.25},
+    "more_evals": {"more_evals": "test"}, "eval_crop_ratio": {"eval_crop_ratio": 0.875}, "branches": {"branches": 2},
+    "stem_norm": {**CONV_STEM, "stem_norm": "ln"}, "stem_kernels": {**CONV_STEM, "stem_kernels": "3-2"},
+    "pool": {"pool": "avg"},
+    "pos_embed": {"pos_embed": "sincos"}, "embed_token": {"embed_token": False}, "layerscale": {"layerscale": 1e-4},
+    "weight_init": {"weight_init": "trunc_normal"}, "lr_batch": {"lr_batch": 512}, "epsilon": {"epsilon": 1e-6},
+    "warmup_steps": {"warmup_epochs": 0.0, "warmup_steps": 10}, "warmup_start": {"warmup_start": 0.1},
+    "decay": {"decay": "linear"}, "decay_floor": {"decay_floor": 0.01}, "loss": {"loss": "bce"},
+    "dropout": {"dropout": 0.1}, "drop_path": {"drop_path": 0.1},
+    "drop_path_rule": {"drop_path": 0.1, "drop_path_rule": "linear"}, "ema_alpha": {"ema_alpha": 1e-5},
+    "ema_every": {"ema_decay": 0.99, "ema_every": 32}, "ema_after_warmup": {"ema_after_warmup": True},
+    "norm_batch": {"norm_batch": 32}, "precise_bn": {"precise_bn": 512},
 }  # fmt: skip
 
 
@@ -145,12 +175,12 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"seed": -1}, ["seed >= 0 must hold", "seed=-1"]),
     ({"nesterov": 1}, ["nesterov must be of type bool", "nesterov=1"]),
     ({"model": None}, ["model must be of type str", "model=None"]),
-    ({"model": "resnet50"}, ["model in (vit, regnety-1gf", "model='resnet50'"]),
-    ({"dataset": "mnist"}, ["dataset in (digits, cifar10", "dataset='mnist'"]),
-    ({"optimizer": "lamb"}, ["optimizer in (adamw, sgd) must hold", "optimizer='lamb'"]),
+    ({"model": "resnet50"}, ["model in (vit, regnety-1gf", "timm:NAME) must hold", "model='resnet50'"]),
+    ({"dataset": "mnist"}, ["num_images >= 1 for a dataset other than digits,", "dataset='mnist', num_images=0"]),
+    ({"optimizer": "lion"}, ["optimizer in (adamw, adam, sgd, lamb) must hold", "optimizer='lion'"]),
     ({"precision": "fp16"}, ["precision in (fp32, bf16) must hold", "precision='fp16'"]),
-    ({"eval_split": "train"}, ["eval_split in (minival, val, test) must hold", "eval_split='train'"]),
-    ({"stem": "convs"}, ["stem in (patchify, conv) must hold", "stem='convs'"]),
+    ({"eval_split": "train"}, ["evaluation sets of digits in (minival, val, test) must hold", "eval_split='train'"]),
+    ({"stem": "convs"}, ["stem in (patchify, patchify_bn", "hmlp) must hold", "stem='convs'"]),
     ({"width": 65}, ["width % heads == 0 must hold", "width=65, heads=4"]),
     ({"heads": 0}, ["heads >= 1 must hold", "heads=0"]),
     ({"depth": 0}, ["depth >= 1 must hold", "depth=0"]),
@@ -177,18 +207,47 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"num_classes": 100}, ["num_classes == 10 for digits must hold", "dataset='digits', num_classes=100"]),
     ({"channels": 3}, ["channels == 1 for digits must hold", "dataset='digits', channels=3"]),
     ({"stem_channels": "8"}, ["empty without a conv stem must hold", "stem='patchify', stem_channels='8'"]),
-    ({"stem": "conv"}, ["one stride for each convolution of the stem must hold", "stem_channels='', stem_strides=''"]),
+    ({"stem": "conv"}, ["one stride and one kernel for each convolution", "stem_channels='', stem_strides=''"]),
     ({"stem": "conv", "stem_channels": "8-16", "stem_strides": "2"},
-     ["one stride for each convolution of the stem must hold", "stem_channels='8-16', stem_strides='2'"]),
+     ["one stride and one kernel for each convolution of the stem", "stem_channels='8-16', stem_strides='2'"]),
     ({"stem": "conv", "stem_channels": "8-16", "stem_strides": "2-2"},
      ["product of stem_strides == patch_size must hold", "stem_strides='2-2', patch_size=2"]),
     ({"stem": "conv", "stem_channels": "0", "stem_strides": "2"},
-     ["stem_channels >= 1 and stem_strides >= 1 must hold", "stem_channels='0', stem_strides='2'"]),
+     ["stem_channels >= 1, stem_strides >= 1 and stem_kernels >= 1 must hold", "stem_channels='0', stem_strides='2'"]),
     # the same stem written in another way would be the same training at another id
     ({"stem": "conv", "stem_channels": "8,16", "stem_strides": "2-1"}, ['like "24-48" must hold', "'8,16'"]),
     ({"stem": "conv", "stem_channels": " 8-16", "stem_strides": "2-1"}, ['like "24-48" must hold', "' 8-16'"]),
     ({"stem": "conv", "stem_channels": "08-16", "stem_strides": "2-1"}, ['like "24-48" must hold', "'08-16'"]),
     ({"stem": "conv", "stem_channels": "1_6", "stem_strides": "2"}, ['like "24-48" must hold', "'1_6'"]),
+    ({**CONV_STEM, "stem_kernels": "3-3"}, ["stem_kernels empty if all are 3 must hold", "stem_kernels='3-3'"]),
+    ({**CONV_STEM, "stem_kernels": "5-2"}, ["a kernel of 3 or equal to its stride must hold", "stem_kernels='5-2'"]),
+    ({**CONV_STEM, "stem_kernels": "2"}, ["one kernel for each convolution", "stem_kernels='2'"]),
+    ({"more_evals": "test,"}, ["distinct evaluation sets, named like 'v2,real' must hold", "more_evals='test,'"]),
+    ({"more_evals": "val"}, ["distinct evaluation sets", "eval_split='val', more_evals='val'"]),
+    ({**CIFAR, "eval_split": "minival"}, ["minival_images >= 1 to evaluate on minival must hold", "minival_images=0"]),
+    ({"minival_images": 10}, ["minival_images == 0 for a dataset with a minival of its own", "minival_images=10"]),
+    ({"num_images": 10}, ["num_images == 0 for a known dataset must hold", "dataset='digits', num_images=10"]),
+    ({**CIFAR, "minival_images": 500, "subset_images": 49_501},
+     ["minival_images + subset_images <= 50000 training images must hold", "minival_images=500, subset_images=49501"]),
+    ({"subset_images": 60}, ["batch_size <= 60 training images must hold", "batch_size=64"]),
+    ({"repeats": 0}, ["repeats >= 1 must hold", "repeats=0"]),
+    ({"decay": "constant", "decay_floor": 0.1}, ["decay_floor == 0 with a constant decay must hold"]),
+    ({"crop": "rrc", "crop_padding": 1}, ["crop_padding == 0 unless crop is pad must hold", "crop='rrc'"]),
+    ({"augment": "randaugment"}, ["channels == 3 for a policy or colour jitter must hold", "channels=1"]),
+    ({"randaugment_magnitude": 11.0}, ["randaugment_magnitude <= 10 must hold", "randaugment_magnitude=11.0"]),
+    ({"warmup_steps": 10}, ["warmup_epochs == 0 with warmup_steps must hold", "warmup_epochs=5.0, warmup_steps=10"]),
+    ({"warmup_epochs": 0.0, "warmup_steps": 375}, ["warmup_steps < 375 steps must hold", "warmup_steps=375"]),
+    ({"ema_alpha": 1e-5, "ema_decay": 0.9}, ["ema_decay == 0 with ema_alpha must hold", "ema_alpha=1e-05"]),
+    ({"norm_batch": 24}, ["norm_batch even and a divisor of batch_size must hold", "norm_batch=24, batch_size=64"]),
+    ({"stem": "hmlp"}, ["patch_size a power of 2 from 4", "stem='hmlp', patch_size=2"]),
+    ({"stem": "graham", "patch_size": 8, "width": 66, "heads": 2}, ["width % (patch_size / 2)", "width=66"]),
+    ({"pos_embed": "sincos", "width": 66, "heads": 2}, ["width % 4 == 0 for sincos positions must hold", "width=66"]),
+    ({"model": "regnety-1gf", "dropout": 0.1}, ["dropout == 0 unless the model is vit must hold", "dropout=0.1"]),
+    ({"stem_norm": "ln"}, ["stem_norm == 'bn' unless the stem is conv, graham or hmlp must hold", "stem='patchify'"]),
+    ({"embed_token": False, "pool": "avg"}, ["embed_token unless a class token has a learned position", "pool='avg'"]),
+    ({"drop_path_rule": "linear"}, ["drop_path_rule == 'uniform' unless drop_path > 0 must hold", "drop_path=0.0"]),
+    ({"drop_path": 1.0}, ["0 <= drop_path < 1 must hold", "drop_path=1.0"]),
+    ({"eval_crop_ratio": 0.0}, ["0 < eval_crop_ratio <= 1 must hold", "eval_crop_ratio=0.0"]),
 ]  # fmt: skip
 
 
@@ -211,7 +270,7 @@ def test_an_unknown_field_is_refused_with_a_suggestion(wrong: str, right: str | 
             refused()
         message = str(error.value)
         assert "\n" not in message and f"{wrong}=1" in message
-        assert f"did you mean {right!r}?" in message if right else "the fields are dataset, resolution" in message
+        assert f"did you mean {right!r}?" in message if right else "the fields are dataset, num_images" in message
 
 
 def test_config_is_frozen_and_replace_makes_a_copy() -> None:
@@ -228,7 +287,7 @@ def test_config_is_frozen_and_replace_makes_a_copy() -> None:
 def test_steps_drop_the_incomplete_batch() -> None:
     config = TrainConfig(batch_size=100, epochs=7)  # 997 images: 9 whole batches
     assert (config.num_train, config.steps_per_epoch, config.num_steps) == (997, 9, 63)
-    assert TrainConfig(stem="conv", stem_channels="8-12", stem_strides="2-1").stem_layers == [(8, 2), (12, 1)]
+    assert TrainConfig(stem="conv", stem_channels="8-12", stem_strides="2-1").stem_layers == [(8, 2, 3), (12, 1, 3)]
 
 
 # --- designs ----------------------------------------------------------------------------------------------------------

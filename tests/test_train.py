@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import math
@@ -21,18 +22,18 @@ from torch import Tensor, nn
 from search_spaces import demo
 from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Row
-from vitscale.train.augment import augment, cross_entropy, mix
-from vitscale.train.data import Batches, Split, load
-from vitscale.train.ema import Ema
+from vitscale.train.augment import augment, crop_pixels, mix
+from vitscale.train.data import CROP, Batches, HeldOut, generator
 from vitscale.train.loop import TIMING, evaluate, seed_everything, train
 from vitscale.train.model import build_model
-from vitscale.train.optim import build_optimizer
-from vitscale.train.schedule import lr_at
+from vitscale.train.parallel import Team
+from vitscale.train.sources import Images, load_split
 
 torch.set_num_threads(1)
 
 TINY: dict[str, Any] = {"width": 8, "depth": 1, "heads": 2, "patch_size": 4}
 TINY_CONV: dict[str, Any] = {**TINY, "stem": "conv", "stem_channels": "4-8", "stem_strides": "2-2"}
+CIFAR: dict[str, Any] = {"dataset": "cifar10", "channels": 3}
 QUICK: dict[str, Any] = {**TINY, "batch_size": 332, "epochs": 2, "warmup_epochs": 1.0}  # 3 steps an epoch
 
 
@@ -60,19 +61,6 @@ SCHEDULE = [
     (50, 0.14644660940672624),  # three quarters: (2 - sqrt 2) / 4
     (59, 0.0015413331334360182),  # the last, a fortieth of the cosine before 0: (1 - cos 4.5 deg) / 2
 ]
-
-
-@pytest.mark.parametrize(("step", "share_of_peak"), SCHEDULE)
-def test_schedule_is_the_table(step: int, share_of_peak: float) -> None:
-    config = TrainConfig(batch_size=99, epochs=6, warmup_epochs=2.0, lr=0.3)
-    assert lr_at(step, config) == pytest.approx(0.3 * share_of_peak, rel=1e-12)
-
-
-def test_warmup_may_be_absent_or_a_fraction_of_an_epoch() -> None:
-    none = TrainConfig(batch_size=99, epochs=2, warmup_epochs=0.0, lr=0.3)
-    assert [lr_at(step, none) for step in (0, 10)] == pytest.approx([0.3, 0.15])
-    fraction = none.replace(warmup_epochs=0.4)  # 4 of 20 steps
-    assert [lr_at(s, fraction) for s in (0, 1, 2, 3, 4, 12)] == pytest.approx([0.075, 0.15, 0.225, 0.3, 0.3, 0.15])
 
 
 def test_rows_show_the_rate_that_was_used(tmp_path: Path) -> None:
@@ -107,57 +95,10 @@ def numpy_sgd(nesterov: bool) -> Any:
     return run
 
 
-@pytest.mark.parametrize(
-    ("fields", "implementation"),
-    [
-        ({"optimizer": "adamw", "beta1": 0.8, "beta2": 0.95, "wd": 0.3}, numpy_adamw),
-        ({"optimizer": "sgd", "momentum": 0.7, "wd": 0.3}, numpy_sgd(nesterov=False)),
-        ({"optimizer": "sgd", "momentum": 0.7, "nesterov": True, "wd": 0.3}, numpy_sgd(nesterov=True)),
-    ],
-    ids=["adamw", "sgd", "nesterov"],
-)
-def test_optimizer_steps_are_those_of_numpy(fields: dict[str, Any], implementation: Any) -> None:
-    config = TrainConfig(**TINY_CONV, **fields)
-    torch.manual_seed(0)
-    model = build_model(config)
-    optimizer = build_optimizer(model, config)
-    before = {name: p.detach().double().numpy().copy() for name, p in model.named_parameters()}
-    lrs = [0.02, 0.05, 0.1, 0.03]
-    grads = [{name: torch.randn_like(p) for name, p in model.named_parameters()} for _ in lrs]
-    for lr, grad in zip(lrs, grads, strict=True):
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        for name, p in model.named_parameters():
-            p.grad = grad[name].clone()
-        optimizer.step()
-    for name, p in model.named_parameters():
-        wd = 0.3 if name in decayed_by_hand(model, tokens=True) else 0.0
-        expected = implementation([before[name]], [grad[name].double().numpy() for grad in grads], lrs, wd)
-        np.testing.assert_allclose(p.detach().numpy(), expected, rtol=1e-4, atol=1e-6, err_msg=name)
-
-
 def decayed_by_hand(model: nn.Module, tokens: bool) -> set[str]:
     """Names of the weights of convolutions and linear layers, and of class token and positions if asked."""
     names = {f"{prefix}.weight" for prefix, layer in model.named_modules() if isinstance(layer, (nn.Conv2d, nn.Linear))}
     return names | ({"cls_token", "pos_embed"} if tokens else set())
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("decay_tokens", [True, False])
-@pytest.mark.parametrize(
-    "fields", [TINY, TINY_CONV, {"model": "regnety-1gf"}], ids=["ViT_P", "ViT_C", "RegNetY"]
-)  # fmt: skip
-def test_norms_and_biases_are_never_decayed(fields: dict[str, Any], decay_tokens: bool, optimizer: str) -> None:
-    config = TrainConfig(**fields, wd=0.3, decay_tokens=decay_tokens, optimizer=optimizer)
-    model = build_model(config)
-    groups = build_optimizer(model, config).param_groups
-    wd_of = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
-    wds = {name: wd_of[id(p)] for name, p in model.named_parameters()}
-    assert len(wds) == sum(len(group["params"]) for group in groups)
-    assert {name for name, wd in wds.items() if wd == 0.3} == decayed_by_hand(
-        model, tokens=decay_tokens and config.model == "vit"
-    )
-    assert set(wds.values()) == {0.0, 0.3}
 
 
 @pytest.mark.parametrize("clip_norm", [0.01, 0.0, 1e6])
@@ -166,8 +107,8 @@ def test_clipping_bounds_the_gradient_alike_for_both_optimizers(clip_norm: float
     config = TrainConfig(**TINY, batch_size=997, epochs=1, warmup_epochs=0.0, wd=0.0, clip_norm=clip_norm, beta1=0.75)
     seed_everything(config.seed)
     model = build_model(config)
-    images, labels = Batches(load(config, "train"), config)[0]
-    cross_entropy(model(images), labels, 0.0).backward()
+    images, labels = next(training_batches(config).iterate(0))
+    nn.functional.cross_entropy(model(images), labels).backward()
     gradient = np.concatenate([p.grad.numpy().ravel() for p in model.parameters() if p.grad is not None])
     norm = np.linalg.norm(gradient)
     assert 0.01 < norm < 1e6
@@ -183,48 +124,12 @@ def test_clipping_bounds_the_gradient_alike_for_both_optimizers(clip_norm: float
 # --- averages, losses, augmentation -----------------------------------------------------------------------------------
 
 
-def test_ema_is_the_closed_form_with_the_statistics_of_batchnorm() -> None:
-    """After n steps: decay^n x_0 + (1 - decay) sum_k decay^(n-k) x_k."""
-    config, decay = TrainConfig(**TINY_CONV), 0.8
-    model = build_model(config)
-    ema = Ema(model, decay)
-    history = [{k: v.double().clone() for k, v in model.state_dict().items()}]
-    for step in range(4):
-        model(torch.randn(6, 1, 8, 8))  # moves the running statistics
-        with torch.no_grad():
-            for p in model.parameters():
-                p.add_(torch.randn_like(p) * 0.1)
-        ema.update(model)
-        history.append({k: v.double().clone() for k, v in model.state_dict().items()})
-        assert step or not torch.equal(
-            history[0]["patch_embed.backbone.0.bn.running_mean"], history[1]["patch_embed.backbone.0.bn.running_mean"]
-        )
-    for name, value in ema.module.state_dict().items():
-        if value.is_floating_point():
-            expected = decay**4 * history[0][name]
-            expected += sum((1 - decay) * decay ** (4 - k) * history[k][name] for k in range(1, 5))
-        else:
-            expected = history[4][name]  # num_batches_tracked is a count
-        torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
-
-
 def test_ema_off_reports_the_raw_error(tmp_path: Path) -> None:
     off = rows_of(TrainConfig(**QUICK), tmp_path / "off")
     assert all(r["val_ema_error_pct"] == r["val_error_pct"] and r["val_ema_loss"] == r["val_loss"] for r in off)
     on = rows_of(TrainConfig(**QUICK, ema_decay=0.9), tmp_path / "on")
     assert all(row["val_ema_loss"] != row["val_loss"] for row in on)
     assert [row["val_loss"] for row in on] == [row["val_loss"] for row in off]  # the average is not trained on
-
-
-def test_label_smoothing_is_the_closed_form() -> None:
-    """Target (1 - s) on the label plus s / K on every class; loss = - sum target log softmax."""
-    rng = np.random.default_rng(0)
-    logits, labels, smoothing = rng.normal(size=(7, 10)) * 3, rng.integers(0, 10, 7), 0.3
-    log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-    targets = (1 - smoothing) * np.eye(10)[labels] + smoothing / 10
-    expected = -(targets * log_p).sum(1).mean()
-    assert cross_entropy(torch.tensor(logits), torch.tensor(labels), smoothing).item() == pytest.approx(expected)
-    assert cross_entropy(torch.tensor(logits), torch.tensor(targets), smoothing).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
@@ -235,7 +140,7 @@ def test_mixed_targets_agree_with_the_mixed_pixels(alphas: tuple[float, float], 
     images, labels = torch.rand(10, 1, 8, 8, dtype=torch.float64), torch.arange(10)
     kinds, lambdas = set(), []
     for draw in range(60):
-        mixed, targets = mix(images, labels, config, np.random.default_rng(draw))
+        mixed, targets = mix(images, labels, config, np.arange(10), np.random.default_rng(draw))
         torch.testing.assert_close(targets.sum(1), torch.ones(10), rtol=1e-6, atol=1e-6)
         off = smoothing / 10
         lam = ((targets[0, 0].item() - off) / (1 - smoothing)) if smoothing else targets[0, 0].item()
@@ -261,11 +166,13 @@ def test_mixed_targets_agree_with_the_mixed_pixels(alphas: tuple[float, float], 
 
 def test_mixing_is_off_without_alphas_and_leaves_the_global_generator_alone() -> None:
     images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
-    same_images, same_labels = mix(images, labels, TrainConfig(), np.random.default_rng(0))
+    everyone = np.arange(4)
+    same_images, same_labels = mix(images, labels, TrainConfig(batch_size=4), everyone, np.random.default_rng(0))
     assert same_images is images and same_labels is labels
     np.random.seed(3)
     before, copy = np.random.get_state(), images.clone()
-    mix(images, labels, TrainConfig(mixup_alpha=0.8, cutmix_alpha=1.0), np.random.default_rng(0))
+    config = TrainConfig(mixup_alpha=0.8, cutmix_alpha=1.0, batch_size=4)
+    mix(images, labels, config, everyone, np.random.default_rng(0))
     after = np.random.get_state()
     assert (before[1] == after[1]).all() and before[2:] == after[2:]
     assert torch.equal(images, copy)
@@ -274,7 +181,8 @@ def test_mixing_is_off_without_alphas_and_leaves_the_global_generator_alone() ->
 def test_every_crop_is_a_window_of_the_padded_image_and_all_offsets_are_equally_likely() -> None:
     num, padding = 4000, 2
     images = torch.rand(num, 3, 6, 6)
-    cropped = augment(images, TrainConfig(crop_padding=padding), np.random.default_rng(1))
+    config = TrainConfig(**CIFAR, batch_size=num, resolution=6, crop_padding=padding)
+    cropped = crop_pixels(images, config, np.arange(num), np.random.default_rng(1))
     padded = np.pad(images.numpy(), ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     counts = np.zeros((5, 5))
     found = np.zeros(num, int)
@@ -288,12 +196,17 @@ def test_every_crop_is_a_window_of_the_padded_image_and_all_offsets_are_equally_
 
 def test_flips_are_mirror_images_at_the_asked_frequency() -> None:
     images = torch.rand(4000, 2, 5, 5)
-    out = augment(images, TrainConfig(flip_prob=0.3), np.random.default_rng(1))
+    out = flipped_at(images, 0.3)
     flipped = (out == images.flip(-1)).flatten(1).all(1)
     assert torch.equal(out[~flipped], images[~flipped])
     assert scipy.stats.binomtest(int(flipped.sum()), 4000, 0.3).pvalue > 0.01
-    assert torch.equal(augment(images, TrainConfig(), np.random.default_rng(1)), images)
-    assert torch.equal(augment(images, TrainConfig(flip_prob=1.0), np.random.default_rng(1)), images.flip(-1))
+    assert torch.equal(flipped_at(images, 0.0), images)
+    assert torch.equal(flipped_at(images, 1.0), images.flip(-1))
+
+
+def flipped_at(images: Tensor, prob: float) -> Tensor:
+    config = TrainConfig(**CIFAR, batch_size=len(images), flip_prob=prob)
+    return augment(images, config, np.arange(len(images)), np.random.default_rng(1))
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -308,15 +221,25 @@ GOLDEN_SPLITS = {
 
 
 @pytest.fixture(scope="module")
-def splits() -> dict[str, Split]:
-    return {name: load(TrainConfig(), name) for name in SIZES}
+def splits() -> dict[str, Images]:
+    return {name: load_split(TrainConfig(), name, None) for name in SIZES}
 
 
-def contents(split: Split) -> list[bytes]:
-    return [image.numpy().tobytes() for image in split.images]
+def pixels_of(split: Images) -> Tensor:
+    """In [0, 1]."""
+    assert isinstance(split.pixels, Tensor)
+    return split.pixels.float() / split.white
 
 
-def test_digits_splits_are_disjoint_and_together_everything(splits: dict[str, Split]) -> None:
+def contents(split: Images) -> list[bytes]:
+    return [image.numpy().tobytes() for image in pixels_of(split)]
+
+
+def training_batches(config: TrainConfig) -> Batches:
+    return Batches(load_split(config, "train", None), config)
+
+
+def test_digits_splits_are_disjoint_and_together_everything(splits: dict[str, Images]) -> None:
     """All 1,797 images differ, so an image is known by its content."""
     assert {name: len(split.labels) for name, split in splits.items()} == SIZES
     images, labels = load_digits(return_X_y=True)
@@ -326,30 +249,31 @@ def test_digits_splits_are_disjoint_and_together_everything(splits: dict[str, Sp
     assert not seen["train"] & (seen["val"] | seen["minival"] | seen["test"])
     for split in splits.values():
         assert [source[content] for content in contents(split)] == split.labels.tolist()
-        assert split.images.shape[1:] == (1, 8, 8) and split.images.min() == 0 and split.images.max() == 1
+        images = pixels_of(split)
+        assert images.shape[1:] == (1, 8, 8) and images.min() == 0 and images.max() == 1
 
 
-def test_digits_splits_are_stratified(splits: dict[str, Split]) -> None:
+def test_digits_splits_are_stratified(splits: dict[str, Images]) -> None:
     share = np.bincount(load_digits().target) / 1797
     for name, split in splits.items():
         assert np.abs(np.bincount(split.labels, minlength=10) - SIZES[name] * share).max() < 1.5
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_digits_splits_are_fixed(splits: dict[str, Split], name: str) -> None:
+def test_digits_splits_are_fixed(splits: dict[str, Images], name: str) -> None:
     """Whatever changes a split makes new numbers incomparable with old ones."""
     content = b"".join(contents(splits[name])) + splits[name].labels.numpy().tobytes()
     assert hashlib.sha256(content).hexdigest()[:16] == GOLDEN_SPLITS[name]
 
 
-def test_images_are_normalised_by_the_training_split_alone(splits: dict[str, Split]) -> None:
+def test_images_are_normalised_by_the_training_split_alone(splits: dict[str, Images]) -> None:
     batches = Batches(splits["train"], TrainConfig())
-    pixels = splits["train"].images.double().numpy()
+    pixels = pixels_of(splits["train"]).double().numpy()
     assert batches.mean.item() == pytest.approx(pixels.mean(), rel=1e-5)
     assert batches.std.item() == pytest.approx(pixels.std(ddof=1), rel=1e-5)
-    everything = np.concatenate([split.images.numpy().ravel() for split in splits.values()])
+    everything = np.concatenate([pixels_of(split).numpy().ravel() for split in splits.values()])
     assert abs(batches.mean.item() - everything.mean(dtype=np.float64)) > 1e-4
-    images, _ = Batches(splits["train"], TrainConfig(batch_size=997))[0]
+    images, _ = next(training_batches(TrainConfig(batch_size=997)).iterate(0))
     assert images.mean().item() == pytest.approx(0, abs=1e-5) and images.std().item() == pytest.approx(1, abs=1e-5)
 
 
@@ -358,7 +282,7 @@ BUSY = TrainConfig(batch_size=300, epochs=2, warmup_epochs=1.0, mixup_alpha=0.8,
 
 
 def all_batches(config: TrainConfig, first_step: int = 0, num_workers: int = 0) -> list[tuple[Tensor, Tensor]]:
-    return list(Batches(load(config, "train"), config).iterate(first_step, num_workers))
+    return list(training_batches(config).iterate(first_step, num_workers))
 
 
 def equal(a: list[tuple[Tensor, Tensor]], b: list[tuple[Tensor, Tensor]]) -> bool:
@@ -382,6 +306,24 @@ def test_batches_from_the_middle_of_an_epoch_are_the_same(num_workers: int) -> N
         assert equal(all_batches(BUSY, first_step, num_workers), whole[first_step:])
 
 
+@pytest.mark.parametrize("crop", ["rrc", "src"])
+def test_images_are_cropped_alike_one_by_one_and_all_at_once(crop: str) -> None:
+    """On a CPU and on a GPU: the same windows, and pixels that differ by less than the rounding to 256 levels."""
+    config = TrainConfig(dataset="zoo", num_images=40, num_classes=2, channels=3, resolution=16, batch_size=20,
+                         epochs=1, warmup_epochs=0.0, crop=crop)  # fmt: skip
+    coarse = torch.rand(40, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    pixels = (nn.functional.interpolate(coarse, 24, mode="bicubic").clamp(0.1, 0.9) * 255).to(torch.uint8)
+    batches = Batches(Images(torch.zeros(40, dtype=torch.int64), pixels), config)
+    assert not batches.crops_in_batch
+    one_by_one, _ = batches[1]
+    rng = generator(config.seed, CROP, 1)
+    whole = pixels[batches.indices(1)].float() / 255
+    at_once = crop_pixels(whole, config, np.arange(20), rng)
+    assert one_by_one.shape == at_once.shape == (20, 3, 16, 16)
+    assert (one_by_one.float() / 255 - at_once).abs().max() < 1.5 / 255
+    assert len({image.numpy().tobytes() for image in one_by_one}) == 20
+
+
 def test_two_seeds_give_different_batches_and_one_seed_the_same() -> None:
     for one, other in zip(all_batches(BUSY), all_batches(BUSY.replace(seed=1)), strict=True):
         assert not torch.equal(one[0], other[0]) and not torch.equal(one[1], other[1])
@@ -390,15 +332,15 @@ def test_two_seeds_give_different_batches_and_one_seed_the_same() -> None:
 
 def test_seed_reaches_order_crop_flip_and_mixing_each() -> None:
     """A training set of one image over and over has no order, so that crop and flip show by themselves."""
-    digits = load(TrainConfig(), "train")
-    one_image = Split(digits.images[:1].expand(997, -1, -1, -1), digits.labels)
+    digits = load_split(TrainConfig(), "train", None)
+    one_image = dataclasses.replace(digits, pixels=digits.pixels[:1].expand(997, -1, -1, -1))
 
-    def pixels(split: Split, **fields: Any) -> Tensor:
-        return Batches(split, TrainConfig(batch_size=996, **fields))[0][0]
+    def pixels(split: Images, **fields: Any) -> Tensor:
+        return next(Batches(split, TrainConfig(batch_size=996, **fields)).iterate(0))[0]
 
     def weaker_share(**fields: Any) -> Tensor:
         """Of the two images of a mixed pair: the same in any order."""
-        return Batches(digits, TrainConfig(batch_size=996, **fields))[0][1].amax(1).min()
+        return next(Batches(digits, TrainConfig(batch_size=996, **fields)).iterate(0))[1].amax(1).min()
 
     assert torch.equal(pixels(one_image, seed=0), pixels(one_image, seed=1))
     for part in (
@@ -412,7 +354,7 @@ def test_seed_reaches_order_crop_flip_and_mixing_each() -> None:
 
 def test_each_epoch_is_a_permutation_of_its_own() -> None:
     config = TrainConfig(batch_size=100, epochs=6)
-    batches = Batches(load(config, "train"), config)
+    batches = training_batches(config)
     epochs = [np.concatenate([batches.indices(9 * epoch + k) for k in range(9)]) for epoch in range(3)]
     for order in epochs:
         assert len(set(order)) == 900 and order.min() >= 0 and order.max() < 997
@@ -434,18 +376,18 @@ def test_batches_neither_read_nor_move_the_global_generators() -> None:
 # --- evaluation and whole trainings -----------------------------------------------------------------------------------
 
 
-def test_evaluation_is_that_of_sklearn(splits: dict[str, Split]) -> None:
+def test_evaluation_is_that_of_sklearn(splits: dict[str, Images]) -> None:
     """600 images, so more than one batch of an evaluation and an incomplete last one; a model with BatchNorm."""
     config = TrainConfig(**TINY_CONV)
     torch.manual_seed(1)
     model = build_model(config)
     nn.init.normal_(model.head.weight)  # it starts at zero, where all classes tie
-    batches = Batches(splits["train"], config)
-    data = Split(splits["train"].images[:600], splits["train"].labels[:600])
+    data = splits["train"].select(np.arange(600))
     buffers = {name: value.clone() for name, value in model.named_buffers()}
-    loss, error_pct = evaluate(model, data, batches, config)
-    pixels = splits["train"].images.numpy()
-    images = torch.tensor((data.images.numpy() - pixels.mean()) / pixels.std(ddof=1))
+    held_out = HeldOut(data, config, torch.device("cpu"), Team(), 512)
+    loss, error_pct = evaluate(model, held_out, config, Team())
+    pixels = pixels_of(splits["train"]).numpy()
+    images = torch.tensor((pixels_of(data).numpy() - pixels.mean()) / pixels.std(ddof=1))
     model.eval()
     with torch.no_grad():
         probabilities = model(images).double().softmax(1).numpy()
@@ -474,10 +416,9 @@ def test_training_is_plain_gradient_descent(tmp_path: Path) -> None:
     config = TrainConfig(**QUICK, optimizer="sgd", momentum=0.0, wd=0.0, lr=0.2)
     rows = rows_of(config, tmp_path)
     seed_everything(0)
-    model, batches = build_model(config), Batches(load(config, "train"), config)
+    model, batches = build_model(config), training_batches(config)
     losses = []
-    for step in range(6):
-        images, labels = batches[step]
+    for step, (images, labels) in enumerate(batches.iterate(0)):
         loss = nn.functional.cross_entropy(model(images), labels)
         grads = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
         rate = 0.2 * (step + 1) / 3 if step < 3 else 0.1 * (1 + math.cos(math.pi * (step - 3) / 3))
@@ -518,10 +459,9 @@ def test_bf16_computes_in_bf16_and_keeps_fp32_weights(tmp_path: Path) -> None:
 def first_bad_step(config: TrainConfig) -> int:
     """The first step with a non-finite loss, by plain SGD written out."""
     seed_everything(config.seed)
-    model, batches = build_model(config), Batches(load(config, "train"), config)
+    model, batches = build_model(config), training_batches(config)
     velocity, decayed = [torch.zeros_like(p) for p in model.parameters()], decayed_by_hand(model, tokens=True)
-    for step in range(config.num_steps):
-        images, labels = batches[step]
+    for step, (images, labels) in enumerate(batches.iterate(0)):
         loss = nn.functional.cross_entropy(model(images), labels)
         if not math.isfinite(loss.item()):
             return step
@@ -580,8 +520,14 @@ def test_weights_lost_at_the_last_step_are_a_divergence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"dataset": "cifar10", "channels": 3, "resolution": 32}, "a dataset must be one of digits"),
-        ({"resolution": 16}, r"resolution == 8 must hold for digits, but got \(resolution=16\)"),
+        (
+            {"dataset": "cifar10", "channels": 3, "resolution": 32},
+            "a data root must be given for a dataset other than digits",
+        ),
+        (
+            {"resolution": 16},
+            r"resolution == height == width must hold for the crop pad, but got \(resolution=16, height=8, width=8\)",
+        ),
     ],
 )
 def test_data_that_cannot_be_read_is_refused_in_one_line(fields: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -591,11 +537,11 @@ def test_data_that_cannot_be_read_is_refused_in_one_line(fields: dict[str, Any],
 
 
 @pytest.fixture(scope="module")
-def linear_error_pct(splits: dict[str, Split]) -> float:
+def linear_error_pct(splits: dict[str, Images]) -> float:
     """Of scikit-learn's logistic regression on the same pixels."""
     train_split, val = splits["train"], splits["val"]
-    classifier = LogisticRegression(max_iter=2000).fit(train_split.images.flatten(1).numpy(), train_split.labels)
-    return 100 * (1 - classifier.score(val.images.flatten(1).numpy(), val.labels))
+    classifier = LogisticRegression(max_iter=2000).fit(pixels_of(train_split).flatten(1).numpy(), train_split.labels)
+    return 100 * (1 - classifier.score(pixels_of(val).flatten(1).numpy(), val.labels))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

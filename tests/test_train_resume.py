@@ -22,7 +22,6 @@ from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Fenced, Row, Store, Workdir
 from vitscale.train import loop
 from vitscale.train.loop import TIMING, train
-from vitscale.train.model import build_model
 
 torch.set_num_threads(1)
 
@@ -131,24 +130,6 @@ def test_closing_after_each_epoch_changes_nothing(name: str, whole: dict[str, An
         assert timeless(rows) == whole[name][0][:epoch]
         seen = rows
     assert_same(tmp_path, seen, whole[name])
-
-
-def test_layers_that_draw_go_on_with_their_random_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No model draws while it trains yet; with dropout, an interruption must not start its stream again."""
-
-    def with_dropout(config: TrainConfig) -> torch.nn.Module:
-        return torch.nn.Sequential(build_model(config), torch.nn.Dropout(0.3))
-
-    monkeypatch.setattr(loop, "build_model", with_dropout)
-    for folder in ("whole", "interrupted"):
-        (tmp_path / folder).mkdir()
-    rows = timeless(list(train(CONV, tmp_path / "whole")))
-    training = every_step(CONV, tmp_path / "interrupted")
-    next(training)
-    training.close()
-    torch.manual_seed(9)  # whatever another training in the process draws
-    resumed = list(every_step(CONV, tmp_path / "interrupted"))
-    assert_same(tmp_path / "interrupted", resumed, (rows, final_tensors(tmp_path / "whole")))
 
 
 def test_a_resumed_training_goes_on_from_its_checkpoint(whole: dict[str, Any], tmp_path: Path) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -16,24 +15,23 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from vitscale.analysis import compare, edf
+from vitscale.analysis import compare, edf, repeat_figures
 from vitscale.analysis.files import replaced
+from vitscale.analysis.layout import (
+    COLORS,
+    MARKERS,
+    STYLE,
+    Draw,
+    finish,
+    legend_below,
+    metric_label,
+    num_columns,
+    panel_grid,
+    say,
+    style,
+)
 from vitscale.analysis.population import AXES, Population, panels, population
 from vitscale.plan.study import Study
-
-Draw = Callable[[Study, pd.DataFrame, pd.DataFrame], Figure]
-
-# Okabe & Ito 2008 without yellow, which is faint on white; dashes and markers for print without colour.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-STYLE: dict[Any, Any] = {
-    "font.size": 10, "axes.titlesize": 10.5, "legend.fontsize": 8.5, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.6,
-    "axes.axisbelow": True, "legend.frameon": False, "lines.linewidth": 1.8, "svg.hashsalt": "vitscale",
-}  # fmt: skip
-MAX_COLUMNS = 3
-NOTE_SIZE = 8
 
 
 @matplotlib.rc_context(STYLE)
@@ -68,7 +66,7 @@ def lr_wd_scatter(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> F
         _scatter_row(line, title, [population(study, outcomes, arm) for arm in arms], study.metric)
     for ax, name in zip(grid[-1], AXES, strict=True):
         ax.set_xlabel(name.replace("*", " × "))
-    return _finish(
+    return finish(
         figure,
         "Vertical line: lr and wd of the reference, with a tick at its error; an arrow at the edge: they lie "
         "outside.\nStrip at the bottom: good range, 2.5 to 97.5 percentile of the best of n/4 draws (tick: median). "
@@ -79,18 +77,19 @@ def lr_wd_scatter(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> F
 @matplotlib.rc_context(STYLE)
 def learning_curves(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
     """The metric against the epoch: a thin line per draw, thick ones for the references, a panel per group."""
-    figure, grid = _panel_grid(study, height=2.55)
+    figure, grid = panel_grid(study, height=2.55)
     for ax, (title, arms) in zip(grid, panels(study).items(), strict=False):
         _curves_panel(ax, title, [population(study, outcomes, arm) for arm in arms], rows, study.metric)
-    for ax in grid[:: _columns(study)]:
+    for ax in grid[:: num_columns(study)]:
         ax.set_ylabel(f"{metric_label(study.metric)} (%)")
-    return _finish(
+    return finish(
         figure,
         "Thin: one draw each. Thick: one reference run each. × at the top: the epoch in which a draw diverged.",
     )
 
 
 FIGURES: dict[str, Draw] = {f.__name__: f for f in (edf_panels, edf_panels_vs_best, lr_wd_scatter, learning_curves)}
+ALL: dict[str, Draw] = {**FIGURES, **{f.__name__: f for f in repeat_figures.FIGURES}}
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
@@ -107,52 +106,6 @@ def save(figure: Figure, path: Path) -> list[Path]:
     return written
 
 
-def metric_label(metric: str) -> str:
-    """The name of a metric for an axis: `val_ema_error_pct` is "val EMA error"."""
-    return metric.removesuffix("_pct").replace("_", " ").replace("ema", "EMA")
-
-
-def style(index: int) -> dict[str, Any]:
-    """Colour and dashes of the arm at a place in its panel; 28 arms differ."""
-    return {"color": COLORS[index % len(COLORS)], "linestyle": DASHES[index % len(DASHES)]}
-
-
-# ---- layout
-
-
-def _columns(study: Study) -> int:
-    num = len(panels(study))
-    return 2 if num == 4 else min(num, MAX_COLUMNS)
-
-
-def _panel_grid(study: Study, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with axes for each panel, in reading order; legends hang below the axes."""
-    shown, columns = panels(study), _columns(study)
-    lines = -(-len(shown) // columns)
-    legend = 0.48 * max(len(arms) for arms in shown.values())
-    width = {1: 6.4, 2: 9.0, 3: 11.0}[columns]
-    figure = Figure(figsize=(width, lines * (height + legend + 0.75) + 0.3), layout="constrained")
-    grid = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
-    for ax in grid[len(shown) :]:
-        ax.remove()
-    return figure, grid[: len(shown)]
-
-
-def _finish(figure: Figure, note: str) -> Figure:
-    """Add the note at the foot and lay the figure out once, for both files."""
-    figure.supxlabel(note, fontsize=NOTE_SIZE, color="#444444")
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    engine.execute(figure)
-    figure.set_layout_engine("none")
-    return figure
-
-
-def _legend_below(ax: Axes, handles: Sequence[Line2D]) -> None:
-    below = -0.2 - 0.06 * ax.get_xlabel().count("\n")
-    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.2)
-
-
 def _handle(draws: Population, index: int, marker: str = "", baseline: str = "reference") -> Line2D:
     parts = [part.replace(" ", "\u00a0") for part in draws.said(baseline).split(", ")]  # lines break between parts
     label = f"{draws.arm}\n{textwrap.fill(', '.join(parts), 24 if marker else 44)}"
@@ -161,25 +114,20 @@ def _handle(draws: Population, index: int, marker: str = "", baseline: str = "re
     return Line2D([], [], label=label, **style(index))
 
 
-def _say(ax: Axes, text: str) -> None:
-    """A sentence in the middle of axes that have nothing else to show."""
-    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color="#666666", backgroundcolor="w")
-
-
 # ---- error distribution functions
 
 
 def _edf_figure(study: Study, outcomes: pd.DataFrame, baseline: str) -> Figure:
     """A panel per group; panels of deltas share the range of x, as in the paper, and so do absolute ones."""
-    figure, grid = _panel_grid(study, height=2.55)
+    figure, grid = panel_grid(study, height=2.55)
     groups = [[population(study, outcomes, arm) for arm in arms] for arms in panels(study).values()]
     absolute = [bool(_without(arms, baseline)) for arms in groups]
     limits = {kind: _shared_limits(groups, absolute, baseline, kind) for kind in set(absolute)}
     for ax, title, arms, kind in zip(grid, panels(study), groups, absolute, strict=True):
         _edf_panel(ax, title, arms, study.metric, baseline, limits[kind])
-    for ax in grid[:: _columns(study)]:
+    for ax in grid[:: num_columns(study)]:
         ax.set_ylabel("share of draws")
-    return _finish(figure, _band_note(study, baseline))
+    return finish(figure, _band_note(study, baseline))
 
 
 def _shared_limits(
@@ -211,7 +159,7 @@ def _edf_panel(
         if draws.n:
             _edf_curve(ax, draws, _edf_values(draws, baseline, bool(absent)), limits, index, not absent)
     if not any(draws.n for draws in arms):
-        _say(ax, "no outcome yet")
+        say(ax, "no outcome yet")
     note = f"\n(absolute: no finished reference of {', '.join(absent)})" if absent else ""
     ax.set_title(title + note)
     above = {
@@ -221,7 +169,7 @@ def _edf_panel(
     name = metric_label(metric)
     ax.set_xlabel(f"{name} (%)" if absent else f"{name} above {above[baseline]}")
     ax.set(xlim=limits, ylim=(-0.02, 1.02))
-    _legend_below(ax, [_handle(draws, index, baseline=baseline) for index, draws in enumerate(arms)])
+    legend_below(ax, [_handle(draws, index, baseline=baseline) for index, draws in enumerate(arms)])
 
 
 def _edf_curve(
@@ -285,7 +233,7 @@ def _scatter_row(axes: Sequence[Axes], title: str, arms: Sequence[Population], m
             _scatter_arm(ax, draws, name, index)
             _scatter_reference(ax, draws, name, index)
     if not any(draws.n for draws in arms):
-        _say(axes[1], "no outcome yet")
+        say(axes[1], "no outcome yet")
     axes[0].set_title(title, loc="left")
     axes[0].set_ylabel(f"{metric_label(metric)} (%)")
     handles = [_handle(draws, index, MARKERS[index % len(MARKERS)]) for index, draws in enumerate(arms)]
@@ -347,12 +295,12 @@ def _curves_panel(ax: Axes, title: str, arms: Sequence[Population], rows: pd.Dat
     for index, draws in enumerate(arms if len(begun) else ()):
         _arm_curves(ax, begun[begun["arm"] == draws.arm], metric, index)
     if begun.empty:
-        _say(ax, "no row yet")
+        say(ax, "no row yet")
     ax.autoscale_view()
     ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
     ax.set_title(title)
     ax.set_xlabel("epoch")
-    _legend_below(ax, [_handle(draws, index) for index, draws in enumerate(arms)])
+    legend_below(ax, [_handle(draws, index) for index, draws in enumerate(arms)])
 
 
 def _arm_curves(ax: Axes, rows: pd.DataFrame, metric: str, index: int) -> None:

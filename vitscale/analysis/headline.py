@@ -6,7 +6,11 @@ from collections.abc import Callable
 
 import pandas as pd
 
+from vitscale.analysis import repeats
+from vitscale.analysis.interaction import recipe_interaction, winners
 from vitscale.analysis.population import STATUSES, panels, population
+from vitscale.analysis.seeds import seed_statistics
+from vitscale.analysis.stability import optimizer_gap, training_length
 from vitscale.analysis.tables import arm_comparison, edf_summary
 from vitscale.plan.study import Study
 
@@ -16,6 +20,14 @@ ALPHA = 0.05
 
 
 def headline(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """How much is done, then the answers of the study's tables: by default those of error distribution functions."""
+    told = [answer for name, answer in ANSWERS.items() if name in study.tables]
+    if repeats.is_repeats(study) and told:
+        return [_progress_of_runs(outcomes), *(sentence for answer in told for sentence in answer(study, outcomes))]
+    return _edf_headline(study, outcomes)
+
+
+def _edf_headline(study: Study, outcomes: pd.DataFrame) -> list[str]:
     """How much is done, what share ends near its reference in each panel, which arms differ in forgiveness.
 
     Absolute error comes last, in a sentence of its own.
@@ -140,3 +152,100 @@ def _lower(row: pd.Series) -> str:
 
 def _p(p: float) -> str:
     return ", p < 0.001" if p < 0.001 else f", p = {p:.3f}"
+
+
+# ---- arms that are one setting, trained with several seeds
+
+
+def _progress_of_runs(outcomes: pd.DataFrame) -> str:
+    total = repeats.counts(outcomes)
+    return f"Of {len(outcomes)} runs: {', '.join(f'{total[status]} {status}' for status in STATUSES)}."
+
+
+def _gap_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """How often a gap is shown and how many runs diverged; then the gaps, model by model where these are few."""
+    table = optimizer_gap(study, outcomes)
+    shown, tested = table["gap_p_holm"] < ALPHA, int(table["gap_p"].notna().sum())
+    worse, better = (int((shown & of).sum()) for of in (table["gap_points"] > 0, table["gap_points"] < 0))
+    ended = ", ".join(f"{table[f'diverged_{name}'].sum()} with {label}" for name, label in OPTIMIZERS.items())
+    first = (
+        f"SGD against AdamW, {len(table)} pairs of a model and a length: SGD has the higher error in {worse}, the "
+        f"lower in {better} (p after Holm below 5%), no difference shown in {tested - worse - better}, no interval in "
+        f"{len(table) - tested}. Diverged runs: {ended}."
+    )
+    return [first, *_by_model(table, "gap", "SGD minus AdamW")]
+
+
+def _length_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """What shorter schedules cost, model by model where these are few."""
+    table = training_length(study, outcomes)
+    shown = int(((table["delta_p_holm"] < ALPHA) & (table["delta_points"] > 0)).sum())
+    first = f"A shorter schedule is shown to be worse than the longest in {shown} of {len(table)} pairs (Holm, 5%)."
+    return [first, *_by_model(table, "delta", "error above that of the longest schedule")]
+
+
+def _by_model(table: pd.DataFrame, name: str, what: str) -> list[str]:
+    """A sentence a model with the difference at each length."""
+    groups = list(table.groupby("model", sort=False))
+    if len(groups) > MAX_PANELS:
+        return []
+    return [f"{model}, {what}: {'; '.join(_at_length(row, name) for _, row in of.iterrows())}." for model, of in groups]
+
+
+def _at_length(row: pd.Series, name: str) -> str:
+    point = f"{name}_points"
+    if pd.isna(row[point]):
+        return f"{row['epochs']} epochs none ({row[f'{name}_method']})"
+    low, high = row[f"{point}_low"], row[f"{point}_high"]
+    ends = f" [{low:.1f}, {high:.1f}]" if pd.notna(low) else ", no interval"
+    return f"{row['epochs']} epochs {row[point]:.1f}{ends}"
+
+
+def _seed_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """Mean, spread and range for each arm and evaluation set, and where the reference run stands."""
+    return [_seed_sentence(row) for _, row in seed_statistics(study, outcomes).iterrows()]
+
+
+def _seed_sentence(row: pd.Series) -> str:
+    what = f"{row['arm']}, error on {row['evaluation']}"
+    if row["n"] < 2:
+        return f"{what}: n={row['n']}, no distribution yet."
+    mean, sd = (
+        f"{row[key]:.2f} [{row[f'{key}_low']:.2f}, {row[f'{key}_high']:.2f}]" for key in ("mean_error_pct", "sd_points")
+    )
+    ends = f"{row['min_error_pct']:.2f} to {row['max_error_pct']:.2f}%"
+    said = f"{what}: mean {mean}%, sd {sd} points, {ends} over n={row['n']} seeds, {row['diverged']} diverged"
+    if pd.isna(row["reference_z"]):
+        return f"{said}."
+    return (
+        f"{said}; the reference run, {row['reference_error_pct']:.2f}%, is {row['reference_z']:+.1f} sd from the mean."
+    )
+
+
+def _interaction_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """What is better under each recipe on each set, whether the winner changes, and the interactions."""
+    table = recipe_interaction(study, outcomes)
+    simple, crossed = winners(table), table[table["kind"] == "interaction"]
+    found = [f"{row['winner'] or 'no difference shown'} under {row['recipe']} on {row['evaluation']}"
+             for _, row in simple.iterrows()]  # fmt: skip
+    changes = (simple[simple["winner"] != ""].groupby(["a", "b"])["winner"].nunique() > 1).any()
+    verdict = "so the winner changes" if changes else "no change of winner is shown"
+    parts = [f"{_difference(row)} on {row['evaluation']}" for _, row in crossed.iterrows()]
+    return [f"Lower error (p after Holm below 5%): {'; '.join(found)}; {verdict}.",
+            f"Interaction of recipe and architecture: {'; '.join(parts)} (p after Holm)."]  # fmt: skip
+
+
+def _difference(row: pd.Series) -> str:
+    low, high = row["difference_points_low"], row["difference_points_high"]
+    if pd.isna(low):
+        return f"no interval ({row['method']})"
+    return f"{row['difference_points']:.1f} [{low:.1f}, {high:.1f}] points{_p(row['difference_p_holm'])}"
+
+
+OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
+ANSWERS: dict[str, Callable[[Study, pd.DataFrame], list[str]]] = {  # table -> its answer
+    "optimizer_gap": _gap_sentences,
+    "training_length": _length_sentences,
+    "seed_statistics": _seed_sentences,
+    "recipe_interaction": _interaction_sentences,
+}

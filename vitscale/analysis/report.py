@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from vitscale.analysis import figures, tables
+from vitscale.analysis import figures, repeats, tables
 from vitscale.analysis.files import replaced
 from vitscale.analysis.headline import headline, reference_problems
 from vitscale.analysis.page import TEMPLATE
@@ -44,7 +45,7 @@ def write_report(
         "study": study, "facts": dict(facts), "headline": headline(study, outcomes),
         "unfinished": _unfinished(arms),
         "figures": [_figure(name, study, outcomes, rows, folder) for name in study.figures],
-        "tables": [_table(name, study, outcomes, folder) for name in study.tables],
+        "tables": [_table(name, study, outcomes, rows, folder) for name in study.tables],
         "design": tables.as_text(_design(study)), "design_words": _design_words(study),
         "populations": tables.as_text(_populations(arms)), "honesty": honesty(study, outcomes),
     }  # fmt: skip
@@ -53,7 +54,7 @@ def write_report(
 
 def refuse_unknown(study: Study) -> None:
     """Raise ValueError if the study names a figure or a table that does not exist; cheap, for before training."""
-    for kind, names, known in (("figures", study.figures, figures.FIGURES), ("tables", study.tables, tables.TABLES)):
+    for kind, names, known in (("figures", study.figures, figures.ALL), ("tables", study.tables, tables.ALL)):
         unknown = [name for name in names if name not in known]
         if unknown:
             raise ValueError(f"{kind} of a study must be among ({', '.join(known)}), but got ({', '.join(unknown)})")
@@ -61,12 +62,28 @@ def refuse_unknown(study: Study) -> None:
 
 def summary_metrics(study: Study, outcomes: pd.DataFrame) -> dict[str, float]:
     """The numbers of the arms under `arm/name`, for whoever shows a study in a line; those that exist."""
+    if repeats.is_repeats(study):
+        return _repeats_metrics(study, outcomes)
     table = tables.edf_summary(study, outcomes).set_index("arm")[list(METRICS)].astype("Float64").astype(float)
     return {f"{arm}/{name}": value for name in METRICS for arm, value in table[name].dropna().items()}
 
 
+def _repeats_metrics(study: Study, outcomes: pd.DataFrame) -> dict[str, float]:
+    """Counts, mean and sd of the arms of a study whose draws differ in their seed alone, without reference runs."""
+    numbers: dict[str, float] = {}
+    for arm in study.arms:
+        runs = outcomes[(outcomes["arm"] == arm) & outcomes["point"].notna()]
+        values, of = repeats.errors(runs), repeats.counts(runs)
+        spread = {"mean_error_pct": repeats.mean_interval(values)[0], "sd_points": repeats.sd_interval(values)[0]}
+        found = {"n": len(values), **{status: of[status] for status in STATUSES[1:]}, **spread}
+        numbers |= {f"{arm}/{name}": float(value) for name, value in found.items() if not np.isnan(value)}
+    return numbers
+
+
 def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
     """What a reader must know before believing a number, a sentence each."""
+    if repeats.is_repeats(study):
+        return _honesty_of_repeats(study, outcomes)
     configs = [trial.config for trial in study.trials]
     splits = ", ".join(sorted({config.eval_split for config in configs}))
     sentences = [
@@ -86,6 +103,29 @@ def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
             "error separately, p is not."
         )
     sentences.append("Intervals are 95% each; those of different arms and rows are not corrected for their number.")
+    return sentences + [_provenance(outcomes, column, title) for column, title in PROVENANCE.items()]
+
+
+def _honesty_of_repeats(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """The same for a study whose arms are single settings, trained with several seeds or once."""
+    splits = ", ".join(sorted({trial.config.eval_split for trial in study.trials}))
+    numbers = sorted({int(num) for num in outcomes.groupby("arm").size()})
+    sentences = [
+        f"Reported is {figures.metric_label(study.metric)} of the last epoch on the split: {splits}. No epoch is "
+        "selected.",
+        f"An arm is one setting, trained {_either(set(numbers))} times; its runs differ in their seed alone. Intervals "
+        "are about other seeds, and rest on means over seeds being nearly normal; a single run has none.",
+        "Means, spreads and differences are over the runs that finished, so they are conditional on finishing: a "
+        "diverged run has no error that a mean could use. How many diverged stands beside every number.",
+        "lr and wd of an arm are given: an arm whose lr is not its best is worse than it need be, in no interval.",
+        "All intervals and p are conditional on the held-out images: they are about training on this held-out "
+        "split, not about other images.",
+    ]  # fmt: skip
+    if (outcomes["status"] == "missing").any():
+        sentences.append("Unfinished: missing runs are in no number but their count.")
+    sentences.append(
+        "Intervals are 95% each; those of different rows are not corrected for their number. p_holm is, p is not."
+    )
     return sentences + [_provenance(outcomes, column, title) for column, title in PROVENANCE.items()]
 
 
@@ -210,6 +250,12 @@ def _all(trials: Sequence[Trial], name: str) -> str:
 
 def _design_words(study: Study) -> str:
     draws = sum(trial.point is not None for trial in study.trials)
+    if repeats.is_repeats(study):
+        return (
+            f"{len(study.arms)} arms, {draws} draws that differ from others of their arm in the seed alone, and "
+            f"{len(study.trials) - draws} reference runs apart. All were fixed before the first training; none is "
+            "stopped early or chosen by its result. Parameters and multiply-adds are those of the arm's first trial."
+        )
     how = f"{study.num_scrambles} scrambles of a Sobol sequence an arm" if study.num_scrambles else "independent draws"
     return (
         f"{len(study.arms)} arms, {draws} draws ({how}) and {len(study.trials) - draws} reference runs, "
@@ -219,17 +265,16 @@ def _design_words(study: Study) -> str:
 
 
 def _figure(name: str, study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame, folder: Path) -> dict[str, str]:
-    draw = figures.FIGURES[name]
+    draw = figures.ALL[name]
     _, svg = figures.save(draw(study, outcomes, rows), folder / name)
     return {"svg": base64.b64encode(svg.read_bytes()).decode(), "caption": f"{name}. {_doc(draw)}"}
 
 
-def _table(name: str, study: Study, outcomes: pd.DataFrame, folder: Path) -> dict[str, Any]:
-    make = tables.TABLES[name]
-    table = make(study, outcomes)
+def _table(name: str, study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame, folder: Path) -> dict[str, Any]:
+    table = tables.make(name, study, outcomes, rows)
     _write_table(table, folder / name)
     _write_text(folder / f"{name}.md", tables.to_markdown(table))
-    return {"name": name, "caption": _doc(make), "cells": tables.as_text(table)}
+    return {"name": name, "caption": _doc(tables.ALL[name]), "cells": tables.as_text(table)}
 
 
 def _doc(function: Callable[..., Any]) -> str:

@@ -1,6 +1,7 @@
 """Tables of a study: functions of the study and its outcomes; a row per arm, pair or axis.
 
-A column `x` with `x_low` and `x_high` beside it is an estimate with its 95% interval; `_pct` is percent.
+A column `x` with `x_low` and `x_high` beside it is an estimate with its 95% interval; `_pct` is percent, `_points`
+are points of error. The decimals of both are one, or those of the table's attrs["decimals"].
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import compare, edf
+from vitscale.analysis import compare, edf, interaction, published, seeds, stability
 from vitscale.analysis.population import AXES, Population, population
 from vitscale.plan.study import Study
 
 P_VALUES = ("within_4_points_p", "error_p")  # each corrected by itself
 Table = Callable[[Study, pd.DataFrame], pd.DataFrame]
+EpochTable = Callable[[Study, pd.DataFrame, pd.DataFrame], pd.DataFrame]
 
 
 def edf_summary(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
@@ -72,7 +74,25 @@ def best_points(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     return means.sort_values("mean_error_pct", kind="stable").groupby("arm", sort=False).head(5).sort_values("arm")
 
 
-TABLES: dict[str, Table] = {f.__name__: f for f in (edf_summary, arm_comparison, good_range, best_points)}
+def make(name: str, study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """The table of that name; `rows` has a row per trial and evaluation."""
+    if name in EPOCH_TABLES:
+        return EPOCH_TABLES[name](study, outcomes, rows)
+    return TABLES[name](study, outcomes)
+
+
+TABLES: dict[str, Table] = {
+    f.__name__: f
+    for f in (
+        edf_summary, arm_comparison, good_range, best_points,
+        stability.stability_cells, stability.optimizer_gap, stability.optimizer_gap_copied, stability.training_length,
+        seeds.seed_statistics, seeds.seed_normality, seeds.seed_noise, seeds.seed_correlation, seeds.seed_power,
+        interaction.recipe_interaction, published.published_training_length, published.published_seed_statistics,
+        published.published_recipe_interaction,
+    )
+}  # fmt: skip
+EPOCH_TABLES: dict[str, EpochTable] = {f.__name__: f for f in (seeds.seed_epochs,)}  # from every epoch of every trial
+ALL: dict[str, Callable[..., pd.DataFrame]] = {**TABLES, **EPOCH_TABLES}
 
 
 def to_markdown(table: pd.DataFrame) -> str:
@@ -87,16 +107,16 @@ def to_markdown(table: pd.DataFrame) -> str:
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:
     """The table as a reader wants it: strings, `x [low, high]` in one column, a dash for a missing number."""
-    shown = {}
+    shown, decimals = {}, int(table.attrs.get("decimals", 1))
     for name in map(str, table.columns):
         base = name.removesuffix("_low").removesuffix("_high")
         if base != name and base in table.columns:
             continue
-        cells = [_number(value, name) for value in table[name]]
+        cells = [_number(value, name, decimals) for value in table[name]]
         if f"{name}_low" in table.columns:
             ends = zip(table[f"{name}_low"], table[f"{name}_high"], strict=True)
             cells = [
-                f"{cell} [{_number(low, name)}, {_number(high, name)}]" if cell != "–" else cell
+                f"{cell} [{_number(low, name, decimals)}, {_number(high, name, decimals)}]" if cell != "–" else cell
                 for cell, (low, high) in zip(cells, ends, strict=True)
             ]
         shown[_heading(name)] = cells
@@ -120,11 +140,14 @@ def _range_row(draws: Population, name: str) -> dict[str, float]:
 
 
 def _heading(name: str) -> str:
-    return name.removesuffix("_pct").replace("_", " ") + (" (%)" if name.endswith("_pct") else "")
+    for suffix, unit in (("_pct", " (%)"), ("_points", " (points)")):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix).replace("_", " ") + unit
+    return name.replace("_", " ")
 
 
-def _number(value: object, name: str) -> str:
-    """A cell: percent with one decimal, p with three, other floats with three significant digits."""
+def _number(value: object, name: str, decimals: int = 1) -> str:
+    """A cell: percent and points with so many decimals, p with three, other floats with three significant digits."""
     if value is pd.NA:
         return "–"
     if isinstance(value, (bool, np.bool_)):
@@ -135,6 +158,6 @@ def _number(value: object, name: str) -> str:
         return "–"
     if name.removesuffix("_holm").endswith("_p"):
         return "< 0.001" if value < 0.001 else f"{value:.3f}"
-    if "_pct" in name or name.startswith("error_median"):
-        return f"{value:.1f}"
+    if "_pct" in name or name.endswith("_points") or name.startswith("error_median"):
+        return f"{value:.{decimals}f}"
     return f"{value:.3g}"

@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
+from vitscale.launch.costs import learn_costs
 from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, run
 from vitscale.launch.resources import Resources
 from vitscale.plan.cost import complexity, training_flops
@@ -60,6 +61,11 @@ def _parser(make_study: Callable[..., Study]) -> argparse.ArgumentParser:
     add = where.add_argument
     add("--cpus-per-trial", type=float, default=1.0, help="cores, and threads, a trial (default: 1)")
     add("--gpus-per-trial", type=float, default=0.0, help="a fraction packs several trials on a GPU (default: 0)")
+    add("--workers-per-trial", type=int, default=1, help="train a trial data-parallel on this many workers, each with "
+        "the cores and GPUs above (default: 1)")  # fmt: skip
+    add("--micro-batch", type=int, default=0, help="most images at once; gradients accumulate (default: no limit)")
+    add("--parallel-branches", action="store_true", help="compute the branches of parallel ViTs in one go")
+    add("--compiled", action="store_true", help="torch.compile the models")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda if a trial has a GPU")
     add("--max-concurrent", type=int, default=0, help="trials at once (default: as many as fit)")
     add("--address", default="", help="of an existing Ray cluster, such as auto (default: start one here)")
@@ -72,7 +78,7 @@ def _parser(make_study: Callable[..., Study]) -> argparse.ArgumentParser:
 
 def _run(make_study: Callable[..., Study], options: argparse.Namespace) -> int:
     chosen = {name: getattr(options, name) for name in inspect.signature(make_study).parameters}
-    study = make_study(**chosen)
+    study = learn_costs(make_study(**chosen))
     if options.plan:
         return _plan(study, Store(Path(options.store).absolute()))
     store = Store.open(options.store)
@@ -103,7 +109,7 @@ def _plan(study: Study, store: Store) -> int:
 
 
 def _plan_table(study: Study, store: Store) -> str:
-    header = ["arm", "trials", "done", "to do", "params", "FLOPs", "epochs", "training FLOPs"]
+    header = ["arm", "trials", "done", "to do", "params", "FLOPs", "epochs", "samples", "training FLOPs"]
     rows, total, done = [header], 0, 0
     for arm in study.arms:
         trials = [trial for trial in study.trials if trial.arm == arm]
@@ -112,9 +118,10 @@ def _plan_table(study: Study, store: Store) -> str:
         epochs = sorted({trial.config.epochs for trial in trials})
         rows.append([arm, str(len(trials)), str(num_done), str(len(trials) - num_done), _si(cost.params),
                      _si(cost.flops), "-".join(map(str, epochs[:: max(1, len(epochs) - 1)])),
+                     _si(sum(trial.config.num_steps * trial.config.batch_size for trial in trials)),
                      f"{sum(training_flops(trial.config) for trial in trials):.3g}"])  # fmt: skip
         total, done = total + len(trials), done + num_done
-    rows.append(["all", str(total), str(done), str(total - done), "", "", "", ""])
+    rows.append(["all", str(total), str(done), str(total - done), *[""] * 5])
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
              for row in rows]  # fmt: skip

@@ -7,6 +7,7 @@ store. Workers are kept between trials, so that torch is imported once a worker 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import queue
@@ -14,15 +15,13 @@ import re
 import socket
 import tempfile
 import threading
-import time
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
-from vitscale.record.store import Elsewhere, Fenced, Row, Store, Workdir
+from vitscale.record.store import Store
 
 # Ray reads these when it is imported or when a Tuner is made.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
@@ -41,7 +40,6 @@ import ray
 from ray import tune
 
 MAX_RETRIES = 3  # of a trial whose worker or machine died; an exception of the trial itself is not retried
-REPORT_EVERY_S = 1.0
 
 
 # Tune pickles its callbacks, so what ties them to the driver cannot be one of their attributes.
@@ -70,14 +68,17 @@ def run_trials(
     _events, _stop = events, stop
     constants = {"store": str(store.root), "slug": slug, "attempt": attempt, "resources": resources}
     bundles = [[(config.id, config.non_default())] for config in configs]
-    amounts = {"cpu": resources.cpus_per_trial, "gpu": resources.gpus_per_trial}
+    amounts: dict[str, Any] = {"cpu": resources.cpus_per_trial, "gpu": resources.gpus_per_trial}
+    at_once = resources.max_concurrent or None
+    if resources.workers_per_trial > 1:  # its team's workers hold them, and Tune knows nothing of those
+        amounts, at_once = {"memory": 1}, _slots(resources)  # no request at all would mean a core
     trainable = tune.with_resources(train_bundle, amounts)
     trainable.__name__ = f"vitscale_{slug}"  # trainables of one name overwrite each other on a shared cluster
     with tempfile.TemporaryDirectory(prefix="vitscale-tune-") as scratch, _quiet(ray_log):
         tuner = tune.Tuner(
             trainable,
             param_space={"bundle": tune.grid_search(bundles), **constants},
-            tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=resources.max_concurrent or None),
+            tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=at_once),
             run_config=tune.RunConfig(
                 name=f"attempt-{attempt}",
                 storage_path=scratch,
@@ -113,8 +114,22 @@ def cluster(resources: Resources, ray_log: Path) -> Iterator[int]:
     try:
         yield _slots(resources)
     finally:
-        with _quiet(ray_log):
+        with _quiet(ray_log), _no_garbage():
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Keeps the collector, which any thread may run, from dropping references to Ray's objects meanwhile.
+
+    Ray ends the process, with status 1, if one is dropped while it shuts down.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _refuse_dead(address: str) -> None:
@@ -128,7 +143,7 @@ def _refuse_dead(address: str) -> None:
 
 
 def _slots(resources: Resources) -> int:
-    """How many trials fit at once, node by node: a trial does not span nodes."""
+    """How many trials fit at once, node by node: a worker does not span nodes, a team of several may."""
     slots = 0
     for node in ray.nodes():
         if node["Alive"]:
@@ -137,98 +152,25 @@ def _slots(resources: Resources) -> int:
             if resources.gpus_per_trial:
                 fit = min(fit, int(have.get("GPU", 0) / resources.gpus_per_trial + 1e-9))
             slots += fit
+    slots //= resources.workers_per_trial
     if slots == 0:
         total = {name: n for name, n in ray.cluster_resources().items() if name in ("CPU", "GPU")}
         raise ValueError(
             f"a trial must fit on a node, but got (cpus_per_trial={resources.cpus_per_trial:g}, "
-            f"gpus_per_trial={resources.gpus_per_trial:g}, cluster={total})"
+            f"gpus_per_trial={resources.gpus_per_trial:g}, workers_per_trial={resources.workers_per_trial}, "
+            f"cluster={total})"
         )
     return min(slots, resources.max_concurrent) if resources.max_concurrent else slots
 
 
 def train_bundle(params: dict[str, Any]) -> None:
     """What a worker does with one Tune trial: trains the trials of its bundle, one after another."""
+    from vitscale.launch.worker import train_trial
+
     store, resources = Store(Path(params["store"])), params["resources"]
     for trial_id, fields in params["bundle"]:
         for event in train_trial(trial_id, fields, store, params["slug"], params["attempt"], resources):
             tune.report({"event": event})
-
-
-def train_trial(
-    trial_id: str, fields: dict[str, Any], store: Store, slug: str, attempt: int, resources: Resources
-) -> Iterator[Event]:
-    """Trains a trial into the store, from its checkpoint if there is one; yields news about once a second.
-
-    An exception of the trial is recorded and ends in an Event; one of the machine (OSError, a broken GPU) is raised,
-    to be retried in another process.
-    """
-    if store.is_done(trial_id):  # another study trained it in the meantime
-        rows, facts = store.read_rows(trial_id)
-        yield Event(trial_id, facts["status"], tuple(rows), facts)
-        return
-    workdir: Workdir | None = None
-    try:
-        config = TrainConfig(**fields)
-        workdir = store.claim(trial_id, fields, slug, attempt)
-        yield from _train_claimed(config, workdir, store, attempt, resources)
-    except (Elsewhere, Fenced) as reason:
-        yield Event(trial_id, "elsewhere", facts={"error": str(reason)})
-    except Exception as error:
-        if _is_machine_fault(error):
-            raise
-        line = f"{type(error).__name__}: {error}".splitlines()[0]
-        store.fail(workdir or store.trial(trial_id), line, traceback.format_exc())
-        yield Event(trial_id, "failed", facts={"error": line})
-
-
-def _train_claimed(
-    config: TrainConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources
-) -> Iterator[Event]:
-    from vitscale.record.provenance import provenance
-    from vitscale.train.loop import train
-
-    device = resources.device_name()
-    _reset_process(resources)
-    rows: list[Row] = []
-    yield Event(config.id, "running")
-    reported = time.monotonic()
-    for row in train(
-        config,
-        workdir,
-        device,
-        data_root=Path(resources.data_root) if resources.data_root else None,
-        num_loader_workers=resources.num_loader_workers,
-        checkpoint_every_s=resources.checkpoint_every_s,
-    ):
-        rows.append(row)
-        if time.monotonic() - reported > REPORT_EVERY_S:
-            yield Event(config.id, "running", tuple(rows))
-            reported = time.monotonic()
-    status = "diverged" if rows[-1]["diverged"] else "finished"
-    facts = {"status": status, "attempt": str(attempt), "device": device, **provenance()}
-    store.finish(workdir, rows, facts)
-    yield Event(config.id, status, tuple(rows), facts)
-
-
-def _is_machine_fault(error: Exception) -> bool:
-    """Whether another try, elsewhere or later, may succeed with the same config."""
-    import torch
-
-    return isinstance(error, (OSError, torch.AcceleratorError)) and not isinstance(error, torch.OutOfMemoryError)
-
-
-def _reset_process(resources: Resources) -> None:
-    """Gives the next trial of a reused worker a process as good as new. The trainer seeds all generators itself."""
-    import torch
-
-    torch.set_num_threads(max(1, int(resources.cpus_per_trial)))
-    torch.set_default_dtype(torch.float32)
-    torch.set_grad_enabled(True)
-    torch.backends.cudnn.benchmark = False
-    if resources.device_name() == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError("a GPU must be visible to torch for (device='cuda'); use --device cpu to train without")
-        torch.cuda.empty_cache()
 
 
 class _Stopped(BaseException):

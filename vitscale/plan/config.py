@@ -7,17 +7,29 @@ import difflib
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from search_spaces.datasets import DATASETS
+from search_spaces.datasets import DATASETS, dataset_facts
 from search_spaces.regnety import REGNETY
 
-MODELS = ("vit", *REGNETY)
-STEMS = ("patchify", "conv")
-OPTIMIZERS = ("adamw", "sgd")
-PRECISIONS = ("fp32", "bf16")
-SPLITS = ("minival", "val", "test")
+MODELS = ("vit", *REGNETY)  # and "timm:NAME"
+CHOICES = {
+    "minival_rule": ("stratified", "last"),
+    "crop": ("pad", "rrc", "src"),
+    "augment": ("none", "autoaugment", "randaugment", "trivialaugment", "3augment"),
+    "stem": ("patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu", "conv", "graham", "hmlp"),
+    "stem_norm": ("bn", "ln"),
+    "pool": ("token", "avg"),
+    "pos_embed": ("learned", "sincos", "none"),
+    "weight_init": ("jax", "trunc_normal"),
+    "optimizer": ("adamw", "adam", "sgd", "lamb"),
+    "decay": ("cosine", "linear", "constant"),
+    "loss": ("ce", "bce"),
+    "drop_path_rule": ("uniform", "linear"),
+    "precision": ("fp32", "bf16"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,45 +41,88 @@ class TrainConfig:
     """
 
     # data
-    dataset: str = "digits"
+    dataset: str = "digits"  # a name of search_spaces.datasets, "torchvision:CLASS", or any other with `num_images`
+    num_images: int = 0  # of the training set, for a dataset that search_spaces.datasets does not know
+    minival_images: int = 0  # held out of the training set for tuning, where the dataset has no minival of its own
+    minival_rule: str = "stratified"  # by class at random; or the "last" images
+    subset_images: int = 0  # train on this many images, the same share of each class; 0: on all
+    split_seed: int = 0  # which images are held out and which a subset keeps; subsets of one seed are nested
     resolution: int = 8  # pixels a side of the image that the model sees
     channels: int = 1
     num_classes: int = 10
     batch_size: int = 64  # samples an optimizer step; an incomplete last batch of an epoch is dropped
+    repeats: int = 1  # repeated augmentation: times that an image is drawn in a row; an epoch counts samples drawn
+    # augmentation, in the order in which it is applied
+    crop: str = "pad"  # pad: `crop_padding`; rrc: random resized crop; src: resize, reflect-pad by 4, crop back
     crop_padding: int = 0  # zero-pad by this many pixels, then crop back to `resolution` at random
+    crop_scale_min: float = 0.08  # rrc: least share of the image's area
     flip_prob: float = 0.0  # horizontal
+    augment: str = "none"  # the policy
+    randaugment_ops: int = 2
+    randaugment_magnitude: float = 9.0  # of 10
+    randaugment_std: float = 0.5  # of the magnitude, drawn anew for each operation
+    color_jitter: float = 0.0  # brightness, contrast, saturation: factors of 1 -+ this
+    erasing_prob: float = 0.0  # a random rectangle is replaced by noise
     mixup_alpha: float = 0.0  # 0 switches it off
     cutmix_alpha: float = 0.0  # 0 switches it off; with mixup on too, each batch draws one of the two
-    # model: "vit" is a pre-norm ViT with a class token, shaped by the fields below; others are shaped by name
+    mix_prob: float = 1.0  # that a batch is mixed at all
+    cutmix_share: float = 0.5  # of the mixed batches, with both on
+    # model: "vit" is a pre-norm ViT shaped by the fields below; "regnety-..." and "timm:NAME" are shaped by name
     model: str = "vit"
     patch_size: int = 2  # pixels a side; the stride of the whole stem
     width: int = 64  # channels a token
-    depth: int = 4  # blocks
+    depth: int = 4  # blocks; each has `branches` attentions and `branches` MLPs
+    branches: int = 1  # in parallel (Touvron et al. 2022, equation 2), each with norm, LayerScale and drop path
     heads: int = 4
     mlp_ratio: float = 4.0
     stem: str = "patchify"
-    stem_channels: str = ""  # conv stem: output channels of its 3x3 convolutions, "24-48-96-192"
+    stem_norm: str = "bn"  # of stems that have one
+    stem_channels: str = ""  # conv stem: output channels of its convolutions, "24-48-96-192"
     stem_strides: str = ""  # conv stem: their strides, "2-2-2-2"
+    stem_kernels: str = ""  # conv stem: their kernel sizes, "3-3-3-2"; "" for 3 everywhere
+    pool: str = "token"  # what the head sees: the class token, or the average of the patch tokens without one
+    pos_embed: str = "learned"  # 1-D; or fixed 2-D sine-cosine, or none
+    embed_token: bool = True  # the class token has a position embedding too
+    layerscale: float = 0.0  # initial gain of each residual branch and channel; 0: no LayerScale
+    weight_init: str = "jax"  # jax: as the ViT authors, zero head; trunc_normal: as DeiT
     # optimization
     optimizer: str = "adamw"
-    lr: float = 1e-3  # peak, after warm-up
-    wd: float = 0.05  # adamw: decoupled; sgd: L2 in the gradient; never on norm gains and biases
+    lr: float = 1e-3  # peak, after warm-up, quoted at a batch of `lr_batch`
+    lr_batch: int = 0  # the lr used is lr * batch_size / lr_batch; 0: lr as it stands
+    wd: float = 0.05  # adamw, lamb: decoupled; sgd, adam: L2 in the gradient; never on norm gains and biases
     decay_tokens: bool = True  # weight decay on the class token and the position embedding too
-    beta1: float = 0.9  # adamw
-    beta2: float = 0.999  # adamw
+    beta1: float = 0.9  # adamw, adam, lamb
+    beta2: float = 0.999  # adamw, adam, lamb
+    epsilon: float = 1e-8  # adamw, adam, lamb
     momentum: float = 0.9  # sgd
     nesterov: bool = False  # sgd
     epochs: int = 25
-    warmup_epochs: float = 5.0  # linear from 0; then half a cosine to 0
-    clip_norm: float = 0.0  # global gradient norm; 0 switches it off
+    warmup_epochs: float = 5.0  # linear
+    warmup_steps: int = 0  # the same in optimizer steps; excludes warmup_epochs
+    warmup_start: float = 0.0  # share of the peak at which the warm-up starts
+    decay: str = "cosine"  # half a period, after the warm-up; or linear, or constant
+    decay_floor: float = 0.0  # share of the peak at which the decay ends
+    clip_norm: float = 0.0  # global gradient norm, for every optimizer alike; 0 switches it off
     # regularization
+    loss: str = "ce"  # bce: a binary cross entropy for each class, averaged over classes
     label_smoothing: float = 0.0
-    ema_decay: float = 0.0  # per step; 0 switches it off, and the EMA error is the raw error
+    dropout: float = 0.0  # after the position embedding and after every dense layer but the qkv projections
+    drop_path: float = 0.0  # stochastic depth: share of samples for which a residual branch is skipped
+    drop_path_rule: str = "uniform"  # over the blocks; or linear from 0 in the first to drop_path in the last
+    # averaged weights, and BatchNorm
+    ema_decay: float = 0.0  # at each update; 0 switches it off, and the EMA error is the raw error
+    ema_alpha: float = 0.0  # Xiao et al.'s code: decay 1 - min(1, ema_alpha * batch_size / epochs * ema_every)
+    ema_every: int = 1  # steps between two updates
+    ema_after_warmup: bool = False  # until the end of the warm-up the average is a copy
+    norm_batch: int = 0  # images over which BatchNorm takes its statistics in training; 0: the batch
+    precise_bn: int = 0  # training images to re-estimate the statistics of BatchNorm on before each evaluation
     # evaluation
     eval_split: str = "val"
+    more_evals: str = ""  # further evaluation sets, each with metrics of its own: "test", "v2,real"
+    eval_crop_ratio: float = 1.0  # resize the shorter side to resolution / ratio, then crop the centre
     # arithmetic and randomness
     precision: str = "fp32"  # bf16: autocast, weights stay fp32
-    seed: int = 0  # init, order of samples, augmentation, mixup
+    seed: int = 0  # init, order of samples, augmentation, mixup, dropout, drop path
 
     def __new__(cls, *args: object, **fields: object) -> TrainConfig:
         _refuse_unknown(fields)
@@ -107,7 +162,23 @@ class TrainConfig:
     @property
     def num_train(self) -> int:
         """Images of the training split."""
-        return DATASETS[self.dataset].num_train
+        facts = dataset_facts(self.dataset)
+        whole = facts.num_train if facts else self.num_images
+        return self.subset_images or whole - self.minival_images
+
+    @property
+    def evals(self) -> tuple[str, ...]:
+        """The evaluation sets, `eval_split` first."""
+        return (self.eval_split, *(name for name in self.more_evals.split(",") if name))
+
+    @property
+    def peak_lr(self) -> float:
+        """The lr used at the end of the warm-up."""
+        return self.lr * self.batch_size / self.lr_batch if self.lr_batch else self.lr
+
+    @property
+    def num_warmup_steps(self) -> int:
+        return self.warmup_steps or round(self.warmup_epochs * self.steps_per_epoch)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -119,9 +190,11 @@ class TrainConfig:
         return self.epochs * self.steps_per_epoch
 
     @property
-    def stem_layers(self) -> list[tuple[int, int]]:
-        """(output channels, stride) of each 3x3 convolution of a conv stem."""
-        return list(zip(_ints(self.stem_channels), _ints(self.stem_strides), strict=True))
+    def stem_layers(self) -> list[tuple[int, int, int]]:
+        """(output channels, stride, kernel size) of each convolution of a conv stem, without its last 1x1."""
+        channels = _ints(self.stem_channels)
+        kernels = _ints(self.stem_kernels) or [3] * len(channels)
+        return list(zip(channels, _ints(self.stem_strides), kernels, strict=True))
 
 
 DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(TrainConfig)}
@@ -146,65 +219,133 @@ def _ints(text: str) -> list[int]:
 
 def _laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
     """(law, whether it holds, the fields it speaks of)."""
-    facts = DATASETS.get(c.dataset)
-    choices = [("model", MODELS), ("stem", STEMS), ("optimizer", OPTIMIZERS), ("precision", PRECISIONS)]
-    choices += [("eval_split", SPLITS), ("dataset", tuple(DATASETS))]
-    laws = [(f"{name} in ({', '.join(known)})", getattr(c, name) in known, name) for name, known in choices]
-    positive = "resolution channels num_classes batch_size patch_size width depth heads epochs"
+    laws = [(f"{name} in ({', '.join(known)})", getattr(c, name) in known, name) for name, known in CHOICES.items()]
+    positive = "resolution channels num_classes batch_size repeats patch_size width depth branches heads epochs "
+    positive += "randaugment_ops ema_every"
     laws += [(f"{name} >= 1", getattr(c, name) >= 1, name) for name in positive.split()]
-    finite_positive = "lr mlp_ratio"
+    finite_positive = "lr mlp_ratio epsilon"
     laws += [(f"{n} > 0 and finite", 0 < getattr(c, n) < math.inf, n) for n in finite_positive.split()]
-    not_negative = "wd crop_padding mixup_alpha cutmix_alpha warmup_epochs clip_norm seed"
+    not_negative = "wd crop_padding mixup_alpha cutmix_alpha warmup_epochs warmup_steps clip_norm seed split_seed "
+    not_negative += "num_images minival_images subset_images lr_batch layerscale ema_alpha norm_batch precise_bn "
+    not_negative += "randaugment_magnitude randaugment_std color_jitter"
     laws += [(f"{n} >= 0", 0 <= getattr(c, n) < math.inf, n) for n in not_negative.split()]
-    below_one = "beta1 beta2 momentum label_smoothing ema_decay"
+    below_one = "beta1 beta2 momentum label_smoothing ema_decay dropout drop_path"
     laws += [(f"0 <= {n} < 1", 0 <= getattr(c, n) < 1, n) for n in below_one.split()]
-    laws += [
-        ("seed < 2**63", c.seed < 2**63, "seed"),
-        ("0 <= flip_prob <= 1", 0 <= c.flip_prob <= 1, "flip_prob"),
+    shares = "flip_prob erasing_prob mix_prob cutmix_share warmup_start decay_floor"
+    laws += [(f"0 <= {n} <= 1", 0 <= getattr(c, n) <= 1, n) for n in shares.split()]
+    laws += [(f"0 < {n} <= 1", 0 < getattr(c, n) <= 1, n) for n in ("crop_scale_min", "eval_crop_ratio")]
+    return laws + _data_laws(c) + _training_laws(c) + _model_laws(c)
+
+
+def _data_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
+    facts = dataset_facts(c.dataset)
+    whole = facts.num_train if facts else c.num_images
+    held_out = facts is None or not facts.own_minival
+    laws = [
+        (f"num_images >= 1 for a dataset other than {', '.join(DATASETS)}", whole >= 1, "dataset num_images"),
+        ("num_images == 0 for a known dataset", facts is None or c.num_images == 0, "dataset num_images"),
+        ("minival_images == 0 for a dataset with a minival of its own", held_out or not c.minival_images,
+         "dataset minival_images"),
+        ("minival_images >= 1 to evaluate on minival", bool(c.minival_images) or not held_out
+         or "minival" not in c.evals,
+         "dataset minival_images eval_split"),
+        (f"minival_images + subset_images <= {whole} training images", c.minival_images + c.subset_images <= whole,
+         "dataset minival_images subset_images"),
+        (f"batch_size <= {c.num_train} training images", c.batch_size <= c.num_train, "dataset batch_size"),
         ("crop_padding < resolution", c.crop_padding < c.resolution, "crop_padding resolution"),
-        ("warmup_epochs < epochs", c.warmup_epochs < c.epochs, "warmup_epochs epochs"),
-        ("momentum > 0 with nesterov", c.momentum > 0 or not c.nesterov, "momentum nesterov"),
-        (
-            "batch_size % 2 == 0 with mixup or CutMix",
-            c.batch_size % 2 == 0 or not (c.mixup_alpha or c.cutmix_alpha),
-            "batch_size mixup_alpha cutmix_alpha",
-        ),  # they mix pairs
-    ]
+        ("crop_padding == 0 unless crop is pad", c.crop == "pad" or not c.crop_padding, "crop crop_padding"),
+        ("resolution >= 5 with the crop src", c.crop != "src" or c.resolution >= 5, "crop resolution"),  # it reflects 4
+        ("channels == 3 for a policy or colour jitter", c.channels == 3 or (c.augment == "none" and not c.color_jitter),
+         "channels augment color_jitter"),
+        ("randaugment_magnitude <= 10", c.randaugment_magnitude <= 10, "randaugment_magnitude"),
+        ("batch_size % 2 == 0 with mixup or CutMix", c.batch_size % 2 == 0 or not (c.mixup_alpha or c.cutmix_alpha),
+         "batch_size mixup_alpha cutmix_alpha"),  # they mix pairs
+        ("distinct evaluation sets, named like 'v2,real'", _are_names(c), "eval_split more_evals"),
+    ]  # fmt: skip
     if facts is not None:
+        unknown = [name for name in c.evals if name not in (*facts.evals, "minival")]
         laws += [
             (f"num_classes == {facts.num_classes} for {c.dataset}", c.num_classes == facts.num_classes,
              "dataset num_classes"),
             (f"channels == {facts.channels} for {c.dataset}", c.channels == facts.channels, "dataset channels"),
-            (f"batch_size <= {facts.num_train} training images", c.batch_size <= facts.num_train,
-             "dataset batch_size"),
+            (f"evaluation sets of {c.dataset} in (minival, {', '.join(facts.evals)})", not unknown,
+             "eval_split more_evals"),
         ]  # fmt: skip
-    return laws + (_vit_laws(c) if c.model == "vit" else [])
+    return laws
+
+
+def _are_names(c: TrainConfig) -> bool:
+    names = c.evals
+    distinct = len(set(names)) == len(names) and all(re.fullmatch("[a-z0-9_]+", name) for name in names)
+    return distinct and ",".join(names[1:]) == c.more_evals
+
+
+def _training_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
+    return [
+        ("seed < 2**63", c.seed < 2**63, "seed"),
+        ("split_seed < 2**32", c.split_seed < 2**32, "split_seed"),
+        ("warmup_epochs < epochs", c.warmup_epochs < c.epochs, "warmup_epochs epochs"),
+        ("warmup_epochs == 0 with warmup_steps", not c.warmup_steps or c.warmup_epochs == 0,
+         "warmup_epochs warmup_steps"),
+        (f"warmup_steps < {c.num_steps if c.batch_size >= 1 else 0} steps", c.batch_size < 1
+         or c.warmup_steps < max(1, c.num_steps), "warmup_steps epochs"),
+        ("decay_floor == 0 with a constant decay", c.decay != "constant" or c.decay_floor == 0, "decay decay_floor"),
+        ("drop_path_rule == 'uniform' unless drop_path > 0", c.drop_path > 0 or c.drop_path_rule == "uniform",
+         "drop_path drop_path_rule"),
+        ("momentum > 0 with nesterov", c.momentum > 0 or not c.nesterov, "momentum nesterov"),
+        ("ema_decay == 0 with ema_alpha", not c.ema_alpha or not c.ema_decay, "ema_decay ema_alpha"),
+        ("norm_batch even and a divisor of batch_size", not c.norm_batch
+         or (c.batch_size % c.norm_batch == 0 and c.norm_batch % 2 == 0), "norm_batch batch_size"),
+    ]  # fmt: skip
+
+
+def _model_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
+    known = c.model in MODELS or (c.model.startswith("timm:") and len(c.model) > 5)
+    laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model")]
+    if c.model == "vit":
+        return laws + _vit_laws(c)
+    return [*laws, ("dropout == 0 unless the model is vit", c.dropout == 0, "model dropout")]
 
 
 def _vit_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
+    power = c.patch_size >= 4 and c.patch_size & (c.patch_size - 1) == 0
     laws = [
         ("width % heads == 0", c.heads >= 1 and c.width % c.heads == 0, "width heads"),
         ("resolution % patch_size == 0", c.patch_size >= 1 and c.resolution % c.patch_size == 0,
          "resolution patch_size"),
         ("width * mlp_ratio >= 1", c.width * c.mlp_ratio >= 1, "width mlp_ratio"),  # else timm takes a ratio of 1
+        ("patch_size a power of 2 from 4 for the stems graham and hmlp", power or c.stem not in ("graham", "hmlp"),
+         "stem patch_size"),
+        ("width % (patch_size / 2) == 0 for the stem graham", c.stem != "graham" or c.patch_size < 1
+         or c.width % (c.patch_size // 2 or 1) == 0, "stem width patch_size"),
+        ("width % 4 == 0 for the stem hmlp", c.stem != "hmlp" or c.width % 4 == 0, "stem width"),
+        # what has no effect would be the same training at another id
+        ("stem_norm == 'bn' unless the stem is conv, graham or hmlp", c.stem_norm == "bn"
+         or c.stem in ("conv", "graham", "hmlp"), "stem stem_norm"),
+        ("embed_token unless a class token has a learned position", c.embed_token
+         or (c.pool == "token" and c.pos_embed == "learned"), "embed_token pool pos_embed"),
+        ("width % 4 == 0 for sincos positions", c.pos_embed != "sincos" or c.width % 4 == 0, "width pos_embed"),
     ]  # fmt: skip
     if c.stem != "conv":
-        empty = c.stem_channels == "" and c.stem_strides == ""
-        return [*laws, ("stem_channels and stem_strides empty without a conv stem", empty,
-                        "stem stem_channels stem_strides")]  # fmt: skip
+        empty = not (c.stem_channels or c.stem_strides or c.stem_kernels)
+        return [*laws, ("stem_channels, stem_strides and stem_kernels empty without a conv stem", empty,
+                        "stem stem_channels stem_strides stem_kernels")]  # fmt: skip
     return laws + _stem_laws(c)
 
 
 def _stem_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
-    fields = "stem_channels stem_strides"
+    fields = "stem_channels stem_strides stem_kernels"
     try:
-        channels, strides = _ints(c.stem_channels), _ints(c.stem_strides)
+        channels, strides, kernels = _ints(c.stem_channels), _ints(c.stem_strides), _ints(c.stem_kernels)
     except ValueError:
-        return [('stem_channels and stem_strides like "24-48"', False, fields)]
-    positive = all(n >= 1 for n in channels + strides)
+        return [('stem_channels, stem_strides and stem_kernels like "24-48"', False, fields)]
+    positive = all(n >= 1 for n in channels + strides + kernels)
+    counts = len(channels) == len(strides) >= 1 and len(kernels) in (0, len(channels))
     return [
-        ("one stride for each convolution of the stem", len(channels) == len(strides) >= 1, fields),
-        ("stem_channels >= 1 and stem_strides >= 1", positive, fields),
-        ("product of stem_strides == patch_size", math.prod(strides) == c.patch_size,
-         "stem_strides patch_size"),
+        ("one stride and one kernel for each convolution of the stem", counts, fields),
+        ("stem_channels >= 1, stem_strides >= 1 and stem_kernels >= 1", positive, fields),
+        ("stem_kernels empty if all are 3", not kernels or any(k != 3 for k in kernels), "stem_kernels"),
+        ("a kernel of 3 or equal to its stride", not counts or all(
+            k in (3, s) for k, s in zip(kernels, strides, strict=False)), "stem_strides stem_kernels"),
+        ("product of stem_strides == patch_size", math.prod(strides) == c.patch_size, "stem_strides patch_size"),
     ]  # fmt: skip

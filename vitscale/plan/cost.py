@@ -29,10 +29,29 @@ class Complexity:
 
 
 def complexity(config: TrainConfig) -> Complexity:
-    """Parameters, multiply-adds and activations of a config's model at its resolution."""
+    """Parameters, multiply-adds and activations of a config's model at its resolution.
+
+    Raises ValueError for a model of timm, which has no closed form, unless `learn` was told.
+    """
+    if config.model.startswith("timm:"):
+        if _shape(config) not in _learned:
+            raise ValueError(f"the cost of a timm model must be measured first, but got (model={config.model!r})")
+        return _learned[_shape(config)]
     if config.model in REGNETY:
         return _regnety(config, REGNETY[config.model])
     return _vit(config)
+
+
+def learn(config: TrainConfig, cost: Complexity) -> None:
+    """Says what a model without a closed form was measured to cost, for this process."""
+    _learned[_shape(config)] = cost
+
+
+def _shape(config: TrainConfig) -> tuple[str, int, int, int]:
+    return config.model, config.resolution, config.channels, config.num_classes
+
+
+_learned: dict[tuple[str, int, int, int], Complexity] = {}
 
 
 def training_flops(config: TrainConfig) -> float:
@@ -58,29 +77,44 @@ def _norm(channels: int) -> Complexity:
 
 def _vit(c: TrainConfig) -> Complexity:
     side = c.resolution // c.patch_size
-    tokens = side * side + 1
-    embedding = Complexity(c.width + tokens * c.width, 0, 0)  # class token and positions
+    tokens = side * side + (c.pool == "token")
+    placed = (side * side + (c.pool == "token" and c.embed_token)) * (c.pos_embed == "learned")  # fixed ones are free
+    embedding = Complexity((placed + (c.pool == "token")) * c.width, 0, 0)
     head = _norm(c.width) + _linear(1, c.width, c.num_classes)
-    return _stem(c, side) + embedding + _block(c, tokens) * c.depth + head
+    return _stem(c, side) + embedding + _branch(c, tokens) * (c.depth * c.branches) + head
 
 
-def _block(c: TrainConfig, tokens: int) -> Complexity:
+def _branch(c: TrainConfig, tokens: int) -> Complexity:
+    """One attention and one MLP."""
     hidden = int(c.width * c.mlp_ratio)
     products = Complexity(0, 2 * tokens * tokens * c.width, c.heads * tokens * tokens + tokens * c.width)
     attention = _linear(tokens, c.width, 3 * c.width) + products + _linear(tokens, c.width, c.width)
     mlp = _linear(tokens, c.width, hidden) + _linear(tokens, hidden, c.width)
-    return _norm(c.width) * 2 + attention + mlp
+    gains = Complexity(2 * c.width if c.layerscale else 0, 0, 0)
+    return _norm(c.width) * 2 + attention + mlp + gains
 
 
 def _stem(c: TrainConfig, side: int) -> Complexity:
-    if c.stem == "patchify":
-        return _conv(side, c.channels, c.width, c.patch_size, bias=True)
-    cost, inputs, at = Complexity(0, 0, 0), c.channels, c.resolution
-    for outputs, stride in c.stem_layers:
-        at = -(-at // stride)
-        cost += _conv(at, inputs, outputs, 3) + _norm(outputs)
+    if c.stem == "conv":
+        return _convs(c, c.stem_layers, bias=False) + _linear(side * side, c.stem_layers[-1][0], c.width)
+    num = c.patch_size.bit_length() - 1
+    if c.stem == "graham":
+        return _convs(c, [(c.width >> (num - 1 - i), 2, 3) for i in range(num)], bias=False)
+    if c.stem == "hmlp":
+        layers = [(c.width // 4, 2 if i else 4, 2 if i else 4) for i in range(num - 1)]
+        return _convs(c, [*layers[:-1], (c.width, *layers[-1][1:])], bias=True)
+    patchify = _conv(side, c.channels, c.width, c.patch_size, bias=True)
+    return patchify + _norm(c.width) if "bn" in c.stem else patchify
+
+
+def _convs(c: TrainConfig, layers: list[tuple[int, int, int]], bias: bool) -> Complexity:
+    """Convolutions (output channels, stride, kernel size) on the image, each with a norm."""
+    cost, inputs, side = Complexity(0, 0, 0), c.channels, c.resolution
+    for outputs, stride, kernel in layers:
+        side //= stride  # without a rest: the resolution is a multiple of the patch size
+        cost += _conv(side, inputs, outputs, kernel, bias=bias) + _norm(outputs)
         inputs = outputs
-    return cost + _linear(at * at, inputs, c.width)
+    return cost
 
 
 def _regnety(c: TrainConfig, shape: RegNetYShape) -> Complexity:

@@ -1,13 +1,74 @@
-"""Which datasets can be read: asked before the first trial starts, and again by the trainer."""
+"""What lies at the data root: asked before the first trial starts, and again by the trainer."""
 
 from __future__ import annotations
 
-READABLE = ("digits",)  # embedded in scikit-learn: needs no root
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+EMBEDDED = ("digits",)  # in scikit-learn: needs no root
+TORCHVISION = "torchvision:"
+MANIFEST = "manifest.json"  # written last: a prepared set without one is unfinished
+BEGUN = "prepare.json"  # written first
+REAL = "real.json"  # Beyer et al. 2020: for each image of val, in the order of file names, its list of labels
+CIFAR = {  # official folder: (the dataset's name, a file by which to know it)
+    "cifar-10-batches-py": ("cifar10", "data_batch_1"),
+    "cifar-10-batches-bin": ("cifar10", "data_batch_1.bin"),
+    "cifar-100-python": ("cifar100", "train"),
+    "cifar-100-binary": ("cifar100", "train.bin"),
+}
+SHARD = re.compile(r"(train|validation|val|test)-.*\.parquet")
+
+
+class Layout(NamedTuple):
+    """In which form a dataset lies in a folder."""
+
+    kind: str  # "prepared", a key of CIFAR, "folders", "parquet"; or "unfinished", a prepared set
+    folder: Path
+
+
+def layout_of(folder: Path) -> Layout | None:
+    """The form of the dataset in a folder, or None; official subfolders ("cifar-10-batches-py", "data") count."""
+    for name, found in ((MANIFEST, "prepared"), (BEGUN, "unfinished")):
+        if (folder / name).is_file():
+            return Layout(found, folder)
+    for kind, (_, mark) in CIFAR.items():
+        for place in (folder, folder / kind):
+            if (place / mark).is_file():
+                return Layout(kind, place)
+    if (folder / "train").is_dir():
+        return Layout("folders", folder)
+    for place in (folder, folder / "data"):
+        if place.is_dir() and any(SHARD.fullmatch(path.name) for path in place.iterdir()):
+            return Layout("parquet", place)
+    return None
 
 
 def refuse_unreadable(dataset: str, root: str = "") -> None:
-    """Raises ValueError for a dataset that the trainer cannot read, naming those that it can."""
-    if dataset not in READABLE:
+    """Raises ValueError for a dataset that the trainer cannot find, naming what there is at the root.
+
+    A cheap look at the names of files: whether images are whole is seen when they are read.
+    """
+    if dataset in EMBEDDED:
+        return
+    if not root:
+        raise ValueError(f"a data root must be given for a dataset other than digits, but got (dataset={dataset!r})")
+    if not Path(root).is_dir():
+        raise ValueError(f"the data root must be a folder, but got (root={root!r})")
+    if dataset.startswith(TORCHVISION):
+        return
+    layout = layout_of(Path(root) / dataset)
+    if layout is None:
         raise ValueError(
-            f"a dataset must be one of {', '.join(READABLE)}, but got (dataset={dataset!r}, root={root!r})"
+            f"a dataset must lie at root/name as a prepared set, class folders, parquet shards or CIFAR's files, "
+            f"but got (dataset={dataset!r}, root={root!r}; there are: {_listing(Path(root))})"
         )
+    if layout.kind == "unfinished":
+        raise ValueError(
+            f"a prepared set must be finished, but got ({layout.folder}); run the same `vitscale prepare` again"
+        )
+
+
+def _listing(root: Path, most: int = 20) -> str:
+    names = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "nothing"

@@ -37,6 +37,7 @@ class Study:
     metric: str = "val_ema_error_pct"  # the column of a row that figures are about, in percent, lower is better
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # title -> arms drawn together
     pairs: tuple[tuple[str, str], ...] = ()  # arms compared with each other
+    factors: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)  # arm -> what it is made of: its model
     figures: tuple[str, ...] = ()  # functions of vitscale.analysis.figures
     tables: tuple[str, ...] = ()  # functions of vitscale.analysis.tables
     design: str = ""  # how points, seeds and reference runs were chosen, for its report
@@ -64,6 +65,13 @@ class Study:
         unknown = {arm for arms in [*self.panels.values(), *self.pairs] for arm in arms} - set(self.arms)
         if unknown:
             raise ValueError(f"panels and pairs must name arms of the study, but got ({sorted(unknown)})")
+        if self.factors and set(self.factors) != set(self.arms):
+            raise ValueError(
+                f"factors must name the arms of the study, but got ({sorted(set(self.factors) ^ set(self.arms))})"
+            )
+        names = {tuple(sorted(factors)) for factors in self.factors.values()}
+        if len(names) > 1:
+            raise ValueError(f"all arms must have the same factors, but got ({sorted(names)})")
 
     @property
     def slug(self) -> str:
@@ -82,7 +90,8 @@ def to_json(study: Study) -> dict[str, object]:
     trials = [
         {"id": t.config.id, "arm": t.arm, "point": t.point, "config": t.config.non_default()} for t in study.trials
     ]
-    return {**texts, "panels": dict(study.panels), "pairs": study.pairs, "trials": trials}
+    factors = {arm: dict(of_arm) for arm, of_arm in study.factors.items()}
+    return {**texts, "panels": dict(study.panels), "pairs": study.pairs, "factors": factors, "trials": trials}
 
 
 def from_json(plan: Mapping[str, Any]) -> Study:
@@ -93,7 +102,8 @@ def from_json(plan: Mapping[str, Any]) -> Study:
             raise ValueError(f"a config must keep its id, but got (planned={entry['id']}, now={trial.config.id})")
     texts: dict[str, Any] = {name: tuple(plan[name]) if isinstance(plan[name], list) else plan[name] for name in _PLAIN}
     panels = {title: tuple(arms) for title, arms in plan["panels"].items()}
-    return Study(**texts, panels=panels, pairs=tuple((a, b) for a, b in plan["pairs"]), trials=trials)
+    pairs = tuple((a, b) for a, b in plan["pairs"])
+    return Study(**texts, panels=panels, pairs=pairs, factors=plan.get("factors", {}), trials=trials)
 
 
 _PLAIN = ("name", "scale", "question", "source", "num_scrambles", "metric", "figures", "tables", "design", "notes")

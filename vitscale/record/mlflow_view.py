@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitscale.plan.cost import complexity
+from vitscale.plan.cost import complexity, training_flops
 from vitscale.plan.study import Study, Trial
 from vitscale.record.store import Row
 
@@ -181,7 +181,9 @@ class View:
         """Every field of the config under its name, and what MLflow's charts need as numbers."""
         config, cost = trial.config, complexity(trial.config)
         params = {"arm": trial.arm, "point": _point(trial), **config.asdict(), "log10_lr": _log10(config.lr),
-                  "params_m": f"{cost.params / 1e6:.4g}", "flops_g": f"{cost.flops / 1e9:.4g}"}  # fmt: skip
+                  "lr_used": config.peak_lr, "params_m": f"{cost.params / 1e6:.4g}",
+                  "flops_g": f"{cost.flops / 1e9:.4g}", "samples": config.num_steps * config.batch_size,
+                  "training_flops": f"{training_flops(config):.4g}"}  # fmt: skip
         return list((params | ({"log10_wd": _log10(config.wd)} if config.wd > 0 else {})).items())
 
 

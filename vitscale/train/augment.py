@@ -1,6 +1,12 @@
-"""Augmentation of a whole batch on its device."""
+"""Augmentation of a batch on its device: crop, flip, policy, normalisation, erasing, mixing, in this order.
+
+Random numbers are drawn for the whole batch of `batch_size` samples, and those used are of `positions`: which samples
+of it, in ascending order, the images in hand are. So what happens to a sample does not depend on how a batch is cut.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -8,31 +14,128 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
+from vitscale.train.draws import normal
+from vitscale.train.pixel_ops import apply, put, resample
+from vitscale.train.policies import layers
+
+CROP_RATIO = (3 / 4, 4 / 3)  # width over height, of random resized crops
+SRC_PADDING = 4  # pixels, DeiT III's
+ERASED_AREA = (0.02, 1 / 3)  # share of the image
+ERASED_RATIO = (0.3, 1 / 0.3)  # height over width
+TRIES = 10  # to draw a rectangle that lies within the image: torchvision's and timm's
 
 
-def augment(images: Tensor, config: TrainConfig, rng: np.random.Generator) -> Tensor:
-    """Random crop and horizontal flip, each image its own: (B, C, H, W) in [0, 1] -> the same."""
-    if config.crop_padding:
-        images = _random_crop(images, config.crop_padding, rng)
+def crop_boxes(sizes: np.ndarray, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """What to crop from images of sizes (b, 2), heights and widths in pixels: (b, 4) top, left, height and width.
+
+    For rrc, in the image, as torchvision's RandomResizedCrop; for src, in the image resized and padded. Raises
+    ValueError for a crop of another kind, which does not change the size of an image.
+    """
+    if config.crop == "pad":
+        raise ValueError(f"crop in (rrc, src) must hold for images of any size, but got (crop={config.crop!r})")
+    if config.crop == "src":
+        return _src_boxes(sizes, config.resolution, rng.random((config.batch_size, 2))[positions])
+    draws = rng.random((config.batch_size, TRIES, 4))[positions]
+    return _rrc_boxes(sizes, config.crop_scale_min, draws)
+
+
+def crop_encoded(image: Tensor, box: Iterable[int], config: TrainConfig) -> Tensor:
+    """Crops one image by a row of crop_boxes: uint8 (C, H, W) of any size -> uint8 (C, R, R)."""
+    from torchvision.transforms.v2 import InterpolationMode
+    from torchvision.transforms.v2 import functional as tv
+
+    top, left, height, width = (int(n) for n in box)
+    if config.crop == "rrc":
+        size = [config.resolution, config.resolution]
+        return tv.resized_crop(image, top, left, height, width, size, InterpolationMode.BICUBIC, antialias=True)
+    padded = tv.pad(_resize(image, config.resolution), [SRC_PADDING], padding_mode="reflect")
+    return padded[:, top : top + height, left : left + width]
+
+
+def crop_pixels(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:
+    """Random crops, each image its own: float (b, C, H, W) in [0, 1] -> (b, C, R, R) in [0, 1].
+
+    Raises ValueError for images of another size than `resolution` where the crop is "pad".
+    """
+    height, width = images.shape[-2:]
+    if config.crop == "pad":
+        _refuse_other_sizes(height, width, config)
+        return _padded_crop(images, config, positions, rng)
+    boxes = crop_boxes(np.array([[height, width]] * len(images)), config, positions, rng)
+    if config.crop == "src":
+        padded = F.pad(_resize(images, config.resolution), [SRC_PADDING] * 4, mode="reflect")
+        return _windows(padded, boxes[:, 0], boxes[:, 1], config.resolution)
+    top, left, heights, widths = put(boxes.T.astype(np.float32), images.device).to(images.dtype)
+    rows = cubic_weights(top, heights, height, config.resolution)
+    columns = cubic_weights(left, widths, width, config.resolution)
+    return resample(images, rows, columns).clamp(0, 1)
+
+
+def crop_for_eval(images: Tensor, config: TrainConfig) -> Tensor:
+    """The centre, after resizing the shorter side to R / eval_crop_ratio: (..., C, H, W) -> (..., C, R, R)."""
+    from torchvision.transforms.v2.functional import center_crop
+
+    resized = _resize(images, round(config.resolution / config.eval_crop_ratio))
+    return center_crop(resized, [config.resolution, config.resolution])
+
+
+def augment(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:
+    """Horizontal flip, policy, colour jitter: (b, C, R, R) in [0, 1] -> the same; policies work on 256 levels."""
     if config.flip_prob:
-        flips = torch.from_numpy(rng.random(len(images)) < config.flip_prob).to(images.device)
+        flips = put((rng.random(config.batch_size) < config.flip_prob)[positions], images.device)
         images = torch.where(flips[:, None, None, None], images.flip(-1), images)
-    return images
+    drawn = layers(config, rng)
+    if not drawn:
+        return images
+    levels = (images * 255).round().to(torch.uint8)
+    for layer in drawn:
+        levels = apply(levels, layer.names[positions], layer.values[positions], layer.warp)
+    return levels.to(images.dtype) / 255
 
 
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return (images - mean) / std
 
 
-def mix(images: Tensor, labels: Tensor, config: TrainConfig, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Mixup or CutMix, one for the whole batch (timm); targets become (B, num_classes) with smoothing folded in."""
+def erase(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:
+    """Replaces a rectangle by normal noise, in a share of the images: normalised (b, C, H, W) -> the same.
+
+    Zhong et al. 2020 as in timm's mode "pixel", which DeiT uses: 2% to a third of the area.
+    """
+    if not config.erasing_prob:
+        return images
+    chosen = rng.random(config.batch_size) < config.erasing_prob
+    draws = rng.random((config.batch_size, TRIES, 4))
+    key = int(rng.integers(2**31))
+    height, width = images.shape[-2:]
+    boxes, fits = _erased_boxes(height, width, draws[positions])
+    rows = np.flatnonzero(chosen[positions] & fits)
+    if not len(rows):
+        return images
+    index = put(rows, images.device)
+    noise = normal(key, put(positions[rows], images.device), tuple(images.shape[1:])).to(images.dtype)
+    inside = _inside(put(boxes[rows], images.device), height, width)
+    return images.index_copy(0, index, torch.where(inside, noise, images.index_select(0, index)))
+
+
+def mix(
+    images: Tensor, labels: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """Mixup or CutMix with the sample at the mirrored place in the batch, one of the two for the whole batch (timm).
+
+    Targets become (b, num_classes) with smoothing folded in, also where `mix_prob` leaves a batch as it is; with both
+    switched off they stay labels (b,).
+    """
     if not config.mixup_alpha and not config.cutmix_alpha:
         return images, labels
+    assert (positions + positions[::-1] == config.batch_size - 1).all(), f"mirrored pairs, but got {positions}"
     from timm.data.mixup import Mixup
 
     mixup = Mixup(
         mixup_alpha=config.mixup_alpha,
         cutmix_alpha=config.cutmix_alpha,
+        prob=config.mix_prob,
+        switch_prob=config.cutmix_share,
         label_smoothing=config.label_smoothing,
         num_classes=config.num_classes,
     )
@@ -44,20 +147,108 @@ def mix(images: Tensor, labels: Tensor, config: TrainConfig, rng: np.random.Gene
         np.random.set_state(state)
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    """Mean cross entropy in nats against class indices (B,) or, smoothed already, probabilities (B, classes)."""
-    if targets.ndim == 2:
-        return F.cross_entropy(logits, targets)
-    return F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
+def cubic_weights(start: Tensor, length: Tensor, size: int, num: int) -> Tensor:
+    """Weights (b, num, size) that resize pixels start to start + length (b,) of a line of `size` pixels to `num`.
+
+    Bicubic (a = -1/2) with antialiasing, as torch.nn.functional.interpolate and PIL.
+    """
+    scale = (length / num)[:, None]
+    centre = scale * (torch.arange(num, device=start.device) + 0.5)
+    pixel = torch.arange(size, device=start.device) - start[:, None]
+    x = ((pixel[:, None] + 0.5 - centre[:, :, None]) / scale.clamp(min=1)[..., None]).abs()
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
+    weights = torch.where(x < 1, near, torch.where(x < 2, far, 0))
+    weights = weights * ((pixel >= 0) & (pixel < length[:, None]))[:, None]
+    return weights / weights.sum(-1, keepdim=True)
 
 
-def _random_crop(images: Tensor, padding: int, rng: np.random.Generator) -> Tensor:
-    """Pads with zeros (black) and crops back to the size, at an offset of its own for each image."""
-    num, _, height, width = images.shape
-    padded = F.pad(images, (padding,) * 4)
-    top, left = torch.from_numpy(rng.integers(0, 2 * padding + 1, (2, num))).to(images.device)
-    rows = top[:, None] + torch.arange(height, device=images.device)
-    columns = left[:, None] + torch.arange(width, device=images.device)
-    item = torch.arange(num, device=images.device)[:, None, None]
-    cropped = padded.permute(0, 2, 3, 1)[item, rows[:, :, None], columns[:, None, :]]
+def _rrc_boxes(sizes: np.ndarray, scale_min: float, draws: np.ndarray) -> np.ndarray:
+    """The first rectangle of draws (b, TRIES, 4) that fits, else the largest one at the centre of a legal ratio."""
+    height, width = sizes[:, :1], sizes[:, 1:]
+    area = height * width * (scale_min + (1 - scale_min) * draws[..., 0])
+    ratio = _log_uniform(CROP_RATIO, draws[..., 1])
+    h, w = np.round(np.sqrt(area / ratio)), np.round(np.sqrt(area * ratio))
+    fits = (h > 0) & (w > 0) & (h <= height) & (w <= width)
+    top, left = np.floor(draws[..., 2] * (height - h + 1)), np.floor(draws[..., 3] * (width - w + 1))
+    drawn = _first(np.stack([top, left, h, w], -1), fits)
+    return np.where(fits.any(1)[:, None], drawn, _centre_boxes(sizes)).astype(np.int64)
+
+
+def _centre_boxes(sizes: np.ndarray) -> np.ndarray:
+    height, width = sizes.T
+    h = np.where(width / height < CROP_RATIO[0], np.round(width / CROP_RATIO[0]), height)
+    w = np.where(width / height > CROP_RATIO[1], np.round(height * CROP_RATIO[1]), width)
+    return np.stack([(height - h) // 2, (width - w) // 2, h, w], -1)
+
+
+def _src_boxes(sizes: np.ndarray, side: int, draws: np.ndarray) -> np.ndarray:
+    """Windows of side x side pixels, in images resized as by _resize and padded; draws (b, 2)."""
+    resized = side * sizes // sizes.min(1, keepdims=True)
+    corners = np.floor(draws * (resized + 2 * SRC_PADDING - side + 1)).astype(np.int64)
+    return np.concatenate([corners, np.full_like(corners, side)], 1)
+
+
+def _erased_boxes(height: int, width: int, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first rectangle of draws (b, TRIES, 4) that fits: (b, 4) top, left, height, width; and whether one does."""
+    area = height * width * (ERASED_AREA[0] + (ERASED_AREA[1] - ERASED_AREA[0]) * draws[..., 0])
+    ratio = _log_uniform(ERASED_RATIO, draws[..., 1])
+    h, w = np.round(np.sqrt(area * ratio)), np.round(np.sqrt(area / ratio))
+    fits = (h < height) & (w < width)
+    top, left = np.floor(draws[..., 2] * (height - h + 1)), np.floor(draws[..., 3] * (width - w + 1))
+    return _first(np.stack([top, left, h, w], -1), fits).astype(np.int64), fits.any(1)
+
+
+def _log_uniform(limits: tuple[float, float], draws: np.ndarray) -> np.ndarray:
+    low, high = np.log(limits)
+    return np.exp(low + (high - low) * draws)
+
+
+def _first(boxes: np.ndarray, fits: np.ndarray) -> np.ndarray:
+    """Of boxes (b, TRIES, 4), for each image the first that fits (b, TRIES); any, where none does."""
+    return boxes[np.arange(len(boxes)), fits.argmax(1)]
+
+
+def _inside(boxes: Tensor, height: int, width: int) -> Tensor:
+    """Which pixels lie in the boxes (b, 4): (b, 1, H, W)."""
+    top, left, h, w = boxes.T[:, :, None]
+    y, x = torch.arange(height, device=boxes.device), torch.arange(width, device=boxes.device)
+    rows, columns = (y >= top) & (y < top + h), (x >= left) & (x < left + w)
+    return (rows[:, :, None] & columns[:, None])[:, None]
+
+
+def _resize(images: Tensor, side: int) -> Tensor:
+    """Resizes the shorter side, bicubic with antialiasing; floats stay in [0, 1]."""
+    from torchvision.transforms.v2 import InterpolationMode
+    from torchvision.transforms.v2.functional import resize
+
+    if min(images.shape[-2:]) == side:
+        return images
+    resized = resize(images, [side], InterpolationMode.BICUBIC, antialias=True)
+    return resized.clamp(0, 1) if resized.is_floating_point() else resized
+
+
+def _refuse_other_sizes(height: int, width: int, config: TrainConfig) -> None:
+    if (height, width) != (config.resolution, config.resolution):
+        raise ValueError(
+            f"resolution == height == width must hold for the crop pad, but got (resolution={config.resolution}, "
+            f"height={height}, width={width})"
+        )
+
+
+def _padded_crop(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:
+    """Pads with zeros (black) and crops back to the size."""
+    padding = config.crop_padding
+    if not padding:
+        return images
+    top, left = rng.integers(0, 2 * padding + 1, (2, config.batch_size))[:, positions]
+    return _windows(F.pad(images, (padding,) * 4), top, left, config.resolution)
+
+
+def _windows(images: Tensor, top: np.ndarray, left: np.ndarray, side: int) -> Tensor:
+    """Cuts side x side pixels out of each image at an offset of its own."""
+    tops, lefts = put(np.stack([top, left]), images.device)
+    rows = tops[:, None] + torch.arange(side, device=images.device)
+    columns = lefts[:, None] + torch.arange(side, device=images.device)
+    item = torch.arange(len(images), device=images.device)[:, None, None]
+    cropped = images.permute(0, 2, 3, 1)[item, rows[:, :, None], columns[:, None, :]]
     return cropped.permute(0, 3, 1, 2)

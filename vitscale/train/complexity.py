@@ -2,45 +2,113 @@
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+import functools
+import math
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from search_spaces.published import PublishedModel, agrees, published_models
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import Complexity
 from vitscale.train.model import build_model
 
+aten = torch.ops.aten
+PRODUCTS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm)
+CONVOLUTIONS = (aten.conv1d, aten.conv2d, aten.convolution)
+ATTENTION = aten.scaled_dot_product_attention
 
+
+@functools.cache
 def measured_complexity(config: TrainConfig) -> Complexity:
-    """Cost of one forward pass of one image, counted by hooks on the meta device.
+    """Cost of one forward pass of one image on the meta device.
 
-    Convolutions, linear layers and the two products of an attention count, as in Xiao et al. 2021, appendix D.
+    Convolutions, linear layers and all other matrix products count, biases included, as in Xiao et al. 2021, appendix
+    D. Buffers that are not trained are no parameters. Raises ValueError if the model does not take such images.
     """
-    from timm.layers import Attention
-
     with torch.device("meta"):
         model = build_model(config).eval()
         image = torch.empty(1, config.channels, config.resolution, config.resolution)
-    counts = [0, 0]  # multiply-adds, activations
-
-    def count(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        flops, acts = _layer_cost(layer, inputs[0], output)
-        counts[0] += flops
-        counts[1] += acts
-
-    for module in model.modules():
-        if isinstance(module, (nn.Conv2d, nn.Linear, Attention)):
-            module.register_forward_hook(count)
-    with torch.no_grad():
-        model(image)
-    return Complexity(sum(p.numel() for p in model.parameters()), counts[0], counts[1])
+    with torch.inference_mode(), Products() as products:
+        try:
+            model(image)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(
+                f"{config.model} must take images of such a size, but got (resolution={config.resolution}): "
+                f"{' '.join(str(error).split())}"
+            ) from None
+    return Complexity(sum(p.numel() for p in model.parameters()), products.flops, products.acts)
 
 
-def _layer_cost(layer: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[int, int]:
-    """(multiply-adds, output elements) of a layer by itself; an attention's linear layers are counted as such."""
-    if isinstance(layer, (nn.Conv2d, nn.Linear)):
-        bias = 0 if layer.bias is None else y.numel()
-        out_channels = layer.weight.shape[0]
-        return y.numel() * (layer.weight.numel() // out_channels) + bias, y.numel()
-    heads: int = layer.num_heads  # type: ignore[assignment]
-    tokens, width = x.shape[-2:]
-    return 2 * tokens * tokens * width, heads * tokens * tokens + tokens * width
+class Products(TorchDispatchMode):
+    """Counts the multiply-adds of matrix products and convolutions, and the elements they give.
+
+    Use it under inference_mode, in which linear layers and attentions arrive whole.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops, self.acts = 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kind = func.overloadpacket
+        if not self._is_counted(kind):
+            with self:  # what it is made of may count
+                if (made := func.decompose(*args, **(kwargs or {}))) is not NotImplemented:
+                    return made
+        result = func(*args, **(kwargs or {}))
+        if self._is_counted(kind):
+            self._count(kind, args, result)
+        return result
+
+    @staticmethod
+    def _is_counted(kind: Any) -> bool:
+        return kind in (*PRODUCTS, *CONVOLUTIONS, aten.linear, ATTENTION)
+
+    def _count(self, kind: Any, args: Any, y: Tensor) -> None:
+        if kind is ATTENTION:  # the scores, then the values that they weight
+            scores = y.numel() // y.shape[-1] * args[1].shape[-2]
+            self.flops += scores * (args[0].shape[-1] + y.shape[-1])
+            self.acts += scores + y.numel()
+            return
+        self.flops += y.numel() * _inputs(kind, args) + (y.numel() if _has_bias(kind, args) else 0)
+        self.acts += y.numel()
+
+
+def _inputs(kind: Any, args: Any) -> int:
+    """Products that one output element sums."""
+    if kind in CONVOLUTIONS:
+        return math.prod(args[1].shape[1:])
+    first: Tensor = args[1] if kind in (aten.addmm, aten.baddbmm) else args[0]
+    return first.shape[-1]
+
+
+def _has_bias(kind: Any, args: Any) -> bool:
+    if kind in (aten.addmm, aten.baddbmm):
+        return True
+    return kind in (*CONVOLUTIONS, aten.linear) and len(args) > 2 and args[2] is not None
+
+
+def compare_published() -> list[dict[str, Any]]:
+    """Each published model (search_spaces.published) next to ours: numbers as printed and as measured, deviations.
+
+    Parameters (millions) must agree to the printed digit, multiply-adds (billions) and activations (millions) within 1%
+    or the printed digit. Takes seconds.
+    """
+    return [_compare(published) for published in published_models()]
+
+
+def _compare(published: PublishedModel) -> dict[str, Any]:
+    config = TrainConfig(**published.fields)
+    cost = measured_complexity(config)
+    ours = {"params_m": cost.params / 1e6, "flops_g": cost.flops / 1e9, "acts_m": cost.acts / 1e6}
+    printed = {name: getattr(published, name) for name in ours}
+    deviates = [
+        name
+        for name, text in printed.items()
+        if text and not agrees(text, ours[name], 0.0 if name == "params_m" else 0.01)
+    ]
+    return {"source": published.source, "name": published.name, "model": config.model, "resolution": config.resolution,
+            "published": printed, "ours": ours, "deviates": deviates, "reason": published.reason}  # fmt: skip

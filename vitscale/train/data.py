@@ -1,107 +1,189 @@
-"""Datasets as tensors, and batches as a function of (seed, step) alone."""
+"""Batches as a function of (seed, step) alone, however they are cut and whoever makes them."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
+from search_spaces.datasets import DATASETS, dataset_facts
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.data import refuse_unreadable
-from vitscale.train.augment import augment, mix, normalize
+from vitscale.train.augment import augment, crop_boxes, crop_encoded, crop_for_eval, crop_pixels, erase, mix, normalize
+from vitscale.train.parallel import Team, cut
+from vitscale.train.sources import Images, Shards
 
-ORDER, AUGMENT, MIX = range(3)  # independent random streams of one seed
-
-
-@dataclass(frozen=True)
-class Split:
-    """Images (N, channels, H, W) in [0, 1] and labels (N,)."""
-
-    images: Tensor
-    labels: Tensor
-
-    def to(self, device: torch.device) -> Split:
-        return Split(self.images.to(device), self.labels.to(device))
+ORDER, AUGMENT, MIX, CROP, ERASE = range(5)  # independent random streams of one seed
+EVAL_BATCH = 512
+RESIDENT_SHARE = 0.5  # of the free memory of a GPU that a training set may take
 
 
-def load(config: TrainConfig, split: str, root: Path | None = None) -> Split:
-    """A split of the config's dataset: "train", "minival", "val" or "test".
+class Batches(Dataset[tuple[Tensor, Tensor]]):
+    """Training batches, in parts: images (b, C, R, R) and targets (b,) or (b, classes) of each part of each step.
 
-    Raises ValueError for a dataset that cannot be read, or whose images are not of the config's resolution.
-    """
-    refuse_unreadable(config.dataset, str(root or ""))
-    loaded = _digits()[split]
-    side = loaded.images.shape[-1]
-    if side != config.resolution:
-        raise ValueError(f"resolution == {side} must hold for digits, but got (resolution={config.resolution})")
-    return loaded
-
-
-@functools.cache
-def _digits() -> dict[str, Split]:
-    """scikit-learn's digits, 8x8 grey: 997 train, 200 minival, 400 val, 200 test; stratified by class, seed 0.
-
-    The source says nothing of the writers, so images of one hand may lie on both sides of a split.
-    """
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    images, labels = load_digits(return_X_y=True)
-    rest, parts = np.arange(len(labels)), {}
-    for name, size in (("test", 200), ("val", 400), ("minival", 200)):
-        rest, parts[name] = train_test_split(rest, test_size=size, stratify=labels[rest], random_state=0)
-    parts["train"] = rest
-    pixels = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
-    classes = torch.tensor(labels, dtype=torch.int64)
-    return {name: Split(pixels[np.sort(part)], classes[np.sort(part)]) for name, part in parts.items()}
-
-
-def statistics(split: Split) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel, (channels, 1, 1) each."""
-    flat = split.images.transpose(0, 1).flatten(1)
-    return flat.mean(1)[:, None, None], flat.std(1)[:, None, None]
-
-
-class Batches(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """Item `step` is the training batch of optimizer step `step`: images (B, C, R, R), targets (B,) or (B, classes).
-
-    A batch depends on (seed, step) only, so neither the number of loader workers nor an interruption changes it.
+    A sample depends on (seed, step, position in the batch) only, so that neither the number of loader workers, nor an
+    interruption, nor how the batch is cut changes it. The parts are those that this process trains on; by default all
+    of the batch in one.
     """
 
-    def __init__(self, train: Split, config: TrainConfig) -> None:
-        self.train, self.config = train, config
-        self.mean, self.std = statistics(train)
+    def __init__(
+        self,
+        train: Images,
+        config: TrainConfig,
+        device: torch.device | str = "cpu",
+        parts: Sequence[np.ndarray] | None = None,
+    ) -> None:
+        self.train, self.config, self.device = train, config, torch.device(device)
+        self.parts = parts if parts is not None else cut(config.batch_size, 1)
+        self.mean, self.std = (t.to(self.device) for t in normalization(train, config))
         self.epoch, self.order = -1, np.empty(0, np.int64)
 
-    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
-        indices = torch.from_numpy(self.indices(step)).to(self.train.labels.device)
-        images, targets = self.train.images[indices], self.train.labels[indices]
-        images = augment(images, self.config, generator(self.config.seed, AUGMENT, step))
-        images = normalize(images, self.mean, self.std)
-        return mix(images, targets, self.config, generator(self.config.seed, MIX, step))
+    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
+        """Images as read, uint8 (b, C, S, S), and labels (b,), of item = step * parts + part; cropped on a CPU."""
+        step, part = divmod(item, len(self.parts))
+        indices = torch.from_numpy(self.indices(step)[self.parts[part]])
+        labels = self.train.labels[indices]
+        if not self.crops_in_batch:
+            images = [self.train[i] for i in indices.tolist()]
+            sizes = np.array([image.shape[1:] for image in images])
+            boxes = crop_boxes(sizes, self.config, self.parts[part], generator(self.config.seed, CROP, step))
+            cropped = [crop_encoded(image, box, self.config) for image, box in zip(images, boxes, strict=True)]
+            return torch.stack(cropped), labels
+        assert self.train.pixels is not None
+        return gather(self.train.pixels, indices), labels
+
+    @property
+    def crops_in_batch(self) -> bool:
+        """Whether images are cropped all at once on the device; on a CPU, one by one is 20 times as fast.
+
+        The boxes are the same, and so are the pixels up to rounding.
+        """
+        pixels = self.train.pixels
+        if self.config.crop == "pad":
+            return pixels is not None
+        return isinstance(pixels, Tensor) and pixels.is_cuda
 
     def indices(self, step: int) -> np.ndarray:
-        """Which training images step `step` sees, (B,): every epoch is a permutation of its own."""
+        """Which training images step `step` sees, (B,): every epoch is a permutation of its own.
+
+        With repeated augmentation, each image is drawn `repeats` times in a row, mostly in one batch, and an epoch,
+        which counts samples drawn, takes the first images of its permutation only (Hoffer et al. 2020).
+        """
         epoch, position = divmod(step, self.config.steps_per_epoch)
         if epoch != self.epoch:
             order = generator(self.config.seed, ORDER, epoch).permutation(len(self.train.labels))
             self.epoch, self.order = epoch, order
-        return self.order[position * self.config.batch_size :][: self.config.batch_size]
+        drawn = np.arange(position * self.config.batch_size, (position + 1) * self.config.batch_size)
+        return self.order[drawn // self.config.repeats]
+
+    def finish(self, item: int, images: Tensor, labels: Tensor, mixed: bool = True) -> tuple[Tensor, Tensor]:
+        """Crops, augments, normalises and mixes what __getitem__ read, on the device: images and targets."""
+        step, part = divmod(item, len(self.parts))
+        config, positions = self.config, self.parts[part]
+        rng = generator(config.seed, AUGMENT, step)
+        images = images.to(self.device, non_blocking=True).float() / self.train.white
+        labels = labels.to(self.device, non_blocking=True)
+        if self.crops_in_batch:
+            boxes = rng if config.crop == "pad" else generator(config.seed, CROP, step)
+            images = crop_pixels(images, config, positions, boxes)
+        images = normalize(augment(images, config, positions, rng), self.mean, self.std)
+        images = erase(images, config, positions, generator(config.seed, ERASE, step))
+        if not mixed:
+            return images, labels
+        return mix(images, labels, config, positions, generator(config.seed, MIX, step))
 
     def iterate(self, first_step: int, num_workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches from a step to the end of the training, made by worker processes if there are any."""
-        steps = range(first_step, self.config.num_steps)
-        own = torch.Generator()  # else a loader draws from the global one each time that it starts
-        return iter(
-            torch.utils.data.DataLoader(self, batch_size=None, sampler=steps, num_workers=num_workers, generator=own)
-        )
+        """Parts from a step to the end of the training, read by worker processes if there are any."""
+        items = range(first_step * len(self.parts), self.config.num_steps * len(self.parts))
+        for item, (images, labels) in zip(items, _loader(self, items, num_workers, self.device), strict=True):
+            yield self.finish(item, images, labels)
+
+    def unmixed(self, num_images: int) -> Iterator[Tensor]:
+        """The first `num_images` training images that the training sees, augmented but not mixed, by parts."""
+        for item in range(self.config.num_steps * len(self.parts)):
+            if num_images <= 0:
+                return
+            images, _ = self.finish(item, *self[item], mixed=False)
+            yield images[:num_images]
+            num_images -= len(images)
+
+
+class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
+    """An evaluation set in batches of the trainer's preprocessing; each process of a team has its share."""
+
+    def __init__(self, images: Images, config: TrainConfig, device: torch.device, team: Team, most: int) -> None:
+        self.images, self.config, self.device = images, config, torch.device(device)
+        self.mean, self.std = (t.to(device) for t in normalization(images, config))
+        labelled = (images.labels >= 0 if images.allowed is None else images.allowed.any(1)).nonzero()[:, 0].cpu()
+        self.num = len(labelled)  # ReaL leaves some images without a label
+        self.batches = labelled[team.rank :: team.size].split(most)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, item: int) -> tuple[Tensor, Tensor, Tensor]:
+        indices = self.batches[item]
+        if self.images.pixels is not None:
+            raw = gather(self.images.pixels, indices)
+        else:
+            assert self.images.decode is not None
+            raw = torch.stack([crop_for_eval(self.images.decode(i), self.config) for i in indices.tolist()])
+        return raw, self.images.labels[indices], indices
+
+    def iterate(self, num_workers: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Images (b, C, R, R), labels (b,), and for ReaL the accepted classes (b, classes)."""
+        for raw, labels, indices in _loader(self, range(len(self)), num_workers, self.device):
+            images = raw.to(self.device, non_blocking=True).float() / self.images.white
+            if self.images.pixels is not None:
+                images = crop_for_eval(images, self.config)
+            allowed = None if self.images.allowed is None else self.images.allowed[indices].to(self.device)
+            yield normalize(images, self.mean, self.std), labels.to(self.device, non_blocking=True), allowed
+
+
+def gather(pixels: Tensor | Shards, indices: Tensor) -> Tensor:
+    """Images by index, on the device where they lie, or from files that the system maps."""
+    return pixels[indices.to(pixels.device) if isinstance(pixels, Tensor) else indices]
+
+
+def normalization(images: Images, config: TrainConfig) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, (C, 1, 1) each: of the dataset if known, else ImageNet's.
+
+    A grey image takes the means of ImageNet's three channels.
+    """
+    facts = dataset_facts(config.dataset) or DATASETS["imagenet"]
+    mean, std = torch.tensor(facts.mean), torch.tensor(facts.std)
+    if len(mean) != config.channels:
+        mean, std = mean.mean().repeat(config.channels), std.mean().repeat(config.channels)
+    return mean[:, None, None], std[:, None, None]
+
+
+def resident(images: Images, device: torch.device) -> Images:
+    """The same images, on the GPU if they take no more than RESIDENT_SHARE of its free memory."""
+    if device.type != "cuda" or images.pixels is None:
+        return images
+    if images.pixels.shape.numel() > RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]:
+        return images
+    pixels = torch.empty(images.pixels.shape, dtype=torch.uint8, device=device)
+    for start in range(0, len(pixels), 4096):  # never all of it in the memory of the host
+        pixels[start : start + 4096] = images.pixels[start : start + 4096].to(device)
+    return replace(images, pixels=pixels)
 
 
 def generator(seed: int, stream: int, counter: int) -> np.random.Generator:
     """A generator that depends on nothing but its arguments."""
     return np.random.default_rng([seed, stream, counter])
+
+
+def _loader(dataset: Dataset, items: range, num_workers: int, device: torch.device) -> DataLoader:
+    """One batch an item, made by worker processes if there are any, in memory that a GPU copies from by itself."""
+    return DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=items,
+        num_workers=num_workers,
+        pin_memory=device.type == "cuda" and num_workers > 0,
+        generator=torch.Generator(),  # else a loader draws from the global one each time that it starts
+    )

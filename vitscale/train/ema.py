@@ -6,17 +6,24 @@ from typing import Any
 
 from torch import nn
 
+from vitscale.plan.config import TrainConfig
+
 
 class Ema:
-    """Averages weights and BatchNorm statistics after every step: ema <- decay * ema + (1 - decay) * model.
+    """Averages weights and BatchNorm statistics: ema <- decay * ema + (1 - decay) * model, every `ema_every` steps.
 
-    Starts at the initial weights. With decay 0 it is off, keeps no copy, and its state is empty.
+    Starts at the initial weights; with `ema_after_warmup`, an update within the warm-up copies the model instead. Where
+    `ema_decay` and `ema_alpha` are both 0 it is off, keeps no copy, and its state is empty. The state is the averaged
+    model alone: the step says all else.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         from timm.utils import ModelEmaV3
 
-        self.average = ModelEmaV3(model, decay=decay) if decay else None
+        on = config.ema_decay or config.ema_alpha
+        self.average = ModelEmaV3(model, decay=decay_of(config)) if on else None
+        self.every = config.ema_every
+        self.num_copied = config.num_warmup_steps if config.ema_after_warmup else 0
 
     @property
     def on(self) -> bool:
@@ -28,8 +35,13 @@ class Ema:
         assert self.average is not None
         return self.average.module
 
-    def update(self, model: nn.Module) -> None:
-        if self.average is not None:
+    def update(self, model: nn.Module, step: int) -> None:
+        """Takes in the model after optimizer step `step`, counted from 0, if `ema_every` divides the steps taken."""
+        if self.average is None or (step + 1) % self.every:
+            return
+        if step < self.num_copied:
+            self.average.set(model)
+        else:
             self.average.update(model)
 
     def state_dict(self) -> dict[str, Any]:
@@ -38,3 +50,14 @@ class Ema:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self.on:
             self.module.load_state_dict(state)
+
+
+def decay_of(config: TrainConfig) -> float:
+    """Share of itself that the average keeps at an update.
+
+    `ema_alpha` is the rule of the code of Xiao et al. 2021: the average spans the same share of a training whatever its
+    length, batch size and `ema_every`. Their code starts to count steps anew with each epoch; here they run on.
+    """
+    if config.ema_alpha:
+        return 1 - min(1.0, config.ema_alpha * config.batch_size / config.epochs * config.ema_every)
+    return config.ema_decay

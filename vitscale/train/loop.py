@@ -5,26 +5,34 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Row, Workdir
 from vitscale.train import checkpoint
-from vitscale.train.augment import cross_entropy, normalize
-from vitscale.train.data import Batches, Split, load
+from vitscale.train.batchnorm import has_batchnorm, reestimate
+from vitscale.train.blocks import run_branches
+from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, resident
+from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
+from vitscale.train.loss import training_loss
 from vitscale.train.model import build_model
 from vitscale.train.optim import build_optimizer
+from vitscale.train.parallel import Team, cut, num_parts, synchronize_batchnorm
 from vitscale.train.schedule import lr_at
+from vitscale.train.sources import load_split
 
 CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints: large ones come less often
 CHECK_EVERY = 50  # steps between two looks at whether the loss is still finite: each look waits for the device
-TIMING = ("train_s", "unix_s")  # columns of a row that two runs of one trial do not share
+# Columns of a row that two runs of one trial do not share. train_s: all that it took so far, eval_s of it evaluation.
+TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
 
 
 def train(
@@ -35,37 +43,63 @@ def train(
     data_root: Path | None = None,
     num_loader_workers: int = 0,
     checkpoint_every_s: float = 5.0,
+    micro_batch: int = 0,
+    parallel_branches: bool = False,
+    compiled: bool = False,
 ) -> Iterator[Row]:
     """Trains one model and yields a row of metrics for each epoch; errors in percent, losses in nats.
 
     The rows are always those of the whole training: an interrupted one first yields the rows of its newest checkpoint
     again and goes on from there, bit for bit as if nothing had happened (TIMING columns apart). A non-finite loss or
-    weight ends the training with a row of `diverged` 1 at the step where it arose, and error 100. The arguments after
-    `workdir` bear on speed and safety, never on results.
+    weight ends the training with a row of `diverged` 1 at the step where it arose, and error 100.
 
-    Raises ValueError for a dataset that cannot be read, OSError if a checkpoint cannot be written, and
-    vitscale.record.store.Fenced if another worker has claimed the workdir.
+    The arguments after `workdir` bear on speed and safety, never on results, up to the rounding of sums: at most
+    `micro_batch` images pass through the model at once (0: the batch), `parallel_branches` computes the branches of a
+    parallel ViT in one go, `compiled` calls torch.compile. Where torch.distributed is set up, its processes train the
+    trial together, all of them yield the rows, and the first one writes the checkpoints.
+
+    Raises ValueError for a dataset that cannot be read or a cut of the batch that BatchNorm would notice, OSError if a
+    checkpoint cannot be written, and vitscale.record.store.Fenced if another worker has claimed the workdir.
     """
     workdir = Workdir(workdir) if isinstance(workdir, Path) else workdir
-    at = torch.device(device)
+    at, team = torch.device(device), Team.join()
     seed_everything(config.seed)
-    batches = Batches(load(config, "train", data_root).to(torch.device("cpu") if num_loader_workers else at), config)
-    held_out = load(config, config.eval_split, data_root).to(at)
     model = build_model(config).to(at)
+    normed = has_batchnorm(model)
+    cuts = cut(config.batch_size, num_parts(config.batch_size, config.norm_batch, micro_batch, team, normed))
+    mine = cuts[team.rank * len(cuts) // team.size :][: len(cuts) // team.size]
+    images = resident(load_split(config, "train", data_root), at)
+    batches = Batches(images, config, at, mine)
+    if isinstance(images.pixels, Tensor) and images.pixels.is_cuda:
+        num_loader_workers = 0  # nothing is left to read
+    most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
+    held_out = {name: HeldOut(resident(load_split(config, name, data_root), at), config, at, team, most)
+                for name in config.evals}  # fmt: skip
+    everywhere = [torch.from_numpy(part).to(at) for part in mine]
+
+    if parallel_branches:
+        run_branches(model, parallel=True)
+    if config.model != "vit":
+        model = model.to(memory_format=torch.channels_last)
+    if normed and team.size > 1 and not config.norm_batch:
+        model = synchronize_batchnorm(model)
+    draws = seed_layers(model, config.seed)
     optimizer = build_optimizer(model, config)
-    ema = Ema(model, config.ema_decay)
+    ema = Ema(model, config)
+    precise = Batches(images, config, at, cuts) if config.precise_bn and normed else None
 
     step, rows, spent_s = 0, [], 0.0
     loss_sum, bad_step = torch.zeros((), dtype=torch.float64, device=at), torch.full((), -1, device=at)
-    state = checkpoint.load(workdir, at)
+    state = team.share(checkpoint.load(workdir, torch.device("cpu")) if team.rank == 0 else None)
     if state is not None:
         step, rows, spent_s = state["step"], state["rows"], state["spent_s"]
-        loss_sum, bad_step = state["loss_sum"], state["bad_step"]
+        loss_sum, bad_step = state["loss_sum"].to(at), state["bad_step"].to(at)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         ema.load_state_dict(state["ema"])
         checkpoint.set_rng_state(state["rng"])
         del state
+    eval_s = rows[-1]["eval_s"] if rows else 0.0
     yield from rows
     if rows and is_last(rows[-1], config):
         return
@@ -80,23 +114,31 @@ def train(
         checkpoint.save(workdir, step, state)
         return time.perf_counter() + max(checkpoint_every_s, (time.perf_counter() - began) / CHECKPOINT_SHARE)
 
+    replica = team.wrap(cast(nn.Module, torch.compile(model)) if compiled else model)
+    stream = batches.iterate(step, num_loader_workers)
     start = time.perf_counter()
     next_commit = start + checkpoint_every_s
-    for images, targets in batches.iterate(step, num_loader_workers):
-        images, targets = images.to(at, non_blocking=True), targets.to(at, non_blocking=True)
+    while step < config.num_steps:
         lr = lr_at(step, config)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        with autocast(config, at):
-            loss = cross_entropy(model(images), targets, config.label_smoothing)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss = torch.zeros((), device=at)
+        for part, positions in enumerate(everywhere):
+            pixels, targets = next(stream)
+            draws.at(step, positions)
+            with team.holding_back(replica, until=part == len(mine) - 1):
+                with autocast(config, at):
+                    share = training_loss(replica(pixels), targets, config, config.batch_size)
+                (share * team.size).backward()  # the team averages gradients, and shares add up to the loss
+            loss = loss + share.detach()
         if config.clip_norm:
             nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
         optimizer.step()
-        ema.update(model)
-        loss_sum += loss.detach()
-        bad_step = torch.where((bad_step < 0) & ~loss.detach().isfinite(), step, bad_step)
+        ema.update(model, step)
+        loss = team.sum(loss)
+        loss_sum += loss
+        bad_step = torch.where((bad_step < 0) & ~loss.isfinite(), step, bad_step)
         step += 1
 
         epoch_ends = step % config.steps_per_epoch == 0
@@ -106,19 +148,22 @@ def train(
             if diverged_step is not None:
                 row = diverged_row(config, diverged_step)
             elif epoch_ends:
+                eval_began = time.perf_counter()
                 row = {"epoch": step // config.steps_per_epoch, "step": step, "samples": step * config.batch_size,
                        "lr_now": lr, "train_loss": loss_sum.item() / config.steps_per_epoch, "diverged": 0.0,
-                       **evaluate_both(model, ema, held_out, batches, config)}  # fmt: skip
+                       **evaluate_all(model, ema, held_out, precise, config, team, num_loader_workers)}  # fmt: skip
                 loss_sum.zero_()
+                eval_s += time.perf_counter() - eval_began
             if row is not None:
-                timing = {"train_s": spent_s + time.perf_counter() - start, "unix_s": time.time()}
+                timing = {"train_s": spent_s + time.perf_counter() - start, "eval_s": eval_s, "unix_s": time.time(),
+                          **peak_memory(at)}  # fmt: skip
                 rows.append({name: float(value) for name, value in {**row, **timing}.items()})
-                if is_last(rows[-1], config):
+                if is_last(rows[-1], config) and team.rank == 0:
                     commit()
                 yield rows[-1]
                 if diverged_step is not None:
                     return
-        if time.perf_counter() > next_commit and step < config.num_steps:
+        if team.rank == 0 and time.perf_counter() > next_commit and step < config.num_steps:
             next_commit = commit()
 
 
@@ -130,34 +175,60 @@ def is_last(row: Row, config: TrainConfig) -> bool:
 def diverged_row(config: TrainConfig, step: int) -> Row:
     """The last row of a training whose loss or weights became non-finite at optimizer step `step` (from 0)."""
     epoch = step // config.steps_per_epoch + 1
-    errors = {f"{config.eval_split}_error_pct": 100.0, f"{config.eval_split}_ema_error_pct": 100.0}
+    errors = {f"{name}_{kind}": 100.0 for name in config.evals for kind in ("error_pct", "ema_error_pct")}
     return {"epoch": epoch, "step": step + 1, "samples": (step + 1) * config.batch_size, "lr_now": lr_at(step, config),
             "diverged": 1.0, "diverged_step": step, **errors}  # fmt: skip
 
 
-def evaluate_both(model: nn.Module, ema: Ema, data: Split, batches: Batches, config: TrainConfig) -> Row:
-    """Loss and error of the raw and of the averaged weights on the held-out split."""
-    loss, error_pct = evaluate(model, data, batches, config)
-    ema_loss, ema_error_pct = evaluate(ema.module, data, batches, config) if ema.on else (loss, error_pct)
-    return {f"{config.eval_split}_loss": loss, f"{config.eval_split}_error_pct": error_pct,
-            f"{config.eval_split}_ema_loss": ema_loss, f"{config.eval_split}_ema_error_pct": ema_error_pct}  # fmt: skip
+def evaluate_all(
+    model: nn.Module,
+    ema: Ema,
+    held_out: Mapping[str, HeldOut],
+    precise: Batches | None,
+    config: TrainConfig,
+    team: Team,
+    num_loader_workers: int = 0,
+) -> Row:
+    """Loss and error of the raw and of the averaged weights on every evaluation set.
+
+    With `precise` batches, the statistics of BatchNorm are estimated on them first, for each of the two.
+    """
+    row: Row = {}
+    for kind, module in (("", model), ("ema_", ema.module if ema.on else None)):
+        if module is not None and precise is not None:
+            with autocast(config, precise.device):
+                reestimate(module, precise.unmixed(config.precise_bn))
+        for name, data in held_out.items():
+            loss, error_pct = evaluate(module, data, config, team, num_loader_workers) if module else (
+                row[f"{name}_loss"], row[f"{name}_error_pct"])  # fmt: skip
+            row[f"{name}_{kind}loss"], row[f"{name}_{kind}error_pct"] = loss, error_pct
+    return row
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: Split, batches: Batches, config: TrainConfig) -> tuple[float, float]:
-    """(mean cross entropy in nats, top-1 error in percent) on a split, with the statistics of the training split."""
+def evaluate(
+    model: nn.Module, data: HeldOut, config: TrainConfig, team: Team, num_loader_workers: int = 0
+) -> tuple[float, float]:
+    """(mean cross entropy in nats, top-1 error in percent) on an evaluation set, exact for any team.
+
+    With several accepted labels (ReaL), a prediction is right if it is one of them, and the loss is to the original.
+    """
     model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=data.labels.device)
-    wrong = torch.zeros((), dtype=torch.int64, device=data.labels.device)
-    mean, std = batches.mean.to(loss.device), batches.std.to(loss.device)
-    for images, labels in zip(data.images.split(512), data.labels.split(512), strict=True):
-        with autocast(config, loss.device):
-            logits = model(normalize(images, mean, std)).float()
-        loss += cross_entropy(logits, labels, 0.0).double() * len(labels)
-        wrong += (logits.argmax(1) != labels).sum()
+    loss = torch.zeros((), dtype=torch.float64, device=data.device)
+    wrong = torch.zeros((), dtype=torch.int64, device=data.device)
+    for images, labels, allowed in data.iterate(num_loader_workers):
+        with autocast(config, data.device):
+            logits = model(images).float()
+        loss += F.cross_entropy(logits, labels).double() * len(labels)
+        guess = logits.argmax(1)
+        wrong += ((guess != labels) if allowed is None else ~allowed.gather(1, guess[:, None])[:, 0]).sum()
     model.train()
-    num = len(data.labels)
-    return loss.item() / num, 100.0 * wrong.item() / num
+    return team.sum(loss).item() / data.num, 100.0 * team.sum(wrong).item() / data.num
+
+
+def peak_memory(device: torch.device) -> Row:
+    """The most memory that tensors took on the GPU since the process started on it, MiB; nothing on a CPU."""
+    return {"peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20} if device.type == "cuda" else {}
 
 
 def autocast(config: TrainConfig, device: torch.device) -> torch.autocast:

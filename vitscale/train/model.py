@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,32 +12,35 @@ from torch import nn
 
 from search_spaces.regnety import REGNETY, RegNetYShape
 from vitscale.plan.config import TrainConfig
-from vitscale.train.stems import conv_stem
+from vitscale.train.stems import build_stem
 
 
 def build_model(config: TrainConfig) -> nn.Module:
     """A model that maps (B, channels, resolution, resolution) to logits (B, num_classes), on the default device.
 
-    Weights follow torch's global generator.
+    Weights follow torch's global generator. Raises ValueError for a timm model that does not exist or cannot be built
+    as the config says.
     """
+    if config.model.startswith("timm:"):
+        return _timm(config, config.model.removeprefix("timm:"))
     if config.model in REGNETY:
         return _regnety(config, REGNETY[config.model])
     return _vit(config)
 
 
 def _vit(config: TrainConfig) -> nn.Module:
-    """Pre-norm ViT with class token and learned positions (Dosovitskiy et al. 2021), and the stem of the config.
+    """Pre-norm ViT (Dosovitskiy et al. 2021) with the stem of the config.
 
-    Initialised as in the authors' JAX code: zero head, Xavier-uniform linear layers, lecun-normal convolutions.
+    weight_init "jax" is the authors' code: zero head, Xavier-uniform linear layers, lecun-normal convolutions. The
+    average of patch tokens is taken before the last norm, as in timm.
     """
     from timm.layers import HybridEmbed
     from timm.models.vision_transformer import VisionTransformer
 
-    stem: dict[str, Any] = {"patch_size": config.patch_size}
-    if config.stem == "conv":
-        embed = partial(HybridEmbed, backbone=conv_stem(config), proj=False)
-        stem = {"patch_size": 1, "embed_layer": embed}
-    return VisionTransformer(
+    parts: dict[str, Any] = {"patch_size": config.patch_size, "global_pool": config.pool, "block_fn": _block(config)}
+    if config.stem != "patchify":
+        parts |= {"patch_size": 1, "embed_layer": partial(HybridEmbed, backbone=build_stem(config), proj=False)}
+    model = VisionTransformer(
         img_size=config.resolution,
         in_chans=config.channels,
         num_classes=config.num_classes,
@@ -42,23 +48,110 @@ def _vit(config: TrainConfig) -> nn.Module:
         depth=config.depth,
         num_heads=config.heads,
         mlp_ratio=config.mlp_ratio,
-        weight_init="jax",
-        **stem,
+        class_token=config.pool == "token",
+        pos_embed="learn" if config.pos_embed == "learned" else "none",
+        no_embed_class=not config.embed_token or config.pos_embed == "sincos",
+        init_values=config.layerscale or None,
+        pos_drop_rate=config.dropout,
+        proj_drop_rate=config.dropout,
+        drop_path_rate=config.drop_path,
+        weight_init="jax" if config.weight_init == "jax" else "",
+        **parts,
     )
+    return _fix_positions(model, config)
+
+
+def _fix_positions(model: Any, config: TrainConfig) -> nn.Module:
+    """Gives a ViT without learned positions the fixed ones, or none but their dropout."""
+    from timm.layers import build_sincos2d_pos_embed
+
+    if config.pos_embed == "sincos":  # Chen et al. 2021, MoCo v3: the class token has no position
+        side = config.resolution // config.patch_size
+        del model.pos_embed
+        model.register_buffer("pos_embed", build_sincos2d_pos_embed([side, side], config.width)[None])
+    elif config.pos_embed == "none":  # timm skips the dropout where nothing is added
+        model.norm_pre, model.pos_drop = model.pos_drop, nn.Identity()
+    return model
+
+
+def _block(config: TrainConfig) -> Callable[..., nn.Module]:
+    """What makes a block; timm's own drop path rates are the linear rule."""
+    from timm.models.vision_transformer import Block
+
+    from vitscale.train.blocks import ParallelBlock
+
+    make = partial(ParallelBlock, num_parallel=config.branches) if config.branches > 1 else Block
+
+    def uniform(drop_path: float, **fields: Any) -> nn.Module:
+        return make(drop_path=config.drop_path, **fields)
+
+    return uniform if config.drop_path_rule == "uniform" else make
 
 
 def _regnety(config: TrainConfig, shape: RegNetYShape) -> nn.Module:
     """RegNetY with depths and widths written out; timm's models of this name are others."""
+    from timm.layers import calculate_drop_path_rates
     from timm.models.regnet import RegNet, RegNetCfg
+
+    rates = calculate_drop_path_rates(config.drop_path, list(shape.depths), stagewise=True)
+    if config.drop_path_rule == "uniform":
+        rates = [[config.drop_path] * depth for depth in shape.depths]
 
     class WrittenOut(RegNet):
         def _get_stage_args(self, cfg: Any, *_: Any, **__: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             common = super()._get_stage_args(RegNetCfg(se_ratio=shape.se_ratio))[1]
-            stages = zip(shape.widths, shape.depths, strict=True)
+            stages = zip(shape.widths, shape.depths, rates, strict=True)
             return [
                 {"out_chs": width, "stride": 2, "dilation": 1, "depth": depth, "bottle_ratio": 1.0,
-                 "group_size": shape.group_width, "drop_path_rates": [0.0] * depth}
-                for width, depth in stages
+                 "group_size": shape.group_width, "drop_path_rates": drop_path_rates}
+                for width, depth, drop_path_rates in stages
             ], common  # fmt: skip
 
     return WrittenOut(RegNetCfg(se_ratio=shape.se_ratio), in_chans=config.channels, num_classes=config.num_classes)
+
+
+def _timm(config: TrainConfig, name: str) -> nn.Module:
+    """A model of timm, untrained. What its own defaults would drop is not dropped unless the config says so."""
+    import timm
+
+    if name not in (names := timm.list_models()):
+        close = difflib.get_close_matches(name, names, n=3)
+        hint = f"; close are {', '.join(close)}" if close else ""
+        raise ValueError(f"timm:NAME must name a model of timm, but got (model={config.model!r}){hint}")
+    optional: dict[str, Any] = {"img_size": config.resolution, "drop_rate": 0.0, "drop_path_rate": config.drop_path}
+    while True:
+        try:
+            model = timm.create_model(
+                name, pretrained=False, num_classes=config.num_classes, in_chans=config.channels, **optional
+            )
+        except (TypeError, ValueError, AssertionError) as error:
+            unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+            needed = {"drop_path_rate"} if config.drop_path else set()
+            if unknown is None or unknown[1] not in optional.keys() - needed:
+                raise _refusal(config, str(error)) from None
+            del optional[unknown[1]]
+        else:
+            return _with_drop_path(model, config)
+
+
+def _refusal(config: TrainConfig, reason: str) -> ValueError:
+    """What to raise, in one line, for a timm model that cannot be built so."""
+    return ValueError(
+        f"a model that timm can build must be named, but got (model={config.model!r}, resolution={config.resolution}, "
+        f"channels={config.channels}, drop_path={config.drop_path}): {' '.join(reason.split())}"
+    )
+
+
+def _with_drop_path(model: nn.Module, config: TrainConfig) -> nn.Module:
+    """The model with the drop path rates of the config; timm's own rule is linear but for models that are uniform."""
+    from timm.layers import DropPath
+
+    rates = {layer.drop_prob for layer in model.modules() if isinstance(layer, DropPath)}
+    if config.drop_path and not rates:
+        raise _refusal(config, "it has no drop path")
+    if len(rates) > 1 and config.drop_path_rule == "uniform":
+        for block in list(model.modules()):
+            for name in [name for name in (*block._modules, *vars(block)) if name.startswith("drop_path")]:
+                if isinstance(getattr(block, name), (DropPath, nn.Identity, type(None))):  # without any in the first
+                    setattr(block, name, DropPath(config.drop_path))
+    return model

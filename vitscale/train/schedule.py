@@ -8,12 +8,19 @@ from vitscale.plan.config import TrainConfig
 
 
 def lr_at(step: int, config: TrainConfig) -> float:
-    """Learning rate of optimizer step `step`, counted from 0: linear warm-up to the peak, then half a cosine to 0.
+    """Learning rate of optimizer step `step`, counted from 0: linear warm-up to the peak, then the decay to its floor.
 
-    The last step of the warm-up is at the peak, and the step after the last would be at 0.
+    The warm-up leaves `warmup_start` of the peak in equal steps, of which the last is at the peak. The decay (half a
+    cosine, a line, or none) starts at the peak, and the step after the last would be at `decay_floor` of it.
     """
-    warmup = round(config.warmup_epochs * config.steps_per_epoch)
+    peak, warmup = config.peak_lr, config.num_warmup_steps
     if step < warmup:
-        return config.lr * (step + 1) / warmup
+        start = config.warmup_start * peak
+        return start + (peak - start) * (step + 1) / warmup
+    floor = config.decay_floor * peak
     progress = (step - warmup) / (config.num_steps - warmup)
-    return config.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    if config.decay == "constant":
+        return peak
+    if config.decay == "linear":
+        return floor + (peak - floor) * (1 - progress)
+    return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * progress))

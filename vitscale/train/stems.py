@@ -1,16 +1,27 @@
-"""Stems: what turns an image into tokens."""
+"""Stems: what turns an image into tokens, (B, channels, R, R) -> (B, width, R/p, R/p)."""
 
 from __future__ import annotations
+
+import itertools
 
 from torch import nn
 
 from vitscale.plan.config import TrainConfig
 
 
-def conv_stem(config: TrainConfig) -> nn.Sequential:
-    """The convolutional stem of Xiao et al. 2021, section 3: (B, channels, R, R) -> (B, width, R/p, R/p).
+def build_stem(config: TrainConfig) -> nn.Sequential:
+    """The stem of a config, any but the plain "patchify"."""
+    if config.stem == "conv":
+        return conv_stem(config)
+    if config.stem == "graham":
+        return graham_stem(config)
+    return hmlp_stem(config) if config.stem == "hmlp" else patchify_stem(config)
 
-    3x3 convolutions without bias, each with BatchNorm and ReLU, then a plain 1x1 convolution to the width.
+
+def conv_stem(config: TrainConfig) -> nn.Sequential:
+    """The convolutional stem of Xiao et al. 2021, section 3 and appendix A.
+
+    Convolutions without bias, each with a norm and ReLU, then a plain 1x1 convolution to the width.
     """
     from timm.models.vision_transformer_hybrid import ConvStem
 
@@ -18,8 +29,56 @@ def conv_stem(config: TrainConfig) -> nn.Sequential:
     return ConvStem(
         in_chans=config.channels,
         depth=len(layers) + 1,
-        channels=(*(channels for channels, _ in layers), config.width),
-        stride=(*(stride for _, stride in layers), 1),
-        kernel_size=(*(3 for _ in layers), 1),
-        padding=(*(1 for _ in layers), 0),  # timm's own padding makes a row too many at a stride of 3 or more
+        channels=(*(channels for channels, _, _ in layers), config.width),
+        stride=(*(stride for _, stride, _ in layers), 1),
+        kernel_size=(*(kernel for _, _, kernel in layers), 1),
+        # timm's own padding makes a row too many at a stride of 3 or more
+        padding=(*(1 if kernel == 3 else 0 for _, _, kernel in layers), 0),
+        norm_layer=_norm_layer(config),
     )
+
+
+def graham_stem(config: TrainConfig) -> nn.Sequential:
+    """The stem of Graham et al. 2021 (LeViT) with GELU, as in Touvron et al. 2022, Table 7.
+
+    3x3 convolutions of stride 2 that end in `width` channels and double them on the way, each with a norm.
+    """
+    num = config.patch_size.bit_length() - 1
+    widths = [config.channels, *(config.width >> (num - 1 - i) for i in range(num))]
+    convs = [nn.Conv2d(a, b, 3, stride=2, padding=1, bias=False) for a, b in itertools.pairwise(widths)]
+    return _normed(config, convs)
+
+
+def hmlp_stem(config: TrainConfig) -> nn.Sequential:
+    """The hierarchical MLP stem of Touvron et al. 2022, appendix C: no patch sees another.
+
+    A 4x4 convolution of stride 4, then 2x2 ones of stride 2, of width / 4 channels but for the last, each with a norm.
+    """
+    num = config.patch_size.bit_length() - 2
+    widths = [config.channels, *[config.width // 4] * (num - 1), config.width]
+    sizes = [4] + [2] * (num - 1)
+    return _normed(config, [nn.Conv2d(widths[i], widths[i + 1], sizes[i], stride=sizes[i]) for i in range(num)])
+
+
+def patchify_stem(config: TrainConfig) -> nn.Sequential:
+    """Patchify with BatchNorm, GELU or both behind it (Touvron et al. 2022, Table 7)."""
+    stem = nn.Sequential(nn.Conv2d(config.channels, config.width, config.patch_size, stride=config.patch_size))
+    if "bn" in config.stem:
+        stem.append(nn.BatchNorm2d(config.width))
+    if "gelu" in config.stem:
+        stem.append(nn.GELU())
+    return stem
+
+
+def _normed(config: TrainConfig, convs: list[nn.Conv2d]) -> nn.Sequential:
+    """Each convolution with a norm, and GELU in between."""
+    stem = nn.Sequential()
+    for conv in convs:
+        stem.extend([conv, _norm_layer(config)(conv.out_channels), nn.GELU()])
+    return stem[:-1]
+
+
+def _norm_layer(config: TrainConfig) -> type[nn.Module]:
+    from timm.layers import LayerNorm2d
+
+    return LayerNorm2d if config.stem_norm == "ln" else nn.BatchNorm2d

@@ -1,0 +1,146 @@
+"""However a batch is cut, over micro-batches or processes, it is the same training."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vitscale.plan.config import TrainConfig
+from vitscale.record.store import Row
+from vitscale.train.loop import TIMING, train
+from vitscale.train.parallel import Team, cut, num_parts
+
+torch.set_num_threads(1)
+
+# All randomness on. 50 samples a batch cannot be cut evenly into 3; val has 400 images, which 3 do not divide either.
+BUSY = TrainConfig(
+    width=16, depth=2, heads=2, branches=2, patch_size=4, layerscale=0.1, batch_size=50, epochs=2, warmup_epochs=1.0,
+    lr=3e-3, crop_padding=1, flip_prob=0.5, erasing_prob=0.5, mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1,
+    dropout=0.1, drop_path=0.2, ema_decay=0.9, clip_norm=1.0, repeats=2, subset_images=300,
+)  # fmt: skip
+NORMED = BUSY.replace(
+    branches=1, dropout=0.0, stem="conv", stem_channels="4-8", stem_strides="2-2", optimizer="sgd", lr=0.05
+)
+NO_MIX = BUSY.replace(batch_size=51, repeats=1, mixup_alpha=0.0, cutmix_alpha=0.0, loss="bce")
+CASES = {"busy": BUSY, "normed": NORMED, "odd": NO_MIX}
+
+
+def on_team(size: int, config: TrainConfig, folder: Path, epochs: int | None = None) -> list[list[Row]]:
+    """The rows that each process of a gloo team yields."""
+    folder.mkdir(exist_ok=True)
+    meeting, rows = folder / f"meeting-{uuid.uuid4().hex}", folder / "rows"
+    fields = json.dumps(config.non_default())
+    commands = [
+        [sys.executable, str(Path(__file__).with_name("team_worker.py")), str(rank), str(size), str(meeting),
+         str(folder), fields, str(rows), *([str(epochs)] if epochs else [])]
+        for rank in range(size)
+    ]  # fmt: skip
+    processes = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for c in commands]
+    said = [process.communicate(timeout=180)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * size, "\n".join(said)
+    return [json.loads(Path(f"{rows}-{rank}.json").read_text()) for rank in range(size)]
+
+
+def timeless(rows: list[Row]) -> list[Row]:
+    return [{name: value for name, value in row.items() if name not in TIMING} for row in rows]
+
+
+def assert_close(rows: list[Row], others: list[Row]) -> None:
+    """Losses to fp32 tolerance; errors within one image of 400."""
+    assert len(rows) == len(others) > 0
+    for row, other in zip(timeless(rows), timeless(others), strict=True):
+        assert row.keys() == other.keys()
+        for name, value in row.items():
+            tolerance: dict[str, Any] = {"abs": 0.26} if "error" in name else {"rel": 2e-4}
+            assert other[name] == pytest.approx(value, **tolerance), name
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
+    return {name: list(train(config, tmp_path_factory.mktemp(name))) for name, config in CASES.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("busy", 3),
+        ("normed", 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("busy", 2), ("normed", 3), ("odd", 3))),
+    ],
+)
+def test_a_team_trains_as_one_process_does(name: str, size: int, alone: dict[str, list[Row]], tmp_path: Path) -> None:
+    """With BatchNorm, too: its statistics are those of all processes. Every member has the same rows, bit for bit."""
+    rows, *others = on_team(size, CASES[name], tmp_path)
+    assert_close(rows, alone[name])
+    assert all(timeless(other) == timeless(rows) for other in others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
+def test_another_number_of_workers_resumes(
+    before: int, after: int, alone: dict[str, list[Row]], tmp_path: Path
+) -> None:
+    (row,) = on_team(before, BUSY, tmp_path, epochs=1)[0]
+    assert max(path.name for path in tmp_path.glob("checkpoint-*")) >= "checkpoint-000000005"  # of 12 steps
+    rows = on_team(after, BUSY, tmp_path)[0]
+    assert_close(rows, alone["busy"])
+    assert rows[1]["train_s"] > row["train_s"]  # what was spent before counts on
+
+
+@pytest.mark.parametrize("micro_batch", [1, 7, 25, 49])
+@pytest.mark.parametrize("name", ["busy", "odd"])
+def test_micro_batches_add_up_to_the_batch(
+    name: str, micro_batch: int, alone: dict[str, list[Row]], tmp_path: Path
+) -> None:
+    if micro_batch == 1:
+        with pytest.raises(ValueError, match="a part of a batch must hold two images"):
+            next(train(CASES[name], tmp_path, micro_batch=1))
+        return
+    assert_close(list(train(CASES[name], tmp_path, micro_batch=micro_batch)), alone[name])
+
+
+def test_batchnorm_notices_a_cut_unless_it_is_part_of_the_config(tmp_path: Path) -> None:
+    """Its statistics are over the images that pass through together: norm_batch, and then it is another training."""
+    for name in "abcdfg":
+        (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=r"micro_batch >= 50 must hold, or norm_batch say .* \(micro_batch=25"):
+        next(train(NORMED, tmp_path / "a", micro_batch=25))
+    ghost = NORMED.replace(batch_size=48, norm_batch=8, crop_padding=0)
+    whole = list(train(ghost, tmp_path / "b"))
+    same = list(train(ghost, tmp_path / "c", micro_batch=8))
+    assert [row["train_loss"] for row in same] == [row["train_loss"] for row in whole]
+    assert_close(same, whole)  # an evaluation is cut, too
+    assert whole[0]["train_loss"] != next(train(ghost.replace(norm_batch=0), tmp_path / "d"))["train_loss"]
+    assert_close(on_team(2, ghost.replace(precise_bn=300), tmp_path / "e")[0],
+                 list(train(ghost.replace(precise_bn=300), tmp_path / "f")))  # fmt: skip
+    with pytest.raises(ValueError, match="norm_batch <= micro_batch"):
+        next(train(ghost, tmp_path / "g", micro_batch=4))
+
+
+@pytest.mark.parametrize("batch_size", [2, 3, 10, 51, 64, 4096])
+def test_parts_are_a_partition_closed_under_mirroring(batch_size: int) -> None:
+    for num in range(1, min(batch_size // 2, 9) + 1):
+        parts = cut(batch_size, num)
+        assert sorted(itertools.chain(*(part.tolist() for part in parts))) == list(range(batch_size))
+        for part in parts:
+            assert (np.diff(part) > 0).all()
+            assert (part == batch_size - 1 - part[::-1]).all()
+        sizes = [len(part) for part in parts]
+        assert max(sizes) - min(sizes) <= (0 if batch_size % (2 * num) == 0 else 3)
+
+
+def test_the_number_of_parts() -> None:
+    """Of batch 2048: closed form."""
+    teams = [(Team(0, size), micro) for size in (1, 2, 8) for micro in (0, 256, 300)]
+    assert [num_parts(2048, 0, micro, team, False) for team, micro in teams] == [1, 8, 7, 2, 8, 8, 8, 8, 8]
+    assert num_parts(2048, 32, 0, Team(0, 8), True) == 64
+    assert num_parts(2048, 32, 0, Team(0, 8), False) == 8  # without BatchNorm, norm_batch says nothing

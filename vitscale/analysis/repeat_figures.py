@@ -1,0 +1,466 @@
+"""Figures of studies whose arms are single settings, trained with several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import scipy.stats
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from vitscale.analysis import correlation, interaction, repeats, seeds, stability
+from vitscale.analysis.layout import (
+    COLORS,
+    MARKERS,
+    STYLE,
+    finish,
+    legend_below,
+    metric_label,
+    num_columns,
+    panel_grid,
+    say,
+)
+from vitscale.analysis.population import panels
+from vitscale.analysis.stability import Cell
+from vitscale.plan.study import Study
+
+Groups = dict[Cell, pd.DataFrame]
+OPTIMIZERS = {"adamw": ("AdamW", "^"), "sgd": ("SGD", "v")}  # label, marker of Xiao et al. 2021, Figure 3
+SNAPSHOTS = (1 / 2, 5 / 6, 29 / 30)  # of the training: epochs 150, 250 and 290 of 300, as in the thesis' Figure 6.10
+WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none"}
+
+
+# ---- stability of optimizers and of training length
+
+
+@matplotlib.rc_context(STYLE)
+def optimizer_stability(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Xiao et al. 2021, Figure 3: mean error against the length of training, with AdamW and SGD, a panel per group.
+
+    Means over the seeds that finished, with Student's 95% interval where there are several. Where every run of a cell
+    diverged there is no error and the line is broken.
+    """
+    return _stability_figure(study, outcomes, "shown")
+
+
+@matplotlib.rc_context(STYLE)
+def optimizer_stability_copied(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Xiao et al. 2021, Figure 3, by the rule of the paper: where every run diverged, the best result of a shorter
+    schedule of the same model and optimizer is drawn again, hollow and with a dashed line.
+
+    A hollow point was never measured.
+    """
+    return _stability_figure(study, outcomes, "copied")
+
+
+@matplotlib.rc_context(STYLE)
+def training_length(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Xiao et al. 2021, Figure 2: error of each schedule above that of the model's longest, a panel per group.
+
+    Differences of means over the seeds that finished, with the 95% interval of the table training_length.
+    """
+    groups = stability.cells(study, outcomes)
+    table = stability.training_length(study, outcomes)
+    members = _members(study, groups)
+    figure, grid = panel_grid(study, height=2.55, num_entries=max(map(len, members.values())))
+    for ax, (title, models) in zip(grid, members.items(), strict=True):
+        for index, model in enumerate(models):
+            _length_curve(ax, table[table["model"] == model], index, len(models))
+        ax.axhline(0, color="#999999", linewidth=0.8)
+        _epochs_axis(ax, {epochs for model, _, epochs in groups if model in models})
+        ax.set_title(title)
+        legend_below(ax, [_length_handle(groups, model, index) for index, model in enumerate(models)])
+    for ax in grid[:: num_columns(study)]:
+        ax.set_ylabel(f"{metric_label(study.metric)} above\nthat of the longest (points)")
+    return finish(
+        figure,
+        "Each length is a schedule of its own. Whiskers: 95% intervals over seeds; all points of a model share its "
+        "longest runs and err together.",
+    )
+
+
+def _members(study: Study, groups: Groups) -> dict[str, list[str]]:
+    """Title of a panel -> its models, in the order of its arms."""
+    model_of = {str(arm): model for (model, _, _), runs in groups.items() for arm in runs["arm"].unique()}
+    return {title: list(dict.fromkeys(model_of[arm] for arm in arms)) for title, arms in panels(study).items()}
+
+
+def _stability_figure(study: Study, outcomes: pd.DataFrame, diverged: str) -> Figure:
+    groups = stability.cells(study, outcomes)
+    members = _members(study, groups)
+    pairs = {title: [key for key in dict.fromkeys(key[:2] for key in groups) if key[0] in models]
+             for title, models in members.items()}  # fmt: skip
+    figure, grid = panel_grid(study, height=2.75, num_entries=max(map(len, pairs.values())))
+    for ax, (title, keys) in zip(grid, pairs.items(), strict=True):
+        models = members[title]
+        keys = sorted(keys, key=lambda key: (models.index(key[0]), key[1]))
+        for place, key in enumerate(keys):
+            _stability_curve(ax, groups, key, models.index(key[0]), _aside(place, len(keys)), diverged)
+        for line, key in enumerate(_with_diverged(groups, keys)):
+            aside, color = _aside(keys.index(key), len(keys)), COLORS[models.index(key[0]) % len(COLORS)]
+            for cell in _lengths(groups, key):
+                _mark_diverged(ax, np.log2(cell[2]) + aside, groups[cell], color, line)
+        _epochs_axis(ax, {epochs for model, _, epochs in groups if model in models})
+        ax.set_title(title)
+        legend_below(ax, [_stability_handle(groups, key, models.index(key[0])) for key in keys])
+    for ax in grid[:: num_columns(study)]:
+        ax.set_ylabel(f"{metric_label(study.metric)} (%)")
+    _make_room(grid, max(len(_with_diverged(groups, keys)) for keys in pairs.values()))
+    rule = " Hollow and dashed: all diverged, copied from the best shorter schedule." if diverged == "copied" else ""
+    return finish(
+        figure,
+        "Means of finished runs with 95% intervals over seeds, moved sideways to be told apart.\n"
+        f"× above the line at the top, without an error: how many of the runs diverged.{rule}",
+    )
+
+
+def _lengths(groups: Groups, key: tuple[str, str]) -> list[Cell]:
+    return [cell for cell in groups if cell[:2] == key]
+
+
+def _with_diverged(groups: Groups, keys: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The curves of which a run diverged: each needs a line of marks above the curves."""
+    return [key for key in keys if any((groups[cell]["status"] == "diverged").any() for cell in _lengths(groups, key))]
+
+
+def _stability_curve(ax: Axes, groups: Groups, key: tuple[str, str], index: int, aside: float, diverged: str) -> None:
+    """One model with one optimizer; x is the base-2 logarithm of epochs, moved a little aside."""
+    lengths = _lengths(groups, key)
+    used = [stability.copied_from(groups, cell) if diverged == "copied" else cell for cell in lengths]
+    x = np.log2([cell[2] for cell in lengths]) + aside
+    y, low, high = np.array([repeats.mean_interval(repeats.errors(groups[cell])) for cell in used]).T
+    color, (_, marker) = COLORS[index % len(COLORS)], OPTIMIZERS.get(key[1], (key[1], "o"))
+    is_copy = np.array([a != b for a, b in zip(lengths, used, strict=True)])
+    for i in range(len(x) - 1):
+        ax.plot(x[i : i + 2], y[i : i + 2], "--" if is_copy[i + 1] else "-", color=color, linewidth=1.5, zorder=3)
+    ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=4, **WHISKER)
+    for hollow in (False, True):
+        of = is_copy == hollow
+        face = "white" if hollow else color
+        ax.plot(x[of], y[of], marker, color=color, markerfacecolor=face, markersize=6, zorder=5)
+
+
+def _mark_diverged(ax: Axes, x: float, runs: pd.DataFrame, color: str, line: int) -> None:
+    bad = int((runs["status"] == "diverged").sum())
+    if bad:
+        y, edge = 0.97 - 0.055 * line, ax.get_xaxis_transform()
+        ax.plot([x], [y], "x", color=color, markersize=5, transform=edge, zorder=6)
+        ax.annotate(f"{bad}/{len(runs)}", (x, y), xycoords=edge, xytext=(4, 0), textcoords="offset points", fontsize=7,
+                    va="center", color=color)  # fmt: skip
+
+
+def _make_room(grid: Sequence[Axes], num: int) -> None:
+    """Raise the top of axes that share y, so that the marks of diverged runs hit no curve."""
+    share = 0.055 * num + 0.025
+    low, high = grid[0].get_ylim()
+    grid[0].set_ylim(low, low + (high - low) / (1 - share))
+    for ax in grid:
+        ax.axhline(high, color="#999999", linewidth=0.8)
+
+
+def _stability_handle(groups: Groups, key: tuple[str, str], index: int) -> Line2D:
+    name, marker = OPTIMIZERS.get(key[1], (key[1], "o"))
+    runs = pd.concat([runs for cell, runs in groups.items() if cell[:2] == key])
+    label = f"{key[0]} {name}\n{repeats.said(runs)}"
+    return Line2D([], [], color=COLORS[index % len(COLORS)], marker=marker, markersize=6, linewidth=1.5, label=label)
+
+
+def _length_curve(ax: Axes, table: pd.DataFrame, index: int, num: int) -> None:
+    color = COLORS[index % len(COLORS)]
+    if table.empty:
+        return
+    y, low, high = (np.append(table[name].to_numpy(dtype=float), last) for name, last in
+                    (("delta_points", 0.0), ("delta_points_low", np.nan), ("delta_points_high", np.nan)))  # fmt: skip
+    x = np.log2(np.append(table["epochs"], table["longest_epochs"].iloc[0]).astype(float)) + _aside(index, num)
+    y[-1] = 0.0 if np.isfinite(y).sum() > 1 else np.nan
+    ax.plot(x, y, marker=MARKERS[index % len(MARKERS)], color=color, markersize=5, linewidth=1.5, zorder=4)
+    ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=3, **WHISKER)
+
+
+def _length_handle(groups: Groups, model: str, index: int) -> Line2D:
+    optimizer, _ = stability.best_optimizer(groups, model)
+    runs = pd.concat([runs for cell, runs in groups.items() if cell[:2] == (model, optimizer)])
+    name = OPTIMIZERS.get(optimizer, (optimizer, ""))[0]
+    color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
+    return Line2D([], [], color=color, marker=marker, linewidth=1.5, label=f"{model} {name}\n{repeats.said(runs)}")
+
+
+def _aside(place: int, num: int) -> float:
+    """A step sideways, in doublings of epochs, so that whiskers of several curves do not hide each other."""
+    return 0.07 * (place - (num - 1) / 2)
+
+
+def _ends(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """(2, n) lengths of whiskers, 0 where there is no interval."""
+    return np.nan_to_num([y - low, high - y]).clip(min=0)
+
+
+def _epochs_axis(ax: Axes, lengths: Iterable[int]) -> None:
+    """Doublings of epochs, with a tick at each length."""
+    at = np.log2(sorted(lengths))
+    ax.set_xlim(at[0] - 0.4, at[-1] + 0.4)
+    ax.xaxis.set_major_locator(FixedLocator(list(at)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{2**x:.0f}"))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("epochs")
+
+
+# ---- distribution over seeds
+
+
+@matplotlib.rc_context(STYLE)
+def seed_histogram(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """H. Touvron's thesis, 2022, Figure 6.8: final error over seeds and a fitted Gaussian, a column per evaluation set.
+
+    Whiskers: between them lies the count of that bin in 95% of samples from the fitted Gaussian. Bins are whole
+    numbers of images wide. A Shapiro-Wilk p above 5% does not show that the distribution is normal.
+    """
+    columns = repeats.evaluations(study)
+    figure, grid = _grid(len(study.arms), len(columns), 2.6)
+    for line, arm in zip(grid, study.arms, strict=True):
+        for ax, (name, column) in zip(line, columns.items(), strict=True):
+            _histogram(ax, study, outcomes, arm, name, column)
+        line[0].set_ylabel("number of seeds")
+    return finish(
+        figure,
+        "Curve: Gaussian with the mean and sd (ddof=1) of the finished seeds. Dots and whiskers: its expected count in "
+        "each bin, and 95% of samples.\nDashed: the reference run, which is no draw. p: Shapiro-Wilk; a large p is no "
+        "evidence for a Gaussian.",
+    )
+
+
+@matplotlib.rc_context(STYLE)
+def seed_sets(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """H. Touvron's thesis, 2022, Figure 6.7: the error of each seed on two evaluation sets, for each pair of sets.
+
+    r is Pearson's correlation with Fisher's interval, ρ Spearman's with a bootstrap interval.
+    """
+    columns = repeats.evaluations(study)
+    pairs = list(combinations(columns, 2))
+    figure, grid = _grid(len(study.arms), max(len(pairs), 1), 3.4)
+    for line, arm in zip(grid, study.arms, strict=True):
+        for ax, pair in zip(line, pairs, strict=False):
+            _cloud(ax, study, outcomes, arm, pair)
+        if not pairs:
+            say(line[0], "one evaluation set only")
+    return finish(
+        figure,
+        "Dots: seeds, the area is their number. Star: the reference run, in no number. Intervals: 95%.",
+    )
+
+
+@matplotlib.rc_context(STYLE)
+def seed_curves(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """H. Touvron's thesis, 2022, Figure 6.9: mean, sd, lowest and highest error over seeds in every epoch."""
+    figure, grid = _grid(len(study.arms), 2, 2.8)
+    table = seeds.seed_epochs(study, outcomes, rows)
+    first = next(iter(repeats.evaluations(study)))
+    for line, arm in zip(grid, study.arms, strict=True):
+        _spread(line, table[(table["arm"] == arm) & (table["evaluation"] == first)], f"{arm}, {_said(outcomes, arm)}")
+        line[0].set_ylabel(f"{metric_label(study.metric)} (%)")
+    return finish(
+        figure,
+        "Over the seeds that finished. Dark: mean ± sd (ddof=1), a spread and no interval; light: lowest to highest.",
+    )
+
+
+@matplotlib.rc_context(STYLE)
+def seed_intermediate(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """H. Touvron's thesis, 2022, Figure 6.10: does the error on the way foretell the final one?
+
+    Three epochs against the last, and Spearman's rank correlation with the final error in every epoch, each with its
+    own 95% interval (Bonett & Wright 2000). Where the band reaches 0, stopping the seeds that are behind is no better
+    than stopping some by lot.
+    """
+    figure, grid = _grid(len(study.arms), len(SNAPSHOTS) + 1, 2.7)
+    table = seeds.seed_epochs(study, outcomes, rows)
+    first, column = next(iter(repeats.evaluations(study).items()))
+    for line, arm in zip(grid, study.arms, strict=True):
+        _snapshots(line[:-1], seeds.curves(rows, arm, column))
+        _rank_curve(line[-1], table[(table["arm"] == arm) & (table["evaluation"] == first)])
+        line[0].set_ylabel(f"{arm}\nfinal {metric_label(study.metric)} (%)")
+        line[0].set_title(_said(outcomes, arm), fontsize=8.5, loc="left")
+    return finish(
+        figure, "A dot is a seed that finished. Right: rank correlation (Spearman) with the final error, 95% band."
+    )
+
+
+def _grid(lines: int, columns: int, height: float) -> tuple[Figure, np.ndarray]:
+    width = min(11.0, 2.6 + 3.4 * columns)
+    figure = Figure(figsize=(width, lines * height + 0.7), layout="constrained")
+    return figure, figure.subplots(lines, columns, squeeze=False)
+
+
+def _said(outcomes: pd.DataFrame, arm: str) -> str:
+    return repeats.said(seeds.draws_of(outcomes, arm))
+
+
+def _histogram(ax: Axes, study: Study, outcomes: pd.DataFrame, arm: str, name: str, column: str) -> None:
+    values = repeats.errors(seeds.draws_of(outcomes, arm), column)
+    ax.set_xlabel(f"error on {name} (%)")
+    ax.set_title(f"{arm}, {_said(outcomes, arm)}", fontsize=9)
+    if len(values) < 2 or np.ptp(values) < repeats.NO_SPREAD:
+        return say(ax, "no spread to show")
+    edges = bins(values, seeds.num_images(study, name))
+    ax.hist(values, list(edges), color=COLORS[0], alpha=0.35, edgecolor="white", zorder=2)
+    mean, sd = float(values.mean()), float(values.std(ddof=1))
+    fitted = scipy.stats.norm(mean, sd)
+    x = np.linspace(min(edges[0], mean - 3 * sd), max(edges[-1], mean + 3 * sd), 200)
+    width = float(edges[1] - edges[0])
+    ax.plot(x, len(values) * width * fitted.pdf(x), color=COLORS[1], zorder=3)
+    share, centers = np.diff(fitted.cdf(edges)), (edges[1:] + edges[:-1]) / 2
+    low, high = (scipy.stats.binom.ppf(tail, len(values), share) for tail in (0.025, 0.975))
+    ax.errorbar(centers, len(values) * share, _ends(len(values) * share, low, high), fmt="o", markersize=2.5,
+                color=COLORS[1], elinewidth=0.8, alpha=0.8, zorder=4)  # fmt: skip
+    reference = seeds.reference_error(outcomes, arm, column)
+    handles = [Line2D([], [], color=COLORS[1], label=_fit_label(values))]
+    if np.isfinite(reference):
+        ax.axvline(reference, color="black", linestyle="--", linewidth=1.2)
+        z = seeds.standing(values, reference)["z"]
+        label = f"reference {reference:.2f}, z = {z:+.1f}"
+        handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1.2, label=label))
+    legend_below(ax, handles)
+
+
+def _fit_label(values: np.ndarray) -> str:
+    (mean, low, high), (sd, least, most) = repeats.mean_interval(values), repeats.sd_interval(values)
+    p = seeds.normality(values)["shapiro_p"]
+    return (
+        f"mean {mean:.2f} [{low:.2f}, {high:.2f}], sd {sd:.2f} [{least:.2f}, {most:.2f}]\n"
+        f"Shapiro-Wilk p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
+    )
+
+
+def bins(values: np.ndarray, images: int | None) -> np.ndarray:
+    """Edges for a histogram of (n,) errors in percent: the rule of Freedman and Diaconis, at least 5 bins.
+
+    With the number of images, widths are whole multiples of one image and edges lie between two counts: other bins
+    would hold unequal numbers of possible values, and a comb would show that is not in the data.
+    """
+    low, high = float(values.min()), float(values.max())
+    spread = float(np.subtract(*np.percentile(values, [75, 25]))) or (high - low) / 2
+    width = min(2 * spread / len(values) ** (1 / 3), (high - low) / 5)
+    if not images:
+        return np.linspace(low, high, 1 + int(np.ceil((high - low) / width)))
+    step = 100 / images
+    width = step * max(1, round(width / step))
+    start = low - step / 2
+    return start + width * np.arange(2 + int((high - start) / width))
+
+
+def _cloud(ax: Axes, study: Study, outcomes: pd.DataFrame, arm: str, pair: tuple[str, str]) -> None:
+    columns = [repeats.evaluations(study)[name] for name in pair]
+    x, y = (repeats.errors(seeds.draws_of(outcomes, arm), column) for column in columns)
+    ax.set(xlabel=f"error on {pair[0]} (%)", ylabel=f"error on {pair[1]} (%)")
+    ax.set_title(f"{arm}, {_said(outcomes, arm)}", fontsize=9)
+    if len(x) < correlation.MIN_PAIRS:
+        return say(ax, "too few seeds")
+    at, num = np.unique(np.column_stack([x, y]), axis=0, return_counts=True)
+    ax.scatter(at[:, 0], at[:, 1], s=18 * num, color=COLORS[0], alpha=0.5, linewidths=0, zorder=3)
+    reference = [seeds.reference_error(outcomes, arm, column) for column in columns]
+    ax.plot(*[[value] for value in reference], "*", color=COLORS[1], markersize=11, zorder=4)
+    (r, *r_ends), (rho, *rho_ends) = correlation.pearson(x, y), correlation.spearman_bootstrap(x, y)
+    said = (f"r = {r:.2f} [{r_ends[0]:.2f}, {r_ends[1]:.2f}]", f"ρ = {rho:.2f} [{rho_ends[0]:.2f}, {rho_ends[1]:.2f}]")
+    ax.set_title(f"{arm}, {_said(outcomes, arm)}\n{', '.join(said)}", fontsize=9)
+
+
+def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
+    """Two axes: the whole training, and its last third at a scale of its own."""
+    line[0].set_title(title, fontsize=9)
+    line[1].set_title("last third", fontsize=9)
+    for ax, part in zip(line, (table, table[table["epoch"] > table["epoch"].max() * 2 / 3]), strict=True):
+        ax.set_xlabel("epoch")
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+        if part.empty:
+            say(ax, "no row yet")
+            continue
+        x, mean, sd = (part[name].to_numpy(dtype=float) for name in ("epoch", "mean_error_pct", "sd_points"))
+        ax.fill_between(x, part["min_error_pct"], part["max_error_pct"], color=COLORS[0], alpha=0.15, linewidth=0)
+        ax.fill_between(x, mean - sd, mean + sd, color=COLORS[0], alpha=0.3, linewidth=0)
+        ax.plot(x, mean, color=COLORS[0], zorder=3)
+
+
+def _snapshots(line: Sequence[Axes], table: pd.DataFrame) -> None:
+    if table.empty:
+        for ax in line:
+            say(ax, "no row yet")
+        return
+    final = table.iloc[:, -1].to_numpy()
+    for ax, share in zip(line, SNAPSHOTS, strict=True):
+        place = max(0, min(round(share * table.shape[1]), table.shape[1] - 1) - 1)
+        ax.plot(table.iloc[:, place], final, "o", color=COLORS[0], alpha=0.5, markersize=4, markeredgewidth=0)
+        ax.set_xlabel(f"error at epoch {table.columns[place]:.0f} (%)")
+
+
+def _rank_curve(ax: Axes, table: pd.DataFrame) -> None:
+    x, rho, low, high = (table[name].to_numpy(dtype=float) for name in
+                         ("epoch", "rank_correlation", "rank_correlation_low", "rank_correlation_high"))  # fmt: skip
+    ax.fill_between(x, low, high, color=COLORS[0], alpha=0.2, linewidth=0)
+    ax.plot(x, rho, color=COLORS[0])
+    ax.axhline(0, color="#999999", linewidth=0.8)
+    ax.set(xlabel="epoch", ylabel="rank correlation", ylim=(-1, 1))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+
+
+# ---- recipe and architecture
+
+
+@matplotlib.rc_context(STYLE)
+def recipe_interaction(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """H. Touvron's thesis, 2022, section 6.3.4: error of architectures under each recipe, a panel per evaluation set.
+
+    Means over the seeds that finished with Student's 95% interval. Lines that are not parallel are an interaction;
+    lines that cross are a change of winner, if both differences are shown.
+    """
+    groups, columns = interaction.cells(study, outcomes), repeats.evaluations(study)
+    table = interaction.recipe_interaction(study, outcomes)
+    figure, grid = _grid(1, len(columns), 3.9)
+    for ax, (name, column) in zip(grid[0], columns.items(), strict=True):
+        _crossing(ax, groups, column)
+        crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
+        ax.set_title(
+            "\n".join([f"error on {name}", *(_interaction_label(row) for _, row in crossed.iterrows())]), fontsize=9
+        )
+    grid[0][0].set_ylabel("error (%)")
+    return finish(figure, "Dots: seeds. Whiskers: 95% intervals of the means. n counts the runs of both recipes.")
+
+
+def _crossing(ax: Axes, groups: Mapping[tuple[str, str], pd.DataFrame], column: str) -> None:
+    architectures, recipes = (list(dict.fromkeys(key[i] for key in groups)) for i in (0, 1))
+    for index, architecture in enumerate(architectures):
+        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
+        runs = [groups[architecture, recipe] for recipe in recipes if (architecture, recipe) in groups]
+        x = np.flatnonzero([(architecture, recipe) in groups for recipe in recipes]) + 0.08 * (
+            index - (len(architectures) - 1) / 2)  # fmt: skip
+        y, low, high = np.array([repeats.mean_interval(repeats.errors(of, column)) for of in runs]).T
+        for at, of in zip(x, runs, strict=True):
+            values = repeats.errors(of, column)
+            ax.plot(np.full(len(values), at), values, "o", color=color, alpha=0.3, markersize=3.5, markeredgewidth=0)
+        ax.plot(x, y, marker=marker, color=color, markersize=6, linewidth=1.5, zorder=4)
+        ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=3, **WHISKER)
+        ax.plot([], [], marker=marker, color=color, label=f"{architecture}\n{repeats.said(pd.concat(runs))}")
+    ax.set_xticks(range(len(recipes)), recipes)
+    ax.set_xlim(-0.5, len(recipes) - 0.5)
+    legend_below(ax, [line for line in ax.lines if not str(line.get_label()).startswith("_")])
+
+
+def _interaction_label(row: pd.Series) -> str:
+    point, low, high = (row[f"difference_points{end}"] for end in ("", "_low", "_high"))
+    return (
+        f"interaction {point:.2f} [{low:.2f}, {high:.2f}] points"
+        if np.isfinite(low)
+        else f"interaction: {row['method']}"
+    )
+
+
+FIGURES = (
+    optimizer_stability, optimizer_stability_copied, training_length, seed_histogram, seed_sets, seed_curves,
+    seed_intermediate, recipe_interaction,
+)  # fmt: skip

@@ -1,0 +1,345 @@
+"""The distribution of errors over seeds (H. Touvron's thesis, 2022, Figures 6.7 to 6.10), and how many seeds to train.
+
+Draws of an arm differ in their seed alone; the arm's reference run, seed 0 in the thesis, is no draw and stands apart.
+Only the last epoch counts: the best of the last epochs would be a selection. Assumed: seeds are independent, and all
+share one test set, so an interval is about other seeds and never about other images. A diverged seed is in no mean; it
+is counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+from scipy.integrate import quad
+from scipy.special import ndtr
+
+from vitscale.analysis import correlation, repeats
+from vitscale.analysis.intervals import clopper_pearson
+from vitscale.plan.study import Study
+
+DIFFERENCES = (0.1, 0.2, 0.5, 1.0, 2.0)  # points
+POWERS = (0.8, 0.9)
+ALPHA = 0.05
+MAX_SEEDS = 10**6
+# Images of an evaluation set. imagenet real: those of 50,000 to which Beyer et al. 2020 give a label.
+NUM_IMAGES = {
+    "digits": {"val": 400, "test": 200, "minival": 200},
+    "cifar10": {"val": 10_000},
+    "cifar100": {"val": 10_000},
+    "imagenet": {"val": 50_000, "v2": 10_000, "real": 46_837},
+}
+
+
+# ---- estimators
+
+
+def expected_maximum(n: int) -> float:
+    """Expected largest of n independent standard normal values; minus it is the expected smallest."""
+    if n < 2:
+        return 0.0
+    density = scipy.stats.norm.pdf
+    return float(quad(lambda z: z * n * density(z) * ndtr(z) ** (n - 1), -8, 12, points=(0.0, 3.0))[0])
+
+
+def standing(values: np.ndarray, reference: float) -> dict[str, float]:
+    """Where one more value stands among (n,) values: z, percentile in percent with its interval, and p.
+
+    z is in standard deviations (ddof=1) from the mean. The percentile is the share of values below it, ties half,
+    with the interval of Clopper and Pearson. p asks whether it is a draw of the same distribution: z / sqrt(1 + 1/n)
+    has Student's t with n - 1 degrees of freedom for normal values. NaN below two values.
+    """
+    n = len(values)
+    names = ("z", "percentile_pct", "percentile_pct_low", "percentile_pct_high", "p")
+    sd = float(np.std(values, ddof=1)) if n > 1 else 0.0
+    if sd < repeats.NO_SPREAD or np.isnan(reference):
+        return dict.fromkeys(names, np.nan)
+    z = (reference - float(np.mean(values))) / sd
+    below = float((values < reference).sum() + 0.5 * (values == reference).sum())
+    low, high = clopper_pearson(below, n)
+    p = 2 * float(scipy.stats.t.sf(abs(z) / np.sqrt(1 + 1 / n), n - 1))
+    return dict(zip(names, (z, 100 * below / n, 100 * float(low), 100 * float(high), p), strict=True))
+
+
+def normality(values: np.ndarray) -> dict[str, float]:
+    """Shapiro and Wilk's W and p for (n,) values, skewness and excess kurtosis (unbiased); NaN where undefined.
+
+    A small p speaks against a normal distribution, or for errors rounded to few distinct values, which the test takes
+    for the same. A large p speaks for nothing: `shapiro_power` says what n values could have shown.
+    """
+    n = len(values)
+    if n < 4 or np.ptp(values) < repeats.NO_SPREAD:
+        return dict.fromkeys(("shapiro_w", "shapiro_p", "skewness", "excess_kurtosis"), np.nan)
+    w, p = scipy.stats.shapiro(values)
+    shape = scipy.stats.skew(values, bias=False), scipy.stats.kurtosis(values, bias=False)
+    return {"shapiro_w": float(w), "shapiro_p": float(p), "skewness": float(shape[0]),
+            "excess_kurtosis": float(shape[1])}  # fmt: skip
+
+
+@functools.cache
+def shapiro_power(n: int, alternative: str, *, step: float = 0.0, num: int = 500) -> float:
+    """Share of `num` simulated samples of n in which Shapiro-Wilk has p < 0.05, from seed 0.
+
+    Alternatives: "heavy", Student's t with 4 df; "skewed", chi-square with 8 df, of skewness 1; "normal", for which it
+    is the test's level. `step`: samples are rounded to multiples of it, in units of the alternative.
+    """
+    rng = np.random.default_rng(0)
+    samples = {"heavy": lambda: rng.standard_t(4, (num, n)), "skewed": lambda: rng.chisquare(8, (num, n)),
+               "normal": lambda: rng.standard_normal((num, n))}[alternative]()  # fmt: skip
+    samples = np.round(samples / step) * step if step else samples
+    return float(np.mean([scipy.stats.shapiro(sample).pvalue < ALPHA for sample in samples]))
+
+
+def sampling_error(error_pct: float, num_images: int) -> float:
+    """Standard error in points of an error rate measured on so many images: binomial, sqrt(p (1 - p) / N).
+
+    It is about drawing other images. All seeds share the images, so it is no part of their spread, and more seeds do
+    not make it smaller.
+    """
+    share = error_pct / 100
+    return 100 * math.sqrt(share * (1 - share) / num_images)
+
+
+def seeds_needed(
+    difference: float, sd: float, power: float = 0.8, *, alpha: float = ALPHA, correlation: float | None = None
+) -> int:
+    """Seeds an arm so that a two-sided t test finds a true difference of means with this power.
+
+    Two arms of independent runs with one sd; or, given the correlation of two arms at a shared seed, so many pairs.
+    Assumes normal errors and an sd that is known: see the interval of the sd. At least 2, at most a million.
+    Raises ValueError for a difference or sd that is not positive.
+    """
+    from statsmodels.stats.power import TTestIndPower, TTestPower
+
+    if not (difference > 0 and sd > 0):
+        raise ValueError(f"difference > 0 and sd > 0 must hold, but got (difference={difference}, sd={sd})")
+    spread = sd if correlation is None else sd * math.sqrt(2 * (1 - correlation))
+    test = TTestIndPower() if correlation is None else TTestPower()
+
+    def enough(n: int) -> bool:
+        reached = test.power(difference / spread, n, alpha)
+        return bool(np.isnan(reached) or reached >= power)  # NaN: far beyond the reach of the noncentral t
+
+    low, high = 1, 2
+    while not enough(high):
+        low, high = high, high * 2
+        if high > MAX_SEEDS:
+            return MAX_SEEDS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+# ---- tables
+
+
+def draws_of(outcomes: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """The draws of an arm: every planned seed but those of its reference run."""
+    return outcomes[(outcomes["arm"] == arm) & outcomes["point"].notna()]
+
+
+def reference_error(outcomes: pd.DataFrame, arm: str, column: str) -> float:
+    """Error in percent of the arm's reference run; NaN unless exactly one finished."""
+    runs = outcomes[(outcomes["arm"] == arm) & outcomes["point"].isna()]
+    values = repeats.errors(runs, column)
+    return float(values[0]) if len(values) == 1 else np.nan
+
+
+def num_images(study: Study, name: str) -> int | None:
+    """Images of an evaluation set of the study's dataset; None where it is not known."""
+    dataset = study.trials[0].config.dataset
+    return NUM_IMAGES.get(dataset.split("-")[0], {}).get(name)
+
+
+def seed_statistics(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm and evaluation set: the distribution of the final error over seeds (thesis, Figure 6.7).
+
+    sd has ddof=1. Intervals are Student's for the mean and chi-square's for the sd, both exact for normal errors and
+    the latter only for them. The reference run, seed 0 in the thesis, is in none of these numbers: z and percentile
+    say where it stands among the seeds (percentile 100: a higher error than all), reference_p whether it may be one of
+    them. min and max are of n seeds and grow apart with n.
+    """
+    rows = []
+    for arm in study.arms:
+        runs = draws_of(outcomes, arm)
+        for name, column in repeats.evaluations(study).items():
+            rows.append({"arm": arm, "evaluation": name, **_described(runs, column),
+                         **_apart(outcomes, runs, arm, column)})  # fmt: skip
+    return _two_decimals(pd.DataFrame(rows))
+
+
+def _described(runs: pd.DataFrame, column: str) -> dict[str, object]:
+    values, of = repeats.errors(runs, column), repeats.counts(runs)
+    (mean, *mean_ends), (sd, *sd_ends) = repeats.mean_interval(values), repeats.sd_interval(values)
+    low, high = (float(values.min()), float(values.max())) if len(values) else (np.nan, np.nan)
+    return {"n": len(values), **{status: of[status] for status in ("diverged", "failed", "missing")},
+            **_estimate("mean_error_pct", (mean, *mean_ends)), **_estimate("sd_points", (sd, *sd_ends)),
+            "min_error_pct": low, "max_error_pct": high}  # fmt: skip
+
+
+def _apart(outcomes: pd.DataFrame, runs: pd.DataFrame, arm: str, column: str) -> dict[str, float]:
+    reference = reference_error(outcomes, arm, column)
+    where = standing(repeats.errors(runs, column), reference)
+    return {"reference_error_pct": reference, **{f"reference_{name}": value for name, value in where.items()}}
+
+
+def seed_normality(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm and evaluation set: is the spread over seeds normal, and what could n seeds have shown?
+
+    A Shapiro-Wilk p above 5% is no evidence for a normal distribution. `finds_heavy_tails` and `finds_skew` are how
+    often the test has p < 5% at this n if the truth is Student's t with 4 df, or a chi-square of skewness 1. Errors
+    are multiples of one image: `rejects_for_rounding` is how often a normal distribution of this sd fails the test
+    for that alone (5% would be no effect). max_z and min_z are the
+    extremes in sd from the mean, expected_max_z what n normal values would give.
+    """
+    rows = []
+    for arm in study.arms:
+        for name, column in repeats.evaluations(study).items():
+            values = repeats.errors(draws_of(outcomes, arm), column)
+            shape = {**normality(values), **_finds(values, num_images(study, name)), **extremes(values)}
+            num = {"n": len(values), "distinct_values": len(np.unique(values))}
+            rows.append({"arm": arm, "evaluation": name, **num, **shape})
+    return pd.DataFrame(rows)
+
+
+def _finds(values: np.ndarray, images: int | None) -> dict[str, float]:
+    n, names = len(values), ("finds_heavy_tails_pct", "finds_skew_pct", "rejects_for_rounding_pct")
+    if n < 4 or np.ptp(values) < repeats.NO_SPREAD:
+        return dict.fromkeys(names, np.nan)
+    step = 100 / images / float(values.std(ddof=1)) if images else 0.0
+    shares = shapiro_power(n, "heavy"), shapiro_power(n, "skewed"), shapiro_power(n, "normal", step=step)
+    return dict(zip(names, (100 * share for share in shares), strict=True))
+
+
+def extremes(values: np.ndarray) -> dict[str, float]:
+    """Largest and smallest of (n,) values in sd from their mean, and what is expected of the largest."""
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    if sd < repeats.NO_SPREAD:
+        return dict.fromkeys(("max_z", "min_z", "expected_max_z"), np.nan)
+    z = (values - values.mean()) / sd
+    return {"max_z": float(z.max()), "min_z": float(z.min()), "expected_max_z": expected_maximum(len(values))}
+
+
+def seed_noise(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm and evaluation set: spread over seeds beside the sampling error of the test set.
+
+    `sampling_error_points` is the binomial standard error of the mean error rate at this number of images: what other
+    images would change, for all seeds together. A claim about one test set needs seeds; a claim about the task needs
+    images as well, and the larger of the two errors decides. The difference of two models on one test set has a
+    smaller sampling error than this, for they share most of their mistakes.
+    """
+    rows = []
+    for arm in study.arms:
+        for name, column in repeats.evaluations(study).items():
+            values, images = repeats.errors(draws_of(outcomes, arm), column), num_images(study, name)
+            sd, low, high = repeats.sd_interval(values)
+            error = sampling_error(float(values.mean()), images) if images and len(values) else np.nan
+            ratio = sd / error if error else np.nan
+            rows.append({"arm": arm, "evaluation": name, "n": len(values), "images": images or "unknown",
+                         **_estimate("sd_over_seeds_points", (sd, low, high)), "sampling_error_points": error,
+                         "seeds_to_sampling": ratio})  # fmt: skip
+    return _two_decimals(pd.DataFrame(rows))
+
+
+def seed_correlation(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm and pair of evaluation sets: do the seeds that are good on one do well on the other?
+
+    Pearson's r with Fisher's interval (bivariate normal, moved by an outlier), Spearman's with a bootstrap interval.
+    `rank_of_best` is the place on the second set of the seed that is best on the first: what picking a seed by the
+    first set buys on the second.
+    """
+    rows = []
+    for arm in study.arms:
+        for first, second in combinations(repeats.evaluations(study).items(), 2):
+            runs = draws_of(outcomes, arm)
+            x, y = repeats.errors(runs, first[1]), repeats.errors(runs, second[1])
+            rank = int(1 + (y < y[x.argmin()]).sum()) if len(x) else None
+            rows.append({"arm": arm, "first": first[0], "second": second[0], "n": len(x),
+                         **_estimate("pearson", correlation.pearson(x, y)),
+                         **_estimate("spearman", correlation.spearman_bootstrap(x, y)),
+                         "rank_of_best": rank})  # fmt: skip
+    return pd.DataFrame(rows, columns=None if rows else ["arm", "first", "second", "n"])
+
+
+def seed_power(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm, evaluation set, difference and power: seeds an arm that a comparison of two arms needs.
+
+    A two-sided t test at 5% of two arms that both have this arm's sd: an assumption about the other arm. The range is
+    what the interval of the sd leaves open. `pairs_at_half` is the number of shared seeds if the errors of the two
+    arms at one seed have correlation 1/2, assumed and not measured. It is about finding a difference on these images.
+    """
+    rows = []
+    for arm in study.arms:
+        for name, column in repeats.evaluations(study).items():
+            spread = repeats.sd_interval(repeats.errors(draws_of(outcomes, arm), column))
+            rows += [{"arm": arm, "evaluation": name, "difference_points": difference, "power_pct": 100 * power,
+                      **_needed(difference, spread, power)}
+                     for difference in DIFFERENCES for power in POWERS]  # fmt: skip
+    return pd.DataFrame(rows).astype(dict.fromkeys(NEEDED, "Int64"))
+
+
+NEEDED = ("seeds_per_arm", "seeds_per_arm_low", "seeds_per_arm_high", "pairs_at_half")
+
+
+def _needed(difference: float, spread: tuple[float, float, float], power: float) -> dict[str, int | None]:
+    if not spread[0] > repeats.NO_SPREAD:
+        return dict.fromkeys(NEEDED)
+    numbers = [seeds_needed(difference, sd, power) for sd in spread]
+    return dict(zip(NEEDED, (*numbers, seeds_needed(difference, spread[0], power, correlation=0.5)), strict=True))
+
+
+def seed_epochs(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm, evaluation set and epoch: mean, sd (ddof=1), min and max over the seeds that finished.
+
+    `rank_correlation` is Spearman's between the error at that epoch and the final one of the same seed (Bonett &
+    Wright's interval, each by itself). Where its interval reaches down to 0, stopping the seeds that are behind at
+    that epoch is no better than stopping some by lot (thesis, Figures 6.9 and 6.10).
+    """
+    parts = [_epochs(rows, arm, name, column) for arm in study.arms
+             for name, column in repeats.evaluations(study).items()]  # fmt: skip
+    return _two_decimals(pd.DataFrame([row for part in parts for row in part], columns=list(EPOCH_COLUMNS)))
+
+
+EPOCH_COLUMNS = (
+    "arm", "evaluation", "epoch", "n", "mean_error_pct", "mean_error_pct_low", "mean_error_pct_high", "sd_points",
+    "min_error_pct", "max_error_pct", "rank_correlation", "rank_correlation_low", "rank_correlation_high",
+)  # fmt: skip
+
+
+def curves(rows: pd.DataFrame, arm: str, column: str) -> pd.DataFrame:
+    """Errors in percent of the arm's finished draws: a row per trial, a column per epoch."""
+    if column not in rows:
+        return pd.DataFrame()
+    known = rows[(rows["arm"] == arm) & rows["point"].notna() & (rows["status"] == "finished")]
+    return known.pivot(index="trial_id", columns="epoch", values=column).astype(float).dropna(axis=1)
+
+
+def _epochs(rows: pd.DataFrame, arm: str, name: str, column: str) -> list[dict[str, object]]:
+    table = curves(rows, arm, column)
+    return [{"arm": arm, "evaluation": name, "epoch": int(epoch), **_epoch(table[epoch].to_numpy(),
+             table.iloc[:, -1].to_numpy(), epoch == table.columns[-1])} for epoch in table.columns]  # fmt: skip
+
+
+def _epoch(values: np.ndarray, final: np.ndarray, is_last: bool) -> dict[str, object]:
+    """Numbers of one epoch; with itself the last epoch has no correlation worth a number."""
+    rank = (np.nan,) * 3 if is_last else correlation.spearman(values, final)
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+    return {"n": len(values), **_estimate("mean_error_pct", repeats.mean_interval(values)), "sd_points": sd,
+            "min_error_pct": float(values.min()), "max_error_pct": float(values.max()),
+            **_estimate("rank_correlation", rank)}  # fmt: skip
+
+
+def _estimate(name: str, values: tuple[float, ...]) -> dict[str, float]:
+    """An estimate under its name with its ends beside it."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+
+
+def _two_decimals(table: pd.DataFrame) -> pd.DataFrame:
+    """Percents and points of this table are shown with two decimals: seeds differ in the second."""
+    table.attrs["decimals"] = 2
+    return table

@@ -1,0 +1,104 @@
+"""What a worker process does with a trial. Knows the store and the trainer, and leaves Ray to its callers."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vitscale.launch.resources import Event, Resources
+from vitscale.plan.config import TrainConfig
+from vitscale.record.store import Elsewhere, Fenced, Row, Store, Workdir
+
+REPORT_EVERY_S = 1.0
+TEAM_REPORT_EVERY_S = 10.0  # a team's news wait until Ray Train asks for them
+
+
+def train_trial(
+    trial_id: str, fields: dict[str, Any], store: Store, slug: str, attempt: int, resources: Resources
+) -> Iterator[Event]:
+    """Trains a trial into the store, from its checkpoint if there is one; yields news about once a second.
+
+    An exception of the trial is recorded and ends in an Event; one of the machine (OSError, a broken GPU) is raised,
+    to be retried in another process.
+    """
+    if store.is_done(trial_id):  # another study trained it in the meantime
+        rows, facts = store.read_rows(trial_id)
+        yield Event(trial_id, facts["status"], tuple(rows), facts)
+        return
+    workdir: Workdir | None = None
+    try:
+        config = TrainConfig(**fields)
+        workdir = store.claim(trial_id, fields, slug, attempt)
+        if resources.workers_per_trial > 1:
+            from vitscale.launch.ray_team import train_on_team
+
+            yield from train_on_team(config, workdir, store, attempt, resources)
+        else:
+            yield from train_claimed(config, workdir, store, attempt, resources)
+    except (Elsewhere, Fenced) as reason:
+        yield Event(trial_id, "elsewhere", facts={"error": str(reason)})
+    except Exception as error:
+        if _is_machine_fault(error):
+            raise
+        line = f"{type(error).__name__}: {error}".splitlines()[0]
+        store.fail(workdir or store.trial(trial_id), line, traceback.format_exc())
+        yield Event(trial_id, "failed", facts={"error": line})
+
+
+def train_claimed(
+    config: TrainConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources
+) -> Iterator[Event]:
+    """Trains a claimed trial; in a team, every process yields the same events, and the first one finishes the trial."""
+    from vitscale.record.provenance import provenance
+    from vitscale.train.loop import train
+    from vitscale.train.parallel import Team
+
+    device, team = resources.device_name(), Team.join()
+    reset_process(resources)
+    rows: list[Row] = []
+    yield Event(config.id, "running")
+    reported, every_s = time.monotonic(), REPORT_EVERY_S if team.size == 1 else TEAM_REPORT_EVERY_S
+    for row in train(
+        config,
+        workdir,
+        device,
+        data_root=Path(resources.data_root) if resources.data_root else None,
+        num_loader_workers=resources.num_loader_workers,
+        checkpoint_every_s=resources.checkpoint_every_s,
+        micro_batch=resources.micro_batch,
+        parallel_branches=resources.parallel_branches,
+        compiled=resources.compiled,
+    ):
+        rows.append(row)
+        if team.share(time.monotonic() - reported > every_s):
+            yield Event(config.id, "running", tuple(rows))
+            reported = time.monotonic()
+    status = "diverged" if rows[-1]["diverged"] else "finished"
+    facts = {"status": status, "attempt": str(attempt), "device": device, "workers": str(team.size), **provenance()}
+    if team.rank == 0:
+        store.finish(workdir, rows, facts)
+    yield Event(config.id, status, tuple(rows), facts)
+
+
+def _is_machine_fault(error: Exception) -> bool:
+    """Whether another try, elsewhere or later, may succeed with the same config."""
+    import torch
+
+    return isinstance(error, (OSError, torch.AcceleratorError)) and not isinstance(error, torch.OutOfMemoryError)
+
+
+def reset_process(resources: Resources) -> None:
+    """Gives the next trial of a reused worker a process as good as new. The trainer seeds all generators itself."""
+    import torch
+
+    torch.set_num_threads(max(1, int(resources.cpus_per_trial)))
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    torch.backends.cudnn.benchmark = False
+    if resources.device_name() == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError("a GPU must be visible to torch for (device='cuda'); use --device cpu to train without")
+        torch.cuda.empty_cache()

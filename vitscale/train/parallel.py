@@ -1,0 +1,146 @@
+"""The processes that train one trial together, and how a batch is cut for them."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Team:
+    """This process' place among those that train a trial; all of them call the same methods in the same order."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def join(cls) -> Team:
+        """The team of torch.distributed's default process group; alone where there is none."""
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        return cls()
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def share(self, value: Any) -> Any:
+        """The value of the first process, in all of them."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model with gradients averaged over the processes."""
+        if self.size == 1:
+            return model
+        on_gpu = next(model.parameters()).is_cuda
+        return nn.parallel.DistributedDataParallel(
+            model, device_ids=[torch.cuda.current_device()] if on_gpu else None, broadcast_buffers=False
+        )
+
+    def holding_back(self, model: nn.Module, until: bool) -> contextlib.AbstractContextManager[None]:
+        """Gradients stay with this process until the last part of its share of the batch."""
+        if self.size == 1 or until:
+            return contextlib.nullcontext()
+        assert isinstance(model, nn.parallel.DistributedDataParallel)
+        return model.no_sync()
+
+
+def cut(batch_size: int, num_parts: int) -> list[np.ndarray]:
+    """Positions 0 .. batch_size - 1 in parts, each sorted and closed under mirroring, i -> batch_size - 1 - i.
+
+    Mixup and CutMix mix a sample with its mirror image, so that a part needs no sample of another. The sizes of the
+    parts are equal if 2 * num_parts divides batch_size, and differ by up to 3 otherwise.
+    """
+    lower = np.array_split(np.arange(batch_size // 2), num_parts)
+    middle = [np.empty(0, np.int64)] * (num_parts - 1) + [np.arange(batch_size // 2, (batch_size + 1) // 2)]
+    return [np.concatenate([a, m, batch_size - 1 - a[::-1]]) for a, m in zip(lower, middle, strict=True)]
+
+
+def num_parts(batch_size: int, norm_batch: int, micro_batch: int, team: Team, has_batchnorm: bool) -> int:
+    """Into how many parts a batch is cut: the same number for each process of the team.
+
+    Raises ValueError where that would change the results of a BatchNorm model, and where a part would be empty.
+    """
+    if has_batchnorm and norm_batch:
+        parts = batch_size // norm_batch
+        if parts % team.size or (micro_batch and micro_batch < norm_batch):
+            raise ValueError(
+                "norm_batch <= micro_batch and batch_size / norm_batch a multiple of the workers must hold with "
+                f"BatchNorm, but got (norm_batch={norm_batch}, micro_batch={micro_batch}, batch_size={batch_size}, "
+                f"workers={team.size})"
+            )
+        return parts
+    share = -(-batch_size // team.size)
+    parts_each = -(-share // micro_batch) if micro_batch else 1
+    if has_batchnorm and parts_each > 1:
+        raise ValueError(
+            f"micro_batch >= {share} must hold, or norm_batch say over how many images BatchNorm normalises, but got "
+            f"(micro_batch={micro_batch}, norm_batch=0, batch_size={batch_size}, workers={team.size})"
+        )
+    if parts_each * team.size > max(1, batch_size // 2):
+        raise ValueError(
+            f"a part of a batch must hold two images, but got (batch_size={batch_size}, micro_batch={micro_batch}, "
+            f"workers={team.size})"
+        )
+    return parts_each * team.size
+
+
+def synchronize_batchnorm(model: nn.Module) -> nn.Module:
+    """BatchNorm over the images of all processes: torch's own on a GPU, which it does not offer on a CPU."""
+    from timm.layers import BatchNormAct2d, convert_sync_batchnorm
+
+    if next(model.parameters()).is_cuda:
+        return convert_sync_batchnorm(model)
+
+    class SyncedAct(BatchNormAct2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(self.drop(_synced_norm(self, x)))
+
+    for module in model.modules():
+        if type(module) is BatchNormAct2d:
+            module.__class__ = SyncedAct
+        elif type(module) is nn.BatchNorm2d:
+            module.__class__ = Synced
+    return model
+
+
+class Synced(nn.BatchNorm2d):
+    """BatchNorm2d whose statistics in training are those of the images of all processes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _synced_norm(self, x)
+
+
+def _synced_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """Ioffe and Szegedy 2015, over all processes; the running variance is the unbiased one, as torch's."""
+    from torch.distributed.nn.functional import all_reduce
+
+    if not layer.training:
+        return F.batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, False, 0.0, layer.eps)
+    wide = x.double()
+    count = torch.full_like(wide[0, :, 0, 0], x.numel() / x.shape[1])
+    sums = all_reduce(torch.stack([wide.sum((0, 2, 3)), wide.square().sum((0, 2, 3)), count]))
+    num = sums[2]
+    mean, var = sums[0] / num, sums[1] / num - (sums[0] / num).square()
+    with torch.no_grad():
+        assert layer.running_mean is not None and layer.running_var is not None and layer.momentum is not None
+        assert layer.num_batches_tracked is not None
+        layer.num_batches_tracked += 1
+        layer.running_mean.lerp_(mean.to(layer.running_mean.dtype), layer.momentum)
+        layer.running_var.lerp_((var * num / (num - 1)).to(layer.running_var.dtype), layer.momentum)
+    scale = layer.weight * (var + layer.eps).rsqrt()
+    shift = layer.bias - mean * scale
+    return (wide * scale[:, None, None] + shift[:, None, None]).to(x.dtype)

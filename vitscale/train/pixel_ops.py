@@ -1,0 +1,212 @@
+"""Operations on a batch of RGB images, each image with a strength of its own, without a loop over images.
+
+Images are uint8 (B, 3, H, W) on any device, and rounded to whole levels after each operation, as PIL does: to PIL's
+result where it computes in whole numbers, else to within a level. Strengths are NumPy arrays (B,), so that no
+operation waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+BLUR_RADIUS = 8  # pixels: four standard deviations of the strongest blur
+
+
+class Warp(NamedTuple):
+    """How a geometric operation reads between pixels, and the colour of what lies outside the image, in levels."""
+
+    interpolation: str = "nearest"  # or bilinear
+    fill: tuple[int, int, int] = (0, 0, 0)
+
+
+def apply(images: Tensor, names: np.ndarray, values: np.ndarray, warp: Warp) -> Tensor:
+    """Image i after the operation names[i] of strength values[i]; "" leaves it as it is. uint8 (B, 3, H, W) -> same.
+
+    Strengths: shears, the tangent; translations, pixels to the right or down; Rotate, degrees counter-clockwise;
+    Brightness, Color, Contrast, Sharpness, the factor of PIL.ImageEnhance; Posterize, bits kept, 0 for black;
+    Solarize, the first level inverted; SolarizeAdd, levels added below 128; Blur, the standard deviation in pixels.
+    The others have none.
+    """
+    images = images.clone()
+    for name in np.unique(names[names != ""]):
+        rows = np.flatnonzero(names == name)
+        index = put(rows, images.device)
+        chosen = images.index_select(0, index)
+        if name in WARPS:
+            changed = _warp(chosen, WARPS[name](values[rows], *images.shape[-2:]), warp)
+        else:
+            changed = OPS[name](chosen, values[rows])
+        images.index_copy_(0, index, changed)
+    return images
+
+
+def put(array: np.ndarray, device: torch.device) -> Tensor:
+    """The array on the device, without waiting for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Weighted sums of pixels: (B, C, H, W), weights (B, R, H) and (B, S, W), floats -> (B, C, R, S)."""
+    num, channels, height, width = images.shape
+    wide = images.reshape(num, channels * height, width) @ columns.mT
+    wide = wide.view(num, channels, height, -1).transpose(1, 2).reshape(num, height, -1)
+    return (rows @ wide).view(num, rows.shape[1], channels, -1).transpose(1, 2)
+
+
+def _warp(images: Tensor, matrices: np.ndarray, warp: Warp) -> Tensor:
+    """Pixel (x, y), counted from the centre, takes the value at matrix (x, y, 1); matrices (B, 2, 3)."""
+    height, width = images.shape[-2:]
+    y = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2
+    x = torch.arange(width, device=images.device) - (width - 1) / 2
+    m = put(matrices.astype(np.float32), images.device)[..., None, None]
+    source_x, source_y = (m[:, :, 0] * x + m[:, :, 1] * y + m[:, :, 2]).unbind(1)
+    grid = torch.stack([source_x / (width / 2), source_y / (height / 2)], -1)
+    read = F.grid_sample(images.float(), grid, warp.interpolation, padding_mode="border", align_corners=False)
+    inside = (grid.abs() <= 1).all(-1)[:, None]
+    fill = put(np.array(warp.fill, np.float32), images.device)[:, None, None]
+    return torch.where(inside, read, fill).round_().to(torch.uint8)
+
+
+def _matrices(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, e: np.ndarray, f: np.ndarray) -> np.ndarray:
+    """[[a, b, c], [d, e, f]] of each image, (B, 2, 3)."""
+    return np.stack([np.stack([a, b, c], -1), np.stack([d, e, f], -1)], 1)
+
+
+def _rotate(degrees: np.ndarray, height: int, width: int) -> np.ndarray:
+    cos, sin, zero = np.cos(np.radians(degrees)), np.sin(np.radians(degrees)), np.zeros(len(degrees))
+    return _matrices(cos, -sin, zero, sin, cos, zero)
+
+
+def _translate_x(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    one, zero = np.ones(len(pixels)), np.zeros(len(pixels))
+    return _matrices(one, zero, -pixels, zero, one, zero)
+
+
+def _translate_y(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    one, zero = np.ones(len(pixels)), np.zeros(len(pixels))
+    return _matrices(one, zero, zero, zero, one, -pixels)
+
+
+def _shear_x(tangents: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Along the top border, which stays where it is."""
+    one, zero = np.ones(len(tangents)), np.zeros(len(tangents))
+    return _matrices(one, tangents, tangents * height / 2, zero, one, zero)
+
+
+def _shear_y(tangents: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Along the left border, which stays where it is."""
+    one, zero = np.ones(len(tangents)), np.zeros(len(tangents))
+    return _matrices(one, zero, zero, tangents, one, tangents * width / 2)
+
+
+def _each(values: np.ndarray, images: Tensor) -> Tensor:
+    """Strengths as float32 (B, 1, 1, 1) on the device of the images."""
+    return put(values.astype(np.float32), images.device)[:, None, None, None]
+
+
+def _blend(other: Tensor, images: Tensor, factors: np.ndarray) -> Tensor:
+    """other + factor * (images - other), cut off to whole levels as PIL's blend does."""
+    base = other.float()
+    return (base + _each(factors, images) * (images.float() - base)).clamp_(0, 255).to(torch.uint8)
+
+
+def _grey(images: Tensor) -> Tensor:
+    """Luma of ITU-R 601 in whole levels, (B, 1, H, W): PIL's convert("L") to the bit."""
+    red, green, blue = images.int().unbind(1)
+    return (red * 19595 + green * 38470 + blue * 7471 + 0x8000 >> 16).to(torch.uint8)[:, None]
+
+
+def _brightness(images: Tensor, factors: np.ndarray) -> Tensor:
+    return _blend(torch.zeros_like(images), images, factors)
+
+
+def _color(images: Tensor, factors: np.ndarray) -> Tensor:
+    return _blend(_grey(images), images, factors)
+
+
+def _contrast(images: Tensor, factors: np.ndarray) -> Tensor:
+    mean = _grey(images).double().mean((1, 2, 3), keepdim=True)
+    return _blend((mean + 0.5).floor(), images, factors)
+
+
+def _sharpness(images: Tensor, factors: np.ndarray) -> Tensor:
+    """PIL's: away from the border, against a 3x3 average of weights 5 in the middle and 1 around, over 13."""
+    wide = images.float()
+    inner = wide[..., 1:-1, 1:-1]
+    if inner.numel() == 0:
+        return images
+    smooth = wide.clone()
+    smooth[..., 1:-1, 1:-1] = ((F.avg_pool2d(wide, 3, 1) * 9 + inner * 4) / 13 + 0.5).floor()
+    return _blend(smooth, images, factors)
+
+
+def _posterize(images: Tensor, bits: np.ndarray) -> Tensor:
+    masks = 0xFF << (8 - bits.astype(np.int64)) & 0xFF
+    return images & put(masks.astype(np.uint8), images.device)[:, None, None, None]
+
+
+def _solarize(images: Tensor, thresholds: np.ndarray) -> Tensor:
+    return torch.where(images >= _each(thresholds, images), 255 - images, images)
+
+
+def _solarize_add(images: Tensor, levels: np.ndarray) -> Tensor:
+    added = (images + _each(levels, images)).clamp_(0, 255).to(torch.uint8)
+    return torch.where(images < 128, added, images)
+
+
+def _autocontrast(images: Tensor, _: np.ndarray) -> Tensor:
+    from torchvision.transforms.v2.functional import autocontrast
+
+    return autocontrast(images)
+
+
+def _equalize(images: Tensor, _: np.ndarray) -> Tensor:
+    from torchvision.transforms.v2.functional import equalize
+
+    return equalize(images)
+
+
+def _blur(images: Tensor, sigmas: np.ndarray) -> Tensor:
+    """A Gaussian, cut off at BLUR_RADIUS; the border pixels go on beyond the border."""
+    offsets = np.arange(-BLUR_RADIUS, BLUR_RADIUS + 1)
+    kernels = np.exp(-0.5 * (offsets / sigmas[:, None]) ** 2)
+    weights = put((kernels / kernels.sum(1, keepdims=True)).astype(np.float32), images.device)
+    rows, columns = (_band(weights, size) for size in images.shape[-2:])
+    return resample(images.float(), rows, columns).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _band(kernels: Tensor, size: int) -> Tensor:
+    """The convolution of a line of `size` pixels with each kernel (B, 2 * BLUR_RADIUS + 1), as matrices (B, S, S)."""
+    at = torch.arange(size, device=kernels.device)
+    read = at[:, None] + torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1, device=kernels.device)
+    taps = (read.clamp(0, size - 1)[..., None] == at).float().transpose(0, 1)
+    return (kernels @ taps.flatten(1)).view(-1, size, size)
+
+
+WARPS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
+    "Rotate": _rotate,
+    "ShearX": _shear_x,
+    "ShearY": _shear_y,
+    "TranslateX": _translate_x,
+    "TranslateY": _translate_y,
+}
+OPS: dict[str, Callable[[Tensor, np.ndarray], Tensor]] = {
+    "AutoContrast": _autocontrast,
+    "Blur": _blur,
+    "Brightness": _brightness,
+    "Color": _color,
+    "Contrast": _contrast,
+    "Equalize": _equalize,
+    "Invert": lambda images, _: 255 - images,
+    "Posterize": _posterize,
+    "Sharpness": _sharpness,
+    "Solarize": _solarize,
+    "SolarizeAdd": _solarize_add,
+}

@@ -1,0 +1,281 @@
+"""Writes a dataset once as memory-mapped files of one image size: `vitscale prepare`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vitscale.plan.data import BEGUN, CIFAR, MANIFEST, REAL, TORCHVISION, layout_of
+from vitscale.train.sources import Images, Source, open_folder
+from vitscale.train.sources.images import to_tensor
+from vitscale.train.sources.prepared import (
+    VERSION,
+    checksum,
+    read_manifest,
+    refuse_damaged,
+    write_json,
+    write_shard,
+)
+from vitscale.train.sources.torchvision_class import TorchvisionClass
+
+RESIZE = "shorter side to size by Pillow's antialiased bicubic filter, then the central square"
+PACKAGES = ("numpy", "pillow", "pyarrow", "torchvision")
+BLOCK = 16  # images that a worker process decodes in one go
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is prepared from what. The number of workers decides nothing, so it is no part of it."""
+
+    source: str  # a folder, or "torchvision:CLASS"
+    data_root: Path  # the set becomes data_root/NAME, or data_root/NAME-SIZE if an image had another size
+    size: int
+    splits: tuple[str, ...] = ()  # none: all that the source has
+    skip_unreadable: bool = False
+    dataset: str = ""  # NAME; "": the name of the folder, of CIFAR, or of the class
+    source_root: str = ""  # where the files of a torchvision class are
+    channels: int = 3  # that image files are decoded to: 3 (RGB) or 1 (grey)
+    shard_bytes: int = 512 * 2**20  # pixels of a file, at most
+
+    @property
+    def name(self) -> str:
+        if self.dataset or self.source.startswith(TORCHVISION):
+            return self.dataset or self.source.removeprefix(TORCHVISION).lower()
+        folder = Path(self.source).absolute()
+        layout = layout_of(folder)
+        return CIFAR[layout.kind][0] if layout and layout.kind in CIFAR else folder.name
+
+
+Progress = Callable[[str, int, int], None]
+
+
+class Block(NamedTuple):
+    """Decoded images of one file of the set, in order."""
+
+    pixels: np.ndarray  # (b, C, S, S) uint8
+    rows: list[int]  # (b,) indices in the source
+    unreadable: list[tuple[int, str]]  # (index in the source, reason) of the others
+
+
+def prepare(request: Request, num_workers: int = 0, progress: Progress | None = None) -> Path:
+    """Writes the set and returns its folder; killed and run again it goes on, and finished files stay as they are.
+
+    The bytes of the files depend on the source and the request only. `progress` is told (split, images done, images).
+    Raises ValueError for a source that cannot be read, for an unreadable image unless those are skipped, and if
+    something else lies where the set would go.
+    """
+    source = _open(request)
+    images = _read(source, request)
+    folder = request.data_root / _final_name(request, images)
+    if (folder / MANIFEST).exists():
+        _refuse_other(read_manifest(folder)["request"], request, folder)
+        return folder
+    _begin(folder, request)
+    splits = {
+        split: _write_split(folder, split, whole, request, num_workers, progress) for split, whole in images.items()
+    }
+    _finish(folder, request, source, splits)
+    return folder
+
+
+def verify(folder: Path) -> int:
+    """How many files of a prepared set were read whole. Raises ValueError for the first that has changed."""
+    files = [file for split in read_manifest(folder)["splits"].values() for file in split["files"]]
+    for file in files:
+        refuse_damaged(folder / file["file"], file)
+    return len(files)
+
+
+def _open(request: Request) -> Source:
+    if request.source.startswith(TORCHVISION):
+        return TorchvisionClass(request.source.removeprefix(TORCHVISION), Path(request.source_root), request.channels)
+    if not Path(request.source).is_dir():
+        raise ValueError(f"a source must be a folder or torchvision:CLASS, but got ({request.source})")
+    return open_folder(Path(request.source), request.channels)
+
+
+def _read(source: Source, request: Request) -> dict[str, Images]:
+    """The splits asked for. Raises ValueError for one that is not there, and for an image without a label."""
+    if unknown := [split for split in request.splits if split not in source.splits]:
+        raise ValueError(f"a split must be one of {', '.join(source.splits)}, but got ({', '.join(unknown)})")
+    images = {split: source.read(split) for split in request.splits or source.splits}
+    for split, whole in images.items():
+        most = len(source.classes) if source.classes else 2**31
+        wrong = ((whole.labels < 0) | (whole.labels >= most)).nonzero().flatten().tolist()
+        if wrong or not len(whole):
+            found = f"{whole.name(wrong[0])}: label {int(whole.labels[wrong[0]])}" if wrong else "no images"
+            raise ValueError(f"0 <= label < {most} must hold for every image, but got ({split}, {found})")
+        if whole.pixels is not None and (there := whole.pixels.shape[1]) != request.channels:
+            raise ValueError(f"channels == {there} must hold for {request.source}, but got ({request.channels})")
+    return images
+
+
+def _final_name(request: Request, images: dict[str, Images]) -> str:
+    """NAME if no image is resized, which gives a trial the same id; else NAME-SIZE."""
+    resized = f"{request.name}-{request.size}"
+    if (request.data_root / resized).exists():  # finished or begun: no second look at all the images
+        return resized
+    return request.name if all(_has_size(whole, request.size) for whole in images.values()) else resized
+
+
+def _has_size(images: Images, size: int) -> bool:
+    """Whether all images have it. Decodes files until one has not."""
+    if images.pixels is not None:
+        return tuple(images.pixels.shape[2:]) == (size, size)
+    return all(_size_of(images, index) in (None, (size, size)) for index in range(len(images)))
+
+
+def _size_of(images: Images, index: int) -> tuple[int, ...] | None:
+    try:
+        return tuple(images[index].shape[1:])
+    except ValueError:
+        return None  # unreadable: told when it is written
+
+
+def _begin(folder: Path, request: Request) -> None:
+    """Notes what is prepared here. Raises ValueError if anything else lies here, or was begun."""
+    begun = folder / BEGUN
+    if begun.exists():
+        _refuse_other(json.loads(begun.read_text()), request, folder)
+    elif folder.exists() and any(path.suffix != ".tmp" for path in folder.iterdir()):
+        raise ValueError(f"a prepared set needs a folder of its own, but got ({folder}: not empty); name another root")
+    folder.mkdir(parents=True, exist_ok=True)
+    for half in folder.glob("*.tmp"):
+        half.unlink()
+    write_json(begun, _identity(request))
+
+
+def _identity(request: Request) -> dict[str, Any]:
+    """What decides the bytes of a set."""
+    source = request.source if request.source.startswith(TORCHVISION) else str(Path(request.source).absolute())
+    fields = ("size", "splits", "skip_unreadable", "channels", "shard_bytes")
+    return {"source": source, **{name: json.loads(json.dumps(getattr(request, name))) for name in fields}}
+
+
+def _refuse_other(found: dict[str, Any], request: Request, folder: Path) -> None:
+    for name, value in _identity(request).items():
+        if found.get(name) != value:
+            law = f"{name} == {found.get(name)!r} must hold for the set at {folder}"
+            raise ValueError(f"{law}, but got ({name}={value!r}); name another data root, or delete the set")
+
+
+def _write_split(
+    folder: Path, split: str, images: Images, request: Request, num_workers: int, progress: Progress | None
+) -> dict[str, Any]:
+    """The manifest's entry of a split, all of whose files are then on disk."""
+    per_file = max(1, request.shard_bytes // (request.channels * request.size**2))
+    parts = [range(len(images))[start : start + per_file] for start in range(0, len(images), per_file)]
+    paths = [folder / f"{split}-{number:05d}.arrow" for number in range(len(parts))]
+    kept = [_kept(path) for path in paths]
+    missing = [part for part, facts in zip(parts, kept, strict=True) if facts is None]
+    blocks, files = _blocks(images, missing, request, num_workers), []
+    for path, part, facts in zip(paths, parts, kept, strict=True):
+        files.append(facts or _write_file(path, part, images, blocks, request))
+        if progress:
+            progress(split, part.stop, len(images))
+    skipped = [line for file in files for line in file.pop("skipped")]
+    return {"num_images": sum(file["num_images"] for file in files), "skipped": skipped, "files": files}
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    """The facts of a file that an interrupted run finished, read whole and found unchanged; else None."""
+    try:
+        facts: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
+        refuse_damaged(path, facts)
+    except (FileNotFoundError, ValueError):
+        return None
+    return facts
+
+
+def _write_file(path: Path, part: range, images: Images, blocks: Iterator[Block], request: Request) -> dict[str, Any]:
+    """Writes one file and then, beside it, its facts: it counts only with them."""
+    pixels = np.empty((len(part), request.channels, request.size, request.size), np.uint8)
+    rows: list[int] = []
+    skipped: list[str] = []
+    for block in itertools.islice(blocks, math.ceil(len(part) / BLOCK)):
+        if block.unreadable and not request.skip_unreadable:
+            raise ValueError(f"{block.unreadable[0][1]}; --skip-unreadable leaves such images out")
+        skipped += [f"{images.name(index)}: {reason}" for index, reason in block.unreadable]
+        pixels[len(rows) : len(rows) + len(block.rows)] = block.pixels
+        rows += block.rows
+    write_shard(path, pixels[: len(rows)], images.labels[rows].numpy(), [images.name(index) for index in rows])
+    facts = {"file": path.name, "num_images": len(rows), "bytes": path.stat().st_size, "sha256": checksum(path)}
+    write_json(path.with_suffix(".json"), {**facts, "skipped": skipped})
+    return {**facts, "skipped": skipped}
+
+
+def _blocks(images: Images, parts: list[range], request: Request, num_workers: int) -> Iterator[Block]:
+    """The blocks of each part in order, made by worker processes if there are any."""
+    todo = [part[start : start + BLOCK] for part in parts for start in range(0, len(part), BLOCK)]
+    resized = Resized(images, request.size, request.channels)
+    # Blocks stay arrays, which go through a pipe: as tensors they would need shared memory, which containers lack.
+    return iter(DataLoader(resized, batch_size=None, sampler=todo, num_workers=num_workers, collate_fn=_as_is))
+
+
+def _as_is(block: Any) -> Any:
+    return block
+
+
+@dataclass(frozen=True)
+class Resized(Dataset[Block]):
+    """Images at size x size; an item is the block of some indices."""
+
+    images: Images
+    size: int
+    channels: int
+
+    def __getitem__(self, rows: range) -> Block:
+        good: list[int] = []
+        unreadable: list[tuple[int, str]] = []
+        pixels = np.empty((len(rows), self.channels, self.size, self.size), np.uint8)
+        for row in rows:
+            try:
+                pixels[len(good)] = resize(self.images[row], self.size)
+                good.append(row)
+            except ValueError as error:
+                unreadable.append((row, str(error)))
+        return Block(pixels[: len(good)], good, unreadable)
+
+
+def resize(image: Tensor, size: int) -> np.ndarray:
+    """(C, H, W) uint8 -> (C, size, size), see RESIZE. Pillow computes in integers: the same bytes on every machine."""
+    from PIL import Image
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms.functional import center_crop
+    from torchvision.transforms.functional import resize as resize_shorter_side
+
+    if tuple(image.shape[1:]) == (size, size):
+        return image.numpy()
+    array = image.permute(1, 2, 0).numpy()
+    whole = Image.fromarray(np.ascontiguousarray(array[:, :, 0] if array.shape[2] == 1 else array))
+    square = center_crop(resize_shorter_side(whole, [size], InterpolationMode.BICUBIC), [size])
+    return to_tensor(np.array(square)).numpy()
+
+
+def _finish(folder: Path, request: Request, source: Source, splits: dict[str, Any]) -> None:
+    """Writes the manifest, which makes the set one, and removes the notes of the way there."""
+    real = Path(request.source) / REAL
+    if real.is_file() and "val" in splits:
+        shutil.copyfile(real, folder / REAL)
+    manifest = {
+        "format": VERSION, "name": folder.name, "size": request.size, "channels": request.channels,
+        "classes": source.classes, "resize": RESIZE, "request": _identity(request),
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "date": datetime.now(UTC).isoformat(timespec="seconds"), "splits": splits,
+    }  # fmt: skip
+    write_json(folder / MANIFEST, manifest)
+    for note in (folder / BEGUN, *folder.glob("*.arrow")):
+        note.with_suffix(".json").unlink(missing_ok=True)

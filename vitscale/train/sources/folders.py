@@ -1,0 +1,61 @@
+"""Class folders: SPLIT/CLASS/image.jpg, as torchvision's ImageFolder reads them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vitscale.train.sources.images import Files, Images
+
+
+class Folders:
+    """Every folder beside train/ that holds folders is a split; classes are the sorted folder names of train/."""
+
+    def __init__(self, folder: Path, channels: int) -> None:
+        self.folder, self.channels = folder, channels
+        self.classes = _subfolders(folder / "train")
+        if not self.classes:
+            raise ValueError(f"a training set must have class folders, but got ({folder / 'train'}: none)")
+        self.splits = tuple(name for name in _subfolders(folder) if _subfolders(folder / name))
+
+    def read(self, split: str) -> Images:
+        """Raises ValueError for a class without images, and for a class that train/ has not."""
+        names, labels = _list(self.folder, split, self.classes)
+        return Images(torch.from_numpy(labels), decode=Files(self.folder, names, self.channels), names=names)
+
+
+def _subfolders(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
+
+
+@functools.lru_cache(4)  # a million files take seconds to list, and a worker process trains many trials
+def _list(folder: Path, split: str, classes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """File names (N,) bytes relative to the folder, and labels (N,), by class and then by name."""
+    from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+
+    label_of = _labels_of(folder, split, classes)
+    found = make_dataset(folder / split, label_of, IMG_EXTENSIONS, allow_empty=True)
+    found.sort(key=lambda sample: sample[1])  # stable: numbered folders are listed in the order of text
+    labels = np.array([label for _, label in found], np.int64)
+    counts = np.bincount(labels, minlength=len(classes))
+    for name, label in label_of.items():
+        if not counts[label]:
+            raise ValueError(f"a class folder must hold images, but got ({folder / split / name}: none)")
+    return np.array([os.fsencode(os.path.relpath(path, folder)) for path, _ in found]), labels
+
+
+def _labels_of(folder: Path, split: str, classes: tuple[str, ...]) -> dict[str, int]:
+    """Label of each class folder of a split. Folders "0", "1", ... are indices (ImageNet-V2), unless train's are."""
+    here = _subfolders(folder / split)
+    label_of = {name: label for label, name in enumerate(classes)}
+    if set(here) == {str(label) for label in range(len(classes))} and set(here) != set(classes):
+        return {str(label): label for label in range(len(classes))}
+    if unknown := [name for name in here if name not in label_of]:
+        raise ValueError(f"a class must have training images, but got ({folder / split / unknown[0]}: not in train)")
+    if split == "val" and (absent := [name for name in classes if name not in here]):
+        raise ValueError(f"a class must have evaluation images, but got ({folder / split / absent[0]}: absent)")
+    return {name: label_of[name] for name in here}  # a further evaluation set may have fewer classes

@@ -1,0 +1,121 @@
+"""Images of one split, in memory, memory-mapped or as files to decode; and the one decoder of files."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from vitscale.train.sources.prepared import Shards
+
+MODES = {1: "L", 3: "RGB"}  # by number of channels
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images and labels of one split: either `pixels` or `decode` is there."""
+
+    labels: Tensor  # (N,) int64; -1: no label, not evaluated (ReaL)
+    pixels: Tensor | Shards | None = None  # (N, C, S, S) uint8, if all have one size; index it with ints, slices, (B,)
+    decode: Callable[[int], Tensor] | None = None  # index -> (C, H, W) uint8 of any size; picklable
+    white: int = 255  # the pixel value of white: 16 for digits
+    allowed: Tensor | None = None  # (N, num_classes) bool: the labels that count as right; None: only `labels`
+    names: np.ndarray | None = None  # (N,) bytes, file names relative to the source, if images have names
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Tensor:
+        """One image, (C, H, W) uint8. Raises ValueError for a file that cannot be decoded."""
+        if self.pixels is not None:
+            return self.pixels[index]
+        assert self.decode is not None
+        return self.decode(index)
+
+    def name(self, index: int) -> str:
+        """The file name of an image, or its number."""
+        return f"image {index}" if self.names is None else os.fsdecode(self.names[index])
+
+    def select(self, rows: np.ndarray) -> Images:
+        """Some of the images, rows (M,) int64, in that order."""
+        at = torch.from_numpy(rows)
+        pixels = self.pixels
+        return replace(
+            self,
+            labels=self.labels[at],
+            pixels=pixels[at] if isinstance(pixels, Tensor) else pixels and pixels.select(rows),
+            decode=self.decode and Rows(self.decode, rows),
+            allowed=None if self.allowed is None else self.allowed[at],
+            names=None if self.names is None else self.names[rows],
+        )
+
+
+class Source(Protocol):
+    """A dataset as it lies on disk."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """What `read` can read."""
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names in the order of labels, where the source says them: known once train has been read."""
+
+    def read(self, split: str) -> Images:
+        """All images of a split in the dataset's order, labels not yet checked."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A decoder of some images of another."""
+
+    decode: Callable[[int], Tensor]
+    rows: np.ndarray
+
+    def __call__(self, index: int) -> Tensor:
+        return self.decode(int(self.rows[index]))
+
+
+@dataclass(frozen=True)
+class Files:
+    """A decoder of image files, `names` (N,) bytes relative to a folder: as bytes they take a quarter of the memory."""
+
+    folder: Path
+    names: np.ndarray
+    channels: int
+
+    def __call__(self, index: int) -> Tensor:
+        path = self.folder / os.fsdecode(self.names[index])
+        return decode_image(path.read_bytes(), path, self.channels)
+
+
+def decode_image(encoded: bytes, name: object, channels: int) -> Tensor:
+    """(C, H, W) uint8 of an encoded image, grey or RGB by the number of channels (1 or 3), in channels-last memory.
+
+    By Pillow at full size, never JPEG's draft mode, and without EXIF rotation: the pixels of torchvision's ImageFolder.
+    Raises ValueError with the name for anything that is no whole image.
+    """
+    from PIL import Image
+
+    if channels not in MODES:
+        raise ValueError(f"channels in (1, 3) must hold for image files, but got (channels={channels})")
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            pixels = np.array(image.convert(MODES[channels]))
+    except Exception as error:  # Pillow's decoders raise whatever the bytes lead them to
+        reason = str(error) if "BytesIO" not in str(error) else "no known image format"
+        raise ValueError(f"an image must be whole, but got ({name}: {reason.splitlines()[0]})") from error
+    return to_tensor(pixels)
+
+
+def to_tensor(pixels: np.ndarray) -> Tensor:
+    """(H, W) or (H, W, C) as a view (C, H, W)."""
+    return torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1)

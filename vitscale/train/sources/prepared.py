@@ -1,0 +1,176 @@
+"""Prepared sets: pixels of one size in memory-mapped Arrow files, written once by `vitscale prepare`.
+
+A set is a folder of files train-00000.arrow, ... and a manifest.json, which is written last. Each file is an Arrow IPC
+file of one record batch, so that its pixels are one contiguous array that is used where the system maps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitscale.plan.data import MANIFEST
+from vitscale.train.sources.images import Images
+
+VERSION = 1
+
+
+class Prepared:
+    """A finished prepared set. Opening it compares the sizes of files with the manifest; `verify` reads every byte."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.manifest = folder, read_manifest(folder)
+        self.splits = tuple(self.manifest["splits"])
+        self.classes = tuple(self.manifest["classes"]) if self.manifest["classes"] else None
+
+    def read(self, split: str) -> Images:
+        files = self.manifest["splits"][split]["files"]
+        for file in files:
+            _refuse_other_size(self.folder / file["file"], file)
+        size, channels = self.manifest["size"], self.manifest["channels"]
+        tables = [_read_columns(self.folder / file["file"], file) for file in files]
+        labels = torch.from_numpy(np.concatenate([labels for labels, _ in tables]))
+        paths = tuple(str(self.folder / file["file"]) for file in files)
+        pixels = Shards(paths, tuple(file["num_images"] for file in files), (channels, size, size))
+        return Images(labels, pixels, names=np.concatenate([names for _, names in tables]))
+
+
+class Shards:
+    """Pixels (N, C, S, S) uint8 over several memory-mapped files: indexing copies the images asked for, and no more.
+
+    Indexed like a tensor in its first dimension, by an int, a slice or integers (B,); `shards[:]` is all in memory.
+    """
+
+    dtype, device = torch.uint8, torch.device("cpu")
+
+    def __init__(
+        self,
+        paths: tuple[str, ...],
+        counts: tuple[int, ...],
+        image_shape: tuple[int, int, int],
+        rows: np.ndarray | None = None,
+    ) -> None:
+        self.paths, self.counts, self.image_shape = paths, counts, image_shape
+        self.ends = np.cumsum((0, *counts))
+        self.rows = np.arange(self.ends[-1]) if rows is None else rows
+        self.arrays: dict[int, np.ndarray] = {}
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.rows), *self.image_shape))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int | slice | Tensor | np.ndarray) -> Tensor:
+        chosen = self.rows[index.cpu().numpy() if isinstance(index, Tensor) else index]
+        rows = np.atleast_1d(chosen)
+        numbers = np.searchsorted(self.ends, rows, side="right") - 1
+        pixels = np.empty((len(rows), *self.image_shape), np.uint8)
+        for i, (number, row) in enumerate(zip(numbers.tolist(), (rows - self.ends[numbers]).tolist(), strict=True)):
+            pixels[i] = self._array(number)[row]
+        return torch.from_numpy(pixels[0] if chosen.ndim == 0 else pixels)
+
+    def select(self, rows: np.ndarray) -> Shards:
+        return Shards(self.paths, self.counts, self.image_shape, self.rows[rows])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "arrays": {}}  # a worker process maps the files anew
+
+    def _array(self, number: int) -> np.ndarray:
+        """(n, C, S, S) of one file, where the system maps it."""
+        if number not in self.arrays:
+            column = open_shard(self.paths[number]).column("pixels")
+            self.arrays[number] = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, *self.image_shape)
+        return self.arrays[number]
+
+
+def open_shard(path: Path | str) -> Any:
+    """The record batch of a file: pixels (C * S * S bytes), label, name. Raises ValueError for a damaged file."""
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"a file of a prepared set must be whole, but got ({path}: {error})") from error
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Raises ValueError for a manifest that is none, or of another version."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+        version = manifest["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"a manifest of a prepared set must be readable, but got ({path}: {error!r})") from error
+    if version != VERSION:
+        raise ValueError(f"format == {VERSION} must hold for a prepared set, but got ({path}: format={version!r})")
+    return dict(manifest)
+
+
+def refuse_damaged(path: Path, facts: dict[str, Any]) -> None:
+    """Raises ValueError unless a file has the checksum, "sha256", that was noted when it was written."""
+    _refuse_other_size(path, facts)
+    found = checksum(path)
+    if found != facts["sha256"]:
+        raise ValueError(f"sha256 == {facts['sha256']:.12}... must hold, but got ({path}: {found:.12}...)")
+
+
+def _refuse_other_size(path: Path, facts: dict[str, Any]) -> None:
+    found = path.stat().st_size if path.exists() else "no file"
+    if found != facts["bytes"]:
+        raise ValueError(f"bytes == {facts['bytes']} must hold for a file of a prepared set, but got ({path}: {found})")
+
+
+def _read_columns(path: Path, facts: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """(labels, names) of a file, checking that it opens and holds as many images as were noted."""
+    batch = open_shard(path)
+    if batch.num_rows != facts["num_images"]:
+        raise ValueError(f"images == {facts['num_images']} must hold, but got ({path}: {batch.num_rows})")
+    names = np.array([os.fsencode(name) for name in batch.column("name").to_pylist()], np.bytes_)
+    return batch.column("label").to_numpy(), names
+
+
+def checksum(path: Path) -> str:
+    """sha256, in hex digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_shard(path: Path, pixels: np.ndarray, labels: np.ndarray, names: list[str]) -> None:
+    """Writes images (n, C, S, S) uint8, labels (n,) and names as a file that is there whole or not at all."""
+    import pyarrow as pa
+
+    records = pa.binary(math.prod(pixels.shape[1:]))
+    column = pa.Array.from_buffers(records, len(pixels), [None, pa.py_buffer(np.ascontiguousarray(pixels))])
+    batch = pa.record_batch(
+        {"pixels": column, "label": pa.array(labels, pa.int64()), "name": pa.array(names, pa.string())}
+    )
+    with _replacing(path) as half, pa.OSFile(str(half), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Writes a file that is there whole or not at all."""
+    with _replacing(path) as half:
+        half.write_text(json.dumps(content, indent=1))
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file to write that takes the place of another, once it is on disk."""
+    half = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    yield half
+    with open(half, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(half, path)

@@ -1,0 +1,121 @@
+"""Datasets that torchvision has a class for: "torchvision:SVHN"."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitscale.train.sources.images import MODES, Images, to_tensor
+
+# What the classes call their splits; a test set is called val where there is no validation set.
+SPLITS = {"train": ("train", "trainval"), "val": ("val", "valid", "test"), "test": ("test",)}
+
+
+class TorchvisionClass:
+    """A dataset class with an argument `train` or `split`, on files that are there already: nothing is downloaded."""
+
+    def __init__(self, name: str, root: Path, channels: int) -> None:
+        import torchvision.datasets
+
+        cls = getattr(torchvision.datasets, name, None)
+        if not inspect.isclass(cls) or not {"train", "split"} & set(_arguments(cls)):
+            law = "a class of torchvision.datasets with an argument train or split"
+            raise ValueError(f"{law} must be named, but got (torchvision:{name})")
+        self.name, self.root, self.channels = name, root, channels
+        self.cls: Any = cls
+        self.made: dict[str, tuple[str, Any]] = {}
+
+    @functools.cached_property
+    def splits(self) -> tuple[str, ...]:
+        if "train" in _arguments(self.cls):
+            return ("train", "val")
+        return ("train", "val") if self._make("val")[0] == "test" else ("train", "val", "test")
+
+    @functools.cached_property
+    def classes(self) -> tuple[str, ...] | None:
+        named = getattr(self._make("train")[1], "classes", None)
+        return tuple(map(str, named)) if named else None
+
+    def _make(self, split: str) -> tuple[str, Any]:
+        """(the class's name of a split, the dataset), made once."""
+        if split not in self.made:
+            self.made[split] = self._open(split)
+        return self.made[split]
+
+    def _open(self, split: str) -> tuple[str, Any]:
+        """Raises ValueError if the files are not there, or the class has no such split."""
+        for name in SPLITS[split]:
+            try:
+                by_flag = "train" in _arguments(self.cls)
+                return name, self.cls(str(self.root), **({"train": split == "train"} if by_flag else {"split": name}))
+            except ValueError:
+                continue  # no such split
+            except (RuntimeError, TypeError) as error:
+                law = f"the files of torchvision:{self.name} must be there"
+                raise ValueError(f"{law}, but got ({self.root}: {str(error).splitlines()[0]})") from error
+        raise ValueError(f"torchvision:{self.name} must have the split, but got ({split})")
+
+    def read(self, split: str) -> Images:
+        """All images as an array where the class has one, else decoded one by one as the class does."""
+        _, dataset = self._make(split)
+        labels, pixels = torch.from_numpy(_labels(dataset)), _pixels(dataset)
+        if pixels is not None:
+            return Images(labels, pixels)
+        return Images(labels, decode=Items(dataset, self.channels))
+
+
+@dataclass(frozen=True)
+class Items:
+    """A decoder of the images of a torchvision dataset."""
+
+    dataset: Any
+    channels: int
+
+    def __call__(self, index: int) -> Tensor:
+        try:
+            image = self.dataset[index][0].convert(MODES[self.channels])
+        except Exception as error:
+            if getattr(error, "errno", None):
+                raise
+            raise ValueError(
+                f"an image must be whole, but got ({self.dataset!r:.60}, image {index}: {error})"
+            ) from error
+        return to_tensor(np.array(image))
+
+
+def _arguments(cls: Any) -> list[str]:
+    """Names of the arguments of a class and of those that it hands its keywords to."""
+    return [name for base in inspect.getmro(cls)[:-1] for name in inspect.signature(base).parameters]
+
+
+def _labels(dataset: Any) -> np.ndarray:
+    """(N,) int64. The attributes are no interface of torchvision, so they are compared with what its items say."""
+    for name in ("targets", "labels", "_labels", "_samples"):
+        found = getattr(dataset, name, None)
+        if found is None or len(found) != len(dataset):
+            continue
+        labels = np.asarray([row[1] for row in found] if name == "_samples" else found)
+        some = sorted({0, len(dataset) // 2, len(dataset) - 1})
+        if labels.ndim == 1 and all(int(labels[i]) == int(dataset[i][1]) for i in some):
+            return labels.astype(np.int64)
+    return np.array([int(dataset[i][1]) for i in range(len(dataset))], np.int64)
+
+
+def _pixels(dataset: Any) -> Tensor | None:
+    """(N, C, S, S) uint8 if the dataset holds its images as such an array, in one of three orders; else None."""
+    data = getattr(dataset, "data", None)
+    if not isinstance(data, np.ndarray | Tensor) or len(data) != len(dataset):
+        return None
+    array = np.asarray(data)
+    first = to_tensor(np.array(dataset[0][0])).numpy()
+    for ordered in (array[:, None], array, np.moveaxis(array, -1, 1)):
+        if array.dtype == np.uint8 and ordered[0].shape == first.shape and np.array_equal(ordered[0], first):
+            return torch.from_numpy(np.ascontiguousarray(ordered))
+    return None
