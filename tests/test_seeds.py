@@ -100,8 +100,8 @@ def test_power_is_that_of_simulated_comparisons():
     n = seeds.seeds_needed(1.0, 1.0, 0.8)
     a, b = rng.normal(0, 1, (4000, n)), rng.normal(1, 1, (4000, n))
     assert np.mean(scipy.stats.ttest_ind(a, b, axis=1).pvalue < 0.05) == pytest.approx(0.8, abs=0.04)
-    pairs = seeds.seeds_needed(1.0, 1.0, 0.8, correlation=0.5)
-    shared, own = rng.normal(0, 0.5**0.5, (4000, pairs)), rng.normal(0, 0.5**0.5, (2, 4000, pairs))
+    pairs = seeds.seeds_needed(1.0, 1.0, 0.8, correlation=0.2)
+    shared, own = rng.normal(0, 0.2**0.5, (4000, pairs)), rng.normal(0, 0.8**0.5, (2, 4000, pairs))
     p = scipy.stats.ttest_rel(shared + own[0], shared + own[1] + 1, axis=1).pvalue
     assert 0.78 < np.mean(p < 0.05) < 0.87  # a whole number of pairs gives a little more than 0.8
     assert pairs < n
@@ -113,10 +113,9 @@ def test_a_difference_that_is_not_positive_is_refused():
 
 
 def test_p_of_the_reference_run_is_uniform_if_it_is_one_of_the_seeds():
-    samples = np.random.default_rng(0).normal(5, 2, (2000, 11))
-    p = [seeds.standing(x[:10], x[10])["p"] for x in samples]
+    samples = np.random.default_rng(0).normal(5, 2, (4000, 5))
+    p = [seeds.standing(x[:4], x[4])["p"] for x in samples]
     assert scipy.stats.kstest(p, "uniform").pvalue > 0.01
-    assert np.mean(np.array(p) < 0.05) == pytest.approx(0.05, abs=0.015)
 
 
 def test_standing_of_a_value_among_others():

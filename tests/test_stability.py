@@ -202,6 +202,16 @@ def test_training_length_is_measured_from_the_longest_schedule_of_the_best_optim
     assert table["delta_points"].tolist() == [12.0, 4.0, 12.0, 4.0]
 
 
+def test_an_optimizer_without_rival_is_taken_as_it_is():
+    config = TrainConfig(optimizer="sgd", warmup_epochs=1.0)
+    trials = tuple(Trial(f"P sgd {e}", config.replace(epochs=e, seed=s), s) for e in LENGTHS for s in (0, 1))
+    study = make_study(trials=trials, factors={})
+    table = stability.training_length(study, make_outcomes(study, drawn()))
+    assert table[["model", "optimizer", "optimizer_rule", "n"]].drop_duplicates().to_numpy().tolist() == [
+        ["vit", "sgd", "the only one", 2]]  # fmt: skip
+    assert stability.optimizer_gap(study, make_outcomes(study, drawn())).empty
+
+
 def test_without_a_finished_longest_schedule_there_is_no_delta():
     study = make_study(2, models=("P",))
     status = {(f"P {optimizer} 16", seed): "diverged" for optimizer in ("sgd", "adamw") for seed in (0, 1)}

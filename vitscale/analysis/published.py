@@ -14,7 +14,7 @@ from vitscale.plan.study import Study
 
 
 def read(name: str) -> pd.DataFrame:
-    """A table of search_spaces/published by name, as printed: "xiao2021_table2", "touvron2022_seed_statistics", ..."""
+    """A table of search_spaces/published by name, as printed: "xiao2021_table2", "thesis_seed_statistics", ..."""
     with (files("search_spaces") / "published" / f"{name}.csv").open(encoding="utf-8") as file:
         return pd.read_csv(file)
 
@@ -38,7 +38,7 @@ def published_seed_statistics(study: Study, outcomes: pd.DataFrame) -> pd.DataFr
     Printed are mean, sd, min, max and seed 0, as accuracies with two decimals; all else is computed from them.
     sampling_error_points is the binomial standard error of the test set.
     """
-    table = read("touvron2022_seed_statistics")
+    table = read("thesis_seed_statistics")
     mean, sd = 100 - table["mean_top1_pct"], table["sd_points"]
     worst, best, zero = (100 - table[f"{name}_top1_pct"] for name in ("min", "max", "seed_0"))
     sampling = [seeds.sampling_error(error, num) for error, num in zip(mean, table["images"], strict=True)]
@@ -57,10 +57,8 @@ def published_recipe_interaction(study: Study, outcomes: pd.DataFrame) -> pd.Dat
     Printed are single accuracies a cell. The intervals borrow the sd of 100 seeds of ResNet-50 under A2 for all four
     cells, an assumption of ours; so they are no more than a guide.
     """
-    error = (
-        100 - read("touvron2022_recipe_architecture").set_index(["evaluation", "recipe", "architecture"])["top1_pct"]
-    )
-    spread = read("touvron2022_seed_statistics").set_index("evaluation")["sd_points"]
+    error = 100 - read("thesis_recipe_architecture").set_index(["evaluation", "recipe", "architecture"])["top1_pct"]
+    spread = read("thesis_seed_statistics").set_index("evaluation")["sd_points"]
     rows = []
     for name in ("val", "v2"):
         runs = [np.array([error[name, recipe, model]]) for recipe in ("A2", "T2") for model in ("ResNet-50", "DeiT-S")]
