@@ -1,5 +1,7 @@
 """Xiao et al. 2021, Early Convolutions Help Transformers See Better: models, tuned optima, intervals, recipe."""
 
+import itertools
+
 from optuna.distributions import FloatDistribution
 
 from search_spaces.recipes import XIAO2021
@@ -97,4 +99,13 @@ NOTES = (
     "The paper's models, intervals, optima and recipe. Where its text is silent (crops, the decay of the averaged "
     "weights, the batch of BatchNorm's statistics) the values are those of the authors' code; its colour jitter along "
     "principal components and its initialisation of the stems are not reproduced."
+)
+
+# Figures 2 and 3.
+LENGTHS = (50, 100, 200, 400)  # epochs, each a full schedule
+BEST_OPTIMIZER = {model: "sgd" if "RegNetY" in model else "adamw" for model in itertools.chain(*PANELS.values())}
+NUM_STABILITY_SEEDS = 1
+STABILITY_NOTES = (
+    "lr and wd are the optima of Table 4, found at 50 epochs for each model and optimizer, and serve for all lengths, "
+    "as in the paper. One run a cell, seed 0: no interval. " + NOTES
 )

@@ -7,19 +7,22 @@ Design: Xiao et al. 2021, Figures 4 and 5 (64 draws, 50 epochs, three complexiti
 
     python studies/lr_wd_edf.py                          # 76 trials on digits, about 5 minutes on 2 cores
     python studies/lr_wd_edf.py --num 32                 # 64 draws more; those that are done are kept
+    python studies/lr_wd_edf.py --scale cifar            # 140 trials of 30 epochs on CIFAR-10, hours of a GPU
     python studies/lr_wd_edf.py --scale imagenet --plan  # the paper's own: 1,170 trials, about 55,000 V100-hours
 """
 
 from itertools import combinations
 from typing import Literal
 
-from search_spaces import demo, xiao2021
+from search_spaces import cifar, demo, xiao2021
 from vitscale import Study, TrainConfig, Trial, main, sample, sobol, trials
 
 
-def study(scale: Literal["demo", "imagenet"] = "demo", num: int | None = None, num_scrambles: int = 0) -> Study:
+def study(
+    scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None = None, num_scrambles: int = 0
+) -> Study:
     """`num` i.i.d. draws an arm, or as many in `num_scrambles` independent scrambled Sobol sequences."""
-    space = {"demo": demo, "imagenet": xiao2021}[scale]
+    space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
     base = TrainConfig(**space.RECIPE)
     num = space.NUM_DRAWS if num is None else num
     plan: list[Trial] = []

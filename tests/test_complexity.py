@@ -13,7 +13,7 @@ from torch import nn
 from search_spaces.published import agrees, published_models
 from vitscale.__main__ import main
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.cost import complexity
+from vitscale.plan.cost import complexity, learn, training_flops
 from vitscale.train.complexity import Products, compare_published, measured_complexity
 from vitscale.train.stems import build_stem
 
@@ -24,7 +24,6 @@ B12: dict[str, Any] = {"dataset": "imagenet", "channels": 3, "num_classes": 1000
 P16: dict[str, Any] = {"resolution": 32, "patch_size": 16, "width": 24, "depth": 1, "heads": 3}
 SHAPES: dict[str, dict[str, Any]] = {
     "average": {"pool": "avg"},
-    "average, token field off": {"pool": "avg", "embed_token": False},
     "token without position": {"embed_token": False},
     "fixed positions": {"pos_embed": "sincos"},
     "no positions": {"pos_embed": "none", "dropout": 0.1},
@@ -56,9 +55,16 @@ def test_closed_form_is_what_the_built_model_costs(shape: str) -> None:
     assert complexity(config) == measured_complexity(config)
 
 
-def test_a_model_of_timm_has_no_closed_form() -> None:
-    with pytest.raises(ValueError, match=r"measure the built model instead, but got \(model='timm:resnet18'\)"):
-        complexity(TrainConfig(model="timm:resnet18"))
+def test_a_model_of_timm_has_no_closed_form_and_must_be_learned() -> None:
+    """Its cost depends on the shape, and on nothing else of the config."""
+    config = TrainConfig(model="timm:resnet18", resolution=32, crop="rrc")
+    with pytest.raises(ValueError, match=r"must be measured first, but got \(model='timm:resnet18'\)"):
+        complexity(config)
+    learn(config, measured_complexity(config))
+    assert complexity(config.replace(lr=0.1)) == measured_complexity(config)
+    assert training_flops(config) == 3 * measured_complexity(config).flops * 15 * 64 * 25
+    with pytest.raises(ValueError, match="must be measured first"):
+        complexity(config.replace(resolution=64))
 
 
 def test_products_are_counted_by_hand() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import ROOT, Script, wait_for
+from PIL import Image
 from test_mlflow import runs_of_experiment, stop
 
 README = (ROOT / "README.md").read_text()
@@ -29,10 +30,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which the README's relative paths are right, with the demo run by its own command."""
     place = tmp_path_factory.mktemp("readme")
     (place / "studies").symlink_to(ROOT / "studies")
+    write_flowers(place / "data" / "flowers")
     result = run("python studies/lr_wd_edf.py", place, timeout=900)
     (place / "demo.txt").write_text(result.stdout)
     assert result.returncode == 0, result.stdout
     return place
+
+
+def write_flowers(folder: Path) -> None:
+    """A user's own dataset: class folders of images."""
+    for split in ("train", "val"):
+        for number, name in enumerate(("daisy", "rose")):
+            path = folder / split / name / "1.png"
+            path.parent.mkdir(parents=True)
+            Image.new("RGB", (80, 70), (99, 9 * number, 0)).save(path)
 
 
 def run(command: str, place: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
@@ -78,6 +89,8 @@ EXPECTED = {
     "python studies/lr_wd_edf.py --num 18 --report": "report /",
     "python studies/lr_wd_edf.py --scale imagenet --plan": "1170",
     "python studies/lr_wd_edf.py --num-scrambles 4 --plan": "lr_wd_edf_sobol-demo",
+    "vitscale complexity": "178.4 | 178.36",
+    "vitscale prepare data/flowers data --size 64": "flowers-64",
 }
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,12 +11,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
+from vitscale.launch import plans
 from vitscale.launch.costs import learn_costs
 from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, run
 from vitscale.launch.resources import Resources
-from vitscale.plan.cost import complexity, training_flops
-from vitscale.plan.study import Study, to_json
-from vitscale.record.store import Damaged, Store, Workdir
+from vitscale.plan.study import Study
+from vitscale.record.store import Store
 
 
 def main(make_study: Callable[..., Study], arguments: Sequence[str] | None = None) -> NoReturn:
@@ -38,7 +36,9 @@ def main(make_study: Callable[..., Study], arguments: Sequence[str] | None = Non
         sys.exit(EXIT_REFUSED)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses with one line."""
+
     def error(self, message: str) -> NoReturn:
         """One line, as for every other bad input, instead of the usage."""
         self.exit(EXIT_REFUSED, f"{self.prog}: error: {message}\n")
@@ -46,7 +46,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(make_study: Callable[..., Study]) -> argparse.ArgumentParser:
     text = sys.modules[make_study.__module__].__doc__
-    parser = _Parser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     types = get_type_hints(make_study)
     for name, parameter in inspect.signature(make_study).parameters.items():
         default = parameter.default
@@ -57,6 +57,7 @@ def _parser(make_study: Callable[..., Study]) -> argparse.ArgumentParser:
     parser.add_argument("--plan", action="store_true", help="print and write the plan, train nothing")
     parser.add_argument("--report", action="store_true", help="redraw from what is done, train nothing")
     parser.add_argument("--store", default=os.environ.get("VITSCALE_STORE", "runs"), help="folder (default: runs)")
+    plans.add_options(parser)
     where = parser.add_argument_group("where and how fast trials run; never part of what they are")
     add = where.add_argument
     add("--cpus-per-trial", type=float, default=1.0, help="cores, and threads, a trial (default: 1)")
@@ -80,10 +81,13 @@ def _run(make_study: Callable[..., Study], options: argparse.Namespace) -> int:
     chosen = {name: getattr(options, name) for name in inspect.signature(make_study).parameters}
     study = learn_costs(make_study(**chosen))
     if options.plan:
-        return _plan(study, Store(Path(options.store).absolute()))
+        plans.show(study, Store(Path(options.store).absolute()), options)
+        return EXIT_DONE
+    plans.refuse_options(options)
     store = Store.open(options.store)
     if options.report:
-        return _report_only(study, store)
+        report_only(study, store)
+        return EXIT_DONE
     return run(study, store, _resources(options))
 
 
@@ -93,69 +97,10 @@ def _resources(options: argparse.Namespace) -> Resources:
     return Resources(**{field.name: getattr(options, field.name) for field in fields(Resources)})
 
 
-# Plan
-
-
-def _plan(study: Study, store: Store) -> int:
-    """Prints a line an arm and writes every trial to a file."""
-    path = store.study(study.slug) / "plan-preview.json"
-    Workdir(path.parent).write(path.name, json.dumps(to_json(study), indent=1).encode())
-    print(f"{study.slug}: {study.question}\n{study.source}\n")
-    print(_plan_table(study, store))
-    total = sum(training_flops(trial.config) for trial in study.trials)
-    print(f"\ntraining: {total:.3g} multiply-adds in all, forward and backward{_measured_cost(study, store)}")
-    print(f"plan: {path}")
-    return EXIT_DONE
-
-
-def _plan_table(study: Study, store: Store) -> str:
-    header = ["arm", "trials", "done", "to do", "params", "FLOPs", "epochs", "samples", "training FLOPs"]
-    rows, total, done = [header], 0, 0
-    for arm in study.arms:
-        trials = [trial for trial in study.trials if trial.arm == arm]
-        num_done = sum(store.is_done(trial.config.id) for trial in trials)
-        cost = complexity(trials[0].config)
-        epochs = sorted({trial.config.epochs for trial in trials})
-        rows.append([arm, str(len(trials)), str(num_done), str(len(trials) - num_done), _si(cost.params),
-                     _si(cost.flops), "-".join(map(str, epochs[:: max(1, len(epochs) - 1)])),
-                     _si(sum(trial.config.num_steps * trial.config.batch_size for trial in trials)),
-                     f"{sum(training_flops(trial.config) for trial in trials):.3g}"])  # fmt: skip
-        total, done = total + len(trials), done + num_done
-    rows.append(["all", str(total), str(done), str(total - done), *[""] * 5])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-             for row in rows]  # fmt: skip
-    return "\n".join(lines)
-
-
-def _si(number: float) -> str:
-    """Three digits and a prefix: 72.5 k, 4.83 M, 17.6 G."""
-    exponent = min(3, int(math.log10(number) // 3)) if number >= 1 else 0
-    return f"{number / 1000**exponent:.3g} {('', 'k', 'M', 'G')[exponent]}".strip()
-
-
-def _measured_cost(study: Study, store: Store) -> str:
-    """Device-hours of what is to do, from the training time of a few done trials; empty if there are none."""
-    done = [trial for trial in study.trials if store.is_done(trial.config.id)]
-    todo = [trial for trial in study.trials if not store.is_done(trial.config.id)]
-    seconds, flops = 0.0, 0.0
-    for trial in done[:: max(1, len(done) // 8)]:
-        try:
-            rows, facts = store.read_rows(trial.config.id)
-        except Damaged:  # the next start says so and restores it; a plan needs only a rate
-            continue
-        if facts["status"] == "finished":
-            seconds, flops = seconds + rows[-1]["train_s"], flops + training_flops(trial.config)
-    if not flops or not todo:
-        return ""
-    hours = sum(training_flops(trial.config) for trial in todo) * seconds / flops / 3600
-    return f"\nto do: about {hours:.2g} device-hours, at the rate of the trials that are done"
-
-
-def _report_only(study: Study, store: Store) -> int:
+def report_only(study: Study, store: Store) -> None:
+    """Draws the report of what is done, and says where it is."""
     from vitscale.launch.driver import draw
     from vitscale.record.table import read_trials
 
     report, headline, _ = draw(study, store, read_trials(study, store))
     print("\n".join([*headline, f"report  {report}"]))
-    return EXIT_DONE

@@ -61,10 +61,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
         The boxes are the same, and so are the pixels up to rounding.
         """
-        pixels = self.train.pixels
-        if self.config.crop == "pad":
-            return pixels is not None
-        return isinstance(pixels, Tensor) and pixels.is_cuda
+        return self.train.pixels is not None and (self.config.crop == "pad" or is_resident(self.train))
 
     def indices(self, step: int) -> np.ndarray:
         """Which training images step `step` sees, (B,): every epoch is a permutation of its own.
@@ -98,7 +95,9 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
     def iterate(self, first_step: int, num_workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Parts from a step to the end of the training, read by worker processes if there are any."""
         items = range(first_step * len(self.parts), self.config.num_steps * len(self.parts))
-        for item, (images, labels) in zip(items, _loader(self, items, num_workers, self.device), strict=True):
+        for item, (images, labels) in zip(
+            items, _loader(self, items, num_workers, self.device, self.train), strict=True
+        ):
             yield self.finish(item, images, labels)
 
     def unmixed(self, num_images: int) -> Iterator[Tensor]:
@@ -135,7 +134,7 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
     def iterate(self, num_workers: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Images (b, C, R, R), labels (b,), and for ReaL the accepted classes (b, classes)."""
-        for raw, labels, indices in _loader(self, range(len(self)), num_workers, self.device):
+        for raw, labels, indices in _loader(self, range(len(self)), num_workers, self.device, self.images):
             images = raw.to(self.device, non_blocking=True).float() / self.images.white
             if self.images.pixels is not None:
                 images = crop_for_eval(images, self.config)
@@ -172,13 +171,19 @@ def resident(images: Images, device: torch.device) -> Images:
     return replace(images, pixels=pixels)
 
 
+def is_resident(images: Images) -> bool:
+    """Whether the images lie on a GPU."""
+    return isinstance(images.pixels, Tensor) and images.pixels.is_cuda
+
+
 def generator(seed: int, stream: int, counter: int) -> np.random.Generator:
     """A generator that depends on nothing but its arguments."""
     return np.random.default_rng([seed, stream, counter])
 
 
-def _loader(dataset: Dataset, items: range, num_workers: int, device: torch.device) -> DataLoader:
+def _loader(dataset: Dataset, items: range, num_workers: int, device: torch.device, images: Images) -> DataLoader:
     """One batch an item, made by worker processes if there are any, in memory that a GPU copies from by itself."""
+    num_workers = 0 if is_resident(images) else num_workers  # nothing is left to read
     return DataLoader(
         dataset,
         batch_size=None,

@@ -70,12 +70,10 @@ def train(
     mine = cuts[team.rank * len(cuts) // team.size :][: len(cuts) // team.size]
     images = resident(load_split(config, "train", data_root), at)
     batches = Batches(images, config, at, mine)
-    if isinstance(images.pixels, Tensor) and images.pixels.is_cuda:
-        num_loader_workers = 0  # nothing is left to read
     most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     held_out = {name: HeldOut(resident(load_split(config, name, data_root), at), config, at, team, most)
                 for name in config.evals}  # fmt: skip
-    everywhere = [torch.from_numpy(part).to(at) for part in mine]
+    positions = [torch.from_numpy(part).to(at) for part in mine]
 
     if parallel_branches:
         run_branches(model, parallel=True)
@@ -99,7 +97,7 @@ def train(
         ema.load_state_dict(state["ema"])
         checkpoint.set_rng_state(state["rng"])
         del state
-    eval_s = rows[-1]["eval_s"] if rows else 0.0
+    eval_s = rows[-1].get("eval_s", 0.0) if rows else 0.0
     yield from rows
     if rows and is_last(rows[-1], config):
         return
@@ -124,9 +122,9 @@ def train(
             group["lr"] = lr
         optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=at)
-        for part, positions in enumerate(everywhere):
+        for part, where in enumerate(positions):
             pixels, targets = next(stream)
-            draws.at(step, positions)
+            draws.at(step, where)
             with team.holding_back(replica, until=part == len(mine) - 1):
                 with autocast(config, at):
                     share = training_loss(replica(pixels), targets, config, config.batch_size)

@@ -1,0 +1,65 @@
+"""The cifar scale: ViT_P and ViT_C for 32x32 pixels, on CIFAR-10, for one GPU and hours.
+
+Nothing here is copied from a paper and nothing was found by a search: what is not said to follow from Xiao et al. 2021
+was chosen before any training. A study at this scale says in its notes that lr and wd are such choices.
+"""
+
+from search_spaces.xiao2021 import around
+
+# 64 tokens of 4x4 pixels, as many as fit 8x8 patches of the demo's ratio; hidden size, heads and MLP multiplier of the
+# paper's 1GF models (Table 1) at half their depth. ViT_C has one block less and a stem by the rule of section 3 (a
+# stride of 2 doubles the channels, a plain 1x1 follows), which costs about a block. A test holds the two within 3% in
+# FLOPs and 6% in parameters.
+MODELS: dict[str, dict[str, object]] = {
+    "ViT_P": {"patch_size": 4, "width": 192, "heads": 3, "mlp_ratio": 3.0, "depth": 6},
+    "ViT_C": {"patch_size": 4, "width": 192, "heads": 3, "mlp_ratio": 3.0, "depth": 5, "stem": "conv",
+              "stem_channels": "48-96-192", "stem_strides": "1-2-2"},
+}  # fmt: skip
+
+# The usual augmentation of CIFAR (pad by 4, crop back, flip) and the paper's label smoothing; no policy and no mixing,
+# which short schedules of small models do not repay. The averaged weights reach back 1.7 epochs, as in the demo 1.6.
+RECIPE: dict[str, object] = {
+    "dataset": "cifar10", "resolution": 32, "channels": 3, "num_classes": 10, "batch_size": 256, "epochs": 30,
+    "crop_padding": 4, "flip_prob": 0.5, "label_smoothing": 0.1, "ema_decay": 0.997, "precision": "bf16",
+}  # fmt: skip
+
+PANELS = {"": ("ViT_P", "ViT_C")}  # panel of the figure -> models
+
+# Chosen: round values that are usual for small ViTs and for SGD at this batch, one pair an optimizer, so that no arm is
+# tuned better than another.
+OPTIMA = {
+    ("ViT_P", "adamw"): (1e-3, 0.1),
+    ("ViT_C", "adamw"): (1e-3, 0.1),
+    ("ViT_P", "sgd"): (0.1, 1e-4),
+    ("ViT_C", "sgd"): (0.1, 1e-4),
+}
+INTERVALS = {("ViT", "adamw"): around(1e-3, 0.1), ("ViT", "sgd"): around(0.1, 1e-4)}
+NUM_DRAWS = 32
+NUM_REFERENCES = 3  # runs at the chosen values, seeds 0 to 2
+_CHOSEN = (
+    "lr and wd are round values chosen before any training (AdamW 1e-3 and 0.1, SGD 0.1 and 1e-4), and no search "
+    "confirmed them. "
+)
+DESIGN = (
+    "lr and wd are log-uniform from 1/8 of a chosen value to 4 times it. Draw i has seed i (initial weights, order of "
+    "samples, augmentation); both models share draws and seeds. The reference runs, seeds 0 to 2, are at the chosen "
+    "values."
+)
+NOTES = _CHOSEN + "Draws that beat the reference say how far from an optimum it is. CIFAR-10 is no ImageNet."
+
+LENGTHS = (15, 30, 60, 120)  # epochs: doublings, eight times as long at the end, as in Xiao et al. 2021, Figure 3
+BEST_OPTIMIZER = {"ViT_P": "adamw", "ViT_C": "adamw"}  # as for the paper's ViTs, Figure 2
+NUM_STABILITY_SEEDS = 3
+STABILITY_NOTES = _CHOSEN + "They serve for all lengths: a gap at these values may be none at better ones."
+
+# Architecture and recipe. CIFAR-10 has no second test set here, so the question of another one is left to other scales.
+CELLS: dict[tuple[str, str], dict[str, object]] = {
+    (model, label): {**RECIPE, **MODELS[model], "optimizer": optimizer, "lr": lr, "wd": wd}
+    for label, optimizer in (("AdamW", "adamw"), ("SGD", "sgd"))
+    for model in MODELS
+    for lr, wd in [OPTIMA[model, optimizer]]
+}
+SEED_CELL = ("ViT_C", "AdamW")
+NUM_CELL_SEEDS = 5
+SEED_NOTES = _CHOSEN + "One evaluation set only, so nothing is said about another one."
+CELL_NOTES = _CHOSEN + "The recipes differ in optimizer, lr and wd alone. One evaluation set only."

@@ -1,0 +1,253 @@
+"""Plans of the studies at every scale against what the papers state, and shortened demos through the real Ray."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import ModuleType
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import ROOT, Script, load_script
+
+from search_spaces import cifar, demo, touvron_thesis, xiao2021
+from vitscale.analysis.interaction import cells as interaction_cells
+from vitscale.analysis.repeats import is_repeats
+from vitscale.analysis.report import refuse_unknown
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.cost import complexity
+from vitscale.plan.study import Study, from_json, to_json
+from vitscale.train.model import build_model
+
+torch.set_num_threads(1)
+
+# Trials that the texts state at imagenet: Xiao et al. 2021, section 5.1 (24 ViT and 12 RegNetY runs), 5.2 (48 and 24),
+# 5.3 (64 draws of 9 models and 2 optimizers, 18 references); thesis, section 6.3.4 (100 seeds and seed 0).
+COUNTS = {
+    ("lr_wd_edf", "demo"): 2 * 2 * (16 + 3), ("lr_wd_edf", "cifar"): 2 * 2 * (32 + 3),
+    ("lr_wd_edf", "imagenet"): 1152 + 18,
+    ("optimizer_stability", "demo"): 2 * 4 * 2 * 5, ("optimizer_stability", "cifar"): 2 * 4 * 2 * 3,
+    ("optimizer_stability", "imagenet"): 48 + 24,
+    ("training_length", "demo"): 2 * 4 * 5, ("training_length", "cifar"): 2 * 4 * 3,
+    ("training_length", "imagenet"): 24 + 12,
+    ("seed_distribution", "demo"): 101, ("seed_distribution", "cifar"): 101, ("seed_distribution", "imagenet"): 101,
+    ("recipe_vs_architecture", "demo"): 4 * 20, ("recipe_vs_architecture", "cifar"): 4 * 5,
+    ("recipe_vs_architecture", "imagenet"): 4 * 5,
+}  # fmt: skip
+SCALES = ("demo", "cifar", "imagenet")
+REPEATS = ("optimizer_stability", "training_length", "seed_distribution", "recipe_vs_architecture")
+
+
+def script(name: str) -> ModuleType:
+    return load_script(ROOT / "studies" / f"{name}.py")
+
+
+def plan(name: str, scale: str, **options: object) -> Study:
+    return script(name).study(scale, **options)
+
+
+def ids(study: Study) -> set[str]:
+    return {trial.config.id for trial in study.trials}
+
+
+# ---- plans
+
+
+@pytest.mark.parametrize(("name", "scale"), COUNTS)
+def test_a_plan_has_as_many_trials_as_the_text_states(name: str, scale: str) -> None:
+    study = plan(name, scale)
+    assert (len(study.trials), len(ids(study))) == (COUNTS[name, scale],) * 2
+    assert from_json(to_json(study)) == study
+    refuse_unknown(study)
+
+
+@pytest.mark.parametrize(("name", "scale"), COUNTS)
+def test_no_study_reports_what_another_tuned_on(name: str, scale: str) -> None:
+    configs = [trial.config for trial in plan(name, scale).trials]
+    assert all(config.eval_split == "val" and "minival" not in config.evals for config in configs)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_training_length_trains_nothing_that_optimizer_stability_does_not(scale: str) -> None:
+    """With the best optimizer of the family: Xiao et al. 2021, section 5.1."""
+    part = plan("training_length", scale)
+    assert ids(part) < ids(plan("optimizer_stability", scale))
+    best = {("regnety" in t.config.model, t.config.optimizer) for t in part.trials}
+    assert best <= {(True, "sgd"), (False, "adamw")}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_cell_of_the_recipes_is_part_of_the_distribution_over_seeds(scale: str) -> None:
+    shared = ids(plan("recipe_vs_architecture", scale)) & ids(plan("seed_distribution", scale))
+    assert len(shared) == COUNTS["recipe_vs_architecture", scale] / 4
+
+
+@pytest.mark.parametrize(("scale", "epochs"), [("demo", 20), ("cifar", 30), ("imagenet", 50)])
+def test_references_of_the_error_distributions_are_cells_of_optimizer_stability(scale: str, epochs: int) -> None:
+    references = {t.config.id for t in plan("lr_wd_edf", scale).trials if t.point is None}
+    cells = {t.config.id for t in plan("optimizer_stability", scale).trials if t.config.epochs == epochs}
+    assert len(references) in (2 * 2 * 3, 9 * 2) and references <= cells
+
+
+@pytest.mark.parametrize(("name", "scale"), list(itertools.product(REPEATS, SCALES)))
+def test_arms_are_single_settings_and_more_seeds_extend_them(name: str, scale: str) -> None:
+    short, longer = plan(name, scale, num=2), plan(name, scale, num=7)
+    assert is_repeats(longer) and ids(short) < ids(longer)
+    assert all(len({t.config.replace(seed=0) for t in longer.trials if t.arm == arm}) == 1 for arm in longer.arms)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_cells_of_optimizer_stability_differ_in_what_they_are_named_for(scale: str) -> None:
+    study = plan("optimizer_stability", scale, num=1)
+    space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
+    planned = {(study.factors[t.arm]["model"], t.config.optimizer, t.config.epochs): t for t in study.trials}
+    models = [model for models in space.PANELS.values() for model in models]
+    assert set(planned) == set(itertools.product(models, ("adamw", "sgd"), space.LENGTHS))
+    for (model, optimizer, _), trial in planned.items():
+        assert (trial.config.lr, trial.config.wd) == space.OPTIMA[model, optimizer]
+        assert trial.config.warmup_epochs == 5.0 and trial.config.seed == 0
+    assert np.log2(np.divide(space.LENGTHS, space.LENGTHS[0])).tolist() == [0, 1, 2, 3]
+
+
+def test_the_rule_of_the_paper_is_another_drawing_of_the_same_trials() -> None:
+    shown, copied = (plan("optimizer_stability", "imagenet", diverged=rule) for rule in ("shown", "copied"))
+    assert shown.trials == copied.trials and shown.slug == copied.slug
+    assert (shown.figures, copied.figures) == (("optimizer_stability",), ("optimizer_stability_copied",))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_seed_zero_stands_apart(scale: str) -> None:
+    study = plan("seed_distribution", scale)
+    assert [t.config.seed for t in study.trials if t.point is None] == [0]
+    assert [t.config.seed for t in study.trials if t.point is not None] == list(range(1, 101))
+    assert {t.config.seed for t in plan("recipe_vs_architecture", scale, num=3).trials} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_recipes_and_architectures_are_crossed(scale: str) -> None:
+    study = plan("recipe_vs_architecture", scale, num=1)
+    outcomes = pd.DataFrame([{"arm": t.arm, "seed": t.config.seed} for t in study.trials])
+    pairs = list(interaction_cells(study, outcomes))
+    architectures, recipes = ({pair[i] for pair in pairs} for i in (0, 1))
+    assert len(architectures) == len(recipes) == 2 and set(pairs) == set(itertools.product(architectures, recipes))
+
+
+# ---- search spaces
+
+
+def test_the_arms_of_cifar_hold_one_budget() -> None:
+    patchify, conv = (complexity(TrainConfig(**cifar.RECIPE, **cifar.MODELS[m])) for m in ("ViT_P", "ViT_C"))
+    assert conv.flops == pytest.approx(patchify.flops, rel=0.03)
+    assert conv.params == pytest.approx(patchify.params, rel=0.06)
+
+
+def test_the_stem_of_cifar_follows_the_rule_of_the_paper() -> None:
+    """Xiao et al. 2021, section 3: stride 2 doubles the channels, stride 1 keeps them but in the first layer."""
+    layers = TrainConfig(**cifar.RECIPE, **cifar.MODELS["ViT_C"]).stem_layers
+    assert [stride for _, stride, _ in layers][1:] == [b // a for (a, *_), (b, *_) in itertools.pairwise(layers)]
+
+
+# Thesis, Table 6.1, columns Wightman et al. and DeiT; batch and epochs: section 6.3.4
+TABLE_6_1 = {
+    "A2": {"optimizer": "lamb", "lr": 5e-3, "wd": 0.02, "mixup_alpha": 0.2, "randaugment_magnitude": 7.0, "loss": "bce",
+           "clip_norm": 1.0, "label_smoothing": 0.0, "erasing_prob": 0.0, "eval_crop_ratio": 0.95},
+    "DeiT": {"optimizer": "adamw", "lr": 5e-4, "wd": 0.05, "mixup_alpha": 0.8, "randaugment_magnitude": 9.0,
+             "loss": "ce", "clip_norm": 0.0, "label_smoothing": 0.1, "erasing_prob": 0.25, "eval_crop_ratio": 0.875},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", TABLE_6_1)
+def test_recipes_of_the_thesis_are_the_same_for_both_architectures(recipe: str) -> None:
+    common = {"batch_size": 2048, "epochs": 300, "cutmix_alpha": 1.0, "repeats": 3, "warmup_epochs": 5.0,
+              "resolution": 224, "crop": "rrc", "more_evals": "v2,real", "ema_decay": 0.0}  # fmt: skip
+    for architecture in ("ResNet-50", "DeiT-S"):
+        config = TrainConfig(**touvron_thesis.CELLS[architecture, recipe])
+        expected = {**common, **TABLE_6_1[recipe]}
+        assert {name: getattr(config, name) for name in expected} == expected
+    assert config.peak_lr == pytest.approx({"A2": 5e-3, "DeiT": 1e-3 * 2048 / 1024}[recipe])
+
+
+def test_architectures_of_the_thesis_have_the_published_size() -> None:
+    """ResNet-50: 25.6 M parameters (Xiao et al. 2021, Table 2); DeiT-S: 22 M (thesis, Table 3.1)."""
+    for architecture, millions in (("ResNet-50", 25.6), ("DeiT-S", 22.05)):
+        with torch.device("meta"):
+            model = build_model(TrainConfig(**touvron_thesis.CELLS[architecture, "A2"]))
+        assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)
+
+
+# ---- shortened demos
+
+
+def shortened(folder: Path, name: str, *lines: str) -> Script:
+    """The study's own script in `folder`, with a demo scale of fewer epochs."""
+    source = (ROOT / "studies" / f"{name}.py").read_text()
+    path = folder / f"{name}.py"
+    path.write_text("\n".join(["from search_spaces import demo", *lines, source]))
+    return Script(folder, path)
+
+
+def tables(script: Script, slug: str) -> dict[str, pd.DataFrame]:
+    folder = script.folder / "runs" / "studies" / slug / "report"
+    assert (folder / "report.html").stat().st_size > 10_000
+    return {path.stem: pd.read_csv(path) for path in folder.glob("*.csv")} | {
+        "rows": pd.read_parquet(folder / "rows.parquet")
+    }
+
+
+def final(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.sort_values("epoch").groupby("trial_id", as_index=False).last()
+
+
+def mlflow_statuses(script: Script, slug: str) -> list[str]:
+    """Of the child runs of the study's parent run."""
+    client = mlflow.MlflowClient(f"sqlite:///{script.folder}/mlflow.db")
+    experiment = client.get_experiment_by_name(slug)
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    return [run.info.status for run in runs if "mlflow.parentRunId" in run.data.tags]
+
+
+@pytest.mark.slow
+def test_optimizer_stability_runs_and_training_length_only_draws(tmp_path: Path) -> None:
+    lines = ("demo.LENGTHS = (6, 12)",)
+    first = shortened(tmp_path, "optimizer_stability", *lines)
+    result = first.run("--num", "2")
+    assert result.returncode == 0 and "16 finished" in result.stdout, result.stdout
+    made = tables(first, "optimizer_stability-demo")
+    last = final(made["rows"])
+    mean = last.groupby(["patch_size", "depth", "optimizer", "epochs"])["val_ema_error_pct"].mean()
+    for _, row in made["optimizer_gap"].iterrows():
+        cell = (2, demo.MODELS[row["model"]]["depth"])
+        expected = mean[(*cell, "sgd", row["epochs"])] - mean[(*cell, "adamw", row["epochs"])]
+        assert row["gap_points"] == pytest.approx(expected)
+    assert len(made["optimizer_gap"]) == 4
+    assert mlflow_statuses(first, "optimizer_stability-demo") == ["FINISHED"] * 16
+    second = shortened(tmp_path, "training_length", *lines)
+    result = second.run("--num", "2")
+    assert result.returncode == 0 and "8 trials, 8 done, 0 to do" in result.stdout, result.stdout
+    delta = tables(second, "training_length-demo")["training_length"].set_index("model")["delta_points"]
+    assert delta["ViT_C"] == pytest.approx(mean[2, 2, "adamw", 6] - mean[2, 2, "adamw", 12])
+
+
+@pytest.mark.slow
+def test_seed_distribution_runs_and_lends_its_trials_to_recipe_vs_architecture(tmp_path: Path) -> None:
+    lines = ("demo.CELLS = {cell: {**fields, 'epochs': 6} for cell, fields in demo.CELLS.items()}",)
+    first = shortened(tmp_path, "seed_distribution", *lines)
+    result = first.run("--num", "6")
+    assert result.returncode == 0 and "7 finished" in result.stdout, result.stdout
+    made = tables(first, "seed_distribution-demo")
+    last = final(made["rows"])
+    row = made["seed_statistics"].set_index("evaluation").loc["test"]
+    draws, zero = (last[last["seed"] != 0], last[last["seed"] == 0])
+    assert (row["n"], row["mean_error_pct"]) == (6, pytest.approx(draws["test_ema_error_pct"].mean()))
+    assert row["sd_points"] == pytest.approx(np.std(draws["test_ema_error_pct"], ddof=1))
+    assert row["reference_error_pct"] == pytest.approx(zero["test_ema_error_pct"].item())
+    second = shortened(tmp_path, "recipe_vs_architecture", *lines)
+    result = second.run("--num", "3")
+    assert result.returncode == 0 and "12 trials, 3 done, 9 to do" in result.stdout, result.stdout
+    effects = tables(second, "recipe_vs_architecture-demo")["recipe_interaction"]
+    assert list(effects["kind"].value_counts()[["simple", "interaction", "test set"]]) == [4, 2, 2]
+    assert mlflow_statuses(second, "recipe_vs_architecture-demo") == ["FINISHED"] * 12

@@ -1,0 +1,237 @@
+"""Two arms side by side, of one study or of two: how their draws ended, their errors, and what sets them apart.
+
+Assumed: draws of an arm are independent, and means are nearly normal. Medians are over all draws with an outcome, a
+diverged or failed one at 100; means are over those that finished. No p is given, and nothing is corrected for the
+number of arms: a comparison that was not planned is a look, and no test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from search_spaces.datasets import dataset_facts
+from vitscale.analysis import repeats
+from vitscale.analysis.intervals import median_interval
+from vitscale.analysis.population import STATUSES, scrambles
+from vitscale.analysis.repeats import Contrast
+from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan.study import Study
+
+Estimate = tuple[float, float, float]  # estimate, low, high
+NONE: Estimate = (np.nan, np.nan, np.nan)
+COUNTS = ("planned", "n", "diverged", "failed", "missing")
+MAX_VALUES = 4  # of a field in a cell
+
+
+@dataclass(frozen=True)
+class Side:
+    """An arm of a study, with the study's table of a row per planned trial."""
+
+    study: Study
+    outcomes: pd.DataFrame
+    arm: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.study.slug}:{self.arm}"
+
+    @property
+    def draws(self) -> pd.DataFrame:
+        """Rows of the planned draws: reference runs are none."""
+        return self.outcomes[(self.outcomes["arm"] == self.arm) & self.outcomes["point"].notna()]
+
+    @property
+    def known(self) -> pd.DataFrame:
+        """Rows of the draws with an outcome."""
+        return self.draws[self.draws["status"] != "missing"]
+
+    @property
+    def configs(self) -> list[TrainConfig]:
+        """Of the planned draws; of the reference runs where there is no draw."""
+        trials = [trial for trial in self.study.trials if trial.arm == self.arm]
+        return [t.config for t in trials if t.point is not None] or [t.config for t in trials]
+
+
+def arm_pairs(a: Study, b: Study, arm_a: str | None = None, arm_b: str | None = None) -> list[tuple[str, str]]:
+    """The arms to compare: those named; else those of one name; else the only ones.
+
+    Raises ValueError for an arm that a study lacks, and where neither names nor numbers say which belong together.
+    """
+    of_a, of_b = (_arms(*side) for side in ((a, arm_a), (b, arm_b)))
+    if len(of_a) == len(of_b) == 1:
+        return [(of_a[0], of_b[0])]
+    pairs = [(arm, arm) for arm in of_a if arm in of_b]
+    if not pairs:
+        raise ValueError(
+            f"the two must share an arm, or STUDY:ARM must name one of each, but got ({a.slug}: {', '.join(of_a)}; "
+            f"{b.slug}: {', '.join(of_b)})"
+        )
+    return pairs
+
+
+def _arms(study: Study, arm: str | None) -> tuple[str, ...]:
+    if arm is None:
+        return study.arms
+    if arm not in study.arms:
+        raise ValueError(f"an arm must be of {study.slug}, but got ({arm!r}; there are: {', '.join(study.arms)})")
+    return (arm,)
+
+
+def why_not(a: Side, b: Side) -> str:
+    """Why errors of two arms mean different things, the law and the values; "" if they can be compared."""
+    if a.study.metric != b.study.metric:
+        return f"arms compared must have one metric, but got ({a.study.metric!r}, {b.study.metric!r})"
+    images = [{_evaluated_on(config) for config in side.configs} for side in (a, b)]
+    if images[0] != images[1]:
+        shown = [", ".join(sorted({config.dataset for config in side.configs})) for side in (a, b)]
+        return (
+            f"arms compared must be evaluated on the same images, but got ({a.name}: {shown[0]}; {b.name}: {shown[1]}, "
+            f"split {a.configs[0].eval_split})"
+        )
+    return ""
+
+
+def _evaluated_on(config: TrainConfig) -> tuple[object, ...]:
+    """What fixes the images of the evaluation. A dataset prepared at another size is the same dataset."""
+    carved = (config.minival_images, config.minival_rule, config.split_seed) if config.eval_split == "minival" else ()
+    return dataset_facts(config.dataset) or config.dataset, config.eval_split, *carved
+
+
+def side_by_side(a: Side, b: Side) -> dict[str, object]:
+    """Plain values: counts and errors of both arms with 95% intervals, the difference a - b, the fields that differ.
+
+    The difference is of pairs of draws where the plans share them (see `paired_by`), else of independent draws;
+    negative favours a. Raises ValueError for arms whose errors mean different things.
+    """
+    reason = why_not(a, b)
+    if reason:
+        raise ValueError(reason)
+    fields = paired_by(a, b)
+    difference = _unpaired(a, b) if fields is None else _paired(a, b, fields)
+    shared = len({config.id for config in a.configs} & {config.id for config in b.configs})
+    return {"metric": a.study.metric, "a": _summary(a), "b": _summary(b), "difference": difference,
+            "shared_trials": shared, "fields": differing(a.configs, b.configs)}  # fmt: skip
+
+
+def paired_by(a: Side, b: Side) -> list[str] | None:
+    """The fields that vary within the arms, if every draw of the smaller one has a partner that agrees in all; or None.
+
+    Draws of one design share lr, wd and seed, repeats share the seed. The rule looks at the plan, never at errors.
+    """
+    fields = [name for name in DEFAULTS if any(side.draws[name].nunique() > 1 for side in (a, b))]
+    keys = [_keys(side.draws, fields) for side in (a, b)]
+    if not all(keys) or any(len(set(of_side)) < len(of_side) for of_side in keys):
+        return None
+    return fields if len(set(keys[0]) & set(keys[1])) == min(map(len, keys)) else None
+
+
+def _keys(draws: pd.DataFrame, fields: Sequence[str]) -> list[tuple[object, ...]]:
+    return [tuple(row[name] for name in fields) for row in draws.to_dict("records")]
+
+
+def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
+    """Of the differences between partners, where both have an outcome; for the mean, where both finished."""
+    partner = {key: i for i, key in enumerate(_keys(b.known, fields))}
+    keys = _keys(a.known, fields)
+    in_a = [i for i, key in enumerate(keys) if key in partner]
+    first, second = a.known.iloc[in_a], b.known.iloc[[partner[keys[i]] for i in in_a]]
+    difference = _errors(first) - _errors(second)
+    both = (first["status"].to_numpy() == "finished") & (second["status"].to_numpy() == "finished")
+    group = _scrambles(a, first)
+    mean = _without_interval(repeats.contrast([difference[both]], [1.0]), group)
+    return {**_named("median_points", _median(difference, group, (-100.0, 100.0))),
+            **_named("mean_points", (mean.estimate, mean.low, mean.high)),
+            "paired_by": fields, "num_pairs": len(difference), "num_finished_pairs": int(both.sum())}  # fmt: skip
+
+
+def _unpaired(a: Side, b: Side) -> dict[str, object]:
+    """Of independent draws. The medians' own intervals are joined (Zou & Donner 2008); of means, Welch's."""
+    groups = [_scrambles(side, side.known) for side in (a, b)]
+    (x, x_low, x_high), (y, y_low, y_high) = (
+        _median(_errors(side.known), group) for side, group in zip((a, b), groups, strict=True)
+    )
+    low, high = x - y - np.hypot(x - x_low, y_high - y), x - y + np.hypot(x_high - x, y - y_low)
+    mean = repeats.contrast([repeats.errors(side.draws) for side in (a, b)], [1.0, -1.0])
+    mean = _without_interval(mean, groups[0] if groups[0] is not None else groups[1])
+    return {**_named("median_points", (x - y, float(max(low, -100.0)), float(min(high, 100.0)))),
+            **_named("mean_points", (mean.estimate, mean.low, mean.high)),
+            "paired_by": None, "num_pairs": 0, "num_finished_pairs": 0}  # fmt: skip
+
+
+def _summary(side: Side) -> dict[str, object]:
+    """How the draws ended; the median of those with an outcome, the mean of those that finished."""
+    counts, group = repeats.counts(side.draws), _scrambles(side, side.known)
+    mean = _without_interval(repeats.contrast([repeats.errors(side.draws)], [1.0]), group)
+    return {"study": side.study.slug, "arm": side.arm, "planned": len(side.draws), "n": len(side.known),
+            **{status: counts[status] for status in STATUSES},
+            **_named("median_error_pct", _median(_errors(side.known), group)),
+            **_named("mean_error_pct", (mean.estimate, mean.low, mean.high))}  # fmt: skip
+
+
+def _errors(draws: pd.DataFrame) -> np.ndarray:
+    return draws["error_pct"].to_numpy(dtype=float)
+
+
+def _scrambles(side: Side, draws: pd.DataFrame) -> np.ndarray | None:
+    return scrambles(side.study, draws["point"].to_numpy(dtype=int), num=len(side.draws))
+
+
+def _median(values: np.ndarray, group: np.ndarray | None, bounds: tuple[float, float] = (0.0, 100.0)) -> Estimate:
+    return (float(np.median(values)), *median_interval(values, group, bounds=bounds)) if len(values) else NONE
+
+
+def _without_interval(mean: Contrast, group: np.ndarray | None) -> Contrast:
+    """Points of a Sobol design are not independent, so Student's interval is none of its mean."""
+    return mean if group is None else mean._replace(low=np.nan, high=np.nan)
+
+
+def _named(name: str, estimate: Estimate) -> dict[str, object]:
+    return dict(zip((name, f"{name}_low", f"{name}_high"), estimate, strict=True))
+
+
+def differing(a: Sequence[TrainConfig], b: Sequence[TrainConfig]) -> dict[str, dict[str, list[object]]]:
+    """Field -> its values in a and in b, ascending, for fields that do not have the same values in both."""
+    values = {name: [sorted({getattr(config, name) for config in side}) for side in (a, b)] for name in DEFAULTS}
+    return {name: {"a": first, "b": second} for name, (first, second) in values.items() if first != second}
+
+
+def as_cells(comparison: dict) -> list[list[str]]:
+    """The comparison as rows of four cells: what, a, b, a - b; the first row names the arms."""
+    a, b, difference = (comparison[name] for name in ("a", "b", "difference"))
+    rows = [["", *(f"{side['study']}:{side['arm']}" for side in (a, b)), "difference"]]
+    rows += [[name, str(a[name]), str(b[name]), _pairs(difference) if name == "n" else ""] for name in COUNTS]
+    for name, title in (("median", "median error (%)"), ("mean", "mean error of finished (%)")):
+        cells = (_interval(side, f"{name}_error_pct") for side in (a, b))
+        rows.append([title, *cells, _interval(difference, f"{name}_points", sign="+")])
+    if comparison["shared_trials"]:
+        rows.append(["trials in both", *[str(comparison["shared_trials"])] * 2, ""])
+    return rows + [[name, _values(of["a"]), _values(of["b"]), ""] for name, of in comparison["fields"].items()]
+
+
+def _pairs(difference: dict) -> str:
+    if difference["paired_by"] is None:
+        return "unpaired"
+    by = f" of one {', '.join(difference['paired_by'])}" if difference["paired_by"] else ""
+    return f"{difference['num_pairs']} pair{'s' * (difference['num_pairs'] != 1)}{by}"
+
+
+def _interval(part: dict, name: str, sign: str = "") -> str:
+    estimate, low, high = (part[key] for key in (name, f"{name}_low", f"{name}_high"))
+    if np.isnan(estimate):
+        return "–"
+    ends = "" if np.isnan(low) else f" [{low:{sign}.1f}, {high:{sign}.1f}]"
+    return f"{estimate:{sign}.1f}{ends}"
+
+
+def _values(values: Sequence[object]) -> str:
+    if len(values) <= MAX_VALUES:
+        return ", ".join(_value(value) for value in values)
+    return f"{_value(values[0])} to {_value(values[-1])} ({len(values)} values)"
+
+
+def _value(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value) or "–"

@@ -1,0 +1,219 @@
+"""What the commands of `vitscale` do. Each takes the parsed options; the parsers are in `vitscale.__main__`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitscale.launch import plans
+from vitscale.launch.cli import Parser, report_only
+from vitscale.launch.costs import learn_costs
+from vitscale.launch.terminal import columns, print_json, si
+from vitscale.plan.study import Study, from_json
+from vitscale.record.store import Store
+
+if TYPE_CHECKING:
+    from vitscale.analysis.side_by_side import Side
+
+
+# Studies of a store
+
+
+def status(options: argparse.Namespace) -> None:
+    """Says of every study of the store how far it is."""
+    from vitscale.record.overview import num_bytes, overview
+
+    store = existing(options.store)
+    states = overview(store)
+    if options.json:
+        studies = [{**state._asdict(), "changed": _when(state.changed_s)} for state in states]
+        print_json({"store": str(store.root), "num_bytes": num_bytes(store), "studies": studies})
+        return
+    counts = ("planned", "finished", "running", "diverged", "failed", "missing")
+    rows = [["study", *counts, "on disk", "last activity", "driver"]]
+    for state in states:
+        rows.append([state.study, *(str(getattr(state, name)) for name in counts), f"{si(state.num_bytes)}B",
+                     _when(state.changed_s), "runs" if state.driver_alive else "none"])  # fmt: skip
+    print(f"{columns(rows)}\n\nstore {store.root}: {si(num_bytes(store))}B in all; studies share trials")
+
+
+def report(options: argparse.Namespace) -> None:
+    """Draws tables, figures and report of a study as it stands, from the plan of its last start."""
+    store = existing(options.store)
+    report_only(learn_costs(read_plan(store, options.study)), store)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Prints two arms, or the arms that two studies share, side by side."""
+    from vitscale.analysis.side_by_side import as_cells, side_by_side, why_not
+
+    pairs, alone = _sides(existing(options.store), (options.a, options.b))
+    reasons = [why_not(a, b) for a, b in pairs]
+    compared = [side_by_side(a, b) for (a, b), reason in zip(pairs, reasons, strict=True) if not reason]
+    if not compared:
+        raise ValueError(reasons[0])
+    if options.json:
+        print_json({"compared": compared, "not_compared": [reason for reason in reasons if reason], "alone": alone})
+        return
+    cells = [row for comparison in compared for row in ([""] * 4, *as_cells(comparison))][1:]
+    print(columns(cells))
+    print(f"\n{compared[0]['metric']} of the last epoch, 95% intervals; difference: left minus right, in points. "
+          "Medians hold diverged and failed draws at 100.")  # fmt: skip
+    for line in (*(f"without a partner: {arm}" for arm in alone), *(f"not compared: {why}" for why in reasons if why)):
+        print(line)
+
+
+def _sides(store: Store, names: tuple[str, str]) -> tuple[list[tuple[Side, Side]], list[str]]:
+    """The pairs of arms that are meant by STUDY or STUDY:ARM twice, and the arms that have no partner."""
+    from vitscale.analysis.side_by_side import Side, arm_pairs
+    from vitscale.record.table import outcomes, read_trials
+
+    studies = [read_plan(store, name.partition(":")[0]) for name in names]
+    arms = [name.partition(":")[2] if ":" in name else None for name in names]
+    pairs = arm_pairs(studies[0], studies[1], arms[0], arms[1])
+    tables = [outcomes(study, read_trials(study, store)) for study in studies]
+    sides = [(Side(studies[0], tables[0], a), Side(studies[1], tables[1], b)) for a, b in pairs]
+    alone = [f"{study.slug}:{arm}" for i, study in enumerate(studies) if arms == [None, None]
+             for arm in study.arms if arm not in {pair[i] for pair in pairs}]  # fmt: skip
+    return sides, alone
+
+
+def plan(options: argparse.Namespace) -> None:
+    """Becomes the study's script with --plan, for a script; prints the plan of the last start, for a study."""
+    script = Path(options.study if options.study.endswith(".py") else f"studies/{options.study}.py")
+    if options.study.endswith(".py") and not script.exists():
+        raise ValueError(f"the script of a study must exist, but got ({options.study!r})")
+    if script.exists():
+        os.execv(sys.executable, [sys.executable, str(script), "--plan", *options.arguments])
+    parser = Parser(prog=f"vitscale plan {options.study}")
+    plans.add_options(parser)
+    add_store(parser)
+    chosen = parser.parse_args(options.arguments)
+    store = existing(chosen.store)
+    plans.show(learn_costs(read_plan(store, options.study)), store, chosen)
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """The option that names the store."""
+    parser.add_argument("--store", default=os.environ.get("VITSCALE_STORE", "runs"), help="folder (default: runs)")
+
+
+def existing(root: str) -> Store:
+    """A store that is only read: none is made. Raises ValueError if no study was started in it."""
+    store = Store(Path(root).absolute())
+    if not store.slugs():
+        raise ValueError(f"a study must be in the store, but got none (store={str(store.root)!r})")
+    return store
+
+
+def read_plan(store: Store, slug: str) -> Study:
+    """The study as it was planned at its last start. Raises ValueError if there is none."""
+    if slug not in store.slugs():
+        raise ValueError(f"a study must be in the store, but got ({slug!r}; there are: {', '.join(store.slugs())})")
+    return from_json(json.loads((store.study(slug) / "plan.json").read_text()))
+
+
+def _when(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+# The rest
+
+
+def ui(options: argparse.Namespace) -> None:
+    """Becomes an MLflow server on the tracking database; a tracking server that runs already is only named."""
+    from vitscale.record.mlflow_view import default_uri
+
+    uri = default_uri()
+    if uri.startswith("http"):
+        print(f"MLFLOW_TRACKING_URI is a server: open {uri}")
+        return
+    database = Path(uri.removeprefix("sqlite:///"))
+    if uri.startswith("sqlite") and not database.exists():
+        raise ValueError(f"an MLflow database must exist, but got ({database}); run a study or `vitscale sync` first")
+    print(f"MLflow UI of {uri}: http://{options.host}:{options.port}")
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", options.host]
+    os.execv(sys.executable, [*command, "--port", str(options.port), "--workers", "1"])
+
+
+def sync(options: argparse.Namespace) -> None:
+    """Shows every outcome of the store in MLflow. Changes nothing where the view is up to date."""
+    from vitscale.launch.driver import draw
+    from vitscale.record.mlflow_view import View, default_uri, state_of, synchronize
+    from vitscale.record.table import read_trials
+
+    store = Store.open(options.store)
+    uri = default_uri()
+    for slug in options.studies or store.slugs():
+        study = learn_costs(read_plan(store, slug))
+        read = read_trials(study, store)
+        report, _, summary = draw(study, store, read)
+        try:
+            view = View(study, uri)
+            num = synchronize(view, read)
+            view.summarize(summary, report.parent)
+            if not store.driver_is_alive(slug):
+                view.interrupt()
+                view.set_parent(state_of([facts["status"] for _, facts in read.values()]))
+        except Exception as error:
+            raise ValueError(f"MLflow must answer at ({uri}): {str(error).splitlines()[0]}") from error
+        print(f"{slug}: {num} of {len(study.trials)} trials shown at {view.page(uri)}")
+
+
+def complexity(options: argparse.Namespace) -> None:
+    """Prints what papers say that models cost, next to what ours cost as they are built. Takes half a minute."""
+    from vitscale.train.complexity import compare_published
+
+    rows = compare_published()
+    if options.json:
+        print_json(rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("source", "model", "pixels", title="published | ours (* deviates)")
+    for unit in ("params (M)", "multiply-adds (G)", "activations (M)"):
+        table.add_column(unit, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [f"{row['published'][name] or '-'} | {number:.2f}{' *' if name in row['deviates'] else '  '}"
+                 for name, number in row["ours"].items()]  # fmt: skip
+        table.add_row(row["source"], row["name"], str(row["resolution"]), *cells)
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+    for row in rows:
+        if row["deviates"]:
+            print(f"* {row['source']}, {row['name']}, {row['resolution']} pixels: {row['reason']}")
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Writes a prepared set with a progress bar on stderr, or verifies one."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    from vitscale.train import prepare as stage
+    from vitscale.train.sources.prepared import read_manifest
+
+    if options.verify:
+        print(f"{options.source}: {stage.verify(Path(options.source))} files are as they were written")
+        return
+    if options.data_root is None or options.size < 1:
+        raise ValueError(f"DEST and size >= 1 must be given, but got ({options.data_root}, size={options.size})")
+    fields = "source data_root size skip_unreadable dataset source_root channels"
+    request = stage.Request(splits=tuple(options.splits), **{name: getattr(options, name) for name in fields.split()})
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(split: str, done: int, total: int) -> None:
+            if split not in tasks:
+                tasks[split] = bar.add_task(split, total=total)
+            bar.update(tasks[split], completed=done)
+
+        folder = stage.prepare(request, options.num_workers, show)
+    for split, facts in read_manifest(folder)["splits"].items():
+        print(f"{folder} {split}: {facts['num_images']} images, {len(facts['skipped'])} unreadable left out")

@@ -1,0 +1,264 @@
+"""The plan of a study before anything is trained: trials, samples, FLOPs, device-hours, and when it would be done."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from search_spaces import epoch_times
+from search_spaces.datasets import DATASETS, dataset_facts
+from vitscale.launch.terminal import columns, hours, print_json, si
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.cost import complexity, training_flops
+from vitscale.plan.schedule import makespan, num_slots, refuse_share
+from vitscale.plan.study import Study, Trial, to_json
+from vitscale.record.store import Damaged, Store, Workdir
+
+OPTIONS = ("devices", "devices_per_trial", "throughput", "epoch_minutes", "json")
+MEASURED_TRIALS = 8  # of an arm at most: their mean is known well enough, and each is a file to read
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What a plan may be asked; `OPTIONS` names them."""
+    group = parser.add_argument_group("the plan, with --plan")
+    group.add_argument("--devices", type=int, metavar="N", help="say when it would be done on N devices")
+    group.add_argument("--devices-per-trial", type=float, metavar="K", help="a share packs several trials on a device "
+                       "(default: 1, or as published)")  # fmt: skip
+    pace = group.add_mutually_exclusive_group()  # without either: as measured, once trials of the study are done
+    pace.add_argument("--throughput", nargs="+", metavar="[ARM=]IMAGES_PER_S", help="of a trial in training, on its "
+                      "devices; ARM may hold * (default: as measured on done trials)")  # fmt: skip
+    pace.add_argument("--epoch-minutes", nargs="+", metavar="[ARM=]MINUTES", help="that an epoch takes on a trial's "
+                      "devices; or xiao2021, as published for 8 V100")  # fmt: skip
+    group.add_argument("--json", action="store_true", default=None, help="one JSON document and nothing else")
+
+
+def refuse_options(options: argparse.Namespace) -> None:
+    """Raises ValueError for options of a plan where none is asked for: nobody would read them."""
+    for name in OPTIONS:
+        value = getattr(options, name)
+        if value is not None:
+            raise ValueError(f"--{name.replace('_', '-')} must come with --plan, but got ({name}={value})")
+
+
+def show(study: Study, store: Store, options: argparse.Namespace) -> None:
+    """Prints the plan and writes every trial to a file. Raises ValueError for times that do not fit the study."""
+    summary = summarize(study, store, options)
+    path = store.study(study.slug) / "plan-preview.json"
+    Workdir(path.parent).write(path.name, json.dumps(to_json(study), indent=1).encode())
+    summary["plan"] = str(path)
+    if options.json:
+        print_json(summary)
+    else:
+        print(_as_text(summary))
+
+
+def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[str, Any]:
+    """Plain values: counts, samples drawn, multiply-adds, device-hours and makespan; None for what is not known.
+
+    device_hours are of all trials, device_hours_to_do and makespan_h of those that are not done.
+    """
+    done = {trial.config.id for trial in study.trials if store.is_done(trial.config.id)}
+    pace = _pace(study, store, done, options)
+    if options.devices is not None and pace is None:
+        raise ValueError(
+            f"throughput or epoch_minutes must be given while no trial is done, but got (devices={options.devices})"
+        )
+    arms = [_of_trials(arm, trials, done, pace) for arm, trials in _by_arm(study)]
+    summary = {"study": study.slug, "question": study.question, "source": study.source,
+               **_totals(arms), "arms": arms, "time": pace.source if pace else None}  # fmt: skip
+    return {**summary, **_until_done(study, done, pace, options)}
+
+
+def _by_arm(study: Study) -> Iterator[tuple[str, list[Trial]]]:
+    for arm in study.arms:
+        yield arm, [trial for trial in study.trials if trial.arm == arm]
+
+
+def _of_trials(arm: str, trials: Sequence[Trial], done: set[str], pace: Pace | None) -> dict[str, Any]:
+    """The costs of an arm; parameters and multiply-adds of one pass are those of its first trial."""
+    cost = complexity(trials[0].config)
+    todo = [trial for trial in trials if trial.config.id not in done]
+    return {
+        "arm": arm, "trials": len(trials), "done": len(trials) - len(todo), "to_do": len(todo),
+        "params": cost.params, "flops": cost.flops, "epochs": sorted({trial.config.epochs for trial in trials}),
+        "samples": sum(samples(trial.config) for trial in trials),
+        "training_flops": sum(training_flops(trial.config) for trial in trials),
+        "device_hours": pace.device_hours(trials) if pace else None,
+        "device_hours_to_do": pace.device_hours(todo) if pace else None,
+    }  # fmt: skip
+
+
+def _totals(arms: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    names = ("trials", "done", "to_do", "samples", "training_flops", "device_hours", "device_hours_to_do")
+    return {name: None if arms[0][name] is None else sum(arm[name] for arm in arms) for name in names}
+
+
+def _until_done(study: Study, done: set[str], pace: Pace | None, options: argparse.Namespace) -> dict[str, Any]:
+    """The makespan of what is to do on so many devices."""
+    per_trial = pace.devices_per_trial if pace else None
+    if pace is None or options.devices is None:
+        return {"devices": None, "devices_per_trial": per_trial, "trials_at_once": None, "makespan_h": None}
+    slots = num_slots(options.devices, pace.devices_per_trial)
+    todo = [pace.hours[trial.config.id] for trial in study.trials if trial.config.id not in done]
+    return {"devices": options.devices, "devices_per_trial": per_trial, "trials_at_once": slots,
+            "makespan_h": makespan(todo, slots)._asdict()}  # fmt: skip
+
+
+def samples(config: TrainConfig) -> int:
+    """Images drawn in a whole training."""
+    return config.num_steps * config.batch_size
+
+
+# How long trials take
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Hours that each trial takes on its devices, by its id, and where they are from."""
+
+    hours: dict[str, float]
+    devices_per_trial: float
+    source: str
+
+    def device_hours(self, trials: Sequence[Trial]) -> float:
+        return self.devices_per_trial * math.fsum(self.hours[trial.config.id] for trial in trials)
+
+
+def _pace(study: Study, store: Store, done: set[str], options: argparse.Namespace) -> Pace | None:
+    """As given, or as measured on the trials that are done; None if there are none."""
+    per_trial = 1.0 if options.devices_per_trial is None else options.devices_per_trial
+    refuse_share(per_trial)
+    if options.throughput:
+        speed = _per_arm(study, "throughput", options.throughput)
+        return _timed(study, per_trial, "images/s as given", lambda t: samples(t.config) / speed[t.arm] / 3600)
+    if options.epoch_minutes == ["xiao2021"]:
+        return _published(study, options.devices_per_trial)
+    if options.epoch_minutes:
+        minutes = _per_arm(study, "epoch_minutes", options.epoch_minutes)
+        return _timed(study, per_trial, "minutes an epoch as given", lambda t: t.config.epochs * minutes[t.arm] / 60)
+    return _measured(study, store, done, per_trial)
+
+
+def _timed(study: Study, devices_per_trial: float, source: str, hours_of: Callable[[Trial], float]) -> Pace:
+    return Pace({trial.config.id: hours_of(trial) for trial in study.trials}, devices_per_trial, source)
+
+
+def _per_arm(study: Study, name: str, texts: Sequence[str]) -> dict[str, float]:
+    """The number of each arm: of the first text whose ARM fits, or that has none. Raises ValueError for a rest."""
+    rules = [_rule(study, name, text) for text in texts]
+    found = {arm: [number for pattern, number in rules if fnmatchcase(arm, pattern)][:1] for arm in study.arms}
+    without = [arm for arm, numbers in found.items() if not numbers]
+    if without:
+        raise ValueError(f"every arm must have its {name}, but got none (arm={without[0]!r})")
+    return {arm: numbers[0] for arm, numbers in found.items()}
+
+
+def _rule(study: Study, name: str, text: str) -> tuple[str, float]:
+    pattern, _, number = text.rpartition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a number > 0, or ARM=NUMBER, but got ({name}={text!r})")
+    if pattern and not any(fnmatchcase(arm, pattern) for arm in study.arms):
+        raise ValueError(f"ARM of {name} must fit an arm of the study, but got ({text!r}; {', '.join(study.arms)})")
+    return pattern or "*", value
+
+
+def _published(study: Study, devices_per_trial: float | None) -> Pace:
+    """By the printed epoch times, for models that cost exactly what the printed ones cost, on ImageNet."""
+    if devices_per_trial not in (None, epoch_times.DEVICES):
+        raise ValueError(
+            f"devices_per_trial == {epoch_times.DEVICES} must hold for the published epoch times, "
+            f"but got (devices_per_trial={devices_per_trial:g})"
+        )
+    from search_spaces import xiao2021  # imports Optuna
+
+    base, printed = TrainConfig().replace(**xiao2021.RECIPE), epoch_times.epoch_minutes()
+    minutes = {complexity(base.replace(**fields)): printed[name] for name, fields in xiao2021.MODELS.items()}
+
+    def hours_of(trial: Trial) -> float:
+        config, facts = trial.config, DATASETS["imagenet"]
+        cost = complexity(config)
+        if dataset_facts(config.dataset) != facts or cost not in minutes:
+            raise ValueError(f"an arm must have a published epoch time, but got none (arm={trial.arm!r})")
+        return config.epochs * minutes[cost] * config.num_train / facts.num_train / 60
+
+    return _timed(study, epoch_times.DEVICES, epoch_times.SOURCE, hours_of)
+
+
+def _measured(study: Study, store: Store, done: set[str], devices_per_trial: float) -> Pace | None:
+    """By the seconds a multiply-add took in the finished trials of the arm, or of the study if the arm has none."""
+    spent = {arm: _spent(store, [t for t in trials if t.config.id in done]) for arm, trials in _by_arm(study)}
+    num, seconds, flops = (sum(numbers) for numbers in zip(*spent.values(), strict=True))
+    if not num:
+        return None
+    rates = {arm: arm_s / arm_flops if n else seconds / flops for arm, (n, arm_s, arm_flops) in spent.items()}
+    return _timed(study, devices_per_trial, f"seconds a multiply-add as measured on {num:.0f} finished trials",
+                  lambda trial: training_flops(trial.config) * rates[trial.arm] / 3600)  # fmt: skip
+
+
+def _spent(store: Store, done: Sequence[Trial]) -> tuple[int, float, float]:
+    """(number, seconds, multiply-adds) of a few finished trials; a diverged one ended early and tells nothing."""
+    num, seconds, flops = 0, 0.0, 0.0
+    for trial in done[:: max(1, math.ceil(len(done) / MEASURED_TRIALS))]:
+        try:
+            rows, facts = store.read_rows(trial.config.id)
+        except Damaged:  # the next start says so and restores it; a plan needs only a rate
+            continue
+        if facts["status"] == "finished":
+            num, seconds = num + 1, seconds + rows[-1]["train_s"]
+            flops += training_flops(trial.config)
+    return num, seconds, flops
+
+
+# As text
+
+
+def _as_text(summary: dict[str, Any]) -> str:
+    lines = [f"{summary['study']}: {summary['question']}", summary["source"], "", _table(summary), ""]
+    lines.append(f"training: {summary['training_flops']:.3g} multiply-adds in all, forward and backward")
+    if summary["time"] is None:
+        lines.append("device-hours: not known before a trial is done; or say --throughput or --epoch-minutes")
+    else:
+        total, todo = (hours(summary[name]) for name in ("device_hours", "device_hours_to_do"))
+        lines.append(f"device-hours: {total} in all, {todo} to do (by {summary['time']})")
+    if summary["makespan_h"]:
+        lines.append(_makespan_text(summary))
+    return "\n".join([*lines, f"plan: {summary['plan']}"])
+
+
+def _makespan_text(summary: dict[str, Any]) -> str:
+    lower, longest_first, plan_order = (hours(number) for number in summary["makespan_h"].values())
+    where = f"on {summary['devices']} devices, {summary['devices_per_trial']:g} a trial"
+    return (
+        f"to do {where}, {summary['trials_at_once']} trials at once: {plan_order} hours in the order of the plan, as a "
+        f"study starts them; {longest_first} longest first; no schedule is below {lower}"
+    )
+
+
+def _table(summary: dict[str, Any]) -> str:
+    rows = [["arm", "trials", "done", "to do", "params", "FLOPs", "epochs", "samples", "training FLOPs"]]
+    for arm in summary["arms"]:
+        ends = arm["epochs"][:: max(1, len(arm["epochs"]) - 1)]
+        rows.append([*_counts(arm["arm"], arm), si(arm["params"]), si(arm["flops"]), "-".join(map(str, ends)),
+                     *_sums(arm)])  # fmt: skip
+    rows.append([*_counts("all", summary), "", "", "", *_sums(summary)])
+    if summary["time"] is not None:
+        numbers = [hours(part["device_hours"]) for part in (*summary["arms"], summary)]
+        rows = [[*row, cell] for row, cell in zip(rows, ["device-hours", *numbers], strict=True)]
+    return columns(rows)
+
+
+def _counts(name: str, part: dict[str, Any]) -> list[str]:
+    return [name, *(str(part[key]) for key in ("trials", "done", "to_do"))]
+
+
+def _sums(part: dict[str, Any]) -> list[str]:
+    return [si(part["samples"]), f"{part['training_flops']:.3g}"]

@@ -1,0 +1,40 @@
+"""What commands print: aligned columns, short numbers, or one JSON document and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+
+def columns(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Rows of cells as lines; the first `left` columns are flush left, the others right."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) if i < left else cell.rjust(width)
+                       for i, (cell, width) in enumerate(zip(row, widths, strict=True))) for row in rows]  # fmt: skip
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def si(number: float) -> str:
+    """Three digits and a prefix: 72.5 k, 4.83 M, 17.6 G."""
+    exponent = min(3, int(math.log10(number) // 3)) if number >= 1 else 0
+    return f"{number / 1000**exponent:.3g} {('', 'k', 'M', 'G')[exponent]}".strip()
+
+
+def hours(number: float) -> str:
+    """Whole hours with a comma at thousands, or three digits of fewer than a hundred: 55,040 or 0.0123."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def print_json(document: Any) -> None:
+    """One document on stdout; NaN and infinities, which JSON lacks, become null."""
+    print(json.dumps(_plain(document), indent=1, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,65 @@
+"""When a plan is done on so many devices: the makespan of independent trials that run a fixed number at a time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Makespan(NamedTuple):
+    """Hours from the first start to the last end: two that can be had, and one that no schedule is below."""
+
+    lower_bound_h: float
+    longest_first_h: float  # at most 4/3 of the best there is (Graham 1969)
+    plan_order_h: float  # how a study starts its trials
+
+
+def makespan(hours: Sequence[float], slots: int) -> Makespan:
+    """Makespan of trials of these durations with `slots` at a time. Raises ValueError without a slot.
+
+    A free slot takes the next trial at once: no trial is split or waits for another, and starting one takes no time.
+    """
+    if slots < 1:
+        raise ValueError(f"slots >= 1 must hold, but got (slots={slots})")
+    longest_first = sorted(hours, reverse=True)
+    return Makespan(_lower_bound(longest_first, slots), _list_schedule(longest_first, slots),
+                    _list_schedule(hours, slots))  # fmt: skip
+
+
+def num_slots(devices: int, devices_per_trial: float) -> int:
+    """Trials that run at once; a share of a device packs several on each. Raises ValueError where none fits."""
+    refuse_share(devices_per_trial)
+    if devices < 1:
+        raise ValueError(f"devices >= 1 must hold, but got (devices={devices})")
+    if devices_per_trial > devices:
+        raise ValueError(
+            f"devices_per_trial <= devices must hold, but got (devices_per_trial={devices_per_trial:g}, "
+            f"devices={devices})"
+        )
+    if devices_per_trial < 1:
+        return devices * int(1 / devices_per_trial + 1e-9)
+    return devices // int(devices_per_trial)
+
+
+def refuse_share(devices_per_trial: float) -> None:
+    """Raises ValueError unless a trial has whole devices, or a share of one."""
+    if not (0 < devices_per_trial <= 1 or (devices_per_trial > 1 and devices_per_trial % 1 == 0)):
+        raise ValueError(
+            "devices_per_trial must be a whole number or a share of 1, "
+            f"but got (devices_per_trial={devices_per_trial:g})"
+        )
+
+
+def _lower_bound(longest_first: Sequence[float], slots: int) -> float:
+    """The longest trial, an even share of all hours, or the least pair that must share a slot: whichever is most."""
+    pair = sum(longest_first[slots - 1 : slots + 1]) if len(longest_first) > slots else 0.0
+    return max([*longest_first[:1], sum(longest_first) / slots, pair])
+
+
+def _list_schedule(hours: Sequence[float], slots: int) -> float:
+    """The end of the last trial if each, in this order, goes to the slot that is free first."""
+    ends = [0.0] * slots
+    for duration in hours:
+        heapq.heapreplace(ends, ends[0] + duration)
+    return max(ends)
