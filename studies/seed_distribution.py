@@ -27,7 +27,7 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int = 100) 
         scale=scale,
         question="How much does the error of one recipe vary with the seed alone?",
         source="H. Touvron's thesis, 2022, section 6.3.4, Figures 6.7 to 6.10",
-        trials=(*trials(base, {arm: {}}, [{"seed": i} for i in range(1, num + 1)]), Trial(arm, base.replace(seed=0))),
+        trials=(Trial(arm, base.replace(seed=0)), *trials(base, {arm: {}}, [{"seed": i} for i in range(1, num + 1)])),
         metric="val_error_pct" if scale == "imagenet" else "val_ema_error_pct",  # those recipes average no weights
         figures=("seed_histogram", *of_sets[:1], "seed_curves", "seed_intermediate"),
         tables=("seed_statistics", "seed_noise", *of_sets[1:], "seed_power", "seed_normality", "seed_epochs",

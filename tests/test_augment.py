@@ -356,7 +356,9 @@ def test_simple_random_crops_reach_every_offset() -> None:
 
 def test_the_crop_pad_refuses_images_of_another_size() -> None:
     config = config_of()
-    with pytest.raises(ValueError, match=r"resolution == height == width must hold .*resolution=16, height=16, width=17"):
+    with pytest.raises(
+        ValueError, match=r"resolution == height == width must hold .*resolution=16, height=16, width=17"
+    ):
         crop_pixels(torch.rand(12, 3, 16, 17), config, everyone(config), rng())
     with pytest.raises(ValueError, match=r"crop='pad'"):
         crop_boxes(np.full((12, 2), 16), config, everyone(config), rng())

@@ -108,6 +108,14 @@ def test_micro_batches_add_up_to_the_batch(
     assert_close(list(train(CASES[name], tmp_path, micro_batch=micro_batch)), alone[name])
 
 
+@pytest.mark.slow
+def test_a_compiled_model_is_the_same_training(alone: dict[str, list[Row]], tmp_path: Path) -> None:
+    """With dropout, drop path and parallel branches, in one go or one after another."""
+    (tmp_path / "both").mkdir()
+    assert_close(list(train(BUSY, tmp_path, compiled=True)), alone["busy"])
+    assert_close(list(train(BUSY, tmp_path / "both", compiled=True, parallel_branches=True)), alone["busy"])
+
+
 def test_batchnorm_notices_a_cut_unless_it_is_part_of_the_config(tmp_path: Path) -> None:
     """Its statistics are over the images that pass through together: norm_batch, and then it is another training."""
     for name in "abcdfg":

@@ -89,6 +89,10 @@ EXPECTED = {
     "python studies/lr_wd_edf.py --num 18 --report": "report /",
     "python studies/lr_wd_edf.py --scale imagenet --plan": "1170",
     "python studies/lr_wd_edf.py --num-scrambles 4 --plan": "lr_wd_edf_sobol-demo",
+    "vitscale status": "lr_wd_edf-demo",
+    "vitscale report lr_wd_edf-demo": "report /",
+    'vitscale compare "lr_wd_edf-demo:ViT_P AdamW" "lr_wd_edf-demo:ViT_C AdamW"': "ViT_C AdamW",
+    "vitscale plan lr_wd_edf --scale imagenet --devices 64 --epoch-minutes xiao2021": "883",
     "vitscale complexity": "178.4 | 178.36",
     "vitscale prepare data/flowers data --size 64": "flowers-64",
 }

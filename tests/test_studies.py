@@ -212,7 +212,7 @@ def mlflow_statuses(script: Script, slug: str) -> list[str]:
 
 @pytest.mark.slow
 def test_optimizer_stability_runs_and_training_length_only_draws(tmp_path: Path) -> None:
-    lines = ("demo.LENGTHS = (6, 12)",)
+    lines = ("demo.LENGTHS = (6, 8)",)
     first = shortened(tmp_path, "optimizer_stability", *lines)
     result = first.run("--num", "2")
     assert result.returncode == 0 and "16 finished" in result.stdout, result.stdout
@@ -229,7 +229,7 @@ def test_optimizer_stability_runs_and_training_length_only_draws(tmp_path: Path)
     result = second.run("--num", "2")
     assert result.returncode == 0 and "8 trials, 8 done, 0 to do" in result.stdout, result.stdout
     delta = tables(second, "training_length-demo")["training_length"].set_index("model")["delta_points"]
-    assert delta["ViT_C"] == pytest.approx(mean[2, 2, "adamw", 6] - mean[2, 2, "adamw", 12])
+    assert delta["ViT_C"] == pytest.approx(mean[2, 2, "adamw", 6] - mean[2, 2, "adamw", 8])
 
 
 @pytest.mark.slow

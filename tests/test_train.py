@@ -363,6 +363,21 @@ def test_each_epoch_is_a_permutation_of_its_own() -> None:
     assert left_out[0] != left_out[1]  # no image is dropped in every epoch
 
 
+def test_repeated_augmentation_counts_samples_drawn() -> None:
+    """Three draws of each image in a row: an epoch of 990 draws sees 330 images, another epoch others."""
+    config = TrainConfig(batch_size=99, repeats=3, epochs=6, crop_padding=1)
+    batches = training_batches(config)
+    assert config.steps_per_epoch == 10 and config.num_steps == 60
+    epochs = [np.concatenate([batches.indices(10 * epoch + k) for k in range(10)]) for epoch in range(2)]
+    for drawn in epochs:
+        assert (drawn == np.repeat(drawn[::3], 3)).all() and len(set(drawn)) == 330
+    assert set(epochs[0]) != set(epochs[1])
+    images, _ = next(batches.iterate(0))
+    assert len({image.numpy().tobytes() for image in images}) > 80  # copies are augmented each on its own
+    whole = training_batches(config.replace(batch_size=64, crop_padding=0))  # 64 is no multiple of 3: one straddles
+    assert (np.concatenate([whole.indices(0), whole.indices(1)])[63:66] == whole.order[21]).all()
+
+
 def test_batches_neither_read_nor_move_the_global_generators() -> None:
     runs = []
     for seed in (0, 99):

@@ -215,7 +215,7 @@ def as_cells(comparison: dict) -> list[list[str]]:
 def _pairs(difference: dict) -> str:
     if difference["paired_by"] is None:
         return "unpaired"
-    by = f" of one {', '.join(difference['paired_by'])}" if difference["paired_by"] else ""
+    by = f" of equal {', '.join(difference['paired_by'])}" if difference["paired_by"] else ""
     return f"{difference['num_pairs']} pair{'s' * (difference['num_pairs'] != 1)}{by}"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -52,9 +54,11 @@ def refuse_share(devices_per_trial: float) -> None:
 
 
 def _lower_bound(longest_first: Sequence[float], slots: int) -> float:
-    """The longest trial, an even share of all hours, or the least pair that must share a slot: whichever is most."""
-    pair = sum(longest_first[slots - 1 : slots + 1]) if len(longest_first) > slots else 0.0
-    return max([*longest_first[:1], sum(longest_first) / slots, pair])
+    """An even share of all hours, or more: of the k * slots + 1 longest trials, some k + 1 share a slot."""
+    before = [0.0, *itertools.accumulate(longest_first)]
+    rounds = range(math.ceil(len(longest_first) / slots))
+    shares = (before[k * slots + 1] - before[k * (slots - 1)] for k in rounds)
+    return max([math.fsum(longest_first) / slots, *shares])
 
 
 def _list_schedule(hours: Sequence[float], slots: int) -> float:

@@ -1,0 +1,481 @@
+"""The commands on studies: their numbers against sums by hand, scipy, exhaustive search and printed hours."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from conftest import ROOT, TINY, load_script
+
+from search_spaces import xiao2021
+from vitscale.__main__ import main
+from vitscale.analysis.side_by_side import Side, arm_pairs, as_cells, side_by_side
+from vitscale.launch import cli
+from vitscale.launch.resources import Resources
+from vitscale.launch.worker import train_trial
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.cost import training_flops
+from vitscale.plan.schedule import makespan, num_slots
+from vitscale.plan.study import Study, Trial, to_json
+from vitscale.record.overview import overview
+from vitscale.record.store import Row, Store
+
+# Xiao et al. 2021, Tables 1 and 2: minutes an epoch on 8 V100
+EPOCH_MINUTES = {
+    "ViT_P-1GF": 2.6, "ViT_P-4GF": 3.8, "ViT_P-18GF": 11.5, "ViT_C-1GF": 2.7, "ViT_C-4GF": 3.9, "ViT_C-18GF": 11.4,
+    "RegNetY-1GF": 3.1, "RegNetY-4GF": 7.6, "RegNetY-16GF": 17.9,
+}  # fmt: skip
+Say = Callable[..., str]
+
+
+def plan_of(num: int = 3, **changed: object) -> Study:
+    return dataclasses.replace(load_script(TINY).study(num=num, broken=1), **changed)
+
+
+def put(store: Store, study: Study) -> None:
+    """What the start of a study writes first."""
+    (store.study(study.slug) / "plan.json").write_text(json.dumps({"command": "by hand", **to_json(study)}))
+
+
+def train(store: Store, study: Study, trials: tuple[Trial, ...]) -> None:
+    """Trains as a worker does, without Ray."""
+    for trial in trials:
+        list(train_trial(trial.config.id, trial.config.non_default(), store, study.slug, 1, Resources()))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """`tiny-demo` complete with a trial that diverged and one that raised; `longer-demo` of more draws and epochs,
+    one draw an arm trained; `other-demo` with another metric, none trained."""
+    store = Store.open(tmp_path_factory.mktemp("store") / "runs")
+    tiny = plan_of()
+    drawn = [trial for trial in plan_of(4).trials if trial.arm in ("patchify", "conv")]
+    longer = plan_of(name="longer", panels={}, pairs=(), trials=tuple(
+        dataclasses.replace(trial, config=trial.config.replace(epochs=4)) for trial in drawn
+    ))  # fmt: skip
+    other = plan_of(name="other", metric="val_error_pct")
+    for study, trials in ((tiny, tiny.trials), (longer, longer.trials[::4]), (other, ())):
+        put(store, study)
+        train(store, study, trials)
+    return store
+
+
+@pytest.fixture
+def say(store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """What `vitscale COMMAND ... --store STORE` prints on stdout."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["vitscale", *arguments, "--store", str(store.root)])
+        main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def rows_of(store: Store, study: Study, arm: str) -> list[Row]:
+    """Last rows of an arm's trials."""
+    return [store.read_rows(trial.config.id)[0][-1] for trial in study.trials if trial.arm == arm]
+
+
+def errors_of(store: Store, study: Study, arm: str) -> np.ndarray:
+    return np.array([row["val_ema_error_pct"] for row in rows_of(store, study, arm)])
+
+
+# Schedules
+
+
+def test_the_example_of_graham() -> None:
+    """Graham 1969: longest first ends at 11 on three machines where 9 can be had, 11/9 = 4/3 - 1/(3 * 3)."""
+    assert makespan([3, 3, 3, 4, 4, 5, 5], 3) == (9.0, 11.0, 12.0)
+    assert makespan([5, 5, 4, 4, 3, 3, 3], 3) == (9.0, 11.0, 11.0)
+    assert makespan([1, 1, 2], 2) == (2.0, 2.0, 3.0)
+    assert makespan([2, 2, 2], 2) == (4.0, 4.0, 4.0)  # by the pair that must share: an even share would be 3
+    assert makespan([1] * 8, 3) == (3.0, 3.0, 3.0)  # by the three that must share
+    assert makespan([7, 1], 5) == (7.0, 7.0, 7.0)
+    assert makespan([], 2) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_no_schedule_is_below_the_bound_and_longest_first_is_within_graham_s(slots: int) -> None:
+    rng = np.random.default_rng(slots)
+    for _ in range(30):
+        hours = rng.exponential(size=6).round(3)
+        places = itertools.product(range(slots), repeat=len(hours))
+        best = min(max(hours[np.array(place) == slot].sum() for slot in range(slots)) for place in places)
+        found = makespan(hours.tolist(), slots)
+        assert found.lower_bound_h <= best + 1e-9
+        assert best - 1e-9 <= found.longest_first_h <= (4 / 3 - 1 / (3 * slots)) * best + 1e-9
+        assert best - 1e-9 <= found.plan_order_h <= (2 - 1 / slots) * best + 1e-9
+
+
+def test_a_share_of_a_device_packs_trials() -> None:
+    assert [num_slots(*of) for of in ((64, 8), (20, 8), (2, 0.25), (3, 0.3), (4, 1))] == [8, 2, 8, 9, 4]
+
+
+# Plans
+
+
+def made(name: str, arms: dict[str, list[dict]]) -> Study:
+    """A study of the paper's recipe, a trial for each set of fields."""
+    base = TrainConfig().replace(**xiao2021.RECIPE)
+    trials = [Trial(arm, base.replace(**of), i) for arm, points in arms.items() for i, of in enumerate(points)]
+    return Study(name=name, scale="imagenet", question="How long?", source="Xiao et al. 2021", trials=tuple(trials))
+
+
+def planned(capsys: pytest.CaptureFixture[str], study: Study, folder: Path, *arguments: str) -> dict:
+    """The document of `--plan --json` of a script that states this study."""
+
+    def state(scale: str = "imagenet") -> Study:
+        return study
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main(state, ["--plan", "--json", "--store", str(folder), *arguments])
+    assert ended.value.code == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_edfs_of_the_paper_take_55_000_v100_hours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = load_script(ROOT / "studies" / "lr_wd_edf.py").study("imagenet")
+    draws = dataclasses.replace(study, trials=tuple(trial for trial in study.trials if trial.point is not None))
+    plan = planned(capsys, draws, tmp_path, "--epoch-minutes", "xiao2021", "--devices", "512")
+    hours = sum(EPOCH_MINUTES.values()) * 50 * 64 * 2 * 8 / 60
+    assert plan["trials"] == plan["to_do"] == 1152
+    assert plan["device_hours"] == plan["device_hours_to_do"] == pytest.approx(hours)
+    assert round(plan["device_hours"], -3) == 55_000
+    of_arm = {arm["arm"]: arm["device_hours"] for arm in plan["arms"]}
+    assert of_arm["RegNetY-16GF SGD"] == pytest.approx(17.9 * 50 * 64 * 8 / 60)
+    assert plan["trials_at_once"] == 64
+    span = plan["makespan_h"]
+    assert hours / 512 <= span["lower_bound_h"] * (1 + 1e-9)
+    assert span["lower_bound_h"] <= span["longest_first_h"] * (1 + 1e-9) <= hours / 512 + 17.9 * 50 / 60
+
+
+def test_the_72_stability_runs_of_the_paper_take_12_900_v100_hours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = itertools.product((50, 100, 200, 400), ("adamw", "sgd"))
+    runs = [{"epochs": epochs, "optimizer": optimizer} for epochs, optimizer in cells]
+    arms = {name: [{**xiao2021.MODELS[name], **run} for run in runs] for name in EPOCH_MINUTES}
+    plan = planned(capsys, made("stability", arms), tmp_path, "--epoch-minutes", "xiao2021")
+    assert plan["trials"] == 72
+    assert plan["device_hours"] == pytest.approx(12_900)
+    assert plan["makespan_h"] is None
+
+
+def test_given_throughputs_and_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Samples over images a second; minutes times epochs; the first that fits an arm counts."""
+    study = plan_of()
+    samples = 3 * (997 // 64) * 64  # of a trial: epochs, whole batches
+    plan = planned(capsys, study, tmp_path, "--throughput", "con*=100", "200", "--devices-per-trial", "2")
+    assert plan["samples"] == samples * 8
+    hours = {arm["arm"]: arm["device_hours"] for arm in plan["arms"]}
+    assert hours["conv"] == pytest.approx(2 * 3 * samples / 100 / 3600)
+    assert hours["diverging"] == pytest.approx(2 * samples / 200 / 3600)
+    plan = planned(capsys, study, tmp_path, "--epoch-minutes", "2", "--devices", "3")
+    assert plan["device_hours"] == pytest.approx(8 * 3 * 2 / 60)
+    assert plan["makespan_h"] == pytest.approx({name: 0.3 for name in plan["makespan_h"]})  # three rounds of 0.1 h
+    assert json.loads(Path(plan["plan"]).read_text())["trials"] == to_json(study)["trials"]
+
+
+def test_measured_hours_are_those_that_the_done_trials_took(store: Store, say: Say) -> None:
+    """An arm that is done costs what it took; one without a finished trial goes by the others' multiply-adds."""
+    study, plan = plan_of(), json.loads(say("plan", "tiny-demo", "--json", "--devices", "2"))
+    seconds = {arm: sum(row["train_s"] for row in rows_of(store, study, arm)) for arm in ("patchify", "conv")}
+    flops = {arm: sum(training_flops(t.config) for t in study.trials if t.arm == arm) for arm in study.arms}
+    rate = sum(seconds.values()) / (flops["patchify"] + flops["conv"])
+    expected = {arm: seconds.get(arm, flops[arm] * rate) / 3600 for arm in study.arms}
+    assert {arm["arm"]: arm["device_hours"] for arm in plan["arms"]} == pytest.approx(expected)
+    assert plan["device_hours_to_do"] == plan["makespan_h"]["lower_bound_h"] == pytest.approx(expected["broken"])
+    assert (plan["done"], plan["to_do"]) == (7, 1)
+    assert "6 finished trials" in plan["time"]
+
+
+def test_plan_of_a_script_is_its_own(tmp_path: Path) -> None:
+    arguments = ["--num", "2", "--throughput", "500", "--devices", "2", "--store", str(tmp_path)]
+    commands = [[sys.executable, "-m", "vitscale", "plan", str(TINY)], [sys.executable, str(TINY), "--plan"]]
+    first, second = (subprocess.run([*command, *arguments], capture_output=True, text=True) for command in commands)
+    assert first.returncode == second.returncode == 0, first.stderr
+    assert first.stdout == second.stdout
+    assert "to do on 2 devices, 1 a trial, 2 trials at once" in first.stdout
+
+
+BAD_PLANS = [
+    (["--devices", "0", "--throughput", "9"], "devices >= 1 must hold, but got (devices=0)"),
+    (["--devices", "2"], "throughput or epoch_minutes must be given while no trial is done, but got (devices=2)"),
+    (["--throughput", "9", "--epoch-minutes", "2"], "--epoch-minutes: not allowed with argument --throughput"),
+    (["--throughput", "fast"], "throughput must be a number > 0, or ARM=NUMBER, but got (throughput='fast')"),
+    (["--throughput", "nan"], "throughput must be a number > 0"),
+    (["--epoch-minutes", "conv=2"], "every arm must have its epoch_minutes, but got none (arm='patchify')"),
+    (["--throughput", "x=2", "3"], "ARM of throughput must fit an arm of the study, but got ('x=2'"),
+    (["--epoch-minutes", "xiao2021"], "an arm must have a published epoch time, but got none (arm='patchify')"),
+    (["--throughput", "9", "--devices-per-trial", "1.5"], "devices_per_trial must be a whole number or a share of 1"),
+    (["--throughput", "9", "--devices-per-trial", "8", "--devices", "4"], "devices_per_trial <= devices must hold"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), BAD_PLANS, ids=[" ".join(a) for a, _ in BAD_PLANS])
+def test_bad_options_of_a_plan_get_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(load_script(TINY).study, ["--plan", "--store", str(tmp_path), *arguments])
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and said.out == ""
+    assert line in said.err and said.err.count("\n") == 1
+
+
+def test_options_of_a_plan_need_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(load_script(TINY).study, ["--json", "--store", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "--json must come with --plan, but got (json=True)\n" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+# Status
+
+
+def test_status_counts_trials_bytes_and_times(store: Store, say: Say) -> None:
+    told = json.loads(say("status", "--json"))
+    of = {study["study"]: study for study in told["studies"]}
+    names = ("planned", "finished", "running", "diverged", "failed", "missing", "driver_alive")
+    assert {slug: [study[name] for name in names] for slug, study in of.items()} == {
+        "tiny-demo": [8, 6, 0, 1, 1, 0, False],
+        "longer-demo": [8, 2, 0, 0, 0, 6, False],
+        "other-demo": [8, 6, 0, 1, 1, 0, False],  # its trials are those of tiny
+    }
+    folders = [store.trial(trial.config.id).path for trial in plan_of().trials]
+    files = [path for folder in folders for path in folder.iterdir()]
+    own = [path for path in (store.root / "studies/tiny-demo").rglob("*") if path.is_file()]
+    assert of["tiny-demo"]["num_bytes"] == sum(path.stat().st_size for path in [*files, *own])
+    newest = max(path.stat().st_mtime for path in [*files, store.root / "studies/tiny-demo/plan.json"])
+    assert of["tiny-demo"]["changed_s"] == newest
+    shared = sum(path.stat().st_size for path in files)
+    assert told["num_bytes"] == sum(study["num_bytes"] for study in of.values()) - shared
+    lines = [line.split()[:7] for line in say("status").splitlines()]
+    assert ["longer-demo", "8", "2", "0", "0", "0", "6"] in lines
+
+
+def test_running_is_what_a_living_driver_has_claimed(tmp_path: Path) -> None:
+    store, study = Store.open(tmp_path), plan_of()
+    put(store, study)
+    config = study.trials[0].config
+    with store.drive(study.slug) as attempt:
+        store.claim(config.id, config.non_default(), study.slug, attempt)
+        (state,) = overview(store)
+        assert (state.running, state.missing, state.driver_alive) == (1, 7, True)
+    (state,) = overview(store)  # the driver is gone, its claim is left
+    assert (state.running, state.missing, state.driver_alive) == (0, 8, False)
+
+
+def test_damaged_rows_are_missing_and_a_damaged_plan_is_named(tmp_path: Path) -> None:
+    store, study = Store.open(tmp_path), plan_of()
+    put(store, study)
+    folder = store.trial(study.trials[0].config.id).path
+    folder.mkdir()
+    (folder / "rows.parquet").write_bytes(b"PAR1")
+    with pytest.warns(UserWarning, match=f"rows must be readable parquet, but got .{folder}"):
+        (state,) = overview(store)
+    assert (state.missing, state.num_bytes > 4) == (8, True)
+    (store.study(study.slug) / "plan.json").write_text("{")
+    with pytest.raises(ValueError, match="a plan must be JSON with its trials"):
+        overview(store)
+
+
+def test_status_and_help_load_nothing_heavy(store: Store) -> None:
+    code = """if True:
+        import sys
+        from vitscale.__main__ import main
+        sys.argv[0] = "vitscale"
+        try:
+            main()
+        except SystemExit:
+            pass
+        print(*{name.split(".")[0] for name in sys.modules})
+    """
+    heavy = {"torch", "torchvision", "timm", "ray", "mlflow", "pandas", "matplotlib", "sklearn", "scipy"}
+    for arguments in (["--help"], ["status", "--store", str(store.root)]):
+        result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        *printed, loaded = result.stdout.splitlines()
+        assert len(printed) > 3 and "vitscale" in loaded.split(), result.stderr
+        assert not heavy & set(loaded.split())
+
+
+# Report
+
+
+def test_report_of_an_unfinished_study(store: Store, say: Say) -> None:
+    printed = say("report", "longer-demo")
+    assert "Of 8 draws: 2 finished, 0 diverged, 0 failed, 6 missing." in printed
+    report = Path(printed.split()[-1])
+    assert "Still missing: 3 of 4 draws of patchify, 3 of 4 draws of conv" in report.read_text()
+    assert all((report.parent / f"{name}.png").stat().st_size > 10_000 for name in plan_of().figures)
+    table = pd.read_parquet(report.parent / "trials.parquet")
+    assert dict(table["status"].value_counts()) == {"missing": 6, "finished": 2}
+
+
+# Comparison
+
+
+def test_two_arms_of_a_study_in_pairs(store: Store, say: Say) -> None:
+    study = plan_of()
+    (told,) = json.loads(say("compare", "tiny-demo:patchify", "tiny-demo:conv", "--json"))["compared"]
+    a, b = (errors_of(store, study, arm) for arm in ("patchify", "conv"))
+    test = scipy.stats.ttest_rel(a, b).confidence_interval(0.95)
+    difference = told["difference"]
+    assert difference["paired_by"] == ["lr", "wd"] and difference["num_pairs"] == 3
+    names = ("mean_points", "mean_points_low", "mean_points_high", "median_points")
+    assert [difference[name] for name in names] == pytest.approx([(a - b).mean(), *test, np.median(a - b)])
+    assert told["a"]["median_error_pct"] == np.median(a) and told["b"]["mean_error_pct"] == pytest.approx(b.mean())
+    assert {name: of["b"] for name, of in told["fields"].items()} == {
+        "stem": ["conv"], "stem_channels": ["8-16"], "stem_strides": ["1-2"],
+    }  # fmt: skip
+    assert told["shared_trials"] == 0
+
+
+def test_two_studies_arm_by_arm(store: Store, say: Say) -> None:
+    """A longer design extends a shorter one: their draws are pairs, though other epochs make other trials."""
+    told = json.loads(say("compare", "tiny-demo", "longer-demo", "--json"))
+    assert told["alone"] == ["tiny-demo:diverging", "tiny-demo:broken"]
+    for comparison, arm in zip(told["compared"], ("patchify", "conv"), strict=True):
+        assert comparison["fields"]["epochs"] == {"a": [3], "b": [4]}
+        assert {side: comparison[side]["arm"] for side in "ab"} == {"a": arm, "b": arm}
+        assert [comparison[side]["planned"] for side in "ab"] == [3, 4]
+        assert (comparison["difference"]["paired_by"], comparison["difference"]["num_pairs"]) == (["lr", "wd"], 1)
+        assert comparison["difference"]["mean_points_low"] is None  # of one pair
+    text = say("compare", "tiny-demo", "longer-demo")
+    assert "without a partner: tiny-demo:broken" in text
+    assert text.count("1 pair of equal lr, wd") == 2
+
+
+def test_a_diverged_arm_counts_at_100_and_has_no_mean(say: Say) -> None:
+    (told,) = json.loads(say("compare", "tiny-demo:patchify", "tiny-demo:diverging", "--json"))["compared"]
+    assert (told["b"]["n"], told["b"]["diverged"], told["b"]["median_error_pct"]) == (1, 1, 100.0)
+    assert told["b"]["mean_error_pct"] is None and told["difference"]["mean_points"] is None
+    assert told["difference"]["paired_by"] is None and told["difference"]["num_pairs"] == 0
+    assert told["fields"]["optimizer"] == {"a": ["adamw"], "b": ["sgd"]}
+
+
+def repeats(seeds_b: range, error: Callable[[str, int], float], num_scrambles: int = 0) -> tuple[Side, Side]:
+    """Two arms of other lr, each one setting with eight seeds; error(arm, seed) in percent, 100 for diverged."""
+    base = TrainConfig()
+    trials = [Trial("A", base.replace(lr=1e-3, seed=i), i) for i in range(8)]
+    trials += [Trial("B", base.replace(lr=2e-3, seed=seed), i) for i, seed in enumerate(seeds_b)]
+    study = Study(name="made", scale="demo", question="?", source="ours", trials=tuple(trials),
+                  num_scrambles=num_scrambles)  # fmt: skip
+    table = pd.DataFrame([{"arm": t.arm, "point": t.point, "trial_id": t.config.id, **t.config.asdict(),
+                           "error_pct": error(t.arm, t.config.seed)} for t in trials])  # fmt: skip
+    table["status"] = np.where(table["error_pct"] == 100, "diverged", "finished")
+    return Side(study, table, "A"), Side(study, table, "B")
+
+
+def noise(arm: str, seed: int) -> float:
+    return float(20 + 5 * (arm == "B") + np.random.default_rng([seed, arm == "B"]).normal())
+
+
+def test_repeats_are_paired_by_seed_and_else_compared_by_welch() -> None:
+    a, b = (np.array([noise(arm, seed) for seed in range(8)]) for arm in "AB")
+    told = side_by_side(*repeats(range(8), noise))["difference"]
+    test = scipy.stats.ttest_rel(a, b).confidence_interval(0.95)
+    assert told["paired_by"] == ["seed"] and told["num_pairs"] == 8
+    assert (told["mean_points_low"], told["mean_points_high"]) == pytest.approx(tuple(test))
+    ends = np.sort(a - b)[[0, 7]]  # the order statistics that hold the median of 8 with 1 - 2/256
+    assert (told["median_points_low"], told["median_points_high"]) == pytest.approx(tuple(ends))
+    other = np.array([noise("B", seed) for seed in range(50, 58)])
+    told = side_by_side(*repeats(range(50, 58), noise))["difference"]
+    test = scipy.stats.ttest_ind(a, other, equal_var=False).confidence_interval(0.95)
+    assert told["paired_by"] is None
+    assert (told["mean_points_low"], told["mean_points_high"]) == pytest.approx(tuple(test))
+    assert told["median_points"] == pytest.approx(np.median(a) - np.median(other))
+    assert told["median_points_low"] < told["median_points"] < told["median_points_high"] < 0
+
+
+def test_a_diverged_partner_is_in_the_median_and_in_no_mean() -> None:
+    def error(arm: str, seed: int) -> float:
+        return 100.0 if (arm, seed) in (("B", 3), ("B", 4)) else noise(arm, seed)
+
+    told = side_by_side(*repeats(range(8), error))
+    kept = [noise("A", seed) - noise("B", seed) for seed in range(8) if seed not in (3, 4)]
+    assert (told["difference"]["num_pairs"], told["difference"]["num_finished_pairs"]) == (8, 6)
+    assert told["difference"]["mean_points"] == pytest.approx(np.mean(kept))
+    paired = [error("A", seed) - error("B", seed) for seed in range(8)]
+    assert told["difference"]["median_points"] == pytest.approx(np.median(paired))
+    assert told["b"]["diverged"] == 2 and told["b"]["n"] == 8
+
+
+def test_a_sobol_design_has_no_interval_of_independent_draws() -> None:
+    told = side_by_side(*repeats(range(8), noise, num_scrambles=4))
+    assert np.isnan(told["difference"]["mean_points_low"]) and np.isnan(told["a"]["mean_error_pct_high"])
+    assert np.isfinite(told["difference"]["median_points_low"])
+
+
+def test_cells_show_both_sides_of_each_field() -> None:
+    cells = {row[0]: row[1:] for row in as_cells(side_by_side(*repeats(range(8, 16), noise)))}
+    assert cells[""] == ["made-demo:A", "made-demo:B", "difference"]
+    assert cells["lr"] == ["0.001", "0.002", ""]
+    assert cells["seed"] == ["0 to 7 (8 values)", "8 to 15 (8 values)", ""]
+    assert cells["n"] == ["8", "8", "unpaired"]
+
+
+def test_arms_without_a_common_name_must_be_named() -> None:
+    a, b = repeats(range(8), noise)
+    one = dataclasses.replace(a.study, trials=tuple(t for t in a.study.trials if t.arm == "B"))
+    assert arm_pairs(a.study, a.study) == [("A", "A"), ("B", "B")]
+    assert arm_pairs(a.study, one) == [("B", "B")]
+    assert arm_pairs(a.study, one, arm_a="A") == [("A", "B")]  # the only one that can be meant
+    assert arm_pairs(a.study, b.study, "A", "B") == [("A", "B")]
+    alien = made("alien", {"C": [{}], "D": [{"seed": 1}]})
+    with pytest.raises(ValueError, match="the two must share an arm, or STUDY:ARM must name one of each"):
+        arm_pairs(a.study, alien)
+
+
+def test_errors_on_other_images_are_not_compared() -> None:
+    a, b = repeats(range(8), noise)
+    trials = tuple(
+        dataclasses.replace(t, config=t.config.replace(dataset="cifar10", channels=3)) for t in b.study.trials
+    )
+    cifar = Side(dataclasses.replace(b.study, trials=trials), b.outcomes.assign(dataset="cifar10"), "B")
+    with pytest.raises(ValueError, match=r"the same images, but got \(made-demo:A: digits; made-demo:B: cifar10"):
+        side_by_side(a, cifar)
+
+
+BAD_COMMANDS = [
+    (["compare", "tiny-demo", "other-demo"], "one metric, but got ('val_ema_error_pct', 'val_error_pct')"),
+    (["compare", "tiny-demo", "nothing"], "a study must be in the store, but got ('nothing'; there are: longer-demo"),
+    (["compare", "tiny-demo:x", "tiny-demo"], "an arm must be of tiny-demo, but got ('x'; there are: patchify, conv"),
+    (["compare", "tiny-demo:", "tiny-demo"], "an arm must be of tiny-demo, but got (''; there are:"),
+    (["report", "nothing"], "a study must be in the store, but got ('nothing'; there are: longer-demo"),
+    (["plan", "nothing"], "a study must be in the store, but got ('nothing'; there are: longer-demo"),
+    (["plan", "nothing.py"], "the script of a study must exist, but got ('nothing.py')"),
+    (["plan", "tiny-demo", "--devices", "0"], "devices >= 1 must hold, but got (devices=0)"),
+    (["report"], "the following arguments are required: STUDY"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), BAD_COMMANDS, ids=[" ".join(a) for a, _ in BAD_COMMANDS])
+def test_bad_input_gets_one_line(say: Say, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        say(*arguments)
+    said = capsys.readouterr()
+    told = said.err or str(ended.value.code)
+    assert line in told and told.rstrip("\n").count("\n") == 0
+    assert ended.value.code not in (0, None) and said.out == ""
+
+
+@pytest.mark.parametrize("command", [["status"], ["report", "x"], ["compare", "x", "y"], ["plan", "x"]])
+def test_an_empty_store_is_said_and_none_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["vitscale", *command, "--store", str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match="a study must be in the store, but got none"):
+        main()
+    assert not list(tmp_path.iterdir())

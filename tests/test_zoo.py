@@ -1,0 +1,54 @@
+"""A study on a user's own image files, with a model of timm: planned, refused, trained, shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Script
+from test_mlflow import runs_of_experiment
+from test_recipes_train import root  # noqa: F401  a fixture
+
+ZOO = ROOT / "tests" / "studies" / "zoo.py"
+
+
+def test_a_plan_measures_what_a_model_of_timm_costs(tmp_path: Path) -> None:
+    """ResNet-18 with 3 classes: 11.7 M parameters less the 513,000 of its head for 1,000, and 1,539 of this one."""
+    result = Script(tmp_path, ZOO).run("--plan")
+    assert result.returncode == 0, result.stdout
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("cnn")]
+    assert "11.2 M" in line and "96" in line  # 2 trials x 2 epochs x 24 samples
+
+
+def test_an_unknown_model_or_dataset_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    script = Script(tmp_path, ZOO)
+    for arguments, said in (
+        (("--model", "resnet181"), "timm"),
+        ((), "a data root must be given for a dataset other than digits, but got (dataset='zoo')"),
+        (("--data-root", str(tmp_path)), "zoo"),
+    ):
+        result = script.run(*arguments)
+        assert result.returncode == 2 and said in result.stdout
+        assert len([line for line in result.stdout.splitlines() if "error:" in line]) == 1
+        assert "Traceback" not in result.stdout
+
+
+@pytest.mark.slow
+def test_image_files_through_ray_and_mlflow(tmp_path: Path, root: Path) -> None:  # noqa: F811
+    script = Script(tmp_path, ZOO)
+    result = script.run("--data-root", str(root), "--num-loader-workers", "1")
+    assert result.returncode == 0, result.stdout
+    assert "4 finished, 0 diverged, 0 failed, 0 missing of 4" in result.stdout
+    children = runs_of_experiment(f"sqlite:///{tmp_path}/mlflow.db", "zoo-demo", "trial")
+    assert len(children) == 4
+    for run in children.values():
+        assert {"val_error_pct", "v2_error_pct", "v2_loss"} <= set(run.data.metrics)
+        assert run.data.params["lr_used"] == run.data.params["lr"] and run.data.params["samples"] == "48"
+    (broken,) = sorted((root / "zoo" / "train" / "cat").glob("*"))[:1]
+    whole = broken.read_bytes()
+    try:
+        broken.write_bytes(whole[: len(whole) // 2])
+        result = Script(tmp_path, ZOO).run("--data-root", str(root), "--store", str(tmp_path / "other"))
+        assert result.returncode == 1 and str(broken) in result.stdout
+    finally:
+        broken.write_bytes(whole)
