@@ -73,10 +73,13 @@ def write_images(folder: Path, config: TrainConfig, num: int) -> None:
 
 def ours(config: TrainConfig, root: Path, device: str, workdir: Path, compiled: bool) -> Iterator[float]:
     workdir.mkdir()
-    spent = 0.0
-    for row in train(config, workdir, device, data_root=root, compiled=compiled, checkpoint_every_s=1e9):
-        yield row["train_s"] - row["eval_s"] - spent
-        spent = row["train_s"] - row["eval_s"]
+    evaluated = 0.0
+    training = train(config, workdir, device, data_root=root, compiled=compiled, checkpoint_every_s=1e9)
+    while True:
+        start = time.perf_counter()  # the clock of the rows goes on while another contestant runs
+        row = next(training)
+        yield time.perf_counter() - start - (row["eval_s"] - evaluated)
+        evaluated = row["eval_s"]
 
 
 def timms(config: TrainConfig, images: Tensor, labels: Tensor, device: torch.device) -> Iterator[float]:
@@ -130,9 +133,10 @@ def timm_loader(config: TrainConfig, images: Tensor, labels: Tensor, device: tor
     dataset: Any = InMemory()
     return create_loader(
         dataset, (config.channels, side, side), config.batch_size, is_training=is_training, no_aug=not is_training,
-        train_crop_mode="rkrc" if is_training else None, hflip=config.flip_prob, color_jitter=0.0, num_workers=0,
+        train_crop_mode="rkrc" if is_training else None, hflip=config.flip_prob, color_jitter=0.0,
+        num_workers=8 if device.type == "cuda" else 0, pin_memory=device.type == "cuda",
         crop_pct=1.0, mean=(0.5,) * config.channels, std=(0.5,) * config.channels, device=device,
-        persistent_workers=False, img_dtype=torch.float32,
+        persistent_workers=device.type == "cuda", img_dtype=torch.float32,
     )  # fmt: skip
 
 

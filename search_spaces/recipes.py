@@ -145,6 +145,10 @@ _TOUVRON_CODE = unstated(
 _NO_AVERAGE = unstated("the papers report the weights themselves", ema_decay=0.0)
 _NO_POSITION = unstated("in the authors' code (models_v2) the class token has no position", embed_token=False)
 _INIT = unstated("a truncated normal distribution as in DeiT (thesis, section 3.4.5)", weight_init="trunc_normal")
+_PRESENT = unstated(
+    "in the authors' public code (deit) a class of a mixed image is there or not, whatever its share",
+    bce_targets="present",
+)
 _REPEATS = stated("thesis, section 3.4.5: three augmentations of each image", repeats=3)
 
 # DeiT (Touvron et al. 2021), as the thesis prints it.
@@ -188,7 +192,7 @@ _A2 = Recipe(
             cutmix_alpha=1.0, erasing_prob=0.0, color_jitter=0.0, eval_crop_ratio=0.95,
         ),
         **stated(f"{_T61_A2}; public A2 recipes have 0.1, and 0.2 in A1", mixup_alpha=0.2),
-        **stated(_T61_A2, batch_size=2048), **_REPEATS,
+        **stated(_T61_A2, batch_size=2048), **_REPEATS, **_PRESENT,
         **unstated("Table 6.1 says that there is a flip", flip_prob=0.5),
         **unstated("RandAugment 7/0.5 is rand-m7-mstd0.5 in the code, with two operations", randaugment_ops=2),
         **stated("thesis, section 6.2.1: the drop rate is the same in all blocks", drop_path_rule="uniform"),
@@ -223,7 +227,7 @@ _DEIT3 = Recipe(
             clip_norm=1.0, crop="rrc", augment="3augment", mixup_alpha=0.8, cutmix_alpha=1.0, erasing_prob=0.0,
             color_jitter=0.3, eval_crop_ratio=1.0, loss="bce",
         ),
-        **stated(_T61, batch_size=2048), **_REPEATS,
+        **stated(_T61, batch_size=2048), **_REPEATS, **_PRESENT,
         **unstated("Table 6.1 says that there is a flip", flip_prob=0.5),
         **stated("thesis, section 6.2.1", layerscale=1e-4, drop_path_rule="uniform"),
         **_INIT, **_NO_POSITION, **_TOUVRON_CODE, **_NO_AVERAGE, **_SCHEDULE_ENDS, **_MIXING, **_BF16,

@@ -357,6 +357,22 @@ def test_loss_is_the_closed_form(loss: str, by_hand: Callable[[np.ndarray], floa
     assert training_loss(LOGITS, MIXED, config, 2).item() == pytest.approx(by_hand(mixed), rel=1e-6)
 
 
+def test_bce_of_present_classes_forgets_the_shares_of_a_mixed_image() -> None:
+    """1 for both classes of a mixed image, whatever its share; class indices are what they were."""
+    config = TrainConfig(loss="bce", mixup_alpha=0.2, bce_targets="present")
+    logits = torch.randn(4, 10, dtype=torch.float64)
+    shares, there = torch.zeros(4, 10, dtype=torch.float64), np.zeros((4, 10))
+    for row, (a, b) in enumerate([(0, 1), (2, 2), (9, 3), (5, 7)]):
+        shares[row, a] += 0.3
+        shares[row, b] += 0.7
+        there[row, [a, b]] = 1
+    p = 1 / (1 + np.exp(-logits.numpy()))
+    expected = -(there * np.log(p) + (1 - there) * np.log(1 - p)).mean()
+    assert training_loss(logits, shares, config, 4).item() == pytest.approx(expected)
+    labels, soft = torch.arange(4), config.replace(bce_targets="soft")
+    assert torch.equal(training_loss(logits.float(), labels, config, 4), training_loss(logits.float(), labels, soft, 4))
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_bce_is_that_of_timm(smoothing: float) -> None:
     from timm.loss import BinaryCrossEntropy

@@ -31,7 +31,7 @@ NORMED = BUSY.replace(
     branches=1, dropout=0.0, stem="conv", stem_channels="4-8", stem_strides="2-2", optimizer="sgd", lr=0.05
 )
 NO_MIX = BUSY.replace(batch_size=51, repeats=1, mixup_alpha=0.0, cutmix_alpha=0.0, loss="bce")
-CASES = {"busy": BUSY, "normed": NORMED, "odd": NO_MIX}
+CASES = {"busy": BUSY, "normed": NORMED.replace(precise_bn=120), "odd": NO_MIX}
 
 
 def on_team(size: int, config: TrainConfig, folder: Path, epochs: int | None = None) -> list[list[Row]]:
@@ -148,7 +148,11 @@ def test_parts_are_a_partition_closed_under_mirroring(batch_size: int) -> None:
 
 def test_the_number_of_parts() -> None:
     """Of batch 2048: closed form."""
+    whole = TrainConfig(dataset="cifar10", channels=3, batch_size=2048)
     teams = [(Team(0, size), micro) for size in (1, 2, 8) for micro in (0, 256, 300)]
-    assert [num_parts(2048, 0, micro, team, False) for team, micro in teams] == [1, 8, 7, 2, 8, 8, 8, 8, 8]
-    assert num_parts(2048, 32, 0, Team(0, 8), True) == 64
-    assert num_parts(2048, 32, 0, Team(0, 8), False) == 8  # without BatchNorm, norm_batch says nothing
+    assert [num_parts(whole, micro, team, False) for team, micro in teams] == [1, 8, 7, 2, 8, 8, 8, 8, 8]
+    ghost = whole.replace(norm_batch=32, precise_bn=512)
+    assert num_parts(ghost, 0, Team(0, 8), True) == 64
+    assert num_parts(ghost, 0, Team(0, 8), False) == 8  # without BatchNorm, norm_batch says nothing
+    with pytest.raises(ValueError, match="precise_bn > 0 must hold for a BatchNorm model with norm_batch on several"):
+        num_parts(ghost.replace(precise_bn=0), 0, Team(0, 8), True)

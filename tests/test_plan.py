@@ -51,7 +51,8 @@ GOLDEN_DEFAULTS = {
     # models and recipes of the papers
     "branches": 1, "stem_norm": "bn", "stem_kernels": "", "pool": "token", "pos_embed": "learned", "embed_token": True,
     "layerscale": 0.0, "weight_init": "jax", "lr_batch": 0, "epsilon": 1e-8, "warmup_steps": 0, "warmup_start": 0.0,
-    "decay": "cosine", "decay_floor": 0.0, "loss": "ce", "dropout": 0.0, "drop_path": 0.0, "drop_path_rule": "uniform",
+    "decay": "cosine", "decay_floor": 0.0, "loss": "ce", "bce_targets": "soft", "dropout": 0.0,
+    "drop_path": 0.0, "drop_path_rule": "uniform",
     "ema_alpha": 0.0, "ema_every": 1, "ema_after_warmup": False, "norm_batch": 0, "precise_bn": 0,
 }  # fmt: skip
 
@@ -146,6 +147,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "weight_init": {"weight_init": "trunc_normal"}, "lr_batch": {"lr_batch": 512}, "epsilon": {"epsilon": 1e-6},
     "warmup_steps": {"warmup_epochs": 0.0, "warmup_steps": 10}, "warmup_start": {"warmup_start": 0.1},
     "decay": {"decay": "linear"}, "decay_floor": {"decay_floor": 0.01}, "loss": {"loss": "bce"},
+    "bce_targets": {"loss": "bce", "mixup_alpha": 0.2, "bce_targets": "present"},
     "dropout": {"dropout": 0.1}, "drop_path": {"drop_path": 0.1},
     "drop_path_rule": {"drop_path": 0.1, "drop_path_rule": "linear"}, "ema_alpha": {"ema_alpha": 1e-5},
     "ema_every": {"ema_decay": 0.99, "ema_every": 32}, "ema_after_warmup": {"ema_after_warmup": True},
@@ -242,10 +244,12 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"stem": "hmlp"}, ["patch_size a power of 2 from 4", "stem='hmlp', patch_size=2"]),
     ({"stem": "graham", "patch_size": 8, "width": 66, "heads": 2}, ["width % (patch_size / 2)", "width=66"]),
     ({"pos_embed": "sincos", "width": 66, "heads": 2}, ["width % 4 == 0 for sincos positions must hold", "width=66"]),
-    ({"model": "regnety-1gf", "dropout": 0.1}, ["dropout == 0 unless the model is vit must hold", "dropout=0.1"]),
+    ({"model": "regnety-1gf", "dropout": 0.1}, ["dropout == 0.0 unless the model is vit must hold", "dropout=0.1"]),
     ({"stem_norm": "ln"}, ["stem_norm == 'bn' unless the stem is conv, graham or hmlp must hold", "stem='patchify'"]),
     ({"embed_token": False, "pool": "avg"}, ["embed_token unless a class token has a learned position", "pool='avg'"]),
     ({"drop_path_rule": "linear"}, ["drop_path_rule == 'uniform' unless drop_path > 0 must hold", "drop_path=0.0"]),
+    ({"model": "timm:resnet18", "depth": 8}, ["depth == 4 unless the model is vit must hold", "depth=8"]),
+    ({"bce_targets": "present"}, ["bce_targets == 'soft' unless the loss is bce and images are mixed", "loss='ce'"]),
     ({"drop_path": 1.0}, ["0 <= drop_path < 1 must hold", "drop_path=1.0"]),
     ({"eval_crop_ratio": 0.0}, ["0 < eval_crop_ratio <= 1 must hold", "eval_crop_ratio=0.0"]),
 ]  # fmt: skip
@@ -520,7 +524,7 @@ def test_a_study_script_builds_its_plan_at_every_scale(path: Path) -> None:
         assert study.scale == scale and study.name.startswith(path.stem)
         assert len({trial.config.id for trial in study.trials}) == len(study.trials) > 1
         assert from_json(json.loads(json.dumps(to_json(study)))) == study
-        assert study.question.endswith("?") and study.panels and study.source
+        assert study.question.endswith("?") and study.figures and study.source
 
 
 @pytest.fixture(scope="module")

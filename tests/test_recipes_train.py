@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from PIL import Image
 from search_spaces import xiao2021
 from search_spaces.recipes import RECIPES
 from search_spaces.vit import SHAPES
+from vitscale.launch.worker import one_line
 from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Row
 from vitscale.train import loop
@@ -85,6 +87,39 @@ def test_a_family_of_timm_trains(name: str, root: Path, tmp_path: Path) -> None:
     config = TrainConfig(model=f"timm:{name}", **{**SMALL, "resolution": FAMILIES[name]}, crop="rrc", drop_path=0.1,
                          lr=1e-4, mixup_alpha=0.8, ema_decay=0.5)  # fmt: skip
     assert_trains(config, root, tmp_path)
+
+
+def test_a_training_does_not_go_on_with_the_images_of_another_dataset(root: Path, tmp_path: Path) -> None:
+    """Of the same name: a store outlives the folder that its trials were trained on."""
+    config = TrainConfig(**{**SMALL, "epochs": 2}, patch_size=8, width=16, heads=2, depth=1, crop="rrc")
+    training = train(config, tmp_path / "trial", data_root=root, checkpoint_every_s=0.0)
+    next(training)
+    next(training)
+    training.close()
+    shutil.copytree(root / "zoo", tmp_path / "zoo")
+    for path in (tmp_path / "zoo" / "train").glob("*/*.jpg"):
+        Image.new("RGB", (60, 50), (9, 9, 9)).save(path)
+    with pytest.raises(ValueError, match="a training must resume on its own images"):
+        next(train(config, tmp_path / "trial", data_root=tmp_path))
+    assert len(list(train(config, tmp_path / "trial", data_root=root))) == 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_damaged_image_is_named_whoever_reads_it(num_workers: int, root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "zoo", tmp_path / "zoo")
+    damaged = min((tmp_path / "zoo" / "val" / "dog").glob("*.jpg"))
+    damaged.write_bytes(damaged.read_bytes()[:300])
+    config = TrainConfig(**SMALL, patch_size=8, width=16, heads=2, depth=1, crop="rrc")
+    with pytest.raises(ValueError) as error:
+        list(train(config, tmp_path / "trial", data_root=tmp_path, num_loader_workers=num_workers))
+    assert one_line(error.value).startswith(f"ValueError: an image must be whole, but got ({damaged}")
+
+
+def test_a_minival_may_not_take_all_images_of_a_class(root: Path, tmp_path: Path) -> None:
+    config = TrainConfig(**SMALL, patch_size=8, width=16, heads=2, depth=1, crop="rrc", minival_images=8)
+    with pytest.raises(ValueError, match=r"a class must keep training images.*minival_images=8, class 2: none"):
+        next(train(config.replace(minival_rule="last"), tmp_path / "a", data_root=root))
+    assert len(list(train(config.replace(eval_split="minival"), tmp_path / "b", data_root=root))) == 1
 
 
 # Between them, everything that draws, averages, cuts, mixes or keeps a state.

@@ -176,7 +176,8 @@ def test_every_form_is_split_alike(root: Path) -> None:
 def test_prepared_pixels_are_indexed_like_a_tensor(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write_prepared(tmp_path / "tiny", split)  # files of three images
-    images = load_split(config_of(minival_images=4, minival_rule="last"), "train", tmp_path)
+    config = config_of(minival_images=1, minival_rule="last")
+    images = load_split(config, "train", tmp_path).select(np.arange(16))
     whole = torch.from_numpy(arrays("train")[0]).permute(0, 3, 1, 2)[:16]
     assert images.pixels is not None and images.pixels.shape == whole.shape
     for index in (3, -1, slice(2, 9), slice(None), torch.tensor([15, 0, 0, 7]), np.array([5, 4]), torch.tensor(6)):

@@ -321,7 +321,7 @@ def test_stability_figure_draws_means_and_breaks_where_all_diverged():
     assert np.allclose(2 ** down.get_xdata(), LENGTHS, rtol=0.05)
     assert [text.get_text() for text in ax.texts] == ["1/3", "3/3"]
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert legend == ["P AdamW\nn=9, 0 diverged", "P SGD\nn=5, 4 diverged"]
+    assert legend == ["P AdamW\nn=9, 0 diverged, over 3 lengths", "P SGD\nn=5, 4 diverged, over 3 lengths"]
     assert not [line for line in ax.lines if line.get_linestyle() == "--"]
 
 

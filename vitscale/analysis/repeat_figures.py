@@ -81,8 +81,8 @@ def training_length(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) ->
         ax.set_ylabel(f"{metric_label(study.metric)} above\nthat of the longest (points)")
     return finish(
         figure,
-        "Each length is a schedule of its own. Whiskers: 95% intervals over seeds; all points of a model share its "
-        "longest runs and err together.",
+        "Each length is a schedule of its own. Whiskers: 95% intervals over seeds;\n"
+        "all points of a model share its longest runs and err together.",
     )
 
 
@@ -167,9 +167,14 @@ def _make_room(grid: Sequence[Axes], num: int) -> None:
 
 def _stability_handle(groups: Groups, key: tuple[str, str], index: int) -> Line2D:
     name, marker = OPTIMIZERS.get(key[1], (key[1], "o"))
-    runs = pd.concat([runs for cell, runs in groups.items() if cell[:2] == key])
-    label = f"{key[0]} {name}\n{repeats.said(runs)}"
+    label = f"{key[0]} {name}\n{_said_over_lengths(groups, key)}"
     return Line2D([], [], color=COLORS[index % len(COLORS)], marker=marker, markersize=6, linewidth=1.5, label=label)
+
+
+def _said_over_lengths(groups: Groups, key: tuple[str, str]) -> str:
+    """The population of a curve, all its lengths together."""
+    lengths = _lengths(groups, key)
+    return f"{repeats.said(pd.concat([groups[cell] for cell in lengths]))}, over {len(lengths)} lengths"
 
 
 def _length_curve(ax: Axes, table: pd.DataFrame, index: int, num: int) -> None:
@@ -186,10 +191,10 @@ def _length_curve(ax: Axes, table: pd.DataFrame, index: int, num: int) -> None:
 
 def _length_handle(groups: Groups, model: str, index: int) -> Line2D:
     optimizer, _ = stability.best_optimizer(groups, model)
-    runs = pd.concat([runs for cell, runs in groups.items() if cell[:2] == (model, optimizer)])
     name = OPTIMIZERS.get(optimizer, (optimizer, ""))[0]
     color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
-    return Line2D([], [], color=color, marker=marker, linewidth=1.5, label=f"{model} {name}\n{repeats.said(runs)}")
+    label = f"{model} {name}\n{_said_over_lengths(groups, (model, optimizer))}"
+    return Line2D([], [], color=color, marker=marker, linewidth=1.5, label=label)
 
 
 def _aside(place: int, num: int) -> float:

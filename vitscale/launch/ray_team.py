@@ -67,7 +67,7 @@ def train_share(told: dict[str, Share]) -> None:
     import torch
     from ray.train.torch import get_device
 
-    from vitscale.launch.worker import train_claimed
+    from vitscale.launch.worker import one_line, train_claimed
 
     share = told["share"]
     if share.resources.device_name() == "cuda":
@@ -77,8 +77,7 @@ def train_share(told: dict[str, Share]) -> None:
             ray.train.report({"event": event})
     except Exception as error:
         if not _may_be_the_machine(error):
-            line = f"{type(error).__name__}: {error}".splitlines()[0]
-            share.store.fail(share.workdir, line, traceback.format_exc())
+            share.store.fail(share.workdir, one_line(error), traceback.format_exc())
         raise
 
 

@@ -43,7 +43,7 @@ def train_trial(
     except Exception as error:
         if _is_machine_fault(error):
             raise
-        line = f"{type(error).__name__}: {error}".splitlines()[0]
+        line = one_line(error)
         store.fail(workdir or store.trial(trial_id), line, traceback.format_exc())
         yield Event(trial_id, "failed", facts={"error": line})
 
@@ -83,10 +83,18 @@ def train_claimed(
     yield Event(config.id, status, tuple(rows), facts)
 
 
+def one_line(error: Exception) -> str:
+    """Type and message; of an exception out of a loader's process, those that it had there."""
+    lines = str(error).splitlines() or [""]
+    return lines[-1] if lines[0].startswith("Caught ") else f"{type(error).__name__}: {lines[0]}"
+
+
 def _is_machine_fault(error: Exception) -> bool:
     """Whether another try, elsewhere or later, may succeed with the same config."""
     import torch
 
+    if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
+        return True  # the process of a loader was killed
     return isinstance(error, (OSError, torch.AcceleratorError)) and not isinstance(error, torch.OutOfMemoryError)
 
 
@@ -98,7 +106,11 @@ def reset_process(resources: Resources) -> None:
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
     torch.backends.cudnn.benchmark = False
+    if resources.compiled:
+        torch.compiler.reset()  # else the models of earlier trials count against its limit
     if resources.device_name() == "cuda":
         if not torch.cuda.is_available():
             raise ValueError("a GPU must be visible to torch for (device='cuda'); use --device cpu to train without")
         torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.set_per_process_memory_fraction(min(1.0, resources.gpus_per_trial or 1.0))  # leave others theirs

@@ -27,6 +27,7 @@ CHOICES = {
     "optimizer": ("adamw", "adam", "sgd", "lamb"),
     "decay": ("cosine", "linear", "constant"),
     "loss": ("ce", "bce"),
+    "bce_targets": ("soft", "present"),
     "drop_path_rule": ("uniform", "linear"),
     "precision": ("fp32", "bf16"),
 }
@@ -105,6 +106,7 @@ class TrainConfig:
     clip_norm: float = 0.0  # global gradient norm, for every optimizer alike; 0 switches it off
     # regularization
     loss: str = "ce"  # bce: a binary cross entropy for each class, averaged over classes
+    bce_targets: str = "soft"  # of mixed images: as mixed; or 1 for every class that is present
     label_smoothing: float = 0.0
     dropout: float = 0.0  # after the position embedding and after every dense layer but the qkv projections
     drop_path: float = 0.0  # stochastic depth: share of samples for which a residual branch is skipped
@@ -292,6 +294,10 @@ def _training_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
         ("decay_floor == 0 with a constant decay", c.decay != "constant" or c.decay_floor == 0, "decay decay_floor"),
         ("drop_path_rule == 'uniform' unless drop_path > 0", c.drop_path > 0 or c.drop_path_rule == "uniform",
          "drop_path drop_path_rule"),
+        ("bce_targets == 'soft' unless the loss is bce and images are mixed", c.bce_targets == "soft"
+         or (c.loss == "bce" and bool(c.mixup_alpha or c.cutmix_alpha)), "bce_targets loss mixup_alpha cutmix_alpha"),
+        ("label_smoothing == 0 with bce_targets present", c.bce_targets == "soft" or c.label_smoothing == 0,
+         "bce_targets label_smoothing"),
         ("momentum > 0 with nesterov", c.momentum > 0 or not c.nesterov, "momentum nesterov"),
         ("ema_decay == 0 with ema_alpha", not c.ema_alpha or not c.ema_decay, "ema_decay ema_alpha"),
         ("norm_batch even and a divisor of batch_size", not c.norm_batch
@@ -304,7 +310,17 @@ def _model_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
     laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model")]
     if c.model == "vit":
         return laws + _vit_laws(c)
-    return [*laws, ("dropout == 0 unless the model is vit", c.dropout == 0, "model dropout")]
+    # what shapes a ViT has no effect on others: two ids would be one training
+    return laws + [
+        (f"{name} == {DEFAULTS[name]!r} unless the model is vit", getattr(c, name) == DEFAULTS[name], f"model {name}")
+        for name in VIT_ONLY
+    ]
+
+
+VIT_ONLY = (
+    "patch_size", "width", "depth", "branches", "heads", "mlp_ratio", "stem", "stem_norm", "stem_channels",
+    "stem_strides", "stem_kernels", "pool", "pos_embed", "embed_token", "layerscale", "weight_init", "dropout",
+)  # fmt: skip
 
 
 def _vit_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,9 @@ def has_batchnorm(model: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def reestimate(model: nn.Module, batches: Iterable[Tensor]) -> None:
+def reestimate(
+    model: nn.Module, batches: Iterable[Tensor], autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> None:
     """Replaces the running statistics of all BatchNorm layers by those of the batches, each of (B, C, H, W).
 
     A layer gets the average over the batches of their means, and that of their unbiased variances, as in the code of
@@ -35,7 +38,8 @@ def reestimate(model: nn.Module, batches: Iterable[Tensor]) -> None:
         layer.train()
     num = 0
     for num, images in enumerate(batches, start=1):  # noqa: B007
-        model(images)
+        with autocast():  # around the model alone: what makes the batches has a precision of its own
+            model(images)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
     for module, training in modes:

@@ -37,15 +37,15 @@ def load(workdir: Workdir, device: torch.device) -> dict[str, Any] | None:
     return None
 
 
-def rng_state() -> dict[str, Any]:
-    """State of every global generator that a layer or a library may draw from."""
+def rng_state(device: torch.device) -> dict[str, Any]:
+    """State of every global generator that a layer or a library may draw from, those of GPUs if the device is one."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": (version, list(internal), gauss),
         "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached),
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": torch.cuda.get_rng_state_all() if device.type == "cuda" else [],
     }
 
 
@@ -55,7 +55,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
     name, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state["torch"].cpu())
-    if len(state["cuda"]) == torch.cuda.device_count():
+    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda"]])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -14,11 +15,12 @@ from search_spaces.datasets import DATASETS, dataset_facts
 from vitscale.plan.config import TrainConfig
 from vitscale.train.augment import augment, crop_boxes, crop_encoded, crop_for_eval, crop_pixels, erase, mix, normalize
 from vitscale.train.parallel import Team, cut
+from vitscale.train.pixel_ops import put
 from vitscale.train.sources import Images, Shards
 
 ORDER, AUGMENT, MIX, CROP, ERASE = range(5)  # independent random streams of one seed
 EVAL_BATCH = 512
-RESIDENT_SHARE = 0.5  # of the free memory of a GPU that a training set may take
+RESIDENT_SHARE = 0.5  # of the memory of a GPU that datasets may take, where a trial may have a part of it only
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
@@ -100,12 +102,14 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         ):
             yield self.finish(item, images, labels)
 
-    def unmixed(self, num_images: int) -> Iterator[Tensor]:
+    def unmixed(self, num_images: int, num_workers: int = 0) -> Iterator[Tensor]:
         """The first `num_images` training images that the training sees, augmented but not mixed, by parts."""
-        for item in range(self.config.num_steps * len(self.parts)):
+        num_steps = min(self.config.num_steps, -(-num_images // self.config.batch_size))
+        items = range(num_steps * len(self.parts))
+        for item, (raw, labels) in zip(items, _loader(self, items, num_workers, self.device, self.train), strict=True):
             if num_images <= 0:
                 return
-            images, _ = self.finish(item, *self[item], mixed=False)
+            images, _ = self.finish(item, raw, labels, mixed=False)
             yield images[:num_images]
             num_images -= len(images)
 
@@ -118,7 +122,8 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
         self.mean, self.std = (t.to(device) for t in normalization(images, config))
         labelled = (images.labels >= 0 if images.allowed is None else images.allowed.any(1)).nonzero()[:, 0].cpu()
         self.num = len(labelled)  # ReaL leaves some images without a label
-        self.batches = labelled[team.rank :: team.size].split(most)
+        mine = labelled[team.rank :: team.size]
+        self.batches = mine.split(most) if len(mine) else ()
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -144,7 +149,7 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
 def gather(pixels: Tensor | Shards, indices: Tensor) -> Tensor:
     """Images by index, on the device where they lie, or from files that the system maps."""
-    return pixels[indices.to(pixels.device) if isinstance(pixels, Tensor) else indices]
+    return pixels[put(indices.numpy(), pixels.device) if isinstance(pixels, Tensor) else indices]
 
 
 def normalization(images: Images, config: TrainConfig) -> tuple[Tensor, Tensor]:
@@ -160,15 +165,24 @@ def normalization(images: Images, config: TrainConfig) -> tuple[Tensor, Tensor]:
 
 
 def resident(images: Images, device: torch.device) -> Images:
-    """The same images, on the GPU if they take no more than RESIDENT_SHARE of its free memory."""
+    """The same images, on the GPU if all that lies there takes no more than RESIDENT_SHARE of the process' memory."""
     if device.type != "cuda" or images.pixels is None:
         return images
-    if images.pixels.shape.numel() > RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]:
+    allowed = torch.cuda.mem_get_info(device)[1] * torch.cuda.get_per_process_memory_fraction(device)
+    if images.pixels.shape.numel() + torch.cuda.memory_allocated(device) > RESIDENT_SHARE * allowed:
         return images
     pixels = torch.empty(images.pixels.shape, dtype=torch.uint8, device=device)
     for start in range(0, len(pixels), 4096):  # never all of it in the memory of the host
         pixels[start : start + 4096] = images.pixels[start : start + 4096].to(device)
     return replace(images, pixels=pixels)
+
+
+def fingerprint(images: Images) -> str:
+    """Tells datasets of one name apart: a digest of all labels and of some images."""
+    digest = hashlib.sha256(images.labels.cpu().numpy().tobytes())
+    for index in range(0, len(images), max(1, len(images) // 8)):
+        digest.update(images[index].contiguous().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def is_resident(images: Images) -> bool:

@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +20,7 @@ from vitscale.record.store import Row, Workdir
 from vitscale.train import checkpoint
 from vitscale.train.batchnorm import has_batchnorm, reestimate
 from vitscale.train.blocks import run_branches
-from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, resident
+from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, resident
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
 from vitscale.train.loss import training_loss
@@ -61,14 +62,18 @@ def train(
     Raises ValueError for a dataset that cannot be read or a cut of the batch that BatchNorm would notice, OSError if a
     checkpoint cannot be written, and vitscale.record.store.Fenced if another worker has claimed the workdir.
     """
-    workdir = Workdir(workdir) if isinstance(workdir, Path) else workdir
+    if isinstance(workdir, Path):
+        workdir.mkdir(parents=True, exist_ok=True)
+        workdir = Workdir(workdir)
     at, team = torch.device(device), Team.join()
     seed_everything(config.seed)
+    torch.backends.cudnn.allow_tf32 = config.precision != "fp32"  # else fp32 convolutions would not be
     model = build_model(config).to(at)
     normed = has_batchnorm(model)
-    cuts = cut(config.batch_size, num_parts(config.batch_size, config.norm_batch, micro_batch, team, normed))
+    cuts = cut(config.batch_size, num_parts(config, micro_batch, team, normed))
     mine = cuts[team.rank * len(cuts) // team.size :][: len(cuts) // team.size]
-    images = resident(load_split(config, "train", data_root), at)
+    images = load_split(config, "train", data_root)
+    data, images = fingerprint(images), resident(images, at)
     batches = Batches(images, config, at, mine)
     most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     held_out = {name: HeldOut(resident(load_split(config, name, data_root), at), config, at, team, most)
@@ -84,12 +89,16 @@ def train(
     draws = seed_layers(model, config.seed)
     optimizer = build_optimizer(model, config)
     ema = Ema(model, config)
-    precise = Batches(images, config, at, cuts) if config.precise_bn and normed else None
+    own = cuts if config.norm_batch else cut(config.batch_size, 1)
+    precise = Batches(images, config, at, own) if config.precise_bn and normed else None
 
     step, rows, spent_s = 0, [], 0.0
     loss_sum, bad_step = torch.zeros((), dtype=torch.float64, device=at), torch.full((), -1, device=at)
     state = team.share(checkpoint.load(workdir, torch.device("cpu")) if team.rank == 0 else None)
     if state is not None:
+        if state["data"] != data:
+            raise ValueError(f"a training must resume on its own images, but got others (dataset={config.dataset!r}, "
+                             f"data_root={str(data_root)!r})")  # fmt: skip
         step, rows, spent_s = state["step"], state["rows"], state["spent_s"]
         loss_sum, bad_step = state["loss_sum"].to(at), state["bad_step"].to(at)
         model.load_state_dict(state["model"])
@@ -105,9 +114,9 @@ def train(
     def commit() -> float:
         began = time.perf_counter()
         state = {
-            "step": step, "rows": rows, "spent_s": spent_s + time.perf_counter() - start,
+            "step": step, "data": data, "rows": rows, "spent_s": spent_s + time.perf_counter() - start,
             "loss_sum": loss_sum, "bad_step": bad_step, "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(), "ema": ema.state_dict(), "rng": checkpoint.rng_state(),
+            "optimizer": optimizer.state_dict(), "ema": ema.state_dict(), "rng": checkpoint.rng_state(at),
         }  # fmt: skip
         checkpoint.save(workdir, step, state)
         return time.perf_counter() + max(checkpoint_every_s, (time.perf_counter() - began) / CHECKPOINT_SHARE)
@@ -194,8 +203,8 @@ def evaluate_all(
     row: Row = {}
     for kind, module in (("", model), ("ema_", ema.module if ema.on else None)):
         if module is not None and precise is not None:
-            with autocast(config, precise.device):
-                reestimate(module, precise.unmixed(config.precise_bn))
+            images = precise.unmixed(config.precise_bn, num_loader_workers)
+            reestimate(module, images, partial(autocast, config, precise.device))
         for name, data in held_out.items():
             loss, error_pct = evaluate(module, data, config, team, num_loader_workers) if module else (
                 row[f"{name}_loss"], row[f"{name}_error_pct"])  # fmt: skip

@@ -15,9 +15,11 @@ def training_loss(logits: Tensor, targets: Tensor, config: TrainConfig, num: int
     Of the logits (B, classes) against class indices (B,), which are smoothed here, or against probabilities
     (B, classes), which are taken as they are: mixing smooths its own. Losses of the parts of a batch add up to that
     of the batch. `loss` ce: softmax cross entropy. bce: a binary cross entropy for each class, averaged over the
-    classes (Wightman et al. 2021).
+    classes (Wightman et al. 2021), each of which is as present as the mix says, or, with `bce_targets` present, there.
     """
     if config.loss == "bce":
+        if config.bce_targets == "present" and targets.ndim == 2:
+            targets = (targets > 0).to(logits.dtype)
         if targets.ndim == 1:
             targets = smooth(targets, logits.shape[1], config.label_smoothing)
         if num == len(logits):

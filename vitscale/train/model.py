@@ -146,9 +146,12 @@ def _with_drop_path(model: nn.Module, config: TrainConfig) -> nn.Module:
     """The model with the drop path rates of the config; timm's own rule is linear but for models that are uniform."""
     from timm.layers import DropPath
 
-    rates = {layer.drop_prob for layer in model.modules() if isinstance(layer, DropPath)}
+    drawn = [layer.drop_prob for layer in model.modules() if isinstance(layer, DropPath)]
+    rates = set(drawn)
     if config.drop_path and not rates:
         raise _refusal(config, "it has no drop path")
+    if config.drop_path_rule == "linear" and len(rates) == 1 and len(drawn) > 2:
+        raise _refusal(config, "its drop path is uniform by construction")
     if len(rates) > 1 and config.drop_path_rule == "uniform":
         for block in list(model.modules()):
             for name in [name for name in (*block._modules, *vars(block)) if name.startswith("drop_path")]:

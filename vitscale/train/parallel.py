@@ -10,7 +10,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from vitscale.plan.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,17 @@ def cut(batch_size: int, num_parts: int) -> list[np.ndarray]:
     return [np.concatenate([a, m, batch_size - 1 - a[::-1]]) for a, m in zip(lower, middle, strict=True)]
 
 
-def num_parts(batch_size: int, norm_batch: int, micro_batch: int, team: Team, has_batchnorm: bool) -> int:
+def num_parts(config: TrainConfig, micro_batch: int, team: Team, has_batchnorm: bool) -> int:
     """Into how many parts a batch is cut: the same number for each process of the team.
 
     Raises ValueError where that would change the results of a BatchNorm model, and where a part would be empty.
     """
+    batch_size, norm_batch = config.batch_size, config.norm_batch
+    if has_batchnorm and norm_batch and team.size > 1 and not config.precise_bn:
+        raise ValueError(  # each worker would keep running statistics of its own
+            "precise_bn > 0 must hold for a BatchNorm model with norm_batch on several workers, but got "
+            f"(precise_bn=0, norm_batch={norm_batch}, workers={team.size})"
+        )
     if has_batchnorm and norm_batch:
         parts = batch_size // norm_batch
         if parts % team.size or (micro_batch and micro_batch < norm_batch):
@@ -125,18 +132,21 @@ class Synced(nn.BatchNorm2d):
 
 
 def _synced_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
-    """Ioffe and Szegedy 2015, over all processes; the running variance is the unbiased one, as torch's."""
+    """Ioffe and Szegedy 2015, over all processes; the running variance is the unbiased one, as torch's.
+
+    A layer without a momentum is one whose statistics are estimated anew, by each process on the same images.
+    """
     from torch.distributed.nn.functional import all_reduce
 
-    if not layer.training:
-        return F.batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, False, 0.0, layer.eps)
+    if not layer.training or layer.momentum is None:
+        return nn.BatchNorm2d.forward(layer, x)
     wide = x.double()
     count = torch.full_like(wide[0, :, 0, 0], x.numel() / x.shape[1])
     sums = all_reduce(torch.stack([wide.sum((0, 2, 3)), wide.square().sum((0, 2, 3)), count]))
     num = sums[2]
     mean, var = sums[0] / num, sums[1] / num - (sums[0] / num).square()
     with torch.no_grad():
-        assert layer.running_mean is not None and layer.running_var is not None and layer.momentum is not None
+        assert layer.running_mean is not None and layer.running_var is not None
         assert layer.num_batches_tracked is not None
         layer.num_batches_tracked += 1
         layer.running_mean.lerp_(mean.to(layer.running_mean.dtype), layer.momentum)

@@ -37,6 +37,8 @@ def load_split(config: TrainConfig, split: str, root: Path | None) -> Images:
         whole = source.read("train")
         _refuse_other_training(whole, source, config)
         train, minival = training_rows(whole.labels.numpy(), config)
+        if config.minival_images:
+            _refuse_lost_classes(whole.labels.numpy()[train], config)
         return whole.select(train if split == "train" else minival)
     if split == "real" and real is not None and "val" in source.splits:
         return read_real(_checked(source.read("val"), "val", config), real, config.num_classes)
@@ -102,6 +104,15 @@ def _refuse_other_training(train: Images, source: Source, config: TrainConfig) -
     counts = np.bincount(train.labels.numpy(), minlength=config.num_classes)
     if empty := np.flatnonzero(counts == 0).tolist():
         raise ValueError(f"a class must have training images, but got (class {empty[0]} of {config.dataset}: none)")
+
+
+def _refuse_lost_classes(labels: np.ndarray, config: TrainConfig) -> None:
+    """Raises ValueError if a minival took all images of a class, as the last ones of class folders do."""
+    if lost := np.flatnonzero(np.bincount(labels, minlength=config.num_classes) == 0).tolist():
+        raise ValueError(
+            "a class must keep training images, and minival_rule='stratified' takes a share of each, but got "
+            f"(minival_rule={config.minival_rule!r}, minival_images={config.minival_images}, class {lost[0]}: none)"
+        )
 
 
 def _checked(images: Images, split: str, config: TrainConfig) -> Images:
