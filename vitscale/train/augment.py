@@ -94,7 +94,7 @@ def augment(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.
 
 
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    return (images - mean) / std
+    return images.sub(mean).div_(std)
 
 
 def erase(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:

@@ -83,7 +83,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         step, part = divmod(item, len(self.parts))
         config, positions = self.config, self.parts[part]
         rng = generator(config.seed, AUGMENT, step)
-        images = images.to(self.device, non_blocking=True).float() / self.train.white
+        images = images.to(self.device, non_blocking=True).float().div_(self.train.white)
         labels = labels.to(self.device, non_blocking=True)
         if self.crops_in_batch:
             boxes = rng if config.crop == "pad" else generator(config.seed, CROP, step)
@@ -140,7 +140,7 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
     def iterate(self, num_workers: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Images (b, C, R, R), labels (b,), and for ReaL the accepted classes (b, classes)."""
         for raw, labels, indices in _loader(self, range(len(self)), num_workers, self.device, self.images):
-            images = raw.to(self.device, non_blocking=True).float() / self.images.white
+            images = raw.to(self.device, non_blocking=True).float().div_(self.images.white)
             if self.images.pixels is not None:
                 images = crop_for_eval(images, self.config)
             allowed = None if self.images.allowed is None else self.images.allowed[indices].to(self.device)
