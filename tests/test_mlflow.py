@@ -20,6 +20,7 @@ from conftest import TINY, Script, load_script, wait_for
 
 from vitscale.plan.config import DEFAULTS
 from vitscale.plan.study import Study
+from vitscale.record.mlflow_view import create_database
 
 NUM_EPOCHS = 3
 
@@ -296,3 +297,25 @@ def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
         wait_for(shows, 120, "the experiment in the UI's server")
     finally:
         stop(process)
+
+
+def test_a_database_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    """A kill while MLflow makes its tables leaves no database that it cannot open, and the next start makes it."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    code = f"from vitscale.record.mlflow_view import create_database; create_database({uri!r})"
+    for wait_s in (0.1, 0.5, 1.0):
+        process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+        known = set(tmp_path.iterdir())
+        wait_for(lambda known=known: set(tmp_path.iterdir()) - known, 60, "tables in the making")
+        time.sleep(wait_s)
+        process.kill()
+        process.wait()
+        if (tmp_path / "mlflow.db").exists():  # it took less than that
+            break
+    assert wait_s > 0.1
+    create_database(uri)
+    assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
+    assert [experiment.name for experiment in client(uri).search_experiments()] == ["Default"]
+    (tmp_path / "mlflow.db").write_bytes(b"mine")
+    create_database(uri)
+    assert (tmp_path / "mlflow.db").read_bytes() == b"mine"  # what is there is not ours to make

@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,28 @@ def default_uri() -> str:
     return uri
 
 
+def create_database(uri: str) -> None:
+    """Makes the SQLite file of a tracking URI, whole or not at all, unless it is there.
+
+    MLflow makes its tables in many transactions, over seconds, and cannot open a database in which a killed process has
+    left some of them.
+    """
+    path = Path(uri.removeprefix("sqlite:///"))
+    if not uri.startswith("sqlite:///") or path.exists() or not path.parent.is_dir():
+        return
+    from mlflow import MlflowClient
+
+    made = path.with_name(f"{path.name}.new-{uuid.uuid4().hex}")
+    MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+    try:
+        os.link(made, path)
+    except (FileExistsError, FileNotFoundError):
+        if not path.exists():  # else another process was first, and may have cleared up
+            raise
+    for leftover in path.parent.glob(f"{path.name}.new-*"):  # of killed processes, too
+        leftover.unlink(missing_ok=True)
+
+
 class View:
     """A connection to the experiment of one study. Every method may raise what MLflow raises."""
 
@@ -51,6 +74,7 @@ class View:
         for name in ("mlflow", "alembic"):  # importing MLflow sets its own level
             logging.getLogger(name).setLevel(logging.WARNING)
         self.study = study
+        create_database(uri)
         self.client: MlflowClient = MlflowClient(tracking_uri=uri, registry_uri=uri)
         self.experiment_id = self._experiment(uri)
         self.parent_id = self._parent()
