@@ -86,7 +86,7 @@ def _of_trials(arm: str, trials: Sequence[Trial], done: set[str], pace: Pace | N
     return {
         "arm": arm, "trials": len(trials), "done": len(trials) - len(todo), "to_do": len(todo),
         "params": cost.params, "flops": cost.flops, "epochs": sorted({trial.config.epochs for trial in trials}),
-        "samples": sum(samples(trial.config) for trial in trials),
+        "samples": sum(trial.config.num_samples for trial in trials),
         "training_flops": sum(training_flops(trial.config) for trial in trials),
         "device_hours": pace.device_hours(trials) if pace else None,
         "device_hours_to_do": pace.device_hours(todo) if pace else None,
@@ -107,11 +107,6 @@ def _until_done(study: Study, done: set[str], pace: Pace | None, options: argpar
     todo = [pace.hours[trial.config.id] for trial in study.trials if trial.config.id not in done]
     return {"devices": options.devices, "devices_per_trial": per_trial, "trials_at_once": slots,
             "makespan_h": makespan(todo, slots)._asdict()}  # fmt: skip
-
-
-def samples(config: TrainConfig) -> int:
-    """Images drawn in a whole training."""
-    return config.num_steps * config.batch_size
 
 
 # How long trials take
@@ -135,7 +130,7 @@ def _pace(study: Study, store: Store, done: set[str], options: argparse.Namespac
     refuse_share(per_trial)
     if options.throughput:
         speed = _per_arm(study, "throughput", options.throughput)
-        return _timed(study, per_trial, "images/s as given", lambda t: samples(t.config) / speed[t.arm] / 3600)
+        return _timed(study, per_trial, "images/s as given", lambda t: t.config.num_samples / speed[t.arm] / 3600)
     if options.epoch_minutes == ["xiao2021"]:
         return _published(study, options.devices_per_trial)
     if options.epoch_minutes:

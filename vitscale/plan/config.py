@@ -192,6 +192,11 @@ class TrainConfig:
         return self.epochs * self.steps_per_epoch
 
     @property
+    def num_samples(self) -> int:
+        """Images drawn in the whole training."""
+        return self.num_steps * self.batch_size
+
+    @property
     def stem_layers(self) -> list[tuple[int, int, int]]:
         """(output channels, stride, kernel size) of each convolution of a conv stem, without its last 1x1."""
         channels = _ints(self.stem_channels)

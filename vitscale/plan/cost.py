@@ -56,7 +56,7 @@ _learned: dict[tuple[str, int, int, int], Complexity] = {}
 
 def training_flops(config: TrainConfig) -> float:
     """Multiply-adds of the whole training: forward once and backward twice, for every sample drawn."""
-    return 3.0 * complexity(config).flops * config.num_steps * config.batch_size
+    return 3.0 * complexity(config).flops * config.num_samples
 
 
 def _linear(positions: int, inputs: int, outputs: int, bias: bool = True) -> Complexity:

@@ -206,7 +206,7 @@ class View:
         config, cost = trial.config, complexity(trial.config)
         params = {"arm": trial.arm, "point": _point(trial), **config.asdict(), "log10_lr": _log10(config.lr),
                   "lr_used": config.peak_lr, "params_m": f"{cost.params / 1e6:.4g}",
-                  "flops_g": f"{cost.flops / 1e9:.4g}", "samples": config.num_steps * config.batch_size,
+                  "flops_g": f"{cost.flops / 1e9:.4g}", "samples": config.num_samples,
                   "training_flops": f"{training_flops(config):.4g}"}  # fmt: skip
         return list((params | ({"log10_wd": _log10(config.wd)} if config.wd > 0 else {})).items())
 

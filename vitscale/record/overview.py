@@ -7,9 +7,9 @@ import json
 import os
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from vitscale.record.store import CLAIM, ROWS, Damaged, Store
+from vitscale.record.store import Damaged, Store
 
 PLAN = "plan.json"
 
@@ -83,7 +83,7 @@ def _planned(store: Store, slug: str) -> list[str]:
 def _trial_state(store: Store, trial_id: str, alive: dict[str, bool]) -> TrialState:
     files = _files(store.trial(trial_id).path)
     return TrialState(
-        _status(store, trial_id, set(files), alive),
+        _status(store, trial_id, alive),
         sum(stat.st_size for stat in files.values()),
         max((stat.st_mtime for stat in files.values()), default=0.0),
     )
@@ -99,33 +99,12 @@ def _files(folder: Path) -> dict[str, os.stat_result]:
     return found
 
 
-def _status(store: Store, trial_id: str, names: set[str], alive: dict[str, bool]) -> str:
+def _status(store: Store, trial_id: str, alive: dict[str, bool]) -> str:
     try:
-        if ROWS in names:
-            return _ended(store, trial_id)
+        if store.is_done(trial_id):
+            return store.outcome(trial_id)
     except Damaged as damage:
         warnings.warn(str(damage), stacklevel=2)
-    if CLAIM in names and alive.get(_holder(store, trial_id), False):
+    if alive.get(store.holder(trial_id), False):
         return "running"
     return "failed" if store.failure(trial_id) else "missing"
-
-
-def _ended(store: Store, trial_id: str) -> str:
-    """finished or diverged, from the end of the file alone: a quarter of the time that its rows take."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = store.trial(trial_id).path / ROWS
-    try:
-        return (pq.read_metadata(path).metadata or {})[b"vitscale.status"].decode()
-    except (pa.ArrowInvalid, OSError, KeyError) as error:
-        raise Damaged(f"rows must be readable parquet, but got ({path}: {str(error).splitlines()[0]})") from error
-
-
-def _holder(store: Store, trial_id: str) -> str:
-    """The study that has claimed a trial; "" if the claim is gone by now."""
-    try:
-        claim: dict[str, Any] = json.loads(store.trial(trial_id).read(CLAIM))
-    except FileNotFoundError:
-        return ""
-    return str(claim["study"])

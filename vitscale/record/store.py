@@ -193,6 +193,21 @@ class Store:
             raise Damaged(f"rows must be readable parquet, but got ({path}: {reason})") from error
         return rows, facts
 
+    def outcome(self, trial_id: str) -> str:
+        """finished or diverged, from the end of the file alone, which takes less than its rows. Raises Damaged."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self.root / "trials" / trial_id / ROWS
+        try:
+            return (pq.read_metadata(path).metadata or {})[b"vitscale.status"].decode()
+        except (pa.ArrowInvalid, OSError, KeyError) as error:
+            raise Damaged(f"rows must be readable parquet, but got ({path}: {str(error).splitlines()[0]})") from error
+
+    def holder(self, trial_id: str) -> str:
+        """The study that has claimed a trial; empty if none has."""
+        return str(_read_json(self.root / "trials" / trial_id / CLAIM).get("study", ""))
+
     def set_aside(self, trial_id: str) -> Path:
         """Moves a damaged rows.parquet out of the way, so that the trial is restored from its checkpoint."""
         path = self.root / "trials" / trial_id / ROWS

@@ -40,7 +40,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
     ) -> None:
         self.train, self.config, self.device = train, config, torch.device(device)
         self.parts = parts if parts is not None else cut(config.batch_size, 1)
-        self.mean, self.std = (t.to(self.device) for t in normalization(train, config))
+        self.mean, self.std = (t.to(self.device) for t in normalization(config))
         self.epoch, self.order = -1, np.empty(0, np.int64)
 
     def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
@@ -97,21 +97,24 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
     def iterate(self, first_step: int, num_workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Parts from a step to the end of the training, read by worker processes if there are any."""
         items = range(first_step * len(self.parts), self.config.num_steps * len(self.parts))
-        for item, (images, labels) in zip(
-            items, _loader(self, items, num_workers, self.device, self.train), strict=True
-        ):
+        for item, images, labels in self._read(items, num_workers):
             yield self.finish(item, images, labels)
 
     def unmixed(self, num_images: int, num_workers: int = 0) -> Iterator[Tensor]:
         """The first `num_images` training images that the training sees, augmented but not mixed, by parts."""
         num_steps = min(self.config.num_steps, -(-num_images // self.config.batch_size))
-        items = range(num_steps * len(self.parts))
-        for item, (raw, labels) in zip(items, _loader(self, items, num_workers, self.device, self.train), strict=True):
+        for item, raw, labels in self._read(range(num_steps * len(self.parts)), num_workers):
             if num_images <= 0:
                 return
             images, _ = self.finish(item, raw, labels, mixed=False)
             yield images[:num_images]
             num_images -= len(images)
+
+    def _read(self, items: range, num_workers: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        for item, (images, labels) in zip(
+            items, _loader(self, items, num_workers, self.device, self.train), strict=True
+        ):
+            yield item, images, labels
 
 
 class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
@@ -119,7 +122,7 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
     def __init__(self, images: Images, config: TrainConfig, device: torch.device, team: Team, most: int) -> None:
         self.images, self.config, self.device = images, config, torch.device(device)
-        self.mean, self.std = (t.to(device) for t in normalization(images, config))
+        self.mean, self.std = (t.to(device) for t in normalization(config))
         labelled = (images.labels >= 0 if images.allowed is None else images.allowed.any(1)).nonzero()[:, 0].cpu()
         self.num = len(labelled)  # ReaL leaves some images without a label
         mine = labelled[team.rank :: team.size]
@@ -152,7 +155,7 @@ def gather(pixels: Tensor | Shards, indices: Tensor) -> Tensor:
     return pixels[put(indices.numpy(), pixels.device) if isinstance(pixels, Tensor) else indices]
 
 
-def normalization(images: Images, config: TrainConfig) -> tuple[Tensor, Tensor]:
+def normalization(config: TrainConfig) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel, (C, 1, 1) each: of the dataset if known, else ImageNet's.
 
     A grey image takes the means of ImageNet's three channels.
