@@ -1,10 +1,12 @@
 """The cifar scale: ViT_P and ViT_C for 32x32 pixels, on CIFAR-10, for one GPU and hours.
 
-Nothing here is copied from a paper and nothing was found by a search: what is not said to follow from Xiao et al. 2021
-was chosen before any training. A study at this scale says in its notes that lr and wd are such choices.
+Nothing here is copied from a paper: what is not said to follow from Xiao et al. 2021 was chosen before any training. A
+study at this scale says in its notes whether lr and wd are such choices or were found by a search.
 """
 
-from search_spaces.xiao2021 import around
+from search_spaces import demo
+from search_spaces.winners import good_values, in_words, optima, tuned
+from search_spaces.xiao2021 import around, interval
 
 # 64 tokens of 4x4 pixels, as many as fit 8x8 patches of the demo's ratio; hidden size, heads and MLP multiplier of the
 # paper's 1GF models (Table 1) at half their depth. ViT_C has one block less and a stem by the rule of section 3 (a
@@ -25,32 +27,37 @@ RECIPE: dict[str, object] = {
 
 PANELS = {"": ("ViT_P", "ViT_C")}  # panel of the figure -> models
 
-# Chosen: round values that are usual for small ViTs and for SGD at this batch, one pair an optimizer, so that no arm is
-# tuned better than another.
-OPTIMA = {
+# The winners of `studies/tune_lr_wd.py --scale cifar`, once `vitscale adopt tune_lr_wd-cifar` has written them. Until
+# then chosen: round values that are usual for small ViTs and for SGD at this batch, one pair an optimizer, so that no
+# arm is tuned better than another.
+_CHOSEN = {
     ("ViT_P", "adamw"): (1e-3, 0.1),
     ("ViT_C", "adamw"): (1e-3, 0.1),
     ("ViT_P", "sgd"): (0.1, 1e-4),
     ("ViT_C", "sgd"): (0.1, 1e-4),
 }
-INTERVALS = {("ViT", "adamw"): around(1e-3, 0.1), ("ViT", "sgd"): around(0.1, 1e-4)}
+_FOUND = tuned("cifar")
+OPTIMA = optima(_FOUND) if _FOUND else _CHOSEN
+INTERVALS = {("ViT", optimizer): around(*good_values(OPTIMA, optimizer)) for optimizer in ("adamw", "sgd")}
 NUM_DRAWS = 32
-NUM_REFERENCES = 3  # runs at the chosen values, seeds 0 to 2
-_CHOSEN = (
-    "lr and wd are round values chosen before any training (AdamW 1e-3 and 0.1, SGD 0.1 and 1e-4), and no search "
+NUM_REFERENCES = 3  # runs at OPTIMA, seeds 0 to 2
+_SOURCE = (
+    in_words(_FOUND)
+    if _FOUND
+    else "lr and wd are round values chosen before any training (AdamW 1e-3 and 0.1, SGD 0.1 and 1e-4), and no search "
     "confirmed them. "
 )
 DESIGN = (
-    "lr and wd are log-uniform from 1/8 of a chosen value to 4 times it. Draw i has seed i (initial weights, order of "
-    "samples, augmentation); both models share draws and seeds. The reference runs, seeds 0 to 2, are at the chosen "
-    "values."
-)
-NOTES = _CHOSEN + "Draws that beat the reference say how far from an optimum it is. CIFAR-10 is no ImageNet."
+    "lr and wd are log-uniform from 1/8 of a good value to 4 times it, the geometric mean of the two models'. Draw i "
+    "has seed i (initial weights, order of samples, augmentation); both models share draws and seeds. The reference "
+    "runs, seeds 0 to 2, are at the good value of their own arm. "
+) + _SOURCE
+NOTES = _SOURCE + "Draws that beat the reference say how far from an optimum it is. CIFAR-10 is no ImageNet."
 
 LENGTHS = (15, 30, 60, 120)  # epochs: doublings, eight times as long at the end, as in Xiao et al. 2021, Figure 3
 BEST_OPTIMIZER = {"ViT_P": "adamw", "ViT_C": "adamw"}  # as for the paper's ViTs, Figure 2
 NUM_STABILITY_SEEDS = 3
-STABILITY_NOTES = _CHOSEN + "They serve for all lengths: a gap at these values may be none at better ones."
+STABILITY_NOTES = _SOURCE + "They serve for all lengths: a gap at these values may be none at better ones."
 
 # Architecture and recipe. CIFAR-10 has no second test set here, so the question of another one is left to other scales.
 CELLS: dict[tuple[str, str], dict[str, object]] = {
@@ -61,5 +68,34 @@ CELLS: dict[tuple[str, str], dict[str, object]] = {
 }
 SEED_CELL = ("ViT_C", "AdamW")
 NUM_CELL_SEEDS = 5
-SEED_NOTES = _CHOSEN + "One evaluation set only, so nothing is said about another one."
-CELL_NOTES = _CHOSEN + "The recipes differ in optimizer, lr and wd alone. One evaluation set only."
+SEED_NOTES = _SOURCE + "One evaluation set only, so nothing is said about another one."
+CELL_NOTES = _SOURCE + "The recipes differ in optimizer, lr and wd alone. One evaluation set only."
+
+
+# The search for lr and wd (studies/tune_lr_wd.py): at the shortest of LENGTHS, on 5,000 images held out of the training
+# set; wide intervals, chosen before any training, that hold the values above.
+TUNING: dict[str, object] = {"epochs": 15, "eval_split": "minival", "minival_images": 5_000}
+TUNING_SPACES = {
+    ("ViT", "adamw"): interval((1e-4, 1e-2), (0.01, 1.0)),
+    ("ViT", "sgd"): interval((0.01, 1.0), (1e-5, 1e-2)),
+}
+NUM_TUNING_SEEDS = 2
+
+# Depth, width and branches: the shapes of the demo at 4 times the width, with heads of 32 channels and 64 patches of
+# 4x4 pixels. The weights themselves are reported, as in Touvron et al. 2022. A minival held out of the training set
+# chooses each shape's lr; there is no second test set here.
+SHAPE_PANELS = demo.shape_panels(longer=40)  # epochs: a third more, as 400 are to 300
+SHAPE_PAIRS = demo.SHAPE_PAIRS
+SHAPE_SIZES: dict[str, dict[str, object]] = {
+    size: {**RECIPE, "patch_size": 4, "width": 4 * width, "heads": width // 8, "mlp_ratio": 4.0, "ema_decay": 0.0,
+           "wd": 0.1, "minival_images": 5000, "more_evals": "minival"}
+    for size, width in demo.SHAPE_WIDTHS.items()
+}  # fmt: skip
+SHAPE_LRS = (5e-4, 1e-3, 2e-3)
+NUM_SHAPE_SEEDS = 3
+MORE_SEEDS = demo.MORE_SEEDS
+SHAPE_DESIGN = demo.SHAPE_DESIGN
+SHAPE_NOTES = (
+    "Widths, depths and lr were chosen before any training, and the epochs are a tenth of the paper's. One evaluation "
+    "set only. CIFAR-10 is no ImageNet."
+)

@@ -24,6 +24,7 @@ from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import training_flops
+from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import makespan, num_slots
 from vitscale.plan.study import Study, Trial, to_json
 from vitscale.record.overview import overview
@@ -197,6 +198,45 @@ def test_measured_hours_are_those_that_the_done_trials_took(store: Store, say: S
     assert plan["device_hours_to_do"] == plan["makespan_h"]["lower_bound_h"] == pytest.approx(expected["broken"])
     assert (plan["done"], plan["to_do"]) == (7, 1)
     assert "6 finished trials" in plan["time"]
+
+
+def profiles() -> Study:
+    """Two models at three batches, timed four times each."""
+    base = ProfileConfig(profile="training", hardware="x", width=32, heads=2, timed_runs=4)
+    trials = [Trial(f"depth {depth}", base.replace(depth=depth, batch_size=batch), i)
+              for depth in (1, 2) for i, batch in enumerate((1, 2, 4))]  # fmt: skip
+    return Study(name="fast", scale="demo", question="How fast?", source="ours", trials=tuple(trials),
+                 metric="images_per_s")  # fmt: skip
+
+
+def test_a_plan_of_profiles_has_timed_runs_and_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Parameters of a block of width D: 12 D^2 + 13 D. What is not known is null, and no column in the text."""
+    study, store = profiles(), Store.open(tmp_path)
+    plan = planned(capsys, study, tmp_path)
+    assert [plan[name] for name in ("trials", "to_do", "timed_runs")] == [6, 6, 24]
+    unknown = ("samples", "training_flops", "device_hours", "device_hours_to_do")
+    assert {plan[name] for name in unknown} == {of[name] for of in plan["arms"] for name in (*unknown, "epochs")} == {
+        None
+    }
+    assert plan["makespan_h"] is None and plan["time"] is None
+    first, second = plan["arms"]
+    assert second["params"] - first["params"] == 12 * 32**2 + 13 * 32 and second["timed_runs"] == 12
+    with pytest.raises(SystemExit):
+        cli.main(lambda scale="demo": study, ["--plan", "--store", str(store.root)])
+    text = capsys.readouterr().out
+    assert "epochs" not in text and "samples" not in text and "hours" not in text and "timed runs" in text
+    assert planned(capsys, plan_of(), tmp_path)["timed_runs"] is None
+
+
+@pytest.mark.parametrize("options", [["--devices", "2"], ["--throughput", "9"], ["--epoch-minutes", "2"]])
+def test_times_of_profiles_cannot_be_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(lambda scale="demo": profiles(), ["--plan", "--store", str(tmp_path), *options])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1
+    assert "must not be given for profiles, whose speed is what is measured, but got" in said
 
 
 def test_plan_of_a_script_is_its_own(tmp_path: Path) -> None:
@@ -446,6 +486,19 @@ def test_errors_on_other_images_are_not_compared() -> None:
     cifar = Side(dataclasses.replace(b.study, trials=trials), b.outcomes.assign(dataset="cifar10"), "B")
     with pytest.raises(ValueError, match=r"the same images, but got \(made-demo:A: digits; made-demo:B: cifar10"):
         side_by_side(a, cifar)
+
+
+def test_profiles_are_not_compared_by_an_error_that_they_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(Store.open(tmp_path), profiles())
+    arms = ["fast-demo:depth 1", "fast-demo:depth 2"]
+    monkeypatch.setattr(sys, "argv", ["vitscale", "compare", *arms, "--store", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr().err or str(ended.value.code)
+    assert "arms compared must have errors, and profiles have none, but got (fast-demo:depth 1)" in told
+    assert told.rstrip("\n").count("\n") == 0
 
 
 BAD_COMMANDS = [

@@ -139,7 +139,8 @@ def test_importing_loads_nothing_heavy(module: str) -> None:
 def test_a_study_script_builds_its_plan_without_anything_heavy(study: Path) -> None:
     code = """
     import sys, runpy
-    plan = runpy.run_path(sys.argv[1])["study"]()
+    made = runpy.run_path(sys.argv[1])["study"]()
+    plan = made.stand_in() if hasattr(made, "stand_in") else made  # a search
     print(len(plan.trials) > 1, *{m.split('.')[0] for m in sys.modules})
     """
     printed = python(code, str(study)).split()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import http.client
 import http.server
+import json
 import os
+import re
 import socket
 import sqlite3
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,8 @@ from conftest import TINY, Script, load_script, wait_for
 
 from vitscale.plan.config import DEFAULTS
 from vitscale.plan.study import Study
-from vitscale.record.mlflow_view import create_database
+from vitscale.record.mlflow_pages import axes
+from vitscale.record.mlflow_view import View, create_database
 
 NUM_EPOCHS = 3
 
@@ -47,6 +52,14 @@ def runs_of_experiment(uri: str, name: str, role: str) -> dict[str, Any]:
     runs = {run.data.tags.get("vitscale.trial_id", ""): run for run in found}
     assert len(runs) == len(found), "two runs of one trial"
     return runs
+
+
+def arm_runs(uri: str) -> dict[str, Any]:
+    mlflow = client(uri)
+    experiment = mlflow.get_experiment_by_name("tiny-demo")
+    found = mlflow.search_runs([experiment.experiment_id], "tags.`vitscale.role` = 'arm'")
+    assert len({run.data.tags["vitscale.arm"] for run in found}) == len(found), "two runs of one arm"
+    return {run.data.tags["vitscale.arm"]: run for run in found}
 
 
 def history(uri: str, run_id: str, metric: str) -> list[tuple[int, int, float]]:
@@ -115,8 +128,78 @@ def test_the_parent_carries_report_and_summary(uri: str) -> None:
     parent = runs_of(uri, "study")[""]
     files = {entry.path for entry in client(uri).list_artifacts(parent.info.run_id)}
     assert {"report.html", "edf_panels.png", "edf_panels.svg", "rows.parquet", "edf_summary.csv"} <= files
-    assert [key for key in parent.data.metrics if "patchify" in key]
+    assert parent.data.metrics == {"num_trials": 8, "finished": 6, "diverged": 1, "failed": 1, "missing": 0}
     assert parent.info.status == "FAILED"
+    note = parent.data.tags["mlflow.note.content"]
+    assert "Does a study survive being killed?" in note and "| patchify | 3 | 0 | 0 | 0 |" in note
+
+
+def test_each_arm_is_a_run_with_what_its_trials_share_and_its_summary(ran: Script, uri: str) -> None:
+    runs = arm_runs(uri)
+    plan = study(broken=1)
+    assert set(runs) == set(plan.arms)
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {runs_of(uri, "study")[""].info.run_id}
+    for arm, run in runs.items():
+        configs = [trial.config.asdict() for trial in plan.trials if trial.arm == arm]
+        shared = {name: str(configs[0][name]) for name in DEFAULTS if len({config[name] for config in configs}) == 1}
+        assert {name: value for name, value in run.data.params.items() if name in DEFAULTS} == shared
+    errors = [ran.store().read_rows(t.config.id)[0][-1]["val_ema_error_pct"] for t in plan.trials if t.arm == "conv"]
+    metrics = runs["conv"].data.metrics
+    assert (metrics["n"], metrics["median_error_pct"]) == (3, statistics.median(errors))
+    assert metrics["median_error_pct_low"] <= metrics["median_error_pct"] <= metrics["median_error_pct_high"]
+    assert (runs["diverging"].data.metrics["diverged"], runs["broken"].data.metrics["failed"]) == (1, 1)
+    assert (runs["conv"].info.status, runs["broken"].info.status) == ("FINISHED", "FAILED")
+
+
+def test_saved_views_name_only_what_runs_have(uri: str) -> None:
+    """Columns, axes and charts of each view exist in a run that its own filter finds; else a page opens empty."""
+    mlflow = client(uri)
+    experiment = mlflow.get_experiment_by_name("tiny-demo")
+    views = {
+        key: json.loads(value) for key, value in experiment.tags.items() if key.startswith("mlflow.sharedViewState")
+    }
+    assert [view["name"] for _, view in sorted(views.items())] == ["Arms", "Curves by arm", "Trials"]
+    for view in views.values():
+        state = json.loads(view["state"])
+        assert set(view) == {"name", "createdAt", "state"} and isinstance(view["createdAt"], int)
+        found = mlflow.search_runs([experiment.experiment_id], state["searchFilter"], max_results=100)
+        assert len(found) == (5 if view["name"] == "Arms" else 8)
+        params, metrics, tags = (
+            {k for run in found for k in getattr(run.data, part)} for part in ("params", "metrics", "tags")
+        )
+        known = {"params": params, "metrics": metrics, "tags": tags}
+        for column in [*state["selectedColumns"], state["orderByKey"]]:
+            kind, name = re.fullmatch(r"(\w+)\.`(.+)`", column).groups()
+            assert name in known[kind], column
+        sections = {section["uuid"] for section in state["compareRunSections"]}
+        for chart in state["compareRunCharts"]:
+            assert chart["metricSectionId"] in sections
+            axes = [chart[axis] for axis in ("xaxis", "yaxis", "zaxis") if axis in chart]
+            assert {axis["key"] for axis in axes if axis["type"] == "PARAM"} <= params
+            assert {axis["key"] for axis in axes if axis["type"] == "METRIC"} <= metrics
+            assert set(chart.get("selectedParams", ())) <= params and set(chart.get("selectedMetrics", ())) <= metrics
+    assert "selectedParams" in json.dumps(views["mlflow.sharedViewState.vitscale-trials"])
+
+
+def test_axes_are_what_varies_within_arms_or_between_single_settings() -> None:
+    assert axes(study()) == ["arm", "log10_lr", "log10_wd"]
+    lengths = tuple(replace(t, config=t.config.replace(lr=1e-3, wd=0.0, epochs=e, seed=e), arm=f"{t.arm} {e}")
+                    for t in study(num=1).trials[:1] for e in (3, 6))  # fmt: skip
+    assert axes(replace(study(), trials=lengths, panels={}, pairs=())) == ["arm", "epochs"]
+
+
+def test_an_arm_that_is_made_of_other_things_gets_a_new_run(tmp_path: Path) -> None:
+    """A param cannot be changed, so the run of the arm as it was is deleted."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    one = study(num=1)
+    View(one, uri).summarize({"conv/n": 1.0}, None)
+    before = arm_runs(uri)["conv"]
+    View(one, uri).summarize({"conv/n": 1.0}, None)
+    assert arm_runs(uri)["conv"].info.run_id == before.info.run_id
+    View(study(num=2), uri).summarize({"conv/n": 2.0}, None)
+    after = arm_runs(uri)["conv"]
+    assert "lr" in before.data.params and "lr" not in after.data.params
+    assert (after.info.run_id != before.info.run_id, after.data.metrics["n"]) == (True, 2.0)
 
 
 def dump(database: Path) -> list[tuple[Any, ...]]:
@@ -133,11 +216,20 @@ def dump(database: Path) -> list[tuple[Any, ...]]:
     return sorted(map(repr, metrics + params))
 
 
+def everything(database: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """All that a second telling must leave as it is: every run, metric, param and tag, also of parent and arms."""
+    tables = ("runs", "metrics", "latest_metrics", "params", "tags", "experiment_tags")
+    with sqlite3.connect(database) as db:
+        found = {table: sorted(map(repr, db.execute(f"select * from {table}"))) for table in tables}
+        found["runs"] = sorted(map(repr, db.execute("select run_uuid, name, status, lifecycle_stage from runs")))
+    return found
+
+
 def test_sync_changes_nothing_where_the_view_is_up_to_date(ran: Script, uri: str) -> None:
-    before = dump(ran.folder / "mlflow.db")
+    before = everything(ran.folder / "mlflow.db")
     result = sync(ran, uri)
     assert result.returncode == 0, result.stderr
-    assert dump(ran.folder / "mlflow.db") == before
+    assert everything(ran.folder / "mlflow.db") == before
 
 
 def test_sync_rebuilds_the_view_in_an_empty_tracking_store(ran: Script, uri: str, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ COMMANDS = [line.split("  #")[0].strip() for kind, text in BLOCKS if kind == "ba
 ELSEWHERE = {  # run, but not in this file
     "make demo": "its command is run here, its set-up by .ci/run",
     "make test": "by .ci/run",
+    "python studies/tune_lr_wd.py": "shortened, by test_search.py",
+    "vitscale adopt tune_lr_wd-demo": "into a copy of the package, by test_search.py",
     "python studies/lr_wd_edf.py --address auto --store /shared/runs --gpus-per-trial 0.25": "by test_cluster.py",
 }
 
@@ -87,10 +89,12 @@ EXPECTED = {
     "python studies/lr_wd_edf.py --plan": "all 76 76 0",
     "python studies/lr_wd_edf.py --num 18": "84 trials, 76 done, 8 to do",
     "python studies/lr_wd_edf.py --num 18 --report": "report /",
+    "python studies/lr_wd_edf.py --report --published": "report /",
     "python studies/lr_wd_edf.py --scale imagenet --plan": "1170",
     "python studies/lr_wd_edf.py --num-scrambles 4 --plan": "lr_wd_edf_sobol-demo",
     "vitscale status": "lr_wd_edf-demo",
     "vitscale report lr_wd_edf-demo": "report /",
+    "vitscale report lr_wd_edf-demo --published": "report /",
     'vitscale compare "lr_wd_edf-demo:ViT_P AdamW" "lr_wd_edf-demo:ViT_C AdamW"': "ViT_C AdamW",
     "vitscale plan lr_wd_edf --scale imagenet --devices 64 --epoch-minutes xiao2021": "883",
     "vitscale complexity": "178.4 | 178.36",

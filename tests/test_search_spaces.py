@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 
+import numpy as np
 import pytest
 from conftest import ROOT, load_script
 from optuna.distributions import FloatDistribution
@@ -97,16 +99,27 @@ def test_every_model_of_a_panel_has_an_optimum_inside_its_interval() -> None:
             assert lr_low < lr < lr_high and wd_low < wd < wd_high
 
 
-def test_optima_of_the_demo_are_points_of_the_grid_that_found_them() -> None:
-    """And its intervals are the rule of appendix E around such points, with the optima inside."""
-    grids = load_script(ROOT / "studies" / "lr_wd_grid.py").GRIDS
+def test_optima_of_the_demo_are_the_winners_of_its_search() -> None:
+    """As written with their provenance: lowest of their arm's points, from the space that the study searches."""
+    found = json.loads((ROOT / "search_spaces" / "tuned" / "demo.json").read_text())
+    assert found["search"] == "tune_lr_wd-demo" and found["metric"] == "minival_ema_error_pct"
     assert set(demo.OPTIMA) == {(model, optimizer) for model in demo.MODELS for optimizer in ("adamw", "sgd")}
-    for (_, optimizer), (lr, wd) in demo.OPTIMA.items():
-        points = [(point["lr"], point["wd"]) for point in grids["AdamW" if optimizer == "adamw" else "SGD"]]
-        assert (lr, wd) in points
-        interval = ends(demo.INTERVALS["ViT", optimizer])
-        assert interval in [pytest.approx((x / 8, x * 4, y / 8, y * 4)) for x, y in points]
-        assert interval[0] < lr < interval[1] and interval[2] < wd < interval[3]
+    search = load_script(ROOT / "studies" / "tune_lr_wd.py").study("demo")
+    for arm, winner in found["winners"].items():
+        model, label = arm.split()
+        assert demo.OPTIMA[model, label.lower()] == tuple(winner["values"].values())
+        assert winner["num_points"] == search.num and winner["seeds"] == list(search.seeds)
+        assert 0 <= winner["error_pct"] <= winner["runner_up"]["error_pct"]
+        base = search.arms[arm].replace(**winner["values"])
+        assert winner["trial_ids"] == [base.replace(seed=seed).id for seed in search.seeds]
+
+
+def test_intervals_of_the_demo_are_the_rule_of_appendix_e() -> None:
+    """From 1/8 to 4 times the geometric mean of both models' winners, to two digits."""
+    for optimizer in ("adamw", "sgd"):
+        pairs = [pair for (_, name), pair in demo.OPTIMA.items() if name == optimizer]
+        lr, wd = (float(f"{np.sqrt(np.prod(values)):.2g}") for values in zip(*pairs, strict=True))
+        assert ends(demo.INTERVALS["ViT", optimizer]) == pytest.approx((lr / 8, lr * 4, wd / 8, wd * 4))
 
 
 def test_the_arms_of_the_demo_hold_one_budget() -> None:

@@ -354,7 +354,7 @@ def test_report_of_a_stability_study_at_any_stage(tmp_path, state):
     assert "Draws are independent" not in page and "conditional on finishing" in page
     for name in study.tables:
         assert (tmp_path / f"{name}.md").read_text().count("\n") == len(pd.read_csv(tmp_path / f"{name}.csv")) + 2
-    assert len(summary_metrics(study, outcomes)) == 12 * (6 if state == "done" else 4)
+    assert len(summary_metrics(study, outcomes)) == 12 * (10 if state == "done" else 4)
 
 
 def test_report_of_an_unfinished_square(tmp_path):

@@ -3,6 +3,10 @@
 from vitscale.launch.cli import main
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import cross, grid, sample, sobol, trials
+from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.search import Search
 from vitscale.plan.study import Study, Trial
 
-__all__ = ["Study", "TrainConfig", "Trial", "cross", "grid", "main", "sample", "sobol", "trials"]
+__all__ = [
+    "ProfileConfig", "Search", "Study", "TrainConfig", "Trial", "cross", "grid", "main", "sample", "sobol", "trials",
+]  # fmt: skip

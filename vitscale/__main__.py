@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitscale.launch import commands
-from vitscale.launch.cli import Parser
+from vitscale.launch.cli import Parser, add_published
 
 
 def main() -> None:
@@ -62,12 +62,16 @@ def add_studies(parsers: Any) -> None:
     status.set_defaults(run=commands.status)
     report = parsers.add_parser("report", help="draw the report of a study as it stands, unfinished too")
     report.add_argument("study", metavar="STUDY", help="such as lr_wd_edf-demo")
+    add_published(report)
     report.set_defaults(run=commands.report)
+    adopt = parsers.add_parser("adopt", help="make the winners of a search those that the studies of its scale use")
+    adopt.add_argument("study", metavar="SEARCH", help="such as tune_lr_wd-demo")
+    adopt.set_defaults(run=commands.adopt)
     compare = parsers.add_parser("compare", help="two studies, or two arms, side by side")
     for name in ("a", "b"):
         compare.add_argument(name, metavar=name.upper(), help="STUDY, for all arms of one name, or STUDY:ARM")
     compare.set_defaults(run=commands.compare)
-    for parser in (status, report, compare):
+    for parser in (status, report, adopt, compare):
         commands.add_store(parser)
     for parser in (status, compare):
         parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")

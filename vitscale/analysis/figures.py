@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from vitscale.analysis import compare, edf, repeat_figures
+from vitscale.analysis import compare, edf, published, repeat_figures, search_figures, shape_figures, throughput_figures
 from vitscale.analysis.files import replaced
 from vitscale.analysis.layout import (
     COLORS,
@@ -70,7 +70,8 @@ def lr_wd_scatter(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> F
         figure,
         "Vertical line: lr and wd of the reference, with a tick at its error; an arrow at the edge: they lie "
         "outside.\nStrip at the bottom: good range, 2.5 to 97.5 percentile of the best of n/4 draws (tick: median). "
-        "Above the line at the top, without an error: × diverged, + failed.",
+        "Above the line at the top, without an error: × diverged, + failed."
+        + published.note(study, "lr_wd_scatter", figure),
     )
 
 
@@ -84,12 +85,14 @@ def learning_curves(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) ->
         ax.set_ylabel(f"{metric_label(study.metric)} (%)")
     return finish(
         figure,
-        "Thin: one draw each. Thick: one reference run each. × at the top: the epoch in which a draw diverged.",
+        "Thin: one draw each. Thick: one reference run each. × at the top: the epoch in which a draw diverged."
+        + published.note(study, "learning_curves", figure),
     )
 
 
 FIGURES: dict[str, Draw] = {f.__name__: f for f in (edf_panels, edf_panels_vs_best, lr_wd_scatter, learning_curves)}
-ALL: dict[str, Draw] = {**FIGURES, **{f.__name__: f for f in repeat_figures.FIGURES}}
+ALL: dict[str, Draw] = {**FIGURES, **{f.__name__: f for f in repeat_figures.FIGURES}, **search_figures.FIGURES}
+ALL |= {f.__name__: f for f in (*shape_figures.FIGURES, *throughput_figures.FIGURES)}
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
@@ -123,11 +126,15 @@ def _edf_figure(study: Study, outcomes: pd.DataFrame, baseline: str) -> Figure:
     groups = [[population(study, outcomes, arm) for arm in arms] for arms in panels(study).values()]
     absolute = [bool(_without(arms, baseline)) for arms in groups]
     limits = {kind: _shared_limits(groups, absolute, baseline, kind) for kind in set(absolute)}
+    drawn = False
     for ax, title, arms, kind in zip(grid, panels(study), groups, absolute, strict=True):
         _edf_panel(ax, title, arms, study.metric, baseline, limits[kind])
+        if study.published and baseline == "reference" and not kind:
+            drawn |= published.behind_edf(ax, study, [draws.arm for draws in arms])
     for ax in grid[:: num_columns(study)]:
         ax.set_ylabel("share of draws")
-    return finish(figure, _band_note(study, baseline))
+    name = "edf_panels" if baseline == "reference" else "edf_panels_vs_best"
+    return finish(figure, _band_note(study, baseline) + published.note(study, name, figure, drawn))
 
 
 def _shared_limits(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from vitscale.analysis import repeats
+from vitscale.analysis import repeats, search, shapes, throughput
 from vitscale.analysis.interaction import recipe_interaction, winners
 from vitscale.analysis.population import STATUSES, panels, population
 from vitscale.analysis.seeds import seed_statistics
@@ -21,8 +21,12 @@ ALPHA = 0.05
 
 def headline(study: Study, outcomes: pd.DataFrame) -> list[str]:
     """How much is done, then the answers of the study's tables: by default those of error distribution functions."""
+    if study.adaptive:
+        return [search.progress(study, outcomes), *search.answer(study, outcomes)]
+    if study.measures:
+        return [throughput.progress(study, outcomes), *throughput.answer(study, outcomes)]
     told = [answer for name, answer in ANSWERS.items() if name in study.tables]
-    if repeats.is_repeats(study) and told:
+    if (repeats.is_repeats(study) or shapes.is_sweep(study)) and told:
         return [_progress_of_runs(outcomes), *(sentence for answer in told for sentence in answer(study, outcomes))]
     return _edf_headline(study, outcomes)
 
@@ -248,4 +252,6 @@ ANSWERS: dict[str, Callable[[Study, pd.DataFrame], list[str]]] = {  # table -> i
     "training_length": _length_sentences,
     "seed_statistics": _seed_sentences,
     "recipe_interaction": _interaction_sentences,
+    "search_best": search.answer,
+    **shapes.ANSWERS,
 }

@@ -1,16 +1,75 @@
-"""Printed numbers of the papers, as context for ours: other data, other models, and never a target."""
+"""Printed numbers of the papers, as context for ours: other data, other models, and never a target.
+
+Tables of them stand beside ours. With a study's `published` set they are drawn behind ours as well: grey, named by
+author, figure and data, in no legend, no table of ours and no metric. Where their errors are far from ours, they are
+shifted as a whole and have an axis of their own, on which a point is as long as on ours.
+"""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from importlib.resources import files
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-from vitscale.analysis import seeds
+from vitscale.analysis import repeats, seeds
 from vitscale.analysis.interaction import interaction
+from vitscale.analysis.intervals import clopper_pearson
 from vitscale.analysis.repeats import Contrast, contrast
 from vitscale.plan.study import Study
+
+Side = Literal["left", "center", "right"]
+Level = Literal["bottom", "center", "top"]
+CHARACTERS_PER_INCH = 14.5  # of a note
+GREY = "#777777"
+SIZE = 7  # of letters in points
+LINE: dict[str, Any] = {"color": GREY, "linewidth": 1.0, "zorder": 1.5}
+HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 1.0, "markersize": 5}
+BAR: dict[str, Any] = {"color": GREY, "alpha": 0.45, "solid_capstyle": "butt", "zorder": 1.4}
+THESIS = "H. Touvron's thesis, 2022"
+_SPREAD = "mean ± sd, lowest to highest, star: seed 0"
+_SHIFTED = " Shifted so that the means meet; a point is as long as on our axis."
+# Figure -> what is drawn behind it, and what its note adds on the papers' data and on other data.
+SOURCES = {
+    "training_length": (
+        "Xiao et al. 2021, ImageNet, marks as ours: joined, Table 2, with lr and wd of its own; alone, section 5.1 on "
+        "Figure 2. One run each, no interval.",
+        "",
+        " Their smallest models; 400 of their epochs lie at our longest training.",
+    ),
+    "optimizer_stability": (
+        "Xiao et al. 2021, ImageNet: gaps, on an axis of their own; those of section 5.2 in words, said of larger "
+        "models and longer schedules; those of 4GF from Table 3, 50 epochs. One run each.",
+        " Alone: Table 3. Dotted: Table 2, AdamW for ViTs and SGD for RegNetY, with lr and wd of its own.",
+        "",
+    ),
+    "edf_panels": (
+        "Xiao et al. 2021, ImageNet, caption of Figure 5, SGD: shares of 64 draws within 4 points, in words. Whisker: "
+        "95%, computed by us for 38 of 64.",
+        "",
+        "",
+    ),
+    "seed_histogram": (f"{THESIS}, ImageNet, Figure 6.7 (ResNet-50, A2, n=100): {_SPREAD}.", "", _SHIFTED),
+    "seed_sets": (
+        f"{THESIS}, ImageNet, Figure 6.7 (ResNet-50, A2, n=100): {_SPREAD}; no correlation is printed.", "", _SHIFTED
+    ),
+    "seed_curves": (
+        f"{THESIS}, ImageNet-val, Figures 6.7 and 6.9 (ResNet-50, A2, n=100): lowest to highest, as lengths around our "
+        "mean at the same share of the training; levels on the way are not printed.",
+        "",
+        "",
+    ),
+    "recipe_interaction": (
+        f"{THESIS}, ImageNet, section 6.3.4, recipes A2 and T2: one run a cell, no interval.", "", _SHIFTED
+    ),
+}  # fmt: skip
+SOURCES["optimizer_stability_copied"] = SOURCES["optimizer_stability"]
 
 
 def read(name: str) -> pd.DataFrame:
@@ -36,9 +95,11 @@ def published_seed_statistics(study: Study, outcomes: pd.DataFrame) -> pd.DataFr
     """H. Touvron's thesis, 2022, Figure 6.7 (ResNet-50, recipe A2, 100 seeds, ImageNet), as errors.
 
     Printed are mean, sd, min, max and seed 0, as accuracies with two decimals; all else is computed from them.
-    sampling_error_points is the binomial standard error of the test set.
+    sampling_error_points is the binomial standard error of the test set. The thesis gives the images of val and v2; the
+    46,837 of real are not in it: so many have a label in Beyer et al. 2020.
     """
     table = read("thesis_seed_statistics")
+    table["images"] = table["evaluation"].map(seeds.NUM_IMAGES["imagenet"])
     mean, sd = 100 - table["mean_top1_pct"], table["sd_points"]
     worst, best, zero = (100 - table[f"{name}_top1_pct"] for name in ("min", "max", "seed_0"))
     sampling = [seeds.sampling_error(error, num) for error, num in zip(mean, table["images"], strict=True)]
@@ -75,3 +136,235 @@ def published_recipe_interaction(study: Study, outcomes: pd.DataFrame) -> pd.Dat
 def _shown(result: Contrast) -> dict[str, float]:
     return {"difference_points": result.estimate, "difference_points_low": result.low,
             "difference_points_high": result.high, "z": result.estimate / result.error}  # fmt: skip
+
+
+# ---- drawn behind ours
+
+
+def note(study: Study, name: str, figure: Figure, drawn: bool = False) -> str:
+    """What the note of a figure says about the papers' numbers, in lines; empty unless the study shows them."""
+    if not study.published:
+        return ""
+    said = "The papers print no number for what this figure shows."
+    if drawn:
+        source, on_imagenet, elsewhere = SOURCES[name]
+        said = f"Grey, behind: {source}{on_imagenet if is_imagenet(study) else elsewhere}"
+    return "\n" + textwrap.fill(said, int(CHARACTERS_PER_INCH * figure.get_figwidth()))
+
+
+def is_imagenet(study: Study) -> bool:
+    """Whether the study is on the papers' data, so that their numbers need no axis of their own."""
+    return study.trials[0].config.dataset.split("-")[0] == "imagenet"
+
+
+def behind_training_length(ax: Axes, models: Sequence[str], lengths: Sequence[int], markers: Sequence[str]) -> bool:
+    """Xiao et al. 2021: Table 2 after 100 and 200 epochs above 400, and what section 5.1 says of 50, in points.
+
+    x is the base-2 logarithm of epochs: their 400 epochs lie at our longest schedule. A model of ours that is none of
+    theirs has their smallest of its family behind it. Returns whether anything was drawn, as all of these do.
+    """
+    table, text = read("xiao2021_table2").set_index("model"), read("xiao2021_text")
+    shift = np.log2(max(lengths)) - np.log2(400)
+    known = [(model, _named(model, table.index), marker) for model, marker in zip(models, markers, strict=False)]
+    known = [found for found in known if found[1]]
+    for model, name, marker in known:
+        errors = table.loc[name, [f"error_{epochs}_epochs_pct" for epochs in (100, 200, 400)]].to_numpy(dtype=float)
+        x = np.log2([100, 200, 400]) + shift
+        ax.plot(x, errors - errors[-1], marker=marker, **HOLLOW, **LINE)
+        said = text[(text["model"] == name) & (text["quantity"] == "delta_points")]
+        ax.plot(np.log2(said["epochs"].astype(float)) + shift, said["low"], marker, **HOLLOW, **LINE)
+        if name != model:
+            first = (np.log2(50) + shift, said["low"].iloc[0]) if len(said) else (x[0], errors[0] - errors[-1])
+            _say(ax, *first, name, (6, 1))
+    if known and shift:
+        own = _own_axis(ax, "x", shift, "epochs on ImageNet, Xiao et al. 2021").xaxis
+        own.set_major_locator(FixedLocator(list(np.log2([50, 100, 200, 400]))))
+        own.set_major_formatter(FuncFormatter(lambda x, _: f"{2**x:.0f}"))
+    return bool(known)
+
+
+def behind_optimizer_stability(ax: Axes, models: Sequence[str], is_last: bool) -> bool:
+    """Xiao et al. 2021: errors of Tables 2 and 3 for models of their names; in the last panel their gaps."""
+    table, early = read("xiao2021_table2").set_index("model"), read("xiao2021_table3").set_index("model")
+    for name in [model for model in models if model in table.index]:
+        errors = table.loc[name, [f"error_{epochs}_epochs_pct" for epochs in (100, 200, 400)]].to_numpy(dtype=float)
+        ax.plot(np.log2([100, 200, 400]), errors, "v" if "RegNet" in name else "^", linestyle=":", **HOLLOW, **LINE)
+        _say(ax, np.log2(100), errors[0], name.rpartition("-")[0], (4, 5))
+    for column, marker in (("error_adamw_pct", "^"), ("error_sgd_pct", "v")):
+        known = early[column][[model for model in models if model in early.index]]
+        ax.plot(np.full(len(known), np.log2(50)), known, marker, **HOLLOW, **LINE)
+    if is_last:
+        _gaps(ax)
+    return is_last
+
+
+def _gaps(ax: Axes) -> None:
+    """Gaps of Table 3 and, in words, of section 5.2, on axes of their own in the upper right, behind the curves."""
+    said, table = read("xiao2021_text").query("quantity == 'gap_points'"), read("xiao2021_table3").dropna()
+    bars = [(f"{row['model']} {row['relation']} {row['said']}", row["low"], row["high"]) for _, row in said.iterrows()]
+    bars += [(f"{row['model']} {row['gap_points']:g}", np.nan, row["gap_points"]) for _, row in table.iterrows()]
+    inset = ax.inset_axes((0.6, 0.44, 0.39, 0.37), zorder=0.5)
+    for place, (words, low, high) in enumerate(sorted(bars, key=lambda bar: -bar[2])):
+        inset.plot([0.0 if np.isnan(low) else low, high], [place, place], linewidth=7, **BAR)
+        inset.text(0.2 if high > 4 else high + 0.3, place, words, fontsize=SIZE, va="center", color="#444444")
+    inset.set(xlim=(0, 10.5), ylim=(len(bars) - 0.5, -0.5), yticks=[])
+    inset.set_title("Xiao et al. 2021, ImageNet:\nSGD − AdamW (points)", fontsize=SIZE, color=GREY, loc="right")
+    _make_grey(inset)
+
+
+def behind_edf(ax: Axes, study: Study, arms: Sequence[str]) -> bool:
+    """Xiao et al. 2021, caption of Figure 5: shares within 4 points of the best, with SGD, of the 18GF models.
+
+    Only in the panel of that optimizer, at imagenet in that of those models.
+    """
+    said = read("xiao2021_text").query("quantity == 'within_4_points_pct'").set_index("model")
+    optimizers = {trial.config.optimizer for trial in study.trials if trial.arm in arms}
+    theirs = [arm for arm in study.arms if arm.rpartition(" ")[0] in said.index]
+    if optimizers != {"sgd"} or (theirs and not set(theirs) & set(arms)):
+        return False
+    highs, n = said["high"].astype(float).to_dict(), int(said["n"].iloc[0])
+    about, most = highs["ViT_C-18GF"], highs["ViT_P-18GF"]
+    low, high = (float(end) for end in clopper_pearson(np.round(about / 100 * n), n))
+    ax.errorbar([4], [about / 100], [[about / 100 - low], [high - about / 100]], elinewidth=1, capsize=2.5, marker="D",
+                **HOLLOW, **LINE)  # fmt: skip
+    ax.plot([4, 4], [0, most / 100], linewidth=5, **BAR)
+    _say(ax, 4, about / 100, f"ViT_C-18GF\nabout {about:g}%", (6, -12))
+    _say(ax, 4, most / 200, f"ViT_P-18GF\nless than {most:g}%", (6, 0))
+    return True
+
+
+def behind_seed_histogram(ax: Axes, study: Study, name: str, values: np.ndarray) -> bool:
+    """The thesis, Figure 6.7: mean, sd, extremes and seed 0 on a strip above the bars; n errors in percent are ours."""
+    theirs = _seed_errors(study, name)
+    if theirs is None or not len(values):
+        return False
+    shift = 0.0 if is_imagenet(study) else values.mean() - theirs["mean"]
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, low + 1.16 * (high - low))
+    _strip(ax, theirs, shift, 0.955)
+    if shift:
+        _own_axis(ax, "x", shift, f"error on ImageNet-{theirs['set']} (%), thesis")
+    return True
+
+
+def behind_seed_sets(ax: Axes, study: Study, pair: tuple[str, str], values: Sequence[np.ndarray]) -> bool:
+    """The thesis, Figure 6.7: mean, sd, extremes and seed 0 on both sets, as a cross; `values` are ours."""
+    found = [_seed_errors(study, name) for name in pair]
+    if found[0] is None or found[1] is None or not len(values[0]):
+        return False
+    theirs = found[0], found[1]
+    shifts = [0.0 if is_imagenet(study) else ours.mean() - of["mean"] for ours, of in zip(values, theirs, strict=True)]
+    (x, y), (dx, dy) = theirs, shifts
+    for width, looks, ends in ((1.0, LINE, ("min", "max")), (5.0, BAR, ("below", "above"))):
+        looks = {**looks, "linewidth": width}
+        ax.plot([x[end] + dx for end in ends], [y["mean"] + dy] * 2, **looks)
+        ax.plot([x["mean"] + dx] * 2, [y[end] + dy for end in ends], **looks)
+    ax.plot([x["seed_0"] + dx], [y["seed_0"] + dy], "*", **{**HOLLOW, "markersize": 9}, **LINE)
+    if any(shifts):
+        _own_axis(ax, "x", dx, f"error on ImageNet-{x['set']} (%), thesis")
+        _own_axis(ax, "y", dy, f"error on ImageNet-{y['set']} (%), thesis")
+    return True
+
+
+def behind_seed_curves(line: Sequence[Axes], table: pd.DataFrame) -> bool:
+    """The thesis: the range over seeds at epoch 100 of 300 (Figure 6.9, "as large as" 10 points) and at the last one.
+
+    `table`: mean errors of ours by epoch. Ranges are lengths in points around our mean, at that share of the training.
+    """
+    if table.empty:
+        return False
+    said = read("thesis_epoch_variability").dropna(subset="value").iloc[0]
+    val = read("thesis_seed_statistics").set_index("evaluation").loc["val"]
+    epochs, mean = table["epoch"].to_numpy(dtype=float), table["mean_error_pct"].to_numpy(dtype=float)
+    early = float(said["epoch"] / said["of_epochs"] * epochs[-1])
+    at = float(np.interp(early, epochs, mean))
+    line[0].plot([early] * 2, [at - said["value"] / 2, at + said["value"] / 2], linewidth=5, **BAR)
+    _say(line[0], early, at + said["value"] / 2, f"ImageNet-val, epoch {said['epoch']:g} of {said['of_epochs']:g}:\n"
+         f"up to {said['value']:g} points", (4, 4), va="bottom")  # fmt: skip
+    worst, best = (val["mean_top1_pct"] - val[f"{end}_top1_pct"] for end in ("min", "max"))
+    line[1].plot([epochs[-1]] * 2, [mean[-1] + best, mean[-1] + worst], linewidth=5, **BAR)
+    line[1].text(0.98, 0.96, f"grey: ImageNet-val, last epoch, {worst - best:.2f} points", fontsize=SIZE, color=GREY,
+                 ha="right", va="top", transform=line[1].transAxes)  # fmt: skip
+    return True
+
+
+def behind_recipe_interaction(ax: Axes, study: Study, name: str, ours: float) -> bool:
+    """The thesis, section 6.3.4: ResNet-50 and DeiT-S under A2 and T2; `ours`: mean percent of ours."""
+    table = read("thesis_recipe_architecture")
+    table = table[table["evaluation"] == _their_set(study, name)]
+    if table.empty or np.isnan(ours):
+        return False
+    errors = 100 - table.pivot(index="architecture", columns="recipe", values="top1_pct")[["A2", "T2"]]
+    shift = 0.0 if is_imagenet(study) else ours - float(errors.to_numpy().mean())
+    for architecture, marker in (("ResNet-50", "o"), ("DeiT-S", "s")):
+        y = errors.loc[architecture].to_numpy(dtype=float) + shift
+        ax.plot([0, 1], y, marker=marker, linestyle="--", **HOLLOW, **LINE)
+        _say(ax, 1, y[1], architecture, (14, 0))
+    top = ax.secondary_xaxis("top")
+    top.set_xticks([0, 1], ["A2", "T2"])
+    _make_grey(top)
+    if shift:
+        _own_axis(ax, "y", shift, f"error on ImageNet-{table['evaluation'].iloc[0]} (%), thesis")
+    return True
+
+
+def _named(model: str, known: pd.Index) -> str:
+    """The paper's model of that name, or the smallest of that family; empty if it has none."""
+    return next((name for name in (model, f"{model}-1GF") if name in known), "")
+
+
+def _their_set(study: Study, name: str) -> str:
+    """The set of the thesis that stands behind one of ours: that of its name; on other data v2 behind a second one."""
+    first = next(iter(repeats.evaluations(study)))
+    return name if is_imagenet(study) or name == first else "v2"
+
+
+def _seed_errors(study: Study, name: str) -> dict[str, Any] | None:
+    """Errors in percent of the thesis' Figure 6.7 on the set that stands behind ours; None if it has no such set."""
+    table = read("thesis_seed_statistics").set_index("evaluation")
+    theirs = _their_set(study, name)
+    if theirs not in table.index:
+        return None
+    row = table.loc[theirs]
+    mean, sd = 100 - row["mean_top1_pct"], row["sd_points"]
+    return {"set": theirs, "mean": mean, "below": mean - sd, "above": mean + sd, "min": 100 - row["max_top1_pct"],
+            "max": 100 - row["min_top1_pct"], "seed_0": 100 - row["seed_0_top1_pct"]}  # fmt: skip
+
+
+def _strip(ax: Axes, theirs: dict[str, Any], shift: float, height: float) -> None:
+    """Extremes, mean ± sd and seed 0 on a line; `height` is a share of the axes."""
+    edge = ax.get_xaxis_transform()
+    ax.plot([theirs["min"] + shift, theirs["max"] + shift], [height] * 2, "|-", transform=edge, **LINE)
+    ax.plot([theirs["below"] + shift, theirs["above"] + shift], [height] * 2, transform=edge, linewidth=6, **BAR)
+    ax.plot([theirs["mean"] + shift], [height], "|", transform=edge, markersize=9, **LINE)
+    ax.plot([theirs["seed_0"] + shift], [height], "*", transform=edge, **{**HOLLOW, "markersize": 7}, **LINE)
+
+
+def _own_axis(ax: Axes, which: Literal["x", "y"], shift: float, label: str) -> Any:
+    """An axis at the top or right whose numbers are ours minus `shift`."""
+    functions = (lambda ours: ours - shift, lambda theirs: theirs + shift)
+    if which == "x":
+        own = ax.secondary_xaxis("top", functions=functions)
+    else:
+        own = ax.secondary_yaxis("right", functions=functions)
+    axis = own.xaxis if which == "x" else own.yaxis
+    axis.set_label_text(label)
+    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    _make_grey(own)
+    return own
+
+
+def _make_grey(ax: Any) -> None:
+    """Letters, ticks and edges of axes of theirs."""
+    ax.tick_params(colors=GREY, labelsize=SIZE, length=2)
+    ax.grid(False)
+    for text in (ax.xaxis.label, ax.yaxis.label):
+        text.set(color=GREY, fontsize=SIZE)
+    for spine in ax.spines.values():
+        spine.set_edgecolor(GREY)
+
+
+def _say(ax: Axes, x: float, y: float, text: str, offset: tuple[float, float], ha: Side = "left", va: Level = "center"
+         ) -> None:  # fmt: skip
+    ax.annotate(text, (x, y), xytext=offset, textcoords="offset points", fontsize=SIZE, color=GREY, ha=ha, va=va,
+                zorder=1.6)  # fmt: skip

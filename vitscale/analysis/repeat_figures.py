@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from vitscale.analysis import correlation, interaction, repeats, seeds, stability
+from vitscale.analysis import correlation, interaction, published, repeats, seeds, stability
 from vitscale.analysis.layout import (
     COLORS,
     MARKERS,
@@ -70,11 +70,15 @@ def training_length(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) ->
     table = stability.training_length(study, outcomes)
     members = _members(study, groups)
     figure, grid = panel_grid(study, height=2.55, num_entries=max(map(len, members.values())))
+    drawn = False
     for ax, (title, models) in zip(grid, members.items(), strict=True):
         for index, model in enumerate(models):
             _length_curve(ax, table[table["model"] == model], index, len(models))
         ax.axhline(0, color="#999999", linewidth=0.8)
-        _epochs_axis(ax, {epochs for model, _, epochs in groups if model in models})
+        lengths = {epochs for model, _, epochs in groups if model in models}
+        _epochs_axis(ax, lengths)
+        if study.published:
+            drawn |= published.behind_training_length(ax, models, sorted(lengths), MARKERS)
         ax.set_title(title)
         legend_below(ax, [_length_handle(groups, model, index) for index, model in enumerate(models)])
     for ax in grid[:: num_columns(study)]:
@@ -82,7 +86,8 @@ def training_length(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) ->
     return finish(
         figure,
         "Each length is a schedule of its own. Whiskers: 95% intervals over seeds;\n"
-        "all points of a model share its longest runs and err together.",
+        "all points of a model share its longest runs and err together."
+        + published.note(study, "training_length", figure, drawn),
     )
 
 
@@ -98,6 +103,7 @@ def _stability_figure(study: Study, outcomes: pd.DataFrame, diverged: str) -> Fi
     pairs = {title: [key for key in dict.fromkeys(key[:2] for key in groups) if key[0] in models]
              for title, models in members.items()}  # fmt: skip
     figure, grid = panel_grid(study, height=2.75, num_entries=max(map(len, pairs.values())))
+    drawn = False
     for ax, (title, keys) in zip(grid, pairs.items(), strict=True):
         models = members[title]
         keys = sorted(keys, key=lambda key: (models.index(key[0]), key[1]))
@@ -108,16 +114,22 @@ def _stability_figure(study: Study, outcomes: pd.DataFrame, diverged: str) -> Fi
             for cell in _lengths(groups, key):
                 _mark_diverged(ax, np.log2(cell[2]) + aside, groups[cell], color, line)
         _epochs_axis(ax, {epochs for model, _, epochs in groups if model in models})
+        if study.published:
+            drawn |= published.behind_optimizer_stability(ax, models, is_last=ax is grid[-1])
         ax.set_title(title)
         legend_below(ax, [_stability_handle(groups, key, models.index(key[0])) for key in keys])
     for ax in grid[:: num_columns(study)]:
         ax.set_ylabel(f"{metric_label(study.metric)} (%)")
+        ax.yaxis.set_major_locator(
+            MaxNLocator(8, steps=[1, 2, 5, 10])
+        )  # as many ticks at any height, or the layout would not settle
     _make_room(grid, max(len(_with_diverged(groups, keys)) for keys in pairs.values()))
     rule = " Hollow and dashed: all diverged, copied from the best shorter schedule." if diverged == "copied" else ""
     return finish(
         figure,
         "Means of finished runs with 95% intervals over seeds, moved sideways to be told apart.\n"
-        f"× above the line at the top, without an error: how many of the runs diverged.{rule}",
+        f"× above the line at the top, without an error: how many of the runs diverged.{rule}"
+        + published.note(study, "optimizer_stability", figure, drawn),
     )
 
 
@@ -228,16 +240,20 @@ def seed_histogram(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> 
     numbers of images wide. A Shapiro-Wilk p above 5% does not show that the distribution is normal.
     """
     columns = repeats.evaluations(study)
-    figure, grid = _grid(len(study.arms), len(columns), 2.6)
+    figure, grid = _grid(len(study.arms), len(columns), 3.3 if study.published else 2.6)
+    drawn = False
     for line, arm in zip(grid, study.arms, strict=True):
         for ax, (name, column) in zip(line, columns.items(), strict=True):
             _histogram(ax, study, outcomes, arm, name, column)
+            if study.published:
+                values = repeats.errors(seeds.draws_of(outcomes, arm), column)
+                drawn |= published.behind_seed_histogram(ax, study, name, values)
         line[0].set_ylabel("number of seeds")
     return finish(
         figure,
         "Curve: Gaussian with the mean and sd (ddof=1) of the finished seeds. Dots and whiskers: its expected count in "
         "each bin, and 95% of samples.\nDashed: the reference run, which is no draw. p: Shapiro-Wilk; a large p is no "
-        "evidence for a Gaussian.",
+        "evidence for a Gaussian." + published.note(study, "seed_histogram", figure, drawn),
     )
 
 
@@ -250,14 +266,16 @@ def seed_sets(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figur
     columns = repeats.evaluations(study)
     pairs = list(combinations(columns, 2))
     figure, grid = _grid(len(study.arms), max(len(pairs), 1), 3.4)
+    drawn = False
     for line, arm in zip(grid, study.arms, strict=True):
         for ax, pair in zip(line, pairs, strict=False):
-            _cloud(ax, study, outcomes, arm, pair)
+            drawn |= _cloud(ax, study, outcomes, arm, pair)
         if not pairs:
             say(line[0], "one evaluation set only")
     return finish(
         figure,
-        "Dots: seeds, the area is their number. Star: the reference run, in no number. Intervals: 95%.",
+        "Dots: seeds, the area is their number. Star: the reference run, in no number. Intervals: 95%."
+        + published.note(study, "seed_sets", figure, drawn),
     )
 
 
@@ -265,14 +283,19 @@ def seed_sets(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figur
 def seed_curves(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
     """H. Touvron's thesis, 2022, Figure 6.9: mean, sd, lowest and highest error over seeds in every epoch."""
     figure, grid = _grid(len(study.arms), 2, 2.8)
+    drawn = False
     table = seeds.seed_epochs(study, outcomes, rows)
     first = next(iter(repeats.evaluations(study)))
     for line, arm in zip(grid, study.arms, strict=True):
-        _spread(line, table[(table["arm"] == arm) & (table["evaluation"] == first)], f"{arm}, {_said(outcomes, arm)}")
+        of_arm = table[(table["arm"] == arm) & (table["evaluation"] == first)]
+        _spread(line, of_arm, f"{arm}, {_said(outcomes, arm)}")
+        if study.published:
+            drawn |= published.behind_seed_curves(line, of_arm)
         line[0].set_ylabel(f"{metric_label(study.metric)} (%)")
     return finish(
         figure,
-        "Over the seeds that finished. Dark: mean ± sd (ddof=1), a spread and no interval; light: lowest to highest.",
+        "Over the seeds that finished. Dark: mean ± sd (ddof=1), a spread and no interval; light: lowest to highest."
+        + published.note(study, "seed_curves", figure, drawn),
     )
 
 
@@ -293,7 +316,9 @@ def seed_intermediate(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) 
         line[0].set_ylabel(f"{arm}\nfinal {metric_label(study.metric)} (%)")
         line[0].set_title(_said(outcomes, arm), fontsize=8.5, loc="left")
     return finish(
-        figure, "A dot is a seed that finished. Right: rank correlation (Spearman) with the final error, 95% band."
+        figure,
+        "A dot is a seed that finished. Right: rank correlation (Spearman) with the final error, 95% band."
+        + published.note(study, "seed_intermediate", figure),
     )
 
 
@@ -360,13 +385,15 @@ def bins(values: np.ndarray, images: int | None) -> np.ndarray:
     return start + width * np.arange(2 + int((high - start) / width))
 
 
-def _cloud(ax: Axes, study: Study, outcomes: pd.DataFrame, arm: str, pair: tuple[str, str]) -> None:
+def _cloud(ax: Axes, study: Study, outcomes: pd.DataFrame, arm: str, pair: tuple[str, str]) -> bool:
+    """Returns whether there are numbers of the thesis behind the cloud."""
     columns = [repeats.evaluations(study)[name] for name in pair]
     x, y = (repeats.errors(seeds.draws_of(outcomes, arm), column) for column in columns)
     ax.set(xlabel=f"error on {pair[0]} (%)", ylabel=f"error on {pair[1]} (%)")
     ax.set_title(f"{arm}, {_said(outcomes, arm)}", fontsize=9)
     if len(x) < correlation.MIN_PAIRS:
-        return say(ax, "too few seeds")
+        say(ax, "too few seeds")
+        return False
     at, num = np.unique(np.column_stack([x, y]), axis=0, return_counts=True)
     ax.scatter(at[:, 0], at[:, 1], s=18 * num, color=COLORS[0], alpha=0.5, linewidths=0, zorder=3)
     reference = [seeds.reference_error(outcomes, arm, column) for column in columns]
@@ -374,6 +401,7 @@ def _cloud(ax: Axes, study: Study, outcomes: pd.DataFrame, arm: str, pair: tuple
     (r, *r_ends), (rho, *rho_ends) = correlation.pearson(x, y), correlation.spearman_bootstrap(x, y)
     said = (f"r = {r:.2f} [{r_ends[0]:.2f}, {r_ends[1]:.2f}]", f"ρ = {rho:.2f} [{rho_ends[0]:.2f}, {rho_ends[1]:.2f}]")
     ax.set_title(f"{arm}, {_said(outcomes, arm)}\n{', '.join(said)}", fontsize=9)
+    return study.published and published.behind_seed_sets(ax, study, pair, (x, y))
 
 
 def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
@@ -427,14 +455,22 @@ def recipe_interaction(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame)
     groups, columns = interaction.cells(study, outcomes), repeats.evaluations(study)
     table = interaction.recipe_interaction(study, outcomes)
     figure, grid = _grid(1, len(columns), 3.9)
+    drawn = False
     for ax, (name, column) in zip(grid[0], columns.items(), strict=True):
         _crossing(ax, groups, column)
+        if study.published:
+            ours = float(np.mean([repeats.mean_interval(repeats.errors(runs, column))[0] for runs in groups.values()]))
+            drawn |= published.behind_recipe_interaction(ax, study, name, ours)
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
         ax.set_title(
             "\n".join([f"error on {name}", *(_interaction_label(row) for _, row in crossed.iterrows())]), fontsize=9
         )
     grid[0][0].set_ylabel("error (%)")
-    return finish(figure, "Dots: seeds. Whiskers: 95% intervals of the means. n counts the runs of both recipes.")
+    return finish(
+        figure,
+        "Dots: seeds. Whiskers: 95% intervals of the means. n counts the runs of both recipes."
+        + published.note(study, "recipe_interaction", figure, drawn),
+    )
 
 
 def _crossing(ax: Axes, groups: Mapping[tuple[str, str], pd.DataFrame], column: str) -> None:
@@ -451,6 +487,9 @@ def _crossing(ax: Axes, groups: Mapping[tuple[str, str], pd.DataFrame], column: 
         ax.plot(x, y, marker=marker, color=color, markersize=6, linewidth=1.5, zorder=4)
         ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=3, **WHISKER)
         ax.plot([], [], marker=marker, color=color, label=f"{architecture}\n{repeats.said(pd.concat(runs))}")
+    ax.yaxis.set_major_locator(
+        MaxNLocator(6, steps=[1, 2, 5, 10])
+    )  # as many ticks at any height, or the layout would not settle
     ax.set_xticks(range(len(recipes)), recipes)
     ax.set_xlim(-0.5, len(recipes) - 0.5)
     legend_below(ax, [line for line in ax.lines if not str(line.get_label()).startswith("_")])

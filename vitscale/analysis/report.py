@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import figures, repeats, tables
+from vitscale.analysis import figures, repeats, search, shape_words, tables, throughput
 from vitscale.analysis.files import replaced
 from vitscale.analysis.headline import headline, reference_problems
 from vitscale.analysis.page import TEMPLATE
@@ -19,8 +19,8 @@ from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study, Trial
 
 METRICS = (
-    "n", "diverged", "failed", "missing", "num_beyond_10_points", "reference_error_pct", "median_error_pct",
-    "within_4_points_pct", "area",
+    "n", "diverged", "failed", "missing", "num_beyond_10_points", "reference_error_pct",
+    *(f"{name}{end}" for name in ("median_error_pct", "within_4_points_pct", "area") for end in ("", "_low", "_high")),
 )  # fmt: skip
 BIASED = "Diverged trials end sooner than others, so shares of an unfinished study are biased."
 PROVENANCE = {
@@ -40,28 +40,43 @@ def write_report(
     what is missing. Raises ValueError for a figure or table that does not exist.
     """
     refuse_unknown(study)
-    arms = [population(study, outcomes, arm) for arm in study.arms]
+    own = _own_words(study)
+    arms = [] if own else [population(study, outcomes, arm) for arm in study.arms]
     page = {
         "study": study, "facts": dict(facts), "headline": headline(study, outcomes),
-        "unfinished": _unfinished(arms),
+        "unfinished": own.unfinished(study, outcomes) if own else _unfinished(arms),
         "figures": [_figure(name, study, outcomes, rows, folder) for name in study.figures],
         "tables": [_table(name, study, outcomes, rows, folder) for name in study.tables],
         "design": tables.as_text(_design(study)), "design_words": _design_words(study),
-        "populations": tables.as_text(_populations(arms)), "honesty": honesty(study, outcomes),
+        "populations": tables.as_text(own.counts(study, outcomes) if own else _populations(arms)),
+        "honesty": honesty(study, outcomes),
     }  # fmt: skip
     return _write_text(folder / "report.html", _render(page))
 
 
+def _own_words(study: Study) -> Any:
+    """The module with the words of a search, of profiles or of an lr sweep; None for draws and repeats, told here."""
+    if shape_words.chooses_lr(study):
+        return shape_words
+    return search if study.adaptive else throughput if study.measures else None
+
+
 def refuse_unknown(study: Study) -> None:
-    """Raise ValueError if the study names a figure or a table that does not exist; cheap, for before training."""
+    """Raise ValueError if the study names a figure or a table that does not exist, or that is not for such a study.
+
+    Cheap, for before training.
+    """
     for kind, names, known in (("figures", study.figures, figures.ALL), ("tables", study.tables, tables.ALL)):
         unknown = [name for name in names if name not in known]
         if unknown:
             raise ValueError(f"{kind} of a study must be among ({', '.join(known)}), but got ({', '.join(unknown)})")
+    search.refuse(study)
 
 
 def summary_metrics(study: Study, outcomes: pd.DataFrame) -> dict[str, float]:
     """The numbers of the arms under `arm/name`, for whoever shows a study in a line; those that exist."""
+    if own := _own_words(study):
+        return own.summary(study, outcomes)
     if repeats.is_repeats(study):
         return _repeats_metrics(study, outcomes)
     table = tables.edf_summary(study, outcomes).set_index("arm")[list(METRICS)].astype("Float64").astype(float)
@@ -74,14 +89,17 @@ def _repeats_metrics(study: Study, outcomes: pd.DataFrame) -> dict[str, float]:
     for arm in study.arms:
         runs = outcomes[(outcomes["arm"] == arm) & outcomes["point"].notna()]
         values, of = repeats.errors(runs), repeats.counts(runs)
-        spread = {"mean_error_pct": repeats.mean_interval(values)[0], "sd_points": repeats.sd_interval(values)[0]}
-        found = {"n": len(values), **{status: of[status] for status in STATUSES[1:]}, **spread}
+        found: dict[str, float] = {"n": len(values), **{status: of[status] for status in STATUSES[1:]}}
+        for name, interval in (("mean_error_pct", repeats.mean_interval), ("sd_points", repeats.sd_interval)):
+            found |= {f"{name}{end}": value for end, value in zip(("", "_low", "_high"), interval(values), strict=True)}
         numbers |= {f"{arm}/{name}": float(value) for name, value in found.items() if not np.isnan(value)}
     return numbers
 
 
 def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
     """What a reader must know before believing a number, a sentence each."""
+    if own := _own_words(study):
+        return own.honesty(study, outcomes) + [_provenance(outcomes, *of) for of in PROVENANCE.items()]
     if repeats.is_repeats(study):
         return _honesty_of_repeats(study, outcomes)
     configs = [trial.config for trial in study.trials]
@@ -219,6 +237,8 @@ def _populations(arms: Sequence[Population]) -> pd.DataFrame:
 
 def _design(study: Study) -> pd.DataFrame:
     """A row per arm: draws, intervals of lr and wd as drawn, epochs, and the model's size from its config."""
+    if own := _own_words(study):
+        return own.design(study)
     return pd.DataFrame([_design_row(study, arm) for arm in study.arms])
 
 
@@ -249,6 +269,8 @@ def _all(trials: Sequence[Trial], name: str) -> str:
 
 
 def _design_words(study: Study) -> str:
+    if own := _own_words(study):
+        return own.design_words(study)
     draws = sum(trial.point is not None for trial in study.trials)
     if repeats.is_repeats(study):
         return (

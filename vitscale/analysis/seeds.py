@@ -270,8 +270,13 @@ def seed_power(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     """A row per arm, evaluation set, difference and power: seeds an arm that a comparison of two arms needs.
 
     A two-sided t test at 5% of two arms that both have this arm's sd: an assumption about the other arm. The range is
-    what the interval of the sd leaves open. `pairs_at_half` is the number of shared seeds if the errors of the two
-    arms at one seed have correlation 1/2, assumed and not measured. It is about finding a difference on these images.
+    what the interval of the sd leaves open. It is about finding a difference on these images.
+
+    `pairs_at_half` is the number of seeds that both arms share, for a paired t test, if their errors at one seed have
+    correlation 1/2 and both the same sd. That correlation is an assumption and no result of this study, which has one
+    arm: at 1/2 the difference within a pair varies as much as one run does. Runs of two models with one seed have in
+    common the order of samples and the augmentation, and no weights: if that correlates nothing, so many pairs are
+    needed as seeds_per_arm says, or one more.
     """
     rows = []
     for arm in study.arms:

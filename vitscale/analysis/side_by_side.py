@@ -18,6 +18,7 @@ from vitscale.analysis import repeats
 from vitscale.analysis.intervals import median_interval
 from vitscale.analysis.population import STATUSES, scrambles
 from vitscale.analysis.repeats import Contrast
+from vitscale.analysis.search import WHY
 from vitscale.plan.config import DEFAULTS, TrainConfig
 from vitscale.plan.study import Study
 
@@ -83,6 +84,12 @@ def _arms(study: Study, arm: str | None) -> tuple[str, ...]:
 
 def why_not(a: Side, b: Side) -> str:
     """Why errors of two arms mean different things, the law and the values; "" if they can be compared."""
+    adaptive = next((side for side in (a, b) if side.study.adaptive), None)
+    if adaptive:
+        return f"arms compared must not be of a search: {WHY}, but got ({adaptive.name}: {adaptive.study.adaptive})"
+    profiles = next((side for side in (a, b) if side.study.measures), None)
+    if profiles:
+        return f"arms compared must have errors, and profiles have none, but got ({profiles.name})"
     if a.study.metric != b.study.metric:
         return f"arms compared must have one metric, but got ({a.study.metric!r}, {b.study.metric!r})"
     images = [{_evaluated_on(config) for config in side.configs} for side in (a, b)]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import compare, edf, interaction, published, seeds, stability
+from vitscale.analysis import compare, edf, interaction, published, search, seeds, shapes, stability, throughput
 from vitscale.analysis.population import AXES, Population, population
 from vitscale.plan.study import Study
 
@@ -62,18 +62,6 @@ def good_range(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def best_points(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
-    """The five points (lr, wd) of each arm with the lowest mean error over their seeds; best of many, so optimistic.
-
-    `tied` marks those within 1 point of the arm's best, which is no difference to rely on with a few seeds.
-    """
-    known = outcomes[outcomes["status"] != "missing"]
-    means = known.groupby(["arm", "lr", "wd"], sort=False)["error_pct"].agg(["size", "mean", "max"]).reset_index()
-    means.columns = pd.Index(["arm", "lr", "wd", "num_seeds", "mean_error_pct", "worst_error_pct"])
-    means["tied"] = means["mean_error_pct"] <= means.groupby("arm")["mean_error_pct"].transform("min") + 1.0
-    return means.sort_values("mean_error_pct", kind="stable").groupby("arm", sort=False).head(5).sort_values("arm")
-
-
 def make(name: str, study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """The table of that name; `rows` has a row per trial and evaluation."""
     if name in EPOCH_TABLES:
@@ -84,11 +72,12 @@ def make(name: str, study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) ->
 TABLES: dict[str, Table] = {
     f.__name__: f
     for f in (
-        edf_summary, arm_comparison, good_range, best_points,
+        edf_summary, arm_comparison, good_range,
         stability.stability_cells, stability.optimizer_gap, stability.optimizer_gap_copied, stability.training_length,
         seeds.seed_statistics, seeds.seed_normality, seeds.seed_noise, seeds.seed_correlation, seeds.seed_power,
         interaction.recipe_interaction, published.published_training_length, published.published_seed_statistics,
-        published.published_recipe_interaction,
+        published.published_recipe_interaction, search.search_best, search.search_importance, *shapes.TABLES,
+        throughput.throughput, throughput.epoch_minutes, throughput.published_throughput,
     )
 }  # fmt: skip
 EPOCH_TABLES: dict[str, EpochTable] = {f.__name__: f for f in (seeds.seed_epochs,)}  # from every epoch of every trial
@@ -147,7 +136,7 @@ def _heading(name: str) -> str:
 
 
 def _number(value: object, name: str, decimals: int = 1) -> str:
-    """A cell: percent and points with so many decimals, p with three, other floats with three significant digits."""
+    """A cell: percent and points with so many decimals, p with three, other floats with three digits or more."""
     if value is pd.NA:
         return "–"
     if isinstance(value, (bool, np.bool_)):
@@ -160,4 +149,4 @@ def _number(value: object, name: str, decimals: int = 1) -> str:
         return "< 0.001" if value < 0.001 else f"{value:.3f}"
     if "_pct" in name or name.endswith("_points") or name.startswith("error_median"):
         return f"{value:.{decimals}f}"
-    return f"{value:.3g}"
+    return f"{value:,.0f}" if abs(float(value)) >= 1000 else f"{value:.3g}"

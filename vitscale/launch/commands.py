@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from vitscale.launch.cli import Parser, report_only
 from vitscale.launch.costs import learn_costs
 from vitscale.launch.terminal import columns, print_json, si
 from vitscale.plan.study import Study, from_json
-from vitscale.record.store import Store
+from vitscale.record.store import Store, Workdir
 
 if TYPE_CHECKING:
     from vitscale.analysis.side_by_side import Side
@@ -34,7 +35,8 @@ def status(options: argparse.Namespace) -> None:
         studies = [{**state._asdict(), "changed": _when(state.changed_s)} for state in states]
         print_json({"store": str(store.root), "num_bytes": num_bytes(store), "studies": studies})
         return
-    counts = ("planned", "finished", "running", "diverged", "failed", "missing")
+    names = ("planned", "finished", "running", "diverged", "stopped", "failed", "missing")
+    counts = [name for name in names if name != "stopped" or any(state.stopped for state in states)]
     rows = [["study", *counts, "on disk", "last activity", "driver"]]
     for state in states:
         rows.append([state.study, *(str(getattr(state, name)) for name in counts), f"{si(state.num_bytes)}B",
@@ -45,7 +47,8 @@ def status(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """Draws tables, figures and report of a study as it stands, from the plan of its last start."""
     store = existing(options.store)
-    report_only(learn_costs(read_plan(store, options.study)), store)
+    study = read_plan(store, options.study)
+    report_only(learn_costs(replace(study, published=study.published or options.published)), store)
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -81,6 +84,25 @@ def _sides(store: Store, names: tuple[str, str]) -> tuple[list[tuple[Side, Side]
     alone = [f"{study.slug}:{arm}" for i, study in enumerate(studies) if arms == [None, None]
              for arm in study.arms if arm not in {pair[i] for pair in pairs}]  # fmt: skip
     return sides, alone
+
+
+def adopt(options: argparse.Namespace) -> None:
+    """Writes the winners of a search where the studies of its scale read them."""
+    from importlib.resources import files
+
+    from search_spaces.winners import optima
+    from vitscale.launch.optuna_search import found, refuse_unfinished
+    from vitscale.record.table import outcomes, read_trials
+
+    store = existing(options.store)
+    study = read_plan(store, options.study)
+    refuse_unfinished(study, store)
+    result = found(study, outcomes(study, read_trials(study, store)))
+    folder = Path(str(files("search_spaces") / "tuned"))
+    Workdir(folder).write(f"{study.scale}.json", f"{json.dumps(result, indent=1)}\n".encode())
+    for (model, optimizer), (lr, wd) in optima(result).items():
+        print(f"{model} {optimizer}: lr {lr:g}, wd {wd:g}")
+    print(f"written {folder / study.scale}.json; studies at scale {study.scale} train at these values from now on")
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -153,11 +175,11 @@ def sync(options: argparse.Namespace) -> None:
     for slug in options.studies or store.slugs():
         study = learn_costs(read_plan(store, slug))
         read = read_trials(study, store)
-        report, _, summary = draw(study, store, read)
+        report, headline, summary = draw(study, store, read)
         try:
             view = View(study, uri)
             num = synchronize(view, read)
-            view.summarize(summary, report.parent)
+            view.summarize(summary, report.parent, headline)
             if not store.driver_is_alive(slug):
                 view.interrupt()
                 view.set_parent(state_of([facts["status"] for _, facts in read.values()]))

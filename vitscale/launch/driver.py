@@ -11,18 +11,22 @@ import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vitscale.launch.resources import Event, Resources
+from vitscale.launch.resources import Event, Resources, refuse_company
 from vitscale.plan.data import refuse_unreadable
+from vitscale.plan.search import Search
 from vitscale.plan.study import Study, to_json
 from vitscale.record.store import Damaged, Store, Workdir
+
+if TYPE_CHECKING:
+    from vitscale.launch.optuna_search import Rounds
 
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 
-def run(study: Study, store: Store, resources: Resources) -> int:
-    """Trains what is missing of a study; returns the exit status.
+def run(study: Study | Search, store: Store, resources: Resources) -> int:
+    """Trains what is missing of a study, or goes on with a search; returns the exit status.
 
     Raises ValueError or OSError, before anything is trained, for what can be refused.
     """
@@ -30,13 +34,26 @@ def run(study: Study, store: Store, resources: Resources) -> int:
     listen(stop)
     from vitscale.analysis.report import refuse_unknown
 
-    refuse_unknown(study)
-    for dataset in {trial.config.dataset for trial in study.trials}:
+    sample = study.stand_in() if isinstance(study, Search) else study
+    refuse_unknown(sample)
+    refuse_company(sample, store)
+    for dataset in {trial.config.dataset for trial in sample.trials if not sample.measures}:  # a profile reads none
         refuse_unreadable(dataset, resources.data_root)
     with store.drive(study.slug) as attempt:
-        plan = {"command": _command(), **to_json(study)}
-        Workdir(store.study(study.slug)).write("plan.json", json.dumps(plan, indent=1).encode())
-        return Driver(study, store, resources, attempt, stop).run()
+        if isinstance(study, Study):
+            return Driver(study, store, resources, attempt, stop).run()
+        rounds = _begin(study, store)
+        return Driver(rounds.study(), store, resources, attempt, stop, rounds).run()
+
+
+def _begin(search: Search, store: Store) -> Rounds:
+    """The rounds of a search as far as they got, or the first."""
+    from vitscale.launch.optuna_search import Rounds
+
+    rounds = Rounds(search, store)
+    if not any(rounds.points.values()):
+        rounds.grow({})
+    return rounds
 
 
 def listen(stop: threading.Event) -> None:
@@ -57,7 +74,15 @@ def listen(stop: threading.Event) -> None:
 class Driver:
     """Holds what the parts of one start share."""
 
-    def __init__(self, study: Study, store: Store, resources: Resources, attempt: int, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        study: Study,
+        store: Store,
+        resources: Resources,
+        attempt: int,
+        stop: threading.Event,
+        rounds: Rounds | None = None,
+    ) -> None:
         from rich.console import Console
 
         from vitscale.record.mlflow_view import Mirror, default_uri
@@ -65,6 +90,7 @@ class Driver:
         self.study, self.store, self.resources, self.attempt = study, store, resources, attempt
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)  # this stdout, not a redirected one
         self.stop = stop  # set by Ctrl-C
+        self.rounds = rounds  # of a search, whose study grows
         self.uri = default_uri()
         self.mirror = Mirror(study, self.uri)
         self.ray_log = store.study(study.slug) / "ray.log"
@@ -74,9 +100,12 @@ class Driver:
         from vitscale.record.table import read_trials
 
         known = self._read_done()
+        self._grow(known)
         todo = [trial for trial in self.study.trials if trial.config.id not in known]
-        self.console.print(f"{self.study.slug}: {len(self.study.trials)} trials, {len(known)} done, {len(todo)} to do "
-                           f"(store {self.store.root}, attempt {self.attempt})")  # fmt: skip
+        self._write_plan()
+        so_far = f" so far of {self.rounds.search.num_trials}" if self.rounds else ""
+        self.console.print(f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(known)} done, "
+                           f"{len(todo)} to do (store {self.store.root}, attempt {self.attempt})")  # fmt: skip
         stopped_by = ""
         with self.mirror:
             try:
@@ -92,7 +121,9 @@ class Driver:
 
     def _read_done(self) -> dict[str, Any]:
         """(rows, facts) of the done trials. Unreadable rows are moved away, to be restored from the checkpoint."""
-        known = {}
+        from vitscale.record.table import stopped
+
+        known: dict[str, Any] = {}
         for trial_id in (trial.config.id for trial in self.study.trials):
             if self.store.is_done(trial_id):
                 try:
@@ -100,36 +131,62 @@ class Driver:
                 except Damaged as damage:
                     aside = self.store.set_aside(trial_id)
                     self.console.print(f"warning: {damage}; moved to {aside.name}, the trial is restored")
-        return known
+        return known | stopped(self.study, self.store)
+
+    def _write_plan(self) -> None:
+        """Writes what is to be trained, before it is."""
+        plan = {"command": _command(), **to_json(self.study)}
+        Workdir(self.store.study(self.study.slug)).write("plan.json", json.dumps(plan, indent=1).encode())
+
+    def _grow(self, known: Mapping[str, Any]) -> bool:
+        """Asks a search for its next round, if there is one; says whether there is."""
+        from vitscale.record.table import read_trials
+
+        if self.rounds is None or self.stop.is_set():
+            return False
+        if not self.rounds.grow(read_trials(self.study, self.store, known)):
+            return False
+        self.study = self.rounds.study()
+        self.mirror.study = self.study
+        return True
 
     def _train(self, known: Mapping[str, Any]) -> None:
-        """Rounds of Ray Tune until every trial has an outcome; a further round for trials that another study has."""
-        from vitscale.launch.progress import Display, Progress
-        from vitscale.launch.ray_tune import cluster, run_trials
+        """Trains until every trial has an outcome; in a search, until no round is left."""
+        from vitscale.launch.ray_tune import cluster
 
-        todo = [trial.config for trial in self.study.trials if trial.config.id not in known]
-        statuses = {t.config.id: "missing" for t in self.study.trials} | {i: f["status"] for i, (_, f) in known.items()}
         events: queue.Queue[Event] = queue.Queue()
         with cluster(self.resources, self.ray_log) as slots:
             if not self.stop.is_set():
                 listen(self.stop)  # again: ray.init puts a handler of its own in place
             self.console.print(f"training {slots} at a time; Ctrl-C stops, and the same command resumes")
-            progress = Progress(self.study, statuses)
-            threading.Thread(target=self._follow, args=(events, progress), name="events", daemon=True).start()
-            with Display(progress, self.console):
-                while todo and not self.stop.is_set():
-                    run_trials(todo, self.store, self.study.slug, self.attempt, self.resources, events, self.stop,
-                               self.ray_log)  # fmt: skip
-                    events.join()
-                    todo = [config for config in todo if statuses[config.id] == "elsewhere"]
-                    self.stop.wait(2 if todo else 0)
+            threading.Thread(target=self._follow, args=(events,), name="events", daemon=True).start()
+            self._train_planned(known, events)
+            while self._grow(known):
+                self._write_plan()
+                self._train_planned(self._read_done(), events)
 
-    def _follow(self, events: queue.Queue[Event], progress: Any) -> None:
+    def _train_planned(self, known: Mapping[str, Any], events: queue.Queue[Event]) -> None:
+        """Starts Ray Tune on what is missing, and again for trials that another study has."""
+        from vitscale.launch.progress import Display, Progress
+        from vitscale.launch.ray_tune import run_trials
+
+        todo = [trial.config for trial in self.study.trials if trial.config.id not in known]
+        statuses = {t.config.id: "missing" for t in self.study.trials} | {i: f["status"] for i, (_, f) in known.items()}
+        self.progress = Progress(self.study, statuses)
+        with Display(self.progress, self.console):
+            while todo and not self.stop.is_set():
+                run_trials(todo, self.store, self.study.slug, self.attempt, self.resources, events, self.stop,
+                           self.ray_log, self.rounds.judge if self.rounds else None)  # fmt: skip
+                events.join()
+                todo = [config for config in todo if statuses[config.id] == "elsewhere"]
+                self.stop.wait(2 if todo else 0)
+
+    def _follow(self, events: queue.Queue[Event]) -> None:
         """Tells news to the display and to MLflow, for ever."""
         while True:
             event = events.get()
             try:
-                self._tell(event, progress)
+                self._tell(event, self.progress)
             except Exception as error:  # news may be lost, the training not: it waits until all news are told
                 self.console.print(f"warning: {type(error).__name__}: {error}")
             finally:
@@ -152,9 +209,10 @@ class Driver:
     def _conclude(self, read: Mapping[str, Any], stopped_by: str) -> int:
         """Draws the report, brings MLflow up to date, and says what there is and what is not."""
         statuses = [facts["status"] for _, facts in read.values()]
-        report, said, summary = self._draw(read)
-        pages, problem = self._show(read, statuses, summary, report)
-        counts = ", ".join(f"{statuses.count(name)} {name}" for name in ("finished", "diverged", "failed", "missing"))
+        report, said, last_words = self._draw(read)
+        pages, problem = self._show(read, statuses, last_words)
+        names = ("finished", "diverged", *(["stopped"] if "stopped" in statuses else []), "failed", "missing")
+        counts = ", ".join(f"{statuses.count(name)} {name}" for name in names)
         self.console.print(f"\n{self.study.slug}: {counts} of {len(statuses)}")
         self.console.print("\n".join(said))
         if problem:
@@ -172,19 +230,21 @@ class Driver:
             return EXIT_INCOMPLETE
         return EXIT_NOT_SHOWN if problem else EXIT_DONE
 
-    def _draw(self, read: Mapping[str, Any]) -> tuple[Path | None, list[str], dict[str, float]]:
-        """(report, lines to say, summary); no report if it cannot be drawn, which loses no result."""
+    def _draw(self, read: Mapping[str, Any]) -> tuple[Path | None, list[str], tuple[Any, ...]]:
+        """(report, lines to say, what MLflow is told); no report if it cannot be drawn, which loses no result."""
         try:
             report, headline, summary = draw(self.study, self.store, read)
         except Exception as error:  # a full disk, a plot that breaks: the trials are safe, and MLflow must be told
             line = f"{type(error).__name__}: {error}".splitlines()[0]
-            return None, [f"report  not drawn ({line}); `--report` draws it from what is done"], {}
+            return None, [f"report  not drawn ({line}); `--report` draws it from what is done"], ({}, None)
         figures = [f"figure  {report.parent / name}.png" for name in self.study.figures]
-        return report, [*(f"  {line}" for line in headline), *figures, f"report  {report}"], summary
+        return (
+            report,
+            [*(f"  {line}" for line in headline), *figures, f"report  {report}"],
+            (summary, report.parent, headline),
+        )
 
-    def _show(
-        self, read: Mapping[str, Any], statuses: list[str], summary: dict[str, float], report: Path | None
-    ) -> tuple[list[str], str]:
+    def _show(self, read: Mapping[str, Any], statuses: list[str], told: tuple[Any, ...]) -> tuple[list[str], str]:
         """(address of the page, "") or ([], why the view is not up to date)."""
         from vitscale.record.mlflow_view import View, state_of, synchronize
 
@@ -193,7 +253,7 @@ class Driver:
         def last_words(view: View) -> None:
             synchronize(view, read)
             view.interrupt()
-            view.summarize(summary, report.parent if report else None)
+            view.summarize(*told)
             view.set_parent(state_of(statuses))
             pages.append(view.page(self.uri))
 
@@ -220,6 +280,12 @@ def draw(study: Study, store: Store, read: Mapping[str, Any]) -> tuple[Path, lis
     done, rows = outcomes(study, read), tidy(study, read)
     Workdir(folder).write("rows.parquet", rows.to_parquet(None, index=False))
     Workdir(folder).write("trials.parquet", done.to_parquet(None, index=False))
+    if study.adaptive:
+        from vitscale.analysis.search import write_optuna
+        from vitscale.launch.optuna_search import found
+
+        Workdir(folder).write("winners.json", json.dumps(found(study, done), indent=1).encode())
+        write_optuna(study, done, folder / "optuna.db")
     facts = {"install": "make .venv/installed", "command": _planned_command(study, store), "store": str(store.root)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -15,6 +15,7 @@ from search_spaces.datasets import DATASETS, dataset_facts
 from vitscale.launch.terminal import columns, hours, print_json, si
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity, training_flops
+from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import makespan, num_slots, refuse_share
 from vitscale.plan.study import Study, Trial, to_json
 from vitscale.record.store import Damaged, Store, Workdir
@@ -60,10 +61,13 @@ def show(study: Study, store: Store, options: argparse.Namespace) -> None:
 def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[str, Any]:
     """Plain values: counts, samples drawn, multiply-adds, device-hours and makespan; None for what is not known.
 
-    device_hours are of all trials, device_hours_to_do and makespan_h of those that are not done.
+    device_hours are of all trials, device_hours_to_do and makespan_h of those that are not done. Profiles have timed
+    runs, and neither epochs nor samples; how long they take is not known. Raises ValueError for options that cannot be.
     """
     done = {trial.config.id for trial in study.trials if store.is_done(trial.config.id)}
-    pace = _pace(study, store, done, options)
+    if study.measures:
+        _refuse_times(options)
+    pace = None if study.measures else _pace(study, store, done, options)
     if options.devices is not None and pace is None:
         raise ValueError(
             f"throughput or epoch_minutes must be given while no trial is done, but got (devices={options.devices})"
@@ -74,27 +78,45 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
     return {**summary, **_until_done(study, done, pace, options)}
 
 
+def _refuse_times(options: argparse.Namespace) -> None:
+    for name in OPTIONS:
+        value = getattr(options, name)
+        if name != "json" and value is not None:
+            raise ValueError(
+                f"{name} must not be given for profiles, whose speed is what is measured, but got ({name}={value})"
+            )
+
+
 def _by_arm(study: Study) -> Iterator[tuple[str, list[Trial]]]:
     for arm in study.arms:
         yield arm, [trial for trial in study.trials if trial.arm == arm]
 
 
 def _of_trials(arm: str, trials: Sequence[Trial], done: set[str], pace: Pace | None) -> dict[str, Any]:
-    """The costs of an arm; parameters and multiply-adds of one pass are those of its first trial."""
+    """The costs of an arm; parameters and multiply-adds of an image's forward pass are those of its first trial."""
     cost = complexity(trials[0].config)
     todo = [trial for trial in trials if trial.config.id not in done]
     return {
         "arm": arm, "trials": len(trials), "done": len(trials) - len(todo), "to_do": len(todo),
-        "params": cost.params, "flops": cost.flops, "epochs": sorted({trial.config.epochs for trial in trials}),
-        "samples": sum(trial.config.num_samples for trial in trials),
-        "training_flops": sum(training_flops(trial.config) for trial in trials),
+        "params": cost.params, "flops": cost.flops, **_work([trial.config for trial in trials]),
         "device_hours": pace.device_hours(trials) if pace else None,
         "device_hours_to_do": pace.device_hours(todo) if pace else None,
     }  # fmt: skip
 
 
+def _work(configs: Sequence[TrainConfig]) -> dict[str, Any]:
+    """What the trials do: epochs, samples drawn and multiply-adds of trainings, or the timed runs of profiles."""
+    timed_runs = [config.timed_runs for config in configs if isinstance(config, ProfileConfig)]
+    if timed_runs:
+        return {"epochs": None, "samples": None, "training_flops": None, "timed_runs": sum(timed_runs)}
+    return {"epochs": sorted({config.epochs for config in configs}),
+            "samples": sum(config.num_samples for config in configs),
+            "training_flops": sum(training_flops(config) for config in configs), "timed_runs": None}  # fmt: skip
+
+
 def _totals(arms: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    names = ("trials", "done", "to_do", "samples", "training_flops", "device_hours", "device_hours_to_do")
+    work = ("samples", "training_flops", "timed_runs")
+    names = ("trials", "done", "to_do", *work, "device_hours", "device_hours_to_do")
     return {name: None if arms[0][name] is None else sum(arm[name] for arm in arms) for name in names}
 
 
@@ -218,6 +240,9 @@ def _spent(store: Store, done: Sequence[Trial]) -> tuple[int, float, float]:
 
 def _as_text(summary: dict[str, Any]) -> str:
     lines = [f"{summary['study']}: {summary['question']}", summary["source"], "", _table(summary), ""]
+    if summary["timed_runs"] is not None:
+        lines.append("FLOPs: multiply-adds of the forward pass of one image, at the arm's first resolution")
+        return "\n".join([*lines, f"plan: {summary['plan']}"])
     lines.append(f"training: {summary['training_flops']:.3g} multiply-adds in all, forward and backward")
     if summary["time"] is None:
         lines.append("device-hours: not known before a trial is done; or say --throughput or --epoch-minutes")
@@ -239,6 +264,8 @@ def _makespan_text(summary: dict[str, Any]) -> str:
 
 
 def _table(summary: dict[str, Any]) -> str:
+    if summary["timed_runs"] is not None:
+        return _table_of_profiles(summary)
     rows = [["arm", "trials", "done", "to do", "params", "FLOPs", "epochs", "samples", "training FLOPs"]]
     for arm in summary["arms"]:
         ends = arm["epochs"][:: max(1, len(arm["epochs"]) - 1)]
@@ -249,6 +276,13 @@ def _table(summary: dict[str, Any]) -> str:
         numbers = [hours(part["device_hours"]) for part in (*summary["arms"], summary)]
         rows = [[*row, cell] for row, cell in zip(rows, ["device-hours", *numbers], strict=True)]
     return columns(rows)
+
+
+def _table_of_profiles(summary: dict[str, Any]) -> str:
+    rows = [["arm", "profiles", "done", "to do", "timed runs", "params", "FLOPs"]]
+    rows += [[*_counts(arm["arm"], arm), str(arm["timed_runs"]), si(arm["params"]), si(arm["flops"])]
+             for arm in summary["arms"]]  # fmt: skip
+    return columns([*rows, [*_counts("all", summary), str(summary["timed_runs"]), "", ""]])
 
 
 def _counts(name: str, part: dict[str, Any]) -> list[str]:

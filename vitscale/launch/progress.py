@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vitscale.launch.resources import Event
+from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study, Trial
 from vitscale.record.store import Row
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 LINE_EVERY_S = 15.0
+COLUMNS = {  # of a study of trainings, and of profiles
+    False: ("arm", "lr", "wd", "epoch", "error"),
+    True: ("arm", "batch", "pixels", "timed run", "images/s"),
+}
 
 
 @dataclass
@@ -53,7 +58,7 @@ class Progress:
         """How much of a trial is behind us, from 0 to 1."""
         status = self.statuses[trial_id]
         if status == "running" and trial_id in self.rows:
-            return self.rows[trial_id]["epoch"] / self.trials[trial_id].config.epochs
+            return self.rows[trial_id]["epoch"] / num_rows(self.trials[trial_id])
         return 1.0 if status in ("finished", "diverged", "failed") else 0.0
 
     def line(self) -> str:
@@ -62,6 +67,11 @@ class Progress:
         done, eta = n["finished"] + n["diverged"], self.eta_s()
         parts = [f"{done}/{len(self.statuses)} done", f"{n['running']} running", f"{n['diverged']} diverged"]
         return ", ".join([*parts, f"{n['failed']} failed", f"ETA {_clock(eta)}"])
+
+
+def num_rows(trial: Trial) -> int:
+    """How far "epoch" of a trial's rows will count: epochs, or the timed runs of a profile."""
+    return trial.config.timed_runs if isinstance(trial.config, ProfileConfig) else trial.config.epochs
 
 
 def _clock(seconds: float | None) -> str:
@@ -81,16 +91,22 @@ def table(progress: Progress) -> RenderableType:
 
     n = progress.counts()
     done = n["finished"] + n["diverged"]
-    running = Table("arm", "lr", "wd", "epoch", "error", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    running = Table(*COLUMNS[progress.study.measures], box=None, padding=(0, 2, 0, 0), header_style="dim")
     for trial, row in progress.running()[:12]:
-        c = trial.config
-        epoch = f"{int(row['epoch']) if row else 0}/{c.epochs}"
-        error = f"{row[progress.study.metric]:.1f}%" if row and progress.study.metric in row else ""
-        running.add_row(trial.arm, f"{c.lr:.2e}", f"{c.wd:.2e}", epoch, error)
+        running.add_row(*_cells(progress.study, trial, row))
     if n["running"] > 12:
         running.add_row(f"and {n['running'] - 12} more")
     head = Text.assemble((progress.study.slug, "bold"), "  ", progress.line())
     return Group(head, ProgressBar(total=len(progress.statuses), completed=done, width=60), running)
+
+
+def _cells(study: Study, trial: Trial, row: Row | None) -> list[str]:
+    """What is shown of a running trial, under COLUMNS."""
+    c, value = trial.config, row.get(study.metric) if row else None
+    done = f"{int(row['epoch']) if row else 0}/{num_rows(trial)}"
+    if study.measures:
+        return [trial.arm, str(c.batch_size), str(c.resolution), done, "" if value is None else f"{value:.1f}"]
+    return [trial.arm, f"{c.lr:.2e}", f"{c.wd:.2e}", done, "" if value is None else f"{value:.1f}%"]
 
 
 class Display:

@@ -15,7 +15,8 @@ import re
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,16 @@ if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ) or (Path.home() /
 
 import ray
 from ray import tune
+from ray.tune.schedulers import FIFOScheduler
 
+Judge = Callable[[Event], bool]
 MAX_RETRIES = 3  # of a trial whose worker or machine died; an exception of the trial itself is not retried
 
 
 # Tune pickles its callbacks, so what ties them to the driver cannot be one of their attributes.
 _events: queue.Queue[Event] = queue.Queue()
 _stop = threading.Event()
+_judge: Judge | None = None
 
 
 def run_trials(
@@ -56,16 +60,19 @@ def run_trials(
     events: queue.Queue[Event],
     stop: threading.Event,
     ray_log: Path,
+    judge: Judge | None = None,
 ) -> None:
     """Trains the given trials on Ray, once; puts an Event for every piece of news. Ray must be up (see `cluster`).
 
     Returns early, within a second or so, when `stop` is set: the trials then stand where their checkpoints are.
 
+    `judge` may stop a running trial at its news, for a search; then the event goes on with status "stopped".
+
     A trial that dies with its worker is tried again from its checkpoint; one that raises is recorded as failed. What
     Ray and Tune print goes to the file `ray_log`.
     """
-    global _events, _stop
-    _events, _stop = events, stop
+    global _events, _stop, _judge
+    _events, _stop, _judge = events, stop, judge
     constants = {"store": str(store.root), "slug": slug, "attempt": attempt, "resources": resources}
     bundles = [[(config.id, config.non_default())] for config in configs]
     amounts: dict[str, Any] = {"cpu": resources.cpus_per_trial, "gpu": resources.gpus_per_trial}
@@ -78,7 +85,7 @@ def run_trials(
         tuner = tune.Tuner(
             trainable,
             param_space={"bundle": tune.grid_search(bundles), **constants},
-            tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=at_once),
+            tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=at_once, scheduler=_Judged()),
             run_config=tune.RunConfig(
                 name=f"attempt-{attempt}",
                 storage_path=scratch,
@@ -175,6 +182,17 @@ def train_bundle(params: dict[str, Any]) -> None:
 
 class _Stopped(BaseException):
     """Raised in Tune's loop to leave it; no Exception, lest Tune handles it."""
+
+
+class _Judged(FIFOScheduler):
+    """Trials in the order given; a search may stop one."""
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict) -> str:
+        event = result.get("event")
+        if _judge is not None and isinstance(event, Event) and _judge(event):
+            _events.put(replace(event, status="stopped"))
+            return FIFOScheduler.STOP
+        return FIFOScheduler.CONTINUE
 
 
 class _Relay(tune.Callback):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from vitscale.record.store import Row
+from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.study import Study
+from vitscale.record.store import Row, Store
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,38 @@ class Resources:
         if self.device == "auto":
             return "cuda" if self.gpus_per_trial > 0 else "cpu"
         return self.device
+
+
+def resources_for(study: Study, given: Mapping[str, Any]) -> Resources:
+    """Resources as given, None for what is not; a profile has a device to itself, and what decides its speed is in it.
+
+    Raises ValueError for impossible amounts, and for options that would change what a profile is.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    config = study.trials[0].config
+    if not isinstance(config, ProfileConfig):
+        return Resources(**chosen)
+    alone: dict[str, Any] = {"gpus_per_trial": 1.0, "device": "cuda"}
+    if config.threads:
+        alone = {"cpus_per_trial": float(config.threads), "gpus_per_trial": 0.0, "max_concurrent": 1, "device": "cpu"}
+    same = {f.name: f.default for f in fields(Resources) if f.name in OF_A_TRAINING} | alone
+    for name, value in same.items():
+        if chosen.get(name, value) not in (value, *UNSAID.get(name, ())):
+            raise ValueError(f"{name} == {value} must hold for a profile, which has a device to itself, but got "
+                             f"({name}={chosen[name]}, hardware={config.hardware!r})")  # fmt: skip
+    return Resources(**{**chosen, **alone})
+
+
+# A profile is measured without these, whatever they would do for its speed.
+OF_A_TRAINING = ("workers_per_trial", "micro_batch", "parallel_branches", "compiled")
+UNSAID: dict[str, tuple[Any, ...]] = {"device": ("auto",), "max_concurrent": (0,)}  # what nobody has asked for
+
+
+def refuse_company(study: Study, store: Store) -> None:
+    """Raises ValueError if profiles would be measured while the driver of another study of the store lives."""
+    others = [slug for slug in store.slugs() if slug != study.slug and store.driver_is_alive(slug)]
+    if study.measures and others:
+        raise ValueError(f"no other study of the store must run beside profiles, but got (running={others})")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from typing import Any
 
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.study import config_of
 from vitscale.record.store import Elsewhere, Fenced, Row, Store, Workdir
 
 REPORT_EVERY_S = 1.0
@@ -30,9 +32,11 @@ def train_trial(
         return
     workdir: Workdir | None = None
     try:
-        config = TrainConfig(**fields)
+        config = config_of(fields)
         workdir = store.claim(trial_id, fields, slug, attempt)
-        if resources.workers_per_trial > 1:
+        if isinstance(config, ProfileConfig):
+            yield from profile_claimed(config, workdir, store, attempt, resources)
+        elif resources.workers_per_trial > 1:
             from vitscale.launch.ray_team import train_on_team
 
             yield from train_on_team(config, workdir, store, attempt, resources)
@@ -81,6 +85,22 @@ def train_claimed(
     if team.rank == 0:
         store.finish(workdir, rows, facts)
     yield Event(config.id, status, tuple(rows), facts)
+
+
+def profile_claimed(
+    config: ProfileConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources
+) -> Iterator[Event]:
+    """Measures a claimed trial: from its first run whenever it starts, with no news between runs to disturb them."""
+    from vitscale.record.provenance import provenance
+    from vitscale.train.profile import profile
+
+    device = resources.device_name()
+    reset_process(resources)
+    yield Event(config.id, "running")
+    rows = list(profile(config, device))
+    facts = {"status": "finished", "attempt": str(attempt), "device": device, "workers": "1", **provenance()}
+    store.finish(workdir, rows, facts)
+    yield Event(config.id, "finished", tuple(rows), facts)
 
 
 def one_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, Self, get_type_hints
 
 from search_spaces.datasets import DATASETS, dataset_facts
 from search_spaces.regnety import REGNETY
@@ -126,21 +126,25 @@ class TrainConfig:
     precision: str = "fp32"  # bf16: autocast, weights stay fp32
     seed: int = 0  # init, order of samples, augmentation, mixup, dropout, drop path
 
-    def __new__(cls, *args: object, **fields: object) -> TrainConfig:
-        _refuse_unknown(fields)
+    def __new__(cls, *args: object, **fields: object) -> Self:
+        _refuse_unknown(cls, fields)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name, kind in FIELD_TYPES.items():
+        for name, kind in field_types(type(self)).items():
             value = getattr(self, name)
             if type(value) is not kind and not (kind is float and isinstance(value, float)):
                 raise ValueError(f"{name} must be of type {kind.__name__}, but got ({name}={value!r})")
             if str(value) == "-0.0":  # it equals 0.0, but would give the same training another id
                 raise ValueError(f"{name} must not be a negative zero, but got ({name}={value!r})")
-        for law, holds, names in _laws(self):
+        for law, holds, names in self.laws():
             if not holds:
                 values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names.split())
                 raise ValueError(f"{law} must hold, but got ({values})")
+
+    def laws(self) -> list[Law]:
+        """What must hold among the fields."""
+        return _laws(self)
 
     @property
     def id(self) -> str:
@@ -150,16 +154,17 @@ class TrainConfig:
 
     def non_default(self) -> dict[str, Any]:
         """The fields that differ from their defaults. A new field with a default re-addresses no trial."""
-        return {name: getattr(self, name) for name in DEFAULTS if getattr(self, name) != DEFAULTS[name]}
+        known = defaults(type(self))
+        return {name: getattr(self, name) for name in known if getattr(self, name) != known[name]}
 
-    def replace(self, **fields: Any) -> TrainConfig:
+    def replace(self, **fields: Any) -> Self:
         """A copy with other values."""
-        _refuse_unknown(fields)
+        _refuse_unknown(type(self), fields)
         return dataclasses.replace(self, **fields)
 
     def asdict(self) -> dict[str, Any]:
         """All fields, in the order of their definition."""
-        return {name: getattr(self, name) for name in DEFAULTS}
+        return {name: getattr(self, name) for name in defaults(type(self))}
 
     @property
     def num_train(self) -> int:
@@ -204,16 +209,36 @@ class TrainConfig:
         return list(zip(channels, _ints(self.stem_strides), kernels, strict=True))
 
 
-DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(TrainConfig)}
-FIELD_TYPES: dict[str, type] = {name: get_type_hints(TrainConfig)[name] for name in DEFAULTS}
+_defaults: dict[type, dict[str, Any]] = {}
+_field_types: dict[type, dict[str, type]] = {}
 
 
-def _refuse_unknown(fields: dict[str, Any]) -> None:
+def defaults(kind: type[TrainConfig]) -> dict[str, Any]:
+    """Field of a kind of config -> its default, in the order of their definition."""
+    if kind not in _defaults:
+        _defaults[kind] = {f.name: f.default for f in dataclasses.fields(kind)}
+    return _defaults[kind]
+
+
+def field_types(kind: type[TrainConfig]) -> dict[str, type]:
+    """Field of a kind of config -> its type."""
+    if kind not in _field_types:
+        types = get_type_hints(kind)
+        _field_types[kind] = {name: types[name] for name in defaults(kind)}
+    return _field_types[kind]
+
+
+DEFAULTS: dict[str, Any] = defaults(TrainConfig)
+Law = tuple[str, bool, str]  # what must hold, whether it does, the fields it speaks of
+
+
+def _refuse_unknown(kind: type[TrainConfig], fields: dict[str, Any]) -> None:
+    known = defaults(kind)
     for name in fields:
-        if name not in DEFAULTS:
-            close = difflib.get_close_matches(name, DEFAULTS, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; the fields are {', '.join(DEFAULTS)}"
-            raise ValueError(f"a field of TrainConfig must be known, but got ({name}={fields[name]!r}){hint}")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; the fields are {', '.join(known)}"
+            raise ValueError(f"a field of {kind.__name__} must be known, but got ({name}={fields[name]!r}){hint}")
 
 
 def _ints(text: str) -> list[int]:
@@ -224,8 +249,8 @@ def _ints(text: str) -> list[int]:
     return numbers
 
 
-def _laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
-    """(law, whether it holds, the fields it speaks of)."""
+def _laws(c: TrainConfig) -> list[Law]:
+    """Those of every config."""
     laws = [(f"{name} in ({', '.join(known)})", getattr(c, name) in known, name) for name, known in CHOICES.items()]
     positive = "resolution channels num_classes batch_size repeats patch_size width depth branches heads epochs "
     positive += "randaugment_ops ema_every"
@@ -244,7 +269,7 @@ def _laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
     return laws + _data_laws(c) + _training_laws(c) + _model_laws(c)
 
 
-def _data_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
+def _data_laws(c: TrainConfig) -> list[Law]:
     facts = dataset_facts(c.dataset)
     whole = facts.num_train if facts else c.num_images
     held_out = facts is None or not facts.own_minival
@@ -287,7 +312,7 @@ def _are_names(c: TrainConfig) -> bool:
     return distinct and ",".join(names[1:]) == c.more_evals
 
 
-def _training_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
+def _training_laws(c: TrainConfig) -> list[Law]:
     return [
         ("seed < 2**63", c.seed < 2**63, "seed"),
         ("split_seed < 2**32", c.split_seed < 2**32, "split_seed"),
@@ -310,7 +335,7 @@ def _training_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
     ]  # fmt: skip
 
 
-def _model_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
+def _model_laws(c: TrainConfig) -> list[Law]:
     known = c.model in MODELS or (c.model.startswith("timm:") and len(c.model) > 5)
     laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model")]
     if c.model == "vit":
@@ -328,7 +353,7 @@ VIT_ONLY = (
 )  # fmt: skip
 
 
-def _vit_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
+def _vit_laws(c: TrainConfig) -> list[Law]:
     power = c.patch_size >= 4 and c.patch_size & (c.patch_size - 1) == 0
     laws = [
         ("width % heads == 0", c.heads >= 1 and c.width % c.heads == 0, "width heads"),
@@ -354,7 +379,7 @@ def _vit_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
     return laws + _stem_laws(c)
 
 
-def _stem_laws(c: TrainConfig) -> list[tuple[str, bool, str]]:
+def _stem_laws(c: TrainConfig) -> list[Law]:
     fields = "stem_channels stem_strides stem_kernels"
     try:
         channels, strides, kernels = _ints(c.stem_channels), _ints(c.stem_strides), _ints(c.stem_kernels)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.profile import METRIC, ProfileConfig
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Study:
     tables: tuple[str, ...] = ()  # functions of vitscale.analysis.tables
     design: str = ""  # how points, seeds and reference runs were chosen, for its report
     notes: str = ""  # what the study does and does not show, for its report
+    published: bool = False  # draw the papers' printed numbers behind ours, as context and never as a target
+    adaptive: str = ""  # how points were chosen from outcomes of others, of a search; such a study has no distribution
+    spaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of a search: arm -> axis -> Optuna's JSON
 
     def __post_init__(self) -> None:
         for text in (self.name, self.scale):
@@ -56,7 +60,8 @@ class Study:
                 f"each config must occur once in a study (vary seed to repeat a run), "
                 f"but got {len(twice)} twice, first (arm={trial.arm!r}, {trial.config.non_default()})"
             )
-        off = [t for t in self.trials if not self.metric.startswith(f"{t.config.eval_split}_")]
+        _refuse_mixed(self)
+        off = [t for t in self.trials if not (self.measures or self.metric.startswith(f"{t.config.eval_split}_"))]
         if off:
             raise ValueError(
                 f"the metric must be of the split that is evaluated, but got (metric={self.metric!r}, "
@@ -79,9 +84,29 @@ class Study:
         return f"{self.name}-{self.scale}"
 
     @property
+    def measures(self) -> bool:
+        """Whether its trials are profiles, which have a speed and no error."""
+        return isinstance(self.trials[0].config, ProfileConfig)
+
+    @property
     def arms(self) -> tuple[str, ...]:
         """The conditions compared, in the order of their first trial."""
         return tuple(dict.fromkeys(trial.arm for trial in self.trials))
+
+
+def config_of(fields: Mapping[str, Any]) -> TrainConfig:
+    """The config of these fields: a profile if they say so. Raises ValueError as the config does."""
+    return ProfileConfig(**fields) if "profile" in fields else TrainConfig(**fields)
+
+
+def _refuse_mixed(study: Study) -> None:
+    devices = {t.config.hardware if isinstance(t.config, ProfileConfig) else "" for t in study.trials}
+    if len(devices) > 1:
+        raise ValueError(f"a study must be of trainings, or of profiles on one hardware, but got ({sorted(devices)})")
+    if study.measures != (study.metric == METRIC):
+        raise ValueError(
+            f"{METRIC} must be the metric of profiles, and of nothing else, but got (metric={study.metric!r})"
+        )
 
 
 def to_json(study: Study) -> dict[str, object]:
@@ -90,20 +115,25 @@ def to_json(study: Study) -> dict[str, object]:
     trials = [
         {"id": t.config.id, "arm": t.arm, "point": t.point, "config": t.config.non_default()} for t in study.trials
     ]
-    factors = {arm: dict(of_arm) for arm, of_arm in study.factors.items()}
-    return {**texts, "panels": dict(study.panels), "pairs": study.pairs, "factors": factors, "trials": trials}
+    factors, spaces = ({arm: dict(of_arm) for arm, of_arm in of.items()} for of in (study.factors, study.spaces))
+    return {**texts, "panels": dict(study.panels), "pairs": study.pairs, "factors": factors, "spaces": spaces,
+            "trials": trials}  # fmt: skip
 
 
 def from_json(plan: Mapping[str, Any]) -> Study:
     """The study of a plan.json. Raises ValueError if a config no longer has the id that the plan gave it."""
-    trials = tuple(Trial(t["arm"], TrainConfig(**t["config"]), t["point"]) for t in plan["trials"])
+    trials = tuple(Trial(t["arm"], config_of(t["config"]), t["point"]) for t in plan["trials"])
     for trial, entry in zip(trials, plan["trials"], strict=True):
         if trial.config.id != entry["id"]:
             raise ValueError(f"a config must keep its id, but got (planned={entry['id']}, now={trial.config.id})")
-    texts: dict[str, Any] = {name: tuple(plan[name]) if isinstance(plan[name], list) else plan[name] for name in _PLAIN}
+    texts: dict[str, Any] = {
+        name: tuple(plan[name]) if isinstance(plan[name], list) else plan[name] for name in _PLAIN if name in plan
+    }  # those of an older version have fewer
     panels = {title: tuple(arms) for title, arms in plan["panels"].items()}
     pairs = tuple((a, b) for a, b in plan["pairs"])
-    return Study(**texts, panels=panels, pairs=pairs, factors=plan.get("factors", {}), trials=trials)
+    mappings = {name: plan.get(name, {}) for name in ("factors", "spaces")}
+    return Study(**texts, panels=panels, pairs=pairs, **mappings, trials=trials)
 
 
-_PLAIN = ("name", "scale", "question", "source", "num_scrambles", "metric", "figures", "tables", "design", "notes")
+_PLAIN = ("name", "scale", "question", "source", "num_scrambles", "metric", "figures", "tables", "design", "notes",
+          "adaptive", "published")  # fmt: skip

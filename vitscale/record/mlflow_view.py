@@ -10,15 +10,19 @@ from __future__ import annotations
 import logging
 import math
 import os
+import statistics
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitscale.plan.cost import complexity, training_flops
+from vitscale.plan.profile import BEARING, ProfileConfig
 from vitscale.plan.study import Study, Trial
+from vitscale.record import mlflow_pages
 from vitscale.record.store import Row
 
 if TYPE_CHECKING:
@@ -77,9 +81,14 @@ class View:
         create_database(uri)
         self.client: MlflowClient = MlflowClient(tracking_uri=uri, registry_uri=uri)
         self.experiment_id = self._experiment(uri)
+        self._save_views(mlflow_pages.trial_views(study))
         self.parent_id = self._parent()
         self.children: dict[str, _Child] = self._children()
         self.trials = {trial.config.id: trial for trial in study.trials}
+
+    def extend(self, study: Study) -> None:
+        """Takes the trials of a study that has grown."""
+        self.study, self.trials = study, {trial.config.id: trial for trial in study.trials}
 
     def show(self, trial_id: str, status: str, rows: Iterable[Row], facts: Mapping[str, str]) -> None:
         """Brings a trial's run up to its rows and status. Rows that the run has already are not written again."""
@@ -114,8 +123,13 @@ class View:
     def _final_metrics(self, status: str, rows: list[Row], epoch: int) -> list[Metric]:
         from mlflow.entities import Metric
 
-        error = 100.0 if status == "failed" or not rows else rows[-1][self.study.metric]
-        final = {"final_error_pct": error, "diverged": status == "diverged", "failed": status == "failed"}
+        final: dict[str, float] = {"failed": status == "failed"}
+        if self.study.measures:
+            runs = [row[self.study.metric] for row in rows]
+            final |= {f"median_{self.study.metric}": statistics.median(runs)} if runs else {}
+        else:
+            error = 100.0 if status == "failed" or not rows else rows[-1][self.study.metric]
+            final = {"final_error_pct": error, "diverged": status == "diverged", **final}
         return [Metric(name, float(value), _end_ms(rows), epoch) for name, value in final.items()]
 
     def _set_state(self, child: _Child, status: str, rows: list[Row]) -> None:
@@ -143,23 +157,76 @@ class View:
                 self.client.set_terminated(child.run_id, "KILLED")
                 child.status = "interrupted"
 
-    def summarize(self, metrics: Mapping[str, float], artifacts: Path | None) -> None:
-        """Summary numbers and the report's files, on the parent run."""
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        entries = [Metric(_key(k), float(v), now, 0) for k, v in metrics.items() if math.isfinite(v)]
-        have = self.client.get_run(self.parent_id).data.metrics
-        entries = [entry for entry in entries if have.get(entry.key) != entry.value]
-        if entries:
-            self.client.log_batch(self.parent_id, metrics=entries)
+    def summarize(self, metrics: Mapping[str, float], artifacts: Path | None, headline: Sequence[str] = ()) -> None:
+        """Numbers named `arm/name` on a run for each arm; counts, description and the report's files on the parent."""
+        arms: dict[str, dict[str, float]] = {arm: {} for arm in self.study.arms}
+        for key, value in metrics.items():
+            arm, _, name = key.rpartition("/")
+            if math.isfinite(value):
+                arms[arm][_key(name)] = float(value)
+        self._save_views(mlflow_pages.arm_view(name for of_arm in arms.values() for name in of_arm))
+        known = {run.data.tags["vitscale.arm"]: run for run in self._search("arm")}
+        for arm, of_arm in arms.items():
+            if of_arm:
+                self._show_arm(arm, of_arm, known.get(arm))
+        parent = self.client.get_run(self.parent_id)
+        self._log_news(parent, self._counts(), mlflow_pages.description(self.study, arms, headline))
         if artifacts is not None and artifacts.is_dir():
             self.client.log_artifacts(self.parent_id, str(artifacts))
 
+    def _save_views(self, views: Mapping[str, Mapping[str, object]]) -> None:
+        """Saves views of the experiment's runs, but for those that it has just so."""
+        experiment = self.client.get_experiment(self.experiment_id)
+        for tag, value in mlflow_pages.tags(views, experiment.creation_time or 0).items():
+            if experiment.tags.get(tag) != value:
+                self.client.set_experiment_tag(self.experiment_id, tag, value)
+
+    def _show_arm(self, arm: str, metrics: Mapping[str, float], run: Run | None) -> None:
+        """Brings an arm's run up to date. Params cannot be changed: an arm made of other things gets a new run."""
+        from mlflow.entities import Param
+
+        params = self._common_params(arm)
+        if run is not None and run.data.params != params:
+            self.client.delete_run(run.info.run_id)
+            run = None
+        if run is None:
+            tags = {"mlflow.parentRunId": self.parent_id, "mlflow.runName": arm, "vitscale.role": "arm",
+                    "vitscale.study": self.study.slug, "vitscale.arm": arm}  # fmt: skip
+            run = self.client.create_run(self.experiment_id, tags=tags)
+            self.client.log_batch(run.info.run_id, params=[Param(name, value) for name, value in params.items()])
+        self._log_news(run, metrics)
+        state = "KILLED" if metrics.get("missing") else "FAILED" if metrics.get("failed") else "FINISHED"
+        if run.info.status != state:
+            self.client.set_terminated(run.info.run_id, state)
+
+    def _common_params(self, arm: str) -> dict[str, str]:
+        """What all trials of an arm share."""
+        of_arm = [dict(self._params(trial)) for trial in self.study.trials if trial.arm == arm]
+        shared = set.intersection(*(set(params.items()) for params in of_arm))
+        return {name: str(value) for name, value in of_arm[0].items() if (name, value) in shared and name != "point"}
+
+    def _counts(self) -> dict[str, float]:
+        """How many trials of the study ended how; what has no outcome yet is missing."""
+        ended = Counter(self.children[i].status for i in self.trials if i in self.children)
+        names = ("finished", "diverged", "stopped", "failed")
+        counts = {name: float(ended[name]) for name in names if name != "stopped" or ended[name]}
+        total = len(self.trials)
+        return {"num_trials": float(total), **counts, "missing": total - sum(counts.values())}
+
+    def _log_news(self, run: Run, metrics: Mapping[str, float], note: str = "") -> None:
+        """Logs what the run does not show already."""
+        from mlflow.entities import Metric, RunTag
+
+        now, have = int(time.time() * 1000), run.data.metrics
+        entries = [Metric(name, value, now, 0) for name, value in metrics.items() if have.get(name) != value]
+        news = [RunTag("mlflow.note.content", note)] if note != run.data.tags.get("mlflow.note.content", "") else []
+        if entries or news:
+            self.client.log_batch(run.info.run_id, metrics=entries, tags=news)
+
     def page(self, uri: str) -> str:
-        """Where to look at the study, once a server shows the store."""
+        """Where to look at the study, once a server shows the store: its trials with their charts."""
         base = uri if uri.startswith("http") else "http://127.0.0.1:5000"
-        return f"{base}/#/experiments/{self.experiment_id}/runs"
+        return mlflow_pages.address(base, self.experiment_id, mlflow_pages.TRIALS)
 
     def _experiment(self, uri: str) -> str:
         name = self.study.slug
@@ -184,15 +251,19 @@ class View:
         return self.client.create_run(self.experiment_id, tags=tags).info.run_id
 
     def _children(self) -> dict[str, _Child]:
-        children, token = {}, None
+        return {run.data.tags["vitscale.trial_id"]: _Child(run) for run in self._search("trial")}
+
+    def _search(self, role: str) -> list[Run]:
+        """All runs of the experiment in a role."""
+        runs: list[Run] = []
+        token = None
         while True:
             page = self.client.search_runs(
-                [self.experiment_id], "tags.`vitscale.role` = 'trial'", max_results=10_000, page_token=token
+                [self.experiment_id], f"tags.`vitscale.role` = '{role}'", max_results=10_000, page_token=token
             )
-            children.update({run.data.tags["vitscale.trial_id"]: _Child(run) for run in page})
-            token = page.token
+            runs, token = [*runs, *page], page.token
             if not token:
-                return children
+                return runs
 
     def _create_child(self, trial: Trial) -> _Child:
         point = _point(trial)
@@ -208,6 +279,9 @@ class View:
                   "lr_used": config.peak_lr, "params_m": f"{cost.params / 1e6:.4g}",
                   "flops_g": f"{cost.flops / 1e9:.4g}", "samples": config.num_samples,
                   "training_flops": f"{training_flops(config):.4g}"}  # fmt: skip
+        if isinstance(config, ProfileConfig):  # lr and the like have no bearing on a speed
+            own = BEARING[config.profile] | {"profile", "layout", "timed_runs", "hardware"}
+            return [(k, v) for k, v in params.items() if k in own | {"arm", "point", "params_m", "flops_g"}]
         return list((params | ({"log10_wd": _log10(config.wd)} if config.wd > 0 else {})).items())
 
 
@@ -321,6 +395,8 @@ class Mirror:
 
     def _connected(self) -> View:
         self.view = self.view or View(self.study, self.uri)
+        if self.view.study is not self.study:  # a search has grown
+            self.view.extend(self.study)
         return self.view
 
     def _write(self) -> None:

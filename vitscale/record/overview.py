@@ -17,9 +17,12 @@ PLAN = "plan.json"
 class TrialState(NamedTuple):
     """One trial as its files tell it."""
 
-    status: str  # finished, diverged, running, failed, missing
+    status: str  # finished, diverged, stopped, running, failed, missing
     num_bytes: int
     changed_s: float  # unix time of its newest file; 0 without a file
+
+
+COUNTS = ("finished", "running", "diverged", "stopped", "failed", "missing")
 
 
 class StudyState(NamedTuple):
@@ -30,6 +33,7 @@ class StudyState(NamedTuple):
     finished: int
     running: int  # claimed by a study whose driver lives
     diverged: int
+    stopped: int  # by a search with ASHA, before the end
     failed: int
     missing: int  # never started, or interrupted
     num_bytes: int  # of its own files and all its trials, also of those that other studies share
@@ -56,14 +60,14 @@ def num_bytes(store: Store) -> int:
 
 def _study_state(store: Store, slug: str, alive: dict[str, bool], known: dict[str, TrialState]) -> StudyState:
     """Adds what it reads to `known`: studies share trials."""
-    trials = []
+    trials, stopped = [], store.asked(slug).get("stopped", {})
     for trial_id in _planned(store, slug):
         if trial_id not in known:
             known[trial_id] = _trial_state(store, trial_id, alive)
-        trials.append(known[trial_id])
+        trials.append(known[trial_id]._replace(status="stopped") if trial_id in stopped else known[trial_id])
     folder = store.root / "studies" / slug
     own_bytes = sum(stat.st_size for stat in _files(folder).values())
-    counts = {name: sum(trial.status == name for trial in trials) for name in StudyState._fields[2:7]}
+    counts = {name: sum(trial.status == name for trial in trials) for name in COUNTS}
     return StudyState(
         slug, len(trials), **counts, num_bytes=own_bytes + sum(trial.num_bytes for trial in trials),
         changed_s=max([(folder / PLAN).stat().st_mtime, *(trial.changed_s for trial in trials)]),

@@ -10,6 +10,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from vitscale.plan.profile import processor_name
+
 
 @functools.cache
 def provenance() -> dict[str, str]:
@@ -46,15 +48,7 @@ def _version(name: str) -> str:
 
 
 def _machine() -> str:
-    return f"{_processor()}, {os.cpu_count()} cores{_gpus()}, {platform.system()} {platform.machine()}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown processor"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{processor_name()}, {os.cpu_count()} cores{_gpus()}, {platform.system()} {platform.machine()}"
 
 
 def _gpus() -> str:

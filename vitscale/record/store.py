@@ -8,6 +8,7 @@
     <root>/studies/<slug>/plan.json            what was asked
                           attempt              number of starts so far
                           driver.lock          held by the running driver
+                          asked.json           of a search: the points it asked for, and what it stopped
 
 Every write is a temporary file, fsync and rename, so a reader sees a whole file or none. Only this module touches the
 files of a store, so that another filesystem can take the place of the local one.
@@ -32,6 +33,7 @@ Row = dict[str, float]
 ROWS = "rows.parquet"
 CLAIM = "claim.json"
 FAILURE = "failure.log"
+ASKED = "asked.json"
 
 
 class Fenced(RuntimeError):
@@ -238,6 +240,10 @@ class Store:
     def slugs(self) -> list[str]:
         """Studies that have a plan."""
         return sorted(path.parent.name for path in (self.root / "studies").glob("*/plan.json"))
+
+    def asked(self, slug: str) -> dict[str, Any]:
+        """What a search asked for so far; empty for other studies. Raises Damaged."""
+        return _read_json(self.root / "studies" / slug / ASKED)
 
     @contextlib.contextmanager
     def drive(self, slug: str) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,13 +19,19 @@ Outcome = tuple[list[Row], dict[str, str]]  # rows, and facts: status, provenanc
 
 
 def read_trials(study: Study, store: Store, known: Mapping[str, Outcome] | None = None) -> dict[str, Outcome]:
-    """The outcome of every planned trial; facts["status"] is finished, diverged, failed or missing.
+    """The outcome of every planned trial; facts["status"] is finished, diverged, failed, missing or, by ASHA, stopped.
 
     Those in `known` are not read again: what is done does not change. A damaged rows file counts as missing, with a
     warning that names it.
     """
-    known = known or {}
+    known = {**(known or {}), **stopped(study, store)}
     return {i: known.get(i) or _read_trial(i, store) for i in (trial.config.id for trial in study.trials)}
+
+
+def stopped(study: Study, store: Store) -> dict[str, Outcome]:
+    """The trainings that a search stopped, with their rows until then: even if another study trained them further."""
+    rows_of = store.asked(study.slug).get("stopped", {}) if study.adaptive else {}
+    return {trial_id: (rows, {"status": "stopped"}) for trial_id, rows in rows_of.items()}
 
 
 def _read_trial(trial_id: str, store: Store) -> Outcome:
@@ -51,14 +58,17 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     """A row for every planned trial: labels, config columns, the metrics of its last row, provenance.
 
     `error_pct` is the study's metric at the end: 100 for a diverged or failed trial, NaN for a missing one.
-    `best_error_pct` is the minimum over epochs, which a test set must not choose: context only.
+    `best_error_pct` is the minimum over epochs, which a test set must not choose: context only. A profile has neither:
+    its metrics are medians over its timed runs, and `images_per_s_runs` has the runs.
     """
     records = []
     for trial in study.trials:
         rows, facts = read[trial.config.id]
-        last = rows[-1] if rows else {}
+        last: dict[str, Any] = rows[-1] if rows else {}
+        if study.measures:
+            last = {**_medians(rows), f"{study.metric}_runs": [row[study.metric] for row in rows]}
         provenance = {name: facts.get(name, "") for name in ("commit", "versions", "machine", "device", "error")}
-        records.append({**_labels(study, trial, facts), **_errors(study.metric, rows, facts["status"]),
+        records.append({**_labels(study, trial, facts), **_errors(study, rows, facts["status"]),
                         **trial.config.asdict(), **last, **provenance})  # fmt: skip
     frame = _frame(records, [*ROW_COLUMNS, "error_pct", "best_error_pct", "diverged_step", "train_s"])
     numbers = ["error_pct", "best_error_pct", "diverged_step", "train_s"]
@@ -70,12 +80,18 @@ def _labels(study: Study, trial: Trial, facts: dict[str, str]) -> dict[str, Any]
             "status": facts["status"]}  # fmt: skip
 
 
-def _errors(metric: str, rows: list[Row], status: str) -> dict[str, float]:
+def _medians(rows: list[Row]) -> Row:
+    return {name: statistics.median(row[name] for row in rows) for name in (rows[0] if rows else ())}
+
+
+def _errors(study: Study, rows: list[Row], status: str) -> dict[str, float]:
+    if study.measures:
+        return {}
     if status == "failed":
         return {"error_pct": 100.0, "best_error_pct": 100.0}
     if not rows:
         return {"error_pct": float("nan"), "best_error_pct": float("nan")}
-    return {"error_pct": rows[-1][metric], "best_error_pct": min(row[metric] for row in rows)}
+    return {"error_pct": rows[-1][study.metric], "best_error_pct": min(row[study.metric] for row in rows)}
 
 
 def _frame(records: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:

@@ -1,0 +1,105 @@
+"""What is profiled at each scale: models, batches, resolutions and layouts, with their sources."""
+
+from __future__ import annotations
+
+import csv
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from search_spaces import xiao2021
+from search_spaces.epoch_times import DEVICES
+from search_spaces.touvron2022 import LAYERSCALE
+from search_spaces.vit import SHAPES
+
+PAPERS_GPU = "Tesla V100-SXM2-32GB"  # as torch names the V100 with 32 GB of the texts; of two forms of it, one
+BATCHES = (1, 2, 4, 8, 16, 32, 64)  # Touvron et al. 2022, Table 4
+LAYOUTS = ("seq", "par")
+
+
+class Part(NamedTuple):
+    """Models along axes, which are fields of a profile; the last axis varies fastest."""
+
+    source: str
+    profile: str
+    models: dict[str, dict[str, Any]]
+    axes: dict[str, tuple[Any, ...]]
+
+
+def _parallel(base: dict[str, Any], widths: dict[str, int], heads: int, depth: int) -> dict[str, dict[str, Any]]:
+    """Models with two branches a block, and heads of one size."""
+    return {f"{name}{depth}x2": {**base, "width": width, "heads": width // heads, "depth": depth, "branches": 2}
+            for name, width in widths.items()}  # fmt: skip
+
+
+# Half precision, which the texts do not state or call mixed: by the multiply-adds of Table 3 of Touvron et al. 2022,
+# its 286 images/s of B18x2 are 30 TFLOP/s, and the 11.5 minutes that an epoch of ViT_P-18GF takes in Table 1 of Xiao et
+# al. 2021 are 24 TFLOP/s on each of 8 GPUs. A V100 has 15.7 in fp32.
+_IMAGENET: dict[str, Any] = {"dataset": "imagenet", "channels": 3, "num_classes": 1000, "precision": "bf16"}
+_VITS = {size: {**_IMAGENET, **shape, "layerscale": LAYERSCALE} for size, shape in SHAPES.items()}
+
+
+def _xiao2021() -> dict[str, dict[str, Any]]:
+    """Models of Tables 1 and 2 with an eighth of the printed batch, as on each of 8 GPUs, and the better optimizer."""
+    text = (files("search_spaces") / "published" / "xiao2021_table2.csv").read_text()
+    batches = {row["model"]: int(row["batch_size"]) // DEVICES for row in csv.DictReader(text.splitlines())}
+    models: dict[str, dict[str, Any]] = {}
+    for name, fields in xiao2021.MODELS.items():
+        shape = {key: value for key, value in fields.items() if key != "eval_crop_ratio"}
+        optimizer = {"optimizer": "sgd", "nesterov": True} if "RegNetY" in name else {"optimizer": "adamw"}
+        models[name] = {**_IMAGENET, **shape, **optimizer, "batch_size": batches[name], "label_smoothing": 0.1}
+    return models
+
+
+_S18 = {f"{size}18x2": {**_IMAGENET, **SHAPES[size], "depth": 18, "branches": 2} for size in "SB"}
+IMAGENET = (
+    Part("Touvron et al. 2022, Table 4", "inference", _S18,
+         {"resolution": (224,), "batch_size": BATCHES, "layout": LAYOUTS}),
+    Part("H. Touvron's thesis, 2022, Tables 6.7 and 6.8", "inference", {size: _VITS[size] for size in "SBL"},
+         {"batch_size": (256,), "resolution": (224, 384)}),
+    Part("H. Touvron's thesis, 2022, Tables 6.7 and 3.5", "inference", {size: _VITS[size] for size in ("Ti", "H")},
+         {"batch_size": (256,), "resolution": (224,)}),
+    Part("Xiao et al. 2021, Tables 1 and 2", "training", _xiao2021(), {"layout": ("seq",)}),
+)  # fmt: skip
+
+# The axes of Table 4, and training, on models of the same form: 12 pairs in 6 blocks, two widths.
+_CIFAR = _parallel({"dataset": "cifar10", "channels": 3, "patch_size": 4, "precision": "bf16"}, {"S": 192, "B": 384},
+                   heads=64, depth=6)  # fmt: skip
+CIFAR = tuple(
+    Part("chosen", profile, _CIFAR, axes)
+    for profile in ("inference", "training")
+    for axes in ({"resolution": (32,), "batch_size": (*BATCHES, 256, 1024), "layout": LAYOUTS},
+                 {"resolution": (32, 64, 96), "batch_size": (64,), "layout": LAYOUTS})
+)  # fmt: skip
+_DEMO = _parallel({"dataset": "digits", "patch_size": 2}, {"S": 32, "B": 96}, heads=16, depth=6)
+DEMO = tuple(
+    Part("chosen", profile, _DEMO, axes)
+    for profile in ("inference", "training")
+    for axes in ({"resolution": (8,), "batch_size": BATCHES, "layout": LAYOUTS},
+                 {"resolution": (8, 16), "batch_size": (8,), "layout": LAYOUTS})
+)  # fmt: skip
+
+PARTS = {"demo": DEMO, "cifar": CIFAR, "imagenet": IMAGENET}
+NUM_RUNS = {"demo": 10, "cifar": 30, "imagenet": 30}  # 30: thesis, Table 3.5; other tables do not say how many
+DESIGN = (
+    "A profile is a model, a batch, a resolution and a layout of its branches, on a device that it has to itself. The "
+    "batch is synthetic and lies on the device: no data is loaded. After warm-up, until two runs agree within 5%, each "
+    "of {num} timed runs is the mean over as many passes as 0.2 s take, at least 3. Inference: a forward pass without "
+    "gradients. Training: forward, loss, backward, optimizer, as in a training. Weights are fp32; bf16 is autocast. "
+    "seq computes the branches of a block one after another, par in one go: the same function. Profiles of the "
+    "two layouts follow each other."
+)
+NOTES = (
+    "The runs of a profile follow each other within seconds in one process, so they share the state of the machine: "
+    "intervals are about other runs in that state, and another hour, process or machine may differ by more. Compare "
+    "the load. Peak memory is that of tensors, weights and batch included; par keeps the weights of its "
+    "branches side by side a second time in inference."
+)
+SCALE_NOTES = {
+    "demo": "Models of 0.2 and 1.4 M parameters on a processor say nothing of the gains of GPUs.",
+    "cifar": "The models are of the form of Touvron et al. 2022, Table 4, and not among theirs.",
+    "imagenet": (
+        "Table 4 states neither precision nor warm-up nor repeats: ours are above. The thesis measured batches of 256 "
+        "in mixed precision. Minutes an epoch are what images a second would give if neither data nor communication "
+        "cost anything: a bound, beside printed times that had both. The averaged weights of that recipe are left out."
+    ),
+}

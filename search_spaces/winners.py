@@ -1,0 +1,51 @@
+"""Winners of a search for lr and wd, as data with provenance: tuned/<scale>.json, written by `vitscale adopt`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+OPTIMIZERS = {"AdamW": "adamw", "SGD": "sgd"}  # as an arm says it -> as a config says it
+Optima = Mapping[tuple[str, str], tuple[float, float]]  # (model, optimizer) -> (lr, wd)
+
+
+def tuned(scale: str) -> dict[str, Any] | None:
+    """What a search at this scale found: its study, how it searched, and of each arm the winner; None without one."""
+    path = files("search_spaces") / "tuned" / f"{scale}.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def optima(found: Mapping[str, Any]) -> dict[tuple[str, str], tuple[float, float]]:
+    """(model, optimizer) -> (lr, wd) of the winner. Raises ValueError for an arm that is not named MODEL OPTIMIZER."""
+    result = {}
+    for arm, winner in found["winners"].items():
+        model, _, label = arm.rpartition(" ")
+        if label not in OPTIMIZERS:
+            raise ValueError(f"an arm must be named MODEL AdamW or MODEL SGD, but got (arm={arm!r})")
+        result[model, OPTIMIZERS[label]] = (winner["values"]["lr"], winner["values"]["wd"])
+    return result
+
+
+def good_values(winners: Optima, optimizer: str) -> tuple[float, float]:
+    """One (lr, wd) for all models with an optimizer: geometric means of their winners, to two digits.
+
+    As in Xiao et al. 2021, Table 4, where the models of a family share an interval, so that they are compared over
+    the same draws.
+    """
+    pairs = [pair for (_, name), pair in winners.items() if name == optimizer]
+    means = (math.exp(math.fsum(map(math.log, values)) / len(values)) for values in zip(*pairs, strict=True))
+    lr, wd = (float(f"{mean:.2g}") for mean in means)
+    return lr, wd
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """How the winners were found, in a sentence, for the notes of the studies that use them."""
+    first = next(iter(found["winners"].values()))
+    return (
+        f"lr and wd are the winners of a search on minival (studies/tune_lr_wd.py: {found['search']}; "
+        f"{first['num_points']} points for each model and optimizer, {first['num_seeds']} seeds each, "
+        f"{found['epochs']} epochs); the best of so many points is lucky, too. "
+    )

@@ -1,0 +1,412 @@
+"""Depth, width and branches: plans against the paper, an lr chosen on other images, differences on simulated truth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from conftest import ROOT, Script, load_script
+from statsmodels.stats.multitest import multipletests
+
+from search_spaces import demo, touvron2022
+from search_spaces.published import agrees
+from search_spaces.touvron2022 import Shape, split
+from vitscale.analysis import figures, shape_words, shapes, tables
+from vitscale.analysis.headline import headline
+from vitscale.analysis.published import read
+from vitscale.analysis.report import honesty, summary_metrics, write_report
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.cost import complexity
+from vitscale.plan.study import Study, Trial
+
+NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
+
+# Touvron et al. 2022: section 3.3 on Figures 1 and 2, Tables 2 and 3; the blocks of Figure 3 off its axis.
+TRAINED = ("", " LS", " 400 epochs", " LS 400 epochs")
+PAPER = {
+    "branches": ["S36x1", "S18x2", "S12x3", "S9x4", "S60x1", "S30x2", "S20x3", "S15x4",
+                 "B36x1", "B18x2", "B12x3", "B9x4"],
+    "widths": ["Ti24x1", "Ti12x2", "S24x1", "S12x2", "B24x1", "B12x2", "L24x1 LS", "L12x2 LS"],
+    "depths": ["S24x1", "S12x2", "S36x1", "S18x2", "S48x1", "S24x2", "S60x1", "S30x2",
+               "B12x1", "B6x2", "B24x1", "B12x2", "B36x1", "B18x2"],
+    "LayerScale and epochs": [f"{shape}{how}" for shape in ("B36x1", "B18x2") for how in TRAINED],
+    "blocks or width": ["S48x1", "S24x2", "B12x1", "B36x1 LS", "B18x2 LS", "L24x1 LS"],
+}  # fmt: skip
+
+
+def plan(scale: str, **options: object) -> Study:
+    return load_script(ROOT / "studies" / "depth_vs_width.py").study(scale, **options)
+
+
+def configs(study: Study) -> dict[str, TrainConfig]:
+    return {trial.arm: trial.config for trial in study.trials}
+
+
+# ---- plans
+
+
+def test_the_plan_at_imagenet_has_each_shape_of_the_paper_once() -> None:
+    study = plan("imagenet")
+    assert {title: list(arms) for title, arms in study.panels.items()} == PAPER
+    assert len(study.arms) == len({arm for arms in PAPER.values() for arm in arms}) == 30
+    assert len({trial.config.id for trial in study.trials}) == len(study.trials) == 30 + 4
+    seeds = {arm: [t.config.seed for t in study.trials if t.arm == arm] for arm in study.arms}
+    assert {arm for arm, of in seeds.items() if of != [0]} == {"B12x1"} and seeds["B12x1"] == [0, 1, 2, 3, 4]
+
+
+def test_trials_at_imagenet_are_trained_as_the_text_says() -> None:
+    """Section 2.2: lr and drop rate by size, 300 epochs; Table 2: both lengths, with LayerScale and without."""
+    stated = {"Ti": (4e-3, 0.0), "S": (4e-3, 0.05), "B": (3e-3, 0.1), "L": (3e-3, 0.4)}
+    study = plan("imagenet")
+    for arm, config in configs(study).items():
+        assert (config.lr, config.drop_path) == stated[str(study.factors[arm]["size"])]
+        assert (config.epochs, config.layerscale > 0) == (400 if "400" in arm else 300, "LS" in arm)
+        assert (config.loss, config.optimizer, config.evals, config.ema_decay) == ("bce", "lamb", ("val", "v2"), 0.0)
+
+
+def test_costs_at_imagenet_are_those_of_table_3() -> None:
+    found = configs(plan("imagenet"))
+    for _, row in read("touvron2022_table3").astype(str).iterrows():
+        shape = Shape(row["size"], int(row["depth"]), int(row["branches"]), row["layerscale"] == "1")
+        cost = complexity(found[shape.name])
+        assert agrees(row["params_m"], cost.params / 1e6) and agrees(row["flops_g"], cost.flops / 1e9), shape.name
+
+
+@pytest.mark.parametrize("scale", ["demo", "cifar", "imagenet"])
+def test_branches_cost_what_a_sequence_costs(scale: str) -> None:
+    study = plan(scale)
+    costs: dict[tuple[object, ...], set[object]] = {}
+    for arm, config in configs(study).items():
+        key = (*study.factors[arm].values(), config.layerscale)
+        costs.setdefault(key, set()).add(complexity(config))
+    assert all(len(of) == 1 for of in costs.values()) and len(costs) > 5
+
+
+@pytest.mark.parametrize("scale", ["demo", "cifar"])
+def test_more_blocks_cost_what_more_width_costs(scale: str) -> None:
+    found = configs(plan(scale))
+    for deep, wide in plan(scale).pairs:
+        a, b = complexity(found[deep]), complexity(found[wide])
+        assert found[deep].width < found[wide].width and found[deep].epochs == found[wide].epochs
+        assert a.params == pytest.approx(b.params, rel=0.02) and a.flops == pytest.approx(b.flops, rel=0.07)
+
+
+@pytest.mark.parametrize("scale", ["demo", "cifar"])
+def test_every_shape_has_the_same_grid_and_more_seeds_extend_it(scale: str) -> None:
+    short, longer = plan(scale, num=2), plan(scale, num=3)
+    points: dict[str, set] = {}
+    for t in longer.trials:
+        points.setdefault(t.arm, set()).add((t.point, t.config.seed, t.config.lr))
+    assert len(points) == 21 and all(of == points["S12x1"] and len(of) == 9 for of in points.values())
+    ids = [{(t.arm, t.point, t.config.id) for t in study.trials} for study in (short, longer)]
+    assert ids[0] < ids[1]
+    assert shapes.CHOOSES in longer.trials[0].config.evals and shapes.CHOOSES not in shapes.reported(longer)
+
+
+# ---- outcomes with known truth
+
+Errors = Callable[[str, TrainConfig], dict[str, float] | None]
+
+
+def outcomes_of(study: Study, error: Errors) -> pd.DataFrame:
+    """error(arm, config) in percent by evaluation set; None for a diverged run."""
+    rows = []
+    for trial in study.trials:
+        found = error(trial.arm, trial.config)
+        values = found or dict.fromkeys(trial.config.evals, 100.0)
+        labels = {"arm": trial.arm, "point": trial.point, "trial_id": trial.config.id,
+                  "status": "finished" if found else "diverged"}  # fmt: skip
+        sets = {f"{name}_error_pct": value for name, value in values.items()}
+        rows.append({**labels, "error_pct": values["val"], **trial.config.asdict(), **sets})
+    return pd.DataFrame(rows).astype({"point": "Int64"})
+
+
+def small_study(*planned: Shape, num: int = 4, lrs: tuple[float, ...] = (0.01,), **fields: object) -> Study:
+    """Shapes of the demo at some lr with `num` seeds."""
+    trials, point = [], 0
+    for shape in planned:
+        base = TrainConfig(**{**demo.SHAPE_SIZES[shape.size], **shape.fields})
+        for point, (seed, lr) in enumerate((seed, lr) for seed in range(num) for lr in lrs):
+            trials.append(Trial(shape.name, base.replace(seed=seed, lr=lr), point))
+    factors = {shape.name: {"size": shape.size, "pairs": shape.pairs} for shape in planned}
+    settings: dict = {"name": "made", "scale": "demo", "question": "Which?", "source": "Nobody 2021"}
+    return Study(**{**settings, "metric": "val_error_pct", "trials": tuple(trials), "factors": factors, **fields})
+
+
+def test_lr_is_chosen_by_minival_alone() -> None:
+    """val and test would choose others; a diverged run counts as 100%; of equal lr the smaller is taken."""
+    study = small_study(*split("S", 4), Shape("B", 2), lrs=(0.01, 0.02, 0.04))
+    minival = {"S4x1": (9.0, 8.0, 7.0), "S2x2": (9.0, 9.0, 6.0), "B2x1": (5.0, 4.0, 6.0)}
+
+    def error(arm: str, config: TrainConfig) -> dict[str, float] | None:
+        if arm == "S2x2" and config.lr == 0.04 and config.seed == 0:
+            return None
+        return {"minival": minival[arm][round(np.log2(config.lr / 0.01))], "val": 1 / config.lr, "test": config.lr}
+
+    table = shapes.shape_cells(study, outcomes_of(study, error)).set_index("shape")
+    assert table["lr"].to_dict() == {"S4x1": 0.04, "S2x2": 0.01, "B2x1": 0.02}
+    assert table["lr_at_edge"].to_dict() == {"S4x1": True, "S2x2": True, "B2x1": False}
+    assert table["val_error_pct"].to_dict() == {"S4x1": 25.0, "S2x2": 100.0, "B2x1": 50.0}
+    assert table.loc["S2x2", ["n", "diverged"]].tolist() == [4, 0]
+
+
+def test_error_at_the_chosen_lr_is_unbiased_on_val_and_not_on_minival() -> None:
+    """Three lr, equally good: the least of three normal means lies 3 / (2 sqrt(pi)) standard errors below the truth."""
+    study = small_study(*(Shape("S", depth) for depth in range(1, 51)), num=4, lrs=(0.01, 0.02, 0.04))
+    rng, means = np.random.default_rng(0), []
+    table = outcomes_of(study, lambda arm, config: dict.fromkeys(config.evals, 20.0))
+    for _ in range(6):
+        noisy = table.assign(**{f"{name}_error_pct": 20 + rng.normal(0, 2, len(table)) for name in ("minival", "val")})
+        means += [[cell.runs[f"{name}_error_pct"].mean() for name in ("minival", "val")]
+                  for cell in shapes.cells(study, noisy).values()]  # fmt: skip
+    minival, val = np.mean(means, axis=0) - 20
+    error = 2 / np.sqrt(4)
+    assert val == pytest.approx(0, abs=3.5 * error / np.sqrt(300))
+    assert minival == pytest.approx(-3 / (2 * np.sqrt(np.pi)) * error, abs=3.5 * error / np.sqrt(300))
+
+
+def test_differences_of_branches_cover_the_truth_and_are_paired_by_seed() -> None:
+    """A seed shifts both shapes alike by 3 points, so an unpaired interval would be far too wide."""
+    study = small_study(*(shape for pairs in range(2, 102, 2) for shape in split("S", pairs)), num=5)
+    rng, found = np.random.default_rng(1), []
+    table = outcomes_of(study, lambda arm, config: dict.fromkeys(config.evals, 20.0))
+    pairs, parallel = table["depth"] * table["branches"], table["branches"] == 2
+    for _ in range(5):
+        shared = rng.normal(0, 3, (102, 5))[pairs, table["seed"]]
+        noise = 20 + shared - 1.5 * parallel + rng.normal(0, 0.5, len(table))
+        rows = shapes.branch_differences(study, table.assign(val_error_pct=noise))
+        found.append(rows[rows["evaluation"] == "val"])
+    low, high = (pd.concat(found)[f"difference_points_{end}"] for end in ("low", "high"))
+    assert len(low) == 250 and 0.92 <= ((low <= -1.5) & (high >= -1.5)).mean() <= 0.98
+    expected = 2 * scipy.stats.t.ppf(0.975, 4) * 0.5 * np.sqrt(2 / 5) * 0.94  # E[s] of 5 values is 0.94 sigma
+    assert (high - low).mean() == pytest.approx(expected, rel=0.08)
+
+
+def test_every_parallel_shape_is_compared_with_its_own_sequence() -> None:
+    planned = (*split("S", 12, 4), *split("S", 12, layerscale=True), *split("B", 4), Shape("Ti", 2, 2))
+    study, rng = small_study(*planned), np.random.default_rng(2)
+    table = outcomes_of(study, lambda arm, config: {"minival": 9.0, "val": rng.normal(9, 1), "test": rng.normal(9, 1)})
+    found = shapes.branch_differences(study, table)
+    val = found[found["evaluation"] == "val"]
+    compared = val[["size", "pairs", "branches", "layerscale"]].to_numpy().tolist()
+    assert compared == [*(["S", 12, p, False] for p in (2, 3, 4)), ["S", 12, 2, True], ["B", 4, 2, False]]
+    errors = table.set_index(["arm", "seed"])["val_error_pct"]
+    paired = scipy.stats.ttest_rel(errors["S4x3"], errors["S12x1"])
+    row = val.iloc[1]
+    assert (row["difference_p"], row["difference_points_low"]) == pytest.approx(
+        (paired.pvalue, paired.confidence_interval(0.95).low)
+    )
+    assert val["difference_p_holm"].tolist() == pytest.approx(multipletests(val["difference_p"], method="holm")[1])
+
+
+def test_effects_of_layerscale_and_length_and_of_blocks() -> None:
+    """Truth: LayerScale takes 2 points, longer training 1, and a block more 0.5."""
+    planned = (*touvron2022.trained(split("S", 12), longer=13), Shape("B", 3))
+    study, rng = small_study(*planned, pairs=(("S12x1", "B3x1"),)), np.random.default_rng(3)
+
+    def error(arm: str, config: TrainConfig) -> dict[str, float]:
+        truth = 20 - 2 * (config.layerscale > 0) - (config.epochs == 13) - 0.5 * config.depth
+        return dict.fromkeys(config.evals, truth + rng.normal(0, 0.01))
+
+    outcomes = outcomes_of(study, error)
+    table = shapes.layerscale_and_epochs(study, outcomes)
+    assert len(table) == 2 * 4 * 2 and set(table["shape"]) == {"S12x1", "S6x2"}
+    truth = np.where(table["effect"].str.startswith("LayerScale"), -2.0, -1.0)
+    assert table["difference_points"].to_numpy() == pytest.approx(truth, abs=0.05)
+    row = shapes.blocks_or_width(study, outcomes).iloc[0]
+    assert row["difference_points"] == pytest.approx(-4.5, abs=0.05)
+    assert row["params_ratio"] == pytest.approx(1, rel=0.02)
+
+
+def test_single_runs_have_a_difference_and_no_interval() -> None:
+    study = small_study(*split("S", 4), num=1)
+    outcomes = outcomes_of(study, lambda arm, config: dict.fromkeys(config.evals, 5.0 if arm == "S4x1" else 4.0))
+    row = shapes.branch_differences(study, outcomes).iloc[0]
+    assert (row["difference_points"], row["n_a"], row["method"]) == (-1.0, 1, "single run: no interval")
+    assert np.isnan(row["difference_points_low"]) and np.isnan(row["difference_p_holm"])
+    told = headline(dataclasses.replace(study, tables=("branch_differences",)), outcomes)
+    assert "no interval in 1" in " ".join(told)
+
+
+def test_several_lr_without_minival_are_refused() -> None:
+    study = small_study(Shape("S", 4), lrs=(0.01, 0.02))
+    without = dataclasses.replace(
+        study, trials=tuple(dataclasses.replace(t, config=t.config.replace(more_evals="")) for t in study.trials)
+    )
+    outcomes = outcomes_of(without, lambda arm, config: {"val": 5.0})
+    with pytest.raises(ValueError, match=r"must be evaluated on minival, but got \(arm='S4x1'"):
+        shapes.cells(without, outcomes)
+
+
+# ---- the paper's numbers
+
+
+def test_published_differences_are_those_of_the_text() -> None:
+    """Section 3.3: two branches are best in Figure 1; at 24 pairs Ti and S lose by them, B does not, and L gains."""
+    table = shapes.published_depth_vs_width(plan("demo"), pd.DataFrame())
+    delta = table.set_index(["source", "size", "pairs", "branches"])["val_minus_sequential_points"]
+    for size, pairs in (("S", 36), ("S", 60), ("B", 36)):
+        of = delta.sort_index().loc["Figure 1", size, pairs].dropna()
+        assert of.idxmin() == 2 and of[2] < 0
+    assert [delta["Figure 2", size, 24, 2] for size in ("Ti", "S", "B", "L")] == pytest.approx([0.6, 0.5, 0.0, -0.1])
+    trained = table[table["source"] == "Table 2"].set_index(["branches", "epochs", "layerscale"])["val_error_pct"]
+    assert [trained[p, 300, False] - trained[p, 300, True] for p in (1, 2)] == pytest.approx([1.0, 0.5])
+    same = table[table["source"] == "Table 2"]["val_minus_sequential_points"].dropna()
+    assert same.tolist() == pytest.approx([-0.4, 0.1, 0.0, 0.0])
+
+
+def test_numbers_read_off_the_charts_agree_with_the_tables() -> None:
+    """To 0.1, where a table prints the same shape, trained alike."""
+    table = shapes.published_errors()
+    key = ["size", "depth", "branches", "layerscale", "epochs"]
+    printed = table[table["source"].str.startswith("Table")].groupby(key)["val_error_pct"].first()
+    charts = table[table["source"].str.startswith("Figure")].set_index(key)["val_error_pct"]
+    both = charts[charts.index.isin(printed.index)]
+    assert len(both) == 8 and (both - printed.reindex(both.index)).abs().max() <= 0.1 + 1e-9
+
+
+# ---- figures and report
+
+
+def test_report_of_an_unfinished_study_with_divergence(tmp_path: Path) -> None:
+    study = dataclasses.replace(plan("demo", num=2), published=True)
+    rng = np.random.default_rng(4)
+
+    def error(arm: str, config: TrainConfig) -> dict[str, float] | None:
+        return None if config.depth == 12 and config.seed == 1 else {
+            name: 10 + 100 * abs(config.lr - 0.016) + rng.normal(0, 0.3) for name in config.evals}  # fmt: skip
+
+    outcomes = outcomes_of(study, error)
+    begun = outcomes["arm"].isin(study.panels["branches"])
+    outcomes = outcomes.assign(status=outcomes["status"].where(begun, "missing"))
+    outcomes.loc[~begun, [c for c in outcomes if c.endswith("error_pct")]] = np.nan
+    page = write_report(study, outcomes, NO_ROWS, tmp_path, {}).read_text()
+    assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in study.figures)
+    cells = pd.read_csv(tmp_path / "shape_cells.csv").set_index("shape")
+    assert cells.loc["S12x1", ["n", "diverged"]].tolist() == [1, 1] and cells.loc["B4x1", "missing"] == 0
+    assert cells["val_error_pct"].notna().sum() == 4 and "S of 12 pairs, error minus that in sequence" in page
+    text = tables.to_markdown(shapes.branch_differences(study, outcomes))
+    assert "single run: no interval" in text and "no run finished" in text
+
+
+def test_figures_show_the_intervals_of_the_table_and_mark_divergence() -> None:
+    study = plan("demo", num=3)
+    rng = np.random.default_rng(5)
+    outcomes = outcomes_of(
+        study,
+        lambda arm, config: None if arm == "S6x2" and config.seed == 2 else
+        {name: 20 + 300 * abs(config.lr - 0.016) + rng.normal(0, 0.5) for name in config.evals},
+    )  # fmt: skip
+    figure = figures.ALL["branches"](study, outcomes, NO_ROWS)
+    ax, table = figure.axes[0], shapes.shape_cells(study, outcomes).set_index("shape")
+    ends = sorted(tuple(bar[:, 1]) for bar in ax.collections[0].get_segments())
+    arms = study.panels["branches"]
+    expected = sorted((table.loc[a, "val_error_pct_low"], table.loc[a, "val_error_pct_high"]) for a in arms)
+    assert np.array(ends) == pytest.approx(np.array(expected))
+    assert "1/3" in [text.get_text() for text in ax.texts]
+    assert "n=11, 1 diverged, 4 shapes" in figure.legends[0].get_texts()[0].get_text()
+
+
+# ---- words and numbers of the sweep
+
+
+def swept(num: int = 3) -> tuple[Study, pd.DataFrame]:
+    """Two shapes at three lr, best at the middle one; a run of S2x2 diverged there, and all of the greatest lr."""
+    study, rng = small_study(*split("S", 4), num=num, lrs=(0.01, 0.02, 0.04)), np.random.default_rng(6)
+
+    def error(arm: str, config: TrainConfig) -> dict[str, float] | None:
+        if config.lr == 0.04 or (arm == "S2x2" and config.lr == 0.02 and config.seed == 1):
+            return None
+        found = {name: rng.normal(20, 1) for name in config.evals}
+        return {**found, "minival": 5.0 if config.lr == 0.02 else 90.0}
+
+    return study, outcomes_of(study, error)
+
+
+def test_numbers_of_a_shape_are_those_at_the_lr_that_minival_chose() -> None:
+    study, outcomes = swept()
+    numbers = summary_metrics(study, outcomes)
+    assert {arm: numbers[f"{arm}/best_lr"] for arm in study.arms} == {"S4x1": 0.02, "S2x2": 0.02}
+    ended = {arm: [numbers[f"{arm}/{name}"] for name in ("n", "diverged", "failed", "missing")] for arm in study.arms}
+    assert ended == {"S4x1": [3, 0, 0, 0], "S2x2": [2, 1, 0, 0]}
+    for arm in study.arms:
+        runs = outcomes[(outcomes["arm"] == arm) & (outcomes["lr"] == 0.02) & (outcomes["status"] == "finished")]
+        for name, column in (("mean_error_pct", "val_error_pct"), ("test_mean_error_pct", "test_error_pct")):
+            low, high = scipy.stats.t.interval(0.95, len(runs) - 1, runs[column].mean(), scipy.stats.sem(runs[column]))
+            shown = [numbers[f"{arm}/{name}{end}"] for end in ("", "_low", "_high")]
+            assert shown == pytest.approx([runs[column].mean(), low, high])
+
+
+def test_a_shape_without_an_outcome_has_no_lr_and_all_its_runs_are_missing() -> None:
+    study, outcomes = swept()
+    numbers = summary_metrics(study, outcomes.assign(status="missing"))
+    assert numbers == {f"{arm}/{name}": 9.0 * (name == "missing") for arm in study.arms
+                       for name in ("n", "diverged", "failed", "missing")}  # fmt: skip
+
+
+def test_every_run_of_the_sweep_is_counted_once_and_those_shown_beside() -> None:
+    study, outcomes = swept()
+    outcomes.loc[(outcomes["arm"] == "S4x1") & (outcomes["lr"] == 0.01), "status"] = "missing"
+    table = shape_words.counts(study, outcomes).set_index("shape")
+    assert table["planned"].tolist() == [9, 9]
+    assert table.loc["S4x1", ["finished", "diverged", "failed", "missing"]].tolist() == [3, 3, 0, 3]
+    assert table.loc["S2x2", ["finished", "diverged", "failed", "missing"]].tolist() == [5, 4, 0, 0]
+    assert table.loc["S2x2", ["finished there", "diverged there"]].tolist() == [2, 1]
+    assert "3 of 18 runs, of S4x1." in shape_words.unfinished(study, outcomes)
+    assert shape_words.unfinished(*swept()) == ""
+
+
+def test_a_report_of_a_sweep_says_how_its_lr_was_chosen_and_speaks_of_no_draws(tmp_path: Path) -> None:
+    study, outcomes = swept()
+    study = dataclasses.replace(study, tables=("shape_cells", "branch_differences"))
+    page = write_report(study, outcomes, NO_ROWS, tmp_path, {}).read_text()
+    assert not {word for word in ("draws", "drawn", "reference run", "independent", "share of") if word in page}
+    assert "2 shapes at 3 lr each, with the same 3 seeds at every lr: 18 runs" in page
+    assert "0.01, 0.02, 0.04" in page and "lowest mean error on minival over its seeds" in page
+    assert "val and test have no part in it" in page and "do not hold the choice of lr" in page
+    assert "Code: not recorded." in honesty(study, outcomes)
+
+
+def test_only_where_minival_chooses_an_lr_is_a_choice_told() -> None:
+    """Not of single settings with several seeds, nor of draws that differ in lr alone."""
+    study = swept()[0]
+    one_lr = small_study(*split("S", 4))
+    unsized = dataclasses.replace(study, factors={arm: {"model": arm} for arm in study.arms})
+    assert shape_words.chooses_lr(plan("demo", num=2)) and shape_words.chooses_lr(plan("cifar", num=1))
+    assert not any(map(shape_words.chooses_lr, (plan("imagenet"), one_lr, unsized)))
+
+
+# ---- a shortened demo
+
+
+@pytest.mark.slow
+def test_a_shortened_demo_runs_and_reports_the_lr_that_minival_chose(tmp_path: Path) -> None:
+    source = (ROOT / "studies" / "depth_vs_width.py").read_text()
+    lines = (
+        "from search_spaces import demo",
+        "from search_spaces.touvron2022 import Shape, split",
+        "demo.SHAPE_PANELS = {'branches': split('S', 4), 'widths': split('S', 4), 'depths': split('S', 4),"
+        " 'LayerScale and epochs': (), 'blocks or width': (Shape('B', 1),)}",
+        "demo.SHAPE_PAIRS = ((Shape('S', 4), Shape('B', 1)),)",
+        "demo.SHAPE_LRS = (4e-3, 1.6e-2)",
+        "demo.SHAPE_SIZES = {size: {**fields, 'epochs': 3} for size, fields in demo.SHAPE_SIZES.items()}",
+    )
+    path = tmp_path / "depth_vs_width.py"
+    path.write_text("\n".join([*lines, source]))
+    script = Script(tmp_path, path)
+    result = script.run("--num", "2")
+    assert result.returncode == 0 and "12 finished" in result.stdout, result.stdout
+    folder = tmp_path / "runs" / "studies" / "depth_vs_width-demo" / "report"
+    last = pd.read_parquet(folder / "rows.parquet").sort_values("epoch").groupby("trial_id").last()
+    means = last.groupby(["arm", "lr"])[["minival_error_pct", "val_error_pct", "test_error_pct"]].mean()
+    cells = pd.read_csv(folder / "shape_cells.csv").set_index("shape")
+    for arm in ("S4x1", "S2x2", "B1x1"):
+        assert cells.loc[arm, "lr"] == means.loc[arm]["minival_error_pct"].idxmin()
+        for name in ("val_error_pct", "test_error_pct"):
+            assert cells.loc[arm, name] == pytest.approx(means.loc[arm, cells.loc[arm, "lr"]][name])
+    assert (folder / "report.html").stat().st_size > 10_000

@@ -1,0 +1,511 @@
+"""A search as tables: the points that were asked, winners, importances; and Optuna's own study of it.
+
+What is proposed depends on what came out before, so the points are no sample of the space and no share, interval or
+comparison of arms is made of them. The value of a point is the mean error over its seeds, a diverged or failed
+training at 100; a point of which a training is missing, or was stopped early, has none.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from vitscale.analysis import repeats
+from vitscale.analysis.files import replaced
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.study import Study
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+FIGURES = ("search_history", "search_slices", "search_contour")
+TABLES = ("search_best", "search_importance")
+COLUMNS = ("value", "sd", "worst", "num_seeds", "state", "diverged", "failed", "epoch", "last_error_pct")
+STATES = ("complete", "stopped", "running")
+NUM_BEST = 5  # points of an arm in a table
+EDGE = 0.05  # share of an axis at either end: a winner there says that the space may be too narrow
+NUM_GOOD = 5  # points that PED-ANOVA needs on its good side, says its documentation
+MIN_POINTS = 4 * NUM_GOOD
+WINNER = "lowest mean error over the seeds, of the points with an outcome for each seed; of equals that with the lower "
+WINNER += "worst seed, then with the smaller lr, then the one proposed first"
+
+
+# ---- what was asked
+
+
+def spaces(study: Study, arm: str) -> dict[str, BaseDistribution]:
+    """Axis -> its distribution, of one arm."""
+    from optuna.distributions import json_to_distribution
+
+    return {name: json_to_distribution(text) for name, text in study.spaces.get(arm, {}).items()}
+
+
+def axes(study: Study) -> tuple[str, ...]:
+    """The axes of all arms, in the order of the first arm that has them."""
+    return tuple(dict.fromkeys(name for arm in study.arms for name in study.spaces.get(arm, {})))
+
+
+def points(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row for every point asked, in the order of proposal: arm, point, its place on each axis, COLUMNS, trial_ids.
+
+    value, sd (ddof=1) and worst are percent, over the seeds; NaN unless the state is "complete". "running" has a
+    training without an outcome, "stopped" one that was stopped early: `epoch` and `last_error_pct` are those of its
+    last evaluation. Raises ValueError if a training with an outcome has no finite error.
+    """
+    configs = {trial.config.id: trial.config for trial in study.trials}
+    asked = outcomes[outcomes["point"].notna()]
+    rows = [
+        {"arm": arm, "point": int(runs["point"].iloc[0]), **_point(runs, configs, tuple(study.spaces.get(arm, {})))}
+        for arm in study.arms
+        for _, runs in asked[asked["arm"] == arm].groupby("point")
+    ]
+    return pd.DataFrame(rows, columns=["arm", "point", *axes(study), *COLUMNS, "trial_ids", "seeds"])
+
+
+def _point(runs: pd.DataFrame, configs: Mapping[str, TrainConfig], names: tuple[str, ...]) -> dict[str, Any]:
+    """One point: `runs` are its trainings, which differ in the seed alone."""
+    ids, status = tuple(runs["trial_id"]), set(runs["status"])
+    known = runs[runs["status"] != "missing"]
+    errors = known["error_pct"].to_numpy(dtype=float)
+    if not np.isfinite(errors).all():
+        broken = known["trial_id"].to_numpy()[~np.isfinite(errors)][0]
+        raise ValueError(f"a training with an outcome must have a finite error, but got (trial_id={broken!r})")
+    state = "running" if "missing" in status else "stopped" if "stopped" in status else "complete"
+    whole = errors if state == "complete" else np.array([np.nan])
+    last = (
+        known[known["status"] == "stopped"].iloc[-1] if state == "stopped" else {"epoch": np.nan, "error_pct": np.nan}
+    )
+    return {
+        **{name: getattr(configs[ids[0]], name) for name in names},
+        "value": float(whole.mean()), "sd": float(whole.std(ddof=1)) if len(whole) > 1 else np.nan,
+        "worst": float(whole.max()), "num_seeds": len(runs), "state": state,
+        **{name: int((runs["status"] == name).sum()) for name in ("diverged", "failed")},
+        "epoch": float(last["epoch"]), "last_error_pct": float(last["error_pct"]),
+        "trial_ids": ids, "seeds": tuple(configs[i].seed for i in ids),
+    }  # fmt: skip
+
+
+def ranked(asked: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """The complete points of an arm, the best first, by the rule WINNER."""
+    known = asked[(asked["arm"] == arm) & (asked["state"] == "complete")]
+    keys = {"_value": known["value"].round(9), "_worst": known["worst"].round(9)}  # sums of equal errors may differ
+    by = [*keys, *(name for name in ("lr",) if name in known), "point"]
+    return known.assign(**keys).sort_values(by).drop(columns=list(keys))
+
+
+# ---- Optuna's own study
+
+
+def optuna_study(
+    study: Study,
+    outcomes: pd.DataFrame,
+    arm: str,
+    sampler: optuna.samplers.BaseSampler | None = None,
+    pruner: optuna.pruners.BasePruner | None = None,
+    storage: optuna.storages.BaseStorage | None = None,
+    name: str | None = None,
+) -> optuna.Study:
+    """The search of one arm as Optuna knows it: a trial for every point asked, its number that of the point.
+
+    COMPLETE with its value in percent, PRUNED with the error at the epoch of the stop, RUNNING where a training is
+    missing, so that a sampler does not propose it again. In memory, unless `storage` is given.
+    """
+    import optuna
+
+    asked = points(study, outcomes)
+    space = spaces(study, arm)
+    rows = asked[asked["arm"] == arm].to_dict("records")
+    with _quiet():
+        made = optuna.create_study(storage=storage, sampler=sampler, pruner=pruner, study_name=name)
+        made.add_trials(_frozen(row, space) for row in rows)
+    return made
+
+
+def write_optuna(study: Study, outcomes: pd.DataFrame, path: Path) -> Path:
+    """The search as an SQLite file for Optuna's tools, one Optuna study an arm, named SLUG:ARM; returns `path`.
+
+    A point without an outcome is WAITING there, not RUNNING: nobody who opens the file is training it, and Optuna would
+    take it for a worker that hangs. Whoever goes on with `optimize` trains it first, at the values proposed. Times in
+    the file are those of its writing.
+    """
+    import optuna
+    from sqlalchemy.pool import StaticPool
+
+    # In memory first: each of a thousand small commits would wait for the disk.
+    kwargs = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+    with _quiet():
+        storage = optuna.storages.RDBStorage("sqlite://", engine_kwargs=kwargs)
+    for arm in study.arms:
+        _write_arm(study, outcomes, arm, storage)
+    with replaced(path) as unfinished, closing(sqlite3.connect(unfinished)) as file:
+        memory = storage.engine.raw_connection().driver_connection
+        assert memory is not None
+        memory.backup(file)
+    storage.remove_session()
+    storage.engine.dispose()
+    return path
+
+
+def _write_arm(study: Study, outcomes: pd.DataFrame, arm: str, storage: optuna.storages.RDBStorage) -> None:
+    import optuna
+
+    trials = optuna_study(study, outcomes, arm).get_trials(deepcopy=False)
+    with _quiet():
+        written = optuna.create_study(storage=storage, study_name=f"{study.slug}:{arm}")
+        written.add_trials(_waiting(t) if t.state == optuna.trial.TrialState.RUNNING else t for t in trials)
+    facts = {"question": study.question, "metric": study.metric, "adaptive": study.adaptive, "source": study.source}
+    for key, text in facts.items():
+        written.set_user_attr(key, text)
+
+
+def _frozen(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> optuna.trial.FrozenTrial:
+    from optuna.trial import TrialState, create_trial
+
+    states = {"complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "running": TrialState.RUNNING}
+    names = ("trial_ids", "seeds", "diverged", "failed")
+    attributes = {name: list(row[name]) if isinstance(row[name], tuple) else row[name] for name in names}
+    return create_trial(
+        state=states[row["state"]],
+        value=row["value"] if row["state"] == "complete" else None,
+        params={name: row[name] for name in space},
+        distributions=dict(space),
+        user_attrs=attributes,
+        intermediate_values={int(row["epoch"]): row["last_error_pct"]} if row["state"] == "stopped" else None,
+    )
+
+
+def _waiting(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
+    """As `enqueue_trial` makes it."""
+    from optuna.trial import TrialState, create_trial
+
+    return create_trial(
+        state=TrialState.WAITING, system_attrs={"fixed_params": trial.params}, user_attrs=trial.user_attrs
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Optuna's line for each study made, and its warnings about few points."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+# ---- winners and importances
+
+
+def winners(study: Study, outcomes: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Arm -> its best point as plain values, with where it comes from; arms without a complete point are left out.
+
+    By the rule WINNER. Errors are percent, the best of num_points, so optimistic. `at_edge`: axis -> "low" or "high",
+    where the point lies in the outer 5% of the space.
+    """
+    asked = points(study, outcomes)
+    found = {arm: ranked(asked, arm) for arm in study.arms}
+    return {arm: _winner(study, outcomes, arm, of_arm, int((asked["arm"] == arm).sum()))
+            for arm, of_arm in found.items() if len(of_arm)}  # fmt: skip
+
+
+def _winner(study: Study, outcomes: pd.DataFrame, arm: str, found: pd.DataFrame, num_asked: int) -> dict[str, Any]:
+    space, best = spaces(study, arm), found.iloc[0].to_dict()
+    runs = outcomes[outcomes["trial_id"].isin(best["trial_ids"])]
+    sources = {name: sorted({str(x) for x in runs[name].dropna()} - {""})
+               for name in ("commit", "machine", "device") if name in runs}  # fmt: skip
+    return {
+        **_place(best, space), "num_points": len(found), "num_asked": num_asked,
+        "trial_ids": list(best["trial_ids"]), "seeds": list(best["seeds"]),
+        "runner_up": _runner_up(found, space), "at_edge": at_edge(best, space), "rule": WINNER,
+        "study": study.slug, "metric": study.metric, "search": study.adaptive, "spaces": dict(study.spaces[arm]),
+        **sources,
+    }  # fmt: skip
+
+
+def _place(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """Where a point lies and how it did; a spread that there is not is None."""
+    spread = None if math.isnan(row["sd"]) else row["sd"]
+    return {"values": {name: row[name] for name in space}, "point": int(row["point"]), "error_pct": row["value"],
+            "sd_points": spread, "worst_error_pct": row["worst"], "num_seeds": int(row["num_seeds"]),
+            "diverged": int(row["diverged"])}  # fmt: skip
+
+
+def _runner_up(found: pd.DataFrame, space: Mapping[str, BaseDistribution]) -> dict[str, Any] | None:
+    if len(found) < 2:
+        return None
+    second = found.iloc[1].to_dict()
+    return {**_place(second, space), "difference_points": second["value"] - float(found["value"].iloc[0])}
+
+
+def at_edge(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> dict[str, str]:
+    """Axis -> "low" or "high", for numeric axes on which a point lies in the outer 5% of the space."""
+    shares = {name: share(axis, row[name]) for name, axis in space.items() if is_numeric(axis)}
+    return {name: "low" if x < 0.5 else "high" for name, x in shares.items() if min(x, 1 - x) < EDGE}
+
+
+def is_numeric(axis: BaseDistribution) -> bool:
+    """Whether an axis has an order and a width."""
+    return hasattr(axis, "low") and not axis.single()
+
+
+def share(axis: Any, value: float) -> float:
+    """How far along a numeric axis a value lies, 0 to 1, on the axis' own scale."""
+    low, high, x = (math.log(v) if axis.log else float(v) for v in (axis.low, axis.high, value))
+    return (x - low) / (high - low)
+
+
+def importances(study: Study, outcomes: pd.DataFrame, arm: str) -> dict[str, dict[str, float]]:
+    """Evaluator -> axis -> share of importance of the axes of an arm; NaN for fewer than MIN_POINTS complete points.
+
+    Optuna's evaluators. PED-ANOVA (Watanabe et al. 2023) compares the best points, a tenth of them but at least
+    NUM_GOOD, with all. fANOVA (Hutter et al. 2014) splits the variance of a forest's prediction; it is given axes on
+    their own scale, log where the space is, since Optuna's averages over the raw one.
+    """
+    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator, get_param_importances
+    from optuna.trial import TrialState
+
+    made = optuna_study(study, outcomes, arm)
+    num = len(made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
+    if num < MIN_POINTS:
+        return {name: dict.fromkeys(spaces(study, arm), np.nan) for name in ("ped_anova", "fanova")}
+    ped_anova = PedAnovaImportanceEvaluator(target_quantile=max(0.1, NUM_GOOD / num))
+    return {
+        "ped_anova": get_param_importances(made, evaluator=ped_anova),
+        "fanova": get_param_importances(_on_own_scale(made), evaluator=FanovaImportanceEvaluator(seed=0)),
+    }
+
+
+def _on_own_scale(made: optuna.Study) -> optuna.Study:
+    """The complete trials with numeric axes as shares of the space, 0 to 1."""
+    import optuna
+    from optuna.distributions import FloatDistribution
+    from optuna.trial import TrialState, create_trial
+
+    with _quiet():
+        scaled = optuna.create_study()
+        for trial in made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            numeric = {name for name, axis in trial.distributions.items() if is_numeric(axis)}
+            scaled.add_trial(create_trial(
+                value=trial.value,
+                params={name: share(trial.distributions[name], value) if name in numeric else value
+                        for name, value in trial.params.items()},
+                distributions={name: FloatDistribution(0, 1) if name in numeric else axis
+                               for name, axis in trial.distributions.items()},
+            ))  # fmt: skip
+    return scaled
+
+
+# ---- tables
+
+
+def search_best(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """The five points of each arm with the lowest mean error over their seeds.
+
+    Best of many: the errors of these points are optimistic, the more so the more points there are (`best of`), for the
+    luckiest stand first. Intervals are Student's, over other seeds at that point, cut at 0 and 100: with two or three
+    seeds they are wide. They know nothing of the choice, and where a training diverged there is none. `at edge`: axes
+    on which the point lies in the outer 5% of the space, which may then be too narrow. `above best` says which
+    differences are small; it is no test.
+    """
+    asked = points(study, outcomes)
+    rows = [row for arm in study.arms for row in _best_rows(study, outcomes, arm, ranked(asked, arm))]
+    ends = ["mean_error_pct_low", "mean_error_pct_high"]
+    names = ["arm", "rank", "point", *axes(study), "num_seeds", "mean_error_pct", *ends, "worst_error_pct",
+             "above_best_points", "diverged", "best_of", "at_edge"]  # fmt: skip
+    table = pd.DataFrame(rows, columns=names)
+    return table if (table["num_seeds"] > 1).any() else table.drop(columns=ends)
+
+
+def _best_rows(study: Study, outcomes: pd.DataFrame, arm: str, found: pd.DataFrame) -> list[dict[str, Any]]:
+    space, rows = spaces(study, arm), []
+    for rank, row in enumerate(found.head(NUM_BEST).to_dict("records"), start=1):
+        errors = repeats.errors(outcomes[outcomes["trial_id"].isin(row["trial_ids"])])
+        _, low, high = repeats.mean_interval(errors if len(errors) == row["num_seeds"] else np.empty(0))
+        low, high = np.clip([low, high], 0.0, 100.0)
+        edges = ", ".join(f"{name} {end}" for name, end in at_edge(row, space).items())
+        rows.append({
+            "arm": arm, "rank": rank, "point": row["point"], **{name: row[name] for name in space},
+            "num_seeds": row["num_seeds"], "mean_error_pct": row["value"], "mean_error_pct_low": low,
+            "mean_error_pct_high": high, "worst_error_pct": row["worst"],
+            "above_best_points": row["value"] - found["value"].iloc[0], "diverged": row["diverged"],
+            "best_of": len(found), "at_edge": edges or "–",
+        })  # fmt: skip
+    return rows
+
+
+def search_importance(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """How much of the differences between points each axis explains, by two of Optuna's evaluators.
+
+    PED-ANOVA (Optuna's default): how far the best points, the `good share` of all, crowd on the axis compared with all
+    points asked. fANOVA: the axis' share of the variance of a random forest, a diverged point at 100, so it is largely
+    about what diverges. Each adds up to 1 over the axes of an arm whether or not anything matters, and without
+    interactions. A sampler crowds where it found low errors: these are importances of where it looked, from single
+    values with the noise of their seeds. None for fewer than 20 points.
+    """
+    rows = []
+    for arm in study.arms:
+        known = ranked(points(study, outcomes), arm)
+        of_arm = importances(study, outcomes, arm)
+        good = max(0.1, NUM_GOOD / len(known)) if len(known) >= MIN_POINTS else np.nan
+        for name in spaces(study, arm):
+            found = {evaluator: of_axis[name] for evaluator, of_axis in of_arm.items()}
+            rows.append({"arm": arm, "axis": name, "n": len(known), "diverged": int((known["diverged"] > 0).sum()),
+                         "good_share": good, **found})  # fmt: skip
+    names = ["arm", "axis", "n", "diverged", "good_share", "ped_anova", "fanova"]
+    return pd.DataFrame(rows, columns=names).rename(columns={"ped_anova": "PED-ANOVA", "fanova": "fANOVA"})
+
+
+# ---- in words
+
+
+def refuse(study: Study) -> None:
+    """Raise ValueError if a search asks for what needs a sample of the space, or another study for a search's own."""
+    own = {"figures": FIGURES, "tables": TABLES}
+    if not study.adaptive:
+        for kind, names in own.items():
+            found = sorted(set(getattr(study, kind)) & set(names))
+            if found:
+                raise ValueError(f"{', '.join(names)} need a search, but got ({kind} {', '.join(found)}; adaptive='')")
+        return
+    for kind, names in own.items():
+        others = [name for name in getattr(study, kind) if name not in names]
+        if others:
+            raise ValueError(
+                f"{kind} of a search must be among ({', '.join(names)}): {WHY}, but got ({', '.join(others)})"
+            )
+    if study.pairs or study.num_scrambles:
+        raise ValueError(f"a search has no pairs and no scrambles: {WHY}, but got (pairs={study.pairs}, "
+                         f"num_scrambles={study.num_scrambles})")  # fmt: skip
+
+
+WHY = (
+    "its points crowd where it found low errors, so shares and comparisons made of them say how it looked and not how "
+    "forgiving an arm is; nor does stopping early by rank help, which Touvron 2022, Figure 6.10, rules out"
+)
+
+
+def counts(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm: points asked and how they stand, and how many trainings ended how."""
+    asked, rows = points(study, outcomes), []
+    for arm in study.arms:
+        state, status = (
+            frame.loc[frame["arm"] == arm, name] for frame, name in ((asked, "state"), (outcomes, "status"))
+        )
+        rows.append({"arm": arm, "points asked": len(state), **{name: int((state == name).sum()) for name in STATES},
+                     "trainings": len(status), "diverged trainings": int((status == "diverged").sum()),
+                     "failed trainings": int((status == "failed").sum())})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def summary(study: Study, outcomes: pd.DataFrame) -> dict[str, float]:
+    """The numbers of the arms under `arm/name`: counts, and error and place of the best point so far."""
+    numbers: dict[str, float] = {}
+    for row in counts(study, outcomes).to_dict("records"):
+        named = {"num_points": row["complete"], "stopped": row["stopped"], "running": row["running"],
+                 "diverged": row["diverged trainings"], "failed": row["failed trainings"]}  # fmt: skip
+        numbers |= {f"{row['arm']}/{name}": float(value) for name, value in named.items()}
+    for arm, best in winners(study, outcomes).items():
+        places = {name: value for name, value in best["values"].items() if isinstance(value, (int, float))}
+        found = {"best_of_n_error_pct": best["error_pct"], **{f"best_{name}": value for name, value in places.items()}}
+        numbers |= {f"{arm}/{name}": float(value) for name, value in found.items()}
+    return numbers
+
+
+def design_words(study: Study) -> str:
+    """What was asked and how, for a report."""
+    num = len({(trial.arm, trial.point) for trial in study.trials})
+    return (
+        f"A search ({study.adaptive}): {len(study.arms)} arms, {num} points, {len(study.trials)} trainings so far. "
+        "Points are proposed in rounds, from the errors of earlier ones, so they depend on each other and are no "
+        "sample of the space: no share, no interval over points and no comparison of arms is made of them."
+    )
+
+
+def design(study: Study) -> pd.DataFrame:
+    """A row per arm and axis: the space that is searched, and the fields that all points share."""
+    rows = []
+    for arm in study.arms:
+        of_arm = [trial for trial in study.trials if trial.arm == arm]
+        first = of_arm[0].config
+        for name, axis in spaces(study, arm).items():
+            rows.append({"arm": arm, "axis": name, "space": _said(axis),
+                         "points": len({trial.point for trial in of_arm}),
+                         "seeds": ", ".join(map(str, sorted({trial.config.seed for trial in of_arm}))),
+                         "optimizer": first.optimizer, "epochs": first.epochs, "dataset": first.dataset})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _said(axis: Any) -> str:
+    if hasattr(axis, "choices"):
+        return ", ".join(map(str, axis.choices))
+    return f"{axis.low:g} to {axis.high:g}{', log' if axis.log else ''}"
+
+
+def unfinished(study: Study, outcomes: pd.DataFrame) -> str:
+    """What is missing, in a sentence; empty when nothing is."""
+    missing = int((outcomes["status"] == "missing").sum())
+    return f"{missing} of {len(outcomes)} trainings asked for have no outcome yet." if missing else ""
+
+
+def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """What a reader must know before believing a number of a search, a sentence each."""
+    splits = ", ".join(sorted({trial.config.eval_split for trial in study.trials}))
+    seeds = {tuple(row) for row in points(study, outcomes)["seeds"]}
+    shown = " or ".join(", ".join(map(str, of)) for of in sorted(seeds))
+    sentences = [
+        f"The value of a point is its error at the last epoch on the split: {splits}, the mean over the seeds {shown}. "
+        "No epoch is selected. The points are chosen by this split, so it says nothing about how good they are: only "
+        "images that the search did not see can, such as those of val.",
+        f"The winner is the {WINNER}. Its error is the lowest of many noisy ones, so it is optimistic, and the best of "
+        "more points is lower by luck alone: arms with different numbers of points cannot be compared by it.",
+        "A diverged or failed training counts as 100% error, a value like any other; a point of which a training is "
+        "missing or was stopped early has no value and cannot win.",
+        "No interval is over points: they depend on each other.",
+    ]
+    if (outcomes["status"] == "stopped").any():
+        sentences.append(
+            f"{(outcomes['status'] == 'stopped').sum()} trainings were stopped early because others were ahead at that "
+            "epoch. Early ranks need not be final ones (Touvron 2022, Figure 6.10): a good point may be among them."
+        )
+    return sentences
+
+
+def progress(study: Study, outcomes: pd.DataFrame) -> str:
+    """How far a search is, a sentence."""
+    asked, status = points(study, outcomes), outcomes["status"]
+    stood = ", ".join(f"{(asked['state'] == name).sum()} {name}" for name in STATES)
+    ended = ", ".join(f"{(status == name).sum()} {name}" for name in ("diverged", "failed"))
+    return f"Of {len(asked)} points asked: {stood}; of their {len(status)} trainings {ended}."
+
+
+def answer(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """The best point of each arm, a sentence each."""
+    found = winners(study, outcomes)
+    return [_answer(arm, found[arm]) if arm in found else f"{arm}: no complete point yet." for arm in study.arms]
+
+
+def _answer(arm: str, best: Mapping[str, Any]) -> str:
+    where = ", ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+                      for name, value in best["values"].items())  # fmt: skip
+    seeds = f"mean of {best['num_seeds']} seeds, sd {best['sd_points']:.2f}" if best["num_seeds"] > 1 else "one seed"
+    second = best["runner_up"]
+    near = f"; the next point is {second['difference_points']:.2f} points above" if second else ""
+    edge = "; ".join(f"{name} is at the {end} end of its axis" for name, end in best["at_edge"].items())
+    return (
+        f"{arm}, lowest error of {best['num_points']} points (best of many, so optimistic): {best['error_pct']:.2f}% "
+        f"({seeds}) at {where}{near}{f'; {edge}: the space may be too narrow' if edge else ''}."
+    )

@@ -1,0 +1,291 @@
+"""Figures of depth, width and parallel branches (Touvron et al. 2022, Figures 1 to 3), and of the lr of each shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from vitscale.analysis import published, repeats, shapes
+from vitscale.analysis.layout import COLORS, DASHES, MARKERS, STYLE, finish, say
+from vitscale.analysis.shapes import Cell
+from vitscale.plan.study import Study
+
+SIZES = ("Ti", "S", "B", "L")  # of Touvron et al. 2022, Table 1, narrow to wide
+WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none"}
+COLUMNS = 7  # of small panels
+THEIRS = "Touvron et al. 2022, ImageNet"
+
+
+class View(NamedTuple):
+    """A figure of the paper: functions of (size, pairs, branches) say where a shape stands and on which curve."""
+
+    panel: str  # of the study
+    source: str
+    x: Callable[[str, int, int], float]
+    curve: Callable[[str, int, int], str]
+    label: str  # of the x axis
+    name: Callable[[float], str]  # of a place on it
+    joined: bool  # whether the places are numbers, between which a line means something
+
+
+def _in_sequence(branches: int) -> str:
+    return "in sequence" if branches == 1 else f"{branches} branches"
+
+
+BRANCHES = View(
+    "branches", "Figure 1", lambda size, pairs, branches: branches,
+    lambda size, pairs, branches: f"{size}, {pairs} pairs", "parallel branches", lambda x: f"{x:.0f}", True,
+)  # fmt: skip
+WIDTHS = View(
+    "widths", "Figure 2", lambda size, pairs, branches: SIZES.index(size),
+    lambda size, pairs, branches: _in_sequence(branches), "size", lambda x: SIZES[round(x)], False,
+)  # fmt: skip
+DEPTHS = View(
+    "depths", "Figure 3", lambda size, pairs, branches: pairs,
+    lambda size, pairs, branches: f"{size}, {_in_sequence(branches)}", "pairs of attention and MLP",
+    lambda x: f"{x:.0f}", True,
+)  # fmt: skip
+
+
+@matplotlib.rc_context(STYLE)
+def branches(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Touvron et al. 2022, Figure 1: error against the number of parallel branches, at a fixed number of pairs of
+    attention and MLP, so at equal parameters and multiply-adds.
+
+    Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where there are several.
+    """
+    return _view_figure(study, outcomes, BRANCHES)
+
+
+@matplotlib.rc_context(STYLE)
+def widths(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Touvron et al. 2022, Figure 2: error by width, in sequence and in two branches, at one number of pairs.
+
+    Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where there are several.
+    """
+    return _view_figure(study, outcomes, WIDTHS)
+
+
+@matplotlib.rc_context(STYLE)
+def depths(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Touvron et al. 2022, Figure 3: error against the number of pairs, in sequence and in two branches, by width.
+
+    Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where there are several.
+    """
+    return _view_figure(study, outcomes, DEPTHS)
+
+
+def _view_figure(study: Study, outcomes: pd.DataFrame, view: View) -> Figure:
+    found = shapes.cells(study, outcomes)
+    curves: dict[str, list[Cell]] = {}
+    for cell in (found[arm] for arm in study.panels[view.panel]):
+        curves.setdefault(view.curve(*_shape(cell)), []).append(cell)
+    columns = shapes.reported(study)
+    on_imagenet = published.is_imagenet(study)
+    aside = study.published and not on_imagenet
+    figure = Figure(figsize=(2.9 + 3.5 * len(columns) + 2.6 * aside, 3.9), layout="constrained")
+    widths = [3.5] * len(columns) + [2.4] * aside
+    grid = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
+    for ax, (name, column) in zip(grid, columns.items(), strict=False):
+        _curves_panel(ax, view, curves, column)
+        ax.set_title(f"error on {name}", fontsize=9.5)
+    grid[0].set_ylabel("error (%)")
+    handles = [_handle(index, name, of, view) for index, (name, of) in enumerate(curves.items())]
+    if study.published:
+        theirs = grid[-1] if aside else grid[list(columns).index("val")]
+        handles += _theirs(theirs, view)
+        if aside:
+            theirs.set_title(f"{THEIRS}, val", fontsize=9.5, color=published.GREY)
+    figure.legend(handles=handles, loc="outside right upper", handlelength=2.6)
+    return finish(figure, _note(found, study.published, aside))
+
+
+def _shape(cell: Cell) -> tuple[str, int, int]:
+    return cell.size, cell.pairs, cell.config.branches
+
+
+def _curves_panel(ax: Axes, view: View, curves: dict[str, list[Cell]], column: str) -> None:
+    places = sorted({view.x(*_shape(cell)) for of in curves.values() for cell in of})
+    step = 0.025 * (places[-1] - places[0] + 1)
+    for index, of in enumerate(curves.values()):
+        x = np.array([view.x(*_shape(cell)) for cell in of]) + step * (index - (len(curves) - 1) / 2)
+        _curve(ax, view, x, of, column, index)
+    if not any(len(repeats.errors(cell.runs, column)) for of in curves.values() for cell in of):
+        say(ax, "no run finished")
+    _places_axis(ax, view, places)
+    _mark_diverged(ax, view, list(curves.values()))
+
+
+def _places_axis(ax: Axes, view: View, places: Sequence[float]) -> None:
+    margin = 0.06 * (places[-1] - places[0]) + 0.2 if view.joined else 0.5
+    ax.set_xlim(places[0] - margin, places[-1] + margin)
+    ax.xaxis.set_major_locator(FixedLocator(places))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: view.name(x)))
+    ax.set_xlabel(view.label)
+
+
+def _looks(index: int) -> dict[str, Any]:
+    return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
+
+
+def _curve(ax: Axes, view: View, x: np.ndarray, of: Sequence[Cell], column: str, index: int) -> None:
+    """Means with intervals, and each seed as a dot; hollow where the lr lies at the edge of its grid."""
+    looks = _looks(index)
+    y, low, high = np.array([repeats.mean_interval(repeats.errors(cell.runs, column)) for cell in of]).T
+    for at, cell in zip(x, of, strict=True):
+        values = repeats.errors(cell.runs, column)
+        if len(values) > 1:
+            ax.plot(np.full(len(values), at), values, "o", color=looks["color"], alpha=0.3, markersize=3.5,
+                    markeredgewidth=0)  # fmt: skip
+    if view.joined:
+        ax.plot(x, y, color=looks["color"], linewidth=1.4, linestyle=DASHES[index % len(DASHES)], zorder=3)
+    ends = np.nan_to_num([y - low, high - y]).clip(min=0)
+    ax.errorbar(x, y, ends, ecolor=looks["color"], zorder=3.5, **WHISKER)
+    edge = np.array([cell.at_edge for cell in of])
+    for at_edge in (False, True):
+        face = "white" if at_edge else looks["color"]
+        ax.plot(x[edge == at_edge], y[edge == at_edge], linestyle="none", markerfacecolor=face, markersize=6, zorder=4,
+                **looks)  # fmt: skip
+
+
+def _mark_diverged(ax: Axes, view: View, curves: Sequence[Sequence[Cell]]) -> None:
+    """Crosses above a line at the top, a line of them for each curve that has any, with how many of the runs."""
+    bad = [(index, cell) for index, of in enumerate(curves) for cell in of if _diverged(cell)]
+    if not bad:
+        return
+    lines = list(dict.fromkeys(index for index, _ in bad))
+    low, high = ax.get_ylim()
+    share = 0.06 * len(lines) + 0.03
+    ax.set_ylim(low, low + (high - low) / (1 - share))
+    ax.axhline(high, color="#999999", linewidth=0.8)
+    for index, cell in bad:
+        color, at, edge = COLORS[index % len(COLORS)], view.x(*_shape(cell)), ax.get_xaxis_transform()
+        height = 0.97 - 0.06 * lines.index(index)
+        ax.plot([at], [height], "x", color=color, markersize=5, transform=edge, zorder=6)
+        ax.annotate(f"{_diverged(cell)}/{len(cell.runs)}", (at, height), xycoords=edge, xytext=(4, 0), fontsize=7,
+                    textcoords="offset points", va="center", color=color)  # fmt: skip
+
+
+def _diverged(cell: Cell) -> int:
+    return repeats.counts(cell.runs)["diverged"]
+
+
+def _dashes(view: View, index: int) -> Any:
+    return DASHES[index % len(DASHES)] if view.joined else "none"
+
+
+def _handle(index: int, name: str, of: Sequence[Cell], view: View) -> Line2D:
+    label = f"{name}\n{repeats.said(pd.concat([cell.runs for cell in of]))}, {len(of)} shapes"
+    return Line2D([], [], linewidth=1.4, linestyle=_dashes(view, index), markersize=6, label=label, **_looks(index))
+
+
+def _note(found: dict[str, Cell], drawn: bool, aside: bool) -> str:
+    num = max(len(cell.lrs) for cell in found.values())
+    single = all(len(cell.runs) == 1 for cell in found.values())
+    parts = ["Dots: seeds. Whiskers: 95% intervals of the means; single runs have none."]
+    if single:
+        parts = ["Single runs: no interval."]
+    if num > 1:
+        parts.append(f"Each shape at the lr of {num} that does best on minival; hollow: at the edge of the grid.")
+    if drawn:
+        other = "; other data and other axes, context and no target" if aside else ""
+        parts.append(f"Grey: {THEIRS}, read off the chart to about 0.1, one run each{other}.")
+    return "\n".join(parts)
+
+
+def _theirs(ax: Axes, view: View) -> list[Line2D]:
+    """The paper's errors, grey and hollow, behind ours or alone on axes of their own; returns their legend."""
+    table = shapes.published_errors()
+    table = table[table["source"] == view.source]
+    keys = list(zip(table["size"].astype(str), table["pairs"].astype(int), table["branches"].astype(int), strict=True))
+    table = table.assign(x=[view.x(*key) for key in keys], curve=[view.curve(*key) for key in keys])
+    alone, handles = not ax.has_data(), []
+    for index, (name, of) in enumerate(table.groupby("curve", sort=False)):
+        looks = {**published.HOLLOW, **published.LINE, "linestyle": _dashes(view, index)}
+        looks["marker"] = MARKERS[index % len(MARKERS)]
+        ax.plot(of["x"].to_numpy(), of["val_error_pct"].to_numpy(), **looks)
+        handles.append(Line2D([], [], label=f"{name}, theirs, n=1 each", **looks))
+    if alone:
+        _places_axis(ax, view, sorted(set(table["x"])))
+        ax.tick_params(colors=published.GREY)
+    return handles
+
+
+# ---- the lr of each shape
+
+
+@matplotlib.rc_context(STYLE)
+def lr_sweep(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Error against lr for each shape: on minival, which chooses the lr, and on the first reported set.
+
+    Means over the seeds that finished, with Student's 95% interval where there are several; a ring at the lr chosen.
+    """
+    table = shapes.lr_sweep(study, outcomes)
+    names = [name for name in repeats.evaluations(study) if name == shapes.CHOOSES]
+    names.append(next(iter(shapes.reported(study))))
+    arms = list(dict.fromkeys(table["shape"]))
+    lines = -(-len(arms) // COLUMNS)
+    figure = Figure(figsize=(11.0, 1.9 * lines + 1.1), layout="constrained")
+    grid = figure.subplots(lines, COLUMNS, squeeze=False, sharex=True, sharey=True)
+    for ax, arm in zip(grid.flat, arms, strict=False):
+        _sweep_panel(ax, table[table["shape"] == arm], arm, names)
+    top = np.nanmax([0.0, *(table[f"{name}_error_pct"].max() for name in names)])
+    grid[0, 0].set_ylim(0, 1.2 * top or 100)
+    for ax in grid.flat[len(arms) :]:
+        ax.remove()
+    for index in range(min(COLUMNS, len(arms))):
+        lowest = grid.flat[[i for i in range(len(arms)) if i % COLUMNS == index][-1]]
+        lowest.tick_params(labelbottom=True)
+        lowest.set_xlabel("lr", fontsize=8.5)
+    for line in grid:
+        line[0].set_ylabel("error (%)", fontsize=8.5)
+    handles = [_set_handle(index, name) for index, name in enumerate(names)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=2)
+    return finish(
+        figure,
+        "Whiskers, cut at the frame: 95% intervals of means over the seeds that finished (n: fewest to most at an lr). "
+        "Ring: the lr chosen by minival.\n"
+        "× at the top: how many runs of an lr diverged; in the choice each counts as 100%.",
+    )
+
+
+def _set_handle(index: int, name: str) -> Line2D:
+    label = f"{name}, which chooses" if name == shapes.CHOOSES else name
+    dashes: Any = DASHES[index]
+    return Line2D([], [], linewidth=1.3, markersize=4, linestyle=dashes, label=label, **_looks(index))
+
+
+def _sweep_panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str]) -> None:
+    x = np.log2(table["lr"].to_numpy(dtype=float))
+    for index, name in enumerate(names):
+        y, low, high = (table[f"{name}_error_pct{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
+        at = x + 0.08 * (index - (len(names) - 1) / 2)
+        ax.plot(at, y, markersize=4, linewidth=1.3, linestyle=DASHES[index], zorder=3 + index, **_looks(index))
+        ends = np.nan_to_num([y - low, high - y]).clip(min=0)
+        ax.errorbar(at, y, ends, ecolor=_looks(index)["color"], zorder=3 + index, **{**WHISKER, "capsize": 1.5})
+        chosen = table["chosen"].to_numpy(dtype=bool)
+        ax.plot(at[chosen], y[chosen], "o", color="black", markerfacecolor="none", markersize=9, zorder=6)
+    for at, (_, row) in zip(x, table.iterrows(), strict=True):
+        if row["diverged"]:
+            edge = ax.get_xaxis_transform()
+            ax.plot([at], [0.95], "x", color="black", markersize=4, transform=edge)
+            ax.annotate(f"{row['diverged']}", (at, 0.95), xycoords=edge, xytext=(3, 0), textcoords="offset points",
+                        fontsize=7, va="center")  # fmt: skip
+    numbers = sorted({int(table["finished"].min()), int(table["finished"].max())})
+    ax.set_title(f"{arm}\nn={' to '.join(map(str, numbers))}", fontsize=8)
+    ax.set_xlim(x.min() - 0.35, x.max() + 0.35)
+    ax.xaxis.set_major_locator(FixedLocator(list(x)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{2**at:.3g}"))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.tick_params(labelsize=7.5)
+
+
+FIGURES = (branches, widths, depths, lr_sweep)

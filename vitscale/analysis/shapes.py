@@ -1,0 +1,362 @@
+"""Depth, width and parallel branches at a fixed budget (Touvron et al. 2022, Figures 1 to 3, Tables 2 and 3).
+
+An arm is a shape and how it is trained, at one lr or at each of a grid, with the same seeds. Where there are several,
+an arm is shown at its own lr: the one with the lowest mean error on minival over its seeds. No reported set has a part
+in that, but the runs are the same: what is lucky on minival and on val alike is not taken out, nor in any interval.
+
+Assumed everywhere: runs at one lr differ in their seed alone, and means over seeds are nearly normal. Means are over
+the runs that finished, and how many diverged stands beside them. The shape of an arm is read from its config; its
+factors name the size, a width with its heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from search_spaces.touvron2022 import Shape
+from vitscale.analysis import repeats
+from vitscale.analysis.compare import holm
+from vitscale.analysis.published import read
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.cost import complexity
+from vitscale.plan.study import Study
+
+CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reported
+ALPHA = 0.05
+DIFFERENCES = (
+    "evaluation", "lr_a", "lr_b", "n_a", "n_b", "diverged_a", "diverged_b", "difference_points",
+    "difference_points_low", "difference_points_high", "difference_p", "method",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A shape, and its runs at the lr at which it is shown."""
+
+    arm: str
+    size: str
+    config: TrainConfig  # of the first trial; lr and seed differ between trials
+    lrs: tuple[float, ...]  # planned, ascending
+    lr: float  # chosen; NaN if no run has an outcome
+    runs: pd.DataFrame  # the planned runs at that lr
+
+    @property
+    def pairs(self) -> int:
+        return self.config.depth * self.config.branches
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the chosen lr is the least or the greatest of several."""
+        return len(self.lrs) > 1 and self.lr in (self.lrs[0], self.lrs[-1])
+
+    @property
+    def trained(self) -> tuple[bool, int]:
+        """With LayerScale or not, and the epochs."""
+        return self.config.layerscale > 0, self.config.epochs
+
+
+def is_sweep(study: Study) -> bool:
+    """Whether the runs of each arm differ in nothing but lr and seed."""
+    settings: dict[str, set[object]] = {}
+    for trial in study.trials:
+        settings.setdefault(trial.arm, set()).add(trial.config.replace(seed=0, lr=1.0))
+    return all(len(configs) == 1 for configs in settings.values())
+
+
+def reported(study: Study) -> dict[str, str]:
+    """Evaluation set -> its column, without the set that chooses the lr."""
+    return {name: column for name, column in repeats.evaluations(study).items() if name != CHOOSES}
+
+
+def cells(study: Study, outcomes: pd.DataFrame) -> dict[str, Cell]:
+    """Every arm at its lr, in the order of the plan. Raises ValueError if lr must be chosen without minival."""
+    configs: dict[str, TrainConfig] = {}
+    for trial in study.trials:
+        configs.setdefault(trial.arm, trial.config)
+    chooses = repeats.evaluations(study).get(CHOOSES, "")
+    return {arm: _cell(study, outcomes[outcomes["arm"] == arm], config, chooses) for arm, config in configs.items()}
+
+
+def _cell(study: Study, runs: pd.DataFrame, config: TrainConfig, chooses: str) -> Cell:
+    arm = str(runs["arm"].iloc[0])
+    lrs = tuple(sorted({float(lr) for lr in runs["lr"]}))
+    if len(lrs) > 1 and not chooses:
+        raise ValueError(f"arms with several lr must be evaluated on {CHOOSES}, but got (arm={arm!r}, lr={lrs})")
+    lr = choose_lr(runs, chooses) if len(lrs) > 1 else lrs[0]
+    return Cell(arm, str(study.factors[arm]["size"]), config, lrs, lr, runs[runs["lr"] == lr])
+
+
+def choose_lr(runs: pd.DataFrame, column: str) -> float:
+    """The lr with the lowest mean of an error in percent over runs; the smallest of equal ones, NaN without an outcome.
+
+    A run that diverged or failed counts as 100%. An lr of which no run has an outcome yet is no candidate.
+    """
+    known = runs[runs["status"] != "missing"]
+    if known.empty:
+        return np.nan
+    error = known[column] if column in known else pd.Series(np.nan, known.index)
+    scores = error.where(known["status"] == "finished", 100.0).astype(float).groupby(known["lr"]).mean().round(9)
+    return float(scores.index.to_numpy(dtype=float)[scores.to_numpy().argmin()])  # ascending: the first is the smallest
+
+
+def shape_cells(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per shape: pairs of attention and MLP, cost, the lr at which it is shown, and mean errors with Student's
+    95% intervals over its seeds there; none for a single run.
+
+    The lr is the one with the lowest mean error on minival, a diverged run counting as 100%. lr_at_edge: the chosen lr
+    is the least or the greatest of the grid, which may then be too narrow for this shape. Multiply-adds of an image at
+    its resolution. Peak memory, where measured, is that of training, and not that of inference as in Table 3 of
+    Touvron et al. 2022, which the study throughput measures.
+    """
+    rows = []
+    for cell in cells(study, outcomes).values():
+        errors: dict[str, float] = {}
+        for name, column in reported(study).items():
+            mean, low, high = repeats.mean_interval(repeats.errors(cell.runs, column))
+            errors |= {f"{name}_error_pct": mean, f"{name}_error_pct_low": low, f"{name}_error_pct_high": high}
+        rows.append({**_shape_row(cell), **_lr_row(cell), **errors})
+    return pd.DataFrame(rows)
+
+
+def _shape_row(cell: Cell) -> dict[str, object]:
+    cost, c = complexity(cell.config), cell.config
+    memory = cell.runs.get("peak_memory_mib", pd.Series(dtype=float)).max()
+    measured = {} if pd.isna(memory) else {"training_peak_memory_mib": float(memory)}
+    return {"shape": cell.arm, "pairs": cell.pairs, "depth": c.depth, "branches": c.branches, "width": c.width,
+            "layerscale": cell.trained[0], "epochs": c.epochs, "params_m": cost.params / 1e6,
+            "multiply_adds_m": cost.flops / 1e6, **measured}  # fmt: skip
+
+
+def _lr_row(cell: Cell) -> dict[str, object]:
+    of = repeats.counts(cell.runs)
+    return {"lr": cell.lr, "num_lrs": len(cell.lrs), "lr_at_edge": cell.at_edge, "n": of["finished"],
+            "diverged": of["diverged"], "failed": of["failed"], "missing": of["missing"]}  # fmt: skip
+
+
+def lr_sweep(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per shape and lr: how its runs ended, and mean errors of those that finished, with Student's 95% intervals.
+
+    minival chooses; the errors on the other sets at lr that were not chosen are shown for the shape of the curve.
+    """
+    rows = []
+    for cell in cells(study, outcomes).values():
+        of_arm = outcomes[outcomes["arm"] == cell.arm]
+        rows += [_sweep_row(cell, lr, of_arm[of_arm["lr"] == lr], repeats.evaluations(study)) for lr in cell.lrs]
+    return pd.DataFrame(rows)
+
+
+def _sweep_row(cell: Cell, lr: float, runs: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, object]:
+    row: dict[str, object] = {"shape": cell.arm, "lr": lr, "chosen": lr == cell.lr, **repeats.counts(runs)}
+    for name, column in columns.items():
+        mean, low, high = repeats.mean_interval(repeats.errors(runs, column))
+        row |= {f"{name}_error_pct": mean, f"{name}_error_pct_low": low, f"{name}_error_pct_high": high}
+    return row
+
+
+def branch_differences(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per parallel shape and evaluation set: its mean error minus that of the sequential shape with as many
+    pairs, of the same size, LayerScale and epochs, in points. Negative favours branches.
+
+    Each at its own lr, over finished runs: Student's t over the pairs of runs with one seed, else Welch's t; no
+    interval for single runs. difference_p_holm is corrected over the rows of an evaluation set. The rows of one
+    sequential shape hang on the same runs and err together.
+    """
+    found = list(cells(study, outcomes).values())
+    same = {(cell.size, cell.pairs, *cell.trained): cell for cell in found if cell.config.branches == 1}
+    compared = [(cell, same[key]) for cell in found
+                if cell.config.branches > 1 and (key := (cell.size, cell.pairs, *cell.trained)) in same]  # fmt: skip
+    rows = [{"size": a.size, "pairs": a.pairs, "branches": a.config.branches, "layerscale": a.trained[0],
+             "epochs": a.config.epochs, **row} for a, b in compared for row in _differences(study, a, b)]  # fmt: skip
+    return _corrected(rows, ("size", "pairs", "branches", "layerscale", "epochs", *DIFFERENCES))
+
+
+def layerscale_and_epochs(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per shape, effect and evaluation set (Touvron et al. 2022, Table 2): what LayerScale changes at equal
+    epochs, and longer training at equal LayerScale, in points of mean error. Negative: it helps.
+
+    Of the shapes that are trained with and without LayerScale and for several lengths. Statistics as in
+    branch_differences; difference_p_holm is corrected over the rows of an evaluation set.
+    """
+    by_shape: dict[tuple[str, int, int], dict[tuple[bool, int], Cell]] = {}
+    for cell in cells(study, outcomes).values():
+        by_shape.setdefault((cell.size, cell.config.depth, cell.config.branches), {})[cell.trained] = cell
+    rows = []
+    for (size, depth, branches), trained in by_shape.items():
+        shape = Shape(size, depth, branches).name
+        rows += [{"shape": shape, "effect": effect, **row} for effect, a, b in _effects(trained)
+                 for row in _differences(study, a, b)]  # fmt: skip
+    return _corrected(rows, ("shape", "effect", *DIFFERENCES))
+
+
+def _effects(trained: Mapping[tuple[bool, int], Cell]) -> Iterator[tuple[str, Cell, Cell]]:
+    """(effect, with it, without it), if LayerScale and epochs are crossed."""
+    lengths = sorted({epochs for _, epochs in trained})
+    if len(lengths) < 2 or len(trained) < 2 * len(lengths):
+        return
+    for epochs in lengths:
+        yield f"LayerScale, {epochs} epochs", trained[True, epochs], trained[False, epochs]
+    for with_it in (False, True):
+        for short, long in pairwise(lengths):
+            what = f"{long} epochs against {short}, {'with' if with_it else 'without'} LayerScale"
+            yield what, trained[with_it, long], trained[with_it, short]
+
+
+def blocks_or_width(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per pair of the study and evaluation set (Touvron et al. 2022, Table 3): mean error of the shape with more
+    blocks, a, minus that of the wider one, b, in points. Negative favours blocks.
+
+    `params_ratio` and `multiply_adds_ratio` are those of a to b: how equal the budgets are. Statistics as in
+    branch_differences; difference_p_holm is corrected over the rows of an evaluation set.
+    """
+    found = cells(study, outcomes)
+    rows = []
+    for a, b in study.pairs:
+        costs = [complexity(found[arm].config) for arm in (a, b)]
+        ratios = {"params_ratio": costs[0].params / costs[1].params,
+                  "multiply_adds_ratio": costs[0].flops / costs[1].flops}  # fmt: skip
+        rows += [{"a": a, "b": b, **ratios, **row} for row in _differences(study, found[a], found[b])]
+    return _corrected(rows, ("a", "b", "params_ratio", "multiply_adds_ratio", *DIFFERENCES))
+
+
+def _differences(study: Study, a: Cell, b: Cell) -> list[dict[str, object]]:
+    """A minus b on every reported set."""
+    rows = []
+    for name, column in reported(study).items():
+        result = repeats.difference(a.runs, b.runs, column)
+        sizes = [len(repeats.errors(cell.runs, column)) for cell in (a, b)]
+        if repeats.shares_seeds(a.runs, b.runs):
+            sizes = [len(repeats.paired_errors(a.runs, b.runs, column))] * 2
+        ended = [repeats.counts(cell.runs)["diverged"] for cell in (a, b)]
+        values = (name, a.lr, b.lr, *sizes, *ended, *result[:4], result.method)
+        rows.append(dict(zip(DIFFERENCES, values, strict=True)))
+    return rows
+
+
+def _corrected(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> pd.DataFrame:
+    """The table with p corrected over the rows of each evaluation set."""
+    table = pd.DataFrame(rows, columns=list(columns))
+    corrected = table.groupby("evaluation", sort=False)["difference_p"].transform(
+        lambda p: pd.Series(holm(p.astype(float).tolist()), p.index)
+    )
+    table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected.astype(float))
+    return table
+
+
+# ---- the paper's own numbers
+
+
+def published_depth_vs_width(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """Touvron et al. 2022 (ImageNet): errors of Figures 1 to 3 and Tables 1 to 3, and of each parallel shape that minus
+    that of the sequential one of as many pairs in the same figure or table, in points.
+
+    Those of the figures were read off the charts, to about 0.1. Single runs without intervals, but for B12x1 of Table 3
+    (5 runs, sd 0.06 on val and 0.26 on v2). Context, on other data, and no target.
+    """
+    table = published_errors()
+    key = ["source", "size", "pairs", "layerscale", "epochs"]
+    errors = ["val_error_pct", "v2_error_pct"]
+    sequential = table[table["branches"] == 1].set_index(key)[errors]
+    beside = sequential.reindex(pd.MultiIndex.from_frame(table[key])).to_numpy(dtype=float)
+    minus = (table[errors].to_numpy(dtype=float) - beside).round(1)
+    minus[table["branches"] == 1] = np.nan
+    return table.assign(val_minus_sequential_points=minus[:, 0], v2_minus_sequential_points=minus[:, 1])
+
+
+def published_errors() -> pd.DataFrame:
+    """Touvron et al. 2022: a row per figure or table and shape, errors in percent; epochs 300 where 400 is not said."""
+    figures = read("touvron2022_figures1_3")
+    depth = figures["pairs"] // figures["branches"]
+    figures = figures.assign(source="Figure " + figures["figure"].astype(str), depth=depth)
+    tables = [read(f"touvron2022_table{i}").assign(source=f"Table {i}") for i in (1, 2, 3)]
+    table = pd.concat([figures, *tables], ignore_index=True)
+    table = table.fillna({"branches": 1, "epochs": 300, "n": 1}).astype({"branches": int, "epochs": int, "n": int})
+    for name in ("val", "v2"):
+        table[f"{name}_error_pct"] = (100 - table[f"{name}_top1_pct"]).round(2)
+    table = table.assign(pairs=table["depth"] * table["branches"], layerscale=table["layerscale"] == 1)
+    columns = "source size depth branches pairs layerscale epochs n val_error_pct v2_error_pct"
+    return table[columns.split()]
+
+
+# ---- answers in words
+
+
+def cells_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """How the lr was chosen, and how often it lies at the edge of the grid."""
+    found = list(cells(study, outcomes).values())
+    swept = [cell for cell in found if len(cell.lrs) > 1]
+    if not swept:
+        return []
+    edge = [cell.arm for cell in swept if cell.at_edge]
+    ended = f"; at its edge for {len(edge)} of {len(swept)} ({', '.join(edge)}): for them the grid may be too narrow"
+    return [f"Each shape is shown at the lr that does best on minival, of {len(swept[0].lrs)}{ended if edge else ''}."]
+
+
+def branches_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """How often branches beat the sequential shape of as many pairs, on each set; then the numbers of Figure 1."""
+    table = branch_differences(study, outcomes)
+    what = "Parallel branches against as many pairs in sequence"
+    return [*_verdicts(table, what), *_in_figure(study, table)]
+
+
+def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
+    """The differences of Figure 1, on the first set."""
+    many = table[(table["branches"] > 2) & (table["evaluation"] == next(iter(reported(study))))]
+    keys = ["size", "pairs", "layerscale", "epochs"]
+    sentences = []
+    for key in many[keys].drop_duplicates().itertuples(index=False):
+        same = table[(table[keys] == list(key)).all(axis=1) & (table["evaluation"] == many["evaluation"].iloc[0])]
+        parts = [f"{row['branches']} branches {_interval(row)}" for _, row in same.iterrows()]
+        sentences.append(f"{key.size} of {key.pairs} pairs, error minus that in sequence: {'; '.join(parts)} points.")
+    return sentences
+
+
+def effects_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """How often LayerScale and a longer training help."""
+    table = layerscale_and_epochs(study, outcomes)
+    is_gain = table["effect"].str.startswith("LayerScale")
+    return _verdicts(table[is_gain], "LayerScale") + _verdicts(table[~is_gain], "Longer training")
+
+
+def budgets_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """More blocks or more width, pair by pair on the first set."""
+    table = blocks_or_width(study, outcomes)
+    first = table[table["evaluation"] == next(iter(reported(study)))]
+    parts = [f"{row['a']} − {row['b']} {_interval(row)}" for _, row in first.iterrows()]
+    return [*_verdicts(table, "More blocks against more width at about equal cost"),
+            f"Error on {first['evaluation'].iloc[0]}: {'; '.join(parts)} points."] if parts else []  # fmt: skip
+
+
+def _verdicts(table: pd.DataFrame, what: str) -> list[str]:
+    return [_verdict(of, what, str(name)) for name, of in table.groupby("evaluation", sort=False)]
+
+
+def _verdict(table: pd.DataFrame, what: str, evaluation: str) -> str:
+    shown, tested = table["difference_p_holm"] < ALPHA, int(table["difference_p"].notna().sum())
+    lower, higher = (int((shown & of).sum()) for of in (table["difference_points"] < 0, table["difference_points"] > 0))
+    return (
+        f"{what}, error on {evaluation}: lower in {lower} and higher in {higher} of {len(table)} comparisons (p after "
+        f"Holm below 5%), no difference shown in {tested - lower - higher}, no interval in {len(table) - tested}."
+    )
+
+
+def _interval(row: pd.Series) -> str:
+    point, low, high = (row[f"difference_points{end}"] for end in ("", "_low", "_high"))
+    if pd.isna(point):
+        return f"none ({row['method']})"
+    return f"{point:+.1f} " + (f"[{low:.1f}, {high:.1f}]" if pd.notna(low) else "(no interval)")
+
+
+TABLES = (
+    shape_cells, lr_sweep, branch_differences, layerscale_and_epochs, blocks_or_width, published_depth_vs_width,
+)  # fmt: skip
+ANSWERS: dict[str, Callable[[Study, pd.DataFrame], list[str]]] = {  # table -> its answer
+    "shape_cells": cells_sentences,
+    "branch_differences": branches_sentences,
+    "layerscale_and_epochs": effects_sentences,
+    "blocks_or_width": budgets_sentences,
+}

@@ -1,0 +1,258 @@
+"""Profiles: images a second and peak memory with intervals, the gain of one layout over another, minutes an epoch.
+
+Estimates are medians over the timed runs of a profile. Their intervals are about other runs in the same state of the
+machine: runs that follow each other share it, so they are narrower than what another hour would show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from search_spaces.datasets import dataset_facts
+from search_spaces.epoch_times import DEVICES
+from search_spaces.epoch_times import epoch_minutes as printed_minutes
+from vitscale.analysis import published
+from vitscale.analysis.intervals import median_interval
+from vitscale.analysis.population import STATUSES
+from vitscale.analysis.repeats import labelled
+from vitscale.plan.cost import complexity
+from vitscale.plan.profile import LAYOUTS, ProfileConfig
+from vitscale.plan.study import Study
+
+KEYS = ["model", "profile", "resolution", "batch_size"]  # of a cell, in which the layouts are compared
+NUM_BOOTSTRAPS = 2000
+MIN_RUNS = 6  # fewer have no distribution-free 95% interval of their median
+BUSY = 0.5  # load above the number of threads: something else ran
+
+
+def throughput(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per model, profile, resolution and batch: median images a second of each layout over its timed runs, with
+    an interval from order statistics, fewest and most, and how many runs.
+
+    par_over_seq_pct is the change by computing the branches in one go, bootstrapped over runs; gain_pct the best of the
+    two over seq (Touvron et al. 2022, Table 4), which is never below 0. load: the highest 1-minute load average.
+    """
+    table = labelled(study, outcomes)
+    rows = [dict(zip(KEYS, key, strict=True)) | _cell(group) for key, group in table.groupby(KEYS, sort=False)]
+    return pd.DataFrame(rows).drop(columns=[] if (table["layout"] == "par").any() else _of_par())
+
+
+def epoch_minutes(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per profile of training: minutes that an epoch of the dataset takes at the measured images a second.
+
+    On one device as measured, and on 8 if neither data nor communication cost anything: a bound. Printed: Xiao et
+    al. 2021, Tables 1 and 2, on 8 V100.
+    """
+    table = labelled(study, outcomes)
+    rows = [_epoch(trial) for _, trial in table[table["profile"] == "training"].iterrows()]
+    columns = [*KEYS, "layout", "images", "n", "minutes", f"minutes_on_{DEVICES}", "printed_minutes", "status"]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
+
+
+def _epoch(trial: pd.Series) -> dict[str, object]:
+    facts, speed = dataset_facts(trial["dataset"]), _with_ends("speed", runs_of(trial))
+    images = facts.num_train if facts else int(trial["num_images"])
+    ends = {"": "", "_low": "_high", "_high": "_low"}  # the most images a second are the fewest minutes
+    one = {f"minutes{end}": images / speed[f"speed{of}"] / 60 for end, of in ends.items()}
+    eight = {name.replace("minutes", f"minutes_on_{DEVICES}"): value / DEVICES for name, value in one.items()}
+    printed = printed_minutes().get(str(trial["model"]), np.nan) if trial["dataset"] == "imagenet" else np.nan
+    of = {name: trial[name] for name in (*KEYS, "layout")}
+    return {**of, "images": images, "n": len(runs_of(trial)), **one, **eight,
+            "printed_minutes": printed, "status": trial["status"]}  # fmt: skip
+
+
+def published_throughput(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """Touvron et al. 2022, Table 4 (models of ImageNet, 224 pixels, V100): printed images a second, no interval.
+
+    gain_pct is the best of the two over seq, from the printed images a second; printed_gain_pct is from unrounded ones.
+    """
+    table = published.read("touvron2022_table4").rename(columns={"gain_pct": "printed_gain_pct"})
+    table = table.rename(columns={name: name.replace("images_per_s", "printed") for name in table.columns})
+    return table.assign(gain_pct=100 * (table[["seq_printed", "par_printed"]].max(axis=1) / table["seq_printed"] - 1))
+
+
+def median_with_ends(runs: np.ndarray) -> tuple[float, float, float]:
+    """Median of (n,) runs with its distribution-free 95% interval, which fewer than 6 runs do not have: NaN."""
+    if not len(runs):
+        return np.nan, np.nan, np.nan
+    low, high = median_interval(runs, bounds=(0.0, np.inf)) if len(runs) >= MIN_RUNS else (np.nan, np.nan)
+    return float(np.median(runs)), low, high
+
+
+def change(seq: np.ndarray, par: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
+    """Percent by which the median of (m,) runs exceeds that of (n,), with a 95% percentile bootstrap over the runs.
+
+    Runs of each are resampled by themselves; they are taken for independent. NaN where there is none, and ends of NaN
+    where one of the two has fewer than 6.
+    """
+    if not len(seq) or not len(par):
+        return np.nan, np.nan, np.nan
+    estimate = 100 * (np.median(par) / np.median(seq) - 1)
+    if min(len(seq), len(par)) < MIN_RUNS:
+        return float(estimate), np.nan, np.nan
+    rng = np.random.default_rng(seed)
+    medians = [np.median(rng.choice(runs, (NUM_BOOTSTRAPS, len(runs))), axis=1) for runs in (seq, par)]
+    low, high = np.percentile(100 * (medians[1] / medians[0] - 1), (2.5, 97.5))
+    return float(estimate), float(low), float(high)
+
+
+def gain(best_over_seq: Sequence[float]) -> tuple[float, ...]:
+    """The gain of the better layout from the change of par over seq, and so its interval: what is below 0 is 0."""
+    return tuple(np.maximum(0.0, best_over_seq))  # NaN stays
+
+
+def _cell(group: pd.DataFrame) -> dict[str, object]:
+    """Both layouts of a model at one batch and resolution."""
+    trials = {str(trial["layout"]): trial for _, trial in group.iterrows()}
+    runs = {name: runs_of(trials[name]) if name in trials else np.empty(0) for name in LAYOUTS}
+    row: dict[str, object] = {}
+    for name, values in runs.items():
+        memory = float(trials[name]["peak_memory_mib"]) if len(values) else np.nan
+        row |= _with_ends(f"{name}_images_per_s", values) | _extremes(name, values) | {f"{name}_peak_mib": memory}
+    shift = change(runs["seq"], runs["par"])
+    row |= dict(zip(_ends("par_over_seq_pct"), shift, strict=True))
+    row |= dict(zip(_ends("gain_pct"), gain(shift), strict=True))
+    known = {name: float(np.median(values)) for name, values in runs.items() if len(values)}
+    lost = [f"{name}: {trial['error'] or trial['status']}" for name, trial in trials.items() if not len(runs[name])]
+    return row | {"best": max(known, key=known.__getitem__) if len(known) == len(LAYOUTS) else "",
+                  "load": group["load"].max() if "load" in group else np.nan,
+                  "hardware": group["hardware"].iloc[0], "not_measured": "; ".join(lost)}  # fmt: skip
+
+
+def _extremes(name: str, runs: np.ndarray) -> dict[str, float]:
+    fewest, most = (runs.min(), runs.max()) if len(runs) else (np.nan, np.nan)
+    return {f"{name}_min": fewest, f"{name}_max": most, f"{name}_n": len(runs)}
+
+
+def runs_of(trial: pd.Series) -> np.ndarray:
+    """(n,) images a second of the timed runs of a finished profile; none of another."""
+    return np.asarray(trial["images_per_s_runs"], dtype=float) if trial["status"] == "finished" else np.empty(0)
+
+
+def _ends(name: str) -> tuple[str, str, str]:
+    return name, f"{name}_low", f"{name}_high"
+
+
+def _with_ends(name: str, runs: np.ndarray) -> dict[str, float]:
+    return dict(zip(_ends(name), median_with_ends(runs), strict=True))
+
+
+def _of_par() -> list[str]:
+    """Columns of a comparison, for a study that has one layout."""
+    par = [*_ends("par_images_per_s"), "par_min", "par_max", "par_n", "par_peak_mib"]
+    return [*par, *_ends("par_over_seq_pct"), *_ends("gain_pct"), "best"]
+
+
+# ---- what a report says of profiles
+
+
+def progress(study: Study, outcomes: pd.DataFrame) -> str:
+    """How many profiles have an outcome."""
+    of = outcomes["status"].value_counts()
+    said = ", ".join(f"{of.get(status, 0)} {status}" for status in ("finished", "failed", "missing"))
+    return f"Of {len(outcomes)} profiles on {_hardware(study)}: {said}."
+
+
+def answer(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """Where par is faster than seq and where slower, the largest change, and whether the machine was quiet."""
+    table = throughput(study, outcomes)
+    sentences = [_profile_sentence(str(profile), of) for profile, of in table.groupby("profile", sort=False)
+                 if "par_over_seq_pct" in of and of["par_over_seq_pct"].notna().any()]  # fmt: skip
+    threads, loads = _first(study).threads, outcomes.get("load", pd.Series(dtype=float))
+    busy = int((loads > threads + BUSY).sum()) if threads else 0
+    if busy:
+        above = f"load above {threads + BUSY:g}"
+        sentences.append(f"The machine was busy ({above}) during {busy} profiles: these are not to be trusted.")
+    return sentences
+
+
+def _profile_sentence(profile: str, table: pd.DataFrame) -> str:
+    known = table[table["par_over_seq_pct"].notna()]
+    name, shown = "par_over_seq_pct", known[known["par_over_seq_pct_low"].notna()]
+    faster, slower = int((shown[f"{name}_low"] > 0).sum()), int((shown[f"{name}_high"] < 0).sum())
+    top = known.iloc[int(known[name].argmax())]
+    low, high = top[f"{name}_low"], top[f"{name}_high"]
+    ends = f" [{low:.0f}, {high:.0f}]" if pd.notna(low) else ", no interval"
+    where = f"{top['model']}, batch {top['batch_size']}, {top['resolution']} pixels"
+    found = (
+        f"branches in one go are faster than one after another in {faster} and slower in {slower} of {len(shown)} "
+        "cells with an interval (95%, beyond 0, not corrected for their number). "
+    )
+    return (
+        f"In {profile}, {found if len(shown) else ''}largest change of {len(known)} by computing branches in one go: "
+        f"{top[name]:.0f}%{ends}, {where}."
+    ).replace(". largest", ". Largest")
+
+
+def unfinished(study: Study, outcomes: pd.DataFrame) -> str:
+    """What is missing, in a sentence; empty when nothing is."""
+    num = int((outcomes["status"] == "missing").sum())
+    return f"{num} of {len(outcomes)} profiles are not measured yet." if num else ""
+
+
+def counts(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm: how many profiles ended how."""
+    of = [(arm, outcomes.loc[outcomes["arm"] == arm, "status"]) for arm in study.arms]
+    statuses = [status for status in STATUSES if status != "diverged"]
+    rows = [{"arm": arm, **{status: int((ended == status).sum()) for status in statuses}} for arm, ended in of]
+    return pd.DataFrame(rows)
+
+
+def summary(study: Study, outcomes: pd.DataFrame) -> dict[str, float]:
+    """Images a second of each arm at each batch, at the arm's first resolution, under `arm/name`; those that exist."""
+    numbers: dict[str, float] = {}
+    for arm in study.arms:
+        of_arm = outcomes[outcomes["arm"] == arm]
+        numbers |= {f"{arm}/{status}": float((of_arm["status"] == status).sum()) for status in ("failed", "missing")}
+        for _, trial in of_arm[of_arm["resolution"] == of_arm["resolution"].iloc[0]].iterrows():
+            found = _with_ends(f"{arm}/images_per_s_batch_{trial['batch_size']}", runs_of(trial))
+            numbers |= {name: value for name, value in found.items() if np.isfinite(value)}
+    return numbers
+
+
+def design(study: Study) -> pd.DataFrame:
+    """A row per arm: what is varied, and the model's size."""
+    rows = []
+    for arm in study.arms:
+        configs = [trial.config for trial in study.trials if trial.arm == arm]
+        size = complexity(configs[0])
+        axes = {name: ", ".join(str(v) for v in sorted({getattr(c, name) for c in configs}))
+                for name in ("batch_size", "resolution", "precision", "timed_runs")}  # fmt: skip
+        rows.append({"arm": arm, "profiles": len(configs), **axes, "parameters": f"{size.params:,}",
+                     "multiply-adds": f"{size.flops:,}"})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def design_words(study: Study) -> str:
+    """How the profiles were chosen."""
+    return (
+        f"{len(study.trials)} profiles in {len(study.arms)} arms, all fixed before the first was measured, on "
+        f"{_hardware(study)}. Multiply-adds are those of one image at the arm's first resolution."
+    )
+
+
+def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
+    """What a reader must know before believing a number, a sentence each."""
+    sentences = [
+        "Images a second are medians over the timed runs of a profile, each run a mean over many passes of one batch. "
+        "Fewest and most are in the table.",
+        "Intervals are 95%, from order statistics for a median and from a bootstrap over runs for a change. They take "
+        "runs for independent, but runs within seconds on one machine share its state: another hour, process or "
+        "machine may differ by more than the interval. Those of different rows are not corrected for their number.",
+        "A profile that failed, for want of memory say, has no speed and is named in the table.",
+        "The batch is synthetic and on the device: reading, augmenting and moving images is not in these numbers.",
+    ]  # fmt: skip
+    return [*sentences, *([unfinished(study, outcomes)] if (outcomes["status"] == "missing").any() else [])]
+
+
+def _first(study: Study) -> ProfileConfig:
+    config = study.trials[0].config
+    assert isinstance(config, ProfileConfig)
+    return config
+
+
+def _hardware(study: Study) -> str:
+    return _first(study).hardware

@@ -1,0 +1,244 @@
+"""Figures of profiles: images a second, their change by layout, and peak memory, over batches and resolutions."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from vitscale.analysis import published
+from vitscale.analysis.layout import COLORS, MARKERS, STYLE, Draw, finish, say, style
+from vitscale.analysis.population import panels
+from vitscale.analysis.repeats import labelled
+from vitscale.analysis.throughput import change, median_with_ends, runs_of
+from vitscale.plan.study import Study
+
+GREY = "#777777"
+IN_WORDS = {"seq": "one after another (seq)", "par": "in one go (par)"}
+
+
+class Curve(NamedTuple):
+    """An arm over one axis, ascending: its profiles, and which place it has in the panel's colours."""
+
+    name: str
+    axis: str
+    profiles: pd.DataFrame
+    place: int
+
+
+@matplotlib.rc_context(STYLE)
+def throughput_by_batch(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Images a second against the batch, branches one after another and in one go, at the model's first resolution."""
+    return _over_batches(
+        study, outcomes, _speeds, "images/s",
+        "Median over the timed runs, {n} a profile. Thick: 95% interval of the median. Thin: fewest to most. Both may "
+        "be shorter than the marker.\n× at the bottom: failed.",
+    )  # fmt: skip
+
+
+@matplotlib.rc_context(STYLE)
+def peak_memory(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Peak memory of tensors against the batch, weights and batch included; one pass, which repeats exactly."""
+    note = (
+        "The most that tensors took at once in a pass: one number a profile, with no spread. × at the bottom: failed."
+    )
+    return _over_batches(study, outcomes, _memories, "peak memory (MiB)", note)
+
+
+@matplotlib.rc_context(STYLE)
+def throughput_gain(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Change of images a second by computing the branches in one go instead of one after another, against the batch.
+
+    Touvron et al. 2022, Table 4, prints what is above 0 as its gain.
+    """
+    table = _of_first_resolution(labelled(study, outcomes))
+    kinds = list(dict.fromkeys(table.loc[table["layout"] == "par", "profile"]))
+    figure = Figure(figsize=(6.4 if len(kinds) < 2 else 9.0, 4.4), layout="constrained")
+    axes = figure.subplots(1, max(1, len(kinds)), squeeze=False, sharey=True)[0]
+    for ax, kind in zip(axes, kinds, strict=False):
+        _gain_panel(ax, kind, table[table["profile"] == kind], study.published and kind == "inference")
+    if not kinds:
+        say(axes[0], "no profile has two layouts")
+    axes[0].set_ylabel("images/s, in one go over one after another (%)")
+    theirs = "\nGrey, behind: Touvron et al. 2022, Table 4, V100: printed images/s, no interval." * study.published
+    return _finish(
+        figure,
+        f"Change of the median, with its 95% interval (bootstrap over {_num_runs(study)} timed runs a profile, which "
+        f"share the state of the machine).{theirs}",
+    )
+
+
+@matplotlib.rc_context(STYLE)
+def throughput_by_resolution(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Images a second and peak memory against the resolution, at the batch that was measured at several."""
+    table = _of_several(labelled(study, outcomes), "resolution", "batch_size")
+    kinds = list(dict.fromkeys(table["profile"]))
+    figure = Figure(figsize=(6.4 if len(kinds) < 2 else 9.0, 7.0), layout="constrained")
+    grid = figure.subplots(2, max(1, len(kinds)), squeeze=False, sharey="row")
+    for column, kind in zip(grid.T, kinds, strict=False):
+        curves = _curves(table[table["profile"] == kind], "resolution")
+        batches = ", ".join(map(str, sorted(set(table[table["profile"] == kind]["batch_size"]))))
+        for ax, draw in zip(column, (_speeds, _memories), strict=True):
+            for curve in curves:
+                draw(ax, curve)
+            _log_axes(ax, sorted({int(x) for curve in curves for x in curve.profiles["resolution"]}))
+        column[0].set_title(f"{kind}, batch {batches}")
+        column[1].set_xlabel("pixels a side")
+        column[1].legend(handles=_handles(curves), loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    if not kinds:
+        say(grid[0][0], "no profile at several resolutions")
+    for ax, label in zip(grid[:, 0], ("images/s", "peak memory (MiB)"), strict=True):
+        ax.set_ylabel(label)
+    return _finish(
+        figure,
+        f"Images/s: median over {_num_runs(study)} timed runs a profile. Thick: 95% interval of the median. Thin: "
+        "fewest to most.\nMemory: one pass. × at the bottom: failed.",
+    )
+
+
+FIGURES: tuple[Draw, ...] = (throughput_by_batch, throughput_gain, peak_memory, throughput_by_resolution)
+
+
+def _over_batches(study: Study, outcomes: pd.DataFrame, draw: Any, label: str, note: str) -> Figure:
+    """A panel a model and kind of profile, of those with several batches."""
+    table = _of_several(_of_first_resolution(labelled(study, outcomes)), "batch_size")
+    shown = {title: arms for title, arms in panels(study).items() if table["arm"].isin(arms).any()}
+    columns = max(1, _num_columns(len(shown)))
+    lines = max(1, -(-len(shown) // columns))
+    figure = Figure(figsize=({1: 6.4, 2: 9.0, 3: 11.0}[columns], 2.9 * lines + 1.0), layout="constrained")
+    grid = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
+    for ax in grid[max(1, len(shown)) :]:
+        ax.remove()
+    for ax, (title, arms) in zip(grid, shown.items(), strict=False):
+        curves = _curves(table[table["arm"].isin(arms)], "batch_size")
+        for curve in curves:
+            draw(ax, curve)
+        _log_axes(ax, sorted({int(x) for curve in curves for x in curve.profiles["batch_size"]}))
+        pixels = ", ".join(map(str, sorted({int(x) for curve in curves for x in curve.profiles["resolution"]})))
+        ax.set_title(f"{title}, {pixels} pixels")
+        ax.set(xlabel="batch", ylabel=label)
+        ax.label_outer()
+    if not shown:
+        say(grid[0], "no profile at several batches")
+    layouts = [name for name in IN_WORDS if (table["layout"] == name).any()]
+    handles = [_handle(IN_WORDS[name], index) for index, name in enumerate(layouts)]
+    if len(layouts) > 1:
+        figure.legend(handles=handles, loc="outside upper center", ncols=2)
+    return _finish(figure, note.format(n=_num_runs(study)))
+
+
+def _finish(figure: Figure, note: str) -> Figure:
+    """The note in lines that fit the figure."""
+    width = int(published.CHARACTERS_PER_INCH * figure.get_figwidth())
+    return finish(figure, "\n".join(textwrap.fill(line, width) for line in note.splitlines()))
+
+
+def _num_columns(num: int) -> int:
+    """Columns of a grid of so many panels."""
+    return 2 if num == 4 else min(num, 3)
+
+
+def _of_first_resolution(table: pd.DataFrame) -> pd.DataFrame:
+    first = table.groupby("arm", sort=False)["resolution"].transform("first")
+    return table[table["resolution"] == first]
+
+
+def _of_several(table: pd.DataFrame, axis: str, *given: str) -> pd.DataFrame:
+    """Profiles of arms that were measured at several places of an axis, all else given."""
+    return table[table.groupby(["arm", *given], sort=False)[axis].transform("nunique") > 1]
+
+
+def _curves(table: pd.DataFrame, axis: str) -> list[Curve]:
+    arms = dict.fromkeys(table["arm"])
+    return [Curve(arm, axis, table[table["arm"] == arm].sort_values(axis), index) for index, arm in enumerate(arms)]
+
+
+def _speeds(ax: Axes, curve: Curve) -> None:
+    """Median, interval and range of the runs of each profile, and a mark for those without."""
+    x = curve.profiles[curve.axis].to_numpy(dtype=float)
+    runs = [runs_of(profile) for _, profile in curve.profiles.iterrows()]
+    median, low, high = np.array([median_with_ends(of) for of in runs]).T
+    ax.plot(x, median, marker=MARKERS[curve.place % len(MARKERS)], markersize=4.5, zorder=3, **style(curve.place))
+    color = COLORS[curve.place % len(COLORS)]
+    ax.vlines(x, low, high, color=color, linewidth=3.2, alpha=0.55, zorder=2)
+    ends = np.array([(of.min(), of.max()) if len(of) else (np.nan, np.nan) for of in runs]).T
+    ax.vlines(x, *ends, color=color, linewidth=1.0, zorder=2)
+    _failed(ax, curve, x)
+
+
+def _memories(ax: Axes, curve: Curve) -> None:
+    x = curve.profiles[curve.axis].to_numpy(dtype=float)
+    memory = curve.profiles.get("peak_memory_mib", pd.Series(np.nan, curve.profiles.index))
+    ax.plot(x, memory, marker=MARKERS[curve.place % len(MARKERS)], markersize=4.5, **style(curve.place))
+    _failed(ax, curve, x)
+
+
+def _failed(ax: Axes, curve: Curve, x: np.ndarray) -> None:
+    failed = x[curve.profiles["status"] == "failed"]
+    if not len(failed):  # a line of no point has no extent, which breaks the layout
+        return
+    y = np.full(len(failed), 0.03 + 0.04 * curve.place)
+    color = COLORS[curve.place % len(COLORS)]
+    ax.plot(failed, y, "x", color=color, markersize=6, transform=ax.get_xaxis_transform(), clip_on=False)
+
+
+def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) -> None:
+    if with_published:
+        _printed_gains(ax)
+    ax.axhline(0, color="#999999", linewidth=0.8)
+    handles = []
+    for index, (model, of_model) in enumerate(table.groupby("model", sort=False)):
+        runs = {(p["layout"], p["batch_size"]): runs_of(p) for _, p in of_model.iterrows()}
+        batches = sorted({batch for layout, batch in runs if layout == "par" and ("seq", batch) in runs})
+        x = np.array(batches, dtype=float) * 2 ** (0.08 * index)  # beside each other
+        estimate, low, high = np.array([change(runs["seq", b], runs["par", b]) for b in batches]).reshape(-1, 3).T
+        ax.plot(x, estimate, marker=MARKERS[index], markersize=4.5, zorder=3, **style(index))
+        ax.vlines(x, low, high, color=COLORS[index], linewidth=1.4, zorder=2)
+        handles.append(_handle(str(model), index))
+    _log_axes(ax, sorted({int(batch) for batch in table["batch_size"]}), y=False)
+    ax.set_title(kind)
+    ax.set_xlabel("batch")
+    ax.legend(handles=handles, loc="best")
+
+
+def _printed_gains(ax: Axes) -> None:
+    for model, of_model in published.read("touvron2022_table4").groupby("model", sort=False):
+        gains = 100 * (of_model["par_images_per_s"] / of_model["seq_images_per_s"] - 1)
+        ax.plot(of_model["batch_size"], gains, color=GREY, linewidth=1.0, zorder=1.5)
+        ax.annotate(str(model), (1, gains.iloc[0]), (-3, 4), textcoords="offset points", color=GREY, fontsize=7)
+
+
+def _log_axes(ax: Axes, places: Sequence[int], y: bool = True) -> None:
+    """A log axis with a tick at each place; y as a number, not a power."""
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_locator(FixedLocator([float(place) for place in places]))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f}"))
+    ax.xaxis.set_minor_locator(NullLocator())
+    if y:
+        ax.set_yscale("log")
+        low, high = ax.get_ylim()
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+        ax.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 100 else f"{value:.3g}")
+        )
+        ax.yaxis.set_minor_locator(NullLocator())
+
+
+def _handles(curves: Sequence[Curve]) -> list[Line2D]:
+    return [_handle(curve.name, curve.place) for curve in curves]
+
+
+def _handle(label: str, index: int) -> Line2D:
+    return Line2D([], [], marker=MARKERS[index % len(MARKERS)], markersize=4.5, label=label, **style(index))
+
+
+def _num_runs(study: Study) -> str:
+    return ", ".join(map(str, sorted({getattr(trial.config, "timed_runs", 0) for trial in study.trials})))
