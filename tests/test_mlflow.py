@@ -70,7 +70,7 @@ def history(uri: str, run_id: str, metric: str) -> list[tuple[int, int, float]]:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Script:
     script = Script(tmp_path_factory.mktemp("ran"))
     result = script.run("--broken", "1")
-    assert result.returncode == 1, result.stdout
+    assert result.returncode == 1 and "6 finished, 1 diverged, 1 failed" in result.stdout, result.stdout
     return script
 
 

@@ -366,7 +366,7 @@ def test_a_report_of_a_sweep_says_how_its_lr_was_chosen_and_speaks_of_no_draws(t
     study = dataclasses.replace(study, tables=("shape_cells", "branch_differences"))
     page = write_report(study, outcomes, NO_ROWS, tmp_path, {}).read_text()
     assert not {word for word in ("draws", "drawn", "reference run", "independent", "share of") if word in page}
-    assert "2 shapes at 3 lr each, with the same 3 seeds at every lr: 18 runs" in page
+    assert "2 shapes, each at 3 lr with the same 3 seeds at each: 18 runs" in page
     assert "0.01, 0.02, 0.04" in page and "lowest mean error on minival over its seeds" in page
     assert "val and test have no part in it" in page and "do not hold the choice of lr" in page
     assert "Code: not recorded." in honesty(study, outcomes)

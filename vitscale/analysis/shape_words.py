@@ -92,7 +92,7 @@ def _listed(values: Iterable[float]) -> str:
 def design_words(study: Study) -> str:
     """What was planned, and what is chosen after training."""
     return (
-        f"{len(study.arms)} shapes at {_grid(study)}: {len(study.trials)} runs. All were fixed before the first "
+        f"{len(study.arms)} shapes, each at {_grid(study)}: {len(study.trials)} runs. All were fixed before the first "
         f"training and none is stopped early. What is chosen by results is the lr at which a shape is shown, on "
         f"{CHOOSES}. Multiply-adds are those of one image."
     )
@@ -106,7 +106,7 @@ def _grid(study: Study) -> str:
     lrs = _either(len(of) for of in seeds.values())
     nums = _either(len(at_lr) for of in seeds.values() for at_lr in of.values())
     same = all(at_lr == next(iter(of.values())) for of in seeds.values() for at_lr in of.values())
-    return f"{lrs} lr each, with {'the same ' if same else ''}{nums} seeds at every lr"
+    return f"{lrs} lr with {'the same ' if same else ''}{nums} seeds at each"
 
 
 def _either(numbers: Iterable[int]) -> str:
