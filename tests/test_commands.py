@@ -362,6 +362,10 @@ def test_report_of_an_unfinished_study(store: Store, say: Say) -> None:
     assert all((report.parent / f"{name}.png").stat().st_size > 10_000 for name in plan_of().figures)
     table = pd.read_parquet(report.parent / "trials.parquet")
     assert dict(table["status"].value_counts()) == {"missing": 6, "finished": 2}
+    document = json.loads(say("report", "longer-demo", "--json"))
+    assert set(document["tables"]) == set(plan_of().tables) and "2 finished" in document["headline"][0]
+    for row in document["tables"]["edf_summary"]:
+        assert (row["planned"], row["n"], row["missing"], row["reference_error_pct"]) == (4, 1, 3, None)
 
 
 # Comparison

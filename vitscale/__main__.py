@@ -73,7 +73,7 @@ def add_studies(parsers: Any) -> None:
     compare.set_defaults(run=commands.compare)
     for parser in (status, report, adopt, compare):
         commands.add_store(parser)
-    for parser in (status, compare):
+    for parser in (status, report, compare):
         parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
 
 

@@ -48,7 +48,24 @@ def report(options: argparse.Namespace) -> None:
     """Draws tables, figures and report of a study as it stands, from the plan of its last start."""
     store = existing(options.store)
     study = read_plan(store, options.study)
-    report_only(learn_costs(replace(study, published=study.published or options.published)), store)
+    study = learn_costs(replace(study, published=study.published or options.published))
+    if options.json:
+        print_json(_report_as_json(study, store))
+    else:
+        report_only(study, store)
+
+
+def _report_as_json(study: Study, store: Store) -> dict[str, Any]:
+    """The headline and the tables of a study that is drawn anew, a list of rows each."""
+    import pandas as pd
+
+    from vitscale.launch.driver import draw
+    from vitscale.record.table import read_trials
+
+    path, headline, _ = draw(study, store, read_trials(study, store))
+    files = {name: path.parent / f"{name}.parquet" for name in study.tables}
+    tables = {name: pd.read_parquet(file).to_dict("records") for name, file in files.items()}
+    return {"study": study.slug, "report": str(path), "headline": headline, "tables": tables}
 
 
 def compare(options: argparse.Namespace) -> None:
