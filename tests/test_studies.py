@@ -209,12 +209,12 @@ def final(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def mlflow_statuses(script: Script, slug: str) -> list[str]:
-    """Of the child runs of the study's parent run."""
+    """Of the runs of the study's trials."""
     client = mlflow.MlflowClient(f"sqlite:///{script.folder}/mlflow.db")
     experiment = client.get_experiment_by_name(slug)
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], max_results=1000)
-    return [run.info.status for run in runs if "mlflow.parentRunId" in run.data.tags]
+    return [run.info.status for run in runs if run.data.tags["vitscale.role"] == "trial"]
 
 
 @pytest.mark.slow
