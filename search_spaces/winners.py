@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
@@ -19,14 +20,30 @@ def tuned(scale: str) -> dict[str, Any] | None:
 
 
 def optima(found: Mapping[str, Any]) -> dict[tuple[str, str], tuple[float, float]]:
-    """(model, optimizer) -> (lr, wd) of the winner. Raises ValueError for an arm that is not named MODEL OPTIMIZER."""
+    """(model, optimizer) -> (lr, wd) of the winner.
+
+    Raises ValueError for an arm that is not named MODEL OPTIMIZER, or whose space is not of lr and wd.
+    """
     result = {}
     for arm, winner in found["winners"].items():
         model, _, label = arm.rpartition(" ")
         if label not in OPTIMIZERS:
             raise ValueError(f"an arm must be named MODEL AdamW or MODEL SGD, but got (arm={arm!r})")
-        result[model, OPTIMIZERS[label]] = (winner["values"]["lr"], winner["values"]["wd"])
+        values = winner["values"]
+        if set(values) != {"lr", "wd"}:
+            raise ValueError(f"a winner must have lr and wd and nothing else, but got (arm={arm!r}, {values})")
+        result[model, OPTIMIZERS[label]] = (values["lr"], values["wd"])
     return result
+
+
+def refuse_partial(scale: str, winners: Optima) -> None:
+    """Raises ValueError unless there is a winner for each model and optimizer that the studies of a scale train."""
+    if scale not in ("demo", "cifar"):
+        raise ValueError(f"winners are for the scales demo and cifar; others use published optima, but got ({scale=})")
+    models = import_module(f"search_spaces.{scale}").MODELS
+    missing = {(model, optimizer) for model in models for optimizer in OPTIMIZERS.values()} - set(winners)
+    if missing:
+        raise ValueError(f"a winner for each model and optimizer must be found, but got none ({sorted(missing)})")
 
 
 def good_values(winners: Optima, optimizer: str) -> tuple[float, float]:

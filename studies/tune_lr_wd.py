@@ -1,10 +1,11 @@
 """Which learning rate and weight decay train each model well?
 
-A search, and no distribution: Optuna proposes points round by round, from the errors of earlier ones on minival, which
-no study reports. A point is trained with several seeds at a short schedule; a diverged training counts as 100%. What
-is asked next follows from what came out, whatever was killed in between. `vitscale adopt tune_lr_wd-demo` makes the
-winners those that the other studies use at that scale; at scale imagenet they use the published optima (Xiao et al.
-2021, Table 4), which were found at 50 epochs by a search of unstated size. The best of many points is lucky, too.
+A search, and no distribution: Optuna proposes points round by round, from the errors of earlier ones on minival, from
+which no study takes its results. A point is trained with several seeds at a short schedule; a diverged training
+counts as 100%. What is asked next follows from what came out, whatever was killed in between. `vitscale adopt
+tune_lr_wd-demo` makes the winners those that the other studies use at that scale; at scale imagenet they use the
+published optima (Xiao et al. 2021, Table 4), which were found at 50 epochs by a search of unstated size. The best of
+many points is lucky, too.
 
     python studies/tune_lr_wd.py                   # 80 points, 160 trials on digits, about 9 minutes on 2 cores
     python studies/tune_lr_wd.py --num 24          # 4 points an arm more

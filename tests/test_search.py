@@ -124,6 +124,28 @@ def test_a_gaussian_process_proposes_too(searched: tuple[Search, Store], tmp_pat
     assert len(points) == 4 and all(low <= point["lr"] <= high for point in points)
 
 
+def test_a_round_with_a_failed_trial_waits_for_the_next_try(tmp_path: Path) -> None:
+    search, store = make_search(epochs=1), Store.open(tmp_path / "runs")
+    grow(search, store)
+    first = Rounds(search, store).study().trials[0].config
+    store.fail(store.trial(first.id), "OSError: no space", "")
+    train_all(search, store, slice(1, None))
+    assert not grow(search, store)
+    train_all(search, store)
+    assert grow(search, store)
+
+
+def test_how_far_a_search_goes_changes_no_round(searched: tuple[Search, Store], tmp_path: Path) -> None:
+    """Three points, then four: the same as four at once, though the second round is of two."""
+    other = Store.open(tmp_path / "runs")
+    shutil.copytree(searched[1].root / "trials", other.root / "trials", dirs_exist_ok=True)
+    for num in (3, 4):
+        search = make_search(epochs=1, num=num)
+        while grow(search, other):
+            train_all(search, other)
+    assert other.asked(search.slug)["points"] == searched[1].asked(search.slug)["points"]
+
+
 def test_proposals_are_new_and_a_small_space_ends(tmp_path: Path) -> None:
     search = make_search(epochs=1, num_seeds=1, num=8, per_round=4)
     small = {"width": optuna.distributions.CategoricalDistribution((16, 32, 48))}
@@ -132,6 +154,9 @@ def test_proposals_are_new_and_a_small_space_ends(tmp_path: Path) -> None:
     assert grow(search, store)
     points = store.asked(search.slug)["points"]["P AdamW"]
     assert sorted(point["width"] for point in points) == [16, 32, 48]
+    train_all(search, store)
+    assert not grow(search, store)
+    refuse_unfinished(Rounds(search, store).study(), store)
 
 
 # ---- laws
@@ -224,6 +249,20 @@ def test_what_was_stopped_stays_stopped(searched: tuple[Search, Store], tmp_path
     assert table.loc[ids[1], "error_pct"] == 50.0 and table.loc[ids[1], "epoch"] == 1.0
 
 
+def test_asha_judges_the_trials_of_later_rounds(tmp_path: Path) -> None:
+    search, store = make_search(epochs=9, num_seeds=1, num=4, asha=True), Store.open(tmp_path / "runs")
+    grow(search, store)
+    rounds = Rounds(search, store)
+    for trial in rounds.study().trials:
+        rows = tuple({"epoch": epoch, "minival_ema_error_pct": 40.0, "unix_s": 0.0} for epoch in (1.0, 3.0, 9.0))
+        rounds.judge(Event(trial.config.id, "finished", rows))
+        workdir = store.claim(trial.config.id, trial.config.non_default(), search.slug, 1)
+        store.finish(workdir, rows, {"status": "finished"})
+    assert rounds.grow(read_trials(rounds.study(), store))
+    new = next(trial.config.id for trial in rounds.study().trials if trial.point == 2)
+    assert rounds.judge(Event(new, "running", ({"epoch": 1.0, "minival_ema_error_pct": 80.0},)))
+
+
 # ---- winners
 
 
@@ -292,7 +331,6 @@ def test_a_search_survives_kills(tmp_path: Path) -> None:
     children = runs_of_experiment(f"sqlite:///{places[0]}/mlflow.db", "tiny_search-demo", "trial")
     assert set(children) == set(tables[0]["trial_id"])
     opens_in_optuna(places[0], tables[0])
-    adopted(places[0], tmp_path / "copy", tables[0])
 
 
 def opens_in_optuna(place: Path, table: pd.DataFrame) -> None:
@@ -317,7 +355,7 @@ def adopted(place: Path, copy: Path, table: pd.DataFrame) -> None:
     """`vitscale adopt` writes the winners where studies read them: here, into a copy of the package."""
     shutil.copytree(ROOT / "search_spaces", copy / "search_spaces")
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-    command = [sys.executable, "-m", "vitscale", "adopt", "tiny_search-demo"]
+    command = [sys.executable, "-m", "vitscale", "adopt", "tune_lr_wd-demo"]
     result = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     written = json.loads((copy / "search_spaces/tuned/demo.json").read_text())
@@ -339,6 +377,7 @@ def test_the_search_of_the_demo_runs_shortened(tmp_path: Path) -> None:
     for arm, errors in table.groupby("arm")["error_pct"]:
         assert best[arm, 1] == errors.min()
     assert mlflow_statuses(script, "tune_lr_wd-demo") == ["FINISHED"] * 20
+    adopted(tmp_path, tmp_path / "copy", table)
 
 
 @pytest.mark.slow

@@ -91,6 +91,12 @@ def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, 
     return result.estimate, result.low, result.high
 
 
+def error_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
+    """The same of (n,) errors in percent; ends that few runs push beyond 0 or 100, where no error lies, are cut."""
+    mean, low, high = mean_interval(values, confidence)
+    return mean, float(np.clip(low, 0, 100)), float(np.clip(high, 0, 100))
+
+
 def sd_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
     """Standard deviation (ddof=1) of (n,) values and its chi-square interval; NaN for fewer than two.
 

@@ -139,7 +139,7 @@ def _looks(index: int) -> dict[str, Any]:
 def _curve(ax: Axes, view: View, x: np.ndarray, of: Sequence[Cell], column: str, index: int) -> None:
     """Means with intervals, and each seed as a dot; hollow where the lr lies at the edge of its grid."""
     looks = _looks(index)
-    y, low, high = np.array([repeats.mean_interval(repeats.errors(cell.runs, column)) for cell in of]).T
+    y, low, high = np.array([repeats.error_interval(repeats.errors(cell.runs, column)) for cell in of]).T
     for at, cell in zip(x, of, strict=True):
         values = repeats.errors(cell.runs, column)
         if len(values) > 1:

@@ -62,7 +62,7 @@ def summary(study: Study, outcomes: pd.DataFrame) -> dict[str, float]:
         of = repeats.counts(cell.runs if known else outcomes[outcomes["arm"] == cell.arm])
         found = {"n": of["finished"], **{status: of[status] for status in STATUSES[1:]}, "best_lr": cell.lr}
         for name, column in columns.items():
-            ends = repeats.mean_interval(repeats.errors(cell.runs, column))
+            ends = repeats.error_interval(repeats.errors(cell.runs, column))
             found |= {f"{name}{end}": value for end, value in zip(("", "_low", "_high"), ends, strict=True)}
         numbers |= {f"{cell.arm}/{name}": float(value) for name, value in found.items() if not np.isnan(value)}
     return numbers

@@ -100,6 +100,8 @@ def choose_lr(runs: pd.DataFrame, column: str) -> float:
     if known.empty:
         return np.nan
     error = known[column] if column in known else pd.Series(np.nan, known.index)
+    if error[known["status"] == "finished"].isna().any():
+        raise ValueError(f"a finished run must have the error that chooses its lr, but got none (column={column!r})")
     scores = error.where(known["status"] == "finished", 100.0).astype(float).groupby(known["lr"]).mean().round(9)
     return float(scores.index.to_numpy(dtype=float)[scores.to_numpy().argmin()])  # ascending: the first is the smallest
 
@@ -117,7 +119,7 @@ def shape_cells(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     for cell in cells(study, outcomes).values():
         errors: dict[str, float] = {}
         for name, column in reported(study).items():
-            mean, low, high = repeats.mean_interval(repeats.errors(cell.runs, column))
+            mean, low, high = repeats.error_interval(repeats.errors(cell.runs, column))
             errors |= {f"{name}_error_pct": mean, f"{name}_error_pct_low": low, f"{name}_error_pct_high": high}
         rows.append({**_shape_row(cell), **_lr_row(cell), **errors})
     return pd.DataFrame(rows)
@@ -153,7 +155,7 @@ def lr_sweep(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
 def _sweep_row(cell: Cell, lr: float, runs: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, object]:
     row: dict[str, object] = {"shape": cell.arm, "lr": lr, "chosen": lr == cell.lr, **repeats.counts(runs)}
     for name, column in columns.items():
-        mean, low, high = repeats.mean_interval(repeats.errors(runs, column))
+        mean, low, high = repeats.error_interval(repeats.errors(runs, column))
         row |= {f"{name}_error_pct": mean, f"{name}_error_pct_low": low, f"{name}_error_pct_high": high}
     return row
 

@@ -107,7 +107,7 @@ def adopt(options: argparse.Namespace) -> None:
     """Writes the winners of a search where the studies of its scale read them."""
     from importlib.resources import files
 
-    from search_spaces.winners import optima
+    from search_spaces.winners import optima, refuse_partial
     from vitscale.launch.optuna_search import found, refuse_unfinished
     from vitscale.record.table import outcomes, read_trials
 
@@ -115,6 +115,7 @@ def adopt(options: argparse.Namespace) -> None:
     study = read_plan(store, options.study)
     refuse_unfinished(study, store)
     result = found(study, outcomes(study, read_trials(study, store)))
+    refuse_partial(study.scale, optima(result))
     folder = Path(str(files("search_spaces") / "tuned"))
     Workdir(folder).write(f"{study.scale}.json", f"{json.dumps(result, indent=1)}\n".encode())
     for (model, optimizer), (lr, wd) in optima(result).items():

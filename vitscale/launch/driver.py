@@ -36,10 +36,10 @@ def run(study: Study | Search, store: Store, resources: Resources) -> int:
 
     sample = study.stand_in() if isinstance(study, Search) else study
     refuse_unknown(sample)
-    refuse_company(sample, store)
     for dataset in {trial.config.dataset for trial in sample.trials if not sample.measures}:  # a profile reads none
         refuse_unreadable(dataset, resources.data_root)
     with store.drive(study.slug) as attempt:
+        refuse_company(sample, store)
         if isinstance(study, Study):
             return Driver(study, store, resources, attempt, stop).run()
         rounds = _begin(study, store)

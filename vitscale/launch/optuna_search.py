@@ -45,6 +45,7 @@ class Rounds:
             )
         self.points: dict[str, list[Point]] = {arm: ledger.get("points", {}).get(arm, []) for arm in search.arms}
         self.stopped: dict[str, list[Row]] = ledger.get("stopped", {})
+        self.exhausted: list[str] = ledger.get("exhausted", [])  # arms whose space has no point that is new
         self._rungs: Rungs | None = None
 
     def study(self) -> Study:
@@ -56,14 +57,18 @@ class Rounds:
     def grow(self, read: Mapping[str, Any]) -> bool:
         """Asks for the next round, if all that was asked has an outcome and points are still wanted; says whether.
 
-        `read` has the outcome of every trial so far, as from record.table.read_trials.
+        `read` has the outcome of every trial so far, as from record.table.read_trials. A failed trial, which the next
+        start tries again, has none. Rounds are always whole: how many points a study takes of them is its own affair.
         """
-        wanted = {arm: min(self.search.per_round, self.search.num - len(points)) for arm, points in self.points.items()}
-        if max(wanted.values()) < 1 or any(facts["status"] == "missing" for _, facts in read.values()):
+        wanted = [arm for arm, points in self.points.items()
+                  if len(points) < self.search.num and arm not in self.exhausted]  # fmt: skip
+        if not wanted or any(facts["status"] in ("missing", "failed") for _, facts in read.values()):
             return False
-        new = {arm: self._ask(arm, num, read) for arm, num in wanted.items() if num > 0}
+        new = {arm: self._ask(arm, self.search.per_round, read) for arm in wanted}
         for arm, points in new.items():
             self.points[arm] += points
+        self.exhausted += [arm for arm, points in new.items() if len(points) < self.search.per_round]
+        self._rungs = None  # they know the trials of earlier rounds alone
         self._write()
         return any(new.values())
 
@@ -119,7 +124,7 @@ class Rounds:
 
     def _write(self) -> None:
         ledger = {"search": identity(self.search), "num": self.search.num, "points": self.points,
-                  "stopped": self.stopped}  # fmt: skip
+                  "stopped": self.stopped, "exhausted": self.exhausted}  # fmt: skip
         Workdir(self.store.study(self.search.slug)).write(ASKED, json.dumps(ledger, indent=1).encode())
 
 
@@ -154,7 +159,8 @@ def refuse_unfinished(study: Study, store: Store) -> None:
     if not study.adaptive:
         raise ValueError(f"winners must be of a search, but got ({study.slug!r}, whose trials were fixed beforehand)")
     ledger = store.asked(study.slug)
-    asked = min(len(points) for points in ledger["points"].values())
+    asked = min((len(points) for arm, points in ledger["points"].items() if arm not in ledger["exhausted"]),
+                default=ledger["num"])  # fmt: skip
     todo = [t for t in study.trials if t.config.id not in ledger["stopped"] and not store.is_done(t.config.id)]
     if asked < ledger["num"] or todo:
         raise ValueError(

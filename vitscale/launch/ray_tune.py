@@ -49,6 +49,7 @@ MAX_RETRIES = 3  # of a trial whose worker or machine died; an exception of the 
 _events: queue.Queue[Event] = queue.Queue()
 _stop = threading.Event()
 _judge: Judge | None = None
+_stopped: set[str] = set()  # trials that the judge has stopped: what else they tell comes too late
 
 
 def run_trials(
@@ -73,6 +74,7 @@ def run_trials(
     """
     global _events, _stop, _judge
     _events, _stop, _judge = events, stop, judge
+    _stopped.clear()
     constants = {"store": str(store.root), "slug": slug, "attempt": attempt, "resources": resources}
     bundles = [[(config.id, config.non_default())] for config in configs]
     amounts: dict[str, Any] = {"cpu": resources.cpus_per_trial, "gpu": resources.gpus_per_trial}
@@ -190,6 +192,7 @@ class _Judged(FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict) -> str:
         event = result.get("event")
         if _judge is not None and isinstance(event, Event) and _judge(event):
+            _stopped.add(event.trial_id)
             _events.put(replace(event, status="stopped"))
             return FIFOScheduler.STOP
         return FIFOScheduler.CONTINUE
@@ -203,7 +206,7 @@ class _Relay(tune.Callback):
             raise _Stopped
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **_: Any) -> None:
-        if isinstance(event := result.get("event"), Event):
+        if isinstance(event := result.get("event"), Event) and event.trial_id not in _stopped:
             _events.put(event)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:

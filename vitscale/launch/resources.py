@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.profile import METRIC, ProfileConfig
 from vitscale.plan.study import Study
 from vitscale.record.store import Row, Store
 
@@ -72,10 +72,16 @@ UNSAID: dict[str, tuple[Any, ...]] = {"device": ("auto",), "max_concurrent": (0,
 
 
 def refuse_company(study: Study, store: Store) -> None:
-    """Raises ValueError if profiles would be measured while the driver of another study of the store lives."""
+    """Raises ValueError if profiles would be measured beside another study of the store whose driver lives.
+
+    Call it with the study's own lock held: then of two that start at once, one sees the other.
+    """
     others = [slug for slug in store.slugs() if slug != study.slug and store.driver_is_alive(slug)]
-    if study.measures and others:
-        raise ValueError(f"no other study of the store must run beside profiles, but got (running={others})")
+    measuring = [slug for slug in others if store.plan(slug)["metric"] == METRIC]
+    if beside := others if study.measures else measuring:
+        raise ValueError(
+            f"no other study of the store must run beside profiles, but got (study={study.slug}, running={beside})"
+        )
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Search:
             ("distinct seeds, at least one,", len(set(self.seeds)) == len(self.seeds) > 0, f"seeds={self.seeds}"),
             ("num_seeds == 1 with asha, which compares trainings and no means,", len(self.seeds) == 1 or not self.asha,
              f"num_seeds={len(self.seeds)}, asha={self.asha}"),
-            ("a metric on minival, which no study reports,", self.metric.startswith("minival_"),
+            ("a metric on minival, where no result of a study comes from,", self.metric.startswith("minival_"),
              f"metric={self.metric!r}"),
             ("a space for each arm", set(self.arms) == set(self.spaces) and bool(self.arms),
              f"arms={sorted(self.arms)}, spaces={sorted(self.spaces)}"),

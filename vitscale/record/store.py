@@ -241,6 +241,10 @@ class Store:
         """Studies that have a plan."""
         return sorted(path.parent.name for path in (self.root / "studies").glob("*/plan.json"))
 
+    def plan(self, slug: str) -> dict[str, Any]:
+        """The plan of a study's last start, as plain values. Raises Damaged."""
+        return _read_json(self.root / "studies" / slug / "plan.json")
+
     def asked(self, slug: str) -> dict[str, Any]:
         """What a search asked for so far; empty for other studies. Raises Damaged."""
         return _read_json(self.root / "studies" / slug / ASKED)
