@@ -226,6 +226,7 @@ def test_asha_stops_what_is_behind_at_a_rung(searched: tuple[Search, Store]) -> 
     assert rungs.behind_at(ids[4], rows(40.0)) is None
     assert rungs.behind_at(ids[4], rows(40.0)) is None  # told again: nothing new
     assert rungs.behind_at(ids[4], rows(40.0, 39.0, 38.0)) is None
+    assert rungs.behind_at(ids[4], rows(40.0, 39.0, 38.0, *[38.0] * 5, 99.0)) is None  # the last epoch is no rung
     assert rungs.behind_at(ids[0], rows(50.0, 49.0, 48.0)) == {"epoch": 3.0, "minival_ema_error_pct": 48.0}
     again = Rungs(search, study, store, {ids[1]: list(rows(60.0)), ids[0]: list(rows(50.0, 49.0, 48.0))})
     assert again.behind_at(ids[5], rows(65.0)) is not None  # rungs are rebuilt from the ledger

@@ -180,6 +180,7 @@ class Rungs:
         import optuna
 
         self.metric = search.metric
+        self.epochs = {arm: base.epochs for arm, base in search.arms.items()}
         self.arms = {trial.config.id: trial.arm for trial in study.trials}
         self.studies = {}
         for arm, base in search.arms.items():
@@ -193,12 +194,17 @@ class Rungs:
             self.behind_at(trial_id, tuple(known))
 
     def behind_at(self, trial_id: str, rows: tuple[Row, ...]) -> Row | None:
-        """The first row that was not told before and is behind at a rung; None if there is none."""
+        """The first row that was not told before and is behind at a rung; None if there is none.
+
+        The last epoch is no rung: who has got there has finished.
+        """
         if trial_id not in self.trials:
             self.trials[trial_id] = self.studies[self.arms[trial_id]].ask()
         trial = self.trials[trial_id]
         for row in rows[self.told.get(trial_id, 0) :]:
             self.told[trial_id] = self.told.get(trial_id, 0) + 1
+            if row["epoch"] >= self.epochs[self.arms[trial_id]]:
+                break
             trial.report(row[self.metric], step=int(row["epoch"]))
             if trial.should_prune():
                 return row
