@@ -141,6 +141,9 @@ def test_profiles_do_not_start_beside_another_study(tmp_path: Path) -> None:
         refuse_company(study(TrainConfig(), metric="val_ema_error_pct"), store)
         with pytest.raises(ValueError, match=r"no other study of the store must run beside profiles, but got"):
             refuse_company(study(SMALL), store)
+        (store.study("other-demo") / "plan.json").write_text('{"metric": "images_per_s"}')
+        with pytest.raises(ValueError, match=r"no other study of the store must run beside profiles, but got"):
+            refuse_company(study(TrainConfig(), metric="val_ema_error_pct"), store)
 
 
 def test_another_device_fails_the_trial_with_both_names(tmp_path: Path) -> None:

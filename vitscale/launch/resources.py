@@ -77,7 +77,7 @@ def refuse_company(study: Study, store: Store) -> None:
     Call it with the study's own lock held: then of two that start at once, one sees the other.
     """
     others = [slug for slug in store.slugs() if slug != study.slug and store.driver_is_alive(slug)]
-    measuring = [slug for slug in others if store.plan(slug)["metric"] == METRIC]
+    measuring = [slug for slug in others if store.plan(slug).get("metric") == METRIC]
     if beside := others if study.measures else measuring:
         raise ValueError(
             f"no other study of the store must run beside profiles, but got (study={study.slug}, running={beside})"
