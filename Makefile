@@ -7,10 +7,10 @@ RUN := .venv/bin/python
 demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 5 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
 
-test: .venv/installed  ## the tests, the demo included: about 14 minutes on 2 cores
+test: .venv/installed  ## the tests: about 14 minutes on 2 cores
 	$(RUN) -m pytest
 
-test-slow: .venv/installed  ## kills, signals, full disk, slow server, several nodes: about 12 minutes more
+test-slow: .venv/installed  ## the demos, every command of the README, kills, signals, several nodes: half an hour
 	$(RUN) -m pytest -m slow
 
 check: .venv/installed  ## lint, format and types

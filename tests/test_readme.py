@@ -65,6 +65,7 @@ def test_make_runs_what_the_readme_says() -> None:
     assert ".venv/bin/python -m pytest" in asked
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_the_demo_learns_and_ends_with_figure_report_and_page(folder: Path) -> None:
     out = (folder / "demo.txt").read_text()
@@ -106,6 +107,7 @@ def test_every_command_is_accounted_for() -> None:
     assert set(COMMANDS) == {*EXPECTED, *ELSEWHERE, "vitscale ui"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("command", EXPECTED)
 def test_command_does_what_the_readme_says(folder: Path, command: str) -> None:
@@ -114,6 +116,7 @@ def test_command_does_what_the_readme_says(folder: Path, command: str) -> None:
     assert EXPECTED[command] in " ".join(result.stdout.split())
 
 
+@pytest.mark.slow
 def test_ui_opens_on_the_results(folder: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     command = [str(Path(sys.executable).parent / "vitscale"), "ui"]
