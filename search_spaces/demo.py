@@ -111,7 +111,7 @@ SHAPE_SIZES: dict[str, dict[str, object]] = {
 # Around the best of a pilot on minival: six of the shapes for 12 epochs, seed 0, lr 1e-3 to 6.4e-2 in steps of 2. With
 # 4e-3 in place of 3.2e-2 every shape chooses the same lr; all four would take more than ten minutes.
 SHAPE_LRS = (8e-3, 1.6e-2, 3.2e-2)
-NUM_SHAPE_SEEDS = 3
+NUM_SHAPE_SEEDS = 2  # more with --num: three take over ten minutes of two cores
 MORE_SEEDS: dict[Shape, int] = {}
 SHAPE_DESIGN = (
     "Every shape at every lr of the grid with the same seeds. The lr of a shape is the one with the lowest mean error "

@@ -5,7 +5,7 @@ several widths and depths, with and without LayerScale, and more blocks against 
 shape has an lr of its own, chosen on images that are not reported. Design: Touvron et al. 2022, Figures 1 to 3, Tables
 2 and 3, where each of 30 shapes is trained once at one lr (B12x1 five times: 34 trials).
 
-    python studies/depth_vs_width.py                          # 189 trials on digits, about 8 minutes on 2 cores
+    python studies/depth_vs_width.py                          # 126 trials on digits, about 7 minutes on 2 cores
     python studies/depth_vs_width.py --num 10                 # 10 seeds; those that are done are kept
     python studies/depth_vs_width.py --scale cifar            # 189 trials of 30 epochs on CIFAR-10, hours of a GPU
     python studies/depth_vs_width.py --scale imagenet --plan  # the paper's own 34 trials of 300 and 400 epochs

@@ -269,7 +269,7 @@ def test_fanova_splits_the_variance_of_a_sum_over_the_axes_own_scale() -> None:
     assert found["lr"] == pytest.approx(0.5, abs=0.08)
 
 
-@pytest.mark.parametrize(("num", "is_given"), [(19, False), (20, True)])
+@pytest.mark.parametrize(("num", "is_given"), [(14, False), (15, True)])
 def test_importances_need_points(num: int, is_given: bool) -> None:
     study = random_search(num=num)
     found = search.importances(study, make_outcomes(study), "A")

@@ -34,7 +34,7 @@ STATES = ("complete", "stopped", "running")
 NUM_BEST = 5  # points of an arm in a table
 EDGE = 0.05  # share of an axis at either end: a winner there says that the space may be too narrow
 NUM_GOOD = 5  # points that PED-ANOVA needs on its good side, says its documentation
-MIN_POINTS = 4 * NUM_GOOD
+MIN_POINTS = 3 * NUM_GOOD
 WINNER = "lowest mean error over the seeds, of the points with an outcome for each seed; of equals that with the lower "
 WINNER += "worst seed, then with the smaller lr, then the one proposed first"
 
@@ -354,7 +354,7 @@ def search_importance(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     points asked. fANOVA: the axis' share of the variance of a random forest, a diverged point at 100, so it is largely
     about what diverges. Each adds up to 1 over the axes of an arm whether or not anything matters, and without
     interactions. A sampler crowds where it found low errors: these are importances of where it looked, from single
-    values with the noise of their seeds. None for fewer than 20 points.
+    values with the noise of their seeds. None for fewer than 15 points.
     """
     rows = []
     for arm in study.arms:
