@@ -2,11 +2,14 @@
 
 Random numbers are drawn for the whole batch of `batch_size` samples, and those used are of `positions`: which samples
 of it, in ascending order, the images in hand are. So what happens to a sample does not depend on how a batch is cut.
+
+Each step is in two parts: `plan_...` draws on the host and puts what the device needs into a parcel; what it returns
+works on the images once the parcel is sent. So a batch's parameters travel in one copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -15,13 +18,16 @@ from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train.draws import normal
-from vitscale.train.pixel_ops import apply, put, resample
+from vitscale.train.parcel import Parcel
+from vitscale.train.pixel_ops import plan, resample
 from vitscale.train.policies import layers
 
 CROP_RATIO = (3 / 4, 4 / 3)  # width over height, of random resized crops
 SRC_PADDING = 4  # pixels, DeiT III's
 ERASED_AREA = (0.02, 1 / 3)  # share of the image
 ERASED_RATIO = (0.3, 1 / 0.3)  # height over width
+Step = Callable[[Tensor], Tensor]  # images -> images
+Planned = Callable[[Parcel, tuple[int, ...], TrainConfig, np.ndarray, np.random.Generator], Step]
 TRIES = 10  # to draw a rectangle that lies within the image: torchvision's and timm's
 
 
@@ -57,18 +63,30 @@ def crop_pixels(images: Tensor, config: TrainConfig, positions: np.ndarray, rng:
 
     Raises ValueError for images of another size than `resolution` where the crop is "pad".
     """
-    height, width = images.shape[-2:]
+    return _at_once(plan_crop, images, config, positions, rng)
+
+
+def plan_crop(
+    parcel: Parcel, size: tuple[int, ...], config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+) -> Step:
+    """What crop_pixels does to images of a height and width, once the parcel is sent."""
+    height, width = size
     if config.crop == "pad":
-        _refuse_other_sizes(height, width, config)
-        return _padded_crop(images, config, positions, rng)
-    boxes = crop_boxes(np.array([[height, width]] * len(images)), config, positions, rng)
+        refuse_other_sizes(height, width, config)
+        return _padded_crop(parcel, config, positions, rng)
+    boxes = crop_boxes(np.array([[height, width]] * len(positions)), config, positions, rng)
     if config.crop == "src":
-        padded = F.pad(_resize(images, config.resolution), [SRC_PADDING] * 4, mode="reflect")
-        return _windows(padded, boxes[:, 0], boxes[:, 1], config.resolution)
-    top, left, heights, widths = put(boxes.T.astype(np.float32), images.device).to(images.dtype)
-    rows = cubic_weights(top, heights, height, config.resolution)
-    columns = cubic_weights(left, widths, width, config.resolution)
-    return resample(images, rows, columns).clamp(0, 1)
+        window = _windows(parcel, boxes[:, 0], boxes[:, 1], config.resolution)
+        return lambda images: window(F.pad(_resize(images, config.resolution), [SRC_PADDING] * 4, mode="reflect"))
+    sent = parcel.add(boxes.T.astype(np.float32))
+
+    def step(images: Tensor) -> Tensor:
+        top, left, heights, widths = sent().to(images.dtype)
+        rows = cubic_weights(top, heights, height, config.resolution)
+        columns = cubic_weights(left, widths, width, config.resolution)
+        return resample(images, rows, columns).clamp(0, 1)
+
+    return step
 
 
 def crop_for_eval(images: Tensor, config: TrainConfig) -> Tensor:
@@ -81,16 +99,30 @@ def crop_for_eval(images: Tensor, config: TrainConfig) -> Tensor:
 
 def augment(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:
     """Horizontal flip, policy, colour jitter: (b, C, R, R) in [0, 1] -> the same; policies work on 256 levels."""
+    return _at_once(plan_augment, images, config, positions, rng)
+
+
+def plan_augment(
+    parcel: Parcel, size: tuple[int, ...], config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+) -> Step:
+    """What augment does to images of a height and width, once the parcel is sent."""
+    flips = None
     if config.flip_prob:
-        flips = put((rng.random(config.batch_size) < config.flip_prob)[positions], images.device)
-        images = torch.where(flips[:, None, None, None], images.flip(-1), images)
+        flips = parcel.add((rng.random(config.batch_size) < config.flip_prob)[positions])
     drawn = layers(config, rng)
-    if not drawn:
-        return images
-    levels = (images * 255).round().to(torch.uint8)
-    for layer in drawn:
-        levels = apply(levels, layer.names[positions], layer.values[positions], layer.warp)
-    return levels.to(images.dtype) / 255
+    steps = [plan(parcel, layer.names[positions], layer.values[positions], layer.warp, size) for layer in drawn]
+
+    def step(images: Tensor) -> Tensor:
+        if flips is not None:
+            images = torch.where(flips()[:, None, None, None], images.flip(-1), images)
+        if not steps:
+            return images
+        levels = (images * 255).round().to(torch.uint8)
+        for layer in steps:
+            levels = layer(levels)
+        return levels.to(images.dtype) / 255
+
+    return step
 
 
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -102,20 +134,31 @@ def erase(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.ra
 
     Zhong et al. 2020 as in timm's mode "pixel", which DeiT uses: 2% to a third of the area.
     """
+    return _at_once(plan_erase, images, config, positions, rng)
+
+
+def plan_erase(
+    parcel: Parcel, size: tuple[int, ...], config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+) -> Step:
+    """What erase does to images of a height and width, once the parcel is sent."""
     if not config.erasing_prob:
-        return images
+        return lambda images: images
     chosen = rng.random(config.batch_size) < config.erasing_prob
     draws = rng.random((config.batch_size, TRIES, 4))
     key = int(rng.integers(2**31))
-    height, width = images.shape[-2:]
+    height, width = size
     boxes, fits = _erased_boxes(height, width, draws[positions])
     rows = np.flatnonzero(chosen[positions] & fits)
     if not len(rows):
-        return images
-    index = put(rows, images.device)
-    noise = normal(key, put(positions[rows], images.device), tuple(images.shape[1:])).to(images.dtype)
-    inside = _inside(put(boxes[rows], images.device), height, width)
-    return images.index_copy(0, index, torch.where(inside, noise, images.index_select(0, index)))
+        return lambda images: images
+    index, erased, where = parcel.add(rows), parcel.add(positions[rows]), parcel.add(boxes[rows])
+
+    def step(images: Tensor) -> Tensor:
+        noise = normal(key, erased(), tuple(images.shape[1:])).to(images.dtype)
+        inside = _inside(where(), height, width)
+        return images.index_copy(0, index(), torch.where(inside, noise, images.index_select(0, index())))
+
+    return step
 
 
 def mix(
@@ -227,7 +270,8 @@ def _resize(images: Tensor, side: int) -> Tensor:
     return resized.clamp(0, 1) if resized.is_floating_point() else resized
 
 
-def _refuse_other_sizes(height: int, width: int, config: TrainConfig) -> None:
+def refuse_other_sizes(height: int, width: int, config: TrainConfig) -> None:
+    """Raises ValueError for images of another size than `resolution`: padding and cropping back does not change it."""
     if (height, width) != (config.resolution, config.resolution):
         raise ValueError(
             f"resolution == height == width must hold for the crop pad, but got (resolution={config.resolution}, "
@@ -235,20 +279,36 @@ def _refuse_other_sizes(height: int, width: int, config: TrainConfig) -> None:
         )
 
 
-def _padded_crop(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:
+def _padded_crop(parcel: Parcel, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Step:
     """Pads with zeros (black) and crops back to the size."""
     padding = config.crop_padding
     if not padding:
-        return images
+        return lambda images: images
     top, left = rng.integers(0, 2 * padding + 1, (2, config.batch_size))[:, positions]
-    return _windows(F.pad(images, (padding,) * 4), top, left, config.resolution)
+    window = _windows(parcel, top, left, config.resolution)
+    return lambda images: window(F.pad(images, (padding,) * 4))
 
 
-def _windows(images: Tensor, top: np.ndarray, left: np.ndarray, side: int) -> Tensor:
+def _windows(parcel: Parcel, top: np.ndarray, left: np.ndarray, side: int) -> Step:
     """Cuts side x side pixels out of each image at an offset of its own."""
-    tops, lefts = put(np.stack([top, left]), images.device)
-    rows = tops[:, None] + torch.arange(side, device=images.device)
-    columns = lefts[:, None] + torch.arange(side, device=images.device)
-    item = torch.arange(len(images), device=images.device)[:, None, None]
-    cropped = images.permute(0, 2, 3, 1)[item, rows[:, :, None], columns[:, None, :]]
-    return cropped.permute(0, 3, 1, 2)
+    offsets = parcel.add(np.stack([top, left]))
+
+    def step(images: Tensor) -> Tensor:
+        tops, lefts = offsets()
+        rows = tops[:, None] + torch.arange(side, device=images.device)
+        columns = lefts[:, None] + torch.arange(side, device=images.device)
+        item = torch.arange(len(images), device=images.device)[:, None, None]
+        cropped = images.permute(0, 2, 3, 1)[item, rows[:, :, None], columns[:, None, :]]
+        return cropped.permute(0, 3, 1, 2)
+
+    return step
+
+
+def _at_once(
+    planned: Planned, images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+) -> Tensor:
+    """Draws, sends and does one step."""
+    parcel = Parcel()
+    step = planned(parcel, images.shape[-2:], config, positions, rng)
+    parcel.send(images.device)
+    return step(images)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+ESTIMATED = "estimated"  # an attribute of a layer whose statistics are being estimated anew
+
 
 def has_batchnorm(model: nn.Module) -> bool:
     """Whether a layer of the model keeps running statistics of its batches."""
@@ -34,14 +36,17 @@ def reestimate(
     model.eval()
     for layer in layers:
         layer.reset_running_stats()
-        layer.momentum = None  # torch then averages over all batches seen
+        setattr(layer, ESTIMATED, True)
         layer.train()
     num = 0
-    for num, images in enumerate(batches, start=1):  # noqa: B007
+    for num, images in enumerate(batches, start=1):
+        for layer in layers:
+            layer.momentum = 1 / num  # the average; momentum None is the same, and waits for the device in each layer
         with autocast():  # around the model alone: what makes the batches has a precision of its own
             model(images)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
+        delattr(layer, ESTIMATED)
     for module, training in modes:
         module.training = training
     if num == 0:

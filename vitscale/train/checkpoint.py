@@ -16,6 +16,10 @@ from vitscale.record.store import Workdir
 KEPT = 2  # if the newest is damaged, the one before it serves
 
 
+class OtherImages(ValueError):
+    """A checkpoint is of other training images than those that lie here under the dataset's name."""
+
+
 def save(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
     """Writes the state at a step atomically, then removes all but the newest two."""
     buffer = io.BytesIO()
@@ -26,15 +30,43 @@ def save(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
         workdir.remove(name)
 
 
-def load(workdir: Workdir, device: torch.device) -> dict[str, Any] | None:
-    """The state of the newest whole checkpoint; None if there is none. Damaged ones are renamed, with a warning."""
+def load(workdir: Workdir, device: torch.device, trial_id: str = "") -> dict[str, Any] | None:
+    """The state of the newest whole checkpoint of a trial; None if there is none.
+
+    Others are renamed, with a warning: those that are damaged, that torch refuses (of arrays and plain values only,
+    never of code), and those of another trial. A state without "trial", as older versions wrote it, is believed.
+    """
     for name in reversed(workdir.names("checkpoint-")):
         content = workdir.read(name)
-        if name.split("-")[2].removesuffix(".pt") == _digest(content):
-            return torch.load(io.BytesIO(content), map_location=device, weights_only=True)
-        workdir.rename(name, f"damaged-{name}")  # out of the way: it must not pass for the newest again
-        warnings.warn(f"checkpoint is damaged, using the one before it: {workdir.path / name}", stacklevel=2)
+        try:
+            return _whole(name, content, device, trial_id)
+        except _Unusable as unusable:
+            workdir.rename(name, f"damaged-{name}")  # out of the way: it must not pass for the newest again
+            warnings.warn(f"checkpoint is {unusable}, using the one before it: {workdir.path / name}", stacklevel=2)
     return None
+
+
+class _Unusable(ValueError):
+    """A checkpoint that cannot be gone on from."""
+
+
+def _whole(name: str, content: bytes, device: torch.device, trial_id: str) -> dict[str, Any]:
+    """The state in a file. Raises _Unusable with the reason."""
+    if name.rpartition("-")[2].removesuffix(".pt") != _digest(content):
+        raise _Unusable("damaged")
+    try:
+        state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+    except MemoryError:
+        raise  # the machine's fault, not the file's
+    except Exception as error:
+        if isinstance(error, RuntimeError) and "alloc" in str(error):
+            raise
+        raise _Unusable(f"refused by torch ({type(error).__name__})") from error
+    if not isinstance(state, dict) or "step" not in state:
+        raise _Unusable("no state of a training")
+    if trial_id and state.get("trial", trial_id) != trial_id:
+        raise _Unusable(f"of another trial ({state['trial']!r:.60})")
+    return state
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:

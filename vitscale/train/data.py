@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,10 +14,20 @@ from torch.utils.data import DataLoader, Dataset
 
 from search_spaces.datasets import DATASETS, dataset_facts
 from vitscale.plan.config import TrainConfig
-from vitscale.train.augment import augment, crop_boxes, crop_encoded, crop_for_eval, crop_pixels, erase, mix, normalize
+from vitscale.train.augment import (
+    crop_boxes,
+    crop_encoded,
+    crop_for_eval,
+    mix,
+    normalize,
+    plan_augment,
+    plan_crop,
+    plan_erase,
+    refuse_other_sizes,
+)
 from vitscale.train.parallel import Team, cut
-from vitscale.train.pixel_ops import put
-from vitscale.train.sources import Images, Shards
+from vitscale.train.parcel import Parcel, put
+from vitscale.train.sources import Images, Shards, load_split
 
 ORDER, AUGMENT, MIX, CROP, ERASE = range(5)  # independent random streams of one seed
 EVAL_BATCH = 512
@@ -42,6 +53,10 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         self.parts = parts if parts is not None else cut(config.batch_size, 1)
         self.mean, self.std = (t.to(self.device) for t in normalization(config))
         self.epoch, self.order = -1, np.empty(0, np.int64)
+
+    def __getstate__(self) -> dict[str, object]:
+        """What loader workers need: nothing on a GPU, where each would start CUDA."""
+        return {name: value for name, value in vars(self).items() if name not in ("mean", "std")}
 
     def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
         """Images as read, uint8 (b, C, S, S), and labels (b,), of item = step * parts + part; cropped on a CPU."""
@@ -82,14 +97,19 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         """Crops, augments, normalises and mixes what __getitem__ read, on the device: images and targets."""
         step, part = divmod(item, len(self.parts))
         config, positions = self.config, self.parts[part]
-        rng = generator(config.seed, AUGMENT, step)
-        images = images.to(self.device, non_blocking=True).float().div_(self.train.white)
-        labels = labels.to(self.device, non_blocking=True)
+        parcel, rng, size = Parcel(), generator(config.seed, AUGMENT, step), tuple(images.shape[-2:])
+        crop = None
         if self.crops_in_batch:
             boxes = rng if config.crop == "pad" else generator(config.seed, CROP, step)
-            images = crop_pixels(images, config, positions, boxes)
-        images = normalize(augment(images, config, positions, rng), self.mean, self.std)
-        images = erase(images, config, positions, generator(config.seed, ERASE, step))
+            crop, size = plan_crop(parcel, size, config, positions, boxes), (config.resolution,) * 2
+        change = plan_augment(parcel, size, config, positions, rng)
+        cover = plan_erase(parcel, size, config, positions, generator(config.seed, ERASE, step))
+        sent_labels = parcel.add(labels.numpy())
+        parcel.send(self.device)
+        labels = sent_labels()
+        images = images.to(self.device, non_blocking=True).float().div_(self.train.white)
+        images = change(images if crop is None else crop(images))
+        images = cover(normalize(images, self.mean, self.std))
         if not mixed:
             return images, labels
         return mix(images, labels, config, positions, generator(config.seed, MIX, step))
@@ -127,6 +147,10 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
         self.num = len(labelled)  # ReaL leaves some images without a label
         mine = labelled[team.rank :: team.size]
         self.batches = mine.split(most) if len(mine) else ()
+
+    def __getstate__(self) -> dict[str, object]:
+        """As of Batches."""
+        return {name: value for name, value in vars(self).items() if name not in ("mean", "std")}
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -186,6 +210,30 @@ def fingerprint(images: Images) -> str:
     for index in range(0, len(images), max(1, len(images) // 8)):
         digest.update(images[index].contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def examine(configs: Sequence[TrainConfig], root: Path) -> str:
+    """The fingerprint of the training images of configs that read the same ones; decodes no more than it needs.
+
+    Raises ValueError, without training, for what a training would raise for: as load_split does for each split that a
+    config reads, and for images of sizes that its crop cannot take.
+    """
+    images = load_split(configs[0], "train", root)
+    for config in {(c.crop, c.resolution): c for c in configs}.values():
+        _refuse_other_crop(images, config)
+    for config in {c.evals: c for c in configs}.values():
+        for name in config.evals:
+            load_split(config, name, root)
+    return fingerprint(images)
+
+
+def _refuse_other_crop(images: Images, config: TrainConfig) -> None:
+    """Raises ValueError, as the first batch would, for a crop that cannot make these images `resolution` pixels."""
+    if images.pixels is None:
+        crop_boxes(np.array([images[0].shape[1:]]), config, np.arange(1), np.random.default_rng(0))
+    elif config.crop == "pad":
+        height, width = images.pixels.shape[-2:]
+        refuse_other_sizes(height, width, config)
 
 
 def is_resident(images: Images) -> bool:

@@ -56,45 +56,81 @@ def _rows(key: int, positions: Tensor) -> Tensor:
 def _uniform(rows: Tensor, num: int) -> Tensor:
     """(B, num). Elements are mixed before they meet the sample, so that no two samples share a stretch of numbers."""
     elements = mix(torch.arange(num, dtype=torch.int32, device=rows.device))
-    return (mix(rows[:, None] ^ elements) >> 8 & 0xFFFFFF).float() * 2.0**-24
+    return _unit(mix(rows[:, None] ^ elements))
+
+
+def _unit(words: Tensor) -> Tensor:
+    """Their upper 24 bits as float32 in [0, 1)."""
+    return (words >> 8 & 0xFFFFFF).float() * 2.0**-24
 
 
 class Draws:
-    """What the seeded layers of a model share: which samples, at which step, the next forward pass sees."""
+    """What the seeded layers of a model share: which samples, at which step, the next forward pass sees.
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.rows: Tensor | None = None
+    Words of layers that draw for each element, and masks of those that draw once for a sample, are made on the CPU for
+    all layers at once, and sent in one copy: a kernel a layer and operation would take a GPU's host longer.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.seed, self.device = seed, device
+        self.layers: list[tuple[int, float, bool]] = []  # number, rate and whether to scale, of each layer
+        self.constants: tuple[Tensor, Tensor, Tensor] | None = None
+        self.sent: Tensor | None = None  # (L, B) int32: words of a layer, or the bits of its masks
+        self.masks: Tensor | None = None  # (L, B) float32: the same memory
+        self.masks_bf16: Tensor | None = None
+
+    def add(self, layer: Seeded) -> None:
+        """Takes in the next layer."""
+        layer.place = len(self.layers)
+        self.layers.append((layer.layer, layer.rate if layer.once else -1.0, layer.scale))
 
     def at(self, step: int, positions: Tensor) -> None:
-        """Sets the step and the positions (B,), integers, of the samples in the batch of all parts and workers."""
-        rows = _rows(key_of(self.seed, step), positions)
-        if self.rows is not None and self.rows.shape == rows.shape and self.rows.device == rows.device:
-            self.rows.copy_(rows)  # a compiled model need not look again
-        else:
-            self.rows = rows
+        """Sets the step and the positions (B,), integers on the CPU, of the samples in the batch of all workers."""
+        if not self.layers:
+            return
+        drawn = self._drawn(_rows(key_of(self.seed, step), positions))
+        if self.sent is None or self.sent.shape != drawn.shape:
+            self.sent = torch.empty(drawn.shape, dtype=torch.int32, device=self.device)
+            self.masks = self.sent.view(torch.float32)
+            self.masks_bf16 = torch.empty(drawn.shape, dtype=torch.bfloat16, device=self.device)
+        assert self.masks is not None and self.masks_bf16 is not None
+        on_gpu = self.device.type == "cuda"
+        self.sent.copy_(drawn.pin_memory() if on_gpu else drawn, non_blocking=on_gpu)  # a compiled model keeps these
+        self.masks_bf16.copy_(self.masks)
+
+    def _drawn(self, rows: Tensor) -> Tensor:
+        """A word for each layer and sample, (L, B) int32; of a layer that draws once, the mask as float32, in bits."""
+        self.constants = self.constants or self._constants()
+        keys, rates, gains = self.constants
+        words = mix(rows ^ keys)
+        masks = (_unit(mix(words)) >= rates) * gains
+        return torch.where(rates >= 0, masks.view(torch.int32), words)
+
+    def _constants(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each layer, (L, 1): its key, its rate, below 0 if it draws for each element, and what is kept times."""
+        numbers, rates, scaled = zip(*self.layers, strict=True)
+        keys = torch.tensor([key_of(number) for number in numbers], dtype=torch.int32)
+        gains = 1 / torch.tensor([1 - rate if scale else 1.0 for rate, scale in zip(rates, scaled, strict=True)])
+        return keys[:, None], torch.tensor(rates)[:, None], gains[:, None]
 
 
 class Seeded(nn.Module):
     """Zeroes a share `rate` of elements in training, and scales the others up; `Draws` decide which."""
 
+    once = False  # whether it draws one number for a sample
+    place: int  # among the layers of the draws
+
     def __init__(self, rate: float, draws: Draws, layer: int, scale: bool = True) -> None:
         super().__init__()
         self.rate, self.draws, self.layer, self.scale = rate, draws, layer, scale
-
-    def numbers(self, x: Tensor) -> Tensor:
-        """Uniform numbers in the shape of x (B, ...), or a multiple of B where a layer has cut images in windows."""
-        return _uniform(self._own_rows(), x.numel() // len(self._own_rows())).view(x.shape)
+        draws.add(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return x
-        mask = (self.numbers(x) >= self.rate).to(x.dtype)
-        return x * (mask.div_(1 - self.rate) if self.scale else mask)
+        return x * self.mask(x) if self.training else x
 
-    def _own_rows(self) -> Tensor:
-        assert self.draws.rows is not None, "Draws.at must come before a forward pass in training"
-        return mix(self.draws.rows ^ key_of(self.layer))
+    def mask(self, x: Tensor) -> Tensor:
+        """What x (B, ...), or a multiple of B where a layer has cut images in windows, is to be multiplied by."""
+        raise NotImplementedError
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}, layer={self.layer}"
@@ -103,24 +139,38 @@ class Seeded(nn.Module):
 class SeededDropout(Seeded):
     """nn.Dropout, seeded."""
 
+    def mask(self, x: Tensor) -> Tensor:
+        assert self.draws.sent is not None, UNSET
+        rows = self.draws.sent[self.place]
+        mask = (_uniform(rows, x.numel() // len(rows)).view(x.shape) >= self.rate).to(x.dtype)
+        return mask.div_(1 - self.rate) if self.scale else mask
+
 
 class SeededDropPath(Seeded):
     """timm's DropPath, seeded: a sample's branch as a whole."""
 
-    def numbers(self, x: Tensor) -> Tensor:
-        """Uniform numbers (B, 1, ...), one for each sample of x (B, ...)."""
-        rows = self._own_rows()
-        assert len(rows) == len(x), f"as many positions as samples must be set, but got {len(rows)} for {len(x)}"
-        return _uniform(rows, 1).view(-1, *[1] * (x.ndim - 1))
+    once = True
+
+    def mask(self, x: Tensor) -> Tensor:
+        """(B, 1, ...), for x (B, ...)."""
+        assert self.draws.masks is not None and self.draws.masks_bf16 is not None, UNSET
+        masks = self.draws.masks_bf16 if x.dtype == torch.bfloat16 else self.draws.masks
+        mask = masks[self.place].to(x.dtype)
+        assert len(mask) == len(x), f"as many positions as samples must be set, but got {len(mask)} for {len(x)}"
+        return mask.view(-1, *[1] * (x.ndim - 1))
+
+
+UNSET = "Draws.at must come before a forward pass in training"
 
 
 def seed_layers(model: nn.Module, seed: int) -> Draws:
     """Replaces each active dropout and drop path of a model by a seeded one, and returns what tells them where it is.
 
-    Layers are told apart by their order among such layers of the model. Call `draws.at(step, positions)` before each
-    forward pass in training. Raises ValueError for other layers that draw random numbers.
+    Layers are told apart by their order among such layers of the model, which must be on its device already. Call
+    `draws.at(step, positions)` before each forward pass in training, and not again before its backward pass. Raises
+    ValueError for other layers that draw random numbers.
     """
-    draws = Draws(seed)
+    draws = Draws(seed, next((p.device for p in model.parameters()), torch.device("cpu")))
     known: dict[nn.Module, nn.Module] = {}
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from vitscale.plan.averaging import decay_of
 from vitscale.plan.config import TrainConfig
 
 
@@ -50,14 +51,3 @@ class Ema:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self.on:
             self.module.load_state_dict(state)
-
-
-def decay_of(config: TrainConfig) -> float:
-    """Share of itself that the average keeps at an update.
-
-    `ema_alpha` is the rule of the code of Xiao et al. 2021: the average spans the same share of a training whatever its
-    length, batch size and `ema_every`. Their code starts to count steps anew with each epoch; here they run on.
-    """
-    if config.ema_alpha:
-        return 1 - min(1.0, config.ema_alpha * config.batch_size / config.epochs * config.ema_every)
-    return config.ema_decay

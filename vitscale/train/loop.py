@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -47,8 +47,10 @@ def train(
     micro_batch: int = 0,
     parallel_branches: bool = False,
     compiled: bool = False,
-) -> Iterator[Row]:
+) -> Generator[Row, None, str]:
     """Trains one model and yields a row of metrics for each epoch; errors in percent, losses in nats.
+
+    What it returns at the end is the fingerprint of the training images, by which two datasets of one name differ.
 
     The rows are always those of the whole training: an interrupted one first yields the rows of its newest checkpoint
     again and goes on from there, bit for bit as if nothing had happened (TIMING columns apart). A non-finite loss or
@@ -65,7 +67,7 @@ def train(
     if isinstance(workdir, Path):
         workdir.mkdir(parents=True, exist_ok=True)
         workdir = Workdir(workdir)
-    at, team = torch.device(device), Team.join()
+    at, team = device_at(device), Team.join()
     seed_everything(config.seed)
     torch.backends.cudnn.allow_tf32 = config.precision != "fp32"  # else fp32 convolutions would not be
     model = build_model(config).to(at)
@@ -78,7 +80,7 @@ def train(
     most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     held_out = {name: HeldOut(resident(load_split(config, name, data_root), at), config, at, team, most)
                 for name in config.evals}  # fmt: skip
-    positions = [torch.from_numpy(part).to(at) for part in mine]
+    positions = [torch.from_numpy(part) for part in mine]
 
     if parallel_branches:
         run_branches(model, parallel=True)
@@ -93,12 +95,12 @@ def train(
     precise = Batches(images, config, at, own) if config.precise_bn and normed else None
 
     step, rows, spent_s = 0, [], 0.0
-    loss_sum, bad_step = torch.zeros((), dtype=torch.float64, device=at), torch.full((), -1, device=at)
-    state = team.share(checkpoint.load(workdir, torch.device("cpu")) if team.rank == 0 else None)
+    loss_sum, bad_step = torch.zeros((), dtype=torch.float64, device=at), torch.tensor(-1, device=at)
+    state = team.share(checkpoint.load(workdir, torch.device("cpu"), config.id) if team.rank == 0 else None)
     if state is not None:
         if state["data"] != data:
-            raise ValueError(f"a training must resume on its own images, but got others (dataset={config.dataset!r}, "
-                             f"data_root={str(data_root)!r})")  # fmt: skip
+            raise checkpoint.OtherImages("a training must resume on its own images, but got others "
+                                         f"(dataset={config.dataset!r}, data_root={str(data_root)!r})")  # fmt: skip
         step, rows, spent_s = state["step"], state["rows"], state["spent_s"]
         loss_sum, bad_step = state["loss_sum"].to(at), state["bad_step"].to(at)
         model.load_state_dict(state["model"])
@@ -109,12 +111,13 @@ def train(
     eval_s = rows[-1].get("eval_s", 0.0) if rows else 0.0
     yield from rows
     if rows and is_last(rows[-1], config):
-        return
+        return data
 
     def commit() -> float:
         began = time.perf_counter()
         state = {
-            "step": step, "data": data, "rows": rows, "spent_s": spent_s + time.perf_counter() - start,
+            "trial": config.id, "step": step, "data": data, "rows": rows,
+            "spent_s": spent_s + time.perf_counter() - start,
             "loss_sum": loss_sum, "bad_step": bad_step, "model": model.state_dict(),
             "optimizer": optimizer.state_dict(), "ema": ema.state_dict(), "rng": checkpoint.rng_state(at),
         }  # fmt: skip
@@ -145,7 +148,7 @@ def train(
         ema.update(model, step)
         loss = team.sum(loss)
         loss_sum += loss
-        bad_step = torch.where((bad_step < 0) & ~loss.isfinite(), step, bad_step)
+        bad_step.masked_fill_((bad_step < 0) & ~loss.isfinite(), step)
         step += 1
 
         epoch_ends = step % config.steps_per_epoch == 0
@@ -169,9 +172,10 @@ def train(
                     commit()
                 yield rows[-1]
                 if diverged_step is not None:
-                    return
+                    return data
         if team.rank == 0 and time.perf_counter() > next_commit and step < config.num_steps:
             next_commit = commit()
+    return data
 
 
 def is_last(row: Row, config: TrainConfig) -> bool:
@@ -231,6 +235,11 @@ def evaluate(
         wrong += ((guess != labels) if allowed is None else ~allowed.gather(1, guess[:, None])[:, 0]).sum()
     model.train()
     return team.sum(loss).item() / data.num, 100.0 * team.sum(wrong).item() / data.num
+
+
+def device_at(name: str) -> torch.device:
+    """The device of a name; "cuda" is the current GPU, with its index: parts of torch.cuda take no device without."""
+    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 
 def peak_memory(device: torch.device) -> Row:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from vitscale.plan.config import TrainConfig
+from vitscale.train.batchnorm import ESTIMATED
 
 
 @dataclass(frozen=True)
@@ -134,11 +135,11 @@ class Synced(nn.BatchNorm2d):
 def _synced_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
     """Ioffe and Szegedy 2015, over all processes; the running variance is the unbiased one, as torch's.
 
-    A layer without a momentum is one whose statistics are estimated anew, by each process on the same images.
+    A layer whose statistics are estimated anew (vitscale.train.batchnorm) sees the same images in each process.
     """
     from torch.distributed.nn.functional import all_reduce
 
-    if not layer.training or layer.momentum is None:
+    if not layer.training or getattr(layer, ESTIMATED, False):
         return nn.BatchNorm2d.forward(layer, x)
     wide = x.double()
     count = torch.full_like(wide[0, :, 0, 0], x.numel() / x.shape[1])
@@ -149,6 +150,7 @@ def _synced_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
         assert layer.running_mean is not None and layer.running_var is not None
         assert layer.num_batches_tracked is not None
         layer.num_batches_tracked += 1
+        assert layer.momentum is not None
         layer.running_mean.lerp_(mean.to(layer.running_mean.dtype), layer.momentum)
         layer.running_var.lerp_((var * num / (num - 1)).to(layer.running_var.dtype), layer.momentum)
     scale = layer.weight * (var + layer.eps).rsqrt()

@@ -2,7 +2,7 @@
 
 Images are uint8 (B, 3, H, W) on any device, and rounded to whole levels after each operation, as PIL does: to PIL's
 result where it computes in whole numbers, else to within a level. Strengths are NumPy arrays (B,), so that no
-operation waits for the device.
+operation waits for the device, and each operation is in two parts: what it needs on the device, and what it does there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from vitscale.train.parcel import Parcel
 
 BLUR_RADIUS = 8  # pixels: four standard deviations of the strongest blur
 
@@ -33,23 +35,45 @@ def apply(images: Tensor, names: np.ndarray, values: np.ndarray, warp: Warp) -> 
     Solarize, the first level inverted; SolarizeAdd, levels added below 128; Blur, the standard deviation in pixels.
     The others have none.
     """
-    images = images.clone()
+    parcel = Parcel()
+    step = plan(parcel, names, values, warp, images.shape[-2:])
+    parcel.send(images.device)
+    return step(images)
+
+
+def plan(
+    parcel: Parcel, names: np.ndarray, values: np.ndarray, warp: Warp, size: tuple[int, ...]
+) -> Callable[[Tensor], Tensor]:
+    """`apply`, for images of a height and width, in two parts: what it needs goes into the parcel, the rest is given.
+
+    What is returned works once the parcel is sent.
+    """
+    parts = []
     for name in np.unique(names[names != ""]):
         rows = np.flatnonzero(names == name)
-        index = put(rows, images.device)
-        chosen = images.index_select(0, index)
-        if name in WARPS:
-            changed = _warp(chosen, WARPS[name](values[rows], *images.shape[-2:]), warp)
-        else:
-            changed = OPS[name](chosen, values[rows])
-        images.index_copy_(0, index, changed)
-    return images
+        parts.append((parcel.add(rows), _planned(parcel, name, values[rows], warp, size)))
+
+    def step(images: Tensor) -> Tensor:
+        images = images.clone()
+        for rows, operation in parts:
+            index = rows()
+            images.index_copy_(0, index, operation(images.index_select(0, index)))
+        return images
+
+    return step
 
 
-def put(array: np.ndarray, device: torch.device) -> Tensor:
-    """The array on the device, without waiting for it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+def _planned(
+    parcel: Parcel, name: str, values: np.ndarray, warp: Warp, size: tuple[int, ...]
+) -> Callable[[Tensor], Tensor]:
+    """One operation on the images that undergo it, of their strengths."""
+    if name in WARPS:
+        matrices = parcel.add(WARPS[name](values, *size).astype(np.float32))
+        fill = parcel.add(np.array(warp.fill, np.float32))
+        return lambda images: _warp(images, matrices(), fill(), warp.interpolation)
+    needs, operation = OPS[name]
+    strengths = parcel.add(needs(values))
+    return lambda images: operation(images, strengths())
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -60,18 +84,17 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return (rows @ wide).view(num, rows.shape[1], channels, -1).transpose(1, 2)
 
 
-def _warp(images: Tensor, matrices: np.ndarray, warp: Warp) -> Tensor:
-    """Pixel (x, y), counted from the centre, takes the value at matrix (x, y, 1); matrices (B, 2, 3)."""
+def _warp(images: Tensor, matrices: Tensor, fill: Tensor, interpolation: str) -> Tensor:
+    """Pixel (x, y), counted from the centre, takes the value at matrix (x, y, 1); matrices (B, 2, 3), fill (3,)."""
     height, width = images.shape[-2:]
     y = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2
     x = torch.arange(width, device=images.device) - (width - 1) / 2
-    m = put(matrices.astype(np.float32), images.device)[..., None, None]
+    m = matrices[..., None, None]
     source_x, source_y = (m[:, :, 0] * x + m[:, :, 1] * y + m[:, :, 2]).unbind(1)
     grid = torch.stack([source_x / (width / 2), source_y / (height / 2)], -1)
-    read = F.grid_sample(images.float(), grid, warp.interpolation, padding_mode="border", align_corners=False)
+    read = F.grid_sample(images.float(), grid, interpolation, padding_mode="border", align_corners=False)
     inside = (grid.abs() <= 1).all(-1)[:, None]
-    fill = put(np.array(warp.fill, np.float32), images.device)[:, None, None]
-    return torch.where(inside, read, fill).round_().to(torch.uint8)
+    return torch.where(inside, read, fill[:, None, None]).round_().to(torch.uint8)
 
 
 def _matrices(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, e: np.ndarray, f: np.ndarray) -> np.ndarray:
@@ -106,15 +129,19 @@ def _shear_y(tangents: np.ndarray, height: int, width: int) -> np.ndarray:
     return _matrices(one, zero, zero, tangents, one, tangents * width / 2)
 
 
-def _each(values: np.ndarray, images: Tensor) -> Tensor:
-    """Strengths as float32 (B, 1, 1, 1) on the device of the images."""
-    return put(values.astype(np.float32), images.device)[:, None, None, None]
+def _each(values: np.ndarray) -> np.ndarray:
+    """Strengths as float32 (B, 1, 1, 1)."""
+    return values.astype(np.float32)[:, None, None, None]
 
 
-def _blend(other: Tensor, images: Tensor, factors: np.ndarray) -> Tensor:
+def _nothing(values: np.ndarray) -> np.ndarray:
+    return np.empty(0, np.float32)
+
+
+def _blend(other: Tensor, images: Tensor, factors: Tensor) -> Tensor:
     """other + factor * (images - other), cut off to whole levels as PIL's blend does."""
     base = other.float()
-    return (base + _each(factors, images) * (images.float() - base)).clamp_(0, 255).to(torch.uint8)
+    return (base + factors * (images.float() - base)).clamp_(0, 255).to(torch.uint8)
 
 
 def _grey(images: Tensor) -> Tensor:
@@ -123,20 +150,20 @@ def _grey(images: Tensor) -> Tensor:
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000 >> 16).to(torch.uint8)[:, None]
 
 
-def _brightness(images: Tensor, factors: np.ndarray) -> Tensor:
+def _brightness(images: Tensor, factors: Tensor) -> Tensor:
     return _blend(torch.zeros_like(images), images, factors)
 
 
-def _color(images: Tensor, factors: np.ndarray) -> Tensor:
+def _color(images: Tensor, factors: Tensor) -> Tensor:
     return _blend(_grey(images), images, factors)
 
 
-def _contrast(images: Tensor, factors: np.ndarray) -> Tensor:
+def _contrast(images: Tensor, factors: Tensor) -> Tensor:
     mean = _grey(images).double().mean((1, 2, 3), keepdim=True)
     return _blend((mean + 0.5).floor(), images, factors)
 
 
-def _sharpness(images: Tensor, factors: np.ndarray) -> Tensor:
+def _sharpness(images: Tensor, factors: Tensor) -> Tensor:
     """PIL's: away from the border, against a 3x3 average of weights 5 in the middle and 1 around, over 13."""
     wide = images.float()
     inner = wide[..., 1:-1, 1:-1]
@@ -147,38 +174,42 @@ def _sharpness(images: Tensor, factors: np.ndarray) -> Tensor:
     return _blend(smooth, images, factors)
 
 
-def _posterize(images: Tensor, bits: np.ndarray) -> Tensor:
-    masks = 0xFF << (8 - bits.astype(np.int64)) & 0xFF
-    return images & put(masks.astype(np.uint8), images.device)[:, None, None, None]
+def _kept_bits(bits: np.ndarray) -> np.ndarray:
+    """Bits kept -> what to mask levels with, uint8 (B, 1, 1, 1)."""
+    return (0xFF << (8 - bits.astype(np.int64)) & 0xFF).astype(np.uint8)[:, None, None, None]
 
 
-def _solarize(images: Tensor, thresholds: np.ndarray) -> Tensor:
-    return torch.where(images >= _each(thresholds, images), 255 - images, images)
+def _solarize(images: Tensor, thresholds: Tensor) -> Tensor:
+    return torch.where(images >= thresholds, 255 - images, images)
 
 
-def _solarize_add(images: Tensor, levels: np.ndarray) -> Tensor:
-    added = (images + _each(levels, images)).clamp_(0, 255).to(torch.uint8)
+def _solarize_add(images: Tensor, levels: Tensor) -> Tensor:
+    added = (images + levels).clamp_(0, 255).to(torch.uint8)
     return torch.where(images < 128, added, images)
 
 
-def _autocontrast(images: Tensor, _: np.ndarray) -> Tensor:
+def _autocontrast(images: Tensor, _: Tensor) -> Tensor:
     from torchvision.transforms.v2.functional import autocontrast
 
     return autocontrast(images)
 
 
-def _equalize(images: Tensor, _: np.ndarray) -> Tensor:
+def _equalize(images: Tensor, _: Tensor) -> Tensor:
     from torchvision.transforms.v2.functional import equalize
 
     return equalize(images)
 
 
-def _blur(images: Tensor, sigmas: np.ndarray) -> Tensor:
-    """A Gaussian, cut off at BLUR_RADIUS; the border pixels go on beyond the border."""
+def _gaussians(sigmas: np.ndarray) -> np.ndarray:
+    """Standard deviations (B,) -> kernels (B, 2 * BLUR_RADIUS + 1), float32."""
     offsets = np.arange(-BLUR_RADIUS, BLUR_RADIUS + 1)
     kernels = np.exp(-0.5 * (offsets / sigmas[:, None]) ** 2)
-    weights = put((kernels / kernels.sum(1, keepdims=True)).astype(np.float32), images.device)
-    rows, columns = (_band(weights, size) for size in images.shape[-2:])
+    return (kernels / kernels.sum(1, keepdims=True)).astype(np.float32)
+
+
+def _blur(images: Tensor, kernels: Tensor) -> Tensor:
+    """A Gaussian, cut off at BLUR_RADIUS; the border pixels go on beyond the border."""
+    rows, columns = (_band(kernels, size) for size in images.shape[-2:])
     return resample(images.float(), rows, columns).round_().clamp_(0, 255).to(torch.uint8)
 
 
@@ -197,16 +228,17 @@ WARPS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
     "TranslateX": _translate_x,
     "TranslateY": _translate_y,
 }
-OPS: dict[str, Callable[[Tensor, np.ndarray], Tensor]] = {
-    "AutoContrast": _autocontrast,
-    "Blur": _blur,
-    "Brightness": _brightness,
-    "Color": _color,
-    "Contrast": _contrast,
-    "Equalize": _equalize,
-    "Invert": lambda images, _: 255 - images,
-    "Posterize": _posterize,
-    "Sharpness": _sharpness,
-    "Solarize": _solarize,
-    "SolarizeAdd": _solarize_add,
+# What an operation needs on the device, of the strengths of its images, and what it does with the images and that.
+OPS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[Tensor, Tensor], Tensor]]] = {
+    "AutoContrast": (_nothing, _autocontrast),
+    "Blur": (_gaussians, _blur),
+    "Brightness": (_each, _brightness),
+    "Color": (_each, _color),
+    "Contrast": (_each, _contrast),
+    "Equalize": (_nothing, _equalize),
+    "Invert": (_nothing, lambda images, _: 255 - images),
+    "Posterize": (_kept_bits, torch.bitwise_and),
+    "Sharpness": (_each, _sharpness),
+    "Solarize": (_each, _solarize),
+    "SolarizeAdd": (_each, _solarize_add),
 }

@@ -18,9 +18,10 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from search_spaces.datasets import dataset_facts
 from vitscale.plan.data import BEGUN, CIFAR, MANIFEST, REAL, TORCHVISION, layout_of
 from vitscale.train.sources import Images, Source, open_folder
-from vitscale.train.sources.images import to_tensor
+from vitscale.train.sources.images import Limits, refuse_outside, to_tensor
 from vitscale.train.sources.prepared import (
     VERSION,
     checksum,
@@ -29,7 +30,7 @@ from vitscale.train.sources.prepared import (
     write_json,
     write_shard,
 )
-from vitscale.train.sources.torchvision_class import TorchvisionClass
+from vitscale.train.sources.torchvision_class import open_class
 
 RESIZE = "shorter side to size by Pillow's antialiased bicubic filter, then the central square"
 PACKAGES = ("numpy", "pillow", "pyarrow", "torchvision")
@@ -41,7 +42,7 @@ class Request:
     """What is prepared from what. The number of workers decides nothing, so it is no part of it."""
 
     source: str  # a folder, or "torchvision:CLASS"
-    data_root: Path  # the set becomes data_root/NAME, or data_root/NAME-SIZE if an image had another size
+    data_root: Path  # the set becomes data_root/NAME-SIZE; see `_final_name` for the one exception
     size: int
     splits: tuple[str, ...] = ()  # none: all that the source has
     skip_unreadable: bool = False
@@ -49,6 +50,16 @@ class Request:
     source_root: str = ""  # where the files of a torchvision class are
     channels: int = 3  # that image files are decoded to: 3 (RGB) or 1 (grey)
     shard_bytes: int = 512 * 2**20  # pixels of a file, at most
+    max_megapixels: float = Limits.max_megapixels  # of an image before it is resized
+    follow_symlinks: bool = Limits.follow_symlinks  # out of the source's folder
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_megapixels <= 10_000:
+            raise ValueError(f"0 < max_megapixels <= 10000 must hold, but got (max_megapixels={self.max_megapixels})")
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.max_megapixels, self.follow_symlinks)
 
     @property
     def name(self) -> str:
@@ -101,10 +112,11 @@ def verify(folder: Path) -> int:
 
 def _open(request: Request) -> Source:
     if request.source.startswith(TORCHVISION):
-        return TorchvisionClass(request.source.removeprefix(TORCHVISION), Path(request.source_root), request.channels)
+        return open_class(request.source.removeprefix(TORCHVISION), Path(request.source_root), request.channels)
     if not Path(request.source).is_dir():
         raise ValueError(f"a source must be a folder or torchvision:CLASS, but got ({request.source})")
-    return open_folder(Path(request.source), request.channels)
+    refuse_outside(Path(request.source) / REAL, Path(request.source), request.limits)  # it is copied as it is
+    return open_folder(Path(request.source), request.channels, request.limits)
 
 
 def _read(source: Source, request: Request) -> dict[str, Images]:
@@ -124,25 +136,14 @@ def _read(source: Source, request: Request) -> dict[str, Images]:
 
 
 def _final_name(request: Request, images: dict[str, Images]) -> str:
-    """NAME if no image is resized, which gives a trial the same id; else NAME-SIZE."""
-    resized = f"{request.name}-{request.size}"
-    if (request.data_root / resized).exists():  # finished or begun: no second look at all the images
-        return resized
-    return request.name if all(_has_size(whole, request.size) for whole in images.values()) else resized
+    """NAME-SIZE. But NAME if the name says the size already: a prepared set's own, or a known dataset's (CIFAR).
 
-
-def _has_size(images: Images, size: int) -> bool:
-    """Whether all images have it. Decodes files until one has not."""
-    if images.pixels is not None:
-        return tuple(images.pixels.shape[2:]) == (size, size)
-    return all(_size_of(images, index) in (None, (size, size)) for index in range(len(images)))
-
-
-def _size_of(images: Images, index: int) -> tuple[int, ...] | None:
-    try:
-        return tuple(images[index].shape[1:])
-    except ValueError:
-        return None  # unreadable: told when it is written
+    Nothing is decoded for it: image files get NAME-SIZE whatever their sizes.
+    """
+    layout = layout_of(Path(request.source).absolute())
+    named = dataset_facts(request.name) is not None or (layout is not None and layout.kind == "prepared")
+    whole = all(of.pixels is not None and tuple(of.pixels.shape[2:]) == (request.size,) * 2 for of in images.values())
+    return request.name if named and whole else f"{request.name}-{request.size}"
 
 
 def _begin(folder: Path, request: Request) -> None:

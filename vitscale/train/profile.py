@@ -22,7 +22,7 @@ from vitscale.record.store import Row
 from vitscale.train.blocks import run_branches
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
-from vitscale.train.loop import autocast, seed_everything
+from vitscale.train.loop import autocast, device_at, seed_everything
 from vitscale.train.loss import training_loss
 from vitscale.train.model import build_model
 from vitscale.train.optim import build_optimizer
@@ -44,7 +44,7 @@ def profile(config: ProfileConfig, device: str = "cpu") -> Iterator[Row]:
     where something else ran. Weights stay fp32; with precision bf16 each pass casts them, as in a training. Raises
     ValueError if the device is another one than the config names.
     """
-    at = torch.device(device)
+    at = device_at(device)
     refuse_other(config, at)
     seed_everything(config.seed)
     torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
@@ -93,7 +93,7 @@ def _forward(model: nn.Module, images: torch.Tensor, config: ProfileConfig) -> P
 def _training_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, config: ProfileConfig) -> Pass:
     """Forward, loss, backward, clipping, optimizer and averaged weights, as in vitscale.train.loop."""
     draws, optimizer, ema = seed_layers(model, config.seed), build_optimizer(model, config), Ema(model, config)
-    where = torch.arange(config.batch_size, device=images.device)
+    where = torch.arange(config.batch_size)
     step = 0
 
     def one_pass() -> None:

@@ -15,11 +15,11 @@ from vitscale.plan.data import CIFAR, EMBEDDED, REAL, TORCHVISION, layout_of, re
 from vitscale.train.sources.cifar import Cifar
 from vitscale.train.sources.digits import Digits
 from vitscale.train.sources.folders import Folders
-from vitscale.train.sources.images import Images, Source
+from vitscale.train.sources.images import LIMITS, Images, Limits, Source
 from vitscale.train.sources.parquet import Parquet
 from vitscale.train.sources.prepared import Prepared, Shards
 from vitscale.train.sources.split import training_rows
-from vitscale.train.sources.torchvision_class import TorchvisionClass
+from vitscale.train.sources.torchvision_class import open_class
 
 __all__ = ["Images", "Shards", "Source", "load_split", "open_folder", "read_real"]
 
@@ -55,12 +55,12 @@ def _open(config: TrainConfig, root: Path | None) -> tuple[Source, Path | None]:
         return Digits(), None
     assert root is not None
     if config.dataset.startswith(TORCHVISION):
-        return TorchvisionClass(config.dataset.removeprefix(TORCHVISION), root, config.channels), None
+        return open_class(config.dataset.removeprefix(TORCHVISION), root, config.channels), None
     folder = root / config.dataset
     return open_folder(folder, config.channels), folder / REAL if (folder / REAL).exists() else None
 
 
-def open_folder(folder: Path, channels: int) -> Source:
+def open_folder(folder: Path, channels: int, limits: Limits = LIMITS) -> Source:
     """The source in a folder; channels (1 grey, 3 RGB) are what image files are decoded to."""
     layout = layout_of(folder)
     if layout is None or layout.kind == "unfinished":
@@ -69,7 +69,8 @@ def open_folder(folder: Path, channels: int) -> Source:
         return Cifar(layout.kind, layout.folder)
     if layout.kind == "prepared":
         return Prepared(layout.folder)
-    return Folders(folder, channels) if layout.kind == "folders" else Parquet(layout.folder, channels)
+    kind = Folders if layout.kind == "folders" else Parquet
+    return kind(layout.folder, channels, limits)
 
 
 def read_real(val: Images, path: Path, num_classes: int) -> Images:

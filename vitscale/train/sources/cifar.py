@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from vitscale.plan.data import CIFAR
+from vitscale.train.sources.arrays_only import Forbidden, load_arrays
 from vitscale.train.sources.images import Images
 
 PIXELS = 3 * 32 * 32
@@ -40,13 +40,15 @@ class Cifar:
                 raise ValueError(f"{len(labels)} labels, pixels {pixels.dtype} of shape {pixels.shape}")
         except OSError:
             raise  # the disk's fault, not the file's
+        except Forbidden as error:
+            raise ValueError(f"a CIFAR file must hold numpy arrays alone, but got ({path}: {error})") from error
         except Exception as error:  # a damaged pickle raises anything
             raise ValueError(f"a CIFAR file must be whole, but got ({path}: {error!r:.100})") from error
         return labels.astype(np.int64), pixels
 
 
 def _read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    content = pickle.loads(path.read_bytes(), encoding="latin1")  # written by Python 2
+    content = load_arrays(path.read_bytes())
     return np.array(content["labels" if "labels" in content else "fine_labels"]), content["data"]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +19,26 @@ if TYPE_CHECKING:
     from vitscale.train.sources.prepared import Shards
 
 MODES = {1: "L", 3: "RGB"}  # by number of channels
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is refused of a dataset of files. The trainer has these; `vitscale prepare` can be given others."""
+
+    max_megapixels: float = 100.0  # of an encoded image: decoded, one of 100 takes some 1.5 GB in all
+    follow_symlinks: bool = False  # out of the dataset's folder
+
+
+LIMITS = Limits()
+
+
+def refuse_outside(path: Path, folder: Path, limits: Limits) -> None:
+    """Raises ValueError for a link, or a path through one, that leads out of a dataset's folder."""
+    if not limits.follow_symlinks and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise ValueError(
+            f"a link must stay within its dataset, but got ({path}: {os.path.realpath(path)}); "
+            "`vitscale prepare --follow-symlinks` follows it"
+        )
 
 
 @dataclass(frozen=True)
@@ -91,29 +113,50 @@ class Files:
     folder: Path
     names: np.ndarray
     channels: int
+    limits: Limits = LIMITS
 
     def __call__(self, index: int) -> Tensor:
         path = self.folder / os.fsdecode(self.names[index])
-        return decode_image(path.read_bytes(), path, self.channels)
+        refuse_outside(path, self.folder, self.limits)
+        return decode_image(path.read_bytes(), path, self.channels, self.limits)
 
 
-def decode_image(encoded: bytes, name: object, channels: int) -> Tensor:
+def decode_image(encoded: bytes, name: object, channels: int, limits: Limits = LIMITS) -> Tensor:
     """(C, H, W) uint8 of an encoded image, grey or RGB by the number of channels (1 or 3), in channels-last memory.
 
     By Pillow at full size, never JPEG's draft mode, and without EXIF rotation: the pixels of torchvision's ImageFolder.
-    Raises ValueError with the name for anything that is no whole image.
+    Raises ValueError with the name for anything that is no whole image, or a larger one than the limit.
     """
     from PIL import Image
 
     if channels not in MODES:
         raise ValueError(f"channels in (1, 3) must hold for image files, but got (channels={channels})")
     try:
-        with Image.open(io.BytesIO(encoded)) as image:
+        with _at_most(limits), Image.open(io.BytesIO(encoded)) as image:
             pixels = np.array(image.convert(MODES[channels]))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(
+            f"an image must have at most {limits.max_megapixels:g} megapixels, but got ({name}: {error}); "
+            "`vitscale prepare --max-megapixels` sets the limit"
+        ) from error
     except Exception as error:  # Pillow's decoders raise whatever the bytes lead them to
         reason = str(error) if "BytesIO" not in str(error) else "no known image format"
         raise ValueError(f"an image must be whole, but got ({name}: {reason.splitlines()[0]})") from error
     return to_tensor(pixels)
+
+
+@contextlib.contextmanager
+def _at_most(limits: Limits) -> Iterator[None]:
+    """Makes Pillow refuse, from its header, an image of more pixels: by itself it warns, and refuses at twice that."""
+    from PIL import Image
+
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, int(1e6 * limits.max_megapixels)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
 
 
 def to_tensor(pixels: np.ndarray) -> Tensor:

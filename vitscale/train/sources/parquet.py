@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitscale.plan.data import SHARD
-from vitscale.train.sources.images import Images, decode_image
+from vitscale.train.sources.images import LIMITS, Images, Limits, decode_image
 
 IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "fine_label")
 
@@ -27,8 +27,8 @@ class Parquet:
     A whole row group is read to get at one image, so that a shuffled training waits for it: prepare such a set first.
     """
 
-    def __init__(self, folder: Path, channels: int) -> None:
-        self.channels, self.shards = channels, _shards(folder)
+    def __init__(self, folder: Path, channels: int, limits: Limits = LIMITS) -> None:
+        self.channels, self.limits, self.shards = channels, limits, _shards(folder)
         self.splits = tuple(self.shards)
         self.image, self.label, self.classes = _columns(next(iter(self.shards.values()))[0])
 
@@ -38,7 +38,7 @@ class Parquet:
         labels, names, sizes = zip(*(_read_facts(path, self.image, self.label) for path in paths), strict=True)
         groups = [(number, group) for number, of_file in enumerate(sizes) for group in range(len(of_file))]
         ends = np.cumsum([0, *(size for of_file in sizes for size in of_file)])
-        decode = RowGroups(tuple(map(str, paths)), self.image, np.array(groups), ends, self.channels)
+        decode = RowGroups(tuple(map(str, paths)), self.image, np.array(groups), ends, self.channels, self.limits)
         known = [name for of_file in names for name in of_file]
         encoded = np.array([os.fsencode(name) for name in known]) if known and all(known) else None
         return Images(torch.from_numpy(np.concatenate(labels)), decode=decode, names=encoded)
@@ -53,6 +53,7 @@ class RowGroups:
     groups: np.ndarray  # (G, 2): number of the file, number of the row group in it
     ends: np.ndarray  # (G + 1,): how many images lie before each row group, and in all
     channels: int
+    limits: Limits = LIMITS
 
     def __call__(self, index: int) -> Tensor:
         at = int(np.searchsorted(self.ends, index, side="right")) - 1
@@ -60,7 +61,8 @@ class RowGroups:
         encoded = _read_group(self.paths[number], group, self.column)[row].as_py()
         if isinstance(encoded, dict):
             encoded = encoded["bytes"]
-        return decode_image(encoded or b"", f"{self.paths[number]}, row {row} of row group {group}", self.channels)
+        name = f"{self.paths[number]}, row {row} of row group {group}"
+        return decode_image(encoded or b"", name, self.channels, self.limits)
 
 
 def _shards(folder: Path) -> dict[str, list[Path]]:

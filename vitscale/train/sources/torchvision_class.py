@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitscale.train.sources.images import MODES, Images, to_tensor
+from vitscale.plan.data import CIFAR
+from vitscale.train.sources.cifar import Cifar
+from vitscale.train.sources.images import MODES, Images, Source, to_tensor
 
 # What the classes call their splits; a test set is called val where there is no validation set.
 SPLITS = {"train": ("train", "trainval"), "val": ("val", "valid", "test"), "test": ("test",)}
+CIFAR_FOLDERS = {"CIFAR10": "cifar-10-batches-py", "CIFAR100": "cifar-100-python"}
+
+
+def open_class(name: str, root: Path, channels: int) -> Source:
+    """The source of torchvision:NAME. CIFAR's pickles are read by our own reader, which admits arrays alone."""
+    if name not in CIFAR_FOLDERS:
+        return TorchvisionClass(name, root, channels)
+    kind = CIFAR_FOLDERS[name]
+    if not (root / kind / CIFAR[kind][1]).is_file():
+        raise ValueError(f"the files of torchvision:{name} must be there, but got ({root / kind}: none)")
+    return Cifar(kind, root / kind)
 
 
 class TorchvisionClass:
@@ -28,6 +42,8 @@ class TorchvisionClass:
         if not inspect.isclass(cls) or not {"train", "split"} & set(_arguments(cls)):
             law = "a class of torchvision.datasets with an argument train or split"
             raise ValueError(f"{law} must be named, but got (torchvision:{name})")
+        if _unpickles(cls):
+            raise ValueError(f"a dataset must be read without pickle, which may run any code, but got ({cls})")
         self.name, self.root, self.channels = name, root, channels
         self.cls: Any = cls
         self.made: dict[str, tuple[str, Any]] = {}
@@ -58,8 +74,9 @@ class TorchvisionClass:
             except ValueError:
                 continue  # no such split
             except (RuntimeError, TypeError) as error:
-                law = f"the files of torchvision:{self.name} must be there"
-                raise ValueError(f"{law}, but got ({self.root}: {str(error).splitlines()[0]})") from error
+                law = f"the files of torchvision:{self.name} must be there, as torchvision's own download lays them out"
+                reason = str(error).splitlines()[0].partition(" You can use download")[0]
+                raise ValueError(f"{law}, but got ({self.root}: {reason})") from error
         raise ValueError(f"torchvision:{self.name} must have the split, but got ({split})")
 
     def read(self, split: str) -> Images:
@@ -88,6 +105,11 @@ class Items:
                 f"an image must be whole, but got ({self.dataset!r:.60}, image {index}: {error})"
             ) from error
         return to_tensor(np.array(image))
+
+
+def _unpickles(cls: type) -> bool:
+    """Whether the module of a class, or of one that it builds on, uses pickle."""
+    return any(hasattr(sys.modules[base.__module__], "pickle") for base in inspect.getmro(cls))
 
 
 def _arguments(cls: Any) -> list[str]:
