@@ -28,18 +28,23 @@ LABELS = {"adamw": "AdamW", "sgd": "SGD"}
 GOOD = {optimizer: good_values(OPTIMA, optimizer) for optimizer in LABELS}
 INTERVALS = {("ViT", optimizer): around(*pair) for optimizer, pair in GOOD.items()}
 NUM_DRAWS = 16
-NUM_REFERENCES = 3  # runs at the optimum, seeds 0 to 2: one alone has an error of its own
+NUM_REFERENCES = 8  # runs at the optimum: their noise is in every comparison, and 8 cost as much as 8 draws
+FIRST_REFERENCE_SEED = 1000  # theirs are 1000, 1001, ...: the search chose the optimum by seeds 0 and 1
 DESIGN = (
     "lr and wd are log-uniform from 1/8 of a good value to 4 times it: around "
     + " and ".join(f"lr {lr:g} and wd {wd:g} ({LABELS[name]})" for name, (lr, wd) in GOOD.items())
     + ", the geometric means of what was found for the two models. Draw i has seed i (initial weights, order of "
-    "samples); both models share draws and seeds. The reference runs, seeds 0 to 2, are at their own arm's winner. "
-    + in_words(_FOUND)
+    "samples); both models share draws and seeds. The reference runs are at their own arm's winner, with seeds "
+    "from 1000 on, which neither the search nor a draw used. " + in_words(_FOUND)
 )
 NOTES = (
     "Models of 0.07 M parameters on 8x8 digits: this shows that the method works and how such curves are read. It is "
     "no evidence about the paper's models on ImageNet, and with 16 draws an arm the bands are wide."
 )
+
+# The search that found OPTIMA trained seeds 0 and 1. The other studies train seeds from here on: a run that the search
+# picked for its luck is in none of them.
+FIRST_SEED = 1000
 
 # Lengths of training for the studies of stability, eight times as long at the end as at the start as in Xiao et al.
 # 2021, Figure 3. OPTIMA were found at 20 epochs, as theirs were found at the shortest schedule, and serve for all
@@ -83,7 +88,7 @@ NUM_TUNING_SEEDS = 2
 
 # Depth, width and branches: the figures of Touvron et al. 2022 at a third of their pairs and fewer. Widths double as
 # from S to B, heads have one number of channels, and 8 narrow pairs cost what 2 of twice the width do, within 7% in
-# parameters and multiply-adds, which a test holds.
+# parameters and multiply-adds, which a test holds. These are all of them, for the scale cifar; the demo has fewer.
 def shape_panels(longer: int) -> dict[str, tuple[Shape, ...]]:
     """Title -> the shapes of a figure; those of Table 2 are trained for `longer` epochs, too."""
     return {
@@ -95,11 +100,21 @@ def shape_panels(longer: int) -> dict[str, tuple[Shape, ...]]:
     }
 
 
-SHAPE_PANELS = shape_panels(longer=13)  # nearly a third more than 10, as 400 are to 300
-SHAPE_PAIRS = (
-    *((deep, Shape("B", 2)) for deep in split("S", 8)),
-    *((deep, Shape("B", 3, 1, True)) for deep in split("S", 12, layerscale=True)),
-)
+def shape_pairs(*, without_layerscale: bool) -> tuple[tuple[Shape, Shape], ...]:
+    """More blocks, and a wider model of about the same cost: 12 pairs with LayerScale, and 8 without."""
+    eight = tuple((deep, Shape("B", 2)) for deep in split("S", 8)) if without_layerscale else ()
+    return *eight, *((deep, Shape("B", 3, 1, True)) for deep in split("S", 12, layerscale=True))
+
+
+# Nine shapes with five seeds each cost what twenty-one with two do, and two seeds can show nothing after a correction
+# for the number of comparisons, whatever the difference; vitscale.analysis.power says what five can.
+SHAPE_PANELS: dict[str, tuple[Shape, ...]] = {
+    "branches": split("S", 12, 4),
+    "depths": (*split("S", 4), *split("S", 12)),
+    "LayerScale": (*split("S", 12), *split("S", 12, layerscale=True)),
+    "blocks or width": (*split("S", 12, layerscale=True), Shape("B", 3, 1, True)),
+}
+SHAPE_PAIRS = shape_pairs(without_layerscale=False)
 SHAPE_WIDTHS = {"Ti": 16, "S": 24, "B": 48}
 # A larger batch and fewer epochs than RECIPE, so that a training of 12 pairs takes as long as one of its 3. The weights
 # themselves are reported, as in the paper.
@@ -111,7 +126,8 @@ SHAPE_SIZES: dict[str, dict[str, object]] = {
 # Around the best of a pilot on minival: six of the shapes for 12 epochs, seed 0, lr 1e-3 to 6.4e-2 in steps of 2. With
 # 4e-3 in place of 3.2e-2 every shape chooses the same lr; all four would take more than ten minutes.
 SHAPE_LRS = (8e-3, 1.6e-2, 3.2e-2)
-NUM_SHAPE_SEEDS = 2  # more with --num: three take over ten minutes of two cores
+NUM_SHAPE_SEEDS = 5
+FIRST_SHAPE_SEED = FIRST_SEED  # the pilot had seed 0
 MORE_SEEDS: dict[Shape, int] = {}
 SHAPE_DESIGN = (
     "Every shape at every lr of the grid with the same seeds. The lr of a shape is the one with the lowest mean error "

@@ -15,7 +15,7 @@ from vitscale import Study, TrainConfig, main, trials
 
 
 def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None = None) -> Study:
-    """`num` seeds a cell, from 0 on."""
+    """`num` seeds a cell, which no search has used."""
     space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
     num = space.NUM_STABILITY_SEEDS if num is None else num
     arms: dict[str, dict[str, Any]] = {}
@@ -34,11 +34,11 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
         scale=scale,
         question="How much worse is a short training than a long one, and does an early convolution make up for it?",
         source="Xiao et al. 2021, Figure 2",
-        trials=trials(TrainConfig(**space.RECIPE), arms, [{"seed": i} for i in range(num)]),
+        trials=trials(TrainConfig(**space.RECIPE), arms, [{"seed": space.FIRST_SEED + i} for i in range(num)]),
         panels=panels,
         factors=factors,
         figures=("training_length",),
-        tables=("training_length", "stability_cells", "published_training_length"),
+        tables=("training_length", "training_length_interaction", "stability_cells", "published_training_length"),
         design="Every model with one optimizer at every length, a full schedule each. All cells share their seeds.",
         notes=space.STABILITY_NOTES,
     )

@@ -31,6 +31,80 @@ CHOICES = {
     "drop_path_rule": ("uniform", "linear"),
     "precision": ("fp32", "bf16"),
 }
+# The most that a size may be, far above any paper's: what lies beyond is a slip of the pen, and would eat the machine.
+# Sizes that are not here are bounded by others, such as crop_padding by resolution.
+LIMITS = {
+    "num_images": 10**10,  # LAION-5B: 5.9e9 (Schuhmann et al. 2022)
+    "minival_images": 10**10,
+    "subset_images": 10**10,
+    "resolution": 16_384,
+    "channels": 1_024,  # hyperspectral images have some 200
+    "num_classes": 10**6,  # ImageNet-21k: 21,841
+    "batch_size": 2**24,
+    "repeats": 1_000,
+    "randaugment_ops": 1_000,
+    "patch_size": 16_384,
+    "width": 2**17,  # ViT-22B: 6,144 (Dehghani et al. 2023)
+    "depth": 10_000,
+    "branches": 1_000,
+    "heads": 2**17,
+    "lr_batch": 2**24,
+    "epochs": 10**6,
+    "warmup_steps": 10**12,
+    "ema_every": 10**9,
+    "norm_batch": 2**24,
+    "precise_bn": 10**10,
+    "timed_runs": 10**6,  # of a profile
+}
+MOST_MLP_RATIO = 1_000.0
+MOST_CHARACTERS = 200  # of a text
+MOST_CONVOLUTIONS, MOST_CHANNELS = 32, 2**17  # of a conv stem
+# What the field and its libraries call a field of ours, where the words are not alike.
+ALIASES = {
+    "wd": "weight_decay weightdecay decay_weight l2 l2_reg",
+    "lr": "learning_rate learningrate base_lr max_lr peak_lr lr_peak blr",
+    "resolution": "image_size img_size imgsize input_size crop_size size image_resolution",
+    "batch_size": "bs batch batchsize global_batch_size train_batch_size per_device_train_batch_size",
+    "width": "hidden_dim hidden_size embed_dim embedding_dim dim d_model",
+    "depth": "num_layers n_layers layers num_hidden_layers num_blocks blocks n_layer",
+    "heads": "num_heads n_heads nhead n_head num_attention_heads",
+    "branches": "num_branches parallel num_parallel",
+    "mlp_ratio": "mlp_dim mlp_expansion expansion hidden_ratio",
+    "epochs": "num_epochs max_epochs n_epochs num_train_epochs",
+    "seed": "random_seed random_state rng_seed manual_seed",
+    "optimizer": "opt optim optimiser",
+    "decay": "scheduler lr_scheduler lr_schedule schedule sched annealing",
+    "decay_floor": "min_lr lr_min final_lr",
+    "warmup_epochs": "warmup num_warmup_epochs warm_up",
+    "warmup_steps": "num_warmup_steps warmup_iters warmup_iterations",
+    "epsilon": "eps adam_eps opt_eps",
+    "beta1": "betas opt_betas adam_beta1",
+    "beta2": "adam_beta2",
+    "clip_norm": "clip_grad grad_clip max_grad_norm gradient_clip_val grad_norm clip",
+    "label_smoothing": "smoothing ls label_smooth",
+    "mixup_alpha": "mixup",
+    "cutmix_alpha": "cutmix",
+    "erasing_prob": "reprob random_erasing erasing random_erase",
+    "flip_prob": "hflip flip horizontal_flip",
+    "augment": "aa auto_augment augmentation rand_augment randaug ra",
+    "drop_path": "drop_path_rate droppath stochastic_depth stochastic_depth_prob",
+    "dropout": "drop drop_rate dropout_rate dropout_prob hidden_dropout_prob",
+    "layerscale": "init_values layer_scale layer_scale_init ls_init",
+    "ema_decay": "ema model_ema model_ema_decay",
+    "num_classes": "nb_classes n_classes classes num_labels",
+    "channels": "in_chans in_channels num_channels in_chan",
+    "model": "arch architecture model_name backbone net",
+    "dataset": "data data_set dataset_name data_path",
+    "precision": "amp dtype mixed_precision",
+    "pool": "pooling global_pool classifier",
+    "patch_size": "patch patchsize",
+    "weight_init": "init initialization",
+    "eval_split": "split val_split test_split",
+    "loss": "criterion loss_fn",
+    "repeats": "repeated_aug aug_repeats",
+    "eval_crop_ratio": "crop_pct eval_crop",
+}  # fmt: skip
+_FIELD_OF = {alias: name for name, aliases in ALIASES.items() for alias in aliases.split()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,14 +206,10 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():
-            value = getattr(self, name)
-            if type(value) is not kind and not (kind is float and isinstance(value, float)):
-                raise ValueError(f"{name} must be of type {kind.__name__}, but got ({name}={value!r})")
-            if str(value) == "-0.0":  # it equals 0.0, but would give the same training another id
-                raise ValueError(f"{name} must not be a negative zero, but got ({name}={value!r})")
+            _refuse_other_value(name, kind, getattr(self, name))
         for law, holds, names in self.laws():
             if not holds:
-                values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names.split())
+                values = ", ".join(f"{name}={shown(getattr(self, name))}" for name in names.split())
                 raise ValueError(f"{law} must hold, but got ({values})")
 
     def laws(self) -> list[Law]:
@@ -236,9 +306,47 @@ def _refuse_unknown(kind: type[TrainConfig], fields: dict[str, Any]) -> None:
     known = defaults(kind)
     for name in fields:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; the fields are {', '.join(known)}"
-            raise ValueError(f"a field of {kind.__name__} must be known, but got ({name}={fields[name]!r}){hint}")
+            close = _meant(name, known)
+            hint = f"; did you mean {close!r}?" if close else f"; the fields are {', '.join(known)}"
+            raise ValueError(f"a field of {kind.__name__} must be known, but got "
+                             f"({shown_text(name)}={shown(fields[name])}){hint}")  # fmt: skip
+
+
+def _refuse_other_value(name: str, kind: type, value: Any) -> None:
+    """Raises ValueError for a value of another type or beyond the limits: before the laws, which write values out."""
+    is_kind = type(value) is kind or (kind is float and isinstance(value, float))
+    if not is_kind:
+        raise ValueError(f"{name} must be of type {kind.__name__}, but got ({name}={shown(value)})")
+    if kind is float and str(value) == "-0.0":  # it equals 0.0, but would give the same training another id
+        raise ValueError(f"{name} must not be a negative zero, but got ({name}={value!r})")
+    if kind is str and len(value) > MOST_CHARACTERS:
+        law = f"{name} of at most {MOST_CHARACTERS} characters"
+        raise ValueError(f"{law} must hold, but got ({name}={shown(value)}, {len(value)} characters)")
+    if kind is int and value > LIMITS.get(name, value):
+        raise ValueError(f"{name} <= {LIMITS[name]} must hold, but got ({name}={shown(value)})")
+
+
+def _meant(name: str, known: dict[str, Any]) -> str | None:
+    """The field that an unknown name most likely means: what others call it, or else how it is spelled."""
+    meant = _FIELD_OF.get(name.lower().replace("-", "_"))
+    if meant is not None:
+        return meant
+    close = difflib.get_close_matches(name[:MOST_CHARACTERS], known, n=1)
+    return close[0] if close else None
+
+
+def shown(value: object, most: int = 100) -> str:
+    """A value as a message shows it: its repr, cut at about `most` characters."""
+    try:
+        return shown_text(repr(value), most)
+    except ValueError:  # of an int, Python writes at most 4,300 digits
+        return f"{type(value).__name__} too long to write"
+
+
+def shown_text(text: str, most: int = 100) -> str:
+    """A text as a message shows it: on one line, cut at about `most` characters."""
+    line = " ".join(text[: 2 * most].split())
+    return line if len(line) <= most and len(text) <= 2 * most else f"{line[: most - 3]}..."
 
 
 def _ints(text: str) -> list[int]:
@@ -274,6 +382,8 @@ def _data_laws(c: TrainConfig) -> list[Law]:
     whole = facts.num_train if facts else c.num_images
     held_out = facts is None or not facts.own_minival
     laws = [
+        ("dataset a name of a folder under the data root, or torchvision:CLASS,", is_dataset_name(c.dataset),
+         "dataset"),
         (f"num_images >= 1 for a dataset other than {', '.join(DATASETS)}", whole >= 1, "dataset num_images"),
         ("num_images == 0 for a known dataset", facts is None or c.num_images == 0, "dataset num_images"),
         ("minival_images == 0 for a dataset with a minival of its own", held_out or not c.minival_images,
@@ -304,6 +414,14 @@ def _data_laws(c: TrainConfig) -> list[Law]:
              "eval_split more_evals"),
         ]  # fmt: skip
     return laws
+
+
+def is_dataset_name(name: str) -> bool:
+    """Whether a text names a dataset and no other place: "flowers-64", "sets/flowers", "torchvision:SVHN"."""
+    if name.startswith("torchvision:"):
+        return re.fullmatch(r"torchvision:[A-Za-z][A-Za-z0-9_]*", name) is not None
+    parts = name.split("/")
+    return name.isprintable() and all(part.strip() == part != "" and not part.startswith(".") for part in parts)
 
 
 def _are_names(c: TrainConfig) -> bool:
@@ -359,6 +477,7 @@ def _vit_laws(c: TrainConfig) -> list[Law]:
         ("width % heads == 0", c.heads >= 1 and c.width % c.heads == 0, "width heads"),
         ("resolution % patch_size == 0", c.patch_size >= 1 and c.resolution % c.patch_size == 0,
          "resolution patch_size"),
+        (f"mlp_ratio <= {MOST_MLP_RATIO:g}", c.mlp_ratio <= MOST_MLP_RATIO, "mlp_ratio"),
         ("width * mlp_ratio >= 1", c.width * c.mlp_ratio >= 1, "width mlp_ratio"),  # else timm takes a ratio of 1
         ("patch_size a power of 2 from 4 for the stems graham and hmlp", power or c.stem not in ("graham", "hmlp"),
          "stem patch_size"),
@@ -386,6 +505,9 @@ def _stem_laws(c: TrainConfig) -> list[Law]:
     except ValueError:
         return [('stem_channels, stem_strides and stem_kernels like "24-48"', False, fields)]
     positive = all(n >= 1 for n in channels + strides + kernels)
+    most = f"{MOST_CONVOLUTIONS} convolutions at most in the stem, of {MOST_CHANNELS} channels at most"
+    if len(channels) > MOST_CONVOLUTIONS or max([0, *channels, *strides, *kernels]) > MOST_CHANNELS:
+        return [(most, False, fields)]
     counts = len(channels) == len(strides) >= 1 and len(kernels) in (0, len(channels))
     return [
         ("one stride and one kernel for each convolution of the stem", counts, fields),

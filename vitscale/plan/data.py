@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-EMBEDDED = ("digits",)  # in scikit-learn: needs no root
+from search_spaces.datasets import dataset_facts
+from vitscale.plan.config import TrainConfig
+
+EMBEDDED = {"digits": 8}  # in scikit-learn: needs no root; pixels a side
 TORCHVISION = "torchvision:"
 MANIFEST = "manifest.json"  # written last: a prepared set without one is unfinished
 BEGUN = "prepare.json"  # written first
@@ -52,7 +57,10 @@ def refuse_unreadable(dataset: str, root: str = "") -> None:
     if dataset in EMBEDDED:
         return
     if not root:
-        raise ValueError(f"a data root must be given for a dataset other than digits, but got (dataset={dataset!r})")
+        raise ValueError(
+            f"a data root must be given for a dataset other than digits, but got (dataset={dataset!r}); name it with "
+            "--data-root"
+        )
     if not Path(root).is_dir():
         raise ValueError(f"the data root must be a folder, but got (root={root!r})")
     if dataset.startswith(TORCHVISION):
@@ -67,6 +75,43 @@ def refuse_unreadable(dataset: str, root: str = "") -> None:
         raise ValueError(
             f"a prepared set must be finished, but got ({layout.folder}); run the same `vitscale prepare` again"
         )
+
+
+def facts(folder: str | Path) -> dict[str, Any]:
+    """What a config must say of a prepared set: dataset, num_images, num_classes, channels, resolution.
+
+    `folder` is what `vitscale prepare` wrote, such as "data/flowers-64": `TrainConfig(**facts("data/flowers-64"))`. A
+    dataset that search_spaces.datasets knows has no num_images. Raises ValueError for a folder that is no such set, or
+    that does not name its classes.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+        known: dict[str, Any] = {
+            "dataset": Path(folder).absolute().name,
+            "num_images": int(manifest["splits"]["train"]["num_images"]),
+            "num_classes": len(manifest["classes"]),
+            "channels": int(manifest["channels"]),
+            "resolution": int(manifest["size"]),
+        }
+    except FileNotFoundError:
+        raise ValueError(f"facts must be of a set that `vitscale prepare` wrote, but got ({path}: no file)") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"a manifest must name classes, size and a train split, but got ({path}: {error!r})") from None
+    if dataset_facts(known["dataset"]):
+        del known["num_images"]
+    return known
+
+
+def refuse_other_embedded(configs: Iterable[TrainConfig]) -> None:
+    """Raises ValueError for configs of an embedded dataset whose crop cannot bring its images to their resolution."""
+    for config in configs:
+        size = EMBEDDED[config.dataset]
+        if config.crop == "pad" and config.resolution != size:
+            raise ValueError(
+                "resolution == height == width must hold for the crop pad, but got (dataset="
+                f"{config.dataset!r}, resolution={config.resolution}, height={size}, width={size})"
+            )
 
 
 def _listing(root: Path, most: int = 20) -> str:

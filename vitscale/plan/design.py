@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Trial
+from vitscale.plan.config import TrainConfig, shown
+from vitscale.plan.study import MAX_TRIALS, Trial
 
 if TYPE_CHECKING:  # the trainer runs on machines without Optuna
     from optuna.distributions import BaseDistribution, IntDistribution
@@ -21,10 +22,14 @@ SearchSpace = Mapping[str, "BaseDistribution"]
 
 def grid(**axes: Iterable[Any]) -> list[Point]:
     """All combinations of the axes' values; the last axis varies fastest."""
-    values = {name: list(axis) for name, axis in axes.items()}
-    for name, axis in values.items():
-        if not axis:
+    values: dict[str, list[Any]] = {}
+    for name, axis in axes.items():
+        if isinstance(axis, str) or not isinstance(axis, Iterable):
+            raise ValueError(f"an axis of a grid must be a list of values, but got ({name}={shown(axis)})")
+        values[name] = list(itertools.islice(axis, MAX_TRIALS + 1))
+        if not values[name]:
             raise ValueError(f"an axis of a grid must have a value, but got ({name}=[])")
+    _refuse_many(math.prod(map(len, values.values())), "points of a grid")
     return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
 
 
@@ -44,8 +49,8 @@ def sobol(space: SearchSpace, *, num: int, num_scrambles: int, seed: int = 0) ->
     from scipy.stats import qmc
 
     _refuse_empty(space, num)
-    if num_scrambles < 2:
-        raise ValueError(f"num_scrambles >= 2 must hold, but got (num_scrambles={num_scrambles})")
+    if type(num_scrambles) is not int or num_scrambles < 2:
+        raise ValueError(f"num_scrambles >= 2 must hold, but got (num_scrambles={shown(num_scrambles)})")
     size, rest = divmod(num, num_scrambles)
     if rest or size & (size - 1):
         raise ValueError(
@@ -60,6 +65,7 @@ def sobol(space: SearchSpace, *, num: int, num_scrambles: int, seed: int = 0) ->
 
 def cross(*designs: Sequence[Point]) -> list[Point]:
     """Every point of the first design with every point of the next; the last design varies fastest."""
+    _refuse_many(math.prod(map(len, designs)), "points of crossed designs")
     points = []
     for parts in itertools.product(*designs):
         names = [name for part in parts for name in part]
@@ -70,19 +76,60 @@ def cross(*designs: Sequence[Point]) -> list[Point]:
 
 
 def trials(base: TrainConfig, arms: Mapping[str, Point], points: Sequence[Point]) -> tuple[Trial, ...]:
-    """A trial for every arm at every point. All arms share the points, so they can be compared in pairs."""
+    """A trial for every arm at every point, point by point. All arms share the points: they are compared in pairs.
+
+    Raises ValueError for anything else than a config, fields of arms, and points.
+    """
+    if not isinstance(base, TrainConfig):
+        raise ValueError(f"base must be a TrainConfig, but got (base={shown(base)})")
+    if not isinstance(arms, Mapping) or not all(isinstance(fields, Mapping) for fields in arms.values()):
+        raise ValueError(f"arms must map each arm to its fields, but got (arms={shown(arms)})")
+    if not isinstance(points, Sequence) or not all(isinstance(point, Mapping) for point in points):
+        raise ValueError(f"points must be a list of points, such as grid or sample make, but got ({shown(points)})")
+    _refuse_many(len(arms) * len(points), "trials")
     return tuple(
         Trial(arm, base.replace(**{**fields, **point}), index)
-        for arm, fields in arms.items()
         for index, point in enumerate(points)
+        for arm, fields in arms.items()
     )
 
 
+def interleaved(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """The same trials, references of all arms first, then point by point over the arms, else in their order.
+
+    Trials train in the order of the plan. So an unfinished study has a reference for every arm, and about the same
+    draws of each, whatever the order in which its arms were made.
+    """
+    ranks: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
+
+    def place(trial: Trial) -> tuple[bool, int]:
+        return trial.point is not None, next(ranks[trial.arm]) if trial.point is None else trial.point
+
+    return tuple(sorted(trials, key=place))
+
+
 def _refuse_empty(space: SearchSpace, num: int) -> None:
-    if num < 1:
-        raise ValueError(f"num >= 1 must hold, but got (num={num})")
-    if not space:
-        raise ValueError("a search space must have an axis, but got (space={})")
+    if type(num) is not int or num < 1:
+        raise ValueError(f"num >= 1 must hold, but got (num={shown(num)})")
+    _refuse_many(num, "points of a sample")
+    refuse_other_space(space, "space")
+
+
+def _refuse_many(num: int, what: str) -> None:
+    """Raises ValueError for more than a study can hold, before they are drawn."""
+    if num > MAX_TRIALS:
+        raise ValueError(f"at most {MAX_TRIALS} {what} must hold, but got ({shown(num)})")
+
+
+def refuse_other_space(space: SearchSpace, name: str) -> None:
+    """Raises ValueError unless a space has axes, which are distributions of Optuna."""
+    from optuna.distributions import BaseDistribution
+
+    if not isinstance(space, Mapping) or not space:
+        raise ValueError(f"a search space must have an axis, but got ({name}={shown(space)})")
+    for axis, distribution in space.items():
+        if not isinstance(distribution, BaseDistribution):
+            raise ValueError(f"an axis must be an optuna distribution, but got ({name}, {axis}={shown(distribution)})")
 
 
 def _point(space: SearchSpace, u: np.ndarray) -> Point:

@@ -69,11 +69,6 @@ def _profile_laws(c: ProfileConfig) -> list[Law]:
     ]
 
 
-def hardware_here() -> str:
-    """The first GPU of this machine if it has one, else its processor with all its cores."""
-    return gpu() or processor()
-
-
 def processor(threads: int = 0) -> str:
     """This machine's processor, with the threads that are used of it (0: as many as this process has cores)."""
     num = threads or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

@@ -8,6 +8,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from vitscale.plan.config import shown
+
+MOST_DEVICES, LEAST_SHARE = 10**6, 1e-3
+
 
 class Makespan(NamedTuple):
     """Hours from the first start to the last end: two that can be had, and one that no schedule is below."""
@@ -32,8 +36,9 @@ def makespan(hours: Sequence[float], slots: int) -> Makespan:
 def num_slots(devices: int, devices_per_trial: float) -> int:
     """Trials that run at once; a share of a device packs several on each. Raises ValueError where none fits."""
     refuse_share(devices_per_trial)
-    if devices < 1:
-        raise ValueError(f"devices >= 1 must hold, but got (devices={devices})")
+    if not 1 <= devices <= MOST_DEVICES:
+        law = "devices >= 1" if devices < 1 else f"devices <= {MOST_DEVICES}"
+        raise ValueError(f"{law} must hold, but got (devices={shown(devices)})")
     if devices_per_trial > devices:
         raise ValueError(
             f"devices_per_trial <= devices must hold, but got (devices_per_trial={devices_per_trial:g}, "
@@ -45,7 +50,10 @@ def num_slots(devices: int, devices_per_trial: float) -> int:
 
 
 def refuse_share(devices_per_trial: float) -> None:
-    """Raises ValueError unless a trial has whole devices, or a share of one."""
+    """Raises ValueError unless a trial has whole devices, or a share of one that is no speck."""
+    if 0 < devices_per_trial < LEAST_SHARE:
+        law = f"devices_per_trial >= {LEAST_SHARE:g}"
+        raise ValueError(f"{law} must hold, but got (devices_per_trial={devices_per_trial:g})")
     if not (0 < devices_per_trial <= 1 or (devices_per_trial > 1 and devices_per_trial % 1 == 0)):
         raise ValueError(
             "devices_per_trial must be a whole number or a share of 1, "
@@ -63,7 +71,7 @@ def _lower_bound(longest_first: Sequence[float], slots: int) -> float:
 
 def _list_schedule(hours: Sequence[float], slots: int) -> float:
     """The end of the last trial if each, in this order, goes to the slot that is free first."""
-    ends = [0.0] * slots
+    ends = [0.0] * max(1, min(slots, len(hours)))  # more slots than trials stay empty
     for duration in hours:
         heapq.heapreplace(ends, ends[0] + duration)
     return max(ends)

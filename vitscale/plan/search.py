@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from vitscale.plan.config import TrainConfig
-from vitscale.plan.design import Point, SearchSpace, sample
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.config import TrainConfig, shown
+from vitscale.plan.design import Point, SearchSpace, refuse_other_space, sample
+from vitscale.plan.study import (
+    MAX_TRIALS,
+    Study,
+    Trial,
+    error_metrics,
+    refuse_other_arguments,
+    refuse_other_label,
+    refuse_other_names,
+    refuse_other_panels,
+)
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -42,18 +51,24 @@ class Search:
     tables: tuple[str, ...] = ("search_best", "search_importance")
     notes: str = ""
 
+    def __new__(cls, *args: object, **given: object) -> Self:
+        refuse_other_arguments(cls, args, given)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
+        _refuse_other_types(self)
         laws = (
             (f"sampler in ({', '.join(SAMPLERS)})", self.sampler in SAMPLERS, f"sampler={self.sampler!r}"),
-            ("num >= 1", self.num >= 1, f"num={self.num}"),
-            ("per_round >= 1", self.per_round >= 1, f"per_round={self.per_round}"),
-            ("distinct seeds, at least one,", len(set(self.seeds)) == len(self.seeds) > 0, f"seeds={self.seeds}"),
+            ("distinct seeds, at least one,", len(set(self.seeds)) == len(self.seeds) > 0,
+             f"seeds={shown(self.seeds)}"),
             ("num_seeds == 1 with asha, which compares trainings and no means,", len(self.seeds) == 1 or not self.asha,
              f"num_seeds={len(self.seeds)}, asha={self.asha}"),
-            ("a metric on minival, where no result of a study comes from,", self.metric.startswith("minival_"),
-             f"metric={self.metric!r}"),
+            (f"a metric on minival ({', '.join(error_metrics('minival'))}), where no result of a study comes from,",
+             self.metric in error_metrics("minival"), f"metric={shown(self.metric)}"),
             ("a space for each arm", set(self.arms) == set(self.spaces) and bool(self.arms),
-             f"arms={sorted(self.arms)}, spaces={sorted(self.spaces)}"),
+             f"arms={shown(sorted(self.arms))}, spaces={shown(sorted(self.spaces))}"),
+            (f"at most {MAX_TRIALS} trials", self.num_trials <= MAX_TRIALS, f"num={self.num}, arms={len(self.arms)}, "
+             f"seeds={len(self.seeds)}"),
         )  # fmt: skip
         for law, holds, values in laws:
             if not holds:
@@ -95,6 +110,35 @@ class Search:
         """A study of as many trials that cost as much, at points drawn at random: for a plan before there is one."""
         return self.study({arm: sample(space, num=self.num, seed=self.sampler_seed)
                            for arm, space in self.spaces.items()})  # fmt: skip
+
+
+def _refuse_other_types(search: Search) -> None:
+    """Raises ValueError for a field that is not what its type says; texts are looked at by the study."""
+    refuse_other_names(search.name, search.scale)
+    for name, least in (("num", 1), ("per_round", 1), ("sampler_seed", 0)):
+        value = getattr(search, name)
+        if type(value) is not int:
+            raise ValueError(f"{name} must be of type int, but got ({name}={shown(value)})")
+        if not least <= value <= MAX_TRIALS:
+            law = f"{name} >= {least}" if value < least else f"{name} <= {MAX_TRIALS}"
+            raise ValueError(f"{law} must hold, but got ({name}={shown(value)})")
+    if type(search.asha) is not bool:
+        raise ValueError(f"asha must be of type bool, but got (asha={shown(search.asha)})")
+    seeds = search.seeds
+    if not isinstance(seeds, tuple | list) or not all(type(seed) is int and 0 <= seed < 2**63 for seed in seeds):
+        raise ValueError(f"seeds must be a tuple of seeds from 0, but got (seeds={shown(seeds)})")
+    for name in ("sampler", "metric"):
+        if not isinstance(getattr(search, name), str):
+            raise ValueError(f"{name} must be of type str, but got ({name}={shown(getattr(search, name))})")
+    for name, values, of in (("arms", search.arms, "TrainConfig"), ("spaces", search.spaces, "axes")):
+        kind = TrainConfig if of == "TrainConfig" else Mapping
+        if not isinstance(values, Mapping) or not all(isinstance(value, kind) for value in values.values()):
+            raise ValueError(f"{name} must map each arm to its {of}, but got ({name}={shown(values)})")
+        for arm in values:
+            refuse_other_label("an arm", arm)
+    for arm, axes in search.spaces.items():
+        refuse_other_space(axes, f"space of {arm}")
+    refuse_other_panels(search.panels)
 
 
 def as_json(space: SearchSpace) -> dict[str, str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self, TypeGuard
 
-from vitscale.plan.config import TrainConfig
+from vitscale.plan.config import TrainConfig, shown, shown_text
 from vitscale.plan.profile import METRIC, ProfileConfig
+
+MAX_TRIALS = 10**6  # of a study, and of points that are drawn at once: each is a directory, and a row of every table
+MOST_IN_A_NAME, MOST_IN_A_LABEL, MOST_IN_A_TEXT = 100, 200, 100_000  # characters
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,12 @@ class Study:
     adaptive: str = ""  # how points were chosen from outcomes of others, of a search; such a study has no distribution
     spaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of a search: arm -> axis -> Optuna's JSON
 
+    def __new__(cls, *args: object, **given: object) -> Self:
+        refuse_other_arguments(cls, args, given)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
-        for text in (self.name, self.scale):
-            if not re.fullmatch(r"[a-z0-9_]+", text):
-                raise ValueError(f"name and scale of a study must match [a-z0-9_]+, but got ({text!r})")
+        _refuse_other_types(self)
         if not self.trials:
             raise ValueError(f"a study must have a trial, but got (name={self.name!r}, trials=())")
         twice = [trial_id for trial_id, n in Counter(t.config.id for t in self.trials).items() if n > 1]
@@ -58,25 +64,21 @@ class Study:
             trial = next(t for t in self.trials if t.config.id == twice[0])
             raise ValueError(
                 f"each config must occur once in a study (vary seed to repeat a run), "
-                f"but got {len(twice)} twice, first (arm={trial.arm!r}, {trial.config.non_default()})"
+                f"but got {len(twice)} twice, first (arm={trial.arm!r}, {shown(trial.config.non_default(), 500)})"
             )
         _refuse_mixed(self)
-        off = [t for t in self.trials if not (self.measures or self.metric.startswith(f"{t.config.eval_split}_"))]
-        if off:
-            raise ValueError(
-                f"the metric must be of the split that is evaluated, but got (metric={self.metric!r}, "
-                f"eval_split={off[0].config.eval_split!r})"
-            )
+        _refuse_other_metrics(self)
         unknown = {arm for arms in [*self.panels.values(), *self.pairs] for arm in arms} - set(self.arms)
         if unknown:
-            raise ValueError(f"panels and pairs must name arms of the study, but got ({sorted(unknown)})")
+            raise ValueError(f"panels and pairs must name arms of the study, but got ({shown(sorted(unknown))})")
+        if alone := [pair for pair in self.pairs if pair[0] == pair[1]]:
+            raise ValueError(f"a pair must be of two arms, but got ({shown(alone[0])})")
         if self.factors and set(self.factors) != set(self.arms):
-            raise ValueError(
-                f"factors must name the arms of the study, but got ({sorted(set(self.factors) ^ set(self.arms))})"
-            )
+            others = sorted(set(self.factors) ^ set(self.arms))
+            raise ValueError(f"factors must name the arms of the study, but got ({shown(others)})")
         names = {tuple(sorted(factors)) for factors in self.factors.values()}
         if len(names) > 1:
-            raise ValueError(f"all arms must have the same factors, but got ({sorted(names)})")
+            raise ValueError(f"all arms must have the same factors, but got ({shown(sorted(names))})")
 
     @property
     def slug(self) -> str:
@@ -99,13 +101,141 @@ def config_of(fields: Mapping[str, Any]) -> TrainConfig:
     return ProfileConfig(**fields) if "profile" in fields else TrainConfig(**fields)
 
 
+def refuse_other_arguments(kind: type, args: Collection[object], given: Mapping[str, object]) -> None:
+    """Raises ValueError for arguments that a dataclass does not take, and for those that it must have."""
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    unknown = [name for name in given if name not in known]
+    required = (dataclasses.MISSING, dataclasses.MISSING)
+    missing = [name for name, f in known.items() if (f.default, f.default_factory) == required and name not in given]
+    if args or unknown or missing:
+        wrong = f"{shown_text(unknown[0])}={shown(given[unknown[0]])}" if unknown else f"without {', '.join(missing)}"
+        raise ValueError(
+            f"the keywords of a {kind.__name__} must be among ({', '.join(known)}), but got "
+            f"({wrong if unknown or missing else f'positional {shown(args)}'})"
+        )
+
+
+def _refuse_other_types(study: Study) -> None:
+    """Raises ValueError for a field that is not what its type says, or too long to be what it is."""
+    refuse_other_names(study.name, study.scale)
+    for name in ("question", "source", "design", "notes", "adaptive"):
+        _refuse_other_text(name, getattr(study, name))
+    if type(study.published) is not bool:
+        raise ValueError(f"published must be of type bool, but got (published={shown(study.published)})")
+    if type(study.num_scrambles) is not int or study.num_scrambles < 0 or study.num_scrambles == 1:
+        raise ValueError(
+            f"num_scrambles must be 0, or a count from 2, but got (num_scrambles={shown(study.num_scrambles)})"
+        )
+    for name in ("figures", "tables"):
+        _refuse_other_list(name, getattr(study, name))
+    _refuse_other_trials(study.trials)
+    refuse_other_panels(study.panels)
+    if not _is_list(study.pairs) or not all(_is_list(pair) and len(pair) == 2 for pair in study.pairs):
+        raise ValueError(f"pairs must be tuples of two arms, but got (pairs={shown(study.pairs)})")
+    for pair in study.pairs:
+        _refuse_other_list("pairs", pair)
+    for name, kinds in (("factors", (str, int)), ("spaces", (str,))):
+        _refuse_other_mapping(name, getattr(study, name), kinds)
+
+
+def refuse_other_names(name: object, scale: object) -> None:
+    """Raises ValueError unless name and scale of a study can name a folder."""
+    for text in (name, scale):
+        if not isinstance(text, str) or not re.fullmatch(r"[a-z0-9_]+", text):
+            raise ValueError(f"name and scale of a study must match [a-z0-9_]+, but got ({shown(text)})")
+        if len(text) > MOST_IN_A_NAME:
+            law = f"name and scale of a study of at most {MOST_IN_A_NAME} characters"
+            raise ValueError(f"{law} must hold, but got ({shown(text)})")
+
+
+def _refuse_other_trials(trials: object) -> None:
+    if not _is_list(trials) or not all(isinstance(trial, Trial) for trial in trials):
+        raise ValueError(f"trials of a study must be a tuple of Trial, but got (trials={shown(trials)})")
+    if len(trials) > MAX_TRIALS:
+        raise ValueError(f"at most {MAX_TRIALS} trials of a study must hold, but got ({len(trials)})")
+    for arm in {trial.arm if isinstance(trial.arm, str) else repr(trial.arm): trial.arm for trial in trials}.values():
+        refuse_other_label("an arm", arm)
+    for trial in trials:
+        if not isinstance(trial.config, TrainConfig):
+            raise ValueError(f"config of a trial must be a TrainConfig, but got (config={shown(trial.config)})")
+        if trial.point is not None and (type(trial.point) is not int or not 0 <= trial.point < MAX_TRIALS):
+            law = f"point of a trial must be None, for a reference, or 0 <= point < {MAX_TRIALS}"
+            raise ValueError(f"{law}, but got (arm={trial.arm!r}, point={shown(trial.point)})")
+
+
+def refuse_other_panels(panels: object) -> None:
+    """Raises ValueError unless panels map titles to arms."""
+    if not isinstance(panels, Mapping):
+        raise ValueError(f"panels must map titles to tuples of arms, but got (panels={shown(panels)})")
+    for title, arms in panels.items():
+        if title != "":  # the only panel needs no title
+            refuse_other_label("the title of a panel", title)
+        _refuse_other_list("panels", arms)
+        if not arms:
+            raise ValueError(f"a panel must show an arm, but got ({title!r}: none)")
+
+
+def refuse_other_label(what: str, label: object) -> None:
+    """Raises ValueError unless a label can be drawn: figures read a $ as the beginning of a formula."""
+    whole = isinstance(label, str) and label.isprintable() and label.strip() == label != "" and "$" not in label
+    if not whole or len(str(label)) > MOST_IN_A_LABEL:
+        raise ValueError(f"{what} must be plain text on one line, without $ and of 1 to {MOST_IN_A_LABEL} characters, "
+                         f"but got ({shown(label)})")  # fmt: skip
+
+
+def _refuse_other_text(name: str, text: object) -> None:
+    if not isinstance(text, str) or len(text) > MOST_IN_A_TEXT or "\0" in text:
+        raise ValueError(f"{name} must be a text of at most {MOST_IN_A_TEXT} characters, but got "
+                         f"({name}={shown(text)})")  # fmt: skip
+
+
+def _is_list(value: object) -> TypeGuard[tuple[Any, ...]]:
+    """Whether a value is a tuple, or a list, which will do."""
+    return isinstance(value, tuple | list)
+
+
+def _refuse_other_list(name: str, value: object) -> None:
+    if not _is_list(value) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"{name} must be tuples of texts, but got ({name}={shown(value)})")
+
+
+def _refuse_other_mapping(name: str, value: object, kinds: tuple[type, ...]) -> None:
+    """Raises ValueError unless a value maps arms to names to values of some kinds."""
+    if not isinstance(value, Mapping) or not all(isinstance(of_arm, Mapping) for of_arm in value.values()):
+        raise ValueError(f"{name} must map arms to names and values, but got ({name}={shown(value)})")
+    for of_arm in value.values():
+        for key, item in of_arm.items():
+            refuse_other_label(f"a name in {name}", key)
+            if type(item) not in kinds:
+                law = f"a value in {name} must be of type {' or '.join(kind.__name__ for kind in kinds)}"
+                raise ValueError(f"{law}, but got ({key}={shown(item)})")
+            if name == "factors" and isinstance(item, str):
+                refuse_other_label(f"a value in {name}", item)
+
+
+def _refuse_other_metrics(study: Study) -> None:
+    """Raises ValueError for a metric that is no error, in percent, of the split that every trial evaluates."""
+    for config in () if study.measures else {t.config.eval_split: t.config for t in study.trials}.values():
+        known = error_metrics(config.eval_split)
+        if study.metric not in known:
+            raise ValueError(
+                f"the metric must be of the split that is evaluated, {' or '.join(known)}, but got "
+                f"(metric={shown(study.metric)}, eval_split={config.eval_split!r})"
+            )
+
+
+def error_metrics(split: str) -> tuple[str, str]:
+    """The columns of a row that are errors in percent on a split: of the averaged weights, and of the raw ones."""
+    return f"{split}_ema_error_pct", f"{split}_error_pct"
+
+
 def _refuse_mixed(study: Study) -> None:
     devices = {t.config.hardware if isinstance(t.config, ProfileConfig) else "" for t in study.trials}
     if len(devices) > 1:
         raise ValueError(f"a study must be of trainings, or of profiles on one hardware, but got ({sorted(devices)})")
     if study.measures != (study.metric == METRIC):
         raise ValueError(
-            f"{METRIC} must be the metric of profiles, and of nothing else, but got (metric={study.metric!r})"
+            f"{METRIC} must be the metric of profiles, and of nothing else, but got (metric={shown(study.metric)})"
         )
 
 

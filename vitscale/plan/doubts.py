@@ -1,0 +1,122 @@
+"""What makes a study's answer doubtful before its first step: a sentence each, for its plan and its start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from vitscale.plan.averaging import initial_share
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.study import Study
+
+MOST_INITIAL = 0.01  # of an averaged model
+MOST_WARMUP = 0.5  # of a training
+FEWEST_SEEDS = 3  # two runs an arm have one degree of freedom: an interval that spans nearly everything
+MAX_ARMS = 4  # that are named
+WITH_REFERENCES = ("edf_panels", "edf_summary", "arm_comparison")  # figures and tables that compare forgiveness
+OF_SEEDS = (
+    "optimizer_gap",
+    "optimizer_gap_copied",
+    "training_length",
+    "recipe_interaction",
+    "branch_differences",
+    "layerscale_and_epochs",
+    "blocks_or_width",
+)  # tables that compare arms by their means over seeds
+
+
+def doubts(study: Study) -> list[str]:
+    """One sentence for each kind of doubt, with the arms concerned; none for profiles, which train nothing."""
+    if study.measures:
+        return []
+    found = (_initial(study), _warmup(study), _references(study), _seeds(study))
+    return [sentence for sentence in found if sentence]
+
+
+def without_references(study: Study) -> list[str]:
+    """The arms that have draws and for which no reference run is planned."""
+    compared = {trial.arm for trial in study.trials if trial.point is None}
+    return [arm for arm in study.arms if arm not in compared]
+
+
+def _initial(study: Study) -> str:
+    """Averaged weights that hold much of where they began, where the metric is theirs."""
+    shares = _worst(study, initial_share) if "ema" in study.metric.split("_") else {}
+    arms = [arm for arm, (share, _) in shares.items() if share > MOST_INITIAL]
+    if not arms:
+        return ""
+    share, config = max((shares[arm] for arm in arms), key=lambda worst: worst[0])
+    name = "ema_alpha" if config.ema_alpha else "ema_decay"
+    began = "weights it had after the warm-up" if config.ema_after_warmup else "initial weights"
+    return (
+        f"{100 * share:.2g}% of the averaged model are still its {began} at the end "
+        f"({name}={getattr(config, name):g}, {config.num_steps} steps): {_listed(arms)}; its error says little about "
+        "the training: average over less or train longer, or set ema_decay=0"
+    )
+
+
+def _warmup(study: Study) -> str:
+    shares = _worst(study, lambda config: config.num_warmup_steps / max(1, config.num_steps))
+    arms = [arm for arm, (share, _) in shares.items() if share > MOST_WARMUP]
+    if not arms:
+        return ""
+    share, config = max((shares[arm] for arm in arms), key=lambda worst: worst[0])
+    return (
+        f"{100 * share:.2g}% of the training is warm-up ({config.num_warmup_steps} of {config.num_steps} steps): "
+        f"{_listed(arms)}; set warmup_epochs"
+    )
+
+
+def _references(study: Study) -> str:
+    """Forgiveness without anything to forgive against."""
+    names = [name for name in (*study.figures, *study.tables) if name in WITH_REFERENCES]
+    arms = without_references(study)
+    if study.adaptive or not names or not arms or _is_repeats(study):
+        return ""
+    return (
+        f"no reference run is planned (a Trial without a point, at good values): {_listed(arms)}; "
+        f"{', '.join(names)} cannot compare forgiveness there, only errors"
+    )
+
+
+def _seeds(study: Study) -> str:
+    names = [name for name in study.tables if name in OF_SEEDS]
+    seeds: dict[str, dict[TrainConfig, int]] = {arm: {} for arm in study.arms}
+    for trial in study.trials if names else ():
+        setting = trial.config.replace(seed=0)
+        seeds[trial.arm][setting] = seeds[trial.arm].get(setting, 0) + 1
+    few = {arm: min(of.values()) for arm, of in seeds.items() if of and min(of.values()) < FEWEST_SEEDS}
+    if not few:
+        return ""
+    num = min(few.values())
+    says = "no interval and no p" if num == 1 else "next to nothing, however large the difference"
+    return (
+        f"{num} seed{'s' * (num > 1)} of an arm can show {says} in {', '.join(names)}: {_listed(list(few))}; "
+        f"plan {FEWEST_SEEDS} or more"
+    )
+
+
+def _worst(study: Study, of: Callable[[TrainConfig], float]) -> Mapping[str, tuple[float, TrainConfig]]:
+    """Arm -> its largest number, and the config that has it."""
+    worst: dict[str, tuple[float, TrainConfig]] = {}
+    for trial in study.trials:
+        number = of(trial.config)
+        if trial.arm not in worst or number > worst[trial.arm][0]:
+            worst[trial.arm] = (number, trial.config)
+    return worst
+
+
+def _is_repeats(study: Study) -> bool:
+    """Whether each arm is one setting, whose runs differ in their seed alone."""
+    settings = {(trial.arm, trial.config.replace(seed=0)) for trial in study.trials}
+    return len(settings) == len(study.arms)
+
+
+def _listed(arms: Sequence[str]) -> str:
+    """The first few arms, and how many more."""
+    return ", ".join(_parts(arms))
+
+
+def _parts(arms: Sequence[str]) -> Iterator[str]:
+    yield from arms[:MAX_ARMS]
+    if len(arms) > MAX_ARMS:
+        yield f"and {len(arms) - MAX_ARMS} more arms"
