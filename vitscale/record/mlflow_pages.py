@@ -19,11 +19,12 @@ MAX_AXES = 5  # of a parallel-coordinates plot, besides the result: more cannot 
 CARD_HEIGHT = 380  # pixels
 MAX_ARMS = 40  # in a description, of which MLflow keeps 8,000 characters
 _COUNTS = ("n", "diverged", "failed", "missing")
+_PLANNED = "tags.`vitscale.planned` = 'true'"  # not what an earlier plan had
 _TAG = "mlflow.sharedViewState."
 _COLLAPSED = ("Model metrics", "System metrics")  # MLflow adds a chart for each metric there, wanted or not
 
 
-def address(base: str, experiment_id: str, view: str) -> str:
+def address(base: str, experiment_id: str, view: str = TRIALS) -> str:
     """The page of an experiment's runs with a saved view open, its charts beside the table."""
     query = {"workflowType": "machine_learning", "compareRunsMode": "CHART", "viewStateShareKey": view}
     return f"{base}/#/experiments/{experiment_id}/runs?{urlencode(query)}"
@@ -41,7 +42,7 @@ def trial_views(study: Study) -> dict[str, dict[str, Any]]:
     """All trials with the plots that relate their axes to the result; and grouped by arm, with learning curves."""
     result, own = result_of(study), axes(study)
     columns = ["tags.`vitscale.status`", *(f"params.`{name}`" for name in own), f"metrics.`{result}`"]
-    role = "tags.`vitscale.role` = 'trial'"
+    role = f"tags.`vitscale.role` = 'trial' and {_PLANNED}"
     curves = [_line(study.metric)] + ([] if study.measures else [_line("train_loss")])
     counts = [] if study.measures else ["metrics.`diverged`", "metrics.`failed`"]
     trials = _view("Trials", role, f"metrics.`{result}`", columns, _relations(own, result))
@@ -59,7 +60,7 @@ def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     columns = [f"metrics.`{name}`" for name in (*(count for count in _COUNTS if count in known), *spans)]
     columns += ["params.`params_m`", "params.`flops_g`"]
     plots = {"Estimates of the arms; their intervals are in the table": [_parallel(["arm", "params_m"], estimates)]}
-    role = "tags.`vitscale.role` != 'trial'"
+    role = f"tags.`vitscale.role` != 'trial' and {_PLANNED}"
     return {ARMS: _view("Arms", role, "tags.`vitscale.arm`", columns, plots if estimates else {})}
 
 

@@ -7,122 +7,185 @@ stops nor slows the training.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
+import json
 import logging
 import math
 import os
 import statistics
 import threading
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity, training_flops
 from vitscale.plan.profile import BEARING, ProfileConfig
 from vitscale.plan.study import Study, Trial
 from vitscale.record import mlflow_pages
-from vitscale.record.store import Row
+from vitscale.record.mlflow_known import LEFT_OUT, Child, Known, recall, remember
+from vitscale.record.mlflow_place import artifacts_of, create_database, follow_move
+from vitscale.record.store import Row, Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Experiment, Metric, Run
 
 RETRY_EVERY_S = 5.0
 PATIENCE_S = 30.0
+REMEMBER_EVERY_S = 30.0
 WRITE_EVERY_S = 2.0  # a row is in the UI this long after it was reported, or a little later
+PAGE, LEAST_PAGE = 200, 10  # runs that a server is asked for at once
+PAUSES_S = (0.5, 2.0)  # before a request is sent again
+MARGIN_MS = 120_000  # between clocks of machines that drive a study in turn
 _NOT_METRICS = ("unix_s", "step", "epoch")  # epoch is the MLflow step
 
 
-def default_uri() -> str:
-    """MLFLOW_TRACKING_URI, else a database in this directory. Absolute, so that no process reads another one."""
-    uri = os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
-    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
-        return f"sqlite:///{Path(uri.removeprefix('sqlite:///')).absolute()}"
-    return uri
-
-
-def create_database(uri: str) -> None:
-    """Makes the SQLite file of a tracking URI, whole or not at all, unless it is there.
-
-    MLflow makes its tables in many transactions, over seconds, and cannot open a database in which a killed process has
-    left some of them.
-    """
-    path = Path(uri.removeprefix("sqlite:///"))
-    if not uri.startswith("sqlite:///") or path.exists() or not path.parent.is_dir():
-        return
-    from mlflow import MlflowClient
-
-    made = path.with_name(f"{path.name}.new-{uuid.uuid4().hex}")
-    MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
-    try:
-        os.link(made, path)
-    except (FileExistsError, FileNotFoundError):
-        if not path.exists():  # else another process was first, and may have cleared up
-            raise
-    for leftover in path.parent.glob(f"{path.name}.new-*"):  # of killed processes, too
-        leftover.unlink(missing_ok=True)
+T = TypeVar("T")
+Colors = Callable[[Study], Mapping[str, str]]  # arm -> "#rrggbb"
 
 
 class View:
-    """A connection to the experiment of one study. Every method may raise what MLflow raises."""
+    """A connection to the experiment of one study of one store. Every method may raise what MLflow raises.
 
-    def __init__(self, study: Study, uri: str) -> None:
-        # A dead server must be noticed in seconds; MLflow's own patience is minutes. And a request that is sent again
-        # unasked may make a second run of a trial: we look what there is before we try again.
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-        from mlflow import MlflowClient
+    `anew` reads every run from the server; else only those that the store does not remember.
+    """
 
-        for name in ("mlflow", "alembic"):  # importing MLflow sets its own level
-            logging.getLogger(name).setLevel(logging.WARNING)
-        self.study = study
+    def __init__(self, study: Study, uri: str, store: Store, colors: Colors | None = None, *, anew: bool = False):
+        self.uri, self.store, self.store_id, self.colors = uri, store, store.identity(), colors
         create_database(uri)
-        self.client: MlflowClient = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        self.experiment_id = self._experiment(uri)
-        self._save_views(mlflow_pages.trial_views(study))
-        self.parent_id = self._parent()
-        self.children: dict[str, _Child] = self._children()
-        self.trials = {trial.config.id: trial for trial in study.trials}
+        follow_move(uri)
+        self.client: MlflowClient = cast("MlflowClient", _Patient(client_of(uri)))
+        self._plan(study)
+        known = Known() if anew else recall(store, study.slug, uri)
+        experiment = self._experiment(known.experiment_id)
+        self.experiment_id = experiment.experiment_id
+        self._save_views(mlflow_pages.trial_views(study), experiment)
+        self.parent_id = self._parent(known.parent_id if known.experiment_id == self.experiment_id else "")
+        self.children = self._children(known if known.parent_id == self.parent_id else Known())
+
+    @property
+    def trials(self) -> Mapping[str, Trial]:
+        return self._trials
+
+    def _plan(self, study: Study) -> None:
+        """Sorts the params: those in which trials differ, and what they share, which only the parent has."""
+        self.study = study
+        self._trials = {trial.config.id: trial for trial in study.trials}
+        self._digests: dict[str, str] = {}
+        self._of_arm = self.colors(study) if self.colors else {}
+        shared: dict[str, str] = {}
+        self.varying = {"arm", "point", *mlflow_pages.axes(study)}
+        for i, trial in enumerate(study.trials):
+            params = dict(_params(trial))
+            if i:
+                self.varying |= shared.keys() ^ params.keys()
+            self.varying |= {name for name, value in params.items() if shared.setdefault(name, value) != value}
+        self.shared = {name: value for name, value in shared.items() if name not in self.varying}
 
     def extend(self, study: Study) -> None:
         """Takes the trials of a study that has grown."""
-        self.study, self.trials = study, {trial.config.id: trial for trial in study.trials}
+        self._plan(study)
+        self.parent_id = self._parent(self.parent_id)
+
+    def save(self) -> None:
+        """Lets the store remember the runs. Raises OSError."""
+        known = Known(self.experiment_id, self.parent_id, children=self.children)
+        remember(self.store, self.study.slug, self.uri, known)
 
     def show(self, trial_id: str, status: str, rows: Iterable[Row], facts: Mapping[str, str]) -> None:
         """Brings a trial's run up to its rows and status. Rows that the run has already are not written again."""
-        child = self.children.get(trial_id) or self._create_child(self.trials[trial_id])
-        self.children[trial_id] = child
-        if child.status == status and status != "running":
+        try:
+            self._show(trial_id, status, list(rows), facts)
+        except Exception as error:
+            if not _is_gone(error) or self.children.pop(trial_id, None) is None:
+                raise
+            self._show(trial_id, status, list(rows), facts)  # its run was removed from the server for good
+
+    def _show(self, trial_id: str, status: str, rows: list[Row], facts: Mapping[str, str]) -> None:
+        trial, told = self.trials[trial_id], self._told(trial_id)
+        child = self.children.get(trial_id)
+        if child is not None and child.told == told and child.status == status and status != "running":
             return
-        rows = list(rows)
+        if child is None or child.told != told:
+            child = self.children[trial_id] = self._renewed(child, trial)
         new = [row for row in rows if row["epoch"] > child.epoch]
         epoch = int(new[-1]["epoch"]) if new else child.epoch
         groups = [metrics_of(row) for row in new]
-        if status != "running":
+        if status not in ("running", child.status):
             groups.append(self._final_metrics(status, rows, epoch))
         tags = {"status": status, **facts} if status != child.status else {}
         for part in _in_batches(groups):
-            self._log(child, part, tags)
+            self._log(child, trial, part, tags)
         child.epoch = epoch
+        if child.error and not facts.get("error"):  # it is tried again
+            self.client.delete_tag(child.run_id, "vitscale.error")
+        child.error = bool(facts.get("error"))
         if status != child.status:
             self._set_state(child, status, rows)
 
-    def _log(self, child: _Child, metrics: list[Metric], tags: Mapping[str, str]) -> None:
+    def _log(self, child: Child, trial: Trial, metrics: list[Metric], tags: Mapping[str, str]) -> None:
         """One call; with it go the params, the first time."""
         from mlflow.entities import Param, RunTag
 
+        told = self._told(trial.config.id)
         named = [RunTag(f"vitscale.{key}", value) for key, value in tags.items() if value]
-        params = [] if child.has_params else self._params(self.trials[child.trial_id])
+        params = [Param(*entry) for entry in self._own_params(trial).items()] if child.told != told else []
         if metrics or named or params:
-            entries = [Param(name, str(value)) for name, value in params]
-            self.client.log_batch(child.run_id, metrics=metrics, params=entries, tags=named)
-        child.has_params = True
+            self.client.log_batch(child.run_id, metrics=metrics, params=params, tags=named)
+        child.told = told
+
+    def _told(self, trial_id: str) -> str:
+        """A digest of what a trial's run says besides its rows and status."""
+        if trial_id not in self._digests:
+            trial = self.trials[trial_id]
+            text = json.dumps([self._own_params(trial), self._own_tags(trial)], sort_keys=True)
+            self._digests[trial_id] = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return self._digests[trial_id]
+
+    def _renewed(self, child: Child | None, trial: Trial) -> Child:
+        """The run of a trial with its tags as they are now; a new one if a param is another: params cannot be changed.
+
+        The params that it lacks go with the next metrics.
+        """
+        params, tags = self._own_params(trial), self._own_tags(trial)
+        if child is not None:
+            run = self.client.get_run(child.run_id)
+            if all(run.data.params.get(name, value) == value for name, value in params.items()):
+                self._set_tags(run, tags)
+                return child
+            self.client.delete_run(child.run_id)
+        return Child.read(self.client.create_run(self.experiment_id, tags=tags), told="")
+
+    def _set_tags(self, run: Run, tags: Mapping[str, str]) -> None:
+        """Sets the tags that a run lacks or has otherwise."""
+        from mlflow.entities import RunTag
+
+        news = [RunTag(name, value) for name, value in tags.items() if run.data.tags.get(name) != value]
+        if news:
+            self.client.log_batch(run.info.run_id, tags=news)
+
+    def leave_out(self, most: int | None = None) -> None:
+        """Marks runs of trials that the study does not plan any more, at most so many; pages then skip them."""
+        gone = [c for i, c in self.children.items() if i not in self.trials and c.told != LEFT_OUT]
+        for child in gone[:most]:
+            try:
+                self.client.set_tag(child.run_id, "vitscale.planned", "false")
+            except Exception as error:
+                if not _is_gone(error):
+                    raise
+            child.told = LEFT_OUT
 
     def _final_metrics(self, status: str, rows: list[Row], epoch: int) -> list[Metric]:
+        """What a trial ended with; nothing of one that is missing, for which no config is to blame."""
         from mlflow.entities import Metric
 
+        if status == "missing":
+            return []
         final: dict[str, float] = {"failed": status == "failed"}
         if self.study.measures:
             runs = [row[self.study.metric] for row in rows]
@@ -132,10 +195,11 @@ class View:
             final = {"final_error_pct": error, "diverged": status == "diverged", **final}
         return [Metric(name, float(value), _end_ms(rows), epoch) for name, value in final.items()]
 
-    def _set_state(self, child: _Child, status: str, rows: list[Row]) -> None:
+    def _set_state(self, child: Child, status: str, rows: list[Row]) -> None:
         """The state of the run, as MLflow knows states: a diverged trial is FINISHED, a tag tells it apart."""
         if status != "running":
-            self.client.set_terminated(child.run_id, "FAILED" if status == "failed" else "FINISHED", _end_ms(rows))
+            state = {"failed": "FAILED", "missing": "KILLED"}.get(status, "FINISHED")
+            self.client.set_terminated(child.run_id, state, _end_ms(rows))
         elif child.state != "RUNNING":
             self.client.update_run(child.run_id, status="RUNNING")
         child.status, child.state = status, "RUNNING" if status == "running" else "ended"
@@ -155,7 +219,7 @@ class View:
             if child.status in ("", "running"):  # "": left by a driver that was killed
                 self.client.log_batch(child.run_id, tags=[RunTag("vitscale.status", "interrupted")])
                 self.client.set_terminated(child.run_id, "KILLED")
-                child.status = "interrupted"
+                child.status, child.state = "interrupted", "ended"
 
     def summarize(self, metrics: Mapping[str, float], artifacts: Path | None, headline: Sequence[str] = ()) -> None:
         """Numbers named `arm/name` on a run for each arm; counts, description and the report's files on the parent."""
@@ -165,18 +229,20 @@ class View:
             if math.isfinite(value):
                 arms[arm][_key(name)] = float(value)
         self._save_views(mlflow_pages.arm_view(name for of_arm in arms.values() for name in of_arm))
-        known = {run.data.tags["vitscale.arm"]: run for run in self._search("arm")}
+        known = {run.data.tags["vitscale.arm"]: run for run in self._search("tags.`vitscale.role` = 'arm'")}
         for arm, of_arm in arms.items():
             if of_arm:
                 self._show_arm(arm, of_arm, known.get(arm))
+        for arm in known.keys() - arms.keys():
+            self._set_tags(known[arm], {"vitscale.planned": "false"})
         parent = self.client.get_run(self.parent_id)
         self._log_news(parent, self._counts(), mlflow_pages.description(self.study, arms, headline))
         if artifacts is not None and artifacts.is_dir():
             self.client.log_artifacts(self.parent_id, str(artifacts))
 
-    def _save_views(self, views: Mapping[str, Mapping[str, object]]) -> None:
+    def _save_views(self, views: Mapping[str, Mapping[str, object]], experiment: Experiment | None = None) -> None:
         """Saves views of the experiment's runs, but for those that it has just so."""
-        experiment = self.client.get_experiment(self.experiment_id)
+        experiment = experiment or self.client.get_experiment(self.experiment_id)
         for tag, value in mlflow_pages.tags(views, experiment.creation_time or 0).items():
             if experiment.tags.get(tag) != value:
                 self.client.set_experiment_tag(self.experiment_id, tag, value)
@@ -186,14 +252,15 @@ class View:
         from mlflow.entities import Param
 
         params = self._common_params(arm)
+        tags = {"mlflow.parentRunId": self.parent_id, "mlflow.runName": arm, "vitscale.role": "arm", **self._origin(),
+                "vitscale.arm": arm, **self._color(arm)}  # fmt: skip
         if run is not None and run.data.params != params:
             self.client.delete_run(run.info.run_id)
             run = None
         if run is None:
-            tags = {"mlflow.parentRunId": self.parent_id, "mlflow.runName": arm, "vitscale.role": "arm",
-                    "vitscale.study": self.study.slug, "vitscale.arm": arm}  # fmt: skip
             run = self.client.create_run(self.experiment_id, tags=tags)
             self.client.log_batch(run.info.run_id, params=[Param(name, value) for name, value in params.items()])
+        self._set_tags(run, tags)
         self._log_news(run, metrics)
         state = "KILLED" if metrics.get("missing") else "FAILED" if metrics.get("failed") else "FINISHED"
         if run.info.status != state:
@@ -201,9 +268,9 @@ class View:
 
     def _common_params(self, arm: str) -> dict[str, str]:
         """What all trials of an arm share."""
-        of_arm = [dict(self._params(trial)) for trial in self.study.trials if trial.arm == arm]
+        of_arm = [dict(_params(trial)) for trial in self.study.trials if trial.arm == arm]
         shared = set.intersection(*(set(params.items()) for params in of_arm))
-        return {name: str(value) for name, value in of_arm[0].items() if (name, value) in shared and name != "point"}
+        return {name: value for name, value in of_arm[0].items() if (name, value) in shared and name != "point"}
 
     def _counts(self) -> dict[str, float]:
         """How many trials of the study ended how; what has no outcome yet is missing."""
@@ -223,78 +290,198 @@ class View:
         if entries or news:
             self.client.log_batch(run.info.run_id, metrics=entries, tags=news)
 
-    def page(self, uri: str) -> str:
+    def page(self, base: str = "http://127.0.0.1:5000") -> str:
         """Where to look at the study, once a server shows the store: its trials with their charts."""
-        base = uri if uri.startswith("http") else "http://127.0.0.1:5000"
-        return mlflow_pages.address(base, self.experiment_id, mlflow_pages.TRIALS)
+        return mlflow_pages.address(base if not self.uri.startswith("http") else self.uri, self.experiment_id)
 
-    def _experiment(self, uri: str) -> str:
+    def _experiment(self, known_id: str) -> Experiment:
+        """The experiment of this study of this store; others of the name, of other stores, are left alone."""
+        found = self._if_there(self.client.get_experiment, known_id)
+        if found is not None and self._is_own(found.tags) and found.lifecycle_stage != "deleted":
+            return found
         name = self.study.slug
-        found = self.client.get_experiment_by_name(name)
-        if found is not None:
+        for name in (self.study.slug, f"{self.study.slug}-{self.store_id[:8]}"):
+            found = self.client.get_experiment_by_name(name)
+            if found is None:
+                made = self.client.create_experiment(name, artifact_location=artifacts_of(self.uri, name), tags={
+                    "mlflow.experimentKind": "custom_model_development", **self._origin(),
+                    "mlflow.note.content": f"{self.study.question}\n\nSource: {self.study.source}",
+                })  # fmt: skip
+                return self.client.get_experiment(made)
+            if not self._is_own(found.tags):
+                continue
             if found.lifecycle_stage == "deleted":
                 self.client.restore_experiment(found.experiment_id)
-            return found.experiment_id
-        # Beside the database, and absolute: MLflow's default is relative to whoever asks.
-        place = f"{Path(uri.removeprefix('sqlite:///')).parent}/mlruns/{name}" if uri.startswith("sqlite") else None
-        return self.client.create_experiment(name, artifact_location=place, tags={
-            "mlflow.experimentKind": "custom_model_development",
-            "mlflow.note.content": f"{self.study.question}\n\nSource: {self.study.source}", "vitscale.study": name,
-        })  # fmt: skip
+            if "vitscale.store" not in found.tags:
+                self.client.set_experiment_tag(found.experiment_id, "vitscale.store", self.store_id)
+            return found
+        raise ValueError(f"an experiment must be this store's, but got ({name!r}: of another)")
 
-    def _parent(self) -> str:
-        found = self.client.search_runs([self.experiment_id], "tags.`vitscale.role` = 'study'", max_results=1)
-        if found:
-            return found[0].info.run_id
-        tags = {"vitscale.role": "study", "vitscale.study": self.study.slug, "mlflow.runName": self.study.slug,
-                "mlflow.note.content": f"{self.study.question}\n\nSource: {self.study.source}"}  # fmt: skip
-        return self.client.create_run(self.experiment_id, tags=tags).info.run_id
+    def _if_there(self, get: Callable[[str], T], entity_id: str) -> T | None:
+        """What a server has under an id that it may have forgotten."""
+        try:
+            return get(entity_id) if entity_id else None
+        except Exception as error:
+            if _is_gone(error):
+                return None
+            raise
 
-    def _children(self) -> dict[str, _Child]:
-        return {run.data.tags["vitscale.trial_id"]: _Child(run) for run in self._search("trial")}
+    def _is_own(self, tags: Mapping[str, str]) -> bool:
+        """Whether an experiment is of this study and store, or of a version that told no stores apart."""
+        return (
+            tags.get("vitscale.study") == self.study.slug and tags.get("vitscale.store", self.store_id) == self.store_id
+        )
 
-    def _search(self, role: str) -> list[Run]:
-        """All runs of the experiment in a role."""
-        runs: list[Run] = []
-        token = None
+    def _origin(self) -> dict[str, str]:
+        """Tags of everything that is made here; what is not planned any more is marked by `leave_out`."""
+        return {"vitscale.study": self.study.slug, "vitscale.store": self.store_id, "vitscale.planned": "true"}
+
+    def _parent(self, known_id: str) -> str:
+        """The parent run with what all trials share as params; a new one if it says otherwise."""
+        from mlflow.entities import Param
+
+        run = self._if_there(self.client.get_run, known_id)
+        if run is None or run.info.lifecycle_stage == "deleted" or run.info.experiment_id != self.experiment_id:
+            run = next(iter(self._search("tags.`vitscale.role` = 'study'")), None)
+        said = {} if run is None else run.data.params
+        if run is not None and any(n in self.varying or self.shared.get(n, v) != v for n, v in said.items()):
+            self.client.delete_run(run.info.run_id)
+            run = None
+        tags = {"vitscale.role": "study", **self._origin(), "mlflow.runName": self.study.slug}
+        if run is None:
+            note = f"{self.study.question}\n\nSource: {self.study.source}"
+            run = self.client.create_run(self.experiment_id, tags={**tags, "mlflow.note.content": note})
+        self._set_tags(run, tags)
+        lacking = [Param(*entry) for entry in self.shared.items() if entry[0] not in run.data.params]
+        for start in range(0, len(lacking), 100):  # MLflow's limit
+            self.client.log_batch(run.info.run_id, params=lacking[start : start + 100])
+        return run.info.run_id
+
+    def _children(self, known: Known) -> dict[str, Child]:
+        """Runs by trial id: those that the store remembers, less the deleted, and those made since it was told."""
+        role = "tags.`vitscale.role` = 'trial'"
+        since = f" and attributes.start_time >= {known.saved_ms - MARGIN_MS}" if known.children else ""
+        children = dict(known.children)
+        if children:
+            deleted = {run.info.run_id for run in self._search(role, deleted=True)}
+            children = {i: child for i, child in children.items() if child.run_id not in deleted}
+        for run in self._search(role + since):
+            trial_id = run.data.tags["vitscale.trial_id"]
+            children[trial_id] = Child.read(run, self._told_by(run, trial_id))
+        return children
+
+    def _told_by(self, run: Run, trial_id: str) -> str:
+        """The digest of a run that says what it should besides rows and status."""
+        if trial_id not in self.trials:
+            return LEFT_OUT if run.data.tags.get("vitscale.planned") == "false" else ""
+        trial = self.trials[trial_id]
+        says_all = (self._own_params(trial).items() <= run.data.params.items()
+                    and self._own_tags(trial).items() <= run.data.tags.items())  # fmt: skip
+        return self._told(trial_id) if says_all else ""
+
+    def _search(self, chosen: str, deleted: bool = False) -> Iterator[Run]:
+        """Runs of the experiment, page by page; what a server cannot answer in time is asked for in smaller ones."""
+        from mlflow.entities import ViewType
+
+        kind, token, size = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY, None, PAGE
         while True:
-            page = self.client.search_runs(
-                [self.experiment_id], f"tags.`vitscale.role` = '{role}'", max_results=10_000, page_token=token
-            )
-            runs, token = [*runs, *page], page.token
+            try:
+                page = self.client.search_runs([self.experiment_id], chosen, kind, max_results=size, page_token=token)
+            except Exception as error:
+                if not _may_pass(error) or size <= LEAST_PAGE:
+                    raise
+                size //= 4
+                time.sleep(PAUSES_S[0])
+                continue
+            yield from page
+            token = page.token
             if not token:
-                return runs
+                return
 
-    def _create_child(self, trial: Trial) -> _Child:
-        point = _point(trial)
-        tags = {"mlflow.parentRunId": self.parent_id, "mlflow.runName": f"{trial.arm} {point}",
-                "vitscale.role": "trial", "vitscale.trial_id": trial.config.id, "vitscale.study": self.study.slug,
-                "vitscale.arm": trial.arm, "vitscale.point": point}  # fmt: skip
-        return _Child(self.client.create_run(self.experiment_id, tags=tags))
+    def _own_tags(self, trial: Trial) -> dict[str, str]:
+        """Tags of a trial's run that do not change while it trains."""
+        seeded = isinstance(trial.config, TrainConfig) and trial.point is None
+        name = f"{trial.arm} {_point(trial)}" + (f" seed {trial.config.seed}" if seeded else "")
+        return {"mlflow.parentRunId": self.parent_id, "mlflow.runName": name, "vitscale.role": "trial",
+                "vitscale.trial_id": trial.config.id, **self._origin(), "vitscale.arm": trial.arm,
+                "vitscale.point": _point(trial), **self._color(trial.arm)}  # fmt: skip
 
-    def _params(self, trial: Trial) -> list[tuple[str, object]]:
-        """Every field of the config under its name, and what MLflow's charts need as numbers."""
-        config, cost = trial.config, complexity(trial.config)
-        params = {"arm": trial.arm, "point": _point(trial), **config.asdict(), "log10_lr": _log10(config.lr),
-                  "lr_used": config.peak_lr, "params_m": f"{cost.params / 1e6:.4g}",
-                  "flops_g": f"{cost.flops / 1e9:.4g}", "samples": config.num_samples,
-                  "training_flops": f"{training_flops(config):.4g}"}  # fmt: skip
-        if isinstance(config, ProfileConfig):  # lr and the like have no bearing on a speed
-            own = BEARING[config.profile] | {"profile", "layout", "timed_runs", "hardware"}
-            return [(k, v) for k, v in params.items() if k in own | {"arm", "point", "params_m", "flops_g"}]
-        return list((params | ({"log10_wd": _log10(config.wd)} if config.wd > 0 else {})).items())
+    def _color(self, arm: str) -> dict[str, str]:
+        """The tag by which MLflow draws a run in its arm's colour."""
+        return {"mlflow.runColor": self._of_arm[arm]} if arm in self._of_arm else {}
+
+    def _own_params(self, trial: Trial) -> dict[str, str]:
+        """The params in which a trial may differ from others of its study."""
+        return {name: value for name, value in _params(trial) if name in self.varying}
 
 
-class _Child:
-    """What is known of a trial's run: its id, the last epoch it shows, its status and state."""
+def _params(trial: Trial) -> list[tuple[str, str]]:
+    """Every field of the config under its name, and what MLflow's charts need as numbers."""
+    config, cost = trial.config, complexity(trial.config)
+    params = {"arm": trial.arm, "point": _point(trial), **config.asdict(), "log10_lr": _log10(config.lr),
+              "lr_used": config.peak_lr, "params_m": f"{cost.params / 1e6:.4g}",
+              "flops_g": f"{cost.flops / 1e9:.4g}", "samples": config.num_samples,
+              "training_flops": f"{training_flops(config):.4g}"}  # fmt: skip
+    if config.wd > 0:
+        params["log10_wd"] = _log10(config.wd)
+    if isinstance(config, ProfileConfig):  # lr and the like have no bearing on a speed
+        own = BEARING[config.profile] | {"profile", "layout", "timed_runs", "hardware"}
+        params = {k: v for k, v in params.items() if k in own | {"arm", "point", "params_m", "flops_g"}}
+    return [(name, str(value)) for name, value in params.items()]
 
-    def __init__(self, run: Run) -> None:
-        self.run_id, self.state = run.info.run_id, run.info.status
-        self.trial_id = run.data.tags["vitscale.trial_id"]
-        self.epoch = int(run.data.metrics.get("epoch", 0))
-        self.has_params = bool(run.data.params)
-        # A run that a killed driver left RUNNING is brought up to date whatever its tag says.
-        self.status = run.data.tags.get("vitscale.status", "") if self.state != "RUNNING" else ""
+
+def client_of(uri: str) -> MlflowClient:
+    """A client that notices a dead server in seconds, where MLflow's own patience is minutes, and says nothing."""
+    # A request that is sent again unasked may make a second run of a trial: we ask again ourselves, but for those.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):  # importing MLflow sets its own level
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def pages(uri: str, store: Store, base: str) -> dict[str, str]:
+    """Study -> the address of its page, of the studies that the store has shown; `base` is the server's address."""
+    found = client_of(uri).search_experiments(
+        filter_string=f"tags.`vitscale.store` = '{store.identity()}'", max_results=1000
+    )
+    named = {experiment.tags["vitscale.study"]: experiment.experiment_id for experiment in found}
+    return {slug: mlflow_pages.address(base, named[slug]) for slug in sorted(named)}
+
+
+class _Patient:
+    """A client that asks again, after a pause, what a server may answer later; but never to make a run twice."""
+
+    def __init__(self, client: MlflowClient) -> None:
+        self.client = client
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.client, name)
+        return method if name.startswith(("create_", "search_")) else functools.partial(_again, method)
+
+
+def _again(method: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    for pause_s in PAUSES_S:
+        try:
+            return method(*arguments, **options)
+        except Exception as error:
+            if not _may_pass(error):
+                raise
+            time.sleep(pause_s)
+    return method(*arguments, **options)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a server was away, slow or broken; not whether it refused."""
+    codes = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED")
+    return getattr(error, "error_code", "") in codes
+
+
+def _is_gone(error: Exception) -> bool:
+    return getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST"
 
 
 def _point(trial: Trial) -> str:
@@ -341,8 +528,9 @@ def _key(name: str) -> str:
 class Mirror:
     """A thread that writes the view of a running study. `put` never waits and never raises."""
 
-    def __init__(self, study: Study, uri: str) -> None:
-        self.study, self.uri = study, uri
+    def __init__(self, study: Study, uri: str, store: Store, colors: Colors | None = None) -> None:
+        self.study, self.uri, self.store, self.colors = study, uri, store, colors
+        self.saved = time.monotonic()
         self.latest: dict[str, tuple[str, list[Row], dict[str, str]]] = {}  # news that is not written yet
         self.lock = threading.Lock()
         self.closing = threading.Event()
@@ -376,6 +564,7 @@ class Mirror:
             return self.error or f"no answer within {PATIENCE_S:.0f} s"
         if not self.error:
             self._attempt(lambda: last_words(self._connected()))
+            self._save()
         return self.error
 
     def _run(self) -> None:
@@ -391,10 +580,18 @@ class Mirror:
             self.error = ""
         except Exception as error:  # a view must never stop a training, whatever a server answers
             self.error = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.view = None  # it may have written a part: read it anew
+            self._save()
+            self.view = None  # it may have written a part: read that anew
+
+    def _save(self) -> None:
+        """Lets the store remember the runs; if it cannot, they are read from the server the next time."""
+        self.saved = time.monotonic()
+        if self.view is not None:
+            with contextlib.suppress(OSError):
+                self.view.save()
 
     def _connected(self) -> View:
-        self.view = self.view or View(self.study, self.uri)
+        self.view = self.view or View(self.study, self.uri, self.store, self.colors)
         if self.view.study is not self.study:  # a search has grown
             self.view.extend(self.study)
         return self.view
@@ -412,6 +609,9 @@ class Mirror:
             with self.lock:
                 if self.latest.get(trial_id) == told:
                     del self.latest[trial_id]
+            if time.monotonic() - self.saved > REMEMBER_EVERY_S:
+                self._save()
+        view.leave_out(most=100)
 
 
 def state_of(statuses: Collection[str]) -> str:
@@ -422,8 +622,16 @@ def state_of(statuses: Collection[str]) -> str:
 
 
 def synchronize(view: View, read: Mapping[str, tuple[list[Row], dict[str, str]]]) -> int:
-    """Shows every trial that has an outcome in the store; returns how many."""
-    done: dict[str, Any] = {i: entry for i, entry in read.items() if entry[1]["status"] != "missing"}
-    for trial_id, (rows, facts) in done.items():
-        view.show(trial_id, facts["status"], rows, facts)
-    return len(done)
+    """Shows every trial that has an outcome in the store, and marks what has lost it; returns how many have one."""
+    view.leave_out()
+    num = 0
+    for trial_id, (rows, facts) in read.items():
+        child = view.children.get(trial_id)
+        if facts["status"] != "missing":
+            view.show(trial_id, facts["status"], rows, facts)
+            num += 1
+        elif facts.get("error"):
+            view.show(trial_id, "missing", rows, facts)
+        elif child is not None and child.status in ("finished", "diverged", "failed", "stopped"):
+            view.show(trial_id, "missing", [], {"error": "the store has no outcome of it any more"})
+    return num

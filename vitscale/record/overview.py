@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from vitscale.record.store import Damaged, Store
+from vitscale.record.store import PLAN, Damaged, Store
 
-PLAN = "plan.json"
+T = TypeVar("T")
 
 
 class TrialState(NamedTuple):
@@ -42,15 +42,27 @@ class StudyState(NamedTuple):
 
 
 def overview(store: Store) -> list[StudyState]:
-    """The studies of a store that were started, by name. Raises ValueError if there is none, or a plan is damaged.
+    """The studies of a store that were started, by name. Raises ValueError if there is none.
 
-    Rows that cannot be read count as missing, with a warning that names them.
+    A study whose plan cannot be read is left out, and a trial with a damaged file counts as missing; each has a
+    warning that names the file.
     """
-    alive = {slug: store.driver_is_alive(slug) for slug in store.slugs()}
-    if not alive:
+    slugs = store.slugs()
+    if not slugs:
         raise ValueError(f"a study must be in the store, but got none (store={str(store.root)!r})")
+    alive = {slug: _or_warn(False, store.driver_is_alive, slug) for slug in slugs}
     known: dict[str, TrialState] = {}
-    return [_study_state(store, slug, alive, known) for slug in alive]
+    states = [_or_warn(None, _study_state, store, slug, alive, known) for slug in slugs]
+    return [state for state in states if state is not None]
+
+
+def _or_warn(default: T, ask: Callable[..., T], *arguments: Any) -> T:
+    """What a function says, or a default with a warning where it meets a file that cannot be read."""
+    try:
+        return ask(*arguments)
+    except (Damaged, OSError) as damage:
+        warnings.warn(str(damage), stacklevel=2)
+        return default
 
 
 def num_bytes(store: Store) -> int:
@@ -58,10 +70,10 @@ def num_bytes(store: Store) -> int:
     return sum(stat.st_size for stat in _files(store.root).values())
 
 
-def _study_state(store: Store, slug: str, alive: dict[str, bool], known: dict[str, TrialState]) -> StudyState:
+def _study_state(store: Store, slug: str, alive: dict[str, bool], known: dict[str, TrialState]) -> StudyState | None:
     """Adds what it reads to `known`: studies share trials."""
     trials, stopped = [], store.asked(slug).get("stopped", {})
-    for trial_id in _planned(store, slug):
+    for trial_id in (trial["id"] for trial in store.plan(slug)["trials"]):
         if trial_id not in known:
             known[trial_id] = _trial_state(store, trial_id, alive)
         trials.append(known[trial_id]._replace(status="stopped") if trial_id in stopped else known[trial_id])
@@ -73,15 +85,6 @@ def _study_state(store: Store, slug: str, alive: dict[str, bool], known: dict[st
         changed_s=max([(folder / PLAN).stat().st_mtime, *(trial.changed_s for trial in trials)]),
         driver_alive=alive[slug],
     )  # fmt: skip
-
-
-def _planned(store: Store, slug: str) -> list[str]:
-    """Ids of the planned trials; the configs are not looked at, so that a plan of another version can be told too."""
-    path = store.root / "studies" / slug / PLAN
-    try:
-        return [trial["id"] for trial in json.loads(path.read_text())["trials"]]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise Damaged(f"a plan must be JSON with its trials, but got ({path}: {error!r})") from error
 
 
 def _trial_state(store: Store, trial_id: str, alive: dict[str, bool]) -> TrialState:
@@ -98,17 +101,19 @@ def _files(folder: Path) -> dict[str, os.stat_result]:
     found = {}
     for path, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # links that lead nowhere, too
                 found[os.path.relpath(os.path.join(path, name), folder)] = os.stat(os.path.join(path, name))
     return found
 
 
 def _status(store: Store, trial_id: str, alive: dict[str, bool]) -> str:
-    try:
-        if store.is_done(trial_id):
-            return store.outcome(trial_id)
-    except Damaged as damage:
-        warnings.warn(str(damage), stacklevel=2)
-    if alive.get(store.holder(trial_id), False):
+    if store.is_done(trial_id) and (outcome := _or_warn("", store.outcome, trial_id)):
+        return outcome
+    if alive.get(_or_warn("", _holder, store, trial_id), False):
         return "running"
-    return "failed" if store.failure(trial_id) else "missing"
+    return "failed" if _or_warn("", store.failure, trial_id) else "missing"
+
+
+def _holder(store: Store, trial_id: str) -> str:
+    store.refuse_damaged_claim(trial_id)
+    return store.holder(trial_id)

@@ -1,12 +1,15 @@
 """The store: one directory a trial, shared by all studies; a trial is done when its rows.parquet exists.
 
-    <root>/trials/<id>/config.json             the fields that differ from their defaults
+    <root>/store-id                            a random name, by which a shared MLflow server tells stores apart
+           trials/<id>/config.json             the fields that differ from their defaults
                        claim.json              who trains it now
                        checkpoint-<step>-<digest>.pt
-                       failure.log             the last exception, with its traceback
+                       failure.log             what the config failed of, with its traceback
+                       fault.log               how a machine failed it last, with the traceback: no result
                        rows.parquet            written last, atomically and exclusively
     <root>/studies/<slug>/plan.json            what was asked
                           attempt              number of starts so far
+                          nonce                of the running start: a node that does not find it sees another store
                           driver.lock          held by the running driver
                           asked.json           of a search: the points it asked for, and what it stopped
 
@@ -17,10 +20,13 @@ files of a store, so that another filesystem can take the place of the local one
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import re
 import socket
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,12 +34,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Row = dict[str, float]
+from vitscale.record.rows import Outcome, Row, decode, decode_facts, encode
 
 ROWS = "rows.parquet"
+PLAN = "plan.json"
 CLAIM = "claim.json"
 FAILURE = "failure.log"
+FAULT = "fault.log"
 ASKED = "asked.json"
+IDENTITY = "store-id"
+NONCE = "nonce"
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # s3://bucket; as a path it would become a folder named "s3:"
+SLUG = re.compile(r"[\w-]+")
+TRIAL_ID = re.compile(r"[0-9a-f]{12}")  # of vitscale.plan.config
 
 
 class Fenced(RuntimeError):
@@ -42,6 +55,10 @@ class Fenced(RuntimeError):
 
 class Elsewhere(RuntimeError):
     """Another study that is running now trains this trial."""
+
+    def __init__(self, study: str, trial_id: str) -> None:
+        super().__init__(f"study {study} trains {trial_id} now")
+        self.study = study
 
 
 class Damaged(ValueError):
@@ -100,7 +117,7 @@ class Workdir:
             temporary.unlink(missing_ok=True)
 
     def _refuse_if_fenced(self) -> None:
-        if self.token is not None and _read_json(self.path / CLAIM).get("token") != self.token:
+        if self.token is not None and _claim(self.path).get("token") != self.token:
             raise Fenced(f"another attempt has claimed {self.path}")
 
 
@@ -111,9 +128,16 @@ class Store:
     root: Path
 
     @classmethod
+    def at(cls, root: str | Path) -> Store:
+        """The store in a folder, of which nothing is made. Raises ValueError for an address with a scheme."""
+        if SCHEME.match(str(root)):
+            raise ValueError(f"a store must be a folder, local or on a shared disk, but got (store={str(root)!r})")
+        return cls(Path(root).absolute())
+
+    @classmethod
     def open(cls, root: str | Path) -> Store:
-        """Makes the folders. Raises ValueError if the store cannot be written."""
-        store = cls(Path(root).absolute())
+        """Makes the folders. Raises ValueError if the store cannot be written, or is no path."""
+        store = cls.at(root)
         try:
             for folder in ("trials", "studies"):
                 (store.root / folder).mkdir(parents=True, exist_ok=True)
@@ -130,8 +154,8 @@ class Store:
         return Workdir(self.root / "trials" / trial_id)
 
     def is_done(self, trial_id: str) -> bool:
-        """Whether a trial has finished or diverged."""
-        return os.path.exists(self.root / "trials" / trial_id / ROWS)
+        """Whether a trial has finished or diverged; also by a link to nothing, which reading finds damaged."""
+        return os.path.lexists(self.root / "trials" / trial_id / ROWS)
 
     def claim(self, trial_id: str, config: Mapping[str, Any], study: str, attempt: int) -> Workdir:
         """Makes this worker the only one that may write to the trial, until the next claim.
@@ -141,74 +165,60 @@ class Store:
         """
         workdir = self.trial(trial_id)
         workdir.path.mkdir(parents=True, exist_ok=True)
-        holder = _read_json(workdir.path / CLAIM)
+        holder = _claim(workdir.path)
         if holder and holder["study"] == study and holder["attempt"] > attempt:
             raise Fenced(f"attempt {holder['attempt']} has claimed {trial_id}, this is attempt {attempt}")
         if holder and holder["study"] != study and self.driver_is_alive(holder["study"]):
-            raise Elsewhere(f"study {holder['study']} trains {trial_id} now")
+            raise Elsewhere(holder["study"], trial_id)
         for leftover in workdir.names("."):
-            workdir.remove(leftover)  # temporary files of a killed worker
+            if leftover.endswith(".tmp"):  # of a killed worker
+                workdir.remove(leftover)
         token = f"{study}/{attempt}/{uuid.uuid4().hex}"
         claim = {"token": token, "study": study, "attempt": attempt, **_whoami()}
         workdir.write(CLAIM, json.dumps(claim).encode())
         if "config.json" not in workdir.names("config.json"):
             workdir.write("config.json", json.dumps(dict(config), indent=1, sort_keys=True).encode())
-        workdir.remove(FAILURE)  # of an earlier try: from now on the trial is running
+        for ended in (FAILURE, FAULT):  # of an earlier try: from now on the trial is running
+            workdir.remove(ended)
         return Workdir(workdir.path, token)
 
     def finish(self, workdir: Workdir, rows: Iterable[Row], facts: Mapping[str, str]) -> bool:
         """Commits the rows of a finished or diverged trial; False if another worker was first.
 
-        `facts` (status, provenance) travel in the metadata of the parquet file, so that both are one commit.
+        `facts` (status, provenance) travel in the metadata of the parquet file, so that both are one commit; the file
+        is sealed, see vitscale.record.rows.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        rows = list(rows)
-        columns = dict.fromkeys(name for row in rows for name in row)
-        table = pa.table({name: pa.array([row.get(name) for row in rows], pa.float64()) for name in columns})
-        sink = pa.BufferOutputStream()
-        metadata = {f"vitscale.{key}": value for key, value in facts.items()}
-        pq.write_table(table.replace_schema_metadata(metadata), sink)
-        first = workdir.create(ROWS, sink.getvalue().to_pybytes())
+        first = workdir.create(ROWS, encode(workdir.path.name, rows, facts))
         for name in workdir.names("checkpoint-")[:-1]:  # the last one holds the final weights
             workdir.remove(name)
         workdir.remove(CLAIM)
         return first
 
-    def read_rows(self, trial_id: str) -> tuple[list[Row], dict[str, str]]:
+    def read_rows(self, trial_id: str) -> Outcome:
         """(rows, facts) of a done trial; absent values are left out of a row. Raises Damaged."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         path = self.root / "trials" / trial_id / ROWS
-        try:
-            table = pq.read_table(path, memory_map=False, use_threads=False)
-            metadata = table.schema.metadata or {}
-            prefix = b"vitscale."
-            facts = {k[len(prefix) :].decode(): v.decode() for k, v in metadata.items() if k.startswith(prefix)}
-            rows = [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
-            if not rows or "status" not in facts:
-                raise KeyError("it has no row or no status")
-        except (pa.ArrowInvalid, OSError, KeyError) as error:
-            reason = str(error).splitlines()[0]
-            raise Damaged(f"rows must be readable parquet, but got ({path}: {reason})") from error
-        return rows, facts
+        with _naming(path):
+            return decode(_read_bytes(path), trial_id)
 
     def outcome(self, trial_id: str) -> str:
         """finished or diverged, from the end of the file alone, which takes less than its rows. Raises Damaged."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         path = self.root / "trials" / trial_id / ROWS
-        try:
-            return (pq.read_metadata(path).metadata or {})[b"vitscale.status"].decode()
-        except (pa.ArrowInvalid, OSError, KeyError) as error:
-            raise Damaged(f"rows must be readable parquet, but got ({path}: {str(error).splitlines()[0]})") from error
+        with _naming(path), open(_open_regular(path), "rb") as file:
+            return decode_facts(file, trial_id)["status"]
 
     def holder(self, trial_id: str) -> str:
         """The study that has claimed a trial; empty if none has."""
-        return str(_read_json(self.root / "trials" / trial_id / CLAIM).get("study", ""))
+        return str(_claim(self.root / "trials" / trial_id).get("study", ""))
+
+    def refuse_damaged_claim(self, trial_id: str) -> None:
+        """Raises Damaged for a claim that no worker left. It claims nothing, but who looks at the store is told."""
+        path = self.root / "trials" / trial_id / CLAIM
+        claim = _read_json(path)
+        study, attempt = claim.get("study"), claim.get("attempt")
+        if claim and not (isinstance(study, str) and SLUG.fullmatch(study) and isinstance(attempt, int)):
+            raise Damaged(
+                f"a claim must name a study and its attempt, but got ({path}: {study!r:.60}, {attempt!r:.60})"
+            )
 
     def set_aside(self, trial_id: str) -> Path:
         """Moves a damaged rows.parquet out of the way, so that the trial is restored from its checkpoint."""
@@ -218,19 +228,39 @@ class Store:
         return aside
 
     def fail(self, workdir: Workdir, error: str, traceback: str) -> None:
-        """Records an exception, its one line first, and lets go of the trial; the checkpoints stay."""
+        """Records what a trial failed of, its one line first, and lets go of the trial; the checkpoints stay."""
+        self._end(workdir, FAILURE, error, traceback)
+
+    def lose(self, workdir: Workdir, error: str, traceback: str) -> None:
+        """Notes how a machine failed a trial, which stays without an outcome, and lets go of it."""
+        self._end(workdir, FAULT, error, traceback)
+
+    def _end(self, workdir: Workdir, name: str, error: str, traceback: str) -> None:
         workdir.path.mkdir(parents=True, exist_ok=True)
-        workdir.write(FAILURE, f"{error}\n{json.dumps(_whoami())}\n\n{traceback}".encode())
+        workdir.write(name, f"{error}\n{json.dumps(_whoami())}\n\n{traceback}".encode())
         workdir.remove(CLAIM)
 
     def failure(self, trial_id: str) -> str:
         """The one line that a failed trial died of; empty if it has not failed."""
-        return _read_text(self.failure_log(trial_id)).partition("\n")[0]
+        return _read_text(self.failure_log(trial_id), errors="replace").partition("\n")[0]
 
     def failure_log(self, trial_id: str) -> Path:
         return self.root / "trials" / trial_id / FAILURE
 
+    def fault(self, trial_id: str) -> str:
+        """The one line in which a machine failed a trial last; empty if none has since it was last begun."""
+        return _read_text(self.fault_log(trial_id), errors="replace").partition("\n")[0]
+
+    def fault_log(self, trial_id: str) -> Path:
+        return self.root / "trials" / trial_id / FAULT
+
     # Studies
+
+    def identity(self) -> str:
+        """A random name that tells this store from others, wherever it lies; made when it is first asked for."""
+        if not (self.root / IDENTITY).exists():
+            Workdir(self.root).create(IDENTITY, uuid.uuid4().hex.encode())
+        return _read_text(self.root / IDENTITY).strip()
 
     def study(self, slug: str) -> Path:
         path = self.root / "studies" / slug
@@ -239,15 +269,30 @@ class Store:
 
     def slugs(self) -> list[str]:
         """Studies that have a plan."""
-        return sorted(path.parent.name for path in (self.root / "studies").glob("*/plan.json"))
+        return sorted(path.parent.name for path in (self.root / "studies").glob(f"*/{PLAN}"))
 
     def plan(self, slug: str) -> dict[str, Any]:
-        """The plan of a study's last start, as plain values. Raises Damaged."""
-        return _read_json(self.root / "studies" / slug / "plan.json")
+        """The plan of a study's last start, as plain values; empty if there is none. Raises Damaged.
+
+        Its configs may be of another version and are not looked at.
+        """
+        path = self.root / "studies" / slug / PLAN
+        plan = _read_json(path)
+        if not plan and not path.exists():
+            return {}
+        if reason := _not_the_plan(plan, slug):
+            raise Damaged(f"a plan must be as the start of its study wrote it, but got ({path}: {reason})")
+        return plan
 
     def asked(self, slug: str) -> dict[str, Any]:
         """What a search asked for so far; empty for other studies. Raises Damaged."""
-        return _read_json(self.root / "studies" / slug / ASKED)
+        path = self.root / "studies" / slug / ASKED
+        asked = _read_json(path)
+        for name, kind in (("points", list), ("stopped", list)):
+            found = asked.get(name, {})
+            if not isinstance(found, dict) or not all(isinstance(value, kind) for value in found.values()):
+                raise Damaged(f"what a search asked for must be as it wrote it, but got ({path}: {name})")
+        return asked
 
     @contextlib.contextmanager
     def drive(self, slug: str) -> Iterator[int]:
@@ -260,17 +305,51 @@ class Store:
             lock.truncate(0)
             lock.write(json.dumps(_whoami()))
             lock.flush()
-            attempt = 1 + int(_read_text(folder / "attempt") or 0)
+            attempt = 1 + max(_number(folder / "attempt"), *self._attempts(slug))
             Workdir(folder).write("attempt", str(attempt).encode())
+            Workdir(folder).write(NONCE, uuid.uuid4().hex.encode())
             yield attempt
+
+    def nonce(self, slug: str) -> str:
+        """What the running start of a study wrote into the store; empty if there is none."""
+        return _read_text(self.root / "studies" / slug / NONCE, errors="replace")
+
+    def refuse_unshared(self, slug: str, nonce: str, patience_s: float = 0.0) -> None:
+        """Raises OSError if this machine does not see what the driver wrote: then its store is another one.
+
+        Some network file systems show news late: asks again until `patience_s` are over, if there is such a study.
+        """
+        end = time.monotonic() + patience_s
+        while self.nonce(slug) != nonce:
+            if time.monotonic() >= end or not (self.root / "studies" / slug).is_dir():
+                raise OSError(
+                    "the store must be one folder that all nodes see, but got "
+                    f"(store={str(self.root)!r}, which is another one on {socket.gethostname()})"
+                )
+            time.sleep(1)
+
+    def _attempts(self, slug: str) -> list[int]:
+        """Attempts of a study that have a claim: they may be later than its counter, which can be lost or restored."""
+        claims = (_claim(Path(entry.path)) for entry in os.scandir(self.root / "trials"))
+        return [0, *(claim["attempt"] for claim in claims if claim.get("study") == slug)]
 
     def driver_is_alive(self, slug: str) -> bool:
         """Whether a driver of the study runs now: the kernel lets go of its lock when it dies."""
         try:
-            with open(self.root / "studies" / slug / "driver.lock") as lock:
+            with open(_open_regular(self.root / "studies" / slug / "driver.lock")) as lock:
                 return not _lock(lock.fileno(), shared=True)
-        except FileNotFoundError:
+        except (FileNotFoundError, Damaged):  # no driver makes anything but a file
             return False
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Raises Damaged with the path for whatever reading rows raises: a damaged file may make pyarrow raise anything."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error) or repr(error)).splitlines()[0]
+        raise Damaged(f"rows must be readable parquet, but got ({path}: {reason})") from error
 
 
 def _lock(descriptor: int, shared: bool = False) -> bool:
@@ -294,20 +373,73 @@ def _whoami() -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
 
 
-def _read_text(path: Path) -> str:
+def _open_regular(path: Path) -> int:
+    """A descriptor of a file to read. Raises Damaged if it is none: a pipe would be waited for, a device has no end."""
     try:
-        return path.read_text()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            raise Damaged(f"a file of the store must be a file, but got ({path}: {error.strerror})") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Damaged(f"a file of the store must be a file, but got ({path}: another kind)")
+    return descriptor
+
+
+def _read_bytes(path: Path) -> bytes:
+    with open(_open_regular(path), "rb") as file:
+        return file.read()
+
+
+def _read_text(path: Path, errors: str = "strict") -> str:
+    """The text of a file; empty if there is none. Raises Damaged if it is none, with `errors` as of bytes.decode."""
+    try:
+        return _read_bytes(path).decode(errors=errors)
     except FileNotFoundError:
         return ""
+    except UnicodeDecodeError as error:
+        raise Damaged(f"a file of the store must be text in UTF-8, but got ({path}: {error.reason})") from error
+
+
+def _number(path: Path) -> int:
+    """The number in a file; 0 if there is none, or no number in it."""
+    text = path.read_bytes().strip() if path.is_file() else b""
+    return int(text) if text.isdigit() and len(text) < 19 else 0
+
+
+def _claim(folder: Path) -> dict[str, Any]:
+    """Who claims a trial; empty if nobody does, or if the file is none that a claim leaves: that claims nothing."""
+    try:
+        claim = json.loads(_read_bytes(folder / CLAIM))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    whole = isinstance(claim, dict) and isinstance(claim.get("study"), str) and isinstance(claim.get("attempt"), int)
+    return claim if whole and SLUG.fullmatch(claim["study"]) else {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty if there is no file."""
+    """The object in a file; empty if there is no file. Raises Damaged."""
     text = _read_text(path)
     try:
-        return json.loads(text) if text else {}
-    except json.JSONDecodeError as error:
+        content = json.loads(text) if text else {}
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, too
         raise Damaged(f"a file of the store must be JSON, but got ({path}: {error})") from error
+    if not isinstance(content, dict):
+        raise Damaged(f"a file of the store must be a JSON object, but got ({path}: a {type(content).__name__})")
+    return content
+
+
+def _not_the_plan(plan: Mapping[str, Any], slug: str) -> str:
+    """Why an object is not the plan of a study; empty if it is. Trials' ids become paths, so they must be ids."""
+    trials = plan.get("trials")
+    if f"{plan.get('name')}-{plan.get('scale')}" != slug:
+        return f"of a study {plan.get('name')!r:.60} at scale {plan.get('scale')!r:.60}"
+    if not isinstance(trials, list) or not trials or not all(isinstance(trial, dict) for trial in trials):
+        return "no list of trials"
+    ids = [trial.get("id") for trial in trials]
+    wrong = [name for name in ids if not isinstance(name, str) or not TRIAL_ID.fullmatch(name)]
+    return f"a trial's id {wrong[0]!r:.60}" if wrong else ""
 
 
 def _sync_directory(path: Path) -> None:

@@ -10,22 +10,33 @@ from typing import Any
 import pandas as pd
 
 from vitscale.plan.study import Study, Trial
-from vitscale.record.store import Damaged, Row, Store
+from vitscale.record.rows import Outcome, Row
+from vitscale.record.store import ROWS, Damaged, Store
 
+NEEDED = ("epoch", "unix_s")  # columns of every row, beside the metric of the study
 ROW_COLUMNS = ["study", "arm", "point", "trial_id", "status"]
-
-
-Outcome = tuple[list[Row], dict[str, str]]  # rows, and facts: status, provenance
 
 
 def read_trials(study: Study, store: Store, known: Mapping[str, Outcome] | None = None) -> dict[str, Outcome]:
     """The outcome of every planned trial; facts["status"] is finished, diverged, failed, missing or, by ASHA, stopped.
 
-    Those in `known` are not read again: what is done does not change. A damaged rows file counts as missing, with a
-    warning that names it.
+    A missing trial that a machine failed has the reason in facts["error"].
+
+    Those in `known` are not read again: what is done does not change. A trial with a damaged file counts as missing,
+    with a warning that names it.
     """
     known = {**(known or {}), **stopped(study, store)}
-    return {i: known.get(i) or _read_trial(i, store) for i in (trial.config.id for trial in study.trials)}
+    return {i: known.get(i) or _read_trial(i, study, store) for i in (trial.config.id for trial in study.trials)}
+
+
+def read_done(trial_id: str, study: Study, store: Store) -> Outcome:
+    """(rows, facts) of a done trial. Raises Damaged, also for rows of something other than the study's trials."""
+    rows, facts = store.read_rows(trial_id)
+    needed = [study.metric, *NEEDED]
+    if absent := [name for name in needed if any(name not in row for row in rows)]:
+        path = store.trial(trial_id).path / ROWS
+        raise Damaged(f"rows must have the columns ({', '.join(needed)}), but got ({path}: no {absent[0]})")
+    return rows, facts
 
 
 def stopped(study: Study, store: Store) -> dict[str, Outcome]:
@@ -34,14 +45,20 @@ def stopped(study: Study, store: Store) -> dict[str, Outcome]:
     return {trial_id: (rows, {"status": "stopped"}) for trial_id, rows in rows_of.items()}
 
 
-def _read_trial(trial_id: str, store: Store) -> Outcome:
+def _read_trial(trial_id: str, study: Study, store: Store) -> Outcome:
     try:
         if store.is_done(trial_id):
-            return store.read_rows(trial_id)
+            return read_done(trial_id, study, store)
     except Damaged as damage:
         warnings.warn(str(damage), stacklevel=2)
-    error = store.failure(trial_id)
-    return [], {"status": "failed", "error": error} if error else {"status": "missing"}
+    try:
+        if error := store.failure(trial_id):
+            return [], {"status": "failed", "error": error}
+        if fault := store.fault(trial_id):
+            return [], {"status": "missing", "error": fault}
+    except (Damaged, OSError) as damage:
+        warnings.warn(str(damage), stacklevel=2)
+    return [], {"status": "missing"}
 
 
 def tidy(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
