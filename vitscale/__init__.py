@@ -1,12 +1,15 @@
 """vitscale: studies of how robustly vision models train. A study script needs these names."""
 
+from vitscale.launch.adoption import winners
 from vitscale.launch.cli import main
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.design import cross, grid, sample, sobol, trials
+from vitscale.plan.data import facts
+from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, Trial
 
 __all__ = [
-    "ProfileConfig", "Search", "Study", "TrainConfig", "Trial", "cross", "grid", "main", "sample", "sobol", "trials",
+    "ProfileConfig", "Search", "Study", "TrainConfig", "Trial", "cross", "facts", "grid", "interleaved", "main",
+    "sample", "sobol", "trials", "winners",
 ]  # fmt: skip

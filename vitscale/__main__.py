@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 from vitscale.launch import commands
-from vitscale.launch.cli import Parser, add_published
+from vitscale.launch.cli import Parser, add_published, refusals
+from vitscale.launch.terminal import one_line
 
 
 def main() -> None:
-    """Entry point of the `vitscale` command."""
-    warnings.formatwarning = lambda message, *_, **__: f"vitscale: warning: {message}\n"
+    """Entry point of the `vitscale` command. Exit status 2 for whatever is refused, in one line."""
+    warnings.formatwarning = lambda message, *_, **__: f"vitscale: warning: {one_line(message)}\n"
     options = _parser().parse_args()
-    try:
+    with refusals("vitscale"):
         options.run(options)
-    except (ValueError, OSError) as error:
-        if os.environ.get("VITSCALE_TRACEBACK"):
-            raise
-        sys.exit(f"vitscale: error: {error}")
 
 
 def _parser() -> Parser:
     parser = Parser(prog="vitscale", description=__doc__)
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
     add_studies(parsers)
-    ui = parsers.add_parser("ui", help="open the MLflow UI on the store of the results")
+    ui = parsers.add_parser("ui", help="open the MLflow UI on the studies of a store")
+    commands.add_store(ui)
     ui.add_argument("--host", default="127.0.0.1")
-    ui.add_argument("--port", type=int, default=5000)
+    ui.add_argument("--port", type=int, help="(default: 5000, or the next that is free)")
     ui.set_defaults(run=commands.ui)
     sync = parsers.add_parser("sync", help="bring MLflow up to date with the store, or fill an empty server")
     sync.add_argument("studies", nargs="*", help="such as lr_wd_edf-demo (default: all)")
@@ -82,8 +78,8 @@ def add_prepare(parsers: Any) -> None:
     parser = parsers.add_parser(
         "prepare",
         help="write a dataset once as files that load fast, with all images at one size",
-        description="Writes DEST/NAME-SIZE, or DEST/NAME if every image has that size already: DEST is the data root "
-        "of studies, and the name is their dataset. Killed and run again, it goes on.",
+        description="Writes DEST/NAME-SIZE (CIFAR at its own size keeps its name): DEST is the data root of studies, "
+        "NAME-SIZE is their dataset. Killed and run again, it goes on.",
     )
     parser.add_argument("source", metavar="SOURCE", help="a dataset's folder, or torchvision:CLASS")
     parser.add_argument("data_root", metavar="DEST", nargs="?", type=Path, help="the data root, not the set's folder")
@@ -92,7 +88,11 @@ def add_prepare(parsers: Any) -> None:
     parser.add_argument("--dataset", default="", metavar="NAME", help="(default: the name of the folder or class)")
     parser.add_argument("--source-root", default="", metavar="FOLDER", help="where the files of torchvision:CLASS are")
     parser.add_argument("--channels", type=int, choices=(1, 3), default=3, help="of images: 3 (default) or 1, grey")
-    parser.add_argument("--skip-unreadable", action="store_true", help="leave out damaged images (default: stop)")
+    parser.add_argument("--skip-unreadable", action="store_true", help="leave out damaged images (default: stop), and "
+                        "those that the next two refuse")  # fmt: skip
+    parser.add_argument("--max-megapixels", type=float, default=100.0, metavar="M", help="refuse larger images, which "
+                        "take 16 bytes of memory a pixel to decode (default: 100)")  # fmt: skip
+    parser.add_argument("--follow-symlinks", action="store_true", help="out of SOURCE, too (default: refuse them)")
     parser.add_argument("--num-workers", type=int, default=0, metavar="N", help="processes that decode images")
     parser.add_argument("--verify", action="store_true", help="only compare the checksums of SOURCE, a prepared set")
     parser.set_defaults(run=commands.prepare)

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
+import math
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
+from vitscale.analysis.names import refuse_unknown_names
 from vitscale.launch import plans
 from vitscale.launch.costs import learn_costs
-from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, run
+from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, listen_early, run
 from vitscale.launch.resources import Resources, resources_for
+from vitscale.launch.terminal import one_line
+from vitscale.plan.config import LIMITS, shown, shown_text
+from vitscale.plan.data import refuse_unreadable
 from vitscale.plan.search import Search
-from vitscale.plan.study import Study
+from vitscale.plan.study import MAX_TRIALS, Study
 from vitscale.record.store import Store
 
 Made = Callable[..., Study | Search]
@@ -26,17 +34,31 @@ ADAPTIVE = ("asha", "sampler")  # options of a search; a study of frozen trials 
 def main(make_study: Made, arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a study script: `make_study(scale, ...)` states the study, and its other parameters become options.
 
+    A parameter of `make_study` has a default and a type: int, float, str, bool, one of them or None, or a Literal,
+    whose values are the choices. A `scale` of type str has its default as the only choice: a script says which scales
+    it has by Literal["demo", "cifar"]. Whatever is refused, is so in one line and with status 2.
+
     The same command starts, resumes, extends and redraws. Exit status: 0 all trials done; 1 some are not; 2 refused;
     3 all done, but the MLflow view is not up to date; 130 interrupted.
     """
-    parser = _parser(make_study)
+    listen_early()
+    parser = Parser(formatter_class=argparse.RawDescriptionHelpFormatter)
+    with refusals(parser.prog):
+        _add_options(parser, make_study)
     options = parser.parse_args(arguments)
-    try:
+    with refusals(parser.prog):
         sys.exit(_run(make_study, options))
+
+
+@contextlib.contextmanager
+def refusals(prog: str) -> Iterator[None]:
+    """Says what was refused in one line and exits with status 2; with VITSCALE_TRACEBACK set, where it was."""
+    try:
+        yield
     except (ValueError, OSError) as error:
         if os.environ.get("VITSCALE_TRACEBACK"):
             raise
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        print(f"{prog}: error: {one_line(error)}", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
 
 
@@ -45,25 +67,75 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line, as for every other bad input, instead of the usage."""
-        self.exit(EXIT_REFUSED, f"{self.prog}: error: {message}\n")
+        self.exit(EXIT_REFUSED, f"{self.prog}: error: {one_line(message)}\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As of argparse, which makes a list of the value of `--num=--`."""
+        given = sys.argv[1:] if args is None else list(args)
+        for argument in given:
+            if re.fullmatch(r"--[^=]+=--", argument):
+                self.error(f"a value must be given after =, but got ({argument})")
+        return super().parse_known_args(given, namespace)
 
 
-def _parser(make_study: Made) -> argparse.ArgumentParser:
-    text = sys.modules[make_study.__module__].__doc__
-    parser = Parser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _add_options(parser: Parser, make_study: Made) -> None:
+    """The options of a study, which are the parameters of its function, and those of every study."""
+    parser.description = sys.modules[make_study.__module__].__doc__
     types = get_type_hints(make_study)
     for name, parameter in inspect.signature(make_study).parameters.items():
-        default = parameter.default
-        choices = get_args(types[name]) if get_origin(types[name]) is Literal else None
+        if name not in types or parameter.default is parameter.empty:
+            raise ValueError(f"a parameter of a study's function must have a type and a default, but got ({name})")
+        option, default = f"--{name.replace('_', '-')}", parameter.default
         if isinstance(default, bool):
-            parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help="of the study")
+            action = argparse.BooleanOptionalAction if default else "store_true"
+            parser.add_argument(option, default=default, action=action, help="of the study")
             continue
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int if default is None else type(default),
-                            default=default, choices=choices,
+        kind, choices = _kind(name, types[name], default)
+        parser.add_argument(option, type=_reader(name, kind), default=default, choices=choices,
                             help=f"of the study (default: {'by scale' if default is None else default})")  # fmt: skip
     for name in ADAPTIVE:
         if name not in types:
             parser.add_argument(f"--{name}", nargs="?", const=True, help=argparse.SUPPRESS)
+    _add_own_options(parser)
+
+
+def _kind(name: str, annotated: Any, default: object) -> tuple[type, tuple[Any, ...] | None]:
+    """(type, choices) of a parameter. Raises ValueError for a type that no option can have."""
+    parts = [part for part in get_args(annotated) if part is not type(None)]
+    union = get_origin(annotated) in (UnionType, Union)
+    if union and len(parts) == 1:
+        return _kind(name, parts[0], default)
+    if get_origin(annotated) is Literal:
+        return type(parts[0]), tuple(parts)
+    if annotated not in (int, float, str):
+        raise ValueError(
+            "a parameter of a study's function must be of type int, float, str, bool or Literal, but got "
+            f"({name}: {shown_text(str(annotated))})"
+        )
+    return annotated, (default,) if name == "scale" and annotated is str and default is not None else None
+
+
+def _reader(name: str, kind: type) -> Callable[[str], Any]:
+    """What reads an option's text: as its type, within limits, so that no study is asked for more than there can be."""
+    most = 2**63 - 1 if "seed" in name and not name.startswith("num") else LIMITS.get(name, MAX_TRIALS)
+
+    def read(text: str) -> Any:
+        if kind is str:
+            return text
+        try:
+            number = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be of type {kind.__name__}, but got {shown(text)}") from None
+        if kind is int and number > most:
+            raise argparse.ArgumentTypeError(f"must be {most} at most, but got {shown(text)}")
+        if kind is float and not math.isfinite(number):
+            raise argparse.ArgumentTypeError(f"must be finite, but got {shown(text)}")
+        return number
+
+    return read
+
+
+def _add_own_options(parser: Parser) -> None:
     parser.add_argument("--plan", action="store_true", help="print and write the plan, train nothing")
     parser.add_argument("--report", action="store_true", help="redraw from what is done, train nothing")
     add_published(parser)
@@ -85,7 +157,6 @@ def _parser(make_study: Made) -> argparse.ArgumentParser:
     add("--num-loader-workers", type=int, default=0, help="processes that make batches, a trial (default: 0)")
     add("--checkpoint-every-s", type=float, default=5.0,
         help="seconds between checkpoints; more if writing one takes over 5%% of that (default: 5)")  # fmt: skip
-    return parser
 
 
 def add_published(parser: argparse.ArgumentParser) -> None:
@@ -110,37 +181,66 @@ def _run(make_study: Made, options: argparse.Namespace) -> int:
     chosen = {name: getattr(options, name) for name in inspect.signature(make_study).parameters}
     _refuse_adaptive(make_study, options)
     made = make_study(**chosen)
+    if not isinstance(made, Study | Search):
+        raise ValueError(f"the function of a study must return a Study or a Search, but got ({shown(made)})")
     if isinstance(made, Search):
         return _run_search(made, options)
+    refuse_unknown_names(made)
     study = learn_costs(made)
     study = replace(study, published=study.published or options.published)
+    resources = _resources(study, options)
     if options.plan:
-        plans.show(study, Store(Path(options.store).absolute()), options)
+        _refuse_other_root(study, options)
+        plans.show(study, Store.at(options.store), options)
         return EXIT_DONE
     plans.refuse_options(options)
+    if options.report:
+        _refuse_nothing(study, Store.at(options.store))
     store = Store.open(options.store)
     if options.report:
         report_only(study, store)
         return EXIT_DONE
-    return run(study, store, _resources(study, options))
+    return run(study, store, resources)
 
 
 def _run_search(search: Search, options: argparse.Namespace) -> int:
     """The same for a search, whose plan has stand-ins for the points that it will ask for."""
-    stand_in = learn_costs(search.stand_in())
+    stand_in = search.stand_in()
+    refuse_unknown_names(stand_in)
+    learn_costs(stand_in)
+    resources = _resources(stand_in, options)
     if options.plan:
-        plans.show(stand_in, Store(Path(options.store).absolute()), options)
+        _refuse_other_root(stand_in, options)
+        plans.show(stand_in, Store.at(options.store), options)
         if not options.json:
             print("Its points are stand-ins at random: a search asks round by round, from what came out.")
         return EXIT_DONE
     plans.refuse_options(options)
+    if options.report:
+        _refuse_nothing(stand_in, Store.at(options.store))
     store = Store.open(options.store)
     if options.report:
         from vitscale.launch.optuna_search import Rounds
 
         report_only(Rounds(search, store).study(), store)
         return EXIT_DONE
-    return run(search, store, _resources(stand_in, options))
+    return run(search, store, resources)
+
+
+def _refuse_nothing(study: Study, store: Store) -> None:
+    """Raises ValueError for a report of a study that was never started here and of which nothing is done."""
+    if study.slug not in store.slugs() and not any(store.is_done(trial.config.id) for trial in study.trials):
+        raise ValueError(
+            f"a trial of the study must be done for a report, but got none (study={study.slug}, "
+            f"store={str(store.root)!r}); name another store with --store or VITSCALE_STORE"
+        )
+
+
+def _refuse_other_root(study: Study, options: argparse.Namespace) -> None:
+    """Raises ValueError if a data root is named on the command line, and a dataset of the plan is not there."""
+    if options.data_root and options.data_root != str(Path(os.environ.get("VITSCALE_DATA", "")).absolute()):
+        for dataset in {trial.config.dataset for trial in study.trials if not study.measures}:
+            refuse_unreadable(dataset, options.data_root)
 
 
 def _resources(study: Study, options: argparse.Namespace) -> Resources:

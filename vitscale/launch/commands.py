@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
+import socket
 import sys
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from vitscale.launch import plans
 from vitscale.launch.cli import Parser, report_only
 from vitscale.launch.costs import learn_costs
-from vitscale.launch.terminal import columns, print_json, si
+from vitscale.launch.terminal import columns, one_line, print_json, si
+from vitscale.plan.config import shown
 from vitscale.plan.study import Study, from_json
-from vitscale.record.store import Store, Workdir
+from vitscale.record.store import PLAN, Damaged, Store
 
 if TYPE_CHECKING:
     from vitscale.analysis.side_by_side import Side
@@ -31,6 +35,8 @@ def status(options: argparse.Namespace) -> None:
 
     store = existing(options.store)
     states = overview(store)
+    if not states:
+        raise ValueError(f"a study must have a plan that can be read, but got none (store={str(store.root)!r})")
     if options.json:
         studies = [{**state._asdict(), "changed": _when(state.changed_s)} for state in states]
         print_json({"store": str(store.root), "num_bytes": num_bytes(store), "studies": studies})
@@ -105,22 +111,9 @@ def _sides(store: Store, names: tuple[str, str]) -> tuple[list[tuple[Side, Side]
 
 def adopt(options: argparse.Namespace) -> None:
     """Writes the winners of a search where the studies of its scale read them."""
-    from importlib.resources import files
+    from vitscale.launch.adoption import adopt as write
 
-    from search_spaces.winners import optima, refuse_partial
-    from vitscale.launch.optuna_search import found, refuse_unfinished
-    from vitscale.record.table import outcomes, read_trials
-
-    store = existing(options.store)
-    study = read_plan(store, options.study)
-    refuse_unfinished(study, store)
-    result = found(study, outcomes(study, read_trials(study, store)))
-    refuse_partial(study.scale, optima(result))
-    folder = Path(str(files("search_spaces") / "tuned"))
-    Workdir(folder).write(f"{study.scale}.json", f"{json.dumps(result, indent=1)}\n".encode())
-    for (model, optimizer), (lr, wd) in optima(result).items():
-        print(f"{model} {optimizer}: lr {lr:g}, wd {wd:g}")
-    print(f"written {folder / study.scale}.json; studies at scale {study.scale} train at these values from now on")
+    print("\n".join(write(options.store, options.study)))
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -130,6 +123,7 @@ def plan(options: argparse.Namespace) -> None:
         raise ValueError(f"the script of a study must exist, but got ({options.study!r})")
     if script.exists():
         os.execv(sys.executable, [sys.executable, str(script), "--plan", *options.arguments])
+    _refuse_unknown_study(options.study, script, options.arguments)
     parser = Parser(prog=f"vitscale plan {options.study}")
     plans.add_options(parser)
     add_store(parser)
@@ -138,24 +132,47 @@ def plan(options: argparse.Namespace) -> None:
     plans.show(learn_costs(read_plan(store, options.study)), store, chosen)
 
 
+def _refuse_unknown_study(study: str, script: Path, arguments: Sequence[str]) -> None:
+    """Raises ValueError for a name that is neither a script nor a study, before its options are found unknown."""
+    if {"-h", "--help"} & set(arguments):
+        return
+    parser = Parser(add_help=False)
+    add_store(parser)
+    root = parser.parse_known_args(arguments)[0].store
+    hint = f"; there is no {script} in this folder either"
+    store = existing(root, hint)
+    if study not in store.slugs():
+        raise ValueError(
+            f"a study must be in the store, but got ({shown(study)}; there are: {', '.join(store.slugs())}){hint}"
+        )
+
+
 def add_store(parser: argparse.ArgumentParser) -> None:
     """The option that names the store."""
     parser.add_argument("--store", default=os.environ.get("VITSCALE_STORE", "runs"), help="folder (default: runs)")
 
 
-def existing(root: str) -> Store:
+def existing(root: str, hint: str = "") -> Store:
     """A store that is only read: none is made. Raises ValueError if no study was started in it."""
-    store = Store(Path(root).absolute())
+    store = Store.at(root)
     if not store.slugs():
-        raise ValueError(f"a study must be in the store, but got none (store={str(store.root)!r})")
+        raise ValueError(
+            f"a study must be in the store, but got none (store={str(store.root)!r}); name another with --store or "
+            f"VITSCALE_STORE{hint}"
+        )
     return store
 
 
 def read_plan(store: Store, slug: str) -> Study:
-    """The study as it was planned at its last start. Raises ValueError if there is none."""
+    """The study as it was planned at its last start. Raises ValueError if there is none, Damaged for a damaged plan."""
     if slug not in store.slugs():
         raise ValueError(f"a study must be in the store, but got ({slug!r}; there are: {', '.join(store.slugs())})")
-    return from_json(json.loads((store.study(slug) / "plan.json").read_text()))
+    path, plan = store.study(slug) / PLAN, store.plan(slug)
+    try:
+        return from_json(plan)
+    except Exception as error:  # whatever values that no study writes lead to
+        reason = str(error) if isinstance(error, ValueError) else repr(error)
+        raise Damaged(f"a plan must state a study, but got ({path}: {one_line(reason)})") from error
 
 
 def _when(unix_s: float) -> str:
@@ -166,44 +183,108 @@ def _when(unix_s: float) -> str:
 
 
 def ui(options: argparse.Namespace) -> None:
-    """Becomes an MLflow server on the tracking database; a tracking server that runs already is only named."""
-    from vitscale.record.mlflow_view import default_uri
+    """Prints a link for each study, and becomes an MLflow server on the database; a server that runs is only named."""
+    from vitscale.record.mlflow_place import database_of, follow_move, note_of_old_database, tracking_uri
+    from vitscale.record.mlflow_view import pages
 
-    uri = default_uri()
+    store = Store.at(options.store)
+    uri = tracking_uri(store)
+    database = database_of(uri)
+    if database is not None and not database.exists():
+        raise ValueError(f"an MLflow database must exist, but got ({database}); run a study or `vitscale sync` first"
+                         f"\n{note_of_old_database(store)}".rstrip())  # fmt: skip
+    follow_move(uri)
     if uri.startswith("http"):
-        print(f"MLFLOW_TRACKING_URI is a server: open {uri}")
-        return
-    database = Path(uri.removeprefix("sqlite:///"))
-    if uri.startswith("sqlite") and not database.exists():
-        raise ValueError(f"an MLflow database must exist, but got ({database}); run a study or `vitscale sync` first")
-    print(f"MLflow UI of {uri}: http://{options.host}:{options.port}")
+        print(f"MLFLOW_TRACKING_URI is a server: {uri}")
+        base = uri
+    else:
+        port = free_port(options.host, options.port)
+        base = f"http://{options.host}:{port}"
+        print(f"MLflow UI of {uri}: {base}")
+    with _server_errors(uri):
+        links = pages(uri, store, base) if store.root.exists() else {}
+    print(columns(list(links.items())) if links else "no study is shown there yet")
     sys.stdout.flush()
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", options.host]
-    os.execv(sys.executable, [*command, "--port", str(options.port), "--workers", "1"])
+    if not uri.startswith("http"):
+        command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", options.host]
+        os.execv(sys.executable, [*command, "--port", str(port), "--workers", "1"])
+
+
+PORT = 5000  # MLflow's own
+
+
+def free_port(host: str, asked: int | None) -> int:
+    """The port that was asked for, or the first free one from 5000. Raises ValueError if it is taken."""
+    for port in [asked] if asked is not None else range(PORT, PORT + 100):
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of a server that has just ended
+            try:
+                probe.bind((host, port))
+            except (OSError, OverflowError) as error:
+                reason = error
+                continue
+        if asked is None and port != PORT:
+            print(f"port {PORT} is taken: {port}")
+        return port
+    raise ValueError(f"a port must be free, but got (host={host}, port={asked or PORT}: {reason})")
 
 
 def sync(options: argparse.Namespace) -> None:
     """Shows every outcome of the store in MLflow. Changes nothing where the view is up to date."""
+    from vitscale.launch.colors import arm_colors
     from vitscale.launch.driver import draw
-    from vitscale.record.mlflow_view import View, default_uri, state_of, synchronize
+    from vitscale.record.mlflow_place import note_of_old_database, tracking_uri
+    from vitscale.record.mlflow_view import View, state_of, synchronize
     from vitscale.record.table import read_trials
 
     store = Store.open(options.store)
-    uri = default_uri()
-    for slug in options.studies or store.slugs():
-        study = learn_costs(read_plan(store, slug))
-        read = read_trials(study, store)
-        report, headline, summary = draw(study, store, read)
-        try:
-            view = View(study, uri)
-            num = synchronize(view, read)
-            view.summarize(summary, report.parent, headline)
-            if not store.driver_is_alive(slug):
-                view.interrupt()
-                view.set_parent(state_of([facts["status"] for _, facts in read.values()]))
-        except Exception as error:
-            raise ValueError(f"MLflow must answer at ({uri}): {str(error).splitlines()[0]}") from error
-        print(f"{slug}: {num} of {len(study.trials)} trials shown at {view.page(uri)}")
+    uri = tracking_uri(store)
+    if note := note_of_old_database(store):
+        print(note)
+    slugs, lost = options.studies or store.slugs(), list[str]()
+    for slug in slugs:
+        with _going_on(slug, lost):
+            study = learn_costs(read_plan(store, slug))
+            with _server_errors(uri):  # before the report, which takes longer
+                view = View(study, uri, store, arm_colors, anew=True)
+            read = read_trials(study, store)
+            report, headline, summary = draw(study, store, read)
+            with _server_errors(uri):
+                num = synchronize(view, read)
+                view.summarize(summary, report.parent, headline)
+                if not store.driver_is_alive(slug):
+                    view.interrupt()
+                    view.set_parent(state_of([facts["status"] for _, facts in read.values()]))
+                view.save()
+            print(f"{slug}: {num} of {len(study.trials)} trials shown at {view.page()}")
+    if lost:
+        raise ValueError(f"every study asked for must be shown, but got ({len(lost)} not shown: {', '.join(lost)})")
+
+
+class Unreachable(ValueError):
+    """MLflow does not answer."""
+
+
+@contextlib.contextmanager
+def _server_errors(uri: str) -> Iterator[None]:
+    """Turns whatever MLflow raises into one line."""
+    try:
+        yield
+    except Exception as error:
+        raise Unreachable(f"MLflow must answer at ({uri}): {one_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _going_on(slug: str, lost: list[str]) -> Iterator[None]:
+    """Names a study that cannot be read or drawn, and lets the next one have its turn."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, Unreachable) or os.environ.get("VITSCALE_TRACEBACK"):
+            raise
+        reason = str(error) if isinstance(error, ValueError) else repr(error)
+        warnings.warn(f"{slug} is not shown: {one_line(reason)}", stacklevel=3)
+        lost.append(slug)
 
 
 def complexity(options: argparse.Namespace) -> None:
@@ -243,7 +324,7 @@ def prepare(options: argparse.Namespace) -> None:
         return
     if options.data_root is None or options.size < 1:
         raise ValueError(f"DEST and size >= 1 must be given, but got ({options.data_root}, size={options.size})")
-    fields = "source data_root size skip_unreadable dataset source_root channels"
+    fields = "source data_root size skip_unreadable dataset source_root channels max_megapixels follow_symlinks"
     request = stage.Request(splits=tuple(options.splits), **{name: getattr(options, name) for name in fields.split()})
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
@@ -257,3 +338,12 @@ def prepare(options: argparse.Namespace) -> None:
         folder = stage.prepare(request, options.num_workers, show)
     for split, facts in read_manifest(folder)["splits"].items():
         print(f"{folder} {split}: {facts['num_images']} images, {len(facts['skipped'])} unreadable left out")
+    _print_facts(folder)
+
+
+def _print_facts(folder: Path) -> None:
+    """What a config says of a prepared set, as a study may have it; nothing where the set does not tell."""
+    from vitscale.plan.data import facts
+
+    with contextlib.suppress(ValueError):
+        print(f"for a config: {', '.join(f'{name}={value!r}' for name, value in facts(folder).items())}")

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import shlex
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from vitscale.launch.preflight import Data
 from vitscale.launch.resources import Event, Resources, refuse_company
-from vitscale.plan.data import refuse_unreadable
+from vitscale.plan.doubts import doubts
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, to_json
-from vitscale.record.store import Damaged, Store, Workdir
+from vitscale.record.store import TRIAL_ID, Damaged, Store, Workdir
 
 if TYPE_CHECKING:
     from vitscale.launch.optuna_search import Rounds
 
+MOST_FAULTS_SAID = 20
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -36,14 +39,16 @@ def run(study: Study | Search, store: Store, resources: Resources) -> int:
 
     sample = study.stand_in() if isinstance(study, Search) else study
     refuse_unknown(sample)
-    for dataset in {trial.config.dataset for trial in sample.trials if not sample.measures}:  # a profile reads none
-        refuse_unreadable(dataset, resources.data_root)
+    data = Data(resources.data_root)
+    data.look(sample)
+    if not store.slugs():  # the commonest slip: the command was given in another folder
+        print(f"new store {store.root}: nothing is done in it (another is named by --store or VITSCALE_STORE)")
     with store.drive(study.slug) as attempt:
         refuse_company(sample, store)
         if isinstance(study, Study):
-            return Driver(study, store, resources, attempt, stop).run()
+            return Driver(study, store, resources, attempt, stop, data).run()
         rounds = _begin(study, store)
-        return Driver(rounds.study(), store, resources, attempt, stop, rounds).run()
+        return Driver(rounds.study(), store, resources, attempt, stop, data, rounds).run()
 
 
 def _begin(search: Search, store: Store) -> Rounds:
@@ -57,18 +62,47 @@ def _begin(search: Search, store: Store) -> Rounds:
 
 
 def listen(stop: threading.Event) -> None:
-    """Makes Ctrl-C and SIGTERM, with which schedulers preempt, ask for a stop; a second one insists.
+    """Makes Ctrl-C, SIGTERM, with which schedulers preempt, and SIGHUP of a closed terminal ask for a stop.
 
-    Nothing is raised the first time: an exception out of the middle of Ray may be swallowed there.
+    A second one insists, but for SIGHUP, which comes twice by itself; `nohup` stays in force. Nothing is raised the
+    first time: an exception out of the middle of Ray may be swallowed there.
     """
 
-    def ask(*_: object) -> None:
+    def ask(name: int, _: object) -> None:
         stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if name == signal.SIGHUP:
+            _let_go_of_terminal()
 
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, ask)
+    _handle(ask)
+
+
+def listen_early() -> None:
+    """Makes the same signals end the process in one line before it has begun anything."""
+
+    def leave(name: int, _: object) -> NoReturn:
+        if name == signal.SIGHUP:
+            _let_go_of_terminal()
+        print("\ninterrupted before anything was begun", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+
+    _handle(leave)
+
+
+def _handle(handler: Callable[[int, Any], None]) -> None:
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if name != signal.SIGHUP or signal.getsignal(name) != signal.SIG_IGN:
+            signal.signal(name, handler)
+
+
+def _let_go_of_terminal() -> None:
+    """What is written to a terminal that has gone would raise."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None and stream.isatty():
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 class Driver:
@@ -81,32 +115,49 @@ class Driver:
         resources: Resources,
         attempt: int,
         stop: threading.Event,
+        data: Data,
         rounds: Rounds | None = None,
     ) -> None:
         from rich.console import Console
 
-        from vitscale.record.mlflow_view import Mirror, default_uri
+        from vitscale.launch.colors import arm_colors
+        from vitscale.record.mlflow_place import tracking_uri
+        from vitscale.record.mlflow_view import Mirror
 
         self.study, self.store, self.resources, self.attempt = study, store, resources, attempt
-        self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)  # this stdout, not a redirected one
+        self.console = Console(
+            file=sys.stdout, highlight=False, soft_wrap=True, markup=False, emoji=False
+        )  # this stdout, not a redirected one
         self.stop = stop  # set by Ctrl-C
+        self.data = data
         self.rounds = rounds  # of a search, whose study grows
-        self.uri = default_uri()
-        self.mirror = Mirror(study, self.uri)
+        self.uri = tracking_uri(store)
+        self.mirror = Mirror(study, self.uri, store, arm_colors)
         self.ray_log = store.study(study.slug) / "ray.log"
+        self.num_faults = 0  # of machines, in this start
+        self.reasons: dict[str, str] = {}  # why trials are missing, where the store could not be told
 
     def run(self) -> int:
         """Trains, then concludes, whatever stopped the training."""
+        from vitscale.record.mlflow_place import note_of_old_database
         from vitscale.record.table import read_trials
 
         known = self._read_done()
+        self.data.compare(self.study, known)
         self._grow(known)
         todo = [trial for trial in self.study.trials if trial.config.id not in known]
         self._write_plan()
         so_far = f" so far of {self.rounds.search.num_trials}" if self.rounds else ""
         self.console.print(f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(known)} done, "
                            f"{len(todo)} to do (store {self.store.root}, attempt {self.attempt})")  # fmt: skip
-        stopped_by = ""
+        if num := sum(self.store.trial(trial_id).path.exists() for trial_id in self.left_out):
+            self.console.print(f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its pages; "
+                               "the store keeps them")  # fmt: skip
+        if note := note_of_old_database(self.store):
+            self.console.print(note)
+        for doubt in doubts(self.study):
+            self.console.print(f"warning: {doubt}")
+        stopped_by, deaf = "", False
         with self.mirror:
             try:
                 if todo and not self.stop.is_set():
@@ -116,26 +167,40 @@ class Driver:
             except ValueError:  # refused before the first step
                 raise
             except Exception as error:  # the cluster is lost, or Ray broke: what is trained is safe and worth a report
-                stopped_by = f"{type(error).__name__}: {error}".splitlines()[0]
-            return self._conclude(read_trials(self.study, self.store, known), stopped_by)
+                stopped_by, deaf = f"{type(error).__name__}: {error}".splitlines()[0], _is_head_lost(error)
+            status = self._conclude(self._with_reasons(read_trials(self.study, self.store, known)), stopped_by)
+        if deaf:  # at an orderly exit Ray would wait for its head
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        return status
+
+    def _with_reasons(self, read: dict[str, Any]) -> dict[str, Any]:
+        """Adds why trials are missing, where this start knows and the store does not."""
+        for trial_id, reason in self.reasons.items():
+            if read.get(trial_id, ([], {"status": ""}))[1] == {"status": "missing"}:
+                read[trial_id] = ([], {"status": "missing", "error": reason})
+        return read
 
     def _read_done(self) -> dict[str, Any]:
         """(rows, facts) of the done trials. Unreadable rows are moved away, to be restored from the checkpoint."""
-        from vitscale.record.table import stopped
+        from vitscale.record.table import read_done, stopped
 
         known: dict[str, Any] = {}
         for trial_id in (trial.config.id for trial in self.study.trials):
             if self.store.is_done(trial_id):
                 try:
-                    known[trial_id] = self.store.read_rows(trial_id)
+                    known[trial_id] = read_done(trial_id, self.study, self.store)
                 except Damaged as damage:
                     aside = self.store.set_aside(trial_id)
                     self.console.print(f"warning: {damage}; moved to {aside.name}, the trial is restored")
         return known | stopped(self.study, self.store)
 
     def _write_plan(self) -> None:
-        """Writes what is to be trained, before it is."""
-        plan = {"command": _command(), **to_json(self.study)}
+        """Writes what is to be trained, before it is, and which trials only earlier plans had."""
+        planned = {trial.config.id for trial in self.study.trials}
+        self.left_out = [i for i in _once_planned(self.store, self.study.slug) if i not in planned]
+        plan = {"command": _command(), **to_json(self.study), "earlier": self.left_out}
         Workdir(self.store.study(self.study.slug)).write("plan.json", json.dumps(plan, indent=1).encode())
 
     def _grow(self, known: Mapping[str, Any]) -> bool:
@@ -152,12 +217,17 @@ class Driver:
 
     def _train(self, known: Mapping[str, Any]) -> None:
         """Trains until every trial has an outcome; in a search, until no round is left."""
-        from vitscale.launch.ray_tune import cluster
+        from vitscale.launch.ray_tune import cluster, refuse_unshared
 
         events: queue.Queue[Event] = queue.Queue()
-        with cluster(self.resources, self.ray_log) as slots:
-            if not self.stop.is_set():
-                listen(self.stop)  # again: ray.init puts a handler of its own in place
+        where = f"joining Ray at {self.resources.address}" if self.resources.address else "starting Ray"
+        self.console.print(f"{where}, log {self.ray_log}")
+        with cluster(self.resources, self.ray_log, self.stop, self.console.print) as slots:
+            if self.stop.is_set():
+                return
+            listen(self.stop)  # again: ray.init puts a handler of its own in place
+            if self.resources.address:
+                refuse_unshared(self.store, self.study.slug)
             self.console.print(f"training {slots} at a time; Ctrl-C stops, and the same command resumes")
             threading.Thread(target=self._follow, args=(events,), name="events", daemon=True).start()
             self._train_planned(known, events)
@@ -166,20 +236,34 @@ class Driver:
                 self._train_planned(self._read_done(), events)
 
     def _train_planned(self, known: Mapping[str, Any], events: queue.Queue[Event]) -> None:
-        """Starts Ray Tune on what is missing, and again for trials that another study has."""
+        """Starts Ray Tune on what is missing; again for what another study has, and for what wants a device alone."""
         from vitscale.launch.progress import Display, Progress
         from vitscale.launch.ray_tune import run_trials
 
         todo = [trial.config for trial in self.study.trials if trial.config.id not in known]
         statuses = {t.config.id: "missing" for t in self.study.trials} | {i: f["status"] for i, (_, f) in known.items()}
-        self.progress = Progress(self.study, statuses)
+        self.progress = Progress(self.study, statuses, store=self.store)
         with Display(self.progress, self.console):
             while todo and not self.stop.is_set():
-                run_trials(todo, self.store, self.study.slug, self.attempt, self.resources, events, self.stop,
-                           self.ray_log, self.rounds.judge if self.rounds else None)  # fmt: skip
-                events.join()
+                free = [config for config in todo if not self._is_held(config.id)]
+                for status, where in (("", self.resources), ("crowded", self.resources.alone())):
+                    configs = [config for config in free if not status or statuses[config.id] == status]
+                    try:
+                        if configs and not self.stop.is_set():
+                            run_trials(configs, self.store, self.study.slug, self.attempt, where, events, self.stop,
+                                       self.ray_log, self.rounds.judge if self.rounds else None)  # fmt: skip
+                    finally:
+                        events.join()
                 todo = [config for config in todo if statuses[config.id] == "elsewhere"]
                 self.stop.wait(2 if todo else 0)
+
+    def _is_held(self, trial_id: str) -> bool:
+        """Whether a study that runs now has a trial of ours; if so, the display says which."""
+        holder = self.store.holder(trial_id)
+        if not holder or holder == self.study.slug or not self.store.driver_is_alive(holder):
+            return False
+        self.progress.update(Event(trial_id, "elsewhere", facts={"study": holder}))
+        return True
 
     def _follow(self, events: queue.Queue[Event]) -> None:
         """Tells news to the display and to MLflow, for ever."""
@@ -193,17 +277,44 @@ class Driver:
                 events.task_done()
 
     def _tell(self, event: Event, progress: Any) -> None:
+        """Shows news and passes them on to MLflow, where a trial that a machine failed has no outcome."""
         progress.update(event)
-        if event.status == "failed" and not self.store.failure(event.trial_id):
+        if event.status in ("again", "crowded", "lost"):
+            self._say_fault(event)
+        if event.status == "lost":
             self._record_lost_worker(event)
-        if event.status != "elsewhere":
+            self.mirror.put(event.trial_id, "missing", event.rows, event.facts)
+        elif event.status in ("finished", "diverged") and not self.store.is_done(event.trial_id):
+            self._say_unseen(event)
+        elif event.status not in ("elsewhere", "again", "crowded"):
             self.mirror.put(event.trial_id, event.status, event.rows, event.facts)
 
+    def _say_unseen(self, event: Event) -> None:
+        """A worker has finished a trial, but not in this store: it is missing here, and the reason is said."""
+        where = event.facts.get("machine") or "a node"
+        reason = f"its rows, of a worker on {where}, are not in the store {self.store.root}, which all nodes must share"
+        self.reasons[event.trial_id] = reason
+        self.console.print(f"warning: {event.trial_id} is {event.status}, but {reason}")
+        self.mirror.put(event.trial_id, "running", event.rows, {})
+
+    def _say_fault(self, event: Event) -> None:
+        """A line for each of the first faults of machines: silence would look like work."""
+        self.num_faults += 1
+        then = {"again": f"tried again, {event.facts.get('tries')}", "crowded": "tried again with a device to itself"}
+        if self.num_faults <= MOST_FAULTS_SAID:
+            what = then.get(event.status, "not tried again by this start")
+            self.console.print(f"warning: a machine failed {event.trial_id} ({what}): {event.facts['error']}")
+        elif self.num_faults == MOST_FAULTS_SAID + 1:
+            self.console.print(f"warning: machines fail more trials; see {self.ray_log} and the end")
+
     def _record_lost_worker(self, event: Event) -> None:
-        """A trial whose worker died too often left no record; on a full disk there is none from here either."""
+        """A trial whose worker died too often left no note; on a full disk there is none from here either."""
+        if self.store.fault(event.trial_id) or self.store.holder(event.trial_id) not in ("", self.study.slug):
+            return
         try:
-            self.store.fail(self.store.trial(event.trial_id), event.facts["error"], event.facts["error"])
+            self.store.lose(self.store.trial(event.trial_id), event.facts["error"], event.facts["error"])
         except OSError as error:
+            self.reasons[event.trial_id] = event.facts["error"]
             self.console.print(f"warning: {event.facts['error']}; {error}")
 
     def _conclude(self, read: Mapping[str, Any], stopped_by: str) -> int:
@@ -214,13 +325,16 @@ class Driver:
         names = ("finished", "diverged", *(["stopped"] if "stopped" in statuses else []), "failed", "missing")
         counts = ", ".join(f"{statuses.count(name)} {name}" for name in names)
         self.console.print(f"\n{self.study.slug}: {counts} of {len(statuses)}")
-        self.console.print("\n".join(said))
+        for line in said:  # sentences wrap between words, paths are never cut
+            self.console.print(line, soft_wrap=not line.startswith(" ") or not self.console.is_terminal)
         if problem:
-            self.console.print(f"mlflow  {self.uri} is not up to date ({problem}); `vitscale sync` does it later")
+            self.console.print(f"mlflow  {self.uri} is not up to date ({problem}); "
+                               f"`vitscale sync{self._option()}` does it later")  # fmt: skip
         else:
-            hint = "" if self.uri.startswith("http") else "  (start it with `vitscale ui`)"
+            hint = "" if self.uri.startswith("http") else f"  (start it with `vitscale ui{self._option()}`)"
             self.console.print(f"mlflow  {pages[0]}{hint}")
-        self._print_failures(read)
+        self._print_reasons(read, "failed", self.store.failure_log)
+        self._print_reasons(read, "missing", self.store.fault_log)
         if stopped_by:
             self.console.print(f"stopped by {stopped_by}\n        log {self.ray_log}; the same command resumes")
         if self.stop.is_set() and "missing" in statuses:
@@ -229,6 +343,11 @@ class Driver:
         if "missing" in statuses or "failed" in statuses or report is None:
             return EXIT_INCOMPLETE
         return EXIT_NOT_SHOWN if problem else EXIT_DONE
+
+    def _option(self) -> str:
+        """The option that names the store to other commands, where it is not the default."""
+        root = self.store.root
+        return "" if root == Path("runs").absolute() else f" --store {shlex.quote(str(root))}"
 
     def _draw(self, read: Mapping[str, Any]) -> tuple[Path | None, list[str], tuple[Any, ...]]:
         """(report, lines to say, what MLflow is told); no report if it cannot be drawn, which loses no result."""
@@ -255,18 +374,29 @@ class Driver:
             view.interrupt()
             view.summarize(*told)
             view.set_parent(state_of(statuses))
-            pages.append(view.page(self.uri))
+            pages.append(view.page())
 
         return pages, self.mirror.finish(last_words)
 
-    def _print_failures(self, read: Mapping[str, Any]) -> None:
-        failed = [trial for trial in self.study.trials if read[trial.config.id][1]["status"] == "failed"]
-        for trial in failed[:10]:
-            trial_id = trial.config.id
-            self.console.print(f"failed  {trial.arm} {trial_id}: {read[trial_id][1]['error']}\n"
-                               f"        log {self.store.failure_log(trial_id)}")  # fmt: skip
-        if len(failed) > 10:
-            self.console.print(f"failed  and {len(failed) - 10} more")
+    def _print_reasons(self, read: Mapping[str, Any], status: str, log: Callable[[str], Path]) -> None:
+        """Names the trials that failed, or that a machine failed, with the reason and its log."""
+        of = {t.config.id: (t.arm, read[t.config.id][1]) for t in self.study.trials}
+        ended = [(i, arm, facts["error"]) for i, (arm, facts) in of.items()
+                 if facts["status"] == status and facts.get("error")]  # fmt: skip
+        for trial_id, arm, error in ended[:10]:
+            self.console.print(f"{status}  {arm} {trial_id}: {error}")
+            if log(trial_id).exists():
+                self.console.print(f"        log {log(trial_id)}")
+        if len(ended) > 10:
+            self.console.print(f"{status}  and {len(ended) - 10} more")
+        if ended and status == "missing":
+            self.console.print("        no results, since machines failed them: the same command tries them again")
+
+
+def _is_head_lost(error: Exception) -> bool:
+    from vitscale.launch.ray_tune import HeadLost
+
+    return isinstance(error, HeadLost)
 
 
 def draw(study: Study, store: Store, read: Mapping[str, Any]) -> tuple[Path, list[str], dict[str, float]]:
@@ -299,6 +429,16 @@ def _planned_command(study: Study, store: Store) -> str:
         return json.loads((store.study(study.slug) / "plan.json").read_text())["command"]
     except (FileNotFoundError, KeyError):
         return _command()
+
+
+def _once_planned(store: Store, slug: str) -> list[str]:
+    """Ids of all trials that the study's plans have had so far, as far as they can be read."""
+    try:
+        plan = store.plan(slug)
+        ids = [*plan.get("earlier", ()), *(trial["id"] for trial in plan.get("trials", ()))]
+        return [trial_id for trial_id in dict.fromkeys(ids) if TRIAL_ID.fullmatch(trial_id)]
+    except (ValueError, KeyError, TypeError, AttributeError):  # it is written anew
+        return []
 
 
 def _command() -> str:

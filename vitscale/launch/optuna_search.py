@@ -148,10 +148,21 @@ def found(study: Study, outcomes: pd.DataFrame) -> dict[str, Any]:
     return {
         "search": study.slug, "how": study.adaptive, "metric": study.metric,
         "epochs": max(trial.config.epochs for trial in study.trials),
+        "trained": _trained(study),
         **{name: known(column) for name, column in (("commits", "commit"), ("versions", "versions"),
                                                     ("machines", "machine"))},
         "winners": winners(study, outcomes),
     }  # fmt: skip
+
+
+def _trained(study: Study) -> dict[str, dict[str, Any]]:
+    """Arm -> all that its trials share: what differs from its default, and what data, length and split they had."""
+    shared = {}
+    for arm in study.arms:
+        config = next(trial.config for trial in study.trials if trial.arm == arm)
+        own, told = {"seed", *study.spaces.get(arm, {})}, {*config.non_default(), *ALWAYS_TOLD}
+        shared[arm] = {name: value for name, value in config.asdict().items() if name in told - own}
+    return shared
 
 
 def refuse_unfinished(study: Study, store: Store) -> None:
@@ -167,6 +178,18 @@ def refuse_unfinished(study: Study, store: Store) -> None:
             f"a search must have ended, but got ({study.slug!r}: {asked} of {ledger['num']} points asked, "
             f"{len(todo)} trials to do)"
         )
+
+
+ALWAYS_TOLD = (
+    "dataset",
+    "minival_images",
+    "subset_images",
+    "split_seed",
+    "resolution",
+    "model",
+    "epochs",
+    "eval_split",
+)
 
 
 class Rungs:

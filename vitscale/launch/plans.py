@@ -13,14 +13,16 @@ from typing import Any
 from search_spaces import epoch_times
 from search_spaces.datasets import DATASETS, dataset_facts
 from vitscale.launch.terminal import columns, hours, print_json, si
-from vitscale.plan.config import TrainConfig
+from vitscale.plan.config import TrainConfig, shown, shown_text
 from vitscale.plan.cost import complexity, training_flops
+from vitscale.plan.doubts import doubts
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import makespan, num_slots, refuse_share
 from vitscale.plan.study import Study, Trial, to_json
 from vitscale.record.store import Damaged, Store, Workdir
 
 OPTIONS = ("devices", "devices_per_trial", "throughput", "epoch_minutes", "json")
+LEAST_PACE, MOST_PACE = 1e-6, 1e9  # images a second, or minutes an epoch
 MEASURED_TRIALS = 8  # of an arm at most: their mean is known well enough, and each is a file to read
 
 
@@ -43,14 +45,19 @@ def refuse_options(options: argparse.Namespace) -> None:
     for name in OPTIONS:
         value = getattr(options, name)
         if value is not None:
-            raise ValueError(f"--{name.replace('_', '-')} must come with --plan, but got ({name}={value})")
+            raise ValueError(
+                f"--{name.replace('_', '-')} must come with --plan, but got ({name}={shown_text(str(value))})"
+            )
 
 
 def show(study: Study, store: Store, options: argparse.Namespace) -> None:
     """Prints the plan and writes every trial to a file. Raises ValueError for times that do not fit the study."""
     summary = summarize(study, store, options)
-    path = store.study(study.slug) / "plan-preview.json"
-    Workdir(path.parent).write(path.name, json.dumps(to_json(study), indent=1).encode())
+    try:
+        path = store.study(study.slug) / "plan-preview.json"
+        Workdir(path.parent).write(path.name, json.dumps(to_json(study), indent=1).encode())
+    except OSError as error:
+        raise ValueError(f"the store must be writable, but got (store={str(store.root)!r}: {error})") from error
     summary["plan"] = str(path)
     if options.json:
         print_json(summary)
@@ -74,8 +81,11 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
         )
     arms = [_of_trials(arm, trials, done, pace) for arm, trials in _by_arm(study)]
     summary = {"study": study.slug, "question": study.question, "source": study.source,
-               **_totals(arms), "arms": arms, "time": pace.source if pace else None}  # fmt: skip
-    return {**summary, **_until_done(study, done, pace, options)}
+               **_totals(arms), "arms": arms, "time": pace.source if pace else None,
+               "doubts": doubts(study)}  # fmt: skip
+    from vitscale.analysis import power  # scipy takes a moment
+
+    return {**summary, **_until_done(study, done, pace, options), "can_show": power.sentences(study)}
 
 
 def _refuse_times(options: argparse.Namespace) -> None:
@@ -181,10 +191,13 @@ def _rule(study: Study, name: str, text: str) -> tuple[str, float]:
         value = float(number)
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a number > 0, or ARM=NUMBER, but got ({name}={text!r})")
+    if not value > 0:
+        raise ValueError(f"{name} must be a number > 0, or ARM=NUMBER, but got ({name}={shown(text)})")
+    if not LEAST_PACE <= value <= MOST_PACE:
+        raise ValueError(f"{LEAST_PACE:g} <= {name} <= {MOST_PACE:g} must hold, but got ({name}={shown(text)})")
     if pattern and not any(fnmatchcase(arm, pattern) for arm in study.arms):
-        raise ValueError(f"ARM of {name} must fit an arm of the study, but got ({text!r}; {', '.join(study.arms)})")
+        raise ValueError(f"ARM of {name} must fit an arm of the study, but got "
+                         f"({shown(text)}; {shown_text(', '.join(study.arms), 500)})")  # fmt: skip
     return pattern or "*", value
 
 
@@ -229,7 +242,7 @@ def _spent(store: Store, done: Sequence[Trial]) -> tuple[int, float, float]:
             rows, facts = store.read_rows(trial.config.id)
         except Damaged:  # the next start says so and restores it; a plan needs only a rate
             continue
-        if facts["status"] == "finished":
+        if facts["status"] == "finished" and "train_s" in rows[-1]:
             num, seconds = num + 1, seconds + rows[-1]["train_s"]
             flops += training_flops(trial.config)
     return num, seconds, flops
@@ -251,6 +264,8 @@ def _as_text(summary: dict[str, Any]) -> str:
         lines.append(f"device-hours: {total} in all, {todo} to do (by {summary['time']})")
     if summary["makespan_h"]:
         lines.append(_makespan_text(summary))
+    lines += [f"shown with 80% power: {sentence}" for sentence in summary["can_show"]]
+    lines += [f"warning: {doubt}" for doubt in summary["doubts"]]
     return "\n".join([*lines, f"plan: {summary['plan']}"])
 
 

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 from vitscale.launch.resources import Event
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study, Trial
-from vitscale.record.store import Row
+from vitscale.record.store import Row, Store
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
+    from rich.text import Text
 
 LINE_EVERY_S = 15.0
 COLUMNS = {  # of a study of trainings, and of profiles
     False: ("arm", "lr", "wd", "epoch", "error"),
     True: ("arm", "batch", "pixels", "timed run", "images/s"),
 }
+MAX_LINES = 12  # trials in the table
 
 
 @dataclass
@@ -28,16 +30,22 @@ class Progress:
     """Counts of a study's trials, fed by events."""
 
     study: Study
-    statuses: dict[str, str]  # trial id -> finished, diverged, failed, running, elsewhere, missing
+    statuses: dict[str, str]  # trial id -> missing, or as an Event has it
     started: float = field(default_factory=time.monotonic)
     rows: dict[str, Row] = field(default_factory=dict)  # newest row of each running trial
+    holders: dict[str, str] = field(default_factory=dict)  # trial id -> the study that trains it
+    store: Store | None = None  # where checkpoints are, from which trials resume
 
     def __post_init__(self) -> None:
         self.trials = {trial.config.id: trial for trial in self.study.trials}
         self.todo = {i for i, status in self.statuses.items() if status not in ("finished", "diverged")}
+        self.resumed: dict[str, int] = {}  # epochs that a trial had behind it when it began to run in this start
 
     def update(self, event: Event) -> None:
         self.statuses[event.trial_id] = event.status
+        self.holders[event.trial_id] = event.facts.get("study", "")
+        if event.status == "running" and event.trial_id not in self.resumed:
+            self.resumed[event.trial_id] = epochs_behind(self.trials[event.trial_id], self.store)
         if event.rows:
             self.rows[event.trial_id] = event.rows[-1]
 
@@ -47,26 +55,72 @@ class Progress:
     def running(self) -> list[tuple[Trial, Row | None]]:
         return [(self.trials[i], self.rows.get(i)) for i, s in self.statuses.items() if s == "running"]
 
+    def waiting(self) -> list[tuple[Trial, str]]:
+        """Trials that another study trains, and its name."""
+        return [
+            (self.trials[i], self.holders.get(i) or "another start")
+            for i, s in self.statuses.items()
+            if s == "elsewhere"
+        ]
+
+    def epoch(self, trial: Trial) -> int:
+        """Epochs that are behind a running trial, those before this start included."""
+        row = self.rows.get(trial.config.id)
+        return max(int(row["epoch"]) if row else 0, self.resumed.get(trial.config.id, 0))
+
+    def resumes(self, trial: Trial) -> bool:
+        """Whether a trial has shown nothing yet but what it had before this start."""
+        row, before = self.rows.get(trial.config.id), self.resumed.get(trial.config.id, 0)
+        return before > 0 and (row is None or row["epoch"] <= before)
+
     def eta_s(self) -> float | None:
         """Seconds left at the rate of this start so far, counted in whole trials; None before there is a rate."""
-        done = sum(self._share(i) for i in self.todo)
+        before = {i: self.resumed.get(i, 0) / num_rows(self.trials[i]) for i in self.todo}
+        done = sum(self._share(i) - before[i] for i in self.todo)
         if done < 0.5:
             return None
-        return (time.monotonic() - self.started) / done * (len(self.todo) - done)
+        return (time.monotonic() - self.started) / done * (len(self.todo) - sum(before.values()) - done)
 
     def _share(self, trial_id: str) -> float:
         """How much of a trial is behind us, from 0 to 1."""
         status = self.statuses[trial_id]
-        if status == "running" and trial_id in self.rows:
-            return self.rows[trial_id]["epoch"] / num_rows(self.trials[trial_id])
-        return 1.0 if status in ("finished", "diverged", "failed") else 0.0
+        if status == "running":
+            return self.epoch(self.trials[trial_id]) / num_rows(self.trials[trial_id])
+        if status in ("finished", "diverged", "failed", "lost", "stopped"):
+            return 1.0
+        return self.resumed.get(trial_id, 0) / num_rows(self.trials[trial_id])
 
     def line(self) -> str:
         """One line: "12/68 done, 2 running, 1 diverged, 0 failed, ETA 3:05"."""
+        return ", ".join(self.parts())
+
+    def parts(self) -> list[str]:
+        """The parts of that line, none of which should be broken."""
         n = self.counts()
-        done, eta = n["finished"] + n["diverged"], self.eta_s()
-        parts = [f"{done}/{len(self.statuses)} done", f"{n['running']} running", f"{n['diverged']} diverged"]
-        return ", ".join([*parts, f"{n['failed']} failed", f"ETA {_clock(eta)}"])
+        done, eta = n["finished"] + n["diverged"] + n["stopped"], self.eta_s()
+        begun = self.rows or set(n) - {"missing", "finished", "diverged"}
+        running = f"{n['running']} running" if begun or not n["missing"] else "starting workers"
+        parts = [f"{done}/{len(self.statuses)} done", running, f"{n['diverged']} diverged", f"{n['failed']} failed"]
+        return [*parts, *self._waiting(n), f"ETA {_clock(eta)}"]
+
+    def _waiting(self, n: Counter[str]) -> list[str]:
+        """What else there may be: trials that machines failed, and those that another study trains."""
+        again, elsewhere = n["again"] + n["crowded"], [i for i, s in self.statuses.items() if s == "elsewhere"]
+        studies = ", ".join(sorted({self.holders.get(i) or "another start" for i in elsewhere}))
+        said = [f"{again} tried again"] if again else []
+        said += [f"{n['lost']} lost to machines"] if n["lost"] else []
+        return said + ([f"{len(elsewhere)} waiting for {studies}"] if elsewhere else [])
+
+
+def epochs_behind(trial: Trial, store: Store | None) -> int:
+    """Epochs up to the newest checkpoint of a trial, by its name; 0 without one."""
+    if store is None or isinstance(trial.config, ProfileConfig):
+        return 0
+    try:
+        names = store.trial(trial.config.id).names("checkpoint-")
+        return int(names[-1].split("-")[1]) // trial.config.steps_per_epoch if names else 0
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def num_rows(trial: Trial) -> int:
@@ -82,31 +136,65 @@ def _clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def table(progress: Progress) -> RenderableType:
-    """Counts, a bar, and a line for each running trial."""
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
+def table(progress: Progress, width: int = 80) -> Text:
+    """Counts, a bar, and a line for each running trial, in lines of at most so many characters."""
     from rich.text import Text
 
-    n = progress.counts()
-    done = n["finished"] + n["diverged"]
-    running = Table(*COLUMNS[progress.study.measures], box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for trial, row in progress.running()[:12]:
-        running.add_row(*_cells(progress.study, trial, row))
-    if n["running"] > 12:
-        running.add_row(f"and {n['running'] - 12} more")
-    head = Text.assemble((progress.study.slug, "bold"), "  ", progress.line())
-    return Group(head, ProgressBar(total=len(progress.statuses), completed=done, width=60), running)
+    n, slug = progress.counts(), progress.study.slug
+    done, total = n["finished"] + n["diverged"] + n["stopped"], len(progress.statuses)
+    bar_width = min(width, 60)
+    filled = round(bar_width * done / total)
+    text = Text("\n".join(_packed(slug, progress.parts(), width)), no_wrap=True, overflow="ellipsis")
+    text.stylize("bold", 0, len(slug))
+    text.append("\n" + "━" * filled, "green").append("━" * (bar_width - filled), "bright_black")
+    running, waiting = progress.running(), progress.waiting()
+    cells = [_cells(progress, trial) for trial, _ in running[:MAX_LINES]]
+    for i, line in enumerate(_aligned([list(COLUMNS[progress.study.measures]), *cells], width) if cells else []):
+        text.append(f"\n{line}", "" if i else "dim")
+    if len(running) > MAX_LINES:
+        text.append(f"\nand {len(running) - MAX_LINES} more")
+    for trial, holder in waiting[:3]:
+        text.append(f"\n{trial.arm} waits for {holder}"[: width + 1])
+    return text
 
 
-def _cells(study: Study, trial: Trial, row: Row | None) -> list[str]:
+def _packed(first: str, parts: list[str], width: int) -> list[str]:
+    """The parts in as few lines as they fit in, whole."""
+    lines, sep = [first], "  "
+    for i, part in enumerate(parts):
+        part += "," if i + 1 < len(parts) else ""
+        if len(lines[-1]) + len(sep) + len(part) <= width:
+            lines[-1] += sep + part
+        else:
+            lines.append(part)
+        sep = " "
+    return lines
+
+
+def _aligned(rows: list[list[str]], width: int) -> list[str]:
+    """Rows as lines of columns; the first column is cut if need be. A row may end early, with a longer last cell."""
+    full = [row for row in rows if len(row) == len(rows[0])]
+    widths = [max(len(row[i]) for row in full) for i in range(len(rows[0]))]
+    longest = max(sum(2 + max(w, len(c)) for w, c in zip(widths[1:], row[1:], strict=False)) for row in rows)
+    widths[0] = max(3, min(max(len(row[0]) for row in rows), width - longest))
+    lines = []
+    for row in rows:
+        name = row[0] if len(row[0]) <= widths[0] else f"{row[0][: widths[0] - 1]}…"
+        cells = [cell.ljust(w) for w, cell in zip(widths, [name, *row[1:]], strict=False)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _cells(progress: Progress, trial: Trial) -> list[str]:
     """What is shown of a running trial, under COLUMNS."""
-    c, value = trial.config, row.get(study.metric) if row else None
-    done = f"{int(row['epoch']) if row else 0}/{num_rows(trial)}"
+    c, study, row = trial.config, progress.study, progress.rows.get(trial.config.id)
+    value, done = row.get(study.metric) if row else None, f"{progress.epoch(trial)}/{num_rows(trial)}"
     if study.measures:
         return [trial.arm, str(c.batch_size), str(c.resolution), done, "" if value is None else f"{value:.1f}"]
-    return [trial.arm, f"{c.lr:.2e}", f"{c.wd:.2e}", done, "" if value is None else f"{value:.1f}%"]
+    where = [trial.arm, f"{c.lr:.2e}", f"{c.wd:.2e}"]
+    if progress.resumes(trial):
+        return [*where, f"resumes at epoch {progress.epoch(trial)}"]
+    return [*where, done, "" if value is None else f"{value:.1f}%"]
 
 
 class Display:
@@ -126,7 +214,7 @@ class Display:
         self.thread.join()
 
     def _run(self) -> None:
-        if not self.console.is_terminal:
+        if not self.console.is_terminal or self.console.is_dumb_terminal:
             while not self.stop.wait(LINE_EVERY_S):
                 self.console.print(f"{self.progress.study.slug}: {self.progress.line()}", highlight=False)
             return
@@ -136,4 +224,4 @@ class Display:
         live = Live(console=self.console, transient=True, redirect_stdout=False, redirect_stderr=False)
         with live:
             while not self.stop.wait(0.25):
-                live.update(table(self.progress))
+                live.update(table(self.progress, self.console.width))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from vitscale.launch.faults import DOES_NOT_FIT, too_big, verdict
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Fenced, Store, Workdir
@@ -21,14 +24,15 @@ class Share:
     store: Store
     attempt: int
     resources: Resources
+    before: str  # what the last try died of, if a machine failed it
 
 
 def train_on_team(
-    config: TrainConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources
+    config: TrainConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources, before: str
 ) -> Iterator[Event]:
     """Trains a claimed trial on `resources.workers_per_trial` workers, whose news go to Tune; yields a failure.
 
-    Raises OSError if a worker or its machine was lost, which is worth another try.
+    Raises OSError if a worker or its machine was lost, which is worth another try. `before` as for faults.verdict.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -39,7 +43,7 @@ def train_on_team(
     notes = workdir.path / "ray-train"  # Ray Train insists on a folder that all workers see
     trainer = TorchTrainer(
         train_share,
-        train_loop_config={"share": Share(config, workdir, store, attempt, resources)},
+        train_loop_config={"share": Share(config, workdir, store, attempt, resources, before)},
         scaling_config=ScalingConfig(
             num_workers=resources.workers_per_trial, use_gpu=on_gpu, resources_per_worker=amounts
         ),
@@ -54,11 +58,27 @@ def train_on_team(
     try:
         trainer.fit()
     except TrainingFailedError as failure:
-        if not (error := store.failure(config.id)):
-            raise OSError(f"a worker of the team was lost: {str(failure).splitlines()[0]}") from failure
-        yield Event(config.id, "failed", facts={"error": error})
+        error, fault = store.failure(config.id), store.fault(config.id)
+        if not error and not fault.startswith(DOES_NOT_FIT):
+            raise OSError(f"a worker of the team was lost: {fault or str(failure).splitlines()[0]}") from failure
+        _await_news()
+        yield Event(config.id, "failed" if error else "lost", facts={"error": error or fault})
     finally:
         shutil.rmtree(notes, ignore_errors=True)
+
+
+def _await_news() -> None:
+    """Waits until Tune has taken the last news of the workers.
+
+    They and ours go through one place of Ray's session: if ours is there first, the thread that passes theirs on waits
+    for it for ever (ray 2.60, train/_internal/session.py, `_get_result_from_queues`).
+    """
+    from ray.train._internal.session import get_session
+
+    news = getattr(get_session(), "_inter_actor_queue", None)
+    while news is not None and not news.empty():
+        time.sleep(0.1)
+    time.sleep(1.0)  # what was taken last is put into that place at once
 
 
 def train_share(told: dict[str, Share]) -> None:
@@ -67,7 +87,7 @@ def train_share(told: dict[str, Share]) -> None:
     import torch
     from ray.train.torch import get_device
 
-    from vitscale.launch.worker import one_line, train_claimed
+    from vitscale.launch.worker import train_claimed
 
     share = told["share"]
     if share.resources.device_name() == "cuda":
@@ -75,14 +95,21 @@ def train_share(told: dict[str, Share]) -> None:
     try:
         for event in train_claimed(share.config, share.workdir, share.store, share.attempt, share.resources):
             ray.train.report({"event": event})
+    except Fenced:
+        raise
     except Exception as error:
-        if not _may_be_the_machine(error):
-            share.store.fail(share.workdir, one_line(error), traceback.format_exc())
+        with contextlib.suppress(Fenced, OSError):  # another worker of the team was first, or the disk is what failed
+            _record(share, error)
         raise
 
 
-def _may_be_the_machine(error: Exception) -> bool:
-    """Whether another try may succeed. A worker that loses its peers gets a RuntimeError, of which there are others."""
-    import torch
+def _record(share: Share, error: Exception) -> None:
+    """Records what a worker of the team died of; the first one to fall knows why."""
+    from vitscale.launch.worker import one_line
 
-    return isinstance(error, (OSError, RuntimeError, Fenced)) and not isinstance(error, torch.OutOfMemoryError)
+    line, text = one_line(error), traceback.format_exc()
+    what = verdict(error, line, share.before, share.resources)
+    if what == "config":
+        share.store.fail(share.workdir, line, text)
+    elif not share.store.fault(share.config.id):
+        share.store.lose(share.workdir, too_big(share.config, line, share.resources) if what == "unfit" else line, text)

@@ -15,6 +15,7 @@ import re
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,16 +34,25 @@ os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "300")  # then Ray ends the driver, without a word
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves a study on a busy machine
 # Ray asks for a token wherever one exists when a cluster starts, but does not show one by itself when it joins.
 if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ) or (Path.home() / ".ray" / "auth_token").exists():
     os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 import ray
 from ray import tune
+from ray._private import ray_constants
+from ray.autoscaler.sdk import request_resources
 from ray.tune.schedulers import FIFOScheduler
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 Judge = Callable[[Event], bool]
-MAX_RETRIES = 3  # of a trial whose worker or machine died; an exception of the trial itself is not retried
+MAX_RETRIES = 3  # of a trial that a machine fails again and again; with every new row the count begins anew
+FIRST_PAUSE_S = 1.0  # before a trial is tried again; four times as long each time
+LOOK_S = 120.0  # for a look at the store from every node
+FEW_LOST = 2  # so many lost while none gets on: from then on a trial is tried once more only
+MOST_LOST = 10  # trials that machines fail one after another while none gets on anywhere: then something is broken
 
 
 # Tune pickles its callbacks, so what ties them to the driver cannot be one of their attributes.
@@ -50,6 +60,8 @@ _events: queue.Queue[Event] = queue.Queue()
 _stop = threading.Event()
 _judge: Judge | None = None
 _stopped: set[str] = set()  # trials that the judge has stopped: what else they tell comes too late
+_rows: dict[str, int] = {}  # how far each trial got, in rows
+_lost: list[str] = []  # why trials were lost since any trial got on
 
 
 def run_trials(
@@ -69,13 +81,17 @@ def run_trials(
 
     `judge` may stop a running trial at its news, for a search; then the event goes on with status "stopped".
 
-    A trial that dies with its worker is tried again from its checkpoint; one that raises is recorded as failed. What
-    Ray and Tune print goes to the file `ray_log`.
+    A trial that dies with its worker, or that a machine fails, is tried again from its checkpoint in another process,
+    after a pause: MAX_RETRIES times without a new row, then it is lost. What Ray and Tune print goes to the file
+    `ray_log`. Raises OSError if MOST_LOST trials are lost one after another and none gets on, and HeadLost if the head
+    of the cluster (its GCS) is gone: Ray may answer nothing any more then, so Tune has a thread of its own.
     """
     global _events, _stop, _judge
     _events, _stop, _judge = events, stop, judge
-    _stopped.clear()
-    constants = {"store": str(store.root), "slug": slug, "attempt": attempt, "resources": resources}
+    for kept in (_stopped, _rows, _lost):
+        kept.clear()
+    constants = {"store": str(store.root), "slug": slug, "attempt": attempt, "nonce": store.nonce(slug),
+                 "resources": resources}  # fmt: skip
     bundles = [[(config.id, config.non_default())] for config in configs]
     amounts: dict[str, Any] = {"cpu": resources.cpus_per_trial, "gpu": resources.gpus_per_trial}
     at_once = resources.max_concurrent or None
@@ -83,10 +99,10 @@ def run_trials(
         amounts, at_once = {"memory": 1}, _slots(resources)  # no request at all would mean a core
     trainable = tune.with_resources(train_bundle, amounts)
     trainable.__name__ = f"vitscale_{slug}"  # trainables of one name overwrite each other on a shared cluster
-    with tempfile.TemporaryDirectory(prefix="vitscale-tune-") as scratch, _quiet(ray_log):
+    with tempfile.TemporaryDirectory(prefix="vitscale-tune-", ignore_cleanup_errors=True) as scratch, _quiet(ray_log):
         tuner = tune.Tuner(
             trainable,
-            param_space={"bundle": tune.grid_search(bundles), **constants},
+            param_space={"bundle": tune.grid_search(bundles), "pause_s": 0.0, **constants},
             tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=at_once, scheduler=_Judged()),
             run_config=tune.RunConfig(
                 name=f"attempt-{attempt}",
@@ -97,20 +113,66 @@ def run_trials(
                 log_to_file=False,
             ),
         )
-        with contextlib.suppress(_Stopped):
-            tuner.fit()
+        _fit(tuner, 60.0 if resources.address else 10.0)
+    if len(_lost) >= MOST_LOST:
+        raise OSError(f"{len(_lost)} trials were lost one after another, the last one to: {_lost[-1]}")
+
+
+class HeadLost(OSError):
+    """The head of the cluster does not answer: nothing more may be asked of Ray in this process."""
+
+
+def _fit(tuner: tune.Tuner, patience_s: float) -> None:
+    """Runs a Tuner in a thread of its own. Raises what it raises, or HeadLost after `patience_s` without the head."""
+    raised: list[BaseException] = []
+
+    def fit() -> None:
+        try:
+            with contextlib.suppress(_Stopped):
+                tuner.fit()
+        except BaseException as error:
+            raised.append(error)
+
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    thread = threading.Thread(target=fit, name="tune", daemon=True)
+    thread.start()
+    seen = time.monotonic()
+    while thread.is_alive():
+        thread.join(1)
+        if _answers(host, int(port)):
+            seen = time.monotonic()
+        elif time.monotonic() - seen > patience_s:
+            raise HeadLost(f"the head of the Ray cluster (GCS at {host}:{port}) does not answer")
+    if raised:
+        raise raised[0]
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host.strip("[]"), port), timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
-def cluster(resources: Resources, ray_log: Path) -> Iterator[int]:
+def cluster(
+    resources: Resources,
+    ray_log: Path,
+    stop: threading.Event | None = None,
+    say: Callable[[str], object] = lambda line: None,
+) -> Iterator[int]:
     """Connects to a Ray cluster, or starts one on this machine, and yields how many trials fit at once.
 
-    Raises ValueError if no trial fits: it would wait for ever.
+    One that is started here listens on the loopback alone. Raises ValueError if no trial fits: it would wait for ever.
+    A cluster that begins without workers is waited for, until `stop` is set (see `_await_slots`): then the yield is 0.
     """
     _refuse_dead(resources.address)
     with _quiet(ray_log):
         try:
             local: dict[str, Any] = {} if resources.address else {"object_store_memory": 256 * 2**20}
+            # Ray would take the loopback for a mistake, but where it believes that there can be no other node.
+            ray_constants.ENABLE_RAY_CLUSTER = bool(resources.address)
             ray.init(
                 address=resources.address or "local",
                 include_dashboard=False if not resources.address else None,
@@ -121,10 +183,22 @@ def cluster(resources: Resources, ray_log: Path) -> Iterator[int]:
         except ConnectionError as error:
             raise ValueError(f"a Ray cluster must answer at (address={resources.address!r}): {error}") from error
     try:
-        yield _slots(resources)
-    finally:
-        with _quiet(ray_log), _no_garbage():
-            ray.shutdown()
+        yield _await_slots(resources, stop or threading.Event(), say)
+    except HeadLost:
+        node = ray._private.worker._global_node
+        if not resources.address and node:  # its processes would wait for their head, and train on
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
+        raise
+    except BaseException:
+        _shut_down(ray_log)
+        raise
+    else:
+        _shut_down(ray_log)
+
+
+def _shut_down(ray_log: Path) -> None:
+    with _quiet(ray_log), _no_garbage():
+        ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -151,6 +225,76 @@ def _refuse_dead(address: str) -> None:
             raise ValueError(f"a Ray cluster must answer at (address={address!r}): {error}") from error
 
 
+def _await_slots(resources: Resources, stop: threading.Event, say: Callable[[str], object]) -> int:
+    """`_slots`, once there are any; 0 if `stop` is set before.
+
+    The law: where no node has any of a resource that a trial asks for (no core at all, or no GPU at all), a cluster
+    that was not started here may get such nodes yet, as one that scales by itself begins: it is asked for them and
+    waited for. Nodes that have it, but too little, are refused.
+    """
+    asked = False
+    while not stop.is_set():
+        try:
+            slots = _slots(resources)
+        except ValueError:
+            if not resources.address or not _lacking(resources):
+                raise
+        else:
+            if asked:
+                request_resources(bundles=[])
+            return slots
+        if not asked:
+            needed = {"CPU": resources.cpus_per_trial} | {name: 1.0 for name in ("GPU",) if resources.gpus_per_trial}
+            request_resources(bundles=[needed] * resources.workers_per_trial)
+            say(f"waiting for nodes: none of the cluster has a {_lacking(resources)} yet; Ctrl-C stops")
+            asked = True
+        stop.wait(1)
+    return 0
+
+
+def _lacking(resources: Resources) -> str:
+    """The resource that a trial asks for and of which no node has any, CPU or GPU; empty if there is none."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = [("CPU", resources.cpus_per_trial), ("GPU", resources.gpus_per_trial)]
+    return next((name for name, n in wanted if n and not any(node.get(name, 0) for node in nodes)), "")
+
+
+def refuse_unshared(store: Store, slug: str) -> None:
+    """Raises ValueError if a node of the cluster sees another store than the driver; names it."""
+    nonce = store.nonce(slug)
+    look = ray.remote(num_cpus=0, max_retries=0)(_see)
+    asked = {
+        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+            str(store.root), slug, nonce
+        ): f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=LOOK_S)
+    if blind := [asked[answer] for answer in answered if not _saw(answer)]:
+        raise ValueError(
+            f"the store must be one folder that all nodes see, but got (store={str(store.root)!r}, another one on: "
+            f"{', '.join(blind)})"
+        )
+
+
+def _see(root: str, slug: str, nonce: str) -> bool:
+    """What a node says of a store."""
+    try:
+        Store(Path(root)).refuse_unshared(slug, nonce, patience_s=30)
+    except OSError:
+        return False
+    return True
+
+
+def _saw(answer: Any) -> bool:
+    """A node that is lost meanwhile is not told apart from one that sees the store: each claim asks again."""
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayError:
+        return True
+
+
 def _slots(resources: Resources) -> int:
     """How many trials fit at once, node by node: a worker does not span nodes, a team of several may."""
     slots = 0
@@ -173,10 +317,15 @@ def _slots(resources: Resources) -> int:
 
 
 def train_bundle(params: dict[str, Any]) -> None:
-    """What a worker does with one Tune trial: trains the trials of its bundle, one after another."""
+    """What a worker does with one Tune trial: trains the trials of its bundle, one after another.
+
+    Raises OSError, and leaves no trace, where the store is not the driver's.
+    """
     from vitscale.launch.worker import train_trial
 
     store, resources = Store(Path(params["store"])), params["resources"]
+    time.sleep(params["pause_s"])
+    store.refuse_unshared(params["slug"], params["nonce"])
     for trial_id, fields in params["bundle"]:
         for event in train_trial(trial_id, fields, store, params["slug"], params["attempt"], resources):
             tune.report({"event": event})
@@ -202,23 +351,48 @@ class _Relay(tune.Callback):
     """Passes news on, and leaves Tune's loop when asked to. Any exception in a callback aborts the whole run."""
 
     def on_step_begin(self, iteration: int, trials: list, **_: Any) -> None:
-        if _stop.is_set():
+        if _stop.is_set() or len(_lost) >= MOST_LOST:
             raise _Stopped
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **_: Any) -> None:
-        if isinstance(event := result.get("event"), Event) and event.trial_id not in _stopped:
+        if not isinstance(event := result.get("event"), Event):
+            return
+        if event.status in ("finished", "diverged", "failed"):
+            _lost.clear()
+        if len(event.rows) > _rows.get(event.trial_id, 0):  # it gets on
+            _rows[event.trial_id] = len(event.rows)
+            _lost.clear()
+            trial.max_failures = trial.num_failures + MAX_RETRIES
+        if event.trial_id not in _stopped:
             _events.put(event)
+
+    def on_trial_recover(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
+        tries = MAX_RETRIES - (trial.max_failures - trial.num_failures)
+        trial.config["pause_s"] = FIRST_PAUSE_S * 4.0 ** (tries - 1) if tries > 0 else 0.0
+        for trial_id, _fields in trial.config["bundle"]:
+            facts = {"error": _last_line(trial), "tries": f"{tries} of {MAX_RETRIES}"}
+            _events.put(Event(trial_id, "again", facts=facts))
+        if len(_lost) >= FEW_LOST:
+            trial.max_failures = trial.num_failures
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
         for trial_id, _fields in trial.config["bundle"]:
-            _events.put(Event(trial_id, "failed", facts={"error": _last_line(trial)}))
+            _lost.append(_last_line(trial))
+            _events.put(Event(trial_id, "lost", facts={"error": _lost[-1]}))
 
 
 def _last_line(trial: Any) -> str:
-    """What a Tune trial died of, in one line: the exception if a line names it, else the last one."""
-    lines = [line.strip() for line in str(trial.get_error()).splitlines() if line.strip()]
+    """What a Tune trial died of last, in one line: the exception if a line names it, else how the worker died."""
+    try:
+        told = Path(trial.error_file).read_text()  # here; what trial.get_error() reads is copied later
+    except (OSError, TypeError):
+        return "the worker died: it left no word"
+    lines = [line.strip() for line in told.rpartition("Failure # ")[2].splitlines()[1:] if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return [*lines, *named][-1].removeprefix("ray.exceptions.") if lines else "the worker died"
+    if named:
+        return named[-1].removeprefix("ray.exceptions.")
+    how = lines[-1].partition(" Some common causes")[0].rpartition("Worker exit detail: ")[2] if lines else ""
+    return f"the worker died: {how}"
 
 
 @contextlib.contextmanager

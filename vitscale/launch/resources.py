@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from vitscale.plan.config import shown
 from vitscale.plan.profile import METRIC, ProfileConfig
 from vitscale.plan.study import Study
-from vitscale.record.store import Row, Store
+from vitscale.record.store import Damaged, Row, Store
+
+MOST = 10**7  # of any amount: cores, trials at once, images, seconds
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,35 @@ class Resources:
                             ("workers_per_trial", 1), ("micro_batch", 0),
                             ("num_loader_workers", 0), ("checkpoint_every_s", 0.0)):  # fmt: skip
             if not getattr(self, name) >= least:
-                raise ValueError(f"{name} >= {least} must hold, but got ({name}={getattr(self, name)})")
+                raise ValueError(f"{name} >= {least} must hold, but got ({name}={shown(getattr(self, name))})")
+            if not getattr(self, name) <= MOST:
+                raise ValueError(f"{name} <= {MOST} must hold, but got ({name}={shown(getattr(self, name))})")
         if self.workers_per_trial > 1 and self.gpus_per_trial % 1:
             raise ValueError(
                 "gpus_per_trial a whole number must hold with several workers, but got "
                 f"(gpus_per_trial={self.gpus_per_trial}, workers_per_trial={self.workers_per_trial})"
             )
+        if self.gpus_per_trial > 1:
+            raise ValueError(
+                "gpus_per_trial <= 1 must hold, for each worker trains on one GPU (--workers-per-trial N takes N), but "
+                f"got (gpus_per_trial={self.gpus_per_trial}, workers_per_trial={self.workers_per_trial})"
+            )
+        if self.device == "cuda" and not self.gpus_per_trial:
+            raise ValueError(
+                "gpus_per_trial > 0 must hold on the device cuda, or every trial would take the first GPU, but "
+                f"got (gpus_per_trial={self.gpus_per_trial}, device='cuda')"
+            )
+
+        if self.address.startswith("ray://"):
+            raise ValueError(
+                "a driver must run on a node of the cluster, but got "
+                f"(address={self.address!r}): start the command on a node with --address auto, or from outside with "
+                "`ray job submit -- python studies/... --address auto`; the store must be a folder that all nodes see"
+            )
+
+    def alone(self) -> Resources:
+        """The same with a whole device for every trial that had a part of one."""
+        return replace(self, gpus_per_trial=1.0) if 0 < self.gpus_per_trial < 1 else self
 
     def device_name(self) -> str:
         if self.device == "auto":
@@ -77,11 +103,19 @@ def refuse_company(study: Study, store: Store) -> None:
     Call it with the study's own lock held: then of two that start at once, one sees the other.
     """
     others = [slug for slug in store.slugs() if slug != study.slug and store.driver_is_alive(slug)]
-    measuring = [slug for slug in others if store.plan(slug).get("metric") == METRIC]
+    measuring = [slug for slug in others if _plans_profiles(store, slug)]
     if beside := others if study.measures else measuring:
         raise ValueError(
             f"no other study of the store must run beside profiles, but got (study={study.slug}, running={beside})"
         )
+
+
+def _plans_profiles(store: Store, slug: str) -> bool:
+    """Whether a study is of profiles; one whose plan cannot be read stands in nobody's way."""
+    try:
+        return bool(store.plan(slug).get("metric") == METRIC)
+    except Damaged:
+        return False
 
 
 @dataclass(frozen=True)
@@ -89,6 +123,8 @@ class Event:
     """News of a trial: its rows so far, or what became of it."""
 
     trial_id: str
-    status: str  # running, finished, diverged, failed, elsewhere
+    # running, finished, diverged, failed; elsewhere: another study trains it; a machine failed it and it is tried again
+    # (again), now or (crowded) with a device to itself, or no more (lost)
+    status: str
     rows: tuple[Row, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)  # provenance of a done trial, error of a failed one
+    facts: Mapping[str, str] = field(default_factory=dict)  # provenance of a done trial, error of another one

@@ -22,6 +22,12 @@ def si(number: float) -> str:
     return f"{number / 1000**exponent:.3g} {('', 'k', 'M', 'G')[exponent]}".strip()
 
 
+def one_line(message: object, most: int = 1000) -> str:
+    """A message on one line, cut at about `most` characters: some of other libraries have many lines."""
+    line = " ".join(str(message).split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
 def hours(number: float) -> str:
     """Whole hours with a comma at thousands, or three digits of fewer than a hundred: 55,040 or 0.0123."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

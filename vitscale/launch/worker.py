@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+from vitscale.launch.faults import too_big, verdict
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
@@ -23,14 +25,15 @@ def train_trial(
 ) -> Iterator[Event]:
     """Trains a trial into the store, from its checkpoint if there is one; yields news about once a second.
 
-    An exception of the trial is recorded and ends in an Event; one of the machine (OSError, a broken GPU) is raised,
-    to be retried in another process.
+    An exception that the config causes is recorded and ends in an Event; one of the machine (see launch.faults) is
+    noted, which is no result, and raised, to be tried again in another process.
     """
     if store.is_done(trial_id):  # another study trained it in the meantime
         rows, facts = store.read_rows(trial_id)
         yield Event(trial_id, facts["status"], tuple(rows), facts)
         return
     workdir: Workdir | None = None
+    before = store.fault(trial_id)
     try:
         config = config_of(fields)
         workdir = store.claim(trial_id, fields, slug, attempt)
@@ -39,17 +42,26 @@ def train_trial(
         elif resources.workers_per_trial > 1:
             from vitscale.launch.ray_team import train_on_team
 
-            yield from train_on_team(config, workdir, store, attempt, resources)
+            yield from train_on_team(config, workdir, store, attempt, resources, before)
         else:
             yield from train_claimed(config, workdir, store, attempt, resources)
     except (Elsewhere, Fenced) as reason:
-        yield Event(trial_id, "elsewhere", facts={"error": str(reason)})
+        yield Event(trial_id, "elsewhere", facts={"error": str(reason), "study": getattr(reason, "study", "")})
     except Exception as error:
-        if _is_machine_fault(error):
+        line, text = one_line(error), traceback.format_exc()
+        what = verdict(error, line, before, resources)
+        if what == "unfit":
+            line = too_big(config, line, resources)
+        if what == "config" or (what == "unfit" and isinstance(config, ProfileConfig)):  # whose hardware is its own
+            store.fail(workdir or store.trial(trial_id), line, text)
+            yield Event(trial_id, "failed", facts={"error": line})
+            return
+        if workdir is not None:
+            with contextlib.suppress(OSError, Fenced):  # the disk may be what failed
+                store.lose(workdir, line, text)
+        if what == "again":
             raise
-        line = one_line(error)
-        store.fail(workdir or store.trial(trial_id), line, traceback.format_exc())
-        yield Event(trial_id, "failed", facts={"error": line})
+        yield Event(trial_id, "crowded" if what == "alone" else "lost", facts={"error": line})
 
 
 def train_claimed(
@@ -63,9 +75,10 @@ def train_claimed(
     device, team = resources.device_name(), Team.join()
     reset_process(resources)
     rows: list[Row] = []
+    facts = {"attempt": str(attempt), "device": device, "workers": str(team.size), **provenance()}
     yield Event(config.id, "running")
     reported, every_s = time.monotonic(), REPORT_EVERY_S if team.size == 1 else TEAM_REPORT_EVERY_S
-    for row in train(
+    training = train(
         config,
         workdir,
         device,
@@ -75,16 +88,22 @@ def train_claimed(
         micro_batch=resources.micro_batch,
         parallel_branches=resources.parallel_branches,
         compiled=resources.compiled,
-    ):
+    )
+    for row in _telling_data(training, facts):
         rows.append(row)
         if team.share(time.monotonic() - reported > every_s):
             yield Event(config.id, "running", tuple(rows))
             reported = time.monotonic()
     status = "diverged" if rows[-1]["diverged"] else "finished"
-    facts = {"status": status, "attempt": str(attempt), "device": device, "workers": str(team.size), **provenance()}
+    facts = {"status": status, **facts}
     if team.rank == 0:
         store.finish(workdir, rows, facts)
     yield Event(config.id, status, tuple(rows), facts)
+
+
+def _telling_data(training: Generator[Row, None, str], facts: dict[str, str]) -> Iterator[Row]:
+    """The rows of a training; once it has ended, facts["data_digest"] tells its images from others of that name."""
+    facts["data_digest"] = yield from training
 
 
 def profile_claimed(
@@ -109,15 +128,6 @@ def one_line(error: Exception) -> str:
     return lines[-1] if lines[0].startswith("Caught ") else f"{type(error).__name__}: {lines[0]}"
 
 
-def _is_machine_fault(error: Exception) -> bool:
-    """Whether another try, elsewhere or later, may succeed with the same config."""
-    import torch
-
-    if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
-        return True  # the process of a loader was killed
-    return isinstance(error, (OSError, torch.AcceleratorError)) and not isinstance(error, torch.OutOfMemoryError)
-
-
 def reset_process(resources: Resources) -> None:
     """Gives the next trial of a reused worker a process as good as new. The trainer seeds all generators itself."""
     import torch
@@ -130,7 +140,7 @@ def reset_process(resources: Resources) -> None:
         torch.compiler.reset()  # else the models of earlier trials count against its limit
     if resources.device_name() == "cuda":
         if not torch.cuda.is_available():
-            raise ValueError("a GPU must be visible to torch for (device='cuda'); use --device cpu to train without")
+            raise OSError("a GPU must be visible to torch for (device='cuda'); use --device cpu to train without")
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.set_per_process_memory_fraction(min(1.0, resources.gpus_per_trial or 1.0))  # leave others theirs
