@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 from scipy.stats import rankdata
 
 Estimate = tuple[float, float, float]  # estimate, low, high
@@ -46,6 +46,22 @@ def spearman_bootstrap(
     scale = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
     resampled = ((a * b).sum(axis=1) / np.where(scale > 0, scale, np.nan)).clip(-1 + 1e-9, 1 - 1e-9)
     return _fisher(rho, float(np.nanstd(np.arctanh(resampled), ddof=1)), confidence)
+
+
+def shared_sd(x: np.ndarray, y: np.ndarray, confidence: float = 0.95) -> Estimate:
+    """Root of the covariance of (n,) pairs, 0 where it is negative, and its interval; NaN for fewer than 5 pairs.
+
+    What x and y vary by together: of the errors of networks on two sets of other images, the spread of their errors on
+    images without end (Jordan 2023, arXiv 2304.01910). Student's interval of the mean product of deviations, which is
+    the covariance, cut at 0 before the root is taken: both ends 0 say that nothing in common is shown.
+    """
+    n = len(x)
+    if n < MIN_PAIRS:
+        return np.nan, np.nan, np.nan
+    products = (x - x.mean()) * (y - y.mean()) * n / (n - 1)
+    center, half = products.mean(), stdtrit(n - 1, (1 + confidence) / 2) * products.std(ddof=1) / np.sqrt(n)
+    covariance, low, high = (float(np.sqrt(max(value, 0.0))) for value in (center, center - half, center + half))
+    return covariance, low, high
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> float:

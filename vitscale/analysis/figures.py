@@ -38,10 +38,10 @@ from vitscale.plan.study import Study
 def edf_panels(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
     """Xiao et al. 2021, Figure 5: the share of draws within x points of the reference, a panel per group.
 
-    The light band holds the whole curve, the darker one each point by itself, both with 95%, given the
-    references. For i.i.d. draws the darker one is a bootstrap: no width at 0 and 1, too narrow near them; exact
-    intervals are in the table. A panel of which an arm has no finished reference shows absolute error instead,
-    and says so.
+    The light band holds the whole curve, the darker one each point by itself, both with 95%. The references' noise
+    is in them: they are as wide as if the reference lay off by as far as it may (Student's t). An arm with one
+    reference run has bands given the reference, for its noise is unknown. Exact intervals are in the table. A panel
+    of which an arm has no finished reference shows absolute error instead, and says so.
     """
     return _edf_figure(study, outcomes, "reference")
 
@@ -62,17 +62,12 @@ def lr_wd_scatter(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> F
     shown = panels(study)
     figure = Figure(figsize=(11, 0.5 + 2.5 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), len(AXES), squeeze=False, sharey="row")
+    strips = False
     for line, (title, arms) in zip(grid, shown.items(), strict=True):
-        _scatter_row(line, title, [population(study, outcomes, arm) for arm in arms], study.metric)
+        strips |= _scatter_row(line, title, [population(study, outcomes, arm) for arm in arms], metric_label(study))
     for ax, name in zip(grid[-1], AXES, strict=True):
         ax.set_xlabel(name.replace("*", " × "))
-    return finish(
-        figure,
-        "Vertical line: lr and wd of the reference, with a tick at its error; an arrow at the edge: they lie "
-        "outside.\nStrip at the bottom: good range, 2.5 to 97.5 percentile of the best of n/4 draws (tick: median). "
-        "Above the line at the top, without an error: × diverged, + failed."
-        + published.note(study, "lr_wd_scatter", figure),
-    )
+    return finish(figure, _scatter_note(study, strips) + published.note(study, "lr_wd_scatter"))
 
 
 @matplotlib.rc_context(STYLE)
@@ -82,11 +77,12 @@ def learning_curves(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) ->
     for ax, (title, arms) in zip(grid, panels(study).items(), strict=False):
         _curves_panel(ax, title, [population(study, outcomes, arm) for arm in arms], rows, study.metric)
     for ax in grid[:: num_columns(study)]:
-        ax.set_ylabel(f"{metric_label(study.metric)} (%)")
+        ax.set_ylabel(f"{metric_label(study)} (%)")
+    thick = "Thick: one reference run each. " if any(trial.point is None for trial in study.trials) else ""
     return finish(
         figure,
-        "Thin: one draw each. Thick: one reference run each. × at the top: the epoch in which a draw diverged."
-        + published.note(study, "learning_curves", figure),
+        f"Thin: one draw each. {thick}× at the top: the epoch in which a draw diverged."
+        + published.note(study, "learning_curves"),
     )
 
 
@@ -128,13 +124,15 @@ def _edf_figure(study: Study, outcomes: pd.DataFrame, baseline: str) -> Figure:
     limits = {kind: _shared_limits(groups, absolute, baseline, kind) for kind in set(absolute)}
     drawn = False
     for ax, title, arms, kind in zip(grid, panels(study), groups, absolute, strict=True):
-        _edf_panel(ax, title, arms, study.metric, baseline, limits[kind])
+        _edf_panel(ax, title, arms, metric_label(study), baseline, limits[kind])
         if study.published and baseline == "reference" and not kind:
             drawn |= published.behind_edf(ax, study, [draws.arm for draws in arms])
     for ax in grid[:: num_columns(study)]:
         ax.set_ylabel("share of draws")
     name = "edf_panels" if baseline == "reference" else "edf_panels_vs_best"
-    return finish(figure, _band_note(study, baseline) + published.note(study, name, figure, drawn))
+    noisy = {bool(draws.reference_noise[1]) for arms in groups for draws in arms}
+    given = "" if baseline == "reference" and all(absolute) else baseline
+    return finish(figure, _band_note(study, given, noisy) + published.note(study, name, drawn))
 
 
 def _shared_limits(
@@ -159,12 +157,13 @@ def _edf_values(draws: Population, baseline: str, is_absolute: bool) -> np.ndarr
 
 
 def _edf_panel(
-    ax: Axes, title: str, arms: Sequence[Population], metric: str, baseline: str, limits: tuple[float, float]
+    ax: Axes, title: str, arms: Sequence[Population], name: str, baseline: str, limits: tuple[float, float]
 ) -> None:
     absent = _without(arms, baseline)
     for index, draws in enumerate(arms):
         if draws.n:
-            _edf_curve(ax, draws, _edf_values(draws, baseline, bool(absent)), limits, index, not absent)
+            reach = draws.reference_reach() if baseline == "reference" and not absent else 0.0
+            _edf_curve(ax, draws, _edf_values(draws, baseline, bool(absent)), limits, index, not absent, reach)
     if not any(draws.n for draws in arms):
         say(ax, "no outcome yet")
     note = f"\n(absolute: no finished reference of {', '.join(absent)})" if absent else ""
@@ -173,25 +172,33 @@ def _edf_panel(
         "reference": "the reference (points)",
         "best draw": "the best draw (points)\nbest of n draws: depends on n",
     }
-    name = metric_label(metric)
     ax.set_xlabel(f"{name} (%)" if absent else f"{name} above {above[baseline]}")
     ax.set(xlim=limits, ylim=(-0.02, 1.02))
     legend_below(ax, [_handle(draws, index, baseline=baseline) for index, draws in enumerate(arms)])
 
 
 def _edf_curve(
-    ax: Axes, draws: Population, values: np.ndarray, limits: tuple[float, float], index: int, is_delta: bool
+    ax: Axes,
+    draws: Population,
+    values: np.ndarray,
+    limits: tuple[float, float],
+    index: int,
+    is_delta: bool,
+    reach: float,
 ) -> None:
     levels, shares = edf.edf(values)
     inside = (levels > limits[0]) & (levels < limits[1])
     start, end = edf.share_at(values, np.array(limits))
     x = np.concatenate([[limits[0]], levels[inside], [limits[1]]])
     ax.step(x, np.concatenate([[start], shares[inside], [end]]), where="post", zorder=3, **style(index))
-    bands = [edf.pointwise_interval(values, x, draws.scramble)]
+    steps = np.round(np.concatenate([levels - reach, levels + reach]), 9) if reach else levels
+    x = np.unique(np.concatenate([steps[(steps > limits[0]) & (steps < limits[1])], limits]))
+    bands = [edf.widened(lambda at: edf.pointwise_interval(values, at, draws.scramble), x, reach)]
     if draws.scramble is None:
-        bands.append(edf.dkw_band(values, x))
+        bands.append(edf.widened(lambda at: edf.dkw_band(values, at), x, reach))
     elif is_delta:  # the grid of the Sobol band is one of deltas
-        bands.append(edf.sobol_band(values, x, draws.scramble))
+        scramble = draws.scramble
+        bands.append(edf.widened(lambda at: edf.sobol_band(values, at, scramble), x, reach))
     color = COLORS[index % len(COLORS)]
     for band, alpha in zip(bands, (0.16, 0.08), strict=False):
         ax.fill_between(x, *band, step="post", color=color, alpha=alpha, linewidth=0, zorder=2)
@@ -210,25 +217,41 @@ def _error_limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
     return float(finite.min()) - margin, float(finite.max()) + margin
 
 
-def _band_note(study: Study, baseline: str) -> str:
-    given = {"reference": "given the references", "best draw": "given the best draws"}[baseline]
+def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
+    """What the bands are; `noisy`: whether arms have references enough for their noise to be in them.
+
+    `baseline` is "" where all panels show absolute errors.
+    """
+    given = ", given the best draws" if baseline else ""
+    if baseline == "reference":
+        several = "with the references' noise" + (" where there are two or more" if len(noisy) > 1 else "")
+        given = f", {several if True in noisy else 'given the references'}"
     below = "A curve ends below 1 for draws beyond the right edge and for diverged and failed ones, which count in n."
     if study.num_scrambles:
         return (
-            f"95% bands, {given}, by {study.num_scrambles} Sobol scrambles. Darker: each point by itself (t). "
+            f"95% bands{given}, by {study.num_scrambles} Sobol scrambles. Darker: each point by itself (t). "
             f"Lighter: the whole curve (Bonferroni over 0, 1, …, 10 points).\n{below}"
         )
-    exact = "; exact intervals are in the table" if baseline == "reference" else ""
-    return (
-        f"95% bands, {given}. Darker: each point by itself (bootstrap: no width at 0 and 1, too narrow near them"
-        f"{exact}).\nLighter: the whole curve (DKW). {below}"
-    )
+    return f"95% bands{given}. Darker: each point by itself (Wilson). Lighter: the whole curve (DKW).\n{below}"
 
 
 # ---- error against lr, wd and lr*wd
 
 
-def _scatter_row(axes: Sequence[Axes], title: str, arms: Sequence[Population], metric: str) -> None:
+def _scatter_note(study: Study, strips: bool) -> str:
+    """What the marks are, of those that are drawn."""
+    said = []
+    if any(trial.point is None for trial in study.trials):
+        line = "Vertical line: lr and wd of the reference, with a tick at its error"
+        said.append(f"{line}; an arrow at the edge: they lie outside.\n")
+    if strips:
+        said.append("Strip at the bottom: good range, 2.5 to 97.5 percentile of the best of n/4 draws (tick: median). ")
+    return "".join([*said, "Above the line at the top, without an error: × diverged, + failed."])
+
+
+def _scatter_row(axes: Sequence[Axes], title: str, arms: Sequence[Population], label: str) -> bool:
+    """Draws a panel; says whether a strip of good values is in it."""
+    strips = False
     low, high = _error_limits([np.append(draws.level(), draws.reference) for draws in arms])
     floor = 0.055 * len(arms) * (high - low)
     ceiling = 0.06 * (len(arms) + 1) * (high - low)
@@ -237,17 +260,19 @@ def _scatter_row(axes: Sequence[Axes], title: str, arms: Sequence[Population], m
         ax.axhline(high, color="#999999", linewidth=0.8)
         _log_axis(ax, np.concatenate([draws.sampled[name] for draws in arms]))
         for index, draws in enumerate(arms):
-            _scatter_arm(ax, draws, name, index)
+            strips |= _scatter_arm(ax, draws, name, index)
             _scatter_reference(ax, draws, name, index)
     if not any(draws.n for draws in arms):
         say(axes[1], "no outcome yet")
     axes[0].set_title(title, loc="left")
-    axes[0].set_ylabel(f"{metric_label(metric)} (%)")
+    axes[0].set_ylabel(f"{label} (%)")
     handles = [_handle(draws, index, MARKERS[index % len(MARKERS)]) for index, draws in enumerate(arms)]
     axes[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03))
+    return strips
 
 
-def _scatter_arm(ax: Axes, draws: Population, name: str, index: int) -> None:
+def _scatter_arm(ax: Axes, draws: Population, name: str, index: int) -> bool:
+    """Draws an arm; says whether it has a strip of good values."""
     color = COLORS[index % len(COLORS)]
     x = draws.values[name]
     ax.plot(
@@ -264,6 +289,7 @@ def _scatter_arm(ax: Axes, draws: Population, name: str, index: int) -> None:
         y = 0.022 + 0.04 * index
         ax.plot([low, high], [y, y], color=color, alpha=0.35, linewidth=5, solid_capstyle="butt", transform=edge)
         ax.plot([median], [y], "|", color=color, markersize=6, markeredgewidth=1.6, transform=edge)
+    return bool(np.isfinite(median))
 
 
 def _scatter_reference(ax: Axes, draws: Population, name: str, index: int) -> None:

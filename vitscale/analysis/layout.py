@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,12 +26,25 @@ STYLE: dict[Any, Any] = {
     "axes.axisbelow": True, "legend.frameon": False, "lines.linewidth": 1.8, "svg.hashsalt": "vitscale",
 }  # fmt: skip
 MAX_COLUMNS = 3
+WIDTHS = {1: 6.4, 2: 9.0, 3: 11.0}  # inches of a figure of so many columns
 NOTE_SIZE = 8
+CHARACTERS_PER_INCH = 14.5  # of a note
+NOTE_LINE = 0.16  # inches of a line of a note beyond the first two
 
 
-def metric_label(metric: str) -> str:
-    """The name of a metric for an axis: `val_ema_error_pct` is "val EMA error"."""
-    return metric.removesuffix("_pct").replace("_", " ").replace("ema", "EMA")
+def metric_label(study: Study) -> str:
+    """The name of a study's metric for an axis: `val_ema_error_pct` is "val EMA error".
+
+    Where no arm averages its weights the column holds the error of the weights themselves, and is named so.
+    """
+    words = study.metric.removesuffix("_pct").split("_")
+    on = {bool(trial.config.ema_decay or trial.config.ema_alpha) for trial in study.trials}
+    if "ema" not in words:
+        return " ".join(words)
+    if on == {True}:
+        return " ".join(words).replace("ema", "EMA")
+    without = " ".join(word for word in words if word != "ema")
+    return f"{without}, EMA in some arms," if True in on else without
 
 
 def style(index: int) -> dict[str, Any]:
@@ -39,7 +53,11 @@ def style(index: int) -> dict[str, Any]:
 
 
 def num_columns(study: Study) -> int:
-    num = len(panels(study))
+    return columns_of(len(panels(study)))
+
+
+def columns_of(num: int) -> int:
+    """Columns of a grid of so many panels."""
     return 2 if num == 4 else min(num, MAX_COLUMNS)
 
 
@@ -48,8 +66,7 @@ def panel_grid(study: Study, height: float, num_entries: int | None = None) -> t
     shown, columns = panels(study), num_columns(study)
     lines = -(-len(shown) // columns)
     legend = 0.48 * (num_entries or max(len(arms) for arms in shown.values()))
-    width = {1: 6.4, 2: 9.0, 3: 11.0}[columns]
-    figure = Figure(figsize=(width, lines * (height + legend + 0.75) + 0.3), layout="constrained")
+    figure = Figure(figsize=(WIDTHS[columns], lines * (height + legend + 0.75) + 0.3), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
     for ax in grid[len(shown) :]:
         ax.remove()
@@ -57,8 +74,11 @@ def panel_grid(study: Study, height: float, num_entries: int | None = None) -> t
 
 
 def finish(figure: Figure, note: str) -> Figure:
-    """Add the note at the foot and lay the figure out once, for both files."""
-    figure.supxlabel(note, fontsize=NOTE_SIZE, color="#444444")
+    """Lay the figure out once, for both files, with the note at its foot, in lines that fit and with room for them."""
+    width = int(CHARACTERS_PER_INCH * figure.get_figwidth())
+    lines = "\n".join(textwrap.fill(line, width) for line in note.splitlines())
+    figure.set_figheight(figure.get_figheight() + NOTE_LINE * max(0, lines.count("\n") - 1))
+    figure.supxlabel(lines, fontsize=NOTE_SIZE, color="#444444")
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.execute(figure)

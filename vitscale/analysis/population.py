@@ -1,4 +1,8 @@
-"""The draws of an arm: which have an outcome, and the reference runs they are measured against."""
+"""The draws of an arm: which count, and the reference runs they are measured against.
+
+Trials start in the order of the plan, and what diverges ends first. So of an unfinished arm the draws before its first
+missing one count, and no later one: among all that have an outcome the diverged ones would be too many.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
 from vitscale.plan.study import Study
 
@@ -18,7 +23,7 @@ BEYOND = 10.0  # points above the reference: the right edge of Xiao et al. 2021,
 
 @dataclass(frozen=True)
 class Population:
-    """The n draws of one arm that have an outcome, and counts of all that were planned."""
+    """The n draws of one arm that count, and counts of all that were planned."""
 
     arm: str
     point: np.ndarray  # (n,) int, ascending
@@ -28,18 +33,19 @@ class Population:
     values: dict[str, np.ndarray]  # name of an axis -> (n,) what the draws had there
     sampled: dict[str, np.ndarray]  # name of an axis -> values of all planned draws
     setting: dict[str, float]  # the same of the reference runs; NaN where none is planned
-    counts: dict[str, int]  # of each status, over all planned draws
+    counts: dict[str, int]  # of each status among the n, and all missing ones
+    not_counted: int  # draws with an outcome after the first missing one
     references: np.ndarray  # (k,) percent: errors of the reference runs that finished
     reference_counts: dict[str, int]  # of each status, over all planned reference runs
 
     @property
     def n(self) -> int:
-        """Draws with an outcome: finished, diverged and failed."""
+        """Draws that count: finished, diverged and failed."""
         return len(self.error)
 
     @property
     def planned(self) -> int:
-        return sum(self.counts.values())
+        return sum(self.counts.values()) + self.not_counted
 
     @property
     def finished(self) -> np.ndarray:
@@ -57,10 +63,20 @@ class Population:
         return float(self.references.std(ddof=1)) if len(self.references) > 1 else np.nan
 
     @property
-    def reference_shift(self) -> float:
-        """Points by which the reference may be off: its standard error; 1 for a single run, which has no spread."""
+    def reference_noise(self) -> tuple[float, int]:
+        """Standard error of the reference in points, and its df; NaN and 0 for fewer than two runs."""
         k = len(self.references)
-        return self.reference_sd / np.sqrt(k) if k > 1 else 1.0
+        return self.reference_sd / np.sqrt(max(k, 1)), max(k - 1, 0)
+
+    def reference_reach(self, confidence: float = 0.95) -> float:
+        """Points by which the reference may be off, by Student's t; 0 for fewer than two runs: nothing is known."""
+        error, df = self.reference_noise
+        return float(stdtrit(df, (1 + confidence) / 2)) * error if df else 0.0
+
+    @property
+    def given(self) -> str:
+        """Whether intervals hold the noise of the references, in words."""
+        return "with the references' noise" if self.reference_noise[1] else "given the reference"
 
     def num_beyond(self, baseline: str = "reference") -> int | None:
         """Finished draws more than 10 points above the baseline; None without it."""
@@ -75,6 +91,7 @@ class Population:
     def said(self, baseline: str = "reference") -> str:
         """The population in words, for legends: n, and what did not go well; failed and missing ones where any."""
         parts = [f"{self.counts[s]} {s}" for s in STATUSES[1:] if self.counts[s] or s == "diverged"]
+        parts += [f"{self.not_counted} later ones not counted"] if self.not_counted else []
         beyond = self.num_beyond(baseline)
         parts += [] if beyond is None else [f"{beyond} beyond {BEYOND:g} points"]
         return ", ".join([f"n={self.n}", *parts])
@@ -93,9 +110,23 @@ class Population:
 
         The reference, a setting found good beforehand, is the baseline of Xiao et al. 2021, Figure 5: deltas can
         be negative. "best draw" is the lowest error of the n draws. Raises ValueError if the baseline has no
-        error; neither replaces the other.
+        error; neither replaces the other. Rounded to 1e-9 points, so that a draw at a threshold in counts of images
+        is at it in floats, too.
         """
-        return self.level() - self._baseline(baseline)
+        return np.round(self.level() - self._baseline(baseline), 9)
+
+    def above(self, factor: float) -> np.ndarray:
+        """(n,) points of error above `factor` times the reference, +inf for diverged and failed; rounded as `delta`."""
+        return np.round(self.level() - factor * self._baseline("reference"), 9)
+
+    def log_ratio(self, floor: float = 0.0) -> np.ndarray:
+        """(n,) logarithms of error over reference; diverged and failed count as 100%. NaN for a reference of 0.
+
+        No error counts as less than `floor` (see `least_error`), for the logarithm of 0 is no number.
+        """
+        if not self.reference > 0:
+            return np.full(self.n, np.nan)
+        return np.log(np.maximum(self.error, floor) / self.reference)
 
     def _baseline(self, baseline: str) -> float:
         if baseline not in BASELINES:
@@ -110,15 +141,25 @@ class Population:
         return float(self.error[self.finished].min())
 
 
-def population(study: Study, outcomes: pd.DataFrame, arm: str) -> Population:
-    """The draws of an arm, from a table of a row per planned trial. Raises ValueError if it is malformed."""
+def least_error(*arms: Population) -> float:
+    """Half of the least error above 0 of the arms' draws and references, percent: what an error of 0 counts as."""
+    errors = np.concatenate([errors for draws in arms for errors in (draws.error, draws.references)])
+    return float(errors[errors > 0].min()) / 2 if (errors > 0).any() else np.nan
+
+
+def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = False) -> Population:
+    """The draws of an arm, from a table of a row per planned trial. Raises ValueError if it is malformed.
+
+    Draws after the first missing one do not count, unless `whole`.
+    """
     absent = [name for name in COLUMNS if name not in outcomes.columns]
     if absent:
         raise ValueError(f"the table of outcomes must have the columns {COLUMNS}, but lacks ({absent})")
     of_arm = outcomes.loc[outcomes["arm"] == arm, list(COLUMNS)]
     _check(of_arm)
     planned = of_arm[of_arm["point"].notna()].sort_values("point")
-    known = planned[planned["status"] != "missing"]
+    missing = (planned["status"] == "missing").to_numpy()
+    known = planned[~missing & (whole | (np.cumsum(missing) == 0))]
     point = known["point"].to_numpy(dtype=int)
     runs = of_arm[of_arm["point"].isna()]
     _check_references(runs, arm)
@@ -131,7 +172,9 @@ def population(study: Study, outcomes: pd.DataFrame, arm: str) -> Population:
         values={name: axis(known, name) for name in AXES},
         sampled={name: axis(planned, name) for name in AXES},
         setting={name: float(axis(runs, name)[0]) if len(runs) else np.nan for name in AXES},
-        counts={status: int((planned["status"] == status).sum()) for status in STATUSES},
+        counts={status: int((known["status"] == status).sum()) for status in STATUSES[:-1]}
+        | {STATUSES[-1]: int(missing.sum())},
+        not_counted=int((~missing).sum()) - len(known),
         references=runs.loc[runs["status"] == "finished", "error_pct"].to_numpy(dtype=float),
         reference_counts={status: int((runs["status"] == status).sum()) for status in STATUSES},
     )

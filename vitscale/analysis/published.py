@@ -7,7 +7,6 @@ shifted as a whole and have an axis of their own, on which a point is as long as
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Literal
@@ -15,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from vitscale.analysis import repeats, seeds
@@ -26,7 +24,6 @@ from vitscale.plan.study import Study
 
 Side = Literal["left", "center", "right"]
 Level = Literal["bottom", "center", "top"]
-CHARACTERS_PER_INCH = 14.5  # of a note
 GREY = "#777777"
 SIZE = 7  # of letters in points
 LINE: dict[str, Any] = {"color": GREY, "linewidth": 1.0, "zorder": 1.5}
@@ -95,8 +92,8 @@ def published_seed_statistics(study: Study, outcomes: pd.DataFrame) -> pd.DataFr
     """H. Touvron's thesis, 2022, Figure 6.7 (ResNet-50, recipe A2, 100 seeds, ImageNet), as errors.
 
     Printed are mean, sd, min, max and seed 0, as accuracies with two decimals; all else is computed from them.
-    sampling_error_points is the binomial standard error of the test set. The thesis gives the images of val and v2; the
-    46,837 of real are not in it: so many have a label in Beyer et al. 2020.
+    one_run_sampling_points is the binomial standard error of one run on the test set. The thesis gives the images of
+    val and v2; the 46,837 of real are not in it: so many have a label in Beyer et al. 2020.
     """
     table = read("thesis_seed_statistics")
     table["images"] = table["evaluation"].map(seeds.NUM_IMAGES["imagenet"])
@@ -106,7 +103,7 @@ def published_seed_statistics(study: Study, outcomes: pd.DataFrame) -> pd.DataFr
     result = table[["evaluation", "images", "n"]].assign(
         mean_error_pct=mean, sd_points=sd, standard_error_points=sd / np.sqrt(table["n"]), min_error_pct=best,
         max_error_pct=worst, min_z=(best - mean) / sd, max_z=(worst - mean) / sd, seed_0_error_pct=zero,
-        seed_0_z=(zero - mean) / sd, sampling_error_points=sampling,
+        seed_0_z=(zero - mean) / sd, one_run_sampling_points=sampling,
     )  # fmt: skip
     result.attrs["decimals"] = 2
     return result
@@ -141,15 +138,15 @@ def _shown(result: Contrast) -> dict[str, float]:
 # ---- drawn behind ours
 
 
-def note(study: Study, name: str, figure: Figure, drawn: bool = False) -> str:
-    """What the note of a figure says about the papers' numbers, in lines; empty unless the study shows them."""
+def note(study: Study, name: str, drawn: bool = False) -> str:
+    """What the note of a figure says about the papers' numbers, on a line; empty unless the study shows them."""
     if not study.published:
         return ""
     said = "The papers print no number for what this figure shows."
     if drawn:
         source, on_imagenet, elsewhere = SOURCES[name]
         said = f"Grey, behind: {source}{on_imagenet if is_imagenet(study) else elsewhere}"
-    return "\n" + textwrap.fill(said, int(CHARACTERS_PER_INCH * figure.get_figwidth()))
+    return f"\n{said}"
 
 
 def is_imagenet(study: Study) -> bool:

@@ -27,7 +27,6 @@ from vitscale.analysis.layout import (
     panel_grid,
     say,
 )
-from vitscale.analysis.population import panels
 from vitscale.analysis.stability import Cell
 from vitscale.plan.study import Study
 
@@ -68,7 +67,7 @@ def training_length(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) ->
     """
     groups = stability.cells(study, outcomes)
     table = stability.training_length(study, outcomes)
-    members = _members(study, groups)
+    members = stability.members(study, groups)
     figure, grid = panel_grid(study, height=2.55, num_entries=max(map(len, members.values())))
     drawn = False
     for ax, (title, models) in zip(grid, members.items(), strict=True):
@@ -82,24 +81,18 @@ def training_length(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) ->
         ax.set_title(title)
         legend_below(ax, [_length_handle(groups, model, index) for index, model in enumerate(models)])
     for ax in grid[:: num_columns(study)]:
-        ax.set_ylabel(f"{metric_label(study.metric)} above\nthat of the longest (points)")
+        ax.set_ylabel(f"{metric_label(study)} above\nthat of the longest (points)")
     return finish(
         figure,
         "Each length is a schedule of its own. Whiskers: 95% intervals over seeds;\n"
         "all points of a model share its longest runs and err together."
-        + published.note(study, "training_length", figure, drawn),
+        + published.note(study, "training_length", drawn),
     )
-
-
-def _members(study: Study, groups: Groups) -> dict[str, list[str]]:
-    """Title of a panel -> its models, in the order of its arms."""
-    model_of = {str(arm): model for (model, _, _), runs in groups.items() for arm in runs["arm"].unique()}
-    return {title: list(dict.fromkeys(model_of[arm] for arm in arms)) for title, arms in panels(study).items()}
 
 
 def _stability_figure(study: Study, outcomes: pd.DataFrame, diverged: str) -> Figure:
     groups = stability.cells(study, outcomes)
-    members = _members(study, groups)
+    members = stability.members(study, groups)
     pairs = {title: [key for key in dict.fromkeys(key[:2] for key in groups) if key[0] in models]
              for title, models in members.items()}  # fmt: skip
     figure, grid = panel_grid(study, height=2.75, num_entries=max(map(len, pairs.values())))
@@ -119,7 +112,7 @@ def _stability_figure(study: Study, outcomes: pd.DataFrame, diverged: str) -> Fi
         ax.set_title(title)
         legend_below(ax, [_stability_handle(groups, key, models.index(key[0])) for key in keys])
     for ax in grid[:: num_columns(study)]:
-        ax.set_ylabel(f"{metric_label(study.metric)} (%)")
+        ax.set_ylabel(f"{metric_label(study)} (%)")
         ax.yaxis.set_major_locator(
             MaxNLocator(8, steps=[1, 2, 5, 10])
         )  # as many ticks at any height, or the layout would not settle
@@ -129,7 +122,7 @@ def _stability_figure(study: Study, outcomes: pd.DataFrame, diverged: str) -> Fi
         figure,
         "Means of finished runs with 95% intervals over seeds, moved sideways to be told apart.\n"
         f"× above the line at the top, without an error: how many of the runs diverged.{rule}"
-        + published.note(study, "optimizer_stability", figure, drawn),
+        + published.note(study, "optimizer_stability", drawn),
     )
 
 
@@ -147,7 +140,7 @@ def _stability_curve(ax: Axes, groups: Groups, key: tuple[str, str], index: int,
     lengths = _lengths(groups, key)
     used = [stability.copied_from(groups, cell) if diverged == "copied" else cell for cell in lengths]
     x = np.log2([cell[2] for cell in lengths]) + aside
-    y, low, high = np.array([repeats.mean_interval(repeats.errors(groups[cell])) for cell in used]).T
+    y, low, high = np.array([repeats.error_interval(repeats.errors(groups[cell])) for cell in used]).T
     color, (_, marker) = COLORS[index % len(COLORS)], OPTIMIZERS.get(key[1], (key[1], "o"))
     is_copy = np.array([a != b for a, b in zip(lengths, used, strict=True)])
     for i in range(len(x) - 1):
@@ -253,7 +246,7 @@ def seed_histogram(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> 
         figure,
         "Curve: Gaussian with the mean and sd (ddof=1) of the finished seeds. Dots and whiskers: its expected count in "
         "each bin, and 95% of samples.\nDashed: the reference run, which is no draw. p: Shapiro-Wilk; a large p is no "
-        "evidence for a Gaussian." + published.note(study, "seed_histogram", figure, drawn),
+        "evidence for a Gaussian." + published.note(study, "seed_histogram", drawn),
     )
 
 
@@ -275,7 +268,7 @@ def seed_sets(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figur
     return finish(
         figure,
         "Dots: seeds, the area is their number. Star: the reference run, in no number. Intervals: 95%."
-        + published.note(study, "seed_sets", figure, drawn),
+        + published.note(study, "seed_sets", drawn),
     )
 
 
@@ -291,11 +284,11 @@ def seed_curves(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Fig
         _spread(line, of_arm, f"{arm}, {_said(outcomes, arm)}")
         if study.published:
             drawn |= published.behind_seed_curves(line, of_arm)
-        line[0].set_ylabel(f"{metric_label(study.metric)} (%)")
+        line[0].set_ylabel(f"{metric_label(study)} (%)")
     return finish(
         figure,
         "Over the seeds that finished. Dark: mean ± sd (ddof=1), a spread and no interval; light: lowest to highest."
-        + published.note(study, "seed_curves", figure, drawn),
+        + published.note(study, "seed_curves", drawn),
     )
 
 
@@ -304,8 +297,8 @@ def seed_intermediate(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) 
     """H. Touvron's thesis, 2022, Figure 6.10: does the error on the way foretell the final one?
 
     Three epochs against the last, and Spearman's rank correlation with the final error in every epoch, each with its
-    own 95% interval (Bonett & Wright 2000). Where the band reaches 0, stopping the seeds that are behind is no better
-    than stopping some by lot.
+    own 95% interval (Bonett & Wright 2000). A band that reaches 0 does not show that early errors say nothing; one that
+    stays above 0 does not show that stopping the seeds that are behind pays.
     """
     figure, grid = _grid(len(study.arms), len(SNAPSHOTS) + 1, 2.7)
     table = seeds.seed_epochs(study, outcomes, rows)
@@ -313,12 +306,12 @@ def seed_intermediate(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) 
     for line, arm in zip(grid, study.arms, strict=True):
         _snapshots(line[:-1], seeds.curves(rows, arm, column))
         _rank_curve(line[-1], table[(table["arm"] == arm) & (table["evaluation"] == first)])
-        line[0].set_ylabel(f"{arm}\nfinal {metric_label(study.metric)} (%)")
+        line[0].set_ylabel(f"{arm}\nfinal {metric_label(study)} (%)")
         line[0].set_title(_said(outcomes, arm), fontsize=8.5, loc="left")
     return finish(
         figure,
         "A dot is a seed that finished. Right: rank correlation (Spearman) with the final error, 95% band."
-        + published.note(study, "seed_intermediate", figure),
+        + published.note(study, "seed_intermediate"),
     )
 
 
@@ -360,7 +353,7 @@ def _histogram(ax: Axes, study: Study, outcomes: pd.DataFrame, arm: str, name: s
 
 
 def _fit_label(values: np.ndarray) -> str:
-    (mean, low, high), (sd, least, most) = repeats.mean_interval(values), repeats.sd_interval(values)
+    (mean, low, high), (sd, least, most) = repeats.error_interval(values), repeats.sd_interval(values)
     p = seeds.normality(values)["shapiro_p"]
     return (
         f"mean {mean:.2f} [{low:.2f}, {high:.2f}], sd {sd:.2f} [{least:.2f}, {most:.2f}]\n"
@@ -459,7 +452,15 @@ def recipe_interaction(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame)
     for ax, (name, column) in zip(grid[0], columns.items(), strict=True):
         _crossing(ax, groups, column)
         if study.published:
-            ours = float(np.mean([repeats.mean_interval(repeats.errors(runs, column))[0] for runs in groups.values()]))
+            ours = float(
+                np.mean(
+                    [
+                        repeats.errors(runs, column).mean()
+                        for runs in groups.values()
+                        if len(repeats.errors(runs, column))
+                    ]
+                )
+            )
             drawn |= published.behind_recipe_interaction(ax, study, name, ours)
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
         ax.set_title(
@@ -469,7 +470,7 @@ def recipe_interaction(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame)
     return finish(
         figure,
         "Dots: seeds. Whiskers: 95% intervals of the means. n counts the runs of both recipes."
-        + published.note(study, "recipe_interaction", figure, drawn),
+        + published.note(study, "recipe_interaction", drawn),
     )
 
 
@@ -480,7 +481,7 @@ def _crossing(ax: Axes, groups: Mapping[tuple[str, str], pd.DataFrame], column: 
         runs = [groups[architecture, recipe] for recipe in recipes if (architecture, recipe) in groups]
         x = np.flatnonzero([(architecture, recipe) in groups for recipe in recipes]) + 0.08 * (
             index - (len(architectures) - 1) / 2)  # fmt: skip
-        y, low, high = np.array([repeats.mean_interval(repeats.errors(of, column)) for of in runs]).T
+        y, low, high = np.array([repeats.error_interval(repeats.errors(of, column)) for of in runs]).T
         for at, of in zip(x, runs, strict=True):
             values = repeats.errors(of, column)
             ax.plot(np.full(len(values), at), values, "o", color=color, alpha=0.3, markersize=3.5, markeredgewidth=0)

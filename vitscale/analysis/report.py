@@ -13,15 +13,21 @@ import pandas as pd
 from vitscale.analysis import figures, repeats, search, shape_words, tables, throughput
 from vitscale.analysis.files import replaced
 from vitscale.analysis.headline import headline, reference_problems
+from vitscale.analysis.layout import metric_label
 from vitscale.analysis.page import TEMPLATE
 from vitscale.analysis.population import STATUSES, Population, population
 from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study, Trial
 
 METRICS = (
-    "n", "diverged", "failed", "missing", "num_beyond_10_points", "reference_error_pct",
-    *(f"{name}{end}" for name in ("median_error_pct", "within_4_points_pct", "area") for end in ("", "_low", "_high")),
+    "n", "diverged", "failed", "missing", "not_counted", "num_beyond_10_points", "reference_error_pct",
+    *(f"{name}{end}" for end in ("", "_low", "_high")
+      for name in ("median_error_pct", "within_4_points_pct", "within_1.5_times_pct", "area", "error_ratio")),
 )  # fmt: skip
+PREFIX = (
+    "Diverged trials end sooner than others, so all that have ended would hold too many: only the draws before the "
+    "first missing one of their arm, in the order of the plan, are in a number or a curve"
+)
 BIASED = "Diverged trials end sooner than others, so shares of an unfinished study are biased."
 PROVENANCE = {
     "commit": "Code",
@@ -41,10 +47,11 @@ def write_report(
     """
     refuse_unknown(study)
     own = _own_words(study)
-    arms = [] if own else [population(study, outcomes, arm) for arm in study.arms]
+    whole = repeats.is_repeats(study)  # their numbers are over all runs that finished
+    arms = [] if own else [population(study, outcomes, arm, whole) for arm in study.arms]
     page = {
         "study": study, "facts": dict(facts), "headline": headline(study, outcomes),
-        "unfinished": own.unfinished(study, outcomes) if own else _unfinished(arms),
+        "unfinished": own.unfinished(study, outcomes) if own else _unfinished(arms, whole),
         "figures": [_figure(name, study, outcomes, rows, folder) for name in study.figures],
         "tables": [_table(name, study, outcomes, rows, folder) for name in study.tables],
         "design": tables.as_text(_design(study)), "design_words": _design_words(study),
@@ -90,7 +97,7 @@ def _repeats_metrics(study: Study, outcomes: pd.DataFrame) -> dict[str, float]:
         runs = outcomes[(outcomes["arm"] == arm) & outcomes["point"].notna()]
         values, of = repeats.errors(runs), repeats.counts(runs)
         found: dict[str, float] = {"n": len(values), **{status: of[status] for status in STATUSES[1:]}}
-        for name, interval in (("mean_error_pct", repeats.mean_interval), ("sd_points", repeats.sd_interval)):
+        for name, interval in (("mean_error_pct", repeats.error_interval), ("sd_points", repeats.sd_interval)):
             found |= {f"{name}{end}": value for end, value in zip(("", "_low", "_high"), interval(values), strict=True)}
         numbers |= {f"{arm}/{name}": float(value) for name, value in found.items() if not np.isnan(value)}
     return numbers
@@ -105,7 +112,7 @@ def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
     configs = [trial.config for trial in study.trials]
     splits = ", ".join(sorted({config.eval_split for config in configs}))
     sentences = [
-        f"Reported is {figures.metric_label(study.metric)} of the last epoch on the split: {splits}. No epoch "
+        f"Reported is {metric_label(study)} of the last epoch on the split: {splits}. No epoch "
         "is selected: best_error_pct, the minimum over epochs, is in the table of trials and in no figure here.",
         "Diverged and failed draws stay in every share and median: they count as 100% error. Missing draws have "
         "no outcome yet and are in no number but their count.",
@@ -114,11 +121,11 @@ def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
         "split, not about other images.",
     ]  # fmt: skip
     if (outcomes["status"] == "missing").any():
-        sentences.append(BIASED)
+        sentences.append(f"{PREFIX}.")
     if len(study.pairs) > 1:
         sentences.append(
-            f"{len(study.pairs)} pairs are compared: p_holm is corrected for that, over forgiveness and over absolute "
-            "error separately, p is not."
+            f"{len(study.pairs)} pairs are compared: p_holm is corrected for that, over each kind of comparison "
+            "separately, p is not."
         )
     sentences.append("Intervals are 95% each; those of different arms and rows are not corrected for their number.")
     return sentences + [_provenance(outcomes, column, title) for column, title in PROVENANCE.items()]
@@ -129,7 +136,7 @@ def _honesty_of_repeats(study: Study, outcomes: pd.DataFrame) -> list[str]:
     splits = ", ".join(sorted({trial.config.eval_split for trial in study.trials}))
     numbers = sorted({int(num) for num in outcomes.groupby("arm").size()})
     sentences = [
-        f"Reported is {figures.metric_label(study.metric)} of the last epoch on the split: {splits}. No epoch is "
+        f"Reported is {metric_label(study)} of the last epoch on the split: {splits}. No epoch is "
         "selected.",
         f"An arm is one setting, trained {_either(set(numbers))} times; its runs differ in their seed alone. Intervals "
         "are about other seeds, and rest on means over seeds being nearly normal; a single run has none.",
@@ -182,10 +189,14 @@ def _references(study: Study, outcomes: pd.DataFrame) -> list[str]:
         return []
     planned = {sum(draws.reference_counts.values()) for draws in arms}
     runs = "ONE run" if planned == {1} else f"the mean of {_either(planned)} runs"
-    sentences = [
-        f"The reference of an arm is {runs} at a setting found good beforehand: its noise shifts every delta of the "
-        "arm and is in no interval; the columns `if reference lower` and `if reference higher` show how much that is."
-    ]
+    noise = (
+        "which shifts every delta of the arm, is unknown: shares, areas, ratios and bands are given the reference, and "
+        "no test of forgiveness is made"
+        if planned == {1}
+        else "is in the intervals of shares, areas and ratios, in the bands, and in the comparisons of areas and "
+        "ratios; the comparison of shares is given the references"
+    )
+    sentences = [f"The reference of an arm is {runs} at a setting found good beforehand. Its noise {noise}."]
     bad = reference_problems(study, outcomes)
     if bad:
         sentences.append(f"Diverged or failed: {', '.join(bad)}; a reference is the mean of those that finished.")
@@ -219,19 +230,21 @@ def _provenance(outcomes: pd.DataFrame, column: str, title: str) -> str:
     return f"{title}: {'; '.join(values) or 'not recorded'}."
 
 
-def _unfinished(arms: Sequence[Population]) -> str:
+def _unfinished(arms: Sequence[Population], whole: bool) -> str:
     """What is missing, in a sentence; empty when nothing is."""
     parts = [f"{draws.counts['missing']} of {draws.planned} draws of {draws.arm}"
              for draws in arms if draws.counts["missing"]]  # fmt: skip
     parts += [f"{draws.reference_counts['missing']} of {sum(draws.reference_counts.values())} reference runs of "
               f"{draws.arm}" for draws in arms if draws.reference_counts["missing"]]  # fmt: skip
-    return f"Still missing: {', '.join(parts)}. {BIASED}" if parts else ""
+    later = sum(draws.not_counted for draws in arms)
+    counted = f"{PREFIX}; {later} with an outcome are not" if later else PREFIX
+    return f"Still missing: {', '.join(parts)}. {BIASED if whole else f'{counted}.'}" if parts else ""
 
 
 def _populations(arms: Sequence[Population]) -> pd.DataFrame:
     return pd.DataFrame(
         [{"arm": draws.arm, "planned": draws.planned, **{status: draws.counts[status] for status in STATUSES},
-          "reference runs": draws.reference_said()} for draws in arms]
+          "not counted": draws.not_counted, "reference runs": draws.reference_said()} for draws in arms]
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ NUM_BEST = 5  # points of an arm in a table
 EDGE = 0.05  # share of an axis at either end: a winner there says that the space may be too narrow
 NUM_GOOD = 5  # points that PED-ANOVA needs on its good side, says its documentation
 MIN_POINTS = 3 * NUM_GOOD
+NUM_NOISE = 300  # permutations, for a quantile to about 0.01: half a second an arm
 WINNER = "lowest mean error over the seeds, of the points with an outcome for each seed; of equals that with the lower "
 WINNER += "worst seed, then with the smaller lr, then the one proposed first"
 
@@ -275,18 +276,53 @@ def importances(study: Study, outcomes: pd.DataFrame, arm: str) -> dict[str, dic
     NUM_GOOD, with all. fANOVA (Hutter et al. 2014) splits the variance of a forest's prediction; it is given axes on
     their own scale, log where the space is, since Optuna's averages over the raw one.
     """
-    from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator, get_param_importances
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
     from optuna.trial import TrialState
 
     made = optuna_study(study, outcomes, arm)
     num = len(made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
     if num < MIN_POINTS:
         return {name: dict.fromkeys(spaces(study, arm), np.nan) for name in ("ped_anova", "fanova")}
-    ped_anova = PedAnovaImportanceEvaluator(target_quantile=max(0.1, NUM_GOOD / num))
     return {
-        "ped_anova": get_param_importances(made, evaluator=ped_anova),
+        "ped_anova": ped_anova(made),
         "fanova": get_param_importances(_on_own_scale(made), evaluator=FanovaImportanceEvaluator(seed=0)),
     }
+
+
+def ped_anova(
+    made: optuna.Study, target: Callable[[optuna.trial.FrozenTrial], float] | None = None
+) -> dict[str, float]:
+    """Axis -> share of PED-ANOVA; `target` gives a trial another value than its own."""
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+    from optuna.trial import TrialState
+
+    num = len(made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
+    evaluator = PedAnovaImportanceEvaluator(target_quantile=max(0.1, NUM_GOOD / num))
+    return get_param_importances(made, evaluator=evaluator, target=target)
+
+
+def noise_shares(study: Study, outcomes: pd.DataFrame, arm: str, num: int = NUM_NOISE) -> dict[str, float]:
+    """Axis -> the share of PED-ANOVA that 1 in 20 searches of nothing but noise exceed; NaN as in `importances`.
+
+    The errors of the arm's points, dealt out anew among them `num` times: same points, and no axis matters.
+    """
+    from optuna.trial import TrialState
+
+    made = optuna_study(study, outcomes, arm)
+    known = made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    values = {trial.number: float(trial.value or 0.0) for trial in known}
+    axes_of_arm, rng = spaces(study, arm), np.random.default_rng(0)
+    if len(values) < MIN_POINTS:
+        return dict.fromkeys(axes_of_arm, np.nan)
+    found = []
+    for _ in range(num):
+        dealt = dict(zip(values, rng.permutation(list(values.values())).tolist(), strict=True))
+        found.append(ped_anova(made, _dealt(dealt)))
+    return {name: float(np.quantile([of[name] for of in found], 0.95)) for name in axes_of_arm}
+
+
+def _dealt(values: Mapping[int, float]) -> Callable[[optuna.trial.FrozenTrial], float]:
+    return lambda trial: values[trial.number]
 
 
 def _on_own_scale(made: optuna.Study) -> optuna.Study:
@@ -334,8 +370,7 @@ def _best_rows(study: Study, outcomes: pd.DataFrame, arm: str, found: pd.DataFra
     space, rows = spaces(study, arm), []
     for rank, row in enumerate(found.head(NUM_BEST).to_dict("records"), start=1):
         errors = repeats.errors(outcomes[outcomes["trial_id"].isin(row["trial_ids"])])
-        _, low, high = repeats.mean_interval(errors if len(errors) == row["num_seeds"] else np.empty(0))
-        low, high = np.clip([low, high], 0.0, 100.0)
+        _, low, high = repeats.error_interval(errors if len(errors) == row["num_seeds"] else np.empty(0))
         edges = ", ".join(f"{name} {end}" for name, end in at_edge(row, space).items())
         rows.append({
             "arm": arm, "rank": rank, "point": row["point"], **{name: row[name] for name in space},
@@ -354,19 +389,23 @@ def search_importance(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     points asked. fANOVA: the axis' share of the variance of a random forest, a diverged point at 100, so it is largely
     about what diverges. Each adds up to 1 over the axes of an arm whether or not anything matters, and without
     interactions. A sampler crowds where it found low errors: these are importances of where it looked, from single
-    values with the noise of their seeds. None for fewer than 15 points.
+    values with the noise of their seeds. Pure noise has large shares, too. `PED-ANOVA of noise` is what the share of
+    that axis exceeds in 1 of 20 searches whose errors are dealt out at random among the same points: a share below it
+    shows nothing. fANOVA of noise: of two axes and 16 or 20 points the larger share exceeds 0.87 in 1% of searches.
+    None for fewer than 15 points.
     """
     rows = []
     for arm in study.arms:
         known = ranked(points(study, outcomes), arm)
-        of_arm = importances(study, outcomes, arm)
+        of_arm, of_noise = importances(study, outcomes, arm), noise_shares(study, outcomes, arm)
         good = max(0.1, NUM_GOOD / len(known)) if len(known) >= MIN_POINTS else np.nan
         for name in spaces(study, arm):
             found = {evaluator: of_axis[name] for evaluator, of_axis in of_arm.items()}
             rows.append({"arm": arm, "axis": name, "n": len(known), "diverged": int((known["diverged"] > 0).sum()),
-                         "good_share": good, **found})  # fmt: skip
-    names = ["arm", "axis", "n", "diverged", "good_share", "ped_anova", "fanova"]
-    return pd.DataFrame(rows, columns=names).rename(columns={"ped_anova": "PED-ANOVA", "fanova": "fANOVA"})
+                         "good_share": good, **found, "noise": of_noise[name]})  # fmt: skip
+    names = {"ped_anova": "PED-ANOVA", "noise": "PED-ANOVA of noise", "fanova": "fANOVA"}
+    columns = ["arm", "axis", "n", "diverged", "good_share", *names]
+    return pd.DataFrame(rows, columns=columns).rename(columns=names)
 
 
 # ---- in words

@@ -186,7 +186,7 @@ def _by_arm(study: Study) -> Study:
 
 def _label(study: Study, asked: pd.DataFrame) -> str:
     seeds = "mean " if (asked["num_seeds"] > 1).any() else ""
-    return f"{seeds}{metric_label(study.metric)} (%)"
+    return f"{seeds}{metric_label(study)} (%)"
 
 
 def _sentence(study: Study) -> str:

@@ -3,7 +3,8 @@
 Draws of an arm differ in their seed alone; the arm's reference run, seed 0 in the thesis, is no draw and stands apart.
 Only the last epoch counts: the best of the last epochs would be a selection. Assumed: seeds are independent, and all
 share one test set, so an interval is about other seeds and never about other images. A diverged seed is in no mean; it
-is counted.
+is counted. Much of a spread over seeds on few images is which of the hard images a seed gets right: coin flips that
+other images would share out anew.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ DIFFERENCES = (0.1, 0.2, 0.5, 1.0, 2.0)  # points
 POWERS = (0.8, 0.9)
 ALPHA = 0.05
 MAX_SEEDS = 10**6
+SAME_IMAGES = {"val", "real"}  # Beyer et al. 2020 gave images of ImageNet's validation set other labels
 # Images of an evaluation set. imagenet real: those of 50,000 to which Beyer et al. 2020 give a label.
 NUM_IMAGES = {
     "digits": {"val": 400, "test": 200, "minival": 200},
@@ -95,10 +97,11 @@ def shapiro_power(n: int, alternative: str, *, step: float = 0.0, num: int = 500
 
 
 def sampling_error(error_pct: float, num_images: int) -> float:
-    """Standard error in points of an error rate measured on so many images: binomial, sqrt(p (1 - p) / N).
+    """Standard error in points of the error rate of one run over the draw of so many images: sqrt(p (1 - p) / N).
 
-    It is about drawing other images. All seeds share the images, so it is no part of their spread, and more seeds do
-    not make it smaller.
+    For one trained network, and for other images. Of the mean over several seeds it is an upper bound: there the images
+    that some seeds get right and others do not average out, and what is left is sqrt(Var(p_i) / N), for which the
+    share p_i of seeds that are wrong about each image must be known. Rows do not hold it.
     """
     share = error_pct / 100
     return 100 * math.sqrt(share * (1 - share) / num_images)
@@ -159,10 +162,10 @@ def num_images(study: Study, name: str) -> int | None:
 def seed_statistics(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     """A row per arm and evaluation set: the distribution of the final error over seeds (thesis, Figure 6.7).
 
-    sd has ddof=1. Intervals are Student's for the mean and chi-square's for the sd, both exact for normal errors and
-    the latter only for them. The reference run, seed 0 in the thesis, is in none of these numbers: z and percentile
-    say where it stands among the seeds (percentile 100: a higher error than all), reference_p whether it may be one of
-    them. min and max are of n seeds and grow apart with n.
+    sd has ddof=1. Intervals are Student's for the mean and Bonett's for the sd, which allows for long tails, or that of
+    chi-square for fewer than 8 seeds. The reference run, seed 0 in the thesis, is in none of these numbers: z and
+    percentile say where it stands among the seeds (percentile 100: a higher error than all), reference_p whether it may
+    be one of them. min and max are of n seeds and grow apart with n.
     """
     rows = []
     for arm in study.arms:
@@ -175,7 +178,7 @@ def seed_statistics(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
 
 def _described(runs: pd.DataFrame, column: str) -> dict[str, object]:
     values, of = repeats.errors(runs, column), repeats.counts(runs)
-    (mean, *mean_ends), (sd, *sd_ends) = repeats.mean_interval(values), repeats.sd_interval(values)
+    (mean, *mean_ends), (sd, *sd_ends) = repeats.error_interval(values), repeats.sd_interval(values)
     low, high = (float(values.min()), float(values.max())) if len(values) else (np.nan, np.nan)
     return {"n": len(values), **{status: of[status] for status in ("diverged", "failed", "missing")},
             **_estimate("mean_error_pct", (mean, *mean_ends)), **_estimate("sd_points", (sd, *sd_ends)),
@@ -226,12 +229,13 @@ def extremes(values: np.ndarray) -> dict[str, float]:
 
 
 def seed_noise(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
-    """A row per arm and evaluation set: spread over seeds beside the sampling error of the test set.
+    """A row per arm and evaluation set: spread over seeds, and the sampling error of one run on so many images.
 
-    `sampling_error_points` is the binomial standard error of the mean error rate at this number of images: what other
-    images would change, for all seeds together. A claim about one test set needs seeds; a claim about the task needs
-    images as well, and the larger of the two errors decides. The difference of two models on one test set has a
-    smaller sampling error than this, for they share most of their mistakes.
+    `one_run_sampling_points` is binomial: what other images would change in the error of one network. The two are no
+    parts of a sum: which hard images a network gets right is in both. Of the mean over these seeds the sampling error
+    is smaller, by how much cannot be told from error rates alone. How much seeds differ on other images is in
+    seed_correlation. The difference of two models on one test set has a smaller sampling error, too, for they share
+    most of their mistakes.
     """
     rows = []
     for arm in study.arms:
@@ -239,10 +243,9 @@ def seed_noise(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
             values, images = repeats.errors(draws_of(outcomes, arm), column), num_images(study, name)
             sd, low, high = repeats.sd_interval(values)
             error = sampling_error(float(values.mean()), images) if images and len(values) else np.nan
-            ratio = sd / error if error else np.nan
             rows.append({"arm": arm, "evaluation": name, "n": len(values), "images": images or "unknown",
-                         **_estimate("sd_over_seeds_points", (sd, low, high)), "sampling_error_points": error,
-                         "seeds_to_sampling": ratio})  # fmt: skip
+                         **_estimate("sd_over_seeds_points", (sd, low, high)), "one_run_sampling_points": error,
+                         })  # fmt: skip
     return _two_decimals(pd.DataFrame(rows))
 
 
@@ -251,7 +254,10 @@ def seed_correlation(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
 
     Pearson's r with Fisher's interval (bivariate normal, moved by an outlier), Spearman's with a bootstrap interval.
     `rank_of_best` is the place on the second set of the seed that is best on the first: what picking a seed by the
-    first set buys on the second.
+    first set buys on the second. `shared_sd_points` is the root of the covariance, 0 where that is negative: if both
+    sets are other images of one kind, it is the spread over seeds that images without end would show (Jordan 2023),
+    which is less than the sd over seeds on either. Interval: Student's, of the mean product of deviations. None for
+    sets that share their images.
     """
     rows = []
     for arm in study.arms:
@@ -261,8 +267,9 @@ def seed_correlation(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
             rank = int(1 + (y < y[x.argmin()]).sum()) if len(x) else None
             rows.append({"arm": arm, "first": first[0], "second": second[0], "n": len(x),
                          **_estimate("pearson", correlation.pearson(x, y)),
-                         **_estimate("spearman", correlation.spearman_bootstrap(x, y)),
-                         "rank_of_best": rank})  # fmt: skip
+                         **_estimate("spearman", correlation.spearman_bootstrap(x, y)), "rank_of_best": rank,
+                         **_estimate("shared_sd_points", (np.nan,) * 3 if {first[0], second[0]} == SAME_IMAGES
+                                     else correlation.shared_sd(x, y))})  # fmt: skip
     return pd.DataFrame(rows, columns=None if rows else ["arm", "first", "second", "n"])
 
 
@@ -302,8 +309,9 @@ def seed_epochs(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> pd.
     """A row per arm, evaluation set and epoch: mean, sd (ddof=1), min and max over the seeds that finished.
 
     `rank_correlation` is Spearman's between the error at that epoch and the final one of the same seed (Bonett &
-    Wright's interval, each by itself). Where its interval reaches down to 0, stopping the seeds that are behind at
-    that epoch is no better than stopping some by lot (thesis, Figures 6.9 and 6.10).
+    Wright's interval, each by itself; thesis, Figures 6.9 and 6.10). An interval that reaches 0 does not show that
+    early errors say nothing, only that so many seeds do not show that they do; and one above 0 does not show that
+    stopping the seeds that are behind pays, which takes a rule and its costs.
     """
     parts = [_epochs(rows, arm, name, column) for arm in study.arms
              for name, column in repeats.evaluations(study).items()]  # fmt: skip
@@ -334,7 +342,7 @@ def _epoch(values: np.ndarray, final: np.ndarray, is_last: bool) -> dict[str, ob
     """Numbers of one epoch; with itself the last epoch has no correlation worth a number."""
     rank = (np.nan,) * 3 if is_last else correlation.spearman(values, final)
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
-    return {"n": len(values), **_estimate("mean_error_pct", repeats.mean_interval(values)), "sd_points": sd,
+    return {"n": len(values), **_estimate("mean_error_pct", repeats.error_interval(values)), "sd_points": sd,
             "min_error_pct": float(values.min()), "max_error_pct": float(values.max()),
             **_estimate("rank_correlation", rank)}  # fmt: skip
 

@@ -117,7 +117,7 @@ def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
     """What a reader must know before believing a number, a sentence each."""
     shown = " and ".join(reported(study))
     sentences = [
-        f"Reported is {metric_label(study.metric)}, and the same on the other sets, of the last epoch on the splits: "
+        f"Reported is {metric_label(study)}, and the same on the other sets, of the last epoch on the splits: "
         f"{shown}. No epoch is selected.",
         f"An arm is one shape at {_grid(study)}. It is shown at the lr with the lowest mean error on {CHOOSES} over "
         f"its seeds, the smaller of equal ones; a diverged or failed run counts as 100% in that choice. {shown} have "
@@ -136,6 +136,6 @@ def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
         sentences.append("Unfinished: missing runs are in no number but their count, and in no choice of lr.")
     sentences.append(
         "Intervals are 95% each; those of different rows are not corrected for their number. difference_p_holm is "
-        "corrected over the rows of an evaluation set, difference_p is not."
+        "corrected over all rows of its table, difference_p is not."
     )
     return sentences

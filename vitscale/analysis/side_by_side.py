@@ -1,7 +1,9 @@
 """Two arms side by side, of one study or of two: how their draws ended, their errors, and what sets them apart.
 
 Assumed: draws of an arm are independent, and means are nearly normal. Medians are over all draws with an outcome, a
-diverged or failed one at 100; means are over those that finished. No p is given, and nothing is corrected for the
+diverged or failed one at 100; means are over those that finished, and have an interval only where the draws of both
+arms are one setting with other seeds: over other lr and wd errors have a long tail, where Student's interval of 8 draws
+covers 80 to 87% instead of 95%. No p is given, and nothing is corrected for the
 number of arms: a comparison that was not planned is a look, and no test.
 """
 
@@ -149,7 +151,8 @@ def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
     difference = _errors(first) - _errors(second)
     both = (first["status"].to_numpy() == "finished") & (second["status"].to_numpy() == "finished")
     group = _scrambles(a, first)
-    mean = _without_interval(repeats.contrast([difference[both]], [1.0]), group)
+    mean = repeats.contrast([difference[both]], [1.0])
+    mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {**_named("median_points", _median(difference, group, (-100.0, 100.0))),
             **_named("mean_points", (mean.estimate, mean.low, mean.high)),
             "paired_by": fields, "num_pairs": len(difference), "num_finished_pairs": int(both.sum())}  # fmt: skip
@@ -163,7 +166,7 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
     )
     low, high = x - y - np.hypot(x - x_low, y_high - y), x - y + np.hypot(x_high - x, y - y_low)
     mean = repeats.contrast([repeats.errors(side.draws) for side in (a, b)], [1.0, -1.0])
-    mean = _without_interval(mean, groups[0] if groups[0] is not None else groups[1])
+    mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {**_named("median_points", (x - y, float(max(low, -100.0)), float(min(high, 100.0)))),
             **_named("mean_points", (mean.estimate, mean.low, mean.high)),
             "paired_by": None, "num_pairs": 0, "num_finished_pairs": 0}  # fmt: skip
@@ -172,11 +175,21 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
 def _summary(side: Side) -> dict[str, object]:
     """How the draws ended; the median of those with an outcome, the mean of those that finished."""
     counts, group = repeats.counts(side.draws), _scrambles(side, side.known)
-    mean = _without_interval(repeats.contrast([repeats.errors(side.draws)], [1.0]), group)
+    errors = repeats.errors(side.draws)
+    mean = repeats.error_interval(errors) if len(errors) and _are_repeats(side) else (_mean(errors), np.nan, np.nan)
     return {"study": side.study.slug, "arm": side.arm, "planned": len(side.draws), "n": len(side.known),
             **{status: counts[status] for status in STATUSES},
             **_named("median_error_pct", _median(_errors(side.known), group)),
-            **_named("mean_error_pct", (mean.estimate, mean.low, mean.high))}  # fmt: skip
+            **_named("mean_error_pct", mean)}  # fmt: skip
+
+
+def _mean(errors: np.ndarray) -> float:
+    return float(errors.mean()) if len(errors) else np.nan
+
+
+def _are_repeats(side: Side) -> bool:
+    """Whether the draws of an arm are one setting with independent seeds."""
+    return not side.study.num_scrambles and len({config.replace(seed=0) for config in side.configs}) == 1
 
 
 def _errors(draws: pd.DataFrame) -> np.ndarray:
@@ -191,9 +204,8 @@ def _median(values: np.ndarray, group: np.ndarray | None, bounds: tuple[float, f
     return (float(np.median(values)), *median_interval(values, group, bounds=bounds)) if len(values) else NONE
 
 
-def _without_interval(mean: Contrast, group: np.ndarray | None) -> Contrast:
-    """Points of a Sobol design are not independent, so Student's interval is none of its mean."""
-    return mean if group is None else mean._replace(low=np.nan, high=np.nan)
+def _without_interval(mean: Contrast) -> Contrast:
+    return mean._replace(low=np.nan, high=np.nan)
 
 
 def _named(name: str, estimate: Estimate) -> dict[str, object]:

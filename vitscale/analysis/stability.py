@@ -5,30 +5,39 @@ with several seeds. The arms' factors name the model; optimizer and epochs are t
 
 Assumed everywhere: runs differ in their seed alone, and means over seeds are nearly normal. Errors are means over the
 runs that finished, so they are conditional on finishing; how many diverged is the other half of the answer and stands
-beside them. lr and wd are given: whether others would have closed a gap is a question for another study.
+beside them, with a comparison in which such a run is the worst (vitscale.analysis.divergence). lr and wd are given:
+whether others would have closed a gap is a question for another study.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import combinations
 from typing import cast
 
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import repeats
+from vitscale.analysis import divergence, repeats
 from vitscale.analysis.compare import holm
+from vitscale.analysis.population import panels
 from vitscale.analysis.repeats import Contrast
 from vitscale.plan.study import Study
 
 DIVERGED = ("shown", "copied")  # what a cell does in which every run diverged
 Cell = tuple[str, str, int]  # model, optimizer, epochs
+RANKS = ("prob_worse", "rank_p", "diverged_p")  # of the first of two arms, of vitscale.analysis.divergence
 GAP_COLUMNS = (
     "model", "epochs", "n_sgd", "n_adamw", "diverged_sgd", "diverged_adamw", "gap_points", "gap_points_low",
-    "gap_points_high", "gap_p", "gap_method",
+    "gap_points_high", "gap_p", "gap_method", *RANKS,
 )  # fmt: skip
 LENGTH_COLUMNS = (
     "model", "optimizer", "optimizer_rule", "epochs", "longest_epochs", "n", "n_longest", "diverged",
-    "diverged_longest", "delta_points", "delta_points_low", "delta_points_high", "delta_p", "delta_method",
+    "diverged_longest", "delta_points", "delta_points_low", "delta_points_high", "delta_p", "delta_method", *RANKS,
+)  # fmt: skip
+INTERACTION_COLUMNS = (
+    "a", "b", "epochs", "n", "not_finished", "interaction_points", "interaction_points_low", "interaction_points_high",
+    "interaction_p", "interaction_method",
 )  # fmt: skip
 
 
@@ -61,7 +70,7 @@ def stability_cells(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (model, optimizer, epochs), runs in cells(study, outcomes).items():
         values = repeats.errors(runs)
-        mean, low, high = repeats.mean_interval(values)
+        mean, low, high = repeats.error_interval(values)
         rows.append({"model": model, "optimizer": optimizer, "epochs": epochs, "planned": len(runs),
                      **repeats.counts(runs), "mean_error_pct": mean, "mean_error_pct_low": low,
                      "mean_error_pct_high": high, "sd_points": repeats.sd_interval(values)[0]})  # fmt: skip
@@ -71,10 +80,10 @@ def stability_cells(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
 def optimizer_gap(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     """A row per model and number of epochs: mean error with SGD minus mean error with AdamW, in points.
 
-    Positive favours AdamW. Over the runs that finished; how many diverged stands beside it. Student's t over the pairs
-    of runs with one seed where both optimizers were planned with the same seeds (n is then that of pairs), else Welch's
-    t. p is that of no gap;
-    gap_p_holm is corrected for the number of rows.
+    Positive favours AdamW. Over the runs that finished, by Welch's t; how many diverged stands beside it. p is that of
+    no gap. prob_worse: how often a run with SGD is worse than one with AdamW, a diverged run being the worst, ties one
+    half; rank_p is Mann and Whitney's, diverged_p Fisher's for the numbers of runs that diverged or failed, where there
+    are any. Each _holm is corrected for the number of rows, that of diverged_p for those that have it.
     """
     return gaps(study, outcomes, diverged="shown")
 
@@ -83,7 +92,7 @@ def optimizer_gap_copied(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     """The gaps by the rule of Xiao et al. 2021: a cell whose runs all diverged has the errors of the best shorter
     schedule of the same model and optimizer.
 
-    `copied` says which; those errors were not measured at that length, so no claim should rest on them.
+    `copied` says which; those errors were not measured at that length, so such a gap has no interval and no p.
     """
     return gaps(study, outcomes, diverged="copied")
 
@@ -98,7 +107,7 @@ def gaps(study: Study, outcomes: pd.DataFrame, *, diverged: str = "shown", confi
     order = list(dict.fromkeys(model for model, _, _ in groups))
     rows = [_gap(groups, *pair, diverged, confidence) for pair in sorted(pairs, key=lambda pair: order.index(pair[0]))]
     columns = [*GAP_COLUMNS, *(["copied"] if diverged == "copied" else [])]
-    return _corrected(pd.DataFrame(rows, columns=columns), "gap_p")
+    return _corrected(pd.DataFrame(rows, columns=columns), "gap_p", "rank_p", "diverged_p")
 
 
 def _gap(
@@ -107,10 +116,12 @@ def _gap(
     planned = [(model, optimizer, epochs) for optimizer in ("sgd", "adamw")]
     used = [copied_from(groups, cell) if diverged == "copied" else cell for cell in planned]
     a, b = (groups[cell] for cell in used)
-    num_a, num_b = _sizes(a, b)
     ended = [repeats.counts(groups[cell])["diverged"] for cell in planned]
     result = _named(repeats.difference(a, b, confidence=confidence), {"SGD": a, "AdamW": b})
-    values = (model, epochs, num_a, num_b, *ended, *result[:4], result.method)
+    ranks = divergence.endings(groups[planned[0]], groups[planned[1]])
+    if used != planned and not np.isnan(result.estimate):
+        result = Contrast(result.estimate, method="copied errors: no interval")
+    values = (model, epochs, *repeats.sizes(a, b), *ended, *result[:4], result.method, *ranks)
     copies = [f"{cell[1]} from {cell[2]} epochs" for cell, plan in zip(used, planned, strict=True) if cell != plan]
     return {**dict(zip(GAP_COLUMNS, values, strict=True)), "copied": ", ".join(copies) or "–"}
 
@@ -136,13 +147,15 @@ def training_length(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     """A row per model and schedule: mean error minus that of the model's longest schedule, in points.
 
     Positive: the shorter schedule is worse. Every length is a full schedule of its own, and none a checkpoint of the
-    longest. With the model's best optimizer, by the rule named in the row. Over finished runs; Student's t over pairs
-    of one seed where seeds are shared, else Welch's t. All deltas of a model hang on the same longest runs, so they
-    err together. delta_p_holm is corrected for the number of rows.
+    longest. With the model's best optimizer, by the rule named in the row. Over finished runs, by Welch's t. All deltas
+    of a model hang on the same longest runs, so they err together. prob_worse: how often a run of this length is worse
+    than one of the longest, a diverged run being the worst, ties one half; rank_p is Mann and Whitney's, diverged_p
+    Fisher's for the numbers of runs that diverged or failed, where there are any. Each _holm is corrected for the
+    number of rows, that of diverged_p for those that have it.
     """
     groups = cells(study, outcomes)
     rows = [row for model in dict.fromkeys(model for model, _, _ in groups) for row in _lengths(groups, model)]
-    return _corrected(pd.DataFrame(rows, columns=list(LENGTH_COLUMNS)), "delta_p")
+    return _corrected(pd.DataFrame(rows, columns=list(LENGTH_COLUMNS)), "delta_p", "rank_p", "diverged_p")
 
 
 def _lengths(groups: dict[Cell, pd.DataFrame], model: str) -> list[dict[str, object]]:
@@ -154,16 +167,62 @@ def _lengths(groups: dict[Cell, pd.DataFrame], model: str) -> list[dict[str, obj
         a = groups[model, optimizer, epochs]
         result = _named(repeats.difference(a, b), {f"{epochs} epochs": a, f"{lengths[-1]} epochs": b})
         ended = [repeats.counts(runs)["diverged"] for runs in (a, b)]
-        values = (model, optimizer, rule, epochs, lengths[-1], *_sizes(a, b), *ended, *result[:4], result.method)
+        values = (model, optimizer, rule, epochs, lengths[-1], *repeats.sizes(a, b), *ended, *result[:4], result.method,
+                  *divergence.endings(a, b))  # fmt: skip
         rows.append(dict(zip(LENGTH_COLUMNS, values, strict=True)))
     return rows
 
 
-def _sizes(a: pd.DataFrame, b: pd.DataFrame) -> tuple[int, int]:
-    """Runs that the difference rests on: finished ones, or pairs of finished ones."""
-    if repeats.shares_seeds(a, b):
-        return (len(repeats.paired_errors(a, b)),) * 2
-    return len(repeats.errors(a)), len(repeats.errors(b))
+def members(study: Study, groups: dict[Cell, pd.DataFrame]) -> dict[str, list[str]]:
+    """Title of a panel -> its models, in the order of its arms."""
+    model_of = {str(arm): model for (model, _, _), runs in groups.items() for arm in runs["arm"].unique()}
+    return {title: list(dict.fromkeys(model_of[arm] for arm in arms)) for title, arms in panels(study).items()}
+
+
+def optimizer_gap_interaction(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per pair of models of a panel and number of epochs: the gap of a minus the gap of b, in points.
+
+    The gap is mean error with SGD minus mean error with AdamW: positive means that SGD costs a more than b. Over the
+    runs that finished; Welch's t with Satterthwaite's df. interaction_p_holm is corrected for the number of rows. On
+    the scale of points: a model with low errors has little room for a gap.
+    """
+    groups = cells(study, outcomes)
+    return _interactions(study, groups, lambda model, epochs: [(model, "sgd", epochs), (model, "adamw", epochs)])
+
+
+def training_length_interaction(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+    """A row per pair of models of a panel and schedule: what the shorter schedule costs a, minus what it costs b.
+
+    In points of error above that of the model's own longest schedule: positive means that a loses more. Statistics as
+    in optimizer_gap_interaction; the rows of a pair share the longest runs and err together.
+    """
+    groups = cells(study, outcomes)
+    best = {model: best_optimizer(groups, model)[0] for model in dict.fromkeys(model for model, _, _ in groups)}
+    longest = {model: max(e for name, _, e in groups if name == model) for model in best}
+    return _interactions(study, groups, lambda model, epochs: [] if epochs == longest[model] else
+                         [(model, best[model], epochs), (model, best[model], longest[model])])  # fmt: skip
+
+
+def _interactions(
+    study: Study, groups: dict[Cell, pd.DataFrame], effect: Callable[[str, int], list[Cell]]
+) -> pd.DataFrame:
+    """Differences of an effect, error of its first cell minus that of its second, between the models of a panel."""
+    rows, lengths = [], sorted({epochs for _, _, epochs in groups})
+    for a, b in (pair for models in members(study, groups).values() for pair in combinations(models, 2)):
+        for epochs in lengths:
+            used = [cell for model in (a, b) for cell in effect(model, epochs)]
+            if len(used) == 4 and all(cell in groups for cell in used):
+                rows.append(_interaction(a, b, epochs, [groups[cell] for cell in used]))
+    return _corrected(pd.DataFrame(rows, columns=list(INTERACTION_COLUMNS)), "interaction_p")
+
+
+def _interaction(a: str, b: str, epochs: int, runs: list[pd.DataFrame]) -> dict[str, object]:
+    values = [repeats.errors(of_cell) for of_cell in runs]
+    result = repeats.contrast(values, [1, -1, -1, 1])
+    sizes = [len(of_cell) for of_cell in values]
+    ended = sum(map(len, runs)) - sum(sizes)
+    found = (a, b, epochs, ", ".join(map(str, sizes)), ended, *result[:4], result.method)
+    return dict(zip(INTERACTION_COLUMNS, found, strict=True))
 
 
 def _named(result: Contrast, groups: dict[str, pd.DataFrame]) -> Contrast:
@@ -171,9 +230,14 @@ def _named(result: Contrast, groups: dict[str, pd.DataFrame]) -> Contrast:
     if not np.isnan(result.estimate):
         return result
     without = [f"{name}: {repeats.said(runs)}" for name, runs in groups.items() if not len(repeats.errors(runs))]
-    return result._replace(method="; ".join(without) or "no seed finished in both")
+    return result._replace(method="; ".join(without))
 
 
-def _corrected(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    table.insert(list(table.columns).index(name) + 1, f"{name}_holm", holm(table[name].astype(float).tolist()))
+def _corrected(table: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """The table with each of these p corrected for the number of rows; diverged_p for those where a run diverged."""
+    for name in names:
+        p = table[name].astype(float)
+        used = p.dropna() if name == "diverged_p" else p
+        corrected = pd.Series(holm(used.tolist()), used.index, dtype=float).reindex(p.index)
+        table.insert(list(table.columns).index(name) + 1, f"{name}_holm", corrected)
     return table

@@ -15,7 +15,7 @@ from vitscale.analysis import compare, edf, interaction, published, search, seed
 from vitscale.analysis.population import AXES, Population, population
 from vitscale.plan.study import Study
 
-P_VALUES = ("within_4_points_p", "error_p")  # each corrected by itself
+P_VALUES = ("area_p", "error_ratio_p", "within_4_points_p", "error_p")  # each corrected by itself
 Table = Callable[[Study, pd.DataFrame], pd.DataFrame]
 EpochTable = Callable[[Study, pd.DataFrame, pd.DataFrame], pd.DataFrame]
 
@@ -23,23 +23,25 @@ EpochTable = Callable[[Study, pd.DataFrame, pd.DataFrame], pd.DataFrame]
 def edf_summary(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     """A row per arm: how many draws, how they ended, and how forgiving the arm is, with 95% intervals.
 
-    `area` is that under the EDF of delta from 0 to 10 points, in [0, 1]. Shares are of all draws with an
-    outcome. Intervals are given the reference, the mean of the arm's finished reference runs. How much hangs
-    on it say the shares `if reference lower` and `if reference higher`: by one standard error (SD over the
-    root of their number), or by 1 point where there is only one run, which has no SD. Draws beyond 10 points
-    finished, more than 10 points above the reference.
+    Counted are the draws before the first missing one of the arm. `area` is that under the EDF of delta from 0 to
+    10 points, in [0, 1]; `error ratio` is the geometric mean of error over reference, where 1 is as good. The
+    reference is the mean of the arm's finished reference runs, and its noise is in the intervals of shares, area
+    and ratio; with one run it is unknown, and they are given the reference. `if reference lower` and `if reference
+    higher` are the shares within 4 points had it been off by as far as it may be (Student's t), or by 1 point for a
+    single run. Draws beyond 10 points finished, more than 10 points above the reference.
     """
     table = pd.DataFrame([_edf_row(study, population(study, outcomes, arm)) for arm in study.arms])
     return table.astype(dict.fromkeys(("num_better_than_reference", "num_beyond_10_points"), "Int64"))
 
 
 def arm_comparison(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
-    """A row per pair of arms. First forgiveness, a minus b: the share of draws within 4 points of the arm's own
-    reference (percent points) and the area; positive favours a, all given the references.
+    """A row per pair of arms. First forgiveness: the area of a minus that of b (positive favours a), which is the
+    primary comparison, and the error ratio of a over that of b (below 1 favours a), both with the references' noise;
+    then the share within 4 points of the arm's own reference, given the references.
 
     Then absolute error, which is another question: the median of a minus b (negative favours a), and how often
     a has the lower error, ties one half. p is that of no difference; p_holm is corrected for the number of
-    pairs, over the p of forgiveness and separately over those of absolute error.
+    pairs, over each kind of p separately.
     """
     results = [compare.compare(study, outcomes, a, b) for a, b in study.pairs]
     table = pd.DataFrame(results, columns=list(compare.COMPARISON_COLUMNS))
@@ -74,6 +76,7 @@ TABLES: dict[str, Table] = {
     for f in (
         edf_summary, arm_comparison, good_range,
         stability.stability_cells, stability.optimizer_gap, stability.optimizer_gap_copied, stability.training_length,
+        stability.optimizer_gap_interaction, stability.training_length_interaction,
         seeds.seed_statistics, seeds.seed_normality, seeds.seed_noise, seeds.seed_correlation, seeds.seed_power,
         interaction.recipe_interaction, published.published_training_length, published.published_seed_statistics,
         published.published_recipe_interaction, search.search_best, search.search_importance, *shapes.TABLES,
@@ -114,10 +117,11 @@ def as_text(table: pd.DataFrame) -> pd.DataFrame:
 
 def _edf_row(study: Study, draws: Population) -> dict[str, object]:
     over = f"t over {study.num_scrambles} scrambles"
-    shares = over if study.num_scrambles else "Clopper-Pearson (area: on the sum of scores, conservative)"
+    shares = f"{over}; area: or pseudo-draws" if study.num_scrambles else "Clopper-Pearson; area: t with pseudo-draws"
     median = f"Woodruff, {over}" if study.num_scrambles else "order statistics"
-    return {"arm": draws.arm, "planned": draws.planned, "n": draws.n, **draws.counts, **edf.summary(draws),
-            "interval_of_shares_and_area": shares, "interval_of_median": median}  # fmt: skip
+    return {"arm": draws.arm, "planned": draws.planned, "n": draws.n, **draws.counts,
+            "not_counted": draws.not_counted, **edf.summary(draws),
+            "interval_of_shares_and_area": f"{shares}; {draws.given}", "interval_of_median": median}  # fmt: skip
 
 
 def _range_row(draws: Population, name: str) -> dict[str, float]:

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.stats import mannwhitneyu
 
 from search_spaces.datasets import dataset_facts
 from search_spaces.epoch_times import DEVICES
 from search_spaces.epoch_times import epoch_minutes as printed_minutes
 from vitscale.analysis import published
+from vitscale.analysis.compare import holm
 from vitscale.analysis.intervals import median_interval
 from vitscale.analysis.population import STATUSES
 from vitscale.analysis.repeats import labelled
@@ -24,6 +26,7 @@ from vitscale.plan.study import Study
 
 KEYS = ["model", "profile", "resolution", "batch_size"]  # of a cell, in which the layouts are compared
 NUM_BOOTSTRAPS = 2000
+ALPHA = 0.05
 MIN_RUNS = 6  # fewer have no distribution-free 95% interval of their median
 BUSY = 0.5  # load above the number of threads: something else ran
 
@@ -32,12 +35,19 @@ def throughput(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     """A row per model, profile, resolution and batch: median images a second of each layout over its timed runs, with
     an interval from order statistics, fewest and most, and how many runs.
 
-    par_over_seq_pct is the change by computing the branches in one go, bootstrapped over runs; gain_pct the best of the
-    two over seq (Touvron et al. 2022, Table 4), which is never below 0. load: the highest 1-minute load average.
+    par_over_seq_pct is the change by computing the branches in one go, bootstrapped over runs, and the interval that of
+    a cell named beforehand; par_over_seq_p is Mann and Whitney's for the runs of the two layouts, and _holm corrects it
+    for the cells of its profile. gain_pct is the best of the two over seq (Touvron et al. 2022, Table 4), which is
+    never below 0. load: the highest 1-minute load average.
     """
     table = labelled(study, outcomes)
     rows = [dict(zip(KEYS, key, strict=True)) | _cell(group) for key, group in table.groupby(KEYS, sort=False)]
-    return pd.DataFrame(rows).drop(columns=[] if (table["layout"] == "par").any() else _of_par())
+    found = pd.DataFrame(rows)
+    corrected = found.groupby("profile", sort=False)["par_over_seq_p"].transform(
+        lambda p: pd.Series(holm(p.astype(float).tolist()), p.index)
+    )
+    found.insert(list(found.columns).index("par_over_seq_p") + 1, "par_over_seq_p_holm", corrected.astype(float))
+    return found.drop(columns=[] if (table["layout"] == "par").any() else _of_par())
 
 
 def epoch_minutes(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
@@ -99,6 +109,16 @@ def change(seq: np.ndarray, par: np.ndarray, seed: int = 0) -> tuple[float, floa
     return float(estimate), float(low), float(high)
 
 
+def change_p(seq: np.ndarray, par: np.ndarray) -> float:
+    """Mann and Whitney's two-sided p that runs of the two layouts have one distribution; NaN below 6 runs of either.
+
+    It takes runs for independent: runs that follow each other are not, and then it is too small.
+    """
+    if min(len(seq), len(par)) < MIN_RUNS:
+        return np.nan
+    return float(mannwhitneyu(seq, par).pvalue)  # exact without ties, for few runs
+
+
 def gain(best_over_seq: Sequence[float]) -> tuple[float, ...]:
     """The gain of the better layout from the change of par over seq, and so its interval: what is below 0 is 0."""
     return tuple(np.maximum(0.0, best_over_seq))  # NaN stays
@@ -113,7 +133,7 @@ def _cell(group: pd.DataFrame) -> dict[str, object]:
         memory = float(trials[name]["peak_memory_mib"]) if len(values) else np.nan
         row |= _with_ends(f"{name}_images_per_s", values) | _extremes(name, values) | {f"{name}_peak_mib": memory}
     shift = change(runs["seq"], runs["par"])
-    row |= dict(zip(_ends("par_over_seq_pct"), shift, strict=True))
+    row |= dict(zip(_ends("par_over_seq_pct"), shift, strict=True)) | {"par_over_seq_p": change_p(*runs.values())}
     row |= dict(zip(_ends("gain_pct"), gain(shift), strict=True))
     known = {name: float(np.median(values)) for name, values in runs.items() if len(values)}
     lost = [f"{name}: {trial['error'] or trial['status']}" for name, trial in trials.items() if not len(runs[name])]
@@ -143,7 +163,7 @@ def _with_ends(name: str, runs: np.ndarray) -> dict[str, float]:
 def _of_par() -> list[str]:
     """Columns of a comparison, for a study that has one layout."""
     par = [*_ends("par_images_per_s"), "par_min", "par_max", "par_n", "par_peak_mib"]
-    return [*par, *_ends("par_over_seq_pct"), *_ends("gain_pct"), "best"]
+    return [*par, *_ends("par_over_seq_pct"), "par_over_seq_p", "par_over_seq_p_holm", *_ends("gain_pct"), "best"]
 
 
 # ---- what a report says of profiles
@@ -171,20 +191,28 @@ def answer(study: Study, outcomes: pd.DataFrame) -> list[str]:
 
 def _profile_sentence(profile: str, table: pd.DataFrame) -> str:
     known = table[table["par_over_seq_pct"].notna()]
-    name, shown = "par_over_seq_pct", known[known["par_over_seq_pct_low"].notna()]
-    faster, slower = int((shown[f"{name}_low"] > 0).sum()), int((shown[f"{name}_high"] < 0).sum())
+    name, tested = "par_over_seq_pct", known[known["par_over_seq_p"].notna()]
+    shown = tested["par_over_seq_p_holm"] < ALPHA
+    faster, slower = (int((shown & of).sum()) for of in (tested[name] > 0, tested[name] < 0))
     top = known.iloc[int(known[name].argmax())]
     low, high = top[f"{name}_low"], top[f"{name}_high"]
-    ends = f" [{low:.0f}, {high:.0f}]" if pd.notna(low) else ", no interval"
     where = f"{top['model']}, batch {top['batch_size']}, {top['resolution']} pixels"
     found = (
-        f"branches in one go are faster than one after another in {faster} and slower in {slower} of {len(shown)} "
-        "cells with an interval (95%, beyond 0, not corrected for their number). "
+        f"branches in one go are faster than one after another in {faster} and slower in {slower} of {len(tested)} "
+        "cells (p after Holm below 5%). "
     )
+    ends = "no interval"
+    if pd.notna(low):
+        ends = f"95% interval of a cell named beforehand {low:.0f} to {high:.0f}, p after Holm {_p(top)}"
     return (
-        f"In {profile}, {found if len(shown) else ''}largest change of {len(known)} by computing branches in one go: "
-        f"{top[name]:.0f}%{ends}, {where}."
-    ).replace(". largest", ". Largest")
+        f"In {profile}, {found if len(tested) else ''}the largest change of {len(known)} cells by computing branches "
+        f"in one go, picked because it is the largest: {top[name]:.0f}% ({ends}), {where}."
+    ).replace(". the largest", ". The largest")
+
+
+def _p(row: pd.Series) -> str:
+    p = row["par_over_seq_p_holm"]
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def unfinished(study: Study, outcomes: pd.DataFrame) -> str:
@@ -241,7 +269,8 @@ def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
         "Fewest and most are in the table.",
         "Intervals are 95%, from order statistics for a median and from a bootstrap over runs for a change. They take "
         "runs for independent, but runs within seconds on one machine share its state: another hour, process or "
-        "machine may differ by more than the interval. Those of different rows are not corrected for their number.",
+        "machine may differ by more than the interval; for the same reason p is too small where runs drift. Intervals "
+        "of different rows are not corrected for their number, par_over_seq_p_holm is, over the cells of a profile.",
         "A profile that failed, for want of memory say, has no speed and is named in the table.",
         "The batch is synthetic and on the device: reading, augmenting and moving images is not in these numbers.",
     ]  # fmt: skip

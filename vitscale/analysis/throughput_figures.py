@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from vitscale.analysis import published
-from vitscale.analysis.layout import COLORS, MARKERS, STYLE, Draw, finish, say, style
+from vitscale.analysis.layout import COLORS, MARKERS, STYLE, WIDTHS, Draw, columns_of, finish, say, style
 from vitscale.analysis.population import panels
 from vitscale.analysis.repeats import labelled
 from vitscale.analysis.throughput import change, median_with_ends, runs_of
@@ -61,7 +60,7 @@ def throughput_gain(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) ->
     """
     table = _of_first_resolution(labelled(study, outcomes))
     kinds = list(dict.fromkeys(table.loc[table["layout"] == "par", "profile"]))
-    figure = Figure(figsize=(6.4 if len(kinds) < 2 else 9.0, 4.4), layout="constrained")
+    figure = Figure(figsize=(WIDTHS[min(max(len(kinds), 1), 2)], 4.4), layout="constrained")
     axes = figure.subplots(1, max(1, len(kinds)), squeeze=False, sharey=True)[0]
     for ax, kind in zip(axes, kinds, strict=False):
         _gain_panel(ax, kind, table[table["profile"] == kind], study.published and kind == "inference")
@@ -69,7 +68,7 @@ def throughput_gain(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) ->
         say(axes[0], "no profile has two layouts")
     axes[0].set_ylabel("images/s, in one go over one after another (%)")
     theirs = "\nGrey, behind: Touvron et al. 2022, Table 4, V100: printed images/s, no interval." * study.published
-    return _finish(
+    return finish(
         figure,
         f"Change of the median, with its 95% interval (bootstrap over {_num_runs(study)} timed runs a profile, which "
         f"share the state of the machine).{theirs}",
@@ -81,7 +80,7 @@ def throughput_by_resolution(study: Study, outcomes: pd.DataFrame, rows: pd.Data
     """Images a second and peak memory against the resolution, at the batch that was measured at several."""
     table = _of_several(labelled(study, outcomes), "resolution", "batch_size")
     kinds = list(dict.fromkeys(table["profile"]))
-    figure = Figure(figsize=(6.4 if len(kinds) < 2 else 9.0, 7.0), layout="constrained")
+    figure = Figure(figsize=(WIDTHS[min(max(len(kinds), 1), 2)], 7.0), layout="constrained")
     grid = figure.subplots(2, max(1, len(kinds)), squeeze=False, sharey="row")
     for column, kind in zip(grid.T, kinds, strict=False):
         curves = _curves(table[table["profile"] == kind], "resolution")
@@ -97,7 +96,7 @@ def throughput_by_resolution(study: Study, outcomes: pd.DataFrame, rows: pd.Data
         say(grid[0][0], "no profile at several resolutions")
     for ax, label in zip(grid[:, 0], ("images/s", "peak memory (MiB)"), strict=True):
         ax.set_ylabel(label)
-    return _finish(
+    return finish(
         figure,
         f"Images/s: median over {_num_runs(study)} timed runs a profile. Thick: 95% interval of the median. Thin: "
         "fewest to most.\nMemory: one pass. × at the bottom: failed.",
@@ -111,9 +110,9 @@ def _over_batches(study: Study, outcomes: pd.DataFrame, draw: Any, label: str, n
     """A panel a model and kind of profile, of those with several batches."""
     table = _of_several(_of_first_resolution(labelled(study, outcomes)), "batch_size")
     shown = {title: arms for title, arms in panels(study).items() if table["arm"].isin(arms).any()}
-    columns = max(1, _num_columns(len(shown)))
+    columns = max(1, columns_of(len(shown)))
     lines = max(1, -(-len(shown) // columns))
-    figure = Figure(figsize=({1: 6.4, 2: 9.0, 3: 11.0}[columns], 2.9 * lines + 1.0), layout="constrained")
+    figure = Figure(figsize=(WIDTHS[columns], 2.9 * lines + 1.0), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
     for ax in grid[max(1, len(shown)) :]:
         ax.remove()
@@ -132,18 +131,7 @@ def _over_batches(study: Study, outcomes: pd.DataFrame, draw: Any, label: str, n
     handles = [_handle(IN_WORDS[name], index) for index, name in enumerate(layouts)]
     if len(layouts) > 1:
         figure.legend(handles=handles, loc="outside upper center", ncols=2)
-    return _finish(figure, note.format(n=_num_runs(study)))
-
-
-def _finish(figure: Figure, note: str) -> Figure:
-    """The note in lines that fit the figure."""
-    width = int(published.CHARACTERS_PER_INCH * figure.get_figwidth())
-    return finish(figure, "\n".join(textwrap.fill(line, width) for line in note.splitlines()))
-
-
-def _num_columns(num: int) -> int:
-    """Columns of a grid of so many panels."""
-    return 2 if num == 4 else min(num, 3)
+    return finish(figure, note.format(n=_num_runs(study)))
 
 
 def _of_first_resolution(table: pd.DataFrame) -> pd.DataFrame:

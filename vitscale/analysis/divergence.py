@@ -1,0 +1,63 @@
+"""Two arms of which runs diverged: compared with those runs as the worst, and by how many there are.
+
+The mean error of the runs that finished flatters the arm that diverges more: what diverges is what would have been bad.
+A diverged or failed run is no missing value; it has no error, but a rank, behind every run that finished.
+"""
+
+from __future__ import annotations
+
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.stats import PermutationMethod, fisher_exact, mannwhitneyu
+
+MAX_PERMUTATIONS = 20_000  # all of them up to 8 runs in each arm
+
+
+class Endings(NamedTuple):
+    """How often a run of a is worse than one of b (ties one half), two-sided p of equal ranks, p of equal counts."""
+
+    prob_a_worse: float = np.nan
+    rank_p: float = np.nan
+    diverged_p: float = np.nan
+
+
+def endings(a: pd.DataFrame, b: pd.DataFrame, column: str = "error_pct") -> Endings:
+    """Compares the runs of two arms that have an outcome, those that diverged or failed tied as the worst.
+
+    rank_p: Mann and Whitney's test, by all permutations for up to 8 runs an arm, else normal with its correction for
+    ties; that the arms have one distribution is its null hypothesis. diverged_p: Fisher's exact test of how many runs
+    did not train to the end; NaN where there is none in either arm, for no data could then reject it (Tarone 1990).
+    NaN where an arm has no outcome yet.
+    """
+    first, second = (_errors(runs, column) for runs in (a, b))
+    if not len(first) or not len(second):
+        return Endings()
+    levels = np.unique(np.concatenate([first, second]))
+    ranks = [np.searchsorted(levels, side).astype(float) for side in (first, second)]
+    prob = float((0.5 + 0.5 * np.sign(ranks[0][:, None] - ranks[1])).mean())
+    return Endings(prob, _rank_p(*ranks), _count_p(np.isinf(first), np.isinf(second)))
+
+
+def _errors(runs: pd.DataFrame, column: str) -> np.ndarray:
+    """(n,) errors of the runs with an outcome, infinite for one that did not finish."""
+    known = runs[runs["status"] != "missing"]
+    if not (known["status"] == "finished").any():
+        return np.full(len(known), np.inf)
+    return known[column].astype(float).where(known["status"] == "finished", np.inf).to_numpy()
+
+
+def _rank_p(a: np.ndarray, b: np.ndarray) -> float:
+    if np.ptp(np.concatenate([a, b])) == 0 or min(len(a), len(b)) < 2:
+        return np.nan
+    exact = comb(len(a) + len(b), len(a)) <= MAX_PERMUTATIONS
+    method = PermutationMethod(n_resamples=MAX_PERMUTATIONS) if exact else "asymptotic"
+    return float(mannwhitneyu(a, b, method=method).pvalue)
+
+
+def _count_p(a: np.ndarray, b: np.ndarray) -> float:
+    if not a.any() and not b.any():
+        return np.nan
+    return float(fisher_exact([[a.sum(), (~a).sum()], [b.sum(), (~b).sum()]]).pvalue)
