@@ -4,14 +4,17 @@ RUN := .venv/bin/python
 
 .PHONY: demo test test-slow check clean
 
-demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 5 minutes on 2 cores
+demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 7 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
 
-test: .venv/installed  ## the tests: about 14 minutes on 2 cores
-	$(RUN) -m pytest
+# A file's tests stay in one of two processes, since they share what it trained; two is what the tests are timed for.
+TESTS := -m pytest -n 2 --dist loadfile
+
+test: .venv/installed  ## the tests: 10 to 15 minutes on 2 cores
+	$(RUN) $(TESTS)
 
 test-slow: .venv/installed  ## the demos, every command of the README, kills, signals, several nodes: half an hour
-	$(RUN) -m pytest -m slow
+	$(RUN) $(TESTS) -m slow
 
 check: .venv/installed  ## lint, format and types
 	.venv/bin/ruff check .

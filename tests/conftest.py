@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from types import ModuleType
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # several processes share the cores; a trial sets its own threads
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "tests" / "studies" / "tiny.py"
 
@@ -29,12 +32,24 @@ def load_script(path: Path) -> ModuleType:
     return module
 
 
+@functools.cache
+def empty_database() -> bytes:
+    """MLflow's database without a run: its migrations take seconds, so one is made and the others are copies."""
+    from vitscale.record.mlflow_place import create_database
+
+    with tempfile.TemporaryDirectory() as folder:
+        create_database(f"sqlite:///{folder}/mlflow.db")
+        return (Path(folder) / "mlflow.db").read_bytes()
+
+
 class Script:
-    """A study script in a directory of its own."""
+    """A study script in a directory of its own, with a database of MLflow."""
 
     def __init__(self, folder: Path, script: Path = TINY) -> None:
         self.folder, self.script = folder, script
         self.environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+        if not (database := folder / "mlflow.db").exists():
+            database.write_bytes(empty_database())
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, str(self.script), *arguments]

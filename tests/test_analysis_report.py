@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from html.parser import HTMLParser
 from itertools import combinations
@@ -60,7 +61,7 @@ def all_text(figure: matplotlib.figure.Figure) -> str:
 
 def test_drawn_edf_is_the_share_of_all_draws_with_an_outcome():
     study = make_study(20)
-    status = {("a", 0): "diverged", ("a", 1): "failed", ("a", 2): "missing", ("b", 5): "diverged"}
+    status = {("a", 0): "diverged", ("a", 1): "failed", ("a", 19): "missing", ("b", 5): "diverged"}
     outcomes = make_outcomes(study, random_errors(study), status)
     figure = figures.edf_panels(study, outcomes, make_rows(study, outcomes))
     (ax,) = figure.axes
@@ -101,7 +102,7 @@ def test_a_missing_reference_makes_the_panel_absolute_and_is_said():
     outcomes = make_outcomes(study, errors, {("b", None): "missing"})
     figure = figures.edf_panels(study, outcomes, make_rows(study, outcomes))
     assert "no finished reference of b" in all_text(figure)
-    assert figure.axes[0].get_xlabel() == "val EMA error (%)"
+    assert figure.axes[0].get_xlabel() == "val error (%)"
     drawn = figure.axes[0].lines[1].get_xdata()
     assert np.allclose(drawn[1:-1], np.sort(errors["b"]))
 
@@ -155,9 +156,30 @@ def test_edf_against_the_best_draw_starts_at_it_and_is_labelled():
 def test_the_note_of_the_edf_says_what_the_bands_are():
     study = make_study(4)
     outcomes = make_outcomes(study, random_errors(study))
-    note = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).get_supxlabel()
-    assert "bootstrap: no width at 0 and 1, too narrow near them; exact intervals are in the table" in note
-    assert "given the references" in note
+    note = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).get_supxlabel().replace("\n", " ")
+    assert "given the references. Darker: each point by itself (Wilson). Lighter: the whole curve (DKW)" in note
+    study = make_study(4, num_references=3)
+    outcomes = make_outcomes(study, random_errors(study))
+    note = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).get_supxlabel().replace("\n", " ")
+    assert "95% bands, with the references' noise." in note
+    note = figures.edf_panels_vs_best(study, outcomes, make_rows(study, outcomes)).get_supxlabel().replace("\n", " ")
+    assert "given the best draws" in note
+
+
+def test_drawn_bands_hold_the_curve_for_every_reference_that_may_be():
+    """With three runs, 10, 11 and 12, the reference may lie 2.48 points lower or higher: t of 2 df, 4.303 SE."""
+    study = make_study(16, num_references=3)
+    outcomes = make_outcomes(study, random_errors(study))
+    (ax,) = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).axes
+    errors = outcomes.loc[(outcomes["arm"] == "a") & outcomes["point"].notna(), "error_pct"].to_numpy()
+    path = ax.collections[1].get_paths()[0]  # the light band of a: edges of a step function
+    epsilon, reach = np.sqrt(np.log(40) / 32), 4.3027 / np.sqrt(3)
+    for at in (0.31, 1.7, 4.2):
+        edges = np.sort([y for x, y in path.vertices if x <= at][-400:])
+        low, high = (np.mean(errors <= 11 + at + off) for off in (-reach, reach))
+        assert path.contains_point((at, np.clip(low - epsilon, 0, 1) + 1e-4)) and len(edges)
+        assert path.contains_point((at, np.clip(high + epsilon, 0, 1) - 1e-4))
+        assert not path.contains_point((at, low - epsilon - 0.02))
 
 
 def test_learning_curves_draw_every_reference_thick():
@@ -202,7 +224,7 @@ def test_every_figure_and_the_report_work_on_an_unfinished_study(case, num_scram
     assert ("no outcome yet" in all_text(drawn)) == (case in ("nothing yet", "only references"))
     if case == "all diverged":
         assert all(line.get_ydata().max() == 0 for line in drawn.axes[0].lines)
-    assert len(headline(study, outcomes)) == 4
+    assert len(headline(study, outcomes)) == 5
 
 
 def test_a_study_with_no_row_at_all_draws_empty_curves():
@@ -272,9 +294,11 @@ def test_report_says_question_counts_reference_provenance_and_how_to_repeat(repo
     for said in ("Is a < b & c?", "Nobody 2021", "First <note>.", "Second note.", "python studies/made.py --num 16",
                  "http://localhost:5000", "1 of 16 draws of b", "ONE run", "of the last epoch",
                  "All draws share seed 0", "How <points> were drawn.",
-                 "lr drawn (min-max)", "on this held-out split", "shares of an unfinished study are biased",
+                 "lr drawn (min-max)", "on this held-out split",
+                 "only the draws before the first missing one of their arm",
+                 "13 with an outcome are not",
                  "A reference that many draws beat was not an optimum",
-                 "Code: abc.", "a 16 16 15 1 0 0", "b 16 15 14 0 1 1"):  # fmt: skip
+                 "Code: abc.", "a 16 16 15 1 0 0 0", "b 16 1 0 1 1 13"):  # fmt: skip
         assert said in text, said
 
 
@@ -322,32 +346,71 @@ def test_headline_gives_shares_with_n_and_intervals():
     outcomes = make_outcomes(study, {"a": np.full(16, 12.0), "b": np.r_[[0.0] * 8, [20.0] * 8]}, status)
     assert headline(study, outcomes) == [
         "Of 32 draws: 31 finished, 1 diverged, 0 failed, 0 missing.",
-        "AdamW, draws within 4 points of their reference: a 100% [79, 100] (n=16, 0 diverged, 0 beyond 10 points); "
-        "b 44% [20, 70] (n=16, 1 diverged, 0 beyond 10 points).",
+        "AdamW, draws within 4 points, and 1.5 times the error, of their reference: a 100% [79, 100] and 100% [79, "
+        "100] (n=16, 0 diverged, 0 beyond 10 points); b 44% [20, 70] and 44% [20, 70] (n=16, 1 diverged, 0 beyond 10 "
+        "points).",
     ]
 
 
 def test_headline_claims_a_difference_only_where_the_test_shows_one():
-    study = make_study(16, arms=("a", "b", "c"), pairs=(("a", "b"), ("c", "a")))
+    study = make_study(16, arms=("a", "b", "c"), pairs=(("a", "b"), ("c", "a")), num_references=2)
     rng = np.random.default_rng(0)
     base = rng.normal(20, 1, 16)
     errors = {"a": base, "b": base + np.where(np.arange(16) % 2, 1.0, -1.0), "c": base + 2}
-    near, text = headline(study, make_outcomes(study, errors, reference=22.0))[-2:]
+    points, ratios, text = headline(study, make_outcomes(study, errors, reference=22.0))[-3:]
     assert text.startswith(
         "Absolute error, which is another question: a is lower than c at 100% [79, 100] of 16 shared "
     )
     assert text.endswith("p < 0.001. No difference shown for a against b, p = 1.000 (p after Holm over 2 pairs).")
-    assert near.startswith("Forgiveness, given the references: no difference shown for a against b, p = ")
+    assert points.startswith("Forgiveness in points of error, area from 0 to 10 points above the reference: no diff")
+    assert "no difference shown for a against b, p = " in ratios and "DISAGREE" not in ratios
+
+
+def narrow_references(outcomes: pd.DataFrame, **of_arm: float) -> pd.DataFrame:
+    """References of an arm at a value, 0.02 points apart."""
+    for arm, value in of_arm.items():
+        runs = (outcomes["arm"] == arm) & outcomes["point"].isna()
+        outcomes.loc[runs, "error_pct"] = value + 0.02 * np.arange(runs.sum())
+    return outcomes
 
 
 def test_headline_names_the_more_forgiving_arm():
+    study = make_study(16, pairs=(("b", "a"),), num_references=3)
+    errors = {"a": np.full(16, 11.0), "b": np.r_[np.full(4, 11.0), np.full(12, 30.0)]}
+    outcomes = narrow_references(make_outcomes(study, errors), a=10.0, b=10.0)
+    points, ratios = headline(study, outcomes)[-3:-1]
+    assert re.fullmatch(r".*: a is more forgiving than b by 0.68 \[0\.\d+, 0\.\d+\], p < 0.001\.", points)
+    assert re.search(r": b is 2\.\d+ \[[\d.]+, [\d.]+\] times as far above its reference as a, p < 0\.001", ratios)
+    assert ratios.endswith("Both scales agree in what they show.")
+
+
+def test_headline_says_where_the_two_scales_disagree():
+    """Both arms end at 1 to 3 times their reference, but that of b is 1% and that of a 5%."""
+    study = make_study(16, pairs=(("a", "b"),), num_references=3)
+    factor = np.linspace(1, 3, 16)
+    outcomes = make_outcomes(study, {"a": 5 * factor, "b": factor[::-1]})
+    ratios = headline(study, narrow_references(outcomes, a=5.0, b=1.0))[-2]
+    assert ratios.endswith("THE TWO SCALES DISAGREE for a against b: what only one shows hangs on the scale.")
+
+
+def test_headline_with_one_reference_run_claims_no_forgiveness():
     study = make_study(16, pairs=(("b", "a"),))
     errors = {"a": np.full(16, 11.0), "b": np.r_[np.full(4, 11.0), np.full(12, 30.0)]}
-    near = headline(study, make_outcomes(study, errors))[-2]
-    assert re.fullmatch(
-        r"Forgiveness, given the references: a is more forgiving than b by 75 percent points \[\d+, 9\d\], p < 0.001.",
-        near,
-    )
+    for sentence in headline(study, make_outcomes(study, errors))[-3:-1]:
+        assert sentence.endswith("1 of 1 pair not tested with ONE reference run an arm, whose noise is unknown.")
+
+
+def test_headline_without_references_does_not_promise_a_comparison():
+    pairs = (("a", "b"), ("a", "c"))
+    study = make_study(8, num_references=0, arms=("a", "b", "c"), pairs=pairs)
+    points, ratios = headline(study, make_outcomes(study, random_errors(study)))[-3:-1]
+    assert all("2 of 2 pairs not compared: no reference runs planned" in said for said in (points, ratios))
+    whole = make_study(8, num_references=3, arms=("a", "b", "c"), pairs=pairs)
+    study = dataclasses.replace(whole, trials=tuple(t for t in whole.trials if t.point is not None or t.arm != "c"))
+    points = headline(study, make_outcomes(study, random_errors(study)))[-3]
+    assert "1 of 2 pairs not compared: no reference runs planned" in points and "not compared yet" not in points
+    unfinished = make_outcomes(whole, random_errors(whole), {(arm, None): "missing" for arm in "abc"})
+    assert "2 of 2 pairs not compared yet" in headline(whole, unfinished)[-3]
 
 
 def test_headline_of_six_panels_stays_short():
@@ -356,9 +419,10 @@ def test_headline_of_six_panels_stays_short():
     pairs = tuple((a, b) for group in panels.values() for a, b in combinations(group, 2))
     study = make_study(8, arms=arms, panels=panels, pairs=pairs)
     sentences = headline(study, make_outcomes(study, random_errors(study)))
-    assert len(sentences) == 1 + 6 + 2
-    assert max(map(len, sentences)) < 350
-    assert "no difference shown in 18 of 18 pairs" in sentences[-2]
+    assert len(sentences) == 1 + 6 + 3
+    assert max(map(len, sentences)) < 450
+    assert "18 of 18 pairs not tested with ONE reference run" in sentences[-2]
+    assert "no difference shown in 18 of 18 pairs" in sentences[-1]
 
 
 def test_summary_metrics_are_finite_numbers_of_the_arms():
@@ -367,4 +431,5 @@ def test_summary_metrics_are_finite_numbers_of_the_arms():
     metrics = summary_metrics(study, outcomes)
     assert (metrics["a/n"], metrics["a/diverged"], metrics["b/missing"]) == (8, 1, 0)
     assert "b/area" not in metrics and 0 < metrics["a/area"] < 1
+    assert metrics["a/error_ratio"] > 0 and 0 <= metrics["a/within_1.5_times_pct"] <= 100
     assert np.isfinite(list(metrics.values())).all()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Script, kill_family, load_script, wait_for
+from conftest import ROOT, Script, interrupt, kill_family, load_script, wait_for
 from test_launch import TINY, reference_rows, without_times
 from test_readme import README
 
@@ -24,22 +24,25 @@ TOKEN = {**os.environ, "RAY_AUTH_MODE": "token"}  # for nodes; the driver must f
 
 
 class Cluster:
-    """A head node and one more, each a `ray start --block` of its own."""
+    """A head node, which may have no cores, and others; each a `ray start --block` of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *head: str) -> None:
         self.folder = folder
         subprocess.run([RAY, "get-auth-token", "--generate"], check=True, capture_output=True, env=TOKEN)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{probe.getsockname()[1]}"
         self.nodes = [self._start("--head", f"--port={self.address.split(':')[1]}", "--include-dashboard=false",
-                                  f"--temp-dir={folder}/ray")]  # fmt: skip
+                                  f"--temp-dir={folder}/ray", *head)]  # fmt: skip
         wait_for(self._answers, 60, "the head node")
-        self.nodes.append(self._start(f"--address={self.address}"))
-        wait_for(lambda: self._num_alive() == 2, 60, "the second node")
 
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [RAY, "start", "--block", "--num-cpus=1", "--num-gpus=2", "--object-store-memory=100000000"]
+    def grow(self, *before: str) -> None:
+        """Adds a node, started by the command `before` if there is one."""
+        self.nodes.append(self._start(f"--address={self.address}", before=before))
+        wait_for(lambda: self._num_alive() == len(self.nodes), 60, "another node")
+
+    def _start(self, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+        command = [*before, RAY, "start", "--block", "--num-cpus=1", "--num-gpus=2", "--object-store-memory=100000000"]
         return subprocess.Popen([*command, *arguments], env=TOKEN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def _answers(self) -> bool:
@@ -59,28 +62,48 @@ class Cluster:
             node.wait()
 
 
+def short_folder() -> Path:
+    """Ray's socket paths must be short."""
+    return Path(f"/tmp/vitscale-test-{time.time_ns() % 10**9}")
+
+
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(Path(f"/tmp/vitscale-test-{time.time_ns() % 10**9}"))  # Ray's socket paths must be short
-    yield made
-    made.stop()
+def cluster() -> Iterator[Cluster]:
+    """Two nodes."""
+    made = Cluster(short_folder())
+    try:
+        made.grow()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def empty() -> Iterator[Cluster]:
+    """A head without a core, as a cluster that scales by itself begins."""
+    made = Cluster(short_folder(), "--num-cpus=0", "--num-gpus=0")
+    try:
+        yield made
+    finally:
+        made.stop()
 
 
 def test_the_cluster_command_of_the_readme(tmp_path: Path, cluster: Cluster) -> None:
     """As it stands but for the address, the path, and what a machine without a GPU needs."""
     (command,) = re.findall(r"^python (.*--address auto .*)$", README, re.MULTILINE)
     script, *arguments = command.replace("auto", cluster.address).replace("/shared/runs", f"{tmp_path}/runs").split()
-    result = Script(tmp_path, ROOT / script).run(*arguments, "--num", "1", "--device", "cpu")
+    shorter = ("--num", "1", "--num-references", "1", "--device", "cpu")
+    result = Script(tmp_path, ROOT / script).run(*arguments, *shorter)
     assert result.returncode == 0, result.stdout
-    assert "16 finished" in result.stdout
+    assert "8 finished" in result.stdout
     assert "training 2 at a time" in result.stdout  # a core a trial, and a quarter of a GPU
 
 
 def test_fractions_of_a_gpu_pack_trials_node_by_node(tmp_path: Path, cluster: Cluster) -> None:
-    """2 nodes x 2 logical GPUs: a trial of 3 GPUs fits nowhere; of 1 GPU and a tenth of a core, 2 a node."""
+    """2 nodes of a core and 2 GPUs, said to be there: 2 cores fit nowhere; 1 GPU and a tenth of a core, 2 a node."""
     script = Script(tmp_path)
     fixed = ("--address", cluster.address, "--device", "cpu", "--num", "2")
-    refused = script.run(*fixed, "--gpus-per-trial", "3")
+    refused = script.run(*fixed, "--gpus-per-trial", "1", "--cpus-per-trial", "2")
     assert refused.returncode == 2 and "a trial must fit on a node" in refused.stdout
     result = script.run(*fixed, "--gpus-per-trial", "1", "--cpus-per-trial", "0.1")
     assert result.returncode == 0, result.stdout
@@ -100,3 +123,36 @@ def test_trials_of_a_dead_node_go_on_elsewhere(tmp_path: Path, cluster: Cluster)
         (folder / trial.config.id).mkdir(parents=True)
     expected = reference_rows(plan, folder)
     assert {i: without_times(script.store().read_rows(i)[0]) for i in expected} == expected
+
+
+def test_a_cluster_that_begins_without_workers_is_waited_for(tmp_path: Path, empty: Cluster) -> None:
+    script, said = Script(tmp_path), "waiting for nodes: none of the cluster has a CPU yet; Ctrl-C stops"
+    arguments = ("--num", "1", "--address", empty.address)
+    for name in ("stopped", "served"):
+        (tmp_path / "log.txt").write_text("")
+        process = script.start(*arguments)
+        wait_for(lambda: said in (tmp_path / "log.txt").read_text(), 100, "a word about waiting")
+        if name == "stopped":
+            assert interrupt(process) == 130
+        else:
+            empty.grow()
+            assert process.wait(200) == 0, (tmp_path / "log.txt").read_text()
+        assert (tmp_path / "log.txt").read_text().count(said) == 1
+
+
+def test_a_store_that_a_node_does_not_share_is_refused_before_the_first_step(tmp_path: Path, empty: Cluster) -> None:
+    """The only node with cores has another file system under the same path."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    elsewhere = ("unshare", "-m", "sh", "-c", f'mount -t tmpfs none {runs} && exec "$@"', "sh")
+    if subprocess.run([*elsewhere, "true"]).returncode:
+        pytest.skip("needs the right to mount in a namespace of its own")
+    script = Script(tmp_path)
+    process = script.start("--num", "1", "--address", empty.address)
+    wait_for(lambda: "waiting for nodes" in (tmp_path / "log.txt").read_text(), 100, "a word about waiting")
+    empty.grow(*elsewhere)
+    assert process.wait(200) == 2
+    (line,) = [line for line in (tmp_path / "log.txt").read_text().splitlines() if "error:" in line]
+    assert f"the store must be one folder that all nodes see, but got (store='{runs}', another one on: " in line
+    assert "(node " in line
+    assert not list((runs / "trials").iterdir())

@@ -64,7 +64,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         dataclasses.replace(trial, config=trial.config.replace(epochs=4)) for trial in drawn
     ))  # fmt: skip
     other = plan_of(name="other", metric="val_error_pct")
-    for study, trials in ((tiny, tiny.trials), (longer, longer.trials[::4]), (other, ())):
+    for study, trials in ((tiny, tiny.trials), (longer, longer.trials[:2]), (other, ())):
         put(store, study)
         train(store, study, trials)
     return store
@@ -177,7 +177,7 @@ def test_given_throughputs_and_minutes(tmp_path: Path, capsys: pytest.CaptureFix
     study = plan_of()
     samples = 3 * (997 // 64) * 64  # of a trial: epochs, whole batches
     plan = planned(capsys, study, tmp_path, "--throughput", "con*=100", "200", "--devices-per-trial", "2")
-    assert plan["samples"] == samples * 8
+    assert plan["samples"] == samples * 7 + 3 * 997  # and one with batches of 1
     hours = {arm["arm"]: arm["device_hours"] for arm in plan["arms"]}
     assert hours["conv"] == pytest.approx(2 * 3 * samples / 100 / 3600)
     assert hours["diverging"] == pytest.approx(2 * samples / 200 / 3600)
@@ -328,8 +328,8 @@ def test_damaged_rows_are_missing_and_a_damaged_plan_is_named(tmp_path: Path) ->
         (state,) = overview(store)
     assert (state.missing, state.num_bytes > 4) == (8, True)
     (store.study(study.slug) / "plan.json").write_text("{")
-    with pytest.raises(ValueError, match="a plan must be JSON with its trials"):
-        overview(store)
+    with pytest.warns(UserWarning, match="a file of the store must be JSON, but got .*plan.json"):
+        assert overview(store) == []
 
 
 def test_status_and_help_load_nothing_heavy(store: Store) -> None:
@@ -375,11 +375,10 @@ def test_two_arms_of_a_study_in_pairs(store: Store, say: Say) -> None:
     study = plan_of()
     (told,) = json.loads(say("compare", "tiny-demo:patchify", "tiny-demo:conv", "--json"))["compared"]
     a, b = (errors_of(store, study, arm) for arm in ("patchify", "conv"))
-    test = scipy.stats.ttest_rel(a, b).confidence_interval(0.95)
     difference = told["difference"]
     assert difference["paired_by"] == ["lr", "wd"] and difference["num_pairs"] == 3
     names = ("mean_points", "mean_points_low", "mean_points_high", "median_points")
-    assert [difference[name] for name in names] == pytest.approx([(a - b).mean(), *test, np.median(a - b)])
+    assert [difference[name] for name in names] == [pytest.approx((a - b).mean()), None, None, np.median(a - b)]
     assert told["a"]["median_error_pct"] == np.median(a) and told["b"]["mean_error_pct"] == pytest.approx(b.mean())
     assert {name: of["b"] for name, of in told["fields"].items()} == {
         "stem": ["conv"], "stem_channels": ["8-16"], "stem_strides": ["1-2"],
@@ -463,6 +462,19 @@ def test_a_sobol_design_has_no_interval_of_independent_draws() -> None:
     assert np.isfinite(told["difference"]["median_points_low"])
 
 
+def test_a_mean_over_other_lr_has_no_interval() -> None:
+    """Errors over draws of lr have a long tail: Student's interval of 8 would cover 80 to 87%."""
+    a, _ = repeats(range(8), noise)
+    drawn = tuple(
+        dataclasses.replace(t, config=t.config.replace(lr=t.config.lr * 3**t.config.seed)) for t in a.study.trials
+    )
+    study = dataclasses.replace(a.study, trials=drawn)
+    table = a.outcomes.assign(lr=[t.config.lr for t in drawn], trial_id=[t.config.id for t in drawn])
+    told = side_by_side(Side(study, table, "A"), Side(study, table, "B"))
+    assert np.isfinite(told["a"]["mean_error_pct"]) and np.isfinite(told["a"]["median_error_pct_low"])
+    assert np.isnan([told["a"]["mean_error_pct_low"], told["difference"]["mean_points_high"]]).all()
+
+
 def test_cells_show_both_sides_of_each_field() -> None:
     cells = {row[0]: row[1:] for row in as_cells(side_by_side(*repeats(range(8, 16), noise)))}
     assert cells[""] == ["made-demo:A", "made-demo:B", "difference"]
@@ -524,16 +536,18 @@ def test_bad_input_gets_one_line(say: Say, capsys: pytest.CaptureFixture[str], a
     with pytest.raises(SystemExit) as ended:
         say(*arguments)
     said = capsys.readouterr()
-    told = said.err or str(ended.value.code)
-    assert line in told and told.rstrip("\n").count("\n") == 0
+    assert ended.value.code == 2 and line in said.err and said.err.count("\n") == 1
     assert ended.value.code not in (0, None) and said.out == ""
 
 
 @pytest.mark.parametrize("command", [["status"], ["report", "x"], ["compare", "x", "y"], ["plan", "x"]])
 def test_an_empty_store_is_said_and_none_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["vitscale", *command, "--store", str(tmp_path / "none")])
-    with pytest.raises(SystemExit, match="a study must be in the store, but got none"):
+    with pytest.raises(SystemExit) as ended:
         main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1
+    assert "a study must be in the store, but got none" in said and "--store" in said
     assert not list(tmp_path.iterdir())

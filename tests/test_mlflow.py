@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, Script, load_script, wait_for
+from conftest import TINY, Script, empty_database, load_script, wait_for
 
 from vitscale.plan.config import DEFAULTS
 from vitscale.plan.study import Study
 from vitscale.record.mlflow_pages import axes
-from vitscale.record.mlflow_view import View, create_database
+from vitscale.record.mlflow_place import create_database
+from vitscale.record.mlflow_view import View
+from vitscale.record.store import Store
 
 NUM_EPOCHS = 3
 
@@ -99,8 +101,9 @@ def test_one_parent_and_a_child_for_each_trial(uri: str) -> None:
 
 def test_a_child_tells_its_config_status_and_origin(uri: str) -> None:
     plan = {trial.config.id: trial for trial in study(broken=1).trials}
+    shared = runs_of(uri, "study")[""].data.params
     for trial_id, run in runs_of(uri, "trial").items():
-        params, tags = run.data.params, run.data.tags
+        params, tags = {**shared, **run.data.params}, run.data.tags
         assert {name: params[name] for name in DEFAULTS} == {
             k: str(v) for k, v in plan[trial_id].config.asdict().items()
         }
@@ -190,13 +193,14 @@ def test_axes_are_what_varies_within_arms_or_between_single_settings() -> None:
 
 def test_an_arm_that_is_made_of_other_things_gets_a_new_run(tmp_path: Path) -> None:
     """A param cannot be changed, so the run of the arm as it was is deleted."""
+    (tmp_path / "mlflow.db").write_bytes(empty_database())
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    one = study(num=1)
-    View(one, uri).summarize({"conv/n": 1.0}, None)
+    one, store = study(num=1), Store(tmp_path)
+    View(one, uri, store).summarize({"conv/n": 1.0}, None)
     before = arm_runs(uri)["conv"]
-    View(one, uri).summarize({"conv/n": 1.0}, None)
+    View(one, uri, store).summarize({"conv/n": 1.0}, None)
     assert arm_runs(uri)["conv"].info.run_id == before.info.run_id
-    View(study(num=2), uri).summarize({"conv/n": 2.0}, None)
+    View(study(num=2), uri, store).summarize({"conv/n": 2.0}, None)
     after = arm_runs(uri)["conv"]
     assert "lr" in before.data.params and "lr" not in after.data.params
     assert (after.info.run_id != before.info.run_id, after.data.metrics["n"]) == (True, 2.0)
@@ -287,7 +291,7 @@ def test_a_server_that_is_away_stops_nothing_and_is_caught_up(tmp_path: Path) ->
     said = [line for line in result.stdout.splitlines() if line.startswith("mlflow")]
     assert len(said) == 1 and f"{address} is not up to date" in said[0] and "vitscale sync" in said[0]
     refused = sync(script, address)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert len(refused.stderr.strip().splitlines()) == 1 and "MLflow must answer" in refused.stderr
 
     server = serve(tmp_path, port)
@@ -361,14 +365,29 @@ def test_ui_needs_a_database_and_says_so(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
     command = [sys.executable, "-m", "vitscale", "ui"]
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr == (
-        f"vitscale: error: an MLflow database must exist, but got ({tmp_path}/mlflow.db); "
+        f"vitscale: error: an MLflow database must exist, but got ({tmp_path}/runs/mlflow.db); "
         "run a study or `vitscale sync` first\n"
     )
 
 
+def test_ui_takes_a_port_that_is_free(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The next one if MLflow's own is taken; one that was asked for is refused."""
+    from vitscale.launch import commands
+
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        taken = busy.getsockname()[1]
+        monkeypatch.setattr(commands, "PORT", taken)
+        chosen = commands.free_port("127.0.0.1", None)
+        assert taken < chosen < taken + 100 and f"port {taken} is taken: {chosen}" in capsys.readouterr().out
+        with pytest.raises(ValueError, match=f"must be free.*port={taken}"):
+            commands.free_port("127.0.0.1", taken)
+    assert commands.free_port("127.0.0.1", None) == taken
+
+
 def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
+    """And prints a link for each study, with its own port, that names the study's experiment and its saved view."""
     port = free_port()
     command = [sys.executable, "-m", "vitscale", "ui", "--port", str(port)]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": uri}
@@ -387,6 +406,13 @@ def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
                 return False
 
         wait_for(shows, 120, "the experiment in the UI's server")
+        assert process.stdout is not None
+        said = process.stdout.readline().decode(), process.stdout.readline().decode()
+        assert f"http://127.0.0.1:{port}" in said[0]
+        number = client(uri).get_experiment_by_name("tiny-demo").experiment_id
+        place, _, query = said[1].split()[-1].partition("?")
+        assert said[1].split()[0] == "tiny-demo" and place == f"http://127.0.0.1:{port}/#/experiments/{number}/runs"
+        assert "workflowType=machine_learning" in query and "viewStateShareKey=vitscale-trials" in query
     finally:
         stop(process)
 
@@ -394,7 +420,7 @@ def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
 def test_a_database_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
     """A kill while MLflow makes its tables leaves no database that it cannot open, and the next start makes it."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    code = f"from vitscale.record.mlflow_view import create_database; create_database({uri!r})"
+    code = f"from vitscale.record.mlflow_place import create_database; create_database({uri!r})"
     for wait_s in (0.1, 0.5, 1.0):
         process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
         known = set(tmp_path.iterdir())

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitscale.plan.averaging import decay_of, initial_share
 from vitscale.plan.config import TrainConfig
 from vitscale.train.batchnorm import has_batchnorm, reestimate
-from vitscale.train.ema import Ema, decay_of
+from vitscale.train.ema import Ema
 from vitscale.train.loss import smooth, training_loss
 from vitscale.train.optim import build_optimizer
 from vitscale.train.schedule import lr_at
@@ -296,6 +297,30 @@ def test_alpha_is_the_rule_of_pycls() -> None:
     # a window of the same share of the training, whatever its length: 32 steps / a of 625 steps an epoch
     windows = [32 / (1 - decay) / (625 * epochs) for decay, epochs in zip(decays, (50, 400), strict=True)]
     assert windows == pytest.approx([0.078125] * 2)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ema_decay": 0.98}, {"ema_decay": 0.9, "ema_every": 8}, {"ema_alpha": 1e-4, "ema_every": 4},
+        {"ema_decay": 0.98, "ema_after_warmup": True}, {"ema_decay": 0.9, "ema_every": 7, "ema_after_warmup": True},
+        {"ema_decay": 0.9, "ema_every": 50, "ema_after_warmup": True}, {},
+    ],
+)  # fmt: skip
+def test_how_much_of_the_start_is_left_in_the_average(fields: dict[str, Any]) -> None:
+    """Weights that are 1 until the average last began, and 0 after it, leave in it what `initial_share` foretells."""
+    config = TrainConfig(epochs=3, warmup_epochs=1.0, **fields)  # 45 steps, of which 15 are warm-up
+    model = nn.Linear(1, 1)
+    nn.init.ones_(model.weight)
+    ema = Ema(model, config)
+    first = config.num_warmup_steps if config.ema_after_warmup and config.ema_every <= config.num_warmup_steps else 0
+    for step in range(config.num_steps):
+        with torch.no_grad():
+            model.weight.fill_(1.0 if step < first else 0.0)
+        ema.update(model, step)
+    left = float(ema.module.weight.detach()) if ema.on else 0.0
+    assert left == pytest.approx(initial_share(config), rel=1e-5, abs=1e-12)
+    assert (left > 0) == ema.on
 
 
 def test_average_of_alpha_one_is_the_model_itself() -> None:

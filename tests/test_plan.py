@@ -11,6 +11,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
@@ -26,7 +27,7 @@ from test_search_spaces import TABLE_4_INTERVALS, TABLE_4_OPTIMA
 from search_spaces import demo, xiao2021
 from vitscale.plan.config import DEFAULTS, TrainConfig
 from vitscale.plan.cost import complexity, training_flops
-from vitscale.plan.design import cross, grid, sample, sobol, trials
+from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, Trial, from_json, to_json
 from vitscale.train.complexity import measured_complexity
@@ -432,8 +433,8 @@ def test_sobol_refuses_an_unbalanced_size(num: int, num_scrambles: int, said: st
 def test_arms_share_their_points() -> None:
     points = sample(LR_WD, num=5)
     plan = trials(TrainConfig(epochs=6), {"deep": {"depth": 8}, "wide": {"width": 128}}, points)
-    assert [(t.arm, t.point) for t in plan] == [*(("deep", i) for i in range(5)), *(("wide", i) for i in range(5))]
-    for deep, wide, point in zip(plan[:5], plan[5:], points, strict=True):
+    assert [(t.arm, t.point) for t in plan] == [(arm, i) for i in range(5) for arm in ("deep", "wide")]
+    for deep, wide, point in zip(plan[::2], plan[1::2], points, strict=True):
         assert deep.config == TrainConfig(epochs=6, depth=8, **point)
         assert wide.config == TrainConfig(epochs=6, width=128, **point)
 
@@ -565,10 +566,39 @@ def test_more_draws_keep_those_that_are_there(lr_wd_edf: ModuleType) -> None:
     def ids(**numbers: int) -> set[str]:
         return {trial.config.id for trial in lr_wd_edf.study("demo", **numbers).trials}
 
-    assert ids(num=16) < ids(num=32) and len(ids(num=16)) == 76 and len(ids(num=32)) == 140
+    assert ids(num=16) < ids(num=32) and len(ids(num=16)) == 4 * (16 + 8) and len(ids(num=32)) == 4 * (32 + 8)
     assert ids() == ids(num=16)
     assert ids(num=32, num_scrambles=4) < ids(num=48, num_scrambles=6)
-    assert len(ids(num=16) & ids(num=16, num_scrambles=2)) == 12  # the references
+    assert len(ids(num=16) & ids(num=16, num_scrambles=2)) == 4 * 8  # the references
+    assert ids(num_references=3) < ids() and len(ids(num_references=3)) == 4 * (16 + 3)
+
+
+def test_the_papers_plan_may_have_more_references(lr_wd_edf: ModuleType) -> None:
+    one, three = (lr_wd_edf.study("imagenet", num_references=num) for num in (1, 3))
+    assert {t.config.id for t in one.trials} < {t.config.id for t in three.trials}
+    assert len(three.trials) == 1170 + 2 * 18 and one.trials == lr_wd_edf.study("imagenet").trials
+    with pytest.raises(ValueError, match=r"^num_references >= 1 must hold, but got \(num_references=0\)$"):
+        lr_wd_edf.study("demo", num_references=0)
+
+
+@pytest.mark.parametrize("scale", ["demo", "cifar", "imagenet"])
+def test_a_part_of_the_plan_has_the_same_draws_of_all_arms(lr_wd_edf: ModuleType, scale: str) -> None:
+    study = lr_wd_edf.study(scale)
+    num = sum(trial.point is None for trial in study.trials)
+    assert [trial.point for trial in study.trials[:num]] == [None] * num and num % len(study.arms) == 0
+    for end in range(num, len(study.trials) + 1, 7):
+        done = Counter(trial.arm for trial in study.trials[:end])
+        assert set(done) == set(study.arms) and max(done.values()) - min(done.values()) <= 1
+
+
+def test_interleaved_trials_are_the_same_trials() -> None:
+    made = [Trial(arm, TrainConfig(seed=10 * k + i), None if i == 0 else i) for k, arm in enumerate("ab")
+            for i in range(3)]  # fmt: skip
+    made.insert(0, Trial("c", TrainConfig(seed=30), 2))
+    assert [(t.arm, t.point) for t in interleaved(made)] == [
+        ("a", None), ("b", None), ("a", 1), ("b", 1), ("c", 2), ("a", 2), ("b", 2)
+    ]  # fmt: skip
+    assert {t.config.id for t in interleaved(made)} == {t.config.id for t in made}
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from test_sources import write_pickles
 
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.data import facts
 from vitscale.train.prepare import Request, prepare, verify
 from vitscale.train.sources import load_split
 
@@ -89,6 +91,35 @@ def test_images_of_the_size_already_keep_the_name_of_the_dataset(source: Path, t
     again = prepare(request(once, tmp_path / "other"))
     assert again.name == "tiny-16"
     assert torch.equal(*(load_split(config_of("tiny-16"), "val", f.parent).pixels[:] for f in (once, again)))  # type: ignore[index,union-attr]
+
+
+def test_images_of_one_size_beside_their_prepared_set_need_no_look(source: Path, tmp_path: Path) -> None:
+    """A folder inside the data root, all of its images 16 pixels already: NAME-SIZE, as for any other size."""
+    for path in source.rglob("*.jpg"):
+        Image.new("RGB", (SIZE, SIZE)).save(path)
+    assert prepare(request(source, source.parent)) == source.parent / "tiny-16"
+
+
+def test_cifar_at_its_own_size_keeps_the_name_that_studies_know(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        write_pickles(tmp_path / "raw", split)
+    for size, name in ((32, "cifar10"), (16, "cifar10-16")):
+        asked = Request(str(tmp_path / "raw"), tmp_path / "data", size)
+        assert prepare(asked).name == name
+
+
+def test_facts_are_the_fields_of_a_config_that_reads_the_set(source: Path, tmp_path: Path) -> None:
+    fields = facts(prepare(request(source, tmp_path)))
+    config = TrainConfig(**fields, batch_size=2, patch_size=4)
+    images = load_split(config, "train", tmp_path)
+    assert images.pixels is not None and tuple(images.pixels.shape) == (NUM, 3, SIZE, SIZE)
+    assert (config.num_train, config.num_classes, config.dataset) == (NUM, 2, "tiny-16")
+    with pytest.raises(ValueError, match="that `vitscale prepare` wrote, but got"):
+        facts(source)
+    (tmp_path / "tiny-16" / "manifest.json").write_text("[]")
+    with pytest.raises(ValueError, match="a manifest must name classes") as caught:
+        facts(tmp_path / "tiny-16")
+    assert "\n" not in str(caught.value)
 
 
 def test_another_folder_is_not_written_into(source: Path, tmp_path: Path) -> None:
@@ -215,9 +246,10 @@ def test_the_command_prepares_and_verifies(source: Path, tmp_path: Path) -> None
     assert done.stdout.splitlines() == [
         f"{tmp_path}/tiny-16 train: 12 images, 0 unreadable left out",
         f"{tmp_path}/tiny-16 val: 2 images, 0 unreadable left out",
+        "for a config: dataset='tiny-16', num_images=12, num_classes=2, channels=3, resolution=16",
     ]
     checked = vitscale("prepare", "--verify", tmp_path / "tiny-16")
     assert checked.stdout == f"{tmp_path}/tiny-16: 2 files are as they were written\n"
     wrong = vitscale("prepare", tmp_path / "nothing", tmp_path)
     line = f"vitscale: error: a source must be a folder or torchvision:CLASS, but got ({tmp_path}/nothing)\n"
-    assert (wrong.returncode, wrong.stderr) == (1, line)
+    assert (wrong.returncode, wrong.stderr) == (2, line)

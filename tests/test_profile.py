@@ -19,8 +19,17 @@ from test_studies import mlflow_statuses, plan, shortened
 from torch.nn.modules.module import register_module_forward_hook
 
 from search_spaces import profiles
+from vitscale.analysis.compare import holm
 from vitscale.analysis.report import summary_metrics, write_report
-from vitscale.analysis.throughput import change, epoch_minutes, gain, median_with_ends, published_throughput, throughput
+from vitscale.analysis.throughput import (
+    change,
+    change_p,
+    epoch_minutes,
+    gain,
+    median_with_ends,
+    published_throughput,
+    throughput,
+)
 from vitscale.launch.progress import Progress
 from vitscale.launch.progress import table as live_table
 from vitscale.launch.resources import Event, Resources, refuse_company, resources_for
@@ -141,7 +150,8 @@ def test_profiles_do_not_start_beside_another_study(tmp_path: Path) -> None:
         refuse_company(study(TrainConfig(), metric="val_ema_error_pct"), store)
         with pytest.raises(ValueError, match=r"no other study of the store must run beside profiles, but got"):
             refuse_company(study(SMALL), store)
-        (store.study("other-demo") / "plan.json").write_text('{"metric": "images_per_s"}')
+        other = to_json(replace(study(SMALL), name="other"))
+        (store.study("other-demo") / "plan.json").write_text(json.dumps(other))
         with pytest.raises(ValueError, match=r"no other study of the store must run beside profiles, but got"):
             refuse_company(study(TrainConfig(), metric="val_ema_error_pct"), store)
 
@@ -342,9 +352,20 @@ def assert_shown(script: Script) -> None:
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], "tags.`vitscale.role` = 'trial'")
     assert len(runs) == 4
+    (parent,) = client.search_runs([experiment.experiment_id], "tags.`vitscale.role` = 'study'")
     for run in runs:
         history = client.get_metric_history(run.info.run_id, "images_per_s")
         assert [metric.step for metric in history] == [1, 2] and "final_error_pct" not in run.data.metrics
         assert run.data.metrics["median_images_per_s"] == pytest.approx(np.median([m.value for m in history]))
-        assert {"batch_size", "resolution", "layout", "profile", "hardware"} <= set(run.data.params)
-        assert not {"lr", "log10_lr", "epochs"} & set(run.data.params)
+        params = {**parent.data.params, **run.data.params}
+        assert {"batch_size", "resolution", "layout", "profile", "hardware"} <= set(params)
+        assert not {"lr", "log10_lr", "epochs"} & set(params)
+
+
+def test_cells_without_a_change_seldom_have_one_after_holm() -> None:
+    """16 cells of ten runs each, as in the demo; without the correction some cell has p below 5% in over half."""
+    rng, num = np.random.default_rng(11), 200
+    p = np.array([[change_p(*cell) for cell in rng.normal(1000, 30, (16, 2, 10))] for _ in range(num)])
+    assert np.mean([min(holm(of.tolist())) < 0.05 for of in p]) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / num)
+    assert np.mean(p.min(axis=1) < 0.05) > 0.4
+    assert np.isnan(change_p(np.arange(5.0), np.arange(10.0)))

@@ -19,6 +19,7 @@ from vitscale.launch.worker import one_line
 from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Row
 from vitscale.train import loop
+from vitscale.train.checkpoint import OtherImages
 from vitscale.train.loop import TIMING, train
 
 torch.set_num_threads(1)
@@ -99,7 +100,7 @@ def test_a_training_does_not_go_on_with_the_images_of_another_dataset(root: Path
     shutil.copytree(root / "zoo", tmp_path / "zoo")
     for path in (tmp_path / "zoo" / "train").glob("*/*.jpg"):
         Image.new("RGB", (60, 50), (9, 9, 9)).save(path)
-    with pytest.raises(ValueError, match="a training must resume on its own images"):
+    with pytest.raises(OtherImages, match="a training must resume on its own images"):
         next(train(config, tmp_path / "trial", data_root=tmp_path))
     assert len(list(train(config, tmp_path / "trial", data_root=root))) == 2
 

@@ -307,9 +307,9 @@ def test_a_search_survives_kills(tmp_path: Path) -> None:
     """Killed five times and finished, it has asked and found what an uninterrupted one does."""
     rng, arguments = random.Random(20261121), ("--num", "6", "--epochs", "6", "--checkpoint-every-s", "0.3")
     places = [tmp_path / name for name in ("killed", "whole")]
-    killed, whole = scripts = [Script(place, SEARCH) for place in places]
     for place in places:
         place.mkdir()
+    killed, whole = scripts = [Script(place, SEARCH) for place in places]
     kills = 0
     for _ in range(5):
         process = killed.start(*arguments)
@@ -353,8 +353,12 @@ def opens_in_optuna(place: Path, table: pd.DataFrame) -> None:
 
 
 def adopted(place: Path, copy: Path, table: pd.DataFrame) -> None:
-    """`vitscale adopt` writes the winners where studies read them: here, into a copy of the package."""
+    """`vitscale adopt` writes the winners where studies read them: here, into a copy of the source tree."""
     shutil.copytree(ROOT / "search_spaces", copy / "search_spaces")
+    shutil.copytree(ROOT / "studies", copy / "studies")
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    space = copy / "search_spaces/demo.py"
+    space.write_text(space.read_text() + "\nTUNING = {**TUNING, 'epochs': 6}\n")  # as long as the search was
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     command = [sys.executable, "-m", "vitscale", "adopt", "tune_lr_wd-demo"]
     result = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)

@@ -62,7 +62,7 @@ def test_published_seed_statistics_have_the_derived_numbers():
     assert table["max_z"].round(1).tolist() == [2.2, 2.0, 2.6]
     assert (-table["seed_0_z"]).round(1).tolist() == [1.3, 1.0, -0.4]
     assert table["standard_error_points"].round(3).tolist() == [0.010, 0.008, 0.023]
-    assert table["sampling_error_points"][["val", "v2"]].round(2).tolist() == [0.18, 0.47]
+    assert table["one_run_sampling_points"][["val", "v2"]].round(2).tolist() == [0.18, 0.47]
 
 
 def test_seeds_needed_for_the_thesis_spread():
@@ -238,7 +238,7 @@ def test_seed_noise_sets_the_spread_beside_the_sampling_error():
     values = outcomes.loc[outcomes["point"].notna(), "val_ema_error_pct"]
     share = values.mean() / 100
     assert (row["images"], row["sd_over_seeds_points"]) == (400, pytest.approx(values.std()))
-    assert row["sampling_error_points"] == pytest.approx(100 * np.sqrt(share * (1 - share) / 400))
+    assert row["one_run_sampling_points"] == pytest.approx(100 * np.sqrt(share * (1 - share) / 400))
 
 
 def test_tables_of_seeds_show_two_decimals_and_others_one():

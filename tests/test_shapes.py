@@ -84,7 +84,7 @@ def test_branches_cost_what_a_sequence_costs(scale: str) -> None:
     for arm, config in configs(study).items():
         key = (*study.factors[arm].values(), config.layerscale)
         costs.setdefault(key, set()).add(complexity(config))
-    assert all(len(of) == 1 for of in costs.values()) and len(costs) > 5
+    assert all(len(of) == 1 for of in costs.values()) and len(costs) > 3
 
 
 @pytest.mark.parametrize("scale", ["demo", "cifar"])
@@ -98,11 +98,12 @@ def test_more_blocks_cost_what_more_width_costs(scale: str) -> None:
 
 @pytest.mark.parametrize("scale", ["demo", "cifar"])
 def test_every_shape_has_the_same_grid_and_more_seeds_extend_it(scale: str) -> None:
+    num_shapes = {"demo": 9, "cifar": 21}[scale]
     short, longer = plan(scale, num=2), plan(scale, num=3)
     points: dict[str, set] = {}
     for t in longer.trials:
         points.setdefault(t.arm, set()).add((t.point, t.config.seed, t.config.lr))
-    assert len(points) == 21 and all(of == points["S12x1"] and len(of) == 9 for of in points.values())
+    assert len(points) == num_shapes and all(of == points["S12x1"] and len(of) == 9 for of in points.values())
     ids = [{(t.arm, t.point, t.config.id) for t in study.trials} for study in (short, longer)]
     assert ids[0] < ids[1]
     assert shapes.CHOOSES in longer.trials[0].config.evals and shapes.CHOOSES not in shapes.reported(longer)
@@ -170,21 +171,29 @@ def test_error_at_the_chosen_lr_is_unbiased_on_val_and_not_on_minival() -> None:
     assert minival == pytest.approx(-3 / (2 * np.sqrt(np.pi)) * error, abs=3.5 * error / np.sqrt(300))
 
 
-def test_differences_of_branches_cover_the_truth_and_are_paired_by_seed() -> None:
-    """A seed shifts both shapes alike by 3 points, so an unpaired interval would be far too wide."""
-    study = small_study(*(shape for pairs in range(2, 102, 2) for shape in split("S", pairs)), num=5)
+def test_differences_of_branches_cover_the_truth() -> None:
+    study = small_study(*(shape for pairs in range(2, 42, 2) for shape in split("S", pairs)), num=5)
     rng, found = np.random.default_rng(1), []
     table = outcomes_of(study, lambda arm, config: dict.fromkeys(config.evals, 20.0))
-    pairs, parallel = table["depth"] * table["branches"], table["branches"] == 2
+    truth = 20 - 1.5 * (table["branches"] == 2)
     for _ in range(5):
-        shared = rng.normal(0, 3, (102, 5))[pairs, table["seed"]]
-        noise = 20 + shared - 1.5 * parallel + rng.normal(0, 0.5, len(table))
-        rows = shapes.branch_differences(study, table.assign(val_error_pct=noise))
-        found.append(rows[rows["evaluation"] == "val"])
+        noise = {f"{name}_error_pct": truth + rng.normal(0, 0.5, len(table)) for name in ("val", "test")}
+        found.append(shapes.branch_differences(study, table.assign(**noise)))
     low, high = (pd.concat(found)[f"difference_points_{end}"] for end in ("low", "high"))
-    assert len(low) == 250 and 0.92 <= ((low <= -1.5) & (high >= -1.5)).mean() <= 0.98
-    expected = 2 * scipy.stats.t.ppf(0.975, 4) * 0.5 * np.sqrt(2 / 5) * 0.94  # E[s] of 5 values is 0.94 sigma
+    assert len(low) == 200 and 0.90 <= ((low <= -1.5) & (high >= -1.5)).mean() <= 0.99
+    expected = 2 * scipy.stats.t.ppf(0.975, 8) * 0.5 * np.sqrt(2 / 5)  # of equal sds; Welch's df are a little fewer
     assert (high - low).mean() == pytest.approx(expected, rel=0.08)
+
+
+def test_the_demo_can_answer_its_question_and_two_seeds_could_not() -> None:
+    """A true difference of 4 sd of a seed in each of the demo's ten comparisons of branches, Welch's t with Holm."""
+    rng, num = np.random.default_rng(3), len({trial.config.seed for trial in plan("demo").trials})
+    shown = {}
+    for seeds in (2, num):
+        a, b = rng.normal(0, 1, (300, 10, seeds)), rng.normal(4, 1, (300, 10, seeds))
+        p = np.sort(scipy.stats.ttest_ind(a, b, axis=2, equal_var=False).pvalue)
+        shown[seeds] = np.cumprod(p * np.arange(10, 0, -1) < 0.05, axis=1).mean()
+    assert num == 5 and shown[2] < 0.03 and shown[num] > 0.85
 
 
 def test_every_parallel_shape_is_compared_with_its_own_sequence() -> None:
@@ -196,12 +205,15 @@ def test_every_parallel_shape_is_compared_with_its_own_sequence() -> None:
     compared = val[["size", "pairs", "branches", "layerscale"]].to_numpy().tolist()
     assert compared == [*(["S", 12, p, False] for p in (2, 3, 4)), ["S", 12, 2, True], ["B", 4, 2, False]]
     errors = table.set_index(["arm", "seed"])["val_error_pct"]
-    paired = scipy.stats.ttest_rel(errors["S4x3"], errors["S12x1"])
+    welch = scipy.stats.ttest_ind(errors["S4x3"], errors["S12x1"], equal_var=False)
     row = val.iloc[1]
     assert (row["difference_p"], row["difference_points_low"]) == pytest.approx(
-        (paired.pvalue, paired.confidence_interval(0.95).low)
+        (welch.pvalue, welch.confidence_interval(0.95).low)
     )
-    assert val["difference_p_holm"].tolist() == pytest.approx(multipletests(val["difference_p"], method="holm")[1])
+    corrected = multipletests(found["difference_p"], method="holm")[
+        1
+    ]  # over both sets, which a sentence counts together
+    assert found["difference_p_holm"].tolist() == pytest.approx(corrected)
 
 
 def test_effects_of_layerscale_and_length_and_of_blocks() -> None:
@@ -221,6 +233,16 @@ def test_effects_of_layerscale_and_length_and_of_blocks() -> None:
     row = shapes.blocks_or_width(study, outcomes).iloc[0]
     assert row["difference_points"] == pytest.approx(-4.5, abs=0.05)
     assert row["params_ratio"] == pytest.approx(1, rel=0.02)
+
+
+def test_layerscale_has_its_effect_where_all_train_for_one_length() -> None:
+    study = small_study(*split("S", 12), *split("S", 12, layerscale=True))
+    outcomes = outcomes_of(
+        study, lambda arm, config: dict.fromkeys(config.evals, 9.0 + config.seed - 3.0 * ("LS" in arm))
+    )
+    table = shapes.layerscale_and_epochs(study, outcomes)
+    assert table["effect"].unique().tolist() == ["LayerScale, 10 epochs"] and len(table) == 4
+    assert table["difference_points"].tolist() == pytest.approx([-3.0] * 4)
 
 
 def test_single_runs_have_a_difference_and_no_interval() -> None:
@@ -274,12 +296,12 @@ def test_numbers_read_off_the_charts_agree_with_the_tables() -> None:
 
 
 def test_report_of_an_unfinished_study_with_divergence(tmp_path: Path) -> None:
-    study = dataclasses.replace(plan("demo", num=2), published=True)
+    study = dataclasses.replace(plan("cifar", num=2), published=True)
     rng = np.random.default_rng(4)
 
     def error(arm: str, config: TrainConfig) -> dict[str, float] | None:
         return None if config.depth == 12 and config.seed == 1 else {
-            name: 10 + 100 * abs(config.lr - 0.016) + rng.normal(0, 0.3) for name in config.evals}  # fmt: skip
+            name: 10 + 1600 * abs(config.lr - 0.001) + rng.normal(0, 0.3) for name in config.evals}  # fmt: skip
 
     outcomes = outcomes_of(study, error)
     begun = outcomes["arm"].isin(study.panels["branches"])
@@ -299,7 +321,7 @@ def test_figures_show_the_intervals_of_the_table_and_mark_divergence() -> None:
     rng = np.random.default_rng(5)
     outcomes = outcomes_of(
         study,
-        lambda arm, config: None if arm == "S6x2" and config.seed == 2 else
+        lambda arm, config: None if arm == "S6x2" and config.seed == 1002 else
         {name: 20 + 300 * abs(config.lr - 0.016) + rng.normal(0, 0.5) for name in config.evals},
     )  # fmt: skip
     figure = figures.ALL["branches"](study, outcomes, NO_ROWS)
@@ -391,7 +413,7 @@ def test_a_shortened_demo_runs_and_reports_the_lr_that_minival_chose(tmp_path: P
         "from search_spaces import demo",
         "from search_spaces.touvron2022 import Shape, split",
         "demo.SHAPE_PANELS = {'branches': split('S', 4), 'widths': split('S', 4), 'depths': split('S', 4),"
-        " 'LayerScale and epochs': (), 'blocks or width': (Shape('B', 1),)}",
+        " 'blocks or width': (Shape('B', 1),)}",
         "demo.SHAPE_PAIRS = ((Shape('S', 4), Shape('B', 1)),)",
         "demo.SHAPE_LRS = (4e-3, 1.6e-2)",
         "demo.SHAPE_SIZES = {size: {**fields, 'epochs': 3} for size, fields in demo.SHAPE_SIZES.items()}",

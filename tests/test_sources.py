@@ -107,7 +107,7 @@ def write_prepared(folder: Path, split: str) -> None:
     raw = folder.parent / "raw" / folder.name
     write_folders(raw, split)
     if split == "val":  # the last: both are there
-        prepare(Request(str(raw), folder.parent, 32, shard_bytes=3 * 3072))
+        prepare(Request(str(raw), folder.parent, 32, shard_bytes=3 * 3072)).rename(folder)  # of the other forms' name
 
 
 WRITERS: dict[str, Callable[[Path, str], None]] = {
@@ -285,7 +285,7 @@ def test_real_labels_are_those_of_the_file_names(tmp_path: Path, form: str) -> N
     (raw / "real.json").write_text(json.dumps(lists))
     root = tmp_path / "raw"
     if form == "prepared":
-        root = prepare(Request(str(raw), tmp_path, 8)).parent
+        root = prepare(Request(str(raw), tmp_path, 8)).rename(tmp_path / "tiny").parent
     elif form == "parquet":
         root = tmp_path
         for split in ("train", "val"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -125,14 +126,14 @@ def test_intervals_of_mean_and_sd_agree_with_scipy_and_cover():
 # ---- optimizer gap
 
 
-def test_gap_is_paired_where_seeds_are_shared_and_welchs_where_not():
-    for own, name in ((False, "paired t over seeds"), (True, "Welch's t")):
+def test_gap_is_welchs_whether_seeds_are_shared_or_not():
+    for own in (False, True):
         study = make_study(5, own_seeds=own)
         outcomes = make_outcomes(study, drawn())
         row = stability.optimizer_gap(study, outcomes).iloc[1]
         a, b = (outcomes.loc[outcomes["arm"] == f"P {optimizer} 8", "error_pct"] for optimizer in ("sgd", "adamw"))
-        test = scipy.stats.ttest_ind(a, b, equal_var=False) if own else scipy.stats.ttest_rel(a, b)
-        assert (row["model"], row["epochs"], row["n_sgd"], row["gap_method"]) == ("P", 8, 5, name)
+        test = scipy.stats.ttest_ind(a, b, equal_var=False)
+        assert (row["model"], row["epochs"], row["n_sgd"], row["gap_method"]) == ("P", 8, 5, "Welch's t")
         assert row["gap_points"] == pytest.approx(a.mean() - b.mean())
         assert row["gap_p"] == pytest.approx(test.pvalue)
         assert tuple(row[["gap_points_low", "gap_points_high"]]) == pytest.approx(tuple(test.confidence_interval(0.95)))
@@ -145,12 +146,60 @@ def test_gaps_are_corrected_for_their_number():
     assert np.allclose(table["gap_p_holm"], multipletests(table["gap_p"], method="holm")[1])
 
 
-def test_a_pair_with_a_diverged_seed_is_left_out_and_counted():
+def test_a_diverged_run_is_in_no_mean_and_the_worst_in_ranks():
     study = make_study(4)
     outcomes = make_outcomes(study, lambda arm, seed: 20 + seed**2 * ("sgd" in arm), {("P sgd 8", 3): "diverged"})
     row = stability.optimizer_gap(study, outcomes).iloc[1]
-    assert (row["n_sgd"], row["n_adamw"], row["diverged_sgd"], row["diverged_adamw"]) == (3, 3, 1, 0)
+    assert (row["n_sgd"], row["n_adamw"], row["diverged_sgd"], row["diverged_adamw"]) == (3, 4, 1, 0)
     assert row["gap_points"] == pytest.approx((0 + 1 + 4) / 3)  # with the label 100 it would be above 20
+    assert row["prob_worse"] == pytest.approx((1 * 0.5 + 3) / 4) and row["diverged_p"] == 1.0
+
+
+def test_an_arm_that_always_diverges_is_shown_to_be_worse_though_it_has_no_mean():
+    """Five of five against none of five: 2 of 252 ways to deal ten runs out, by ranks and by counts."""
+    study = make_study(5, models=("P",))
+    outcomes = make_outcomes(study, drawn(), {("P sgd 8", seed): "diverged" for seed in range(5)})
+    table = stability.optimizer_gap(study, outcomes).set_index("epochs")
+    assert np.isnan(table.loc[8, "gap_p"])
+    assert table.loc[8, ["prob_worse", "rank_p", "diverged_p"]].tolist() == pytest.approx([1.0, 2 / 252, 2 / 252])
+    assert table["diverged_p"].isna().tolist() == [True, False, True]  # nothing to compare where none diverged
+    assert table.loc[8, "diverged_p_holm"] == pytest.approx(2 / 252)
+    said = " ".join(headline(dataclasses.replace(study, tables=("optimizer_gap",)), outcomes))
+    assert "SGD ranks behind AdamW in 1 and ahead in 0" in said and "differ is shown in 1" in said
+
+
+def test_copied_errors_have_a_gap_without_interval_and_p():
+    study = make_study(4, models=("P",))
+    outcomes = make_outcomes(study, drawn(), {("P sgd 16", seed): "diverged" for seed in range(4)})
+    row = stability.optimizer_gap_copied(study, outcomes).iloc[2]
+    assert row["copied"] == "sgd from 8 epochs" and np.isfinite(row["gap_points"])
+    assert row[["gap_points_low", "gap_points_high", "gap_p", "gap_p_holm"]].isna().all()
+    assert row["gap_method"] == "copied errors: no interval"
+
+
+# ---- what one model loses more than another
+
+
+def test_interaction_is_the_difference_of_two_gaps():
+    study = make_study(6)
+    outcomes = make_outcomes(study, drawn())
+    table, gaps = (make(study, outcomes) for make in (stability.optimizer_gap_interaction, stability.optimizer_gap))
+    of = gaps.set_index(["model", "epochs"])["gap_points"]
+    assert table[["a", "b"]].drop_duplicates().to_numpy().tolist() == [["P", "C"]]
+    assert table["interaction_points"].tolist() == pytest.approx([of["P", e] - of["C", e] for e in LENGTHS])
+    assert np.allclose(table["interaction_p_holm"], multipletests(table["interaction_p"], method="holm")[1])
+    groups = [outcomes.loc[outcomes["arm"] == f"{m} {o} 8", "error_pct"] for m in "PC" for o in ("sgd", "adamw")]
+    parts = np.array([group.var(ddof=1) / 6 for group in groups])
+    t, df = table["interaction_points"][1] / np.sqrt(parts.sum()), parts.sum() ** 2 / (parts**2 / 5).sum()
+    assert table["interaction_p"][1] == pytest.approx(2 * scipy.stats.t.sf(abs(t), df))
+    lengths = stability.training_length_interaction(study, outcomes)
+    delta = stability.training_length(study, outcomes).set_index(["model", "epochs"])["delta_points"]
+    assert lengths["epochs"].tolist() == list(LENGTHS[:-1])
+    assert lengths["interaction_points"].tolist() == pytest.approx(
+        [delta["P", e] - delta["C", e] for e in LENGTHS[:-1]]
+    )
+    said = headline(dataclasses.replace(study, tables=("optimizer_gap_interaction",)), outcomes)
+    assert said[-1].startswith("P minus C: 4 epochs") and f"{table['interaction_points'][0]:.1f} [" in said[-1]
 
 
 def test_a_cell_that_diverged_has_no_gap_unless_the_papers_rule_is_asked_for():
@@ -199,7 +248,7 @@ def test_training_length_is_measured_from_the_longest_schedule_of_the_best_optim
     assert table[["model", "optimizer", "epochs", "longest_epochs"]].to_numpy().tolist() == [
         ["P", "adamw", 4, 16], ["P", "adamw", 8, 16], ["C", "sgd", 4, 16], ["C", "sgd", 8, 16]]  # fmt: skip
     assert set(table["optimizer_rule"]) == {"lowest mean error at 16 epochs"}
-    assert table["delta_points"].tolist() == [12.0, 4.0, 12.0, 4.0]
+    assert table["delta_points"].tolist() == pytest.approx([12.0, 4.0, 12.0, 4.0])
 
 
 def test_an_optimizer_without_rival_is_taken_as_it_is():

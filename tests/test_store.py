@@ -197,3 +197,52 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
         workdir.remove("ballast")
         workdir.write("kept", b"x" * 150_000)
         assert workdir.read("kept") == b"x" * 150_000
+
+
+GARBAGE = [b"", b"garbage", b"[]", b"7", b"{}", b'{"study": "s"}', b'{"study": 3, "attempt": 1}', b"\xff\xfe",
+           b'{"study": "../../x", "attempt": 9}', b'{"study": "s", "attempt": "9"}', b"[" * 10**5]  # fmt: skip
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=lambda garbage: repr(garbage[:30]))
+def test_a_claim_that_nobody_can_have_made_claims_nothing(store: Store, garbage: bytes) -> None:
+    stale = store.claim("t1", {}, "s", 1)
+    (stale.path / "claim.json").write_bytes(garbage)
+    assert store.holder("t1") == ""
+    with pytest.raises(Fenced):  # who lost his claim may not write
+        stale.write("checkpoint-1", b"")
+    assert store.finish(store.claim("t1", {}, "s", 1), ROWS, FACTS)
+
+
+@pytest.mark.parametrize("counter", [None, b"", b"1", b"garbage", b"-5", b"9" * 5000])
+def test_an_attempt_is_later_than_every_claim_of_its_study(store: Store, counter: bytes | None) -> None:
+    """The counter may be lost, restored from an older copy, or damaged, while killed attempts have left claims."""
+    for trial_id, slug, attempt in (("t1", "s", 3), ("t2", "s", 2), ("t3", "other", 9)):
+        store.claim(trial_id, {}, slug, attempt)
+    (store.trial("t2").path / "claim.json").write_text("garbage")
+    if counter is not None:
+        (store.study("s") / "attempt").write_bytes(counter)
+    with store.drive("s") as attempt:
+        assert attempt == 4
+        assert store.finish(store.claim("t1", {}, "s", attempt), ROWS, FACTS)
+
+
+def test_a_folder_of_another_machine_is_not_taken_for_the_store(store: Store, tmp_path: Path) -> None:
+    """Neither an empty one, nor one with an older start of the same study."""
+    with store.drive("s"):
+        nonce = store.nonce("s")
+        store.refuse_unshared("s", nonce)
+        for other in (Store(tmp_path / "nothing"), Store.open(tmp_path / "other")):
+            with pytest.raises(OSError, match=r"the store must be one folder that all nodes see, but got \(store="):
+                other.refuse_unshared("s", nonce, patience_s=30)
+        with other.drive("s"), pytest.raises(OSError, match="which is another one on"):
+            other.refuse_unshared("s", nonce)
+    with store.drive("s"), pytest.raises(OSError, match="which is another one on"):
+        store.refuse_unshared("s", nonce)  # of an earlier start
+
+
+def test_a_fault_of_a_machine_is_noted_and_no_outcome(store: Store) -> None:
+    store.lose(store.claim("t1", {}, "s", 1), "OSError: disk", "Traceback\n  line")
+    assert (store.fault("t1"), store.failure("t1"), store.holder("t1")) == ("OSError: disk", "", "")
+    assert "Traceback\n  line" in store.fault_log("t1").read_text()
+    store.claim("t1", {}, "s", 1)
+    assert store.fault("t1") == ""

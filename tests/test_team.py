@@ -34,7 +34,7 @@ def test_a_study_on_teams_of_two(tmp_path: Path) -> None:
     assert result.returncode == 1, result.stdout
     assert "training 1 at a time" in result.stdout
     assert "2 finished, 1 diverged, 1 failed, 0 missing of 4" in result.stdout
-    assert ": ValueError: resolution == height == width must hold" in result.stdout
+    assert ": ValueError: a part of a batch must hold two images" in result.stdout
     assert_as_by_hand(script, tmp_path / "by_hand", num=1)
     assert not list(tmp_path.glob("runs/trials/*/ray-train"))
 

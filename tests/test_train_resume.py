@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import hashlib
 import io
 import itertools
 import math
 import multiprocessing
 import os
+import pickle
 import re
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ import torch
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Fenced, Row, Store, Workdir
-from vitscale.train import loop
+from vitscale.train import checkpoint, loop
 from vitscale.train.loop import TIMING, train
 
 torch.set_num_threads(1)
@@ -299,13 +302,77 @@ def test_with_all_checkpoints_damaged_a_training_starts_over(
     damage: Callable[[bytes], bytes], whole: dict[str, Any], tmp_path: Path
 ) -> None:
     checkpoints = interrupted(tmp_path)
-    for checkpoint in checkpoints:
-        checkpoint.write_bytes(damage(checkpoint.read_bytes()))
+    for path in checkpoints:
+        path.write_bytes(damage(path.read_bytes()))
     with pytest.warns(UserWarning, match="checkpoint is damaged") as warned:
         rows = list(every_step(CONV, tmp_path))
     said = "".join(str(warning.message) for warning in warned)
-    assert all(str(checkpoint) in said for checkpoint in checkpoints)
+    assert all(str(path) in said for path in checkpoints)
     assert_same(tmp_path, rows, whole["adamw"])
+
+
+class Payload:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.proof),)
+
+
+def of_another_trial(tmp_path: Path) -> bytes:
+    training = every_step(CONV.replace(seed=CONV.seed + 1), tmp_path / "other")
+    next(training)
+    return max((tmp_path / "other").glob("checkpoint-*")).read_bytes()
+
+
+def saved(state: object, tmp_path: Path) -> bytes:
+    torch.save(state, tmp_path / "made")
+    return (tmp_path / "made").read_bytes()
+
+
+UNUSABLE: dict[str, tuple[Callable[[Path], bytes], str]] = {
+    "code": (lambda path: pickle.dumps({"step": Payload(path / "proof")}), "refused by torch (UnpicklingError)"),
+    "code in a file of torch": (lambda path: saved({"step": Payload(path / "proof")}, path), "refused by torch"),
+    "half a zip": (lambda path: saved({"step": 1}, path)[:300], "refused by torch"),
+    "no state": (lambda path: saved([1], path), "no state of a training"),
+    "another trial's": (of_another_trial, "of another trial"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_checkpoint_that_cannot_be_used_is_said_once_and_the_one_before_it_serves(
+    name: str, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    """With a right digest, as somebody writes it who knows how."""
+    path = tmp_path / "t"
+    _, newest = interrupted(path)
+    content, reason = UNUSABLE[name][0](tmp_path), UNUSABLE[name][1]
+    newest.unlink()
+    newest = path / f"checkpoint-{2:09d}-{hashlib.sha256(content).hexdigest()[:16]}.pt"
+    newest.write_bytes(content)
+    training = every_step(CONV, path)
+    with pytest.warns(UserWarning, match=re.escape(f"checkpoint is {reason}")) as warned:
+        next(training)
+    training.close()
+    assert len([w for w in warned if str(newest) in str(w.message)]) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(path, list(every_step(CONV, path)), whole["adamw"])
+    assert not (tmp_path / "proof").exists()
+
+
+def test_a_checkpoint_of_a_version_that_named_no_trial_is_gone_on_from(whole: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    _, newest = interrupted(path)
+    state = torch.load(newest, weights_only=True)
+    assert state.pop("trial") == CONV.id
+    newest.unlink()
+    checkpoint.save(Workdir(path), 2, state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(path, list(every_step(CONV, path)), whole["adamw"])
 
 
 # --- fences -----------------------------------------------------------------------------------------------------------
@@ -357,8 +424,6 @@ def test_create_is_exclusive(tmp_path: Path) -> None:
 def test_repeated_damage_does_not_stop_progress(tmp_path: Path) -> None:
     """Damaged files with high steps must not pass for the newest two for ever: what is saved next counts."""
     import torch
-
-    from vitscale.train import checkpoint
 
     workdir = Workdir(tmp_path)
     for step in (490, 500):

@@ -41,10 +41,12 @@ def test_image_files_through_ray_and_mlflow(tmp_path: Path, root: Path) -> None:
     assert "4 finished, 0 diverged, 0 failed, 0 missing of 4" in result.stdout
     children = runs_of_experiment(f"sqlite:///{tmp_path}/mlflow.db", "zoo-demo", "trial")
     assert len(children) == 4
+    (parent,) = runs_of_experiment(f"sqlite:///{tmp_path}/mlflow.db", "zoo-demo", "study").values()
     for run in children.values():
         assert {"val_error_pct", "v2_error_pct", "v2_loss"} <= set(run.data.metrics)
-        assert run.data.params["lr_used"] == run.data.params["lr"] and run.data.params["samples"] == "48"
-    (broken,) = sorted((root / "zoo" / "train" / "cat").glob("*"))[:1]
+        params = {**parent.data.params, **run.data.params}
+        assert params["lr_used"] == params["lr"] and params["samples"] == "48"
+    (broken,) = sorted((root / "zoo" / "train" / "cat").glob("*"))[1:2]  # every third image is seen before the start
     whole = broken.read_bytes()
     try:
         broken.write_bytes(whole[: len(whole) // 2])

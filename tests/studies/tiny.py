@@ -8,7 +8,7 @@ BASE = TrainConfig(width=16, heads=2, depth=1, batch_size=64, warmup_epochs=1.0,
 
 
 def study(scale: Literal["demo"] = "demo", num: int = 3, epochs: int = 3, broken: int = 0) -> Study:
-    """`broken` adds a trial that raises: digits are 8 pixels a side, not 16."""
+    """`broken` adds a trial that raises: BatchNorm has no statistics of a batch of one image of one patch."""
     from optuna.distributions import FloatDistribution
 
     space = {"lr": FloatDistribution(1e-3, 1e-2, log=True), "wd": FloatDistribution(1e-2, 1.0, log=True)}
@@ -22,8 +22,8 @@ def study(scale: Literal["demo"] = "demo", num: int = 3, epochs: int = 3, broken
     wild = [{"lr": 1e6 * (1 + p["lr"]), "wd": p["wd"]} for p in points[:1]]
     plan += trials(BASE.replace(epochs=epochs), {"diverging": arms["diverging"]}, wild)
     if broken:
-        base = BASE.replace(resolution=16, epochs=epochs)
-        plan += trials(base, {"broken": {}}, points[:1])
+        base = BASE.replace(batch_size=1, epochs=epochs)
+        plan += trials(base, {"broken": {"stem": "patchify_bn", "patch_size": 8}}, points[:1])
     return Study(
         name="tiny",
         scale=scale,

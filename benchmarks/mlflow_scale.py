@@ -1,0 +1,224 @@
+"""How a study of 10,000 trials connects to an MLflow server and stays current: seconds, CPU, memory.
+
+    python benchmarks/mlflow_scale.py --num 10000
+
+A real `mlflow server` on this machine's loopback, with an SQLite database that holds a run for every trial of a study
+as vitscale would have made it (written straight into the tables, since making them one by one takes minutes). Each line
+is a process of its own. The peer is the request that vitscale made at every start before: all runs in one page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import resource
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.design import sample, trials
+from vitscale.plan.study import Study
+from vitscale.record.mlflow_known import Child
+from vitscale.record.mlflow_view import View, synchronize
+from vitscale.record.store import Store
+
+EPOCHS = 3  # of which each run shows a row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num", type=int, default=10_000, help="trials (default: %(default)s)")
+    parser.add_argument("--step", choices=sorted(STEPS), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--uri", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.step:
+        print(json.dumps(measured(options)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(folder)
+        study = study_of(options.num)
+        fill(store, study)
+        print(f"{options.num} runs, {(store.root / 'mlflow.db').stat().st_size / 1e6:.0f} MB, {os.cpu_count()} cores, "
+              f"load {os.getloadavg()[0]:.1f} before the first step")  # fmt: skip
+        with server(store.root) as (uri, pid):
+            print(f"{'step':44} {'wall s':>8} {'CPU s':>8} {'server CPU s':>13} {'peak MB':>8}")
+            for name in STEPS:
+                before = cpu_of(pid)
+                command = [sys.executable, __file__, "--num", str(options.num), "--step", name, "--folder", folder]
+                out = subprocess.run([*command, "--uri", uri], capture_output=True, text=True, check=True).stdout
+                facts = json.loads(out.splitlines()[-1])
+                print(f"{name:44} {facts['wall_s']:8.1f} {facts['cpu_s']:8.1f} {cpu_of(pid) - before:13.1f} "
+                      f"{facts['peak_mb']:8.0f}  {facts['said']}", flush=True)  # fmt: skip
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """A step without its imports: seconds, CPU seconds, and the peak memory of the process."""
+    import mlflow  # noqa: F401
+
+    store, study = Store(options.folder), study_of(options.num)
+    idle_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    wall, cpu = time.monotonic(), time.process_time()
+    said = STEPS[options.step](store, study, options.uri)
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    said = f"{said}; {idle_mb:.0f} MB before"
+    return {"wall_s": time.monotonic() - wall, "cpu_s": time.process_time() - cpu, "peak_mb": peak_mb, "said": said}
+
+
+def study_of(num: int) -> Study:
+    """Two arms at shared random points."""
+    from optuna.distributions import FloatDistribution
+
+    space = {"lr": FloatDistribution(1e-5, 1e-2, log=True), "wd": FloatDistribution(1e-3, 1.0, log=True)}
+    base = TrainConfig(width=16, heads=2, depth=1, epochs=EPOCHS, warmup_epochs=1.0)
+    arms = {"patchify": {}, "conv": {"stem": "conv", "stem_channels": "8-16", "stem_strides": "1-2"}}
+    plan = trials(base, arms, sample(space, num=num // 2))
+    return Study(name="large", scale="demo", question="How large may a study be?", source="none", trials=plan)
+
+
+def rows_of(trial_id: str, num: int = EPOCHS) -> list[dict[str, float]]:
+    names = ("train_loss", "val_loss", "val_error_pct", "val_ema_error_pct", "lr", "images_per_s")
+    return [{"epoch": e, "unix_s": 1e9 + e, **dict.fromkeys(names, 50.0 / e)} for e in range(1, num + 1)]
+
+
+def fill(store: Store, study: Study) -> None:
+    """The database of the store with a finished run for each trial, as `View.show` leaves them."""
+    from vitscale.record.mlflow_place import create_database
+
+    uri = f"sqlite:///{store.root}/mlflow.db"
+    create_database(uri)
+    view = View(study, uri, store)
+    model = study.trials[0]
+    rows, facts = rows_of(model.config.id), {"status": "finished", "attempt": "1", "commit": "0" * 40}
+    view.show(model.config.id, "finished", rows, facts)
+    copy_runs(store.root / "mlflow.db", view, view.children[model.config.id], study)
+
+
+def copy_runs(database: Path, view: View, child: Child, study: Study) -> None:
+    """Copies one run for all other trials, with the params and tags that theirs would have."""
+    with contextlib.closing(sqlite3.connect(database)) as db, db:
+        for trial in study.trials[1:]:
+            new, params, tags = uuid.uuid4().hex, view._own_params(trial), view._own_tags(trial)
+            for table in ("runs", "metrics", "latest_metrics", "params", "tags"):
+                _copy(db, table, child.run_id, new)
+            db.execute("update runs set start_time = start_time - 86400000 where run_uuid = ?", (new,))  # a day ago
+            for name, value in params.items():
+                db.execute("update params set value = ? where run_uuid = ? and key = ?", (value, new, name))
+            for name, value in tags.items():
+                db.execute("update tags set value = ? where run_uuid = ? and key = ?", (value, new, name))
+            have = {name for (name,) in db.execute("select key from params where run_uuid = ?", (new,))}
+            assert have == set(params), have ^ set(params)
+
+
+def _copy(db: sqlite3.Connection, table: str, old: str, new: str) -> None:
+    columns = [row[1] for row in db.execute(f"pragma table_info({table})")]
+    chosen = ", ".join("?" if name == "run_uuid" else name for name in columns)
+    db.execute(
+        f"insert into {table} ({', '.join(columns)}) select {chosen} from {table} where run_uuid = ?", (new, old)
+    )
+
+
+@contextlib.contextmanager
+def server(folder: Path) -> Iterator[tuple[str, int]]:
+    """A real MLflow server with one worker: (address, process id)."""
+    import psutil
+    from mlflow import MlflowClient
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
+               "--artifacts-destination", str(folder / "artifacts"), "--port", str(port), "--workers", "1"]  # fmt: skip
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not _answers(port):
+            time.sleep(0.5)
+        MlflowClient(f"http://127.0.0.1:{port}").search_experiments()  # it imports much at the first request
+        yield f"http://127.0.0.1:{port}", process.pid
+    finally:
+        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+            one.kill()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process and its children so far."""
+    import psutil
+
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return sum(sum(process.cpu_times()[:2]) for process in family)
+
+
+# The steps
+
+
+def one_page(store: Store, study: Study, uri: str) -> str:
+    """Every run in one answer, with a patience of ten minutes."""
+    os.environ |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": "600", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    experiment = client.get_experiment_by_name(study.slug)
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id], "tags.`vitscale.role` = 'trial'", max_results=50_000)
+    return f"{len(runs)} runs"
+
+
+def anew(store: Store, study: Study, uri: str) -> str:
+    view = View(study, uri, store, anew=True)
+    view.save()
+    return f"{len(view.children)} runs"
+
+
+def remembered(store: Store, study: Study, uri: str) -> str:
+    return f"{len(View(study, uri, store).children)} runs"
+
+
+def all_done(store: Store, study: Study, uri: str) -> str:
+    """What the end of a start does: every outcome is shown already."""
+    view = View(study, uri, store)
+    facts = {"status": "finished"}
+    return f"{synchronize(view, {i: (rows_of(i), facts) for i in view.trials})} outcomes"
+
+
+def more_rows(store: Store, study: Study, uri: str) -> str:
+    """A row more of each of 100 trials that train."""
+    view = View(study, uri, store)
+    began, some = time.monotonic(), list(view.trials)[:100]
+    for trial_id in some:
+        view.show(trial_id, "running", rows_of(trial_id, EPOCHS + 1), {})
+    view.save()
+    return f"{(time.monotonic() - began) / len(some) * 1000:.0f} ms a trial"
+
+
+STEPS = {
+    "all runs in one page": one_page,
+    "connect, nothing remembered": anew,
+    "connect, runs remembered": remembered,
+    "connect and show 10,000 outcomes again": all_done,
+    "connect and show a row of 100 trials": more_rows,
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Device operations and waits of single training steps: GROUP DATA_ROOT OUT.json, on the null CUDA device."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import configs
+import torch
+from device import Counts, counts, launches_of
+
+from vitscale.plan.config import TrainConfig
+from vitscale.train import loop
+
+FIRST, LAST = 3, 7  # steps counted, from 0: the optimizer has its state by then
+
+
+class Enough(Exception):
+    """The steps are counted."""
+
+
+def steps(config: TrainConfig, data_root: Path, **options: int) -> list[dict[str, int]]:
+    """Of each step: `ops`, `waits`, `h2d` and so on."""
+    seen: list[tuple[Counts, int]] = []
+
+    def at_a_step(step: int, config: TrainConfig, lr_at=loop.lr_at) -> float:
+        if step >= FIRST:
+            seen.append((counts(), launches_of("im2col")))
+        if step == LAST:
+            raise Enough
+        return lr_at(step, config)
+
+    true, loop.lr_at = loop.lr_at, at_a_step
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            list(loop.train(config, Path(folder), "cuda", data_root=data_root, checkpoint_every_s=1e9, **options))
+    except Enough:
+        pass
+    finally:
+        loop.lr_at = true
+    found = []
+    for (before, columns_before), (after, columns) in itertools.pairwise(seen):
+        step, unfolded = after.since(before), columns - columns_before
+        # cuDNN's older interface has no bf16: torch unfolds each image and multiplies, in place of one convolution
+        # forward and one back.
+        ops = step.ops - 2 * unfolded + (2 if unfolded else 0)
+        found.append({"ops": ops, "waits": step.waits, **step._asdict()})
+    return found
+
+
+def main() -> None:
+    group, data_root, out = sys.argv[1:]
+    torch.set_num_threads(1)
+    found = {name: steps(config, Path(data_root)) for name, config in getattr(configs, group).items()}
+    Path(out).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What goes from the host to a GPU, and what must not: DATA_ROOT OUT.json, on the null CUDA device."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import configs
+import numpy as np
+import torch
+from device import counts
+
+from vitscale.plan.profile import ProfileConfig
+from vitscale.train.data import Batches, HeldOut
+from vitscale.train.loop import device_at
+from vitscale.train.parallel import Team
+from vitscale.train.parcel import Parcel
+from vitscale.train.profile import profile
+from vitscale.train.sources import load_split
+
+ARRAYS: list[Any] = [
+    np.arange(7), np.arange(11) % 3 == 1, np.linspace(0, 1, 5, dtype=np.float32), np.empty(0, np.float32),
+    np.arange(12, dtype=np.uint8).reshape(3, 4).T, np.arange(3) * 0.5, np.ones((2, 3, 1), np.float32),
+    np.int64([[-1, 2**40]]),
+]  # fmt: skip
+
+
+def arrivals(device: torch.device) -> tuple[dict[str, bool], int]:
+    """Whether each array is on the device as it was, and how many copies it took them all."""
+    parcel = Parcel()
+    given = [parcel.add(array) for array in ARRAYS]
+    before = counts()
+    parcel.send(device)
+    copies = counts().since(before).h2d
+    tensors = [tensor() for tensor in given]
+    same = {}
+    for place, (array, tensor) in enumerate(zip(ARRAYS, tensors, strict=True)):
+        same[f"{place} {array.dtype}"] = tensor.is_cuda and np.array_equal(tensor.cpu().numpy(), array)
+    return same, copies
+
+
+def on_gpu(state: dict[str, Any]) -> list[str]:
+    """Names of what would go to a loader's process from the GPU."""
+    return [name for name, value in state.items() if isinstance(value, torch.Tensor) and value.is_cuda]
+
+
+def main() -> None:
+    data_root, out = sys.argv[1:]
+    device, config = device_at("cuda"), configs.VIT
+    arrived, copies = arrivals(device)
+    images = load_split(config, "train", Path(data_root))
+    datasets = [Batches(images, config, device), HeldOut(images, config, device, Team(), 64)]
+    again = [pickle.loads(pickle.dumps(dataset)) for dataset in datasets]
+    alike = [torch.equal(a[0][0], b[0][0]) for a, b in zip(datasets, again, strict=True)]
+    for kind, branches in (("inference", 1), ("training", 2)):
+        measured = ProfileConfig(profile=kind, hardware="Null GPU", width=16, heads=2, depth=1, branches=branches,
+                                 timed_runs=2, layout="par" if branches > 1 else "seq")  # fmt: skip
+        profiled = [row["epoch"] for row in profile(measured, "cuda")]
+    found = {
+        "profiled": profiled,
+        "arrived": arrived, "copies": copies, "read_alike": all(alike),
+        "pickled_on_gpu": [name for dataset in datasets for name in on_gpu(dataset.__getstate__())],
+        "devices": [str(device_at(name)) for name in ("cuda", "cuda:0", "cpu")],
+    }  # fmt: skip
+    Path(out).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Winners of a search: given to studies of one's own, adopted for a scale where they fit, refused where they do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, load_script
+
+import vitscale
+from search_spaces import demo
+from vitscale.launch.adoption import refuse_other
+from vitscale.launch.optuna_search import Rounds
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.search import Search
+from vitscale.plan.study import Study
+from vitscale.record.store import Store
+from vitscale.record.table import read_trials
+
+
+def tuned_search(**fields: Any) -> Search:
+    """The demo's own search, of two points an arm and one seed, or what `fields` make of it."""
+    whole = load_script(ROOT / "studies/tune_lr_wd.py").study("demo", num=2, num_seeds=1)
+    return dataclasses.replace(whole, **fields)
+
+
+def ended(search: Search, store: Store, until: int | None = None) -> Study:
+    """The search with an outcome for the first `until` trials: the lower the lr, the lower the error."""
+    rounds = Rounds(search, store)
+    rounds.grow({})
+    study = rounds.study()
+    for trial in study.trials[:until]:
+        error = 100 * min(1.0, trial.config.lr)
+        row = {
+            "epoch": 1.0,
+            "train_s": 1.0,
+            "unix_s": 0.0,
+            search.metric: error,
+            search.metric.replace("_ema", ""): error,
+        }
+        workdir = store.claim(trial.config.id, trial.config.non_default(), search.slug, 1)
+        store.finish(workdir, (row,), {"status": "finished"})
+    plan = {"command": "", **json.loads(json.dumps(vitscale_json(study)))}
+    (store.study(search.slug)).mkdir(parents=True, exist_ok=True)
+    (store.study(search.slug) / "plan.json").write_text(json.dumps(plan))
+    read_trials(study, store)
+    return study
+
+
+def vitscale_json(study: Study) -> dict[str, object]:
+    from vitscale.plan.study import to_json
+
+    return to_json(study)
+
+
+# ---- for a study of one's own
+
+
+def test_winners_are_values_for_a_study_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arms need no names of models and optimizers, and the scale may be any."""
+    search = tuned_search()
+    arm = next(iter(search.arms))
+    own = dataclasses.replace(search, name="tune_mine", scale="leaves", arms={"small": search.arms[arm]},
+                              spaces={"small": search.spaces[arm]}, panels={})  # fmt: skip
+    store = Store.open(tmp_path / "runs")
+    study = ended(own, store)
+    best = min((trial.config for trial in study.trials), key=lambda config: config.lr)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VITSCALE_STORE", raising=False)
+    assert vitscale.winners("tune_mine-leaves") == {"small": {"lr": best.lr, "wd": best.wd}}
+    assert vitscale.winners("tune_mine-leaves", store=str(store.root)) == vitscale.winners("tune_mine-leaves")
+
+
+@pytest.mark.parametrize(
+    ("slug", "law"),
+    [("tune_lr_wd-demo", r"a search must have ended, .*5 trials to do"), ("tune-x", "a study must be in the store"),
+     ("tune_lr_wd-none", "a study must be in the store")],
+)  # fmt: skip
+def test_winners_of_what_has_not_ended_are_refused_in_a_line(slug: str, law: str, tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "runs")
+    ended(tuned_search(), store, until=3)
+    with pytest.raises(ValueError, match=law) as caught:
+        vitscale.winners(slug, store=str(store.root) if slug != "tune_lr_wd-none" else str(tmp_path / "none"))
+    assert "\n" not in str(caught.value)
+
+
+# ---- for the studies of a scale
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"dataset": "fashion", "num_images": 500}, "dataset='fashion' instead of 'digits'"),
+        ({"epochs": 3, "warmup_epochs": 1.0}, "epochs=3 instead of 20"), ({"width": 96}, "width=96 instead of 48"),
+        ({"split_seed": 1}, "split_seed=1 instead of 0"), ({"subset_images": 500}, "subset_images=500 instead of 0"),
+        ({"eval_split": "val"}, "eval_split='val' instead of 'minival'"),
+    ],
+)  # fmt: skip
+def test_a_search_of_something_else_is_not_adopted(fields: dict[str, Any], says: str) -> None:
+    search = tuned_search()
+    study = search.stand_in()
+    refuse_other(study)
+    if "num_images" in fields:
+        fields = {**fields, "minival_images": 100}
+    trials = tuple(dataclasses.replace(t, config=t.config.replace(**fields)) for t in study.trials)
+    metric = "val_ema_error_pct" if "eval_split" in fields else study.metric
+    with pytest.raises(ValueError, match="must train what the studies of scale demo do") as caught:
+        refuse_other(dataclasses.replace(study, trials=trials, metric=metric))
+    assert says in str(caught.value) and "winners('tune_lr_wd-demo')" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def adopt(place: Path, package: Path) -> subprocess.CompletedProcess[str]:
+    """`vitscale adopt` with the search spaces of a folder."""
+    environment = {**os.environ, "PYTHONPATH": f"{package}:{ROOT}"}
+    command = [sys.executable, "-m", "vitscale", "adopt", "tune_lr_wd-demo", "--store", str(place / "runs")]
+    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+
+
+def test_adoption_writes_into_a_source_tree_and_nowhere_else(tmp_path: Path) -> None:
+    study = ended(tuned_search(), Store.open(tmp_path / "runs"))
+    package = tmp_path / "tree"
+    shutil.copytree(ROOT / "search_spaces", package / "search_spaces", ignore=shutil.ignore_patterns("__pycache__"))
+    written = package / "search_spaces/tuned/demo.json"
+    before = written.read_bytes()
+    refused = adopt(tmp_path, package)  # as an installed package lies: without the tree around it
+    assert refused.returncode != 0 and "must be adopted in a clone" in refused.stderr, refused.stderr
+    assert len(refused.stderr.splitlines()) == 1 and written.read_bytes() == before
+    (package / "pyproject.toml").touch()
+    (package / "studies").mkdir()
+    done = adopt(tmp_path, package)
+    assert done.returncode == 0, done.stderr
+    after = json.loads(written.read_text())
+    old = json.loads(before)["winners"]["ViT_P AdamW"]["values"]["lr"]
+    assert f"(before: lr {old:g}" in done.stdout and "git checkout" in done.stdout
+    for arm, winner in after["winners"].items():
+        assert winner["values"]["lr"] == min(t.config.lr for t in study.trials if t.arm == arm)
+    told = {"dataset": "digits", "epochs": 20, "eval_split": "minival", "split_seed": 0, "width": 48}
+    assert told.items() <= after["trained"]["ViT_P AdamW"].items()
+
+
+def test_an_adopted_file_records_what_its_winners_trained() -> None:
+    """Fields, values and seeds give the ids of the trials that are named as theirs."""
+    from search_spaces.winners import tuned
+
+    found = tuned("demo")
+    assert found is not None and set(found["trained"]) == set(found["winners"]) and len(found["winners"]) == 4
+    for arm, winner in found["winners"].items():
+        base = TrainConfig(**found["trained"][arm])
+        assert [base.replace(**winner["values"], seed=seed).id for seed in winner["seeds"]] == winner["trial_ids"]
+    assert {model for model, _ in demo.OPTIMA} == set(demo.MODELS)

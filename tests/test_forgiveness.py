@@ -1,0 +1,158 @@
+"""Forgiveness under simulation: level, cover and power with the noise of the references in every study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import scipy.stats
+from scipy.special import ndtri
+
+from vitscale.analysis import edf, forgiveness, intervals
+from vitscale.analysis.population import Population
+
+REFERENCE = 5.0  # percent: the true error at the optimum
+Draw = Callable[[np.ndarray], np.ndarray]  # uniform numbers -> points above the reference
+
+
+def skewed(u: np.ndarray) -> np.ndarray:
+    """A shifted lognormal: most draws are 1 to 4 points above the reference, some below it."""
+    return np.exp(0.7 + 0.8 * ndtri(u)) - 0.5
+
+
+def collapsing(u: np.ndarray) -> np.ndarray:
+    """The same, with one draw in twenty that diverges."""
+    return np.where(u > 0.95, 95.0, skewed(np.minimum(u / 0.95, 1 - 1e-9)))
+
+
+def rounded(u: np.ndarray) -> np.ndarray:
+    """The same in whole images of 400."""
+    return np.round(4 * skewed(u)) / 4
+
+
+POPULATIONS: dict[str, Draw] = {"skewed": skewed, "collapsing": collapsing, "rounded": rounded}
+
+
+def arm(error: np.ndarray, references: np.ndarray, scramble: np.ndarray | None = None) -> Population:
+    """The population of an arm with these errors; 100 is diverged."""
+    status = np.where(error < 100, "finished", "diverged")
+    return Population("arm", np.arange(len(error)), error, status, scramble, {}, {}, {}, {}, 0, references, {})
+
+
+def studies(
+    draw: Draw, n: int, k: int, sd: float, sims: int, seed: int = 0, worse: Draw | None = None, paired: float = 0.7
+) -> list[tuple[Population, Population]]:
+    """Pairs of arms: b draws by `worse`, at the same quantile as a with probability `paired`."""
+    rng = np.random.default_rng(seed)
+    u, own, choice = rng.random((3, sims, n))
+    a, b = draw(u), (worse or draw)(np.where(choice < paired, u, own))
+    runs = REFERENCE + sd * rng.normal(size=(2, sims, k))
+    return [(arm(REFERENCE + a[i], runs[0, i]), arm(REFERENCE + b[i], runs[1, i])) for i in range(sims)]
+
+
+def found(pairs: list[tuple[Population, Population]], paired: bool = True) -> dict[str, np.ndarray]:
+    """Columns of `forgiveness`, an entry a study."""
+    results = [forgiveness.forgiveness(a, b, paired) for a, b in pairs]
+    return {name: np.array([result[name] for result in results]) for name in forgiveness.COLUMNS}
+
+
+def limit(share: float, sims: int) -> float:
+    """Three Monte Carlo standard errors of a share."""
+    return 3 * math.sqrt(share * (1 - share) / sims)
+
+
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_comparisons_of_forgiveness_keep_their_level(name: str) -> None:
+    """No difference, 64 draws, three references of sd 0.6: McNemar's test given the references has 8% here."""
+    sims = 1000
+    null = found(studies(POPULATIONS[name], 64, 3, 0.6, sims))
+    for kind in ("area", "error_ratio"):
+        assert (null[f"{kind}_p"] < 0.05).mean() <= 0.05 + limit(0.05, sims), kind
+    assert (null["within_4_points_p"] < 0.05).mean() > 0.05 + limit(0.05, sims) / 2  # why it is not the primary one
+
+
+def test_the_level_holds_for_few_draws_and_independent_ones() -> None:
+    sims = 600
+    for n, paired in ((16, True), (16, False), (8, True)):
+        null = found(studies(skewed, n, 8, 0.6, sims, seed=1, paired=0.7 if paired else 0.0), paired)
+        assert (null["area_p"] < 0.05).mean() <= 0.05 + limit(0.05, sims), (n, paired)
+        assert (null["error_ratio_p"] < 0.05).mean() <= 0.05 + limit(0.05, sims), (n, paired)
+
+
+def test_a_difference_is_covered_and_seen_where_mcnemars_test_misses_it() -> None:
+    """b lies twice as far above its reference as a: 16 draws, 8 references."""
+    sims, u = 600, (np.arange(100_000) + 0.5) / 100_000
+    far = found(studies(skewed, 16, 8, 0.6, sims, worse=lambda u: 2 * skewed(u)))
+    areas = [edf.area_scores(factor * skewed(u)).mean() for factor in (1, 2)]
+    ratios = [np.log1p(factor * skewed(u) / REFERENCE).mean() for factor in (1, 2)]
+    for name, truth in (
+        ("area_difference", areas[0] - areas[1]),
+        ("error_ratio_a_over_b", math.exp(-np.diff(ratios)[0])),
+    ):
+        cover = ((far[f"{name}_low"] <= truth) & (truth <= far[f"{name}_high"])).mean()
+        assert cover >= 0.95 - limit(0.95, sims), name
+    assert (far["area_p"] < 0.05).mean() > 0.65 > 0.45 > (far["within_4_points_p"] < 0.05).mean()
+
+
+@pytest.mark.parametrize(("n", "k"), [(16, 8), (64, 3)])
+def test_numbers_of_an_arm_cover_the_truth_about_the_true_reference(n: int, k: int) -> None:
+    """Shares, area, ratio and the whole band; given the references they cover 54 to 94% at 64 draws."""
+    sims, u, grid = 300, (np.arange(100_000) + 0.5) / 100_000, np.linspace(-1, 10, 89)
+    delta = np.sort(rounded(u))
+    truth = {
+        "within_4_points_pct": 100 * (delta <= 4).mean(), "within_1.5_times_pct": 100 * (delta <= REFERENCE / 2).mean(),
+        "area": edf.area(delta), "error_ratio": math.exp(np.log1p(np.minimum(delta, 95) / REFERENCE).mean()),
+    }  # fmt: skip
+    shares = edf.share_at(delta, grid)
+    held: dict[str, list[bool]] = {name: [] for name in (*truth, "band", "band given the references")}
+    for a, _ in studies(rounded, n, k, 0.6, sims, seed=2):
+        numbers = edf.summary(a)
+        for name, value in truth.items():
+            held[name].append(bool(numbers[f"{name}_low"] <= value <= numbers[f"{name}_high"]))
+        for name, reach in (("band", a.reference_reach()), ("band given the references", 0.0)):
+            low, high = edf.widened(partial(edf.dkw_band, a.delta()), grid, reach)
+            held[name].append(bool(((low <= shares) & (shares <= high)).all()))
+    cover = {name: np.mean(values) for name, values in held.items()}
+    given = cover.pop("band given the references")
+    assert min(cover.values()) >= 0.95 - limit(0.95, sims), cover
+    assert n < 64 or given < 0.85
+
+
+def test_areas_of_sobol_designs_cover_with_a_rare_bad_corner() -> None:
+    """One corner of a twentieth of the square diverges; t over the scrambles alone covers 80 to 86% there."""
+    sims, held, spread_held = 300, 0, 0
+    truth = 0.95 * edf.area(np.linspace(0, 4, 100_001))
+    for seed in range(sims):
+        u = np.concatenate([scipy.stats.qmc.Sobol(2, rng=np.random.default_rng([seed, r])).random(4) for r in range(4)])
+        noise = np.random.default_rng(seed).random(16) < 0.05
+        scores, scramble = edf.area_scores(np.where(noise, np.inf, 4 * u[:, 0])), np.repeat(np.arange(4), 4)
+        low, high = intervals.area_interval(scores, scramble)
+        held += bool(low <= truth <= high)
+        low, high = intervals.share_interval(scores, scramble)
+        spread_held += bool(low <= truth <= high)
+    assert held / sims >= 0.95 - limit(0.95, sims) and spread_held < held
+
+
+def test_draws_that_do_not_differ_leave_an_interval_with_a_width() -> None:
+    runs = np.full(3, 5.0)
+    result = forgiveness.forgiveness(arm(np.full(8, 6.0), runs), arm(np.full(8, 6.0), runs), True)
+    assert result["area_difference_low"] < 0 < result["area_difference_high"] and result["area_p"] == 1.0
+    assert math.isnan(result["error_ratio_p"]) and result["error_ratio_method"] == "none: draws do not differ"
+
+
+def test_the_primary_comparison_is_the_formula_by_hand() -> None:
+    a, b = (
+        arm(np.array([6.0, 8.0, 14.0, 16.0]), np.array([5.0, 6.0])),
+        arm(np.array([7.0, 9.0, 9.0, 30.0]), np.array([4.0, 7.0, 7.0])),
+    )
+    score_a, score_b = (np.clip(1 - (x.error - x.reference) / 10, 0, 1) for x in (a, b))
+    parts = [(score_a - score_b).var(ddof=1) / 4, (3 / 40) ** 2 * 0.5 / 2, (3 / 40) ** 2 * 3 / 3]
+    df = sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2 / 1 + parts[2] ** 2 / 2)
+    result = forgiveness.forgiveness(a, b, True)
+    t = (score_a - score_b).mean() / math.sqrt(sum(parts))
+    assert result["area_p"] == pytest.approx(2 * scipy.stats.t.sf(abs(t), df))
+    half = scipy.stats.t.ppf(0.975, df) * math.sqrt(sum(parts))
+    assert result["area_difference_high"] == pytest.approx((score_a - score_b).mean() + half)

@@ -1,0 +1,109 @@
+"""The cluster that a study starts on its own machine: what it listens on, how nice it is, and how it is lost."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import Script, wait_for, workers_of
+from test_mlflow import runs_of
+
+from vitscale.launch.resources import Resources
+
+
+def family(pid: int) -> list[psutil.Process]:
+    parent = psutil.Process(pid)
+    return [parent, *parent.children(recursive=True)]
+
+
+def listening(process: psutil.Process) -> list[str]:
+    """Addresses on which a process listens."""
+    try:
+        return [c.laddr.ip for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether a process runs, and is none that only waits to be reaped."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback
+
+
+@pytest.mark.slow
+def test_it_listens_on_loopback_alone_and_its_loss_is_survived(tmp_path: Path) -> None:
+    """The gcs_server is killed in the middle: last words, report, MLflow's states, exit 1; the same command goes on."""
+    script = Script(tmp_path)
+    arguments = ("--num", "1", "--epochs", "60", "--checkpoint-every-s", "0.3")
+    process = script.start(*arguments)
+    wait_for(lambda: list(tmp_path.glob("runs/trials/*/checkpoint*")), 200, "a checkpoint")
+    members = family(process.pid)
+    heard = [address for member in members for address in listening(member)]
+    assert len(heard) >= 4 and all(is_loopback(address) for address in heard), heard
+    trainers = [psutil.Process(pid) for pid in workers_of(process.pid)]
+    assert {trainer.nice() for trainer in trainers} == {psutil.Process(process.pid).nice()}
+
+    (gcs,) = [member for member in members if member.name() == "gcs_server"]
+    gcs.kill()
+    assert process.wait(50) == 1, (tmp_path / "log.txt").read_text()  # Ray ends its driver after 60 s
+    out = (tmp_path / "log.txt").read_text()
+    assert "stopped by HeadLost: the head of the Ray cluster" in out and "the same command resumes" in out
+    assert " missing of 3" in out and "report  " in out and "Traceback" not in out
+    uri = script.environment["MLFLOW_TRACKING_URI"]
+    states = [run.info.status for role in ("study", "trial") for run in runs_of(uri, role).values()]
+    assert "KILLED" in states and "RUNNING" not in states
+    wait_for(lambda: not any(map(lives, trainers)), 30, "no worker that trains on")
+
+    result = script.run(*arguments, timeout=500)
+    assert result.returncode == 0, result.stdout
+    assert "attempt 2" in result.stdout and "2 finished, 1 diverged" in result.stdout
+
+
+def test_a_client_of_ray_is_refused_with_the_way_that_works() -> None:
+    with pytest.raises(ValueError, match=r"'ray://head:10001'.*--address auto, or .*ray job submit"):
+        Resources(address="ray://head:10001")
+
+
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_before_anything_was_begun_ends_in_a_line(tmp_path: Path, name: int) -> None:
+    """The study's function is reached after the first imports; here it waits for the signal."""
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import time\nfrom vitscale import main\n"
+        "def study(scale: str = 'demo'):\n    print('made', flush=True)\n    time.sleep(60)\n"
+        "if __name__ == '__main__':\n    main(study)\n"
+    )
+    with subprocess.Popen([sys.executable, str(slow)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=os.environ) as process:  # fmt: skip
+        assert process.stdout and process.stdout.readline() == "made\n"
+        process.send_signal(name)
+        assert process.wait(30) == 130
+        assert process.stdout.read().split("\n")[1:] == ["interrupted before anything was begun", ""]
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_stops_a_study_as_sigterm_does(tmp_path: Path) -> None:
+    import pexpect
+
+    script = Script(tmp_path)
+    command, *arguments = script.command("--num", "1", "--epochs", "200", "--checkpoint-every-s", "0.3")
+    child = pexpect.spawn(command, arguments, cwd=str(tmp_path), env=script.environment, timeout=120, encoding="utf-8")
+    wait_for(lambda: list(tmp_path.glob("runs/trials/*/checkpoint*")), 200, "a checkpoint")
+    os.close(child.child_fd)  # the kernel sends SIGHUP
+    wait_for(lambda: not psutil.pid_exists(child.pid) or os.waitpid(child.pid, os.WNOHANG)[0], 100, "the end")
+    assert not script.store().driver_is_alive("tiny-demo")
+    states = [run.info.status for run in runs_of(script.environment["MLFLOW_TRACKING_URI"], "study").values()]
+    assert states == ["KILLED"]
+    assert (tmp_path / "runs/studies/tiny-demo/report/report.html").exists()

@@ -1,0 +1,324 @@
+"""What a start asks of an MLflow server, what it forgets and heals, and what an edited study leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, TINY, empty_database, load_script
+
+from vitscale.launch.colors import arm_colors
+from vitscale.plan.study import Study, Trial
+from vitscale.record import mlflow_view
+from vitscale.record.mlflow_view import View, synchronize
+from vitscale.record.store import Store
+
+
+def study(**options: int) -> Study:
+    return load_script(TINY).study(**options)
+
+
+def client(uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def rows_of(num: int, error: float = 7.0) -> list[dict[str, float]]:
+    return [{"epoch": e, "unix_s": 1e9 + e, "val_ema_error_pct": error} for e in range(1, num + 1)]
+
+
+DONE = {"status": "finished"}
+
+
+def finished(plan: Study) -> dict[str, Any]:
+    return {trial.config.id: (rows_of(2), DONE) for trial in plan.trials}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store.open(tmp_path / "runs")
+    (store.root / "mlflow.db").write_bytes(empty_database())
+    return store
+
+
+@pytest.fixture
+def uri(store: Store) -> str:
+    return f"sqlite:///{store.root}/mlflow.db"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the requests that views make, with the number of runs that come back."""
+    from mlflow import MlflowClient
+
+    log: list[str] = []
+
+    def watched(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            answer = method(self, *args, **kwargs)
+            log.append(f"{name} {len(answer)}" if name == "search_runs" else name)
+            return answer
+
+        return call
+
+    for name in ("search_runs", "get_run", "create_run", "log_batch", "set_tag", "get_experiment", "delete_run"):
+        monkeypatch.setattr(MlflowClient, name, watched(name, getattr(MlflowClient, name)))
+    return log
+
+
+def roles(uri: str, role: str, chosen: str = "") -> list[Any]:
+    mlflow = client(uri)
+    experiments = [e.experiment_id for e in mlflow.search_experiments()]
+    return list(mlflow.search_runs(experiments, f"tags.`vitscale.role` = '{role}'{chosen}", max_results=5000))
+
+
+def children(uri: str, chosen: str = "") -> dict[str, Any]:
+    runs = roles(uri, "trial", chosen)
+    found = {run.data.tags["vitscale.trial_id"]: run for run in runs}
+    assert len(found) == len(runs), "two runs of one trial"
+    return found
+
+
+def test_params_of_trials_are_what_varies_and_the_parent_has_the_rest(store: Store, uri: str) -> None:
+    plan = study()
+    synchronize(View(plan, uri, store), finished(plan))
+    (parent,) = roles(uri, "study")
+    found = children(uri)
+    for trial in plan.trials:
+        params = found[trial.config.id].data.params
+        everything = {name: str(value) for name, value in trial.config.asdict().items()}
+        assert {name: (parent.data.params | params)[name] for name in everything} == everything
+        assert not params.keys() & parent.data.params.keys()
+        assert {"arm", "point", "lr", "wd", "log10_lr", "log10_wd", "stem"} <= params.keys()
+        assert len(params) < 20 < len(parent.data.params)
+
+
+def test_a_start_asks_only_for_what_the_store_does_not_remember(
+    store: Store, uri: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow_view, "MARGIN_MS", 0)
+    plan = study()
+    view = View(plan, uri, store)
+    synchronize(view, finished(plan))
+    view.save()
+    asked.clear()
+    again = View(plan, uri, store)
+    assert again.children == view.children
+    assert sum(int(line.split()[1]) for line in asked if line.startswith("search_runs")) == 0 and len(asked) <= 5
+    asked.clear()
+    synchronize(again, finished(plan))
+    assert asked == []
+
+
+def test_runs_made_after_the_store_was_told_are_found(store: Store, uri: str) -> None:
+    """A driver that is killed has made runs that it had no time to remember: none is made twice."""
+    plan = study()
+    view = View(plan, uri, store)
+    first, *others = [trial.config.id for trial in plan.trials]
+    view.show(first, "finished", rows_of(2), DONE)
+    view.save()
+    for trial_id in others:
+        view.show(trial_id, "running", rows_of(1), {})
+    again = View(plan, uri, store)
+    assert again.children.keys() == {first, *others}
+    synchronize(again, finished(plan))
+    assert {run.info.status for run in children(uri).values()} == {"FINISHED"}
+
+
+@pytest.mark.parametrize(
+    "lost", ["run", "run for good", "parent", "experiment", "database", "memory", "memory damaged"]
+)
+def test_what_is_lost_on_either_side_is_made_again(store: Store, uri: str, lost: str) -> None:
+    plan = study()
+    view = View(plan, uri, store)
+    synchronize(view, finished(plan))
+    view.save()
+    mlflow, memory = client(uri), store.study(plan.slug) / "mlflow.json"
+    one = view.children[plan.trials[0].config.id].run_id
+    if lost.startswith("run"):
+        mlflow.delete_run(one)
+    if lost == "run for good":
+        mlflow._tracking_client.store._hard_delete_run(one)
+    if lost == "parent":
+        mlflow.delete_run(view.parent_id)
+    if lost == "experiment":
+        mlflow.delete_experiment(view.experiment_id)
+    if lost == "database":
+        (store.root / "mlflow.db").write_bytes(empty_database())
+    if lost == "memory":
+        memory.unlink()
+    if lost == "memory damaged":
+        memory.write_text('{"store": 3')
+    again = View(plan, uri, store, anew=lost == "run for good")  # as `vitscale sync`
+    synchronize(again, finished(plan))
+    found = children(uri)
+    assert found.keys() == {trial.config.id for trial in plan.trials}
+    for run in found.values():
+        assert run.info.status == "FINISHED" and run.data.metrics["final_error_pct"] == 7.0
+        assert run.data.tags["mlflow.parentRunId"] == again.parent_id
+    assert len(roles(uri, "study")) == 1
+
+
+def test_a_run_removed_for_good_while_a_study_runs_is_made_again(store: Store, uri: str) -> None:
+    plan = study(num=1)
+    trial_id = plan.trials[0].config.id
+    view = View(plan, uri, store)
+    view.show(trial_id, "running", rows_of(1), {})
+    mlflow = client(uri)
+    mlflow.delete_run(view.children[trial_id].run_id)
+    mlflow._tracking_client.store._hard_delete_run(view.children[trial_id].run_id)
+    view.show(trial_id, "finished", rows_of(2), DONE)
+    run = children(uri)[trial_id]
+    assert [m.step for m in mlflow.get_metric_history(run.info.run_id, "val_ema_error_pct")] == [1, 2]
+
+
+def test_an_edited_study_leaves_out_what_it_had_before(store: Store, uri: str) -> None:
+    """One trial has another lr, one arm another name: the pages show the plan of the last start and nothing else."""
+    old = study(num=2)
+    view = View(old, uri, store)
+    synchronize(view, finished(old))
+    view.summarize({"patchify/n": 2.0, "conv/n": 2.0}, None)
+    view.save()
+    first, second, *others = old.trials
+    edited = (Trial("patchify", first.config.replace(lr=0.5), 0), replace(second, arm="patchify"))
+    renamed = tuple(replace(trial, arm=trial.arm.replace("conv", "convolutional")) for trial in others)
+    new = replace(old, trials=(*edited, *renamed), panels={}, pairs=())
+    again = View(new, uri, store)
+    synchronize(again, finished(new))
+    again.summarize({"patchify/n": 2.0, "convolutional/n": 2.0}, None)
+    planned = " and tags.`vitscale.planned` = 'true'"
+    found = children(uri, planned)
+    assert {i: run.data.params["arm"] for i, run in found.items()} == {t.config.id: t.arm for t in new.trials}
+    assert {i: run.data.tags["vitscale.arm"] for i, run in found.items()} == {t.config.id: t.arm for t in new.trials}
+    assert children(uri).keys() - found.keys() == {first.config.id}
+    arms = {run.data.tags["vitscale.arm"] for run in roles(uri, "arm", planned)}
+    assert arms == {"patchify", "convolutional"}
+    assert {run.data.tags["vitscale.arm"] for run in roles(uri, "arm")} == arms | {"conv"}
+    synchronize(back := View(old, uri, store), finished(old))  # planned again: nothing was lost
+    assert children(uri, planned).keys() == {trial.config.id for trial in old.trials}
+    assert back.children.keys() == {first.config.id, *again.children}
+
+
+def test_a_field_that_begins_to_vary_becomes_a_param_of_every_trial(store: Store, uri: str) -> None:
+    old = study(num=1)
+    view = View(old, uri, store)
+    synchronize(view, finished(old))
+    view.save()
+    assert "epochs" not in children(uri)[old.trials[0].config.id].data.params
+    longer = replace(old.trials[0], config=old.trials[0].config.replace(epochs=5))
+    new = replace(old, trials=(*old.trials, longer))
+    synchronize(View(new, uri, store), finished(new))
+    found = children(uri)
+    assert {i: run.data.params["epochs"] for i, run in found.items()} == {
+        t.config.id: str(t.config.epochs) for t in new.trials
+    }
+    (parent,) = roles(uri, "study")
+    assert "epochs" not in parent.data.params and parent.data.params["width"] == "16"
+    assert {run.data.tags["mlflow.parentRunId"] for run in found.values()} == {parent.info.run_id}
+
+
+def test_a_missing_trial_says_why_and_has_no_error(store: Store, uri: str) -> None:
+    plan = study(num=1)
+    lost, fault, never, *_ = [trial.config.id for trial in (*plan.trials, *plan.trials)]
+    view = View(plan, uri, store)
+    view.show(lost, "finished", rows_of(2), DONE)
+    view.show(fault, "running", rows_of(1), {})
+    read = {
+        lost: ([], {"status": "missing"}),
+        fault: ([], {"status": "missing", "error": "OutOfMemoryError: a neighbour has the memory"}),
+        never: ([], {"status": "missing"}),
+    }
+    assert synchronize(view, read) == 0
+    runs = children(uri)
+    assert runs.keys() == {lost, fault}
+    assert {run.info.status for run in runs.values()} == {"KILLED"}
+    assert {run.data.tags["vitscale.status"] for run in runs.values()} == {"missing"}
+    assert runs[fault].data.tags["vitscale.error"] == "OutOfMemoryError: a neighbour has the memory"
+    assert "no outcome" in runs[lost].data.tags["vitscale.error"]
+    assert "final_error_pct" not in runs[fault].data.metrics
+
+
+def test_runs_have_the_colour_of_their_arm_and_references_their_seed(store: Store, uri: str) -> None:
+    from vitscale.analysis.layout import COLORS
+
+    plan = study()
+    references = tuple(Trial("conv", plan.trials[3].config.replace(seed=seed), None) for seed in (1003, 1004))
+    plan = replace(plan, trials=(*plan.trials, *references))
+    view = View(plan, uri, store, arm_colors)
+    synchronize(view, finished(plan))
+    view.summarize({"conv/n": 3.0, "patchify/n": 3.0}, None)
+    colors = {"patchify": COLORS[0], "conv": COLORS[1]}  # as in the panel of the figures
+    for run in (*children(uri).values(), *roles(uri, "arm")):
+        arm = run.data.tags["vitscale.arm"]
+        assert run.data.tags.get("mlflow.runColor") == colors.get(arm), arm
+    named = {run.info.run_name for run in children(uri, " and tags.`vitscale.point` = 'reference'").values()}
+    assert named == {"conv reference seed 1003", "conv reference seed 1004"}
+
+
+def test_arms_that_share_a_place_in_two_panels_have_two_colours() -> None:
+    plan = study()
+    arms = plan.arms
+    colors = arm_colors(replace(plan, panels={"a": arms[:2], "b": (arms[2], arms[0])}))
+    assert list(colors) == list(arms) and len(set(colors.values())) == 3
+    assert colors == arm_colors(replace(plan, panels={"a": arms[:2], "b": (arms[2], arms[0])}))
+
+
+def test_pages_of_a_server_that_is_slow_get_smaller(store: Store, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that answers for at most 50 runs in time."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    large = load_script(ROOT / "benchmarks" / "mlflow_scale.py")
+    plan = large.study_of(120)
+    view = View(plan, uri, store)
+    view.show(plan.trials[0].config.id, "finished", large.rows_of(""), DONE)
+    large.copy_runs(store.root / "mlflow.db", view, view.children[plan.trials[0].config.id], plan)
+    search = MlflowClient.search_runs
+    sizes = []
+
+    def slow(self: Any, experiments: Any, chosen: str, kind: Any, max_results: int, page_token: Any) -> Any:
+        sizes.append(max_results)
+        if max_results > 50:
+            raise MlflowException("API request failed with timeout exception")
+        return search(self, experiments, chosen, kind, max_results=max_results, page_token=page_token)
+
+    monkeypatch.setattr(MlflowClient, "search_runs", slow)
+    assert View(plan, uri, store, anew=True).children.keys() == {trial.config.id for trial in plan.trials}
+    assert sizes[-4:] == [200, 50, 50, 50]
+
+
+@pytest.fixture
+def http_server(store: Store) -> Iterator[str]:
+    with load_script(ROOT / "benchmarks" / "mlflow_scale.py").server(store.root) as (address, _):
+        yield address
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_large_study_connects_over_http(store: Store, uri: str, http_server: str, asked: list[str]) -> None:
+    """1,500 runs: never in one answer, and not read again by the next start, which goes on where the last one was."""
+    large = load_script(ROOT / "benchmarks" / "mlflow_scale.py")
+    plan = large.study_of(1500)
+    first = plan.trials[0].config.id
+    view = View(plan, uri, store)
+    view.show(first, "finished", large.rows_of(first), DONE)
+    large.copy_runs(store.root / "mlflow.db", view, view.children[first], plan)
+    asked.clear()
+    anew = View(plan, http_server, store)
+    assert anew.children.keys() == {trial.config.id for trial in plan.trials}
+    assert max(int(line.split()[1]) for line in asked if line.startswith("search_runs")) <= 200
+    anew.save()
+    asked.clear()
+    again = View(plan, http_server, store)
+    assert again.children == anew.children and len(asked) <= 8
+    facts = {"status": "finished"}
+    asked.clear()
+    assert synchronize(again, {i: (large.rows_of(i), facts) for i in again.trials}) == 1500
+    assert asked == []
+    again.show(first, "running", large.rows_of(first, 4), {})
+    (run,) = [run for run in roles(uri, "trial", f" and tags.`vitscale.trial_id` = '{first}'")]
+    assert run.data.metrics["epoch"] == 4

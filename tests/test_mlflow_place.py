@@ -1,0 +1,161 @@
+"""The MLflow database lies with its store: two stores never mix, and a store may be moved or copied."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TINY, empty_database, load_script
+
+from vitscale.plan.study import Study
+from vitscale.record.mlflow_place import database_of, note_of_old_database, tracking_uri
+from vitscale.record.mlflow_view import View
+from vitscale.record.store import Store
+
+
+def study(**options: int) -> Study:
+    return load_script(TINY).study(**options)
+
+
+def client(uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def row(epoch: int, error: float) -> dict[str, float]:
+    return {"epoch": epoch, "unix_s": 1e9 + epoch, "val_ema_error_pct": error}
+
+
+def states(uri: str, store: Store) -> dict[str, tuple[str, float]]:
+    """Trial id -> (status, final error) of all runs of trials that carry the store's tag."""
+    mlflow = client(uri)
+    chosen = f"tags.`vitscale.store` = '{store.identity()}' and tags.`vitscale.role` = 'trial'"
+    runs = mlflow.search_runs([e.experiment_id for e in mlflow.search_experiments()], chosen)
+    return {
+        run.data.tags["vitscale.trial_id"]: (run.data.tags["vitscale.status"], run.data.metrics["final_error_pct"])
+        for run in runs
+    }
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> tuple[Store, Store]:
+    """Two stores, each with an empty database."""
+    made = []
+    for name in ("one", "two"):
+        made.append(Store.open(tmp_path / name))
+        (tmp_path / name / "mlflow.db").write_bytes(empty_database())
+    return made[0], made[1]
+
+
+def test_the_database_lies_in_the_store_unless_the_environment_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for name in ("runs", "odd #100%20 ?x=1 \u00e9"):
+        assert database_of(tracking_uri(Store(tmp_path / name))) == tmp_path / name / "mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somewhere:5000")
+    assert tracking_uri(Store(tmp_path)) == "http://somewhere:5000"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///other.db")
+    assert tracking_uri(Store(tmp_path / "runs")) == f"sqlite:///{tmp_path}/other.db"
+
+
+def test_sqlalchemy_opens_the_database_that_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlalchemy.engine import make_url
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for name in ("runs", "odd #100%20 ?x=1 \u00e9"):
+        assert make_url(tracking_uri(Store(tmp_path / name))).database == str(tmp_path / name / "mlflow.db")
+
+
+def test_two_stores_on_one_server_keep_their_own_states(stores: tuple[Store, Store]) -> None:
+    """The same study fails in one store and trains in the other: neither page shows anything of the other."""
+    one, two = stores
+    shared = f"sqlite:///{one.root}/mlflow.db"
+    plan = study(num=1)
+    trial_id = plan.trials[0].config.id
+    trained, failed = View(plan, shared, one), View(plan, shared, two)
+    trained.show(trial_id, "finished", [row(1, 7.0)], {"status": "finished"})
+    failed.show(trial_id, "failed", [], {"status": "failed", "error": "ValueError: no"})
+    failed.set_parent("FAILED")
+    trained.set_parent("FINISHED")
+    assert states(shared, one) == {trial_id: ("finished", 7.0)}
+    assert states(shared, two) == {trial_id: ("failed", 100.0)}
+    again = [View(plan, shared, store) for store in (one, two)]
+    assert [view.experiment_id for view in again] == [trained.experiment_id, failed.experiment_id]
+    assert [client(shared).get_run(view.parent_id).info.status for view in again] == ["FINISHED", "FAILED"]
+    assert trained.experiment_id != failed.experiment_id
+    names = {client(shared).get_experiment(view.experiment_id).name for view in again}
+    assert names == {"tiny-demo", f"tiny-demo-{two.identity()[:8]}"}
+
+
+def test_what_an_earlier_version_has_shown_is_kept(stores: tuple[Store, Store]) -> None:
+    """Experiments without a store's tag belong to the first store that asks."""
+    one, two = stores
+    uri = f"sqlite:///{one.root}/mlflow.db"
+    plan = study(num=1)
+    old = client(uri).create_experiment("tiny-demo", tags={"vitscale.study": "tiny-demo"})
+    assert View(plan, uri, one).experiment_id == old
+    assert View(plan, uri, two).experiment_id != old
+    assert View(plan, uri, one).experiment_id == old
+    other = client(uri).create_experiment("tiny-else", tags={})  # not ours at all
+    with_other = View(Study(**{**vars(plan), "scale": "else"}), uri, one)
+    assert with_other.experiment_id != other
+
+
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_reports_follow_a_store_that_is_moved_or_copied(stores: tuple[Store, Store], how: str, tmp_path: Path) -> None:
+    from mlflow.tracking._tracking_service import utils
+
+    old, plan = stores[0], study(num=1)
+    (tmp_path / "report").mkdir()
+    report = tmp_path / "report" / "report.html"
+    report.write_text("before")
+    View(plan, f"sqlite:///{old.root}/mlflow.db", old).summarize({"conv/n": 1.0}, report.parent)
+    place = tmp_path / "new"
+    shutil.move(old.root, place) if how == "moved" else shutil.copytree(old.root, place)
+    report.write_text("after")
+    utils._artifact_repos_cache.clear()  # the next start is another process
+    new = Store(place)
+    assert new.identity()  # travels with the store
+    uri = f"sqlite:///{place}/mlflow.db"
+    view = View(plan, uri, new)
+    found = client(uri).download_artifacts(view.parent_id, "report.html")
+    assert Path(found).read_text() == "before"
+    assert Path(client(uri).get_run(view.parent_id).info.artifact_uri).is_relative_to(place)
+    view.summarize({"conv/n": 1.0}, report.parent)
+    assert [path.read_text() for path in place.glob("mlruns/**/report.html")] == ["after"]
+    originals = [path.read_text() for path in tmp_path.glob("one/mlruns/**/report.html")]
+    assert originals == ([] if how == "moved" else ["before"])
+
+
+def test_an_old_database_is_named_once_and_left_alone(
+    stores: tuple[Store, Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    one, two = stores
+    (two.root / "mlflow.db").unlink()
+    assert note_of_old_database(two) == ""
+    shutil.copy(one.root / "mlflow.db", tmp_path)  # of some other project, without a study
+    assert note_of_old_database(two) == ""
+    View(study(num=1), f"sqlite:///{tmp_path}/mlflow.db", one)
+    content = (tmp_path / "mlflow.db").read_bytes()
+    note = note_of_old_database(two)
+    assert f"{tmp_path}/mlflow.db" in note and f"{two.root}/mlflow.db" in note and "vitscale sync" in note
+    assert note_of_old_database(one) == ""  # it has one: said before
+    assert (tmp_path / "mlflow.db").read_bytes() == content
+
+
+def test_ui_without_a_database_says_where_it_looks(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    command = [sys.executable, "-m", "vitscale", "ui", "--store", "elsewhere"]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode != 0 and f"{tmp_path}/elsewhere/mlflow.db" in result.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,214 @@
+"""Data that a study cannot be trained on, or that are not those of its done trials: refused once, before Ray starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from PIL import Image
+
+from vitscale.launch import cli
+from vitscale.launch.preflight import READ, Data
+from vitscale.launch.resources import Resources
+from vitscale.launch.worker import train_trial
+from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan.study import Study, Trial
+from vitscale.record.store import Store
+from vitscale.train.data import fingerprint
+from vitscale.train.sources import load_split
+
+BASE: dict[str, Any] = {
+    "dataset": "own", "num_images": 12, "num_classes": 3, "channels": 3, "resolution": 8, "batch_size": 4, "epochs": 1,
+    "warmup_epochs": 0.0, "width": 8, "heads": 2, "depth": 1, "crop": "rrc",
+}  # fmt: skip
+
+
+def write(root: Path, seed: int = 0, size: int = 12, classes: str = "abc") -> Path:
+    """Class folders root/own: 4 images a class to train on and 2 to evaluate on."""
+    rng = np.random.default_rng(seed)
+    for split, num in (("train", 4), ("val", 2)):
+        for name in classes:
+            folder = root / "own" / split / name
+            folder.mkdir(parents=True)
+            for i in range(num):
+                pixels = rng.integers(0, 256, (size, size + 2, 3), np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    return root
+
+
+def study(num: int = 2, **fields: Any) -> Study:
+    config = TrainConfig(**{**BASE, **fields})
+    trials = tuple(Trial(arm, config.replace(optimizer=arm, lr=(i + 1) * 1e-3), i)
+                   for arm in ("adamw", "sgd") for i in range(num))  # fmt: skip
+    return Study(name="own", scale="demo", question="?", source="none", trials=trials)
+
+
+def refusal(made: Study, root: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a start is refused, without Ray."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(lambda: made, ["--store", str(store), "--data-root", str(root)])
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and said.out == "" and said.err.count("\n") == 1, said
+    assert "ray.tune" not in sys.modules or not ray_runs()
+    assert not list((store / "trials").iterdir()) or "images of" in said.err
+    return said.err
+
+
+def ray_runs() -> bool:
+    import ray
+
+    return ray.is_initialized()
+
+
+WRONG = [
+    ({"num_images": 13}, "13 training images of own must be there, but got (12)"),
+    ({"num_images": 24}, "24 training images of own must be there, but got (12)"),
+    ({"num_classes": 10}, "num_classes == 3 must hold for own, but got (num_classes=10)"),
+    ({"num_classes": 2}, "num_classes == 3 must hold for own, but got (num_classes=2)"),
+    ({"crop": "pad"}, "crop in (rrc, src) must hold for images of any size, but got (crop='pad')"),
+    ({"more_evals": "test"}, "an evaluation set of own must be one of train, val, but got (test)"),
+    ({"dataset": "other"}, "a dataset must lie at root/name as a prepared set, class folders,"),
+    ({"dataset": "torchvision:os"}, "a class of torchvision.datasets with an argument train or split must be named"),
+    ({"dataset": "torchvision:VisionDataset"}, "a class of torchvision.datasets with an argument train or split must"),
+    ({"dataset": "torchvision:SVHN"}, "the files of torchvision:SVHN must be there"),
+]
+
+
+@pytest.mark.parametrize(("fields", "said"), WRONG, ids=[str(fields) for fields, _ in WRONG])
+def test_data_that_a_config_cannot_be_trained_on_are_refused_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fields: dict[str, Any], said: str
+) -> None:
+    assert said in refusal(study(**fields), write(tmp_path / "data"), tmp_path / "store", capsys)
+
+
+def test_one_wrong_config_of_many_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of what differs is looked at: another crop, another evaluation set, another minival."""
+    root, good = write(tmp_path / "data"), study()
+    for number, (wrong, said) in enumerate([
+        ({"crop": "pad"}, "crop in (rrc, src) must hold"), ({"more_evals": "test"}, "an evaluation set of own"),
+        ({"minival_images": 4, "minival_rule": "last"}, "a class must keep training images"),
+    ]):  # fmt: skip
+        odd = Trial("sgd", good.trials[0].config.replace(**wrong), 9)
+        made = dataclasses.replace(good, trials=(*good.trials, odd))
+        assert said in refusal(made, root, tmp_path / f"store{number}", capsys)
+
+
+def test_digits_of_another_size_are_refused_and_need_no_root(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = study(dataset="digits", num_images=0, num_classes=10, channels=1, resolution=16, crop="pad")
+    said = refusal(made, tmp_path, tmp_path / "store", capsys)
+    assert "resolution == height == width must hold for the crop pad, but got (dataset='digits', resolution=16" in said
+    Data("").look(study(dataset="digits", num_images=0, num_classes=10, channels=1, crop="pad"))
+
+
+def test_a_damaged_image_that_is_looked_at_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write(tmp_path / "data")
+    (root / "own/train/a/0.png").write_bytes(b"no image")
+    assert "own/train/a/0.png: no known image format" in refusal(study(), root, tmp_path / "store", capsys)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store]:
+    """Data, and a store in which two of the four trials of a study are done on them."""
+    folder = tmp_path_factory.mktemp("trained")
+    root, store = write(folder / "data"), Store.open(folder / "store")
+    for trial in study().trials[:2]:
+        where = Resources(data_root=str(root))
+        events = list(train_trial(trial.config.id, trial.config.non_default(), store, "own-demo", 1, where))
+        assert events[-1].status == "finished"
+    return root, store
+
+
+def known_of(store: Store, made: Study) -> dict[str, Any]:
+    ids = [trial.config.id for trial in made.trials]
+    return {trial_id: store.read_rows(trial_id) for trial_id in ids if store.is_done(trial_id)}
+
+
+def test_other_images_under_one_name_are_refused(
+    tmp_path: Path, trained: tuple[Path, Store], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, store = trained
+    copied = Path(shutil.copytree(store.root, tmp_path / "store"))
+    plan = copied / "studies/own-demo/plan.json"
+    plan.parent.mkdir()
+    plan.write_text("{}")
+    other = write(tmp_path / "other", seed=1)
+    digests = [fingerprint(load_split(study().trials[0].config, "train", path))[:8] for path in (other, root)]
+    said = refusal(study(), other, copied, capsys)
+    assert f"(digest {digests[0]}; of 2 done trials {digests[1]}; data_root='{other}')" in said
+    assert "the images of own must be those that the trials of this study were trained on" in said
+    assert plan.read_text() == "{}"  # a start that is refused plans nothing
+
+
+def test_the_same_images_elsewhere_are_the_same(tmp_path: Path, trained: tuple[Path, Store]) -> None:
+    root, store = trained
+    moved = Path(shutil.copytree(root, tmp_path / "moved"))
+    for path in (root, moved):
+        data = Data(str(path))
+        data.look(study())
+        assert len(data.digests) == 1 and len(known_of(store, study())) == 2
+        data.compare(study(), known_of(store, study()))
+
+
+def test_trials_of_older_versions_are_believed_and_other_selections_are_not_mixed_up(
+    tmp_path: Path, trained: tuple[Path, Store]
+) -> None:
+    root, store = trained
+    other = Data(str(write(tmp_path / "other", seed=1)))
+    other.look(study())
+    known = known_of(store, study())
+    older = {i: (rows, {k: v for k, v in facts.items() if k != "data_digest"}) for i, (rows, facts) in known.items()}
+    other.compare(study(), older)
+    with pytest.raises(ValueError, match="of 1 done trials"):
+        other.compare(study(), {**older, **dict([next(iter(known.items()))])})
+    data, subset = Data(str(root)), study(subset_images=6)  # of the same images, and has another digest
+    both = dataclasses.replace(study(), trials=(*study().trials, *subset.trials))
+    data.look(both)
+    assert len(set(data.digests.values())) == 2
+    data.compare(both, known)
+
+
+def test_what_decides_the_images_is_what_the_loader_reads(tmp_path: Path) -> None:
+    """Fields outside READ leave the training images alone."""
+    root = write(tmp_path)
+    of = TrainConfig(**BASE)
+    digest = fingerprint(load_split(of, "train", root))
+    others: dict[str, Any] = {
+        "seed": 3,
+        "batch_size": 2,
+        "crop": "src",
+        "resolution": 16,
+        "epochs": 7,
+        "flip_prob": 0.5,
+    }
+    for name, value in others.items():
+        assert name not in READ
+        assert fingerprint(load_split(of.replace(**{name: value}), "train", root)) == digest
+    assert fingerprint(load_split(of.replace(minival_images=3), "train", root)) != digest
+    assert set(READ) <= set(DEFAULTS)
+
+
+def test_looking_at_data_imports_neither_ray_nor_mlflow(tmp_path: Path) -> None:
+    code = f"""
+        import sys
+        from vitscale.launch.preflight import Data
+        from vitscale.plan.config import TrainConfig
+        from vitscale.plan.study import Study, Trial
+        of = dict(name="own", scale="demo", question="?", source="none")
+        Data("").look(Study(**of, trials=(Trial("a", TrainConfig()),)))
+        assert "torch" not in sys.modules
+        data = Data({str(write(tmp_path))!r})
+        data.look(Study(**of, trials=(Trial("a", TrainConfig(**{BASE!r})),)))
+        assert data.digests and not {{"ray", "mlflow"}} & set(sys.modules)
+    """
+    lines = "\n".join(line.removeprefix(" " * 8) for line in code.splitlines())
+    done = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
