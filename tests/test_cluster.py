@@ -20,7 +20,8 @@ pytestmark = pytest.mark.slow
 RAY = str(Path(sys.executable).parent / "ray")
 
 
-TOKEN = {**os.environ, "RAY_AUTH_MODE": "token"}  # for nodes; the driver must find out by itself
+# For nodes; the driver finds the token by itself. At Ray's niceness of 15, other programs would starve the workers.
+TOKEN = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}
 
 
 class Cluster:

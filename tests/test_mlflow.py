@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, Script, empty_database, load_script, wait_for
+from conftest import TINY, Script, empty_database, kill_family, load_script, wait_for
 
 from vitscale.plan.config import DEFAULTS
 from vitscale.plan.study import Study
@@ -272,11 +272,7 @@ def serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    import psutil
-
-    for child in psutil.Process(process.pid).children(recursive=True):
-        child.kill()
-    process.kill()
+    kill_family(process.pid)
     process.wait()
 
 
