@@ -31,6 +31,7 @@ from vitscale.plan.design import sample, trials
 from vitscale.plan.study import Study
 from vitscale.record.mlflow_known import Child
 from vitscale.record.mlflow_view import View, synchronize
+from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 
 EPOCHS = 3  # of which each run shows a row
@@ -100,8 +101,8 @@ def fill(store: Store, study: Study) -> None:
     create_database(uri)
     view = View(study, uri, store)
     model = study.trials[0]
-    rows, facts = rows_of(model.config.id), {"status": "finished", "attempt": "1", "commit": "0" * 40}
-    view.show(model.config.id, "finished", rows, facts)
+    facts = {"attempt": "1", "commit": "0" * 40}
+    view.show(model.config.id, Outcome(Status.FINISHED, tuple(rows_of(model.config.id)), facts))
     copy_runs(store.root / "mlflow.db", view, view.children[model.config.id], study)
 
 
@@ -197,8 +198,8 @@ def remembered(store: Store, study: Study, uri: str) -> str:
 def all_done(store: Store, study: Study, uri: str) -> str:
     """What the end of a start does: every outcome is shown already."""
     view = View(study, uri, store)
-    facts = {"status": "finished"}
-    return f"{synchronize(view, {i: (rows_of(i), facts) for i in view.trials})} outcomes"
+    read = {i: Outcome(Status.FINISHED, tuple(rows_of(i))) for i in view.trials}
+    return f"{synchronize(view, read)} outcomes"
 
 
 def more_rows(store: Store, study: Study, uri: str) -> str:
@@ -206,7 +207,7 @@ def more_rows(store: Store, study: Study, uri: str) -> str:
     view = View(study, uri, store)
     began, some = time.monotonic(), list(view.trials)[:100]
     for trial_id in some:
-        view.show(trial_id, "running", rows_of(trial_id, EPOCHS + 1), {})
+        view.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(trial_id, EPOCHS + 1))))
     view.save()
     return f"{(time.monotonic() - began) / len(some) * 1000:.0f} ms a trial"
 

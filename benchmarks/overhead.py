@@ -132,7 +132,7 @@ def run_vitscale(num: int, slots: int, folder: Path) -> dict[str, float]:
     with timed() as whole, stopwatches() as parts:
         code = driver.run(study, store, resources)
     check(0, code)
-    check(num, sum(store.read_rows(trial.config.id)[1]["status"] == "finished" for trial in trials))
+    check(num, sum(store.read(trial.config.id).status == "finished" for trial in trials))
     aside = ("ray start", "ray stop", "report")
     return {"clock": whole() - sum(parts[name] for name in aside), **parts}
 

@@ -21,6 +21,7 @@ from vitscale.launch.optuna_search import Rounds
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study
+from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 from vitscale.record.table import read_trials
 
@@ -46,7 +47,7 @@ def ended(search: Search, store: Store, until: int | None = None) -> Study:
             search.metric.replace("_ema", ""): error,
         }
         workdir = store.claim(trial.config.id, trial.config.non_default(), search.slug, 1)
-        store.finish(workdir, (row,), {"status": "finished"})
+        store.finish(workdir, Outcome(Status.FINISHED, (row,)))
     plan = {"command": "", **json.loads(json.dumps(vitscale_json(study)))}
     (store.study(search.slug)).mkdir(parents=True, exist_ok=True)
     (store.study(search.slug) / "plan.json").write_text(json.dumps(plan))

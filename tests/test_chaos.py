@@ -66,7 +66,7 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
     expected = reference_rows(plan, folder)
     store = script.store()
     assert {p.name for p in (tmp_path / "runs/trials").iterdir()} == set(expected)
-    assert {i: without_times(store.read_rows(i)[0]) for i in expected} == expected
+    assert {i: without_times(store.read(i).rows) for i in expected} == expected
 
     uri = script.environment["MLFLOW_TRACKING_URI"]
     children = runs_of(uri, "trial")

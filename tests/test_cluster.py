@@ -123,7 +123,7 @@ def test_trials_of_a_dead_node_go_on_elsewhere(tmp_path: Path, cluster: Cluster)
     for trial in plan.trials:
         (folder / trial.config.id).mkdir(parents=True)
     expected = reference_rows(plan, folder)
-    assert {i: without_times(script.store().read_rows(i)[0]) for i in expected} == expected
+    assert {i: without_times(script.store().read(i).rows) for i in expected} == expected
 
 
 def test_a_cluster_that_begins_without_workers_is_waited_for(tmp_path: Path, empty: Cluster) -> None:

@@ -27,8 +27,9 @@ from vitscale.plan.cost import training_flops
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import makespan, num_slots
 from vitscale.plan.study import Study, Trial, to_json
+from vitscale.record.outcome import Row
 from vitscale.record.overview import overview
-from vitscale.record.store import Row, Store
+from vitscale.record.store import Store
 
 # Xiao et al. 2021, Tables 1 and 2: minutes an epoch on 8 V100
 EPOCH_MINUTES = {
@@ -84,7 +85,7 @@ def say(store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 def rows_of(store: Store, study: Study, arm: str) -> list[Row]:
     """Last rows of an arm's trials."""
-    return [store.read_rows(trial.config.id)[0][-1] for trial in study.trials if trial.arm == arm]
+    return [store.read(trial.config.id).rows[-1] for trial in study.trials if trial.arm == arm]
 
 
 def errors_of(store: Store, study: Study, arm: str) -> np.ndarray:

@@ -20,6 +20,7 @@ from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources
 from vitscale.launch.worker import one_line
 from vitscale.plan.config import TrainConfig
+from vitscale.record.outcome import Status
 from vitscale.record.store import Damaged, Store
 from vitscale.record.table import read_trials
 from vitscale.train.checkpoint import OtherImages
@@ -120,13 +121,13 @@ def test_rows_that_the_driver_cannot_see_are_said_and_the_trial_is_missing(
 ) -> None:
     one, trial_id = driver(tmp_path), ids()[0]
     progress = Progress(one.study, dict.fromkeys(ids().values(), "missing"))
-    one._tell(Event(trial_id, "finished", ({"epoch": 1.0, "step": 1.0},), {"machine": "node-b"}), progress)
+    one._tell(Event(trial_id, Status.FINISHED, ({"epoch": 1.0, "step": 1.0},), {"machine": "node-b"}), progress)
     assert f"{trial_id} is finished, but its rows, of a worker on node-b, are not in the store {tmp_path}" in (
         capsys.readouterr().out.replace("\n", " ")
     )
-    facts = one._with_reasons(read_trials(one.study, one.store))[trial_id][1]
-    assert facts["status"] == "missing" and "which all nodes must share" in facts["error"]
-    assert one.mirror.latest[trial_id][0] == "running"  # not finished, in MLflow either
+    outcome = one._with_reasons(read_trials(one.study, one.store))[trial_id]
+    assert outcome.status == "missing" and "which all nodes must share" in outcome.error
+    assert one.mirror.latest[trial_id].status == "running"  # not finished, in MLflow either
 
 
 def test_where_every_trial_is_lost_the_start_ends(tmp_path: Path) -> None:

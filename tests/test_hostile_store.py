@@ -24,9 +24,10 @@ from vitscale.launch.preflight import Data
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study, Trial, to_json
+from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 
-FACTS = {"status": "finished", "attempt": "1"}
+FACTS = {"attempt": "1"}
 
 
 def study_of(name: str, num: int, seed: int) -> Study:
@@ -162,7 +163,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     for study in (good, bad):
         (store.study(study.slug) / "plan.json").write_text(json.dumps({"command": "x", **to_json(study)}))
     for trial in (*good.trials, *TRIALS[-2:]):
-        store.finish(store.claim(trial.config.id, {}, "good-demo", 1), rows_of(trial), FACTS)
+        store.finish(
+            store.claim(trial.config.id, {}, "good-demo", 1), Outcome(Status.FINISHED, tuple(rows_of(trial)), FACTS)
+        )
     store.failure_log(TRIALS[-1].config.id).write_bytes(b"\xff\xfe of an earlier try")
     for trial, fault in zip(TRIALS, TRIAL_FAULTS.values(), strict=False):
         store.trial(trial.config.id).path.mkdir()

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,8 @@ import pytest
 from conftest import ROOT, TINY, Script, interrupt, load_script, small_disk, wait_for
 
 from vitscale.plan.study import Study
-from vitscale.record.store import Row, Store
+from vitscale.record.outcome import Row
+from vitscale.record.store import Store
 
 NUM_EPOCHS = 3
 
@@ -32,7 +34,7 @@ def study(**options: int) -> Study:
     return load_script(TINY).study(**options)
 
 
-def without_times(rows: list[Row]) -> list[Row]:
+def without_times(rows: Iterable[Row]) -> list[Row]:
     from vitscale.train.loop import TIMING
 
     return [{name: value for name, value in row.items() if name not in TIMING} for row in rows]
@@ -60,9 +62,10 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
 def test_rows_through_ray_are_those_of_the_trainer_by_hand(ran: Script, by_hand: dict[str, list[Row]]) -> None:
     store = ran.store()
     for trial_id, expected in by_hand.items():
-        rows, facts = store.read_rows(trial_id)
-        assert without_times(rows) == expected
-        assert facts["status"] == ("diverged" if expected[-1]["diverged"] else "finished")
+        outcome = store.read(trial_id)
+        facts = outcome.facts
+        assert without_times(outcome.rows) == expected
+        assert outcome.status == ("diverged" if expected[-1]["diverged"] else "finished")
         assert facts["machine"] and facts["commit"] and "torch" in facts["versions"]
     assert sum(rows[-1]["diverged"] for rows in by_hand.values()) == 1
 
@@ -147,7 +150,7 @@ def test_interrupt_stops_cleanly_and_the_same_command_resumes(tmp_path: Path) ->
     for trial in plan.trials:
         (folder / trial.config.id).mkdir(parents=True)
     expected = reference_rows(plan, folder)
-    assert {i: without_times(script.store().read_rows(i)[0]) for i in expected} == expected
+    assert {i: without_times(script.store().read(i).rows) for i in expected} == expected
 
 
 def test_a_second_driver_is_refused_and_harms_nothing(tmp_path: Path) -> None:
@@ -170,7 +173,7 @@ def test_two_studies_share_a_trial_and_train_it_once(tmp_path: Path) -> None:
     processes = [first.start(*arguments), second.start(*arguments)]
     assert [process.wait(300) for process in processes] == [0, 0], (tmp_path / "log.txt").read_text()
     store = first.store()
-    starts = {store.read_rows(t.config.id)[1]["attempt"] for t in study(num=2, epochs=40).trials}
+    starts = {store.read(t.config.id).facts["attempt"] for t in study(num=2, epochs=40).trials}
     assert starts == {"1"}
     assert len(list(tmp_path.glob("runs/trials/*/rows.parquet"))) == 5
     assert not list(tmp_path.glob("runs/trials/*/claim.json"))
@@ -252,7 +255,7 @@ def test_damaged_rows_are_restored_from_the_checkpoint(ran: Script, by_hand: dic
     assert result.returncode == 0, result.stdout
     assert f"rows must be readable parquet, but got ({path}" in result.stdout
     assert "7 trials, 6 done, 1 to do" in result.stdout
-    assert without_times(ran.store().read_rows(trial_id)[0]) == by_hand[trial_id]
+    assert without_times(ran.store().read(trial_id).rows) == by_hand[trial_id]
     assert len(list(path.parent.glob("rows.parquet.damaged-*"))) == 1
 
 

@@ -121,7 +121,7 @@ def test_every_row_is_there_once_with_the_time_it_was_made(ran: Script, uri: str
     for trial_id, run in runs_of(uri, "trial").items():
         if run.data.tags["vitscale.status"] == "failed":
             continue
-        rows, _ = ran.store().read_rows(trial_id)
+        rows = ran.store().read(trial_id).rows
         expected = [(int(r["epoch"]), int(r["unix_s"] * 1000), r["val_ema_error_pct"]) for r in rows]
         assert history(uri, run.info.run_id, "val_ema_error_pct") == expected
         assert run.data.metrics["final_error_pct"] == rows[-1]["val_ema_error_pct"]
@@ -146,7 +146,7 @@ def test_each_arm_is_a_run_with_what_its_trials_share_and_its_summary(ran: Scrip
         configs = [trial.config.asdict() for trial in plan.trials if trial.arm == arm]
         shared = {name: str(configs[0][name]) for name in DEFAULTS if len({config[name] for config in configs}) == 1}
         assert {name: value for name, value in run.data.params.items() if name in DEFAULTS} == shared
-    errors = [ran.store().read_rows(t.config.id)[0][-1]["val_ema_error_pct"] for t in plan.trials if t.arm == "conv"]
+    errors = [ran.store().read(t.config.id).rows[-1]["val_ema_error_pct"] for t in plan.trials if t.arm == "conv"]
     metrics = runs["conv"].data.metrics
     assert (metrics["n"], metrics["median_error_pct"]) == (3, statistics.median(errors))
     assert metrics["median_error_pct_low"] <= metrics["median_error_pct"] <= metrics["median_error_pct_high"]
@@ -352,7 +352,7 @@ def test_a_slow_server_is_caught_up_and_live_while_it_trains(tmp_path: Path, slo
     wait_for(live, 120, "a row of a running trial")
     assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
     for trial_id, run in runs_of(direct, "trial").items():
-        rows, _ = script.store().read_rows(trial_id)
+        rows = script.store().read(trial_id).rows
         shown = history(direct, run.info.run_id, "val_error_pct")
         assert [(step, value) for step, _, value in shown] == [(r["epoch"], r["val_error_pct"]) for r in rows]
 

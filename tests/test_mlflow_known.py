@@ -14,6 +14,7 @@ from vitscale.launch.colors import arm_colors
 from vitscale.plan.study import Study, Trial
 from vitscale.record import mlflow_view
 from vitscale.record.mlflow_view import View, synchronize
+from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 
 
@@ -31,11 +32,8 @@ def rows_of(num: int, error: float = 7.0) -> list[dict[str, float]]:
     return [{"epoch": e, "unix_s": 1e9 + e, "val_ema_error_pct": error} for e in range(1, num + 1)]
 
 
-DONE = {"status": "finished"}
-
-
 def finished(plan: Study) -> dict[str, Any]:
-    return {trial.config.id: (rows_of(2), DONE) for trial in plan.trials}
+    return {trial.config.id: Outcome(Status.FINISHED, tuple(rows_of(2))) for trial in plan.trials}
 
 
 @pytest.fixture
@@ -119,10 +117,10 @@ def test_runs_made_after_the_store_was_told_are_found(store: Store, uri: str) ->
     plan = study()
     view = View(plan, uri, store)
     first, *others = [trial.config.id for trial in plan.trials]
-    view.show(first, "finished", rows_of(2), DONE)
+    view.show(first, Outcome(Status.FINISHED, tuple(rows_of(2))))
     view.save()
     for trial_id in others:
-        view.show(trial_id, "running", rows_of(1), {})
+        view.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(1))))
     again = View(plan, uri, store)
     assert again.children.keys() == {first, *others}
     synchronize(again, finished(plan))
@@ -167,11 +165,11 @@ def test_a_run_removed_for_good_while_a_study_runs_is_made_again(store: Store, u
     plan = study(num=1)
     trial_id = plan.trials[0].config.id
     view = View(plan, uri, store)
-    view.show(trial_id, "running", rows_of(1), {})
+    view.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(1))))
     mlflow = client(uri)
     mlflow.delete_run(view.children[trial_id].run_id)
     mlflow._tracking_client.store._hard_delete_run(view.children[trial_id].run_id)
-    view.show(trial_id, "finished", rows_of(2), DONE)
+    view.show(trial_id, Outcome(Status.FINISHED, tuple(rows_of(2))))
     run = children(uri)[trial_id]
     assert [m.step for m in mlflow.get_metric_history(run.info.run_id, "val_ema_error_pct")] == [1, 2]
 
@@ -225,12 +223,12 @@ def test_a_missing_trial_says_why_and_has_no_error(store: Store, uri: str) -> No
     plan = study(num=1)
     lost, fault, never, *_ = [trial.config.id for trial in (*plan.trials, *plan.trials)]
     view = View(plan, uri, store)
-    view.show(lost, "finished", rows_of(2), DONE)
-    view.show(fault, "running", rows_of(1), {})
+    view.show(lost, Outcome(Status.FINISHED, tuple(rows_of(2))))
+    view.show(fault, Outcome(Status.RUNNING, tuple(rows_of(1))))
     read = {
-        lost: ([], {"status": "missing"}),
-        fault: ([], {"status": "missing", "error": "OutOfMemoryError: a neighbour has the memory"}),
-        never: ([], {"status": "missing"}),
+        lost: Outcome(Status.MISSING),
+        fault: Outcome(Status.MISSING).because("OutOfMemoryError: a neighbour has the memory"),
+        never: Outcome(Status.MISSING),
     }
     assert synchronize(view, read) == 0
     runs = children(uri)
@@ -275,7 +273,7 @@ def test_pages_of_a_server_that_is_slow_get_smaller(store: Store, uri: str, monk
     large = load_script(ROOT / "benchmarks" / "mlflow_scale.py")
     plan = large.study_of(120)
     view = View(plan, uri, store)
-    view.show(plan.trials[0].config.id, "finished", large.rows_of(""), DONE)
+    view.show(plan.trials[0].config.id, Outcome(Status.FINISHED, tuple(large.rows_of(""))))
     large.copy_runs(store.root / "mlflow.db", view, view.children[plan.trials[0].config.id], plan)
     search = MlflowClient.search_runs
     sizes = []
@@ -305,7 +303,7 @@ def test_a_large_study_connects_over_http(store: Store, uri: str, http_server: s
     plan = large.study_of(1500)
     first = plan.trials[0].config.id
     view = View(plan, uri, store)
-    view.show(first, "finished", large.rows_of(first), DONE)
+    view.show(first, Outcome(Status.FINISHED, tuple(large.rows_of(first))))
     large.copy_runs(store.root / "mlflow.db", view, view.children[first], plan)
     asked.clear()
     anew = View(plan, http_server, store)
@@ -315,10 +313,9 @@ def test_a_large_study_connects_over_http(store: Store, uri: str, http_server: s
     asked.clear()
     again = View(plan, http_server, store)
     assert again.children == anew.children and len(asked) <= 8
-    facts = {"status": "finished"}
     asked.clear()
-    assert synchronize(again, {i: (large.rows_of(i), facts) for i in again.trials}) == 1500
+    assert synchronize(again, {i: Outcome(Status.FINISHED, tuple(large.rows_of(i))) for i in again.trials}) == 1500
     assert asked == []
-    again.show(first, "running", large.rows_of(first, 4), {})
+    again.show(first, Outcome(Status.RUNNING, tuple(large.rows_of(first, 4))))
     (run,) = [run for run in roles(uri, "trial", f" and tags.`vitscale.trial_id` = '{first}'")]
     assert run.data.metrics["epoch"] == 4

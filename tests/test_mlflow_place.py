@@ -15,6 +15,7 @@ from conftest import TINY, empty_database, load_script
 from vitscale.plan.study import Study
 from vitscale.record.mlflow_place import database_of, note_of_old_database, tracking_uri
 from vitscale.record.mlflow_view import View
+from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 
 
@@ -81,8 +82,8 @@ def test_two_stores_on_one_server_keep_their_own_states(stores: tuple[Store, Sto
     plan = study(num=1)
     trial_id = plan.trials[0].config.id
     trained, failed = View(plan, shared, one), View(plan, shared, two)
-    trained.show(trial_id, "finished", [row(1, 7.0)], {"status": "finished"})
-    failed.show(trial_id, "failed", [], {"status": "failed", "error": "ValueError: no"})
+    trained.show(trial_id, Outcome(Status.FINISHED, (row(1, 7.0),)))
+    failed.show(trial_id, Outcome(Status.FAILED).because("ValueError: no"))
     failed.set_parent("FAILED")
     trained.set_parent("FINISHED")
     assert states(shared, one) == {trial_id: ("finished", 7.0)}

@@ -129,7 +129,8 @@ def test_a_study_packs_two_trials_on_a_gpu(null: dict[str, str], tmp_path: Path)
     assert "training 2 at a time" in result.stdout
     assert "3 finished, 0 diverged, 0 failed, 0 missing of 3" in result.stdout
     for path in tmp_path.glob("runs/trials/*"):
-        rows, facts = script.store().read_rows(path.name)
+        outcome = script.store().read(path.name)
+        rows, facts = outcome.rows, outcome.facts
         assert facts["device"] == "cuda" and "Null GPU" in facts["machine"]
         assert [row["epoch"] for row in rows] == [1, 2] and rows[-1]["peak_memory_mib"] > 0
 

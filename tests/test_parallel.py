@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from vitscale.plan.config import TrainConfig
-from vitscale.record.store import Row
+from vitscale.record.outcome import Row
 from vitscale.train.loop import TIMING, train
 from vitscale.train.parallel import Team, cut, num_parts
 

@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import DEFAULTS, TrainConfig
 from vitscale.plan.study import Study, Trial
+from vitscale.record.outcome import Outcome
 from vitscale.record.store import Store
 from vitscale.train.data import fingerprint
 from vitscale.train.sources import load_split
@@ -127,9 +129,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store]:
     return root, store
 
 
-def known_of(store: Store, made: Study) -> dict[str, Any]:
+def known_of(store: Store, made: Study) -> dict[str, Outcome]:
     ids = [trial.config.id for trial in made.trials]
-    return {trial_id: store.read_rows(trial_id) for trial_id in ids if store.is_done(trial_id)}
+    return {trial_id: store.read(trial_id) for trial_id in ids if store.is_done(trial_id)}
 
 
 def test_other_images_under_one_name_are_refused(
@@ -165,7 +167,7 @@ def test_trials_of_older_versions_are_believed_and_other_selections_are_not_mixe
     other = Data(str(write(tmp_path / "other", seed=1)))
     other.look(study())
     known = known_of(store, study())
-    older = {i: (rows, {k: v for k, v in facts.items() if k != "data_digest"}) for i, (rows, facts) in known.items()}
+    older = {i: replace(o, facts={k: v for k, v in o.facts.items() if k != "data_digest"}) for i, o in known.items()}
     other.compare(study(), older)
     with pytest.raises(ValueError, match="of 1 done trials"):
         other.compare(study(), {**older, **dict([next(iter(known.items()))])})

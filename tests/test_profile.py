@@ -38,6 +38,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.profile import BEARING, ProfileConfig, processor, processor_name
 from vitscale.plan.study import Study, Trial, config_of, from_json, to_json
+from vitscale.record.outcome import Outcome, Status
 from vitscale.record.provenance import provenance
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, tidy
@@ -176,13 +177,13 @@ def test_a_running_profile_shows_its_timed_runs_and_its_speed() -> None:
     made = study(*(SMALL.replace(timed_runs=10, batch_size=batch) for batch in (8, 16)))
     first, second = (trial.config.id for trial in made.trials)
     progress = Progress(made, {first: "missing", second: "missing"})
-    progress.update(Event(first, "running", ({"epoch": 2.0, "images_per_s": 123.44},)))
+    progress.update(Event(first, Status.RUNNING, ({"epoch": 2.0, "images_per_s": 123.44},)))
     line = shown(progress).splitlines()[-1].split()
     assert line == ["arm", "8", "8", "2/10", "123.4"]
     assert not {"epoch", "error", "lr"} & set(shown(progress).split()) and "%" not in shown(progress)
     assert progress.eta_s() is None  # there is no rate before half a trial
     progress.started -= 60
-    progress.update(Event(first, "running", ({"epoch": 6.0, "images_per_s": 123.44},)))
+    progress.update(Event(first, Status.RUNNING, ({"epoch": 6.0, "images_per_s": 123.44},)))
     assert progress.eta_s() == pytest.approx(60 / 0.6 * 1.4, rel=0.01)
 
 
@@ -190,7 +191,7 @@ def test_a_running_training_shows_its_epochs_and_its_error() -> None:
     made = study(TrainConfig(lr=0.002, wd=0.1, epochs=7), metric="val_ema_error_pct")
     progress = Progress(made, {made.trials[0].config.id: "running"})
     assert shown(progress).splitlines()[-1].split() == ["arm", "2.00e-03", "1.00e-01", "0/7"]
-    progress.update(Event(made.trials[0].config.id, "running", ({"epoch": 3.0, "val_ema_error_pct": 41.25},)))
+    progress.update(Event(made.trials[0].config.id, Status.RUNNING, ({"epoch": 3.0, "val_ema_error_pct": 41.25},)))
     assert shown(progress).splitlines()[-1].split()[-2:] in (["3/7", "41.2%"], ["3/7", "41.3%"])
 
 
@@ -280,15 +281,15 @@ def test_intervals_cover_as_they_say() -> None:
     assert 0.90 <= np.mean([low <= 20 <= high for _, low, high in changes]) <= 0.99
 
 
-def measured(made: Study, speed: float = 100.0) -> dict[str, tuple[list[dict[str, float]], dict[str, str]]]:
+def measured(made: Study, speed: float = 100.0) -> dict[str, Outcome]:
     """Six runs a profile, around a speed that par raises by a half; the last profile failed."""
-    read: dict[str, tuple[list[dict[str, float]], dict[str, str]]] = {}
+    read: dict[str, Outcome] = {}
     for trial in made.trials:
         around = speed * (1.5 if getattr(trial.config, "layout", "") == "par" else 1.0)
-        rows = [{"epoch": i + 1.0, "images_per_s": around + i - 2.5, "step_ms": 1.0, "peak_memory_mib": 7.0,
-                 "load": 0.5, "train_s": 1.0, "unix_s": 1.0, "diverged": 0.0} for i in range(6)]  # fmt: skip
-        read[trial.config.id] = rows, {"status": "finished"}
-    read[made.trials[-1].config.id] = [], {"status": "failed", "error": "OutOfMemoryError: too large"}
+        rows = tuple({"epoch": i + 1.0, "images_per_s": around + i - 2.5, "step_ms": 1.0, "peak_memory_mib": 7.0,
+                 "load": 0.5, "train_s": 1.0, "unix_s": 1.0, "diverged": 0.0} for i in range(6))  # fmt: skip
+        read[trial.config.id] = Outcome(Status.FINISHED, rows)
+    read[made.trials[-1].config.id] = Outcome(Status.FAILED, facts={"error": "OutOfMemoryError: too large"})
     return read
 
 

@@ -15,6 +15,7 @@ from conftest import TINY, load_script
 from vitscale.launch.progress import Progress, epochs_behind, table
 from vitscale.launch.resources import Event
 from vitscale.plan.study import Study
+from vitscale.record.outcome import Status
 from vitscale.record.store import Store
 
 
@@ -27,9 +28,9 @@ def progress(store: Store | None = None) -> Progress:
     plan = study()
     ids = [trial.config.id for trial in plan.trials]
     made = Progress(plan, dict.fromkeys(ids, "missing"), store=store)
-    made.update(Event(ids[0], "finished"))
-    made.update(Event(ids[1], "running", ({"epoch": 5.0, "val_ema_error_pct": 29.04},)))
-    made.update(Event(ids[2], "running"))
+    made.update(Event(ids[0], Status.FINISHED))
+    made.update(Event(ids[1], Status.RUNNING, ({"epoch": 5.0, "val_ema_error_pct": 29.04},)))
+    made.update(Event(ids[2], Status.RUNNING))
     made.update(Event(ids[3], "elsewhere", facts={"study": "other-demo"}))
     return made
 
@@ -75,9 +76,9 @@ def test_a_trial_that_resumes_shows_rows_once_they_are_new(store: Store) -> None
     trial = made.study.trials[2]
     assert epochs_behind(trial, store) == 18 and epochs_behind(made.study.trials[1], store) == 0
     for epoch in (1.0, 18.0):
-        made.update(Event(trial.config.id, "running", ({"epoch": epoch, "val_ema_error_pct": 78.2},)))
+        made.update(Event(trial.config.id, Status.RUNNING, ({"epoch": epoch, "val_ema_error_pct": 78.2},)))
         assert "resumes at epoch 18" in table(made).plain and "78.2" not in table(made).plain
-    made.update(Event(trial.config.id, "running", ({"epoch": 19.0, "val_ema_error_pct": 11.5},)))
+    made.update(Event(trial.config.id, Status.RUNNING, ({"epoch": 19.0, "val_ema_error_pct": 11.5},)))
     assert "resumes" not in table(made).plain and re.search(r"19/20 +11\.5%", table(made).plain)
 
 
@@ -87,8 +88,8 @@ def test_what_was_done_before_this_start_is_in_no_rate(store: Store) -> None:
     ids = [trial.config.id for trial in plan.trials[1:3]]
     made = Progress(plan, {ids[0]: "missing", ids[1]: "missing"}, store=store)
     for trial_id in ids:
-        made.update(Event(trial_id, "running"))
-    made.update(Event(ids[0], "running", ({"epoch": 10.0},)))
+        made.update(Event(trial_id, Status.RUNNING))
+    made.update(Event(ids[0], Status.RUNNING, ({"epoch": 10.0},)))
     made.started = time.monotonic() - 60
     assert made.eta_s() == pytest.approx(60 / 0.5 * (0.5 + 0.1), rel=0.05)
 
@@ -97,7 +98,7 @@ def test_workers_that_start_are_named_until_the_first_trial_runs() -> None:
     plan = study()
     made = Progress(plan, {trial.config.id: "missing" for trial in plan.trials})
     assert made.line().startswith("0/13 done, starting workers, ")
-    made.update(Event(plan.trials[0].config.id, "running"))
+    made.update(Event(plan.trials[0].config.id, Status.RUNNING))
     assert made.line().startswith("0/13 done, 1 running, ")
 
 

@@ -17,7 +17,7 @@ from search_spaces.recipes import RECIPES
 from search_spaces.vit import SHAPES
 from vitscale.launch.worker import one_line
 from vitscale.plan.config import TrainConfig
-from vitscale.record.store import Row
+from vitscale.record.outcome import Row
 from vitscale.train import loop
 from vitscale.train.checkpoint import OtherImages
 from vitscale.train.loop import TIMING, train

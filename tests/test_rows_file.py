@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,13 @@ import torch
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
-from vitscale.record.rows import Outcome, Row
+from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import Damaged, Store
 from vitscale.train import checkpoint
 from vitscale.train.data import fingerprint
 from vitscale.train.sources import load_split
 
-FACTS = {"status": "finished", "attempt": "1", "device": "cpu", "commit": "0123456789ab", "data_digest": "fedcba98"}
+FACTS = {"attempt": "1", "device": "cpu", "commit": "0123456789ab", "data_digest": "fedcba98"}
 
 
 def some_rows(num: int = 10) -> list[Row]:
@@ -31,10 +32,13 @@ def some_rows(num: int = 10) -> list[Row]:
             for i in range(1, num + 1)]  # fmt: skip
 
 
+DONE = Outcome(Status.FINISHED, tuple(some_rows()), FACTS)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     store = Store.open(tmp_path / "runs")
-    store.finish(store.claim("t1", {}, "study-a", 1), some_rows(), FACTS)
+    store.finish(store.claim("t1", {}, "study-a", 1), DONE)
     return store
 
 
@@ -42,7 +46,7 @@ def read_after(store: Store, content: bytes) -> Outcome | None:
     """What the file says with this content; None if it is refused."""
     (store.trial("t1").path / "rows.parquet").write_bytes(content)
     try:
-        return store.read_rows("t1")
+        return store.read("t1")
     except Damaged:
         return None
 
@@ -58,14 +62,14 @@ def test_no_flipped_bit_changes_a_row_or_a_fact_unseen(store: Store) -> None:
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
         read = read_after(store, bytes(flipped))
-        found["caught" if read is None else "same" if read == (some_rows(), FACTS) else "other"] += 1
+        found["caught" if read is None else "same" if read == DONE else "other"] += 1
     assert found["other"] == 0
     assert found["caught"] > 200 and found["same"] > 50  # a statistic of a column, say, is nothing that we read
 
 
 def test_the_rows_of_another_trial_are_refused(store: Store) -> None:
     shutil.copytree(store.trial("t1").path, store.trial("t2").path)
-    for read in (store.read_rows, store.outcome):
+    for read in (store.read, store.peek):
         with pytest.raises(Damaged, match=r"t2/rows.parquet: it is of another trial, 't1'"):
             read("t2")
 
@@ -78,15 +82,15 @@ def older(store: Store, facts: dict[str, str], *lost: str) -> None:
 
 
 def test_files_of_versions_without_a_seal_still_read(store: Store) -> None:
-    older(store, FACTS)
-    assert store.read_rows("t1") == (some_rows(), FACTS)
-    assert store.outcome("t1") == "finished"
+    older(store, {"status": "finished", **FACTS})
+    assert store.read("t1") == DONE
+    assert store.peek("t1") == replace(DONE, rows=())
 
 
 @pytest.mark.parametrize("status", ["", "stopped", "finishe\u00e4"])
 def test_an_unknown_status_is_named_with_its_file(store: Store, status: str) -> None:
     older(store, {**FACTS, "status": status})
-    for read in (store.read_rows, store.outcome):
+    for read in (store.read, store.peek):
         with pytest.raises(Damaged, match=r"t1/rows.parquet: status in .* must hold, but got"):
             read("t1")
 
@@ -96,7 +100,7 @@ def test_columns_of_text_are_refused(store: Store) -> None:
     table = pa.table({"epoch": [1.0], "val_error_pct": ["x"]})
     pq.write_table(table.replace_schema_metadata({"vitscale.status": "finished"}), path)
     with pytest.raises(Damaged, match=r"t1/rows.parquet: a column must be of float64, but got \('val_error_pct'\)"):
-        store.read_rows("t1")
+        store.read("t1")
 
 
 def test_a_training_notes_which_images_it_saw(tmp_path: Path) -> None:
@@ -106,8 +110,8 @@ def test_a_training_notes_which_images_it_saw(tmp_path: Path) -> None:
     *_, event = train_trial(config.id, config.non_default(), store, "study-a", 1, Resources())
     state = checkpoint.load(store.trial(config.id), torch.device("cpu"))
     assert state is not None
-    noted = store.read_rows(config.id)[1]["data_digest"]
+    noted = store.read(config.id).facts["data_digest"]
     assert noted == event.facts["data_digest"] == state["data"] == fingerprint(load_split(config, "train", None))
     store.set_aside(config.id)
     list(train_trial(config.id, config.non_default(), store, "study-a", 2, Resources()))
-    assert store.read_rows(config.id)[1]["data_digest"] == noted
+    assert store.read(config.id).facts["data_digest"] == noted

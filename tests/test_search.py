@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from vitscale.launch.resources import Event, Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.search import Search
 from vitscale.plan.study import from_json, to_json
+from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, read_trials
 
@@ -72,8 +74,8 @@ def test_an_interrupted_search_asks_the_same_points(searched: tuple[Search, Stor
     assert len(study.trials) == 2 * 4 * 2
     for trial in study.trials:
         assert (
-            other.read_rows(trial.config.id)[0][-1]["minival_ema_error_pct"]
-            == (store.read_rows(trial.config.id)[0][-1]["minival_ema_error_pct"])
+            other.read(trial.config.id).rows[-1]["minival_ema_error_pct"]
+            == (store.read(trial.config.id).rows[-1]["minival_ema_error_pct"])
         )
 
 
@@ -94,9 +96,11 @@ def test_later_rounds_follow_from_the_outcomes_of_earlier_ones(searched: tuple[S
     grow(search, other)
     first = Rounds(search, other).study()
     for trial in first.trials:
-        rows, facts = store.read_rows(trial.config.id)
-        turned = [{**row, "minival_ema_error_pct": 100 - row["minival_ema_error_pct"]} for row in rows]
-        other.finish(other.claim(trial.config.id, trial.config.non_default(), search.slug, 1), turned, facts)
+        outcome = store.read(trial.config.id)
+        turned = tuple({**row, "minival_ema_error_pct": 100 - row["minival_ema_error_pct"]} for row in outcome.rows)
+        other.finish(
+            other.claim(trial.config.id, trial.config.non_default(), search.slug, 1), replace(outcome, rows=turned)
+        )
     assert grow(search, other)
     mine, theirs = (s.asked(search.slug)["points"]["P AdamW"] for s in (other, store))
     assert mine[:2] == theirs[:2] and mine[2:] != theirs[2:]
@@ -239,13 +243,13 @@ def test_what_was_stopped_stays_stopped(searched: tuple[Search, Store], tmp_path
     ids = [trial.config.id for trial in rounds.study().trials if trial.arm == "P AdamW"]
 
     def news(trial_id: str, error: float) -> Event:
-        return Event(trial_id, "running", ({"epoch": 1.0, "minival_ema_error_pct": error},))
+        return Event(trial_id, Status.RUNNING, ({"epoch": 1.0, "minival_ema_error_pct": error},))
 
     assert [rounds.judge(news(i, error)) for i, error in zip(ids, (40.0, 50.0, 60.0, 30.0), strict=True)] == [
         False, True, True, False,
     ]  # fmt: skip
     read = read_trials(Rounds(search, store).study(), store)
-    assert [read[i][1]["status"] for i in ids] == ["missing", "stopped", "stopped", "missing"]
+    assert [read[i].status for i in ids] == ["missing", "stopped", "stopped", "missing"]
     table = outcomes(Rounds(search, store).study(), read).set_index("trial_id")
     assert table.loc[ids[1], "error_pct"] == 50.0 and table.loc[ids[1], "epoch"] == 1.0
 
@@ -256,12 +260,12 @@ def test_asha_judges_the_trials_of_later_rounds(tmp_path: Path) -> None:
     rounds = Rounds(search, store)
     for trial in rounds.study().trials:
         rows = tuple({"epoch": epoch, "minival_ema_error_pct": 40.0, "unix_s": 0.0} for epoch in (1.0, 3.0, 9.0))
-        rounds.judge(Event(trial.config.id, "finished", rows))
+        rounds.judge(Event(trial.config.id, Status.FINISHED, rows))
         workdir = store.claim(trial.config.id, trial.config.non_default(), search.slug, 1)
-        store.finish(workdir, rows, {"status": "finished"})
+        store.finish(workdir, Outcome(Status.FINISHED, tuple(rows)))
     assert rounds.grow(read_trials(rounds.study(), store))
     new = next(trial.config.id for trial in rounds.study().trials if trial.point == 2)
-    assert rounds.judge(Event(new, "running", ({"epoch": 1.0, "minival_ema_error_pct": 80.0},)))
+    assert rounds.judge(Event(new, Status.RUNNING, ({"epoch": 1.0, "minival_ema_error_pct": 80.0},)))
 
 
 # ---- winners

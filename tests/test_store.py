@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import small_disk
 
+from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Damaged, Elsewhere, Fenced, Store, Workdir
 
-ROWS = [{"epoch": 1.0, "step": 5.0, "loss": 0.25}, {"epoch": 2.0, "step": 10.0, "diverged_step": 9.0}]
-FACTS = {"status": "finished", "commit": "abc"}
+ROWS = ({"epoch": 1.0, "step": 5.0, "loss": 0.25}, {"epoch": 2.0, "step": 10.0, "diverged_step": 9.0})
+DONE = Outcome(Status.FINISHED, ROWS, {"commit": "abc"})
 
 
 @pytest.fixture
@@ -24,15 +25,13 @@ def store(tmp_path: Path) -> Store:
 
 def finished(store: Store, trial_id: str = "t1") -> Workdir:
     workdir = store.claim(trial_id, {"lr": 0.1}, "study-a", 1)
-    assert store.finish(workdir, ROWS, FACTS)
+    assert store.finish(workdir, DONE)
     return workdir
 
 
 def test_rows_and_facts_come_back_as_they_were(store: Store) -> None:
     finished(store)
-    rows, facts = store.read_rows("t1")
-    assert rows == ROWS
-    assert facts == FACTS
+    assert store.read("t1") == DONE
     # and any parquet reader sees them, absent values as nulls
     table = pq.read_table(store.root / "trials" / "t1" / "rows.parquet")
     assert table.column("diverged_step").to_pylist() == [None, 9.0]
@@ -40,8 +39,8 @@ def test_rows_and_facts_come_back_as_they_were(store: Store) -> None:
 
 def test_only_the_first_finish_counts(store: Store) -> None:
     unfenced = Workdir(finished(store).path)
-    assert not store.finish(unfenced, [{"epoch": 1.0, "step": 1.0}], {"status": "diverged"})
-    assert store.read_rows("t1")[0] == ROWS
+    assert not store.finish(unfenced, Outcome(Status.DIVERGED, ({"epoch": 1.0, "step": 1.0},)))
+    assert store.read("t1") == DONE
 
 
 def test_a_stale_worker_may_commit_nothing(store: Store) -> None:
@@ -51,14 +50,14 @@ def test_a_stale_worker_may_commit_nothing(store: Store) -> None:
     for commit in (
         lambda: stale.write("checkpoint-2", b"stale"),
         lambda: stale.create("x", b"stale"),
-        lambda: store.finish(stale, ROWS, FACTS),
+        lambda: store.finish(stale, DONE),
     ):
         with pytest.raises(Fenced):
             commit()
     assert not store.is_done("t1")
     assert new.names("checkpoint") == ["checkpoint-1"]
     assert new.names(".") == []  # nor leave a temporary file
-    assert store.finish(new, ROWS, FACTS)
+    assert store.finish(new, DONE)
 
 
 def test_a_trial_of_a_running_study_is_left_to_it(store: Store) -> None:
@@ -79,7 +78,7 @@ def test_a_done_trial_keeps_only_its_final_checkpoint(store: Store) -> None:
     workdir = store.claim("t1", {}, "study-a", 1)
     for step in (1, 2):
         workdir.write(f"checkpoint-{step}", b"")
-    store.finish(workdir, ROWS, FACTS)
+    store.finish(workdir, DONE)
     assert workdir.names("checkpoint") == ["checkpoint-2"]
 
 
@@ -121,7 +120,7 @@ def test_damaged_rows_are_named_and_moved_aside(store: Store, damage: str) -> No
         path.write_bytes({"truncated": whole[: len(whole) // 2], "empty": b"", "no parquet": b"rows" * 99}[damage])
     kept = path.read_bytes()
     with pytest.raises(Damaged, match=str(path)) as caught:
-        store.read_rows("t1")
+        store.read("t1")
     assert len(str(caught.value).splitlines()) == 1
     aside = store.set_aside("t1")
     assert aside.read_bytes() == kept
@@ -174,10 +173,10 @@ def test_a_kill_between_any_two_file_operations_of_the_table_loses_nothing(tmp_p
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if store.is_done("t1"):  # done is done, and whole, even if the kill came after
-            assert store.read_rows("t1") == (ROWS, FACTS)
+            assert store.read("t1") == DONE
         else:
             finished(store)
-            assert store.read_rows("t1") == (ROWS, FACTS)
+            assert store.read("t1") == DONE
         assert sorted(p.name for p in store.trial("t1").path.glob("rows*")) == ["rows.parquet"]
         if not os.WIFSIGNALED(status):
             break
@@ -210,7 +209,7 @@ def test_a_claim_that_nobody_can_have_made_claims_nothing(store: Store, garbage:
     assert store.holder("t1") == ""
     with pytest.raises(Fenced):  # who lost his claim may not write
         stale.write("checkpoint-1", b"")
-    assert store.finish(store.claim("t1", {}, "s", 1), ROWS, FACTS)
+    assert store.finish(store.claim("t1", {}, "s", 1), DONE)
 
 
 @pytest.mark.parametrize("counter", [None, b"", b"1", b"garbage", b"-5", b"9" * 5000])
@@ -223,7 +222,7 @@ def test_an_attempt_is_later_than_every_claim_of_its_study(store: Store, counter
         (store.study("s") / "attempt").write_bytes(counter)
     with store.drive("s") as attempt:
         assert attempt == 4
-        assert store.finish(store.claim("t1", {}, "s", attempt), ROWS, FACTS)
+        assert store.finish(store.claim("t1", {}, "s", attempt), DONE)
 
 
 def test_a_folder_of_another_machine_is_not_taken_for_the_store(store: Store, tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ def assert_as_by_hand(script: Script, folder: Path, **options: int) -> None:
     for trial in plan.trials:
         (folder / trial.config.id).mkdir(parents=True)
     for trial_id, expected in reference_rows(plan, folder).items():
-        rows, facts = script.store().read_rows(trial_id)
+        outcome = script.store().read(trial_id)
         if expected[-1]["diverged"]:
-            assert facts["status"] == "diverged" and rows[-1]["diverged_step"] == expected[-1]["diverged_step"]
+            assert outcome.status == "diverged" and outcome.rows[-1]["diverged_step"] == expected[-1]["diverged_step"]
         else:
-            assert_close(rows, expected)
-            assert facts["workers"] == "2"
+            assert_close(list(outcome.rows), expected)
+            assert outcome.facts["workers"] == "2"
 
 
 def test_a_study_on_teams_of_two(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_killed_worker_is_tried_again_from_the_checkpoint(tmp_path: Path) -> N
     assert process.wait(500) == 0, (tmp_path / "log.txt").read_text()
     assert not first.is_running()
     for trial in study(num=1, epochs=20).trials:
-        rows, _ = script.store().read_rows(trial.config.id)
+        rows = script.store().read(trial.config.id).rows
         assert without_times(rows) == without_times(on_team(2, trial.config, tmp_path / trial.config.id)[0])
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from search_spaces import demo
 from vitscale.plan.config import TrainConfig
-from vitscale.record.store import Row
+from vitscale.record.outcome import Row
 from vitscale.train.augment import augment, crop_pixels, mix
 from vitscale.train.data import CROP, Batches, HeldOut, generator
 from vitscale.train.loop import TIMING, evaluate, seed_everything, train

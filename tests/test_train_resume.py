@@ -22,7 +22,8 @@ import pytest
 import torch
 
 from vitscale.plan.config import TrainConfig
-from vitscale.record.store import Fenced, Row, Store, Workdir
+from vitscale.record.outcome import Outcome, Row
+from vitscale.record.store import Fenced, Store, Workdir
 from vitscale.train import checkpoint, loop
 from vitscale.train.loop import TIMING, train
 
@@ -396,10 +397,10 @@ def test_a_worker_is_fenced_when_the_trial_is_done(tmp_path: Path) -> None:
     first = every_step(CONV, store.claim("t", {}, "study", 1))
     next(first)
     second_workdir = store.claim("t", {}, "study", 2)
-    assert store.finish(second_workdir, every_step(CONV, second_workdir), {"status": "finished"})
+    assert store.finish(second_workdir, Outcome.of(every_step(CONV, second_workdir), {}))
     with pytest.raises(Fenced):
         list(first)
-    assert [row["epoch"] for row in store.read_rows("t")[0]] == [1, 2]
+    assert [row["epoch"] for row in store.read("t").rows] == [1, 2]
 
 
 def test_create_is_exclusive(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from vitscale.plan.study import Study
+from vitscale.record.outcome import FIXED
 
-STATUSES = ("finished", "diverged", "failed", "missing")
+STATUSES = tuple(status.value for status in FIXED)
 BASELINES = ("reference", "best draw")
 AXES = ("lr", "wd", "lr*wd")  # the product predicts the error best, says the documentation of pycls
 COLUMNS = ("arm", "point", "trial_id", "status", "error_pct", "lr", "wd")

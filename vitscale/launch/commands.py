@@ -254,7 +254,7 @@ def sync(options: argparse.Namespace) -> None:
                 view.summarize(summary, report.parent, headline)
                 if not store.driver_is_alive(slug):
                     view.interrupt()
-                    view.set_parent(state_of([facts["status"] for _, facts in read.values()]))
+                    view.set_parent(state_of(read))
                 view.save()
             print(f"{slug}: {num} of {len(study.trials)} trials shown at {view.page()}")
     if lost:

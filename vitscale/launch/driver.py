@@ -19,6 +19,7 @@ from vitscale.launch.resources import Event, Resources, refuse_company
 from vitscale.plan.doubts import doubts
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, to_json
+from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
 from vitscale.record.store import TRIAL_ID, Damaged, Store, Workdir
 
 if TYPE_CHECKING:
@@ -175,18 +176,18 @@ class Driver:
             os._exit(status)
         return status
 
-    def _with_reasons(self, read: dict[str, Any]) -> dict[str, Any]:
+    def _with_reasons(self, read: dict[str, Outcome]) -> dict[str, Outcome]:
         """Adds why trials are missing, where this start knows and the store does not."""
         for trial_id, reason in self.reasons.items():
-            if read.get(trial_id, ([], {"status": ""}))[1] == {"status": "missing"}:
-                read[trial_id] = ([], {"status": "missing", "error": reason})
+            if read.get(trial_id) == Outcome(Status.MISSING):
+                read[trial_id] = read[trial_id].because(reason)
         return read
 
-    def _read_done(self) -> dict[str, Any]:
-        """(rows, facts) of the done trials. Unreadable rows are moved away, to be restored from the checkpoint."""
+    def _read_done(self) -> dict[str, Outcome]:
+        """The outcomes of the done trials. Unreadable rows are moved away, to be restored from the checkpoint."""
         from vitscale.record.table import read_done, stopped
 
-        known: dict[str, Any] = {}
+        known: dict[str, Outcome] = {}
         for trial_id in (trial.config.id for trial in self.study.trials):
             if self.store.is_done(trial_id):
                 try:
@@ -203,7 +204,7 @@ class Driver:
         plan = {"command": _command(), **to_json(self.study), "earlier": self.left_out}
         Workdir(self.store.study(self.study.slug)).write("plan.json", json.dumps(plan, indent=1).encode())
 
-    def _grow(self, known: Mapping[str, Any]) -> bool:
+    def _grow(self, known: Mapping[str, Outcome]) -> bool:
         """Asks a search for its next round, if there is one; says whether there is."""
         from vitscale.record.table import read_trials
 
@@ -215,7 +216,7 @@ class Driver:
         self.mirror.study = self.study
         return True
 
-    def _train(self, known: Mapping[str, Any]) -> None:
+    def _train(self, known: Mapping[str, Outcome]) -> None:
         """Trains until every trial has an outcome; in a search, until no round is left."""
         from vitscale.launch.ray_tune import cluster, refuse_unshared
 
@@ -235,14 +236,17 @@ class Driver:
                 self._write_plan()
                 self._train_planned(self._read_done(), events)
 
-    def _train_planned(self, known: Mapping[str, Any], events: queue.Queue[Event]) -> None:
+    def _train_planned(self, known: Mapping[str, Outcome], events: queue.Queue[Event]) -> None:
         """Starts Ray Tune on what is missing; again for what another study has, and for what wants a device alone."""
         from vitscale.launch.progress import Display, Progress
         from vitscale.launch.ray_tune import run_trials
 
         todo = [trial.config for trial in self.study.trials if trial.config.id not in known]
-        statuses = {t.config.id: "missing" for t in self.study.trials} | {i: f["status"] for i, (_, f) in known.items()}
-        self.progress = Progress(self.study, statuses, store=self.store)
+        ids = [trial.config.id for trial in self.study.trials]
+        self.progress = Progress(
+            self.study, {i: known.get(i, Outcome(Status.MISSING)).status for i in ids}, store=self.store
+        )
+        statuses = self.progress.statuses
         with Display(self.progress, self.console):
             while todo and not self.stop.is_set():
                 free = [config for config in todo if not self._is_held(config.id)]
@@ -283,11 +287,11 @@ class Driver:
             self._say_fault(event)
         if event.status == "lost":
             self._record_lost_worker(event)
-            self.mirror.put(event.trial_id, "missing", event.rows, event.facts)
-        elif event.status in ("finished", "diverged") and not self.store.is_done(event.trial_id):
+            self.mirror.put(event.trial_id, event.outcome)
+        elif event.status in DONE and not self.store.is_done(event.trial_id):
             self._say_unseen(event)
-        elif event.status not in ("elsewhere", "again", "crowded"):
-            self.mirror.put(event.trial_id, event.status, event.rows, event.facts)
+        elif isinstance(event.status, Status):
+            self.mirror.put(event.trial_id, event.outcome)
 
     def _say_unseen(self, event: Event) -> None:
         """A worker has finished a trial, but not in this store: it is missing here, and the reason is said."""
@@ -295,7 +299,7 @@ class Driver:
         reason = f"its rows, of a worker on {where}, are not in the store {self.store.root}, which all nodes must share"
         self.reasons[event.trial_id] = reason
         self.console.print(f"warning: {event.trial_id} is {event.status}, but {reason}")
-        self.mirror.put(event.trial_id, "running", event.rows, {})
+        self.mirror.put(event.trial_id, Outcome(Status.RUNNING, event.rows))
 
     def _say_fault(self, event: Event) -> None:
         """A line for each of the first faults of machines: silence would look like work."""
@@ -317,13 +321,13 @@ class Driver:
             self.reasons[event.trial_id] = event.facts["error"]
             self.console.print(f"warning: {event.facts['error']}; {error}")
 
-    def _conclude(self, read: Mapping[str, Any], stopped_by: str) -> int:
+    def _conclude(self, read: Mapping[str, Outcome], stopped_by: str) -> int:
         """Draws the report, brings MLflow up to date, and says what there is and what is not."""
-        statuses = [facts["status"] for _, facts in read.values()]
+        statuses = [outcome.status for outcome in read.values()]
         report, said, last_words = self._draw(read)
-        pages, problem = self._show(read, statuses, last_words)
-        names = ("finished", "diverged", *(["stopped"] if "stopped" in statuses else []), "failed", "missing")
-        counts = ", ".join(f"{statuses.count(name)} {name}" for name in names)
+        pages, problem = self._show(read, last_words)
+        shown = [status for status in ENDINGS if status is not Status.STOPPED or status in statuses]
+        counts = ", ".join(f"{statuses.count(status)} {status}" for status in shown)
         self.console.print(f"\n{self.study.slug}: {counts} of {len(statuses)}")
         for line in said:  # sentences wrap between words, paths are never cut
             self.console.print(line, soft_wrap=not line.startswith(" ") or not self.console.is_terminal)
@@ -333,14 +337,14 @@ class Driver:
         else:
             hint = "" if self.uri.startswith("http") else f"  (start it with `vitscale ui{self._option()}`)"
             self.console.print(f"mlflow  {pages[0]}{hint}")
-        self._print_reasons(read, "failed", self.store.failure_log)
-        self._print_reasons(read, "missing", self.store.fault_log)
+        self._print_reasons(read, Status.FAILED, self.store.failure_log)
+        self._print_reasons(read, Status.MISSING, self.store.fault_log)
         if stopped_by:
             self.console.print(f"stopped by {stopped_by}\n        log {self.ray_log}; the same command resumes")
-        if self.stop.is_set() and "missing" in statuses:
+        if self.stop.is_set() and Status.MISSING in statuses:
             self.console.print("interrupted: the same command resumes")
             return EXIT_INTERRUPTED
-        if "missing" in statuses or "failed" in statuses or report is None:
+        if Status.MISSING in statuses or Status.FAILED in statuses or report is None:
             return EXIT_INCOMPLETE
         return EXIT_NOT_SHOWN if problem else EXIT_DONE
 
@@ -349,7 +353,7 @@ class Driver:
         root = self.store.root
         return "" if root == Path("runs").absolute() else f" --store {shlex.quote(str(root))}"
 
-    def _draw(self, read: Mapping[str, Any]) -> tuple[Path | None, list[str], tuple[Any, ...]]:
+    def _draw(self, read: Mapping[str, Outcome]) -> tuple[Path | None, list[str], tuple[Any, ...]]:
         """(report, lines to say, what MLflow is told); no report if it cannot be drawn, which loses no result."""
         try:
             report, headline, summary = draw(self.study, self.store, read)
@@ -363,7 +367,7 @@ class Driver:
             (summary, report.parent, headline),
         )
 
-    def _show(self, read: Mapping[str, Any], statuses: list[str], told: tuple[Any, ...]) -> tuple[list[str], str]:
+    def _show(self, read: Mapping[str, Outcome], told: tuple[Any, ...]) -> tuple[list[str], str]:
         """(address of the page, "") or ([], why the view is not up to date)."""
         from vitscale.record.mlflow_view import View, state_of, synchronize
 
@@ -373,23 +377,22 @@ class Driver:
             synchronize(view, read)
             view.interrupt()
             view.summarize(*told)
-            view.set_parent(state_of(statuses))
+            view.set_parent(state_of(read))
             pages.append(view.page())
 
         return pages, self.mirror.finish(last_words)
 
-    def _print_reasons(self, read: Mapping[str, Any], status: str, log: Callable[[str], Path]) -> None:
+    def _print_reasons(self, read: Mapping[str, Outcome], status: Status, log: Callable[[str], Path]) -> None:
         """Names the trials that failed, or that a machine failed, with the reason and its log."""
-        of = {t.config.id: (t.arm, read[t.config.id][1]) for t in self.study.trials}
-        ended = [(i, arm, facts["error"]) for i, (arm, facts) in of.items()
-                 if facts["status"] == status and facts.get("error")]  # fmt: skip
+        outcomes = [(trial, read[trial.config.id]) for trial in self.study.trials]
+        ended = [(t.config.id, t.arm, o.error) for t, o in outcomes if o.status is status and o.error]
         for trial_id, arm, error in ended[:10]:
             self.console.print(f"{status}  {arm} {trial_id}: {error}")
             if log(trial_id).exists():
                 self.console.print(f"        log {log(trial_id)}")
         if len(ended) > 10:
             self.console.print(f"{status}  and {len(ended) - 10} more")
-        if ended and status == "missing":
+        if ended and status is Status.MISSING:
             self.console.print("        no results, since machines failed them: the same command tries them again")
 
 
@@ -399,7 +402,7 @@ def _is_head_lost(error: Exception) -> bool:
     return isinstance(error, HeadLost)
 
 
-def draw(study: Study, store: Store, read: Mapping[str, Any]) -> tuple[Path, list[str], dict[str, float]]:
+def draw(study: Study, store: Store, read: Mapping[str, Outcome]) -> tuple[Path, list[str], dict[str, float]]:
     """Writes the tables, figures and report of a study as it stands: (report, headline, summary numbers)."""
     from vitscale.analysis.headline import headline
     from vitscale.analysis.report import summary_metrics, write_report

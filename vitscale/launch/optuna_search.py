@@ -19,7 +19,8 @@ from vitscale.launch.resources import Event
 from vitscale.plan.design import Point
 from vitscale.plan.search import Search, as_json, rounded
 from vitscale.plan.study import Study
-from vitscale.record.store import ASKED, Row, Store, Workdir
+from vitscale.record.outcome import Outcome, Row, Status
+from vitscale.record.store import ASKED, Store, Workdir
 
 if TYPE_CHECKING:
     import optuna
@@ -54,7 +55,7 @@ class Rounds:
             raise ValueError(f"a search must have begun, but got no point yet (study={self.search.slug!r})")
         return self.search.study({arm: points[: self.search.num] for arm, points in self.points.items()})
 
-    def grow(self, read: Mapping[str, Any]) -> bool:
+    def grow(self, read: Mapping[str, Outcome]) -> bool:
         """Asks for the next round, if all that was asked has an outcome and points are still wanted; says whether.
 
         `read` has the outcome of every trial so far, as from record.table.read_trials. A failed trial, which the next
@@ -62,7 +63,7 @@ class Rounds:
         """
         wanted = [arm for arm, points in self.points.items()
                   if len(points) < self.search.num and arm not in self.exhausted]  # fmt: skip
-        if not wanted or any(facts["status"] in ("missing", "failed") for _, facts in read.values()):
+        if not wanted or any(outcome.status in (Status.MISSING, Status.FAILED) for outcome in read.values()):
             return False
         new = {arm: self._ask(arm, self.search.per_round, read) for arm in wanted}
         for arm, points in new.items():
@@ -78,13 +79,13 @@ class Rounds:
             return False
         self._rungs = self._rungs or Rungs(self.search, self.study(), self.store, self.stopped)
         row = self._rungs.behind_at(event.trial_id, event.rows)
-        if event.status != "running" or row is None:
+        if event.status is not Status.RUNNING or row is None:
             return False
         self.stopped[event.trial_id] = list(event.rows[: event.rows.index(row) + 1])
         self._write()
         return True
 
-    def _ask(self, arm: str, num: int, read: Mapping[str, Any]) -> list[Point]:
+    def _ask(self, arm: str, num: int, read: Mapping[str, Outcome]) -> list[Point]:
         """`num` points that do not know each other's outcome; the same for the same outcomes, wherever.
 
         Fewer, if a space of whole numbers or choices has no more that are new.
@@ -213,7 +214,7 @@ class Rungs:
         self.trials: dict[str, optuna.Trial] = {}
         self.told: dict[str, int] = {}  # rows told so far
         for trial_id in self.arms:
-            known = stopped.get(trial_id) or (store.read_rows(trial_id)[0] if store.is_done(trial_id) else [])
+            known = stopped.get(trial_id) or (store.read(trial_id).rows if store.is_done(trial_id) else ())
             self.behind_at(trial_id, tuple(known))
 
     def behind_at(self, trial_id: str, rows: tuple[Row, ...]) -> Row | None:

@@ -19,6 +19,7 @@ from vitscale.plan.doubts import doubts
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import makespan, num_slots, refuse_share
 from vitscale.plan.study import Study, Trial, to_json
+from vitscale.record.outcome import Status
 from vitscale.record.store import Damaged, Store, Workdir
 
 OPTIONS = ("devices", "devices_per_trial", "throughput", "epoch_minutes", "json")
@@ -239,11 +240,11 @@ def _spent(store: Store, done: Sequence[Trial]) -> tuple[int, float, float]:
     num, seconds, flops = 0, 0.0, 0.0
     for trial in done[:: max(1, math.ceil(len(done) / MEASURED_TRIALS))]:
         try:
-            rows, facts = store.read_rows(trial.config.id)
+            outcome = store.read(trial.config.id)
         except Damaged:  # the next start says so and restores it; a plan needs only a rate
             continue
-        if facts["status"] == "finished" and "train_s" in rows[-1]:
-            num, seconds = num + 1, seconds + rows[-1]["train_s"]
+        if outcome.status is Status.FINISHED and "train_s" in outcome.rows[-1]:
+            num, seconds = num + 1, seconds + outcome.rows[-1]["train_s"]
             flops += training_flops(trial.config)
     return num, seconds, flops
 

@@ -10,6 +10,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import EMBEDDED, refuse_other_embedded, refuse_unreadable
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study
+from vitscale.record.outcome import Outcome
 
 # What decides which images a training reads.
 READ = (
@@ -44,17 +45,18 @@ class Data:
 
             self.digests[key] = examine(configs, Path(self.root))
 
-    def compare(self, study: Study, known: Mapping[str, tuple[Any, Mapping[str, str]]]) -> None:
-        """Raises ValueError if done trials of the study, known as (rows, facts), were trained on other images.
+    def compare(self, study: Study, known: Mapping[str, Outcome]) -> None:
+        """Raises ValueError if done trials of the study were trained on other images.
 
         Trials of older versions have no digest among their facts, and are believed.
         """
-        done = [trial.config for trial in study.trials if known.get(trial.config.id, ((), {}))[1].get(DIGEST)]
+        digests = {trial_id: outcome.facts.get(DIGEST) for trial_id, outcome in known.items()}
+        done = [trial.config for trial in study.trials if digests.get(trial.config.id)]
         for key, configs in self._by_images(done):
             now = self.digests.get(key)
-            other = [config for config in configs if now and known[config.id][1][DIGEST] != now]
+            other = [config for config in configs if now and digests[config.id] != now]
             if other:
-                then = known[other[0].id][1][DIGEST]
+                then = digests[other[0].id]
                 raise ValueError(
                     f"the images of {other[0].dataset} must be those that the trials of this study were trained on, "
                     f"but got others (digest {now:.8}; of {len(other)} done trials {then:.8}; "

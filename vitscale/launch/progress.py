@@ -8,10 +8,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vitscale.launch.resources import Event
+from vitscale.launch.resources import Event, News
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study, Trial
-from vitscale.record.store import Row, Store
+from vitscale.record.outcome import DONE, ENDINGS, Row, Status
+from vitscale.record.store import Store
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +31,7 @@ class Progress:
     """Counts of a study's trials, fed by events."""
 
     study: Study
-    statuses: dict[str, str]  # trial id -> missing, or as an Event has it
+    statuses: dict[str, Status | News]  # by trial id
     started: float = field(default_factory=time.monotonic)
     rows: dict[str, Row] = field(default_factory=dict)  # newest row of each running trial
     holders: dict[str, str] = field(default_factory=dict)  # trial id -> the study that trains it
@@ -38,13 +39,13 @@ class Progress:
 
     def __post_init__(self) -> None:
         self.trials = {trial.config.id: trial for trial in self.study.trials}
-        self.todo = {i for i, status in self.statuses.items() if status not in ("finished", "diverged")}
+        self.todo = {i for i, status in self.statuses.items() if status not in DONE}
         self.resumed: dict[str, int] = {}  # epochs that a trial had behind it when it began to run in this start
 
     def update(self, event: Event) -> None:
         self.statuses[event.trial_id] = event.status
         self.holders[event.trial_id] = event.facts.get("study", "")
-        if event.status == "running" and event.trial_id not in self.resumed:
+        if event.status == Status.RUNNING and event.trial_id not in self.resumed:
             self.resumed[event.trial_id] = epochs_behind(self.trials[event.trial_id], self.store)
         if event.rows:
             self.rows[event.trial_id] = event.rows[-1]
@@ -53,7 +54,7 @@ class Progress:
         return Counter(self.statuses.values())
 
     def running(self) -> list[tuple[Trial, Row | None]]:
-        return [(self.trials[i], self.rows.get(i)) for i, s in self.statuses.items() if s == "running"]
+        return [(self.trials[i], self.rows.get(i)) for i, s in self.statuses.items() if s == Status.RUNNING]
 
     def waiting(self) -> list[tuple[Trial, str]]:
         """Trials that another study trains, and its name."""
@@ -84,9 +85,9 @@ class Progress:
     def _share(self, trial_id: str) -> float:
         """How much of a trial is behind us, from 0 to 1."""
         status = self.statuses[trial_id]
-        if status == "running":
+        if status == Status.RUNNING:
             return self.epoch(self.trials[trial_id]) / num_rows(self.trials[trial_id])
-        if status in ("finished", "diverged", "failed", "lost", "stopped"):
+        if status == "lost" or (status in ENDINGS and status != Status.MISSING):
             return 1.0
         return self.resumed.get(trial_id, 0) / num_rows(self.trials[trial_id])
 
@@ -98,7 +99,7 @@ class Progress:
         """The parts of that line, none of which should be broken."""
         n = self.counts()
         done, eta = n["finished"] + n["diverged"] + n["stopped"], self.eta_s()
-        begun = self.rows or set(n) - {"missing", "finished", "diverged"}
+        begun = self.rows or set(n) - {Status.MISSING, *DONE}
         running = f"{n['running']} running" if begun or not n["missing"] else "starting workers"
         parts = [f"{done}/{len(self.statuses)} done", running, f"{n['diverged']} diverged", f"{n['failed']} failed"]
         return [*parts, *self._waiting(n), f"ETA {_clock(eta)}"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from vitscale.launch.faults import DOES_NOT_FIT, too_big, verdict
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
+from vitscale.record.outcome import Status
 from vitscale.record.store import Fenced, Store, Workdir
 
 
@@ -62,7 +63,7 @@ def train_on_team(
         if not error and not fault.startswith(DOES_NOT_FIT):
             raise OSError(f"a worker of the team was lost: {fault or str(failure).splitlines()[0]}") from failure
         _await_news()
-        yield Event(config.id, "failed" if error else "lost", facts={"error": error or fault})
+        yield Event(config.id, Status.FAILED if error else "lost", facts={"error": error or fault})
     finally:
         shutil.rmtree(notes, ignore_errors=True)
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
+from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import Store
 
 # Ray reads these when it is imported or when a Tuner is made.
@@ -342,7 +343,7 @@ class _Judged(FIFOScheduler):
         event = result.get("event")
         if _judge is not None and isinstance(event, Event) and _judge(event):
             _stopped.add(event.trial_id)
-            _events.put(replace(event, status="stopped"))
+            _events.put(replace(event, status=Status.STOPPED))
             return FIFOScheduler.STOP
         return FIFOScheduler.CONTINUE
 
@@ -357,7 +358,7 @@ class _Relay(tune.Callback):
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **_: Any) -> None:
         if not isinstance(event := result.get("event"), Event):
             return
-        if event.status in ("finished", "diverged", "failed"):
+        if event.status in (*DONE, Status.FAILED):
             _lost.clear()
         if len(event.rows) > _rows.get(event.trial_id, 0):  # it gets on
             _rows[event.trial_id] = len(event.rows)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from vitscale.plan.config import shown
 from vitscale.plan.profile import METRIC, ProfileConfig
 from vitscale.plan.study import Study
-from vitscale.record.store import Damaged, Row, Store
+from vitscale.record.outcome import Outcome, Row, Status
+from vitscale.record.store import Damaged, Store
 
 MOST = 10**7  # of any amount: cores, trials at once, images, seconds
 
@@ -118,13 +119,25 @@ def _plans_profiles(store: Store, slug: str) -> bool:
         return False
 
 
+# Another study trains the trial; or a machine failed it: it is tried again, now or with a device to itself, or no more.
+News = Literal["elsewhere", "again", "crowded", "lost"]
+
+
 @dataclass(frozen=True)
 class Event:
     """News of a trial: its rows so far, or what became of it."""
 
     trial_id: str
-    # running, finished, diverged, failed; elsewhere: another study trains it; a machine failed it and it is tried again
-    # (again), now or (crowded) with a device to itself, or no more (lost)
-    status: str
+    status: Status | News
     rows: tuple[Row, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)  # provenance of a done trial, error of another one
+
+    @classmethod
+    def ended(cls, trial_id: str, outcome: Outcome) -> Event:
+        return cls(trial_id, outcome.status, outcome.rows, outcome.facts)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Where the trial is by these news; a machine's failure is no result, so it is missing."""
+        status = self.status if isinstance(self.status, Status) else Status.MISSING
+        return Outcome(status, self.rows, self.facts)

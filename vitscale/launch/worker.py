@@ -14,7 +14,8 @@ from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import config_of
-from vitscale.record.store import Elsewhere, Fenced, Row, Store, Workdir
+from vitscale.record.outcome import Outcome, Row, Status
+from vitscale.record.store import Elsewhere, Fenced, Store, Workdir
 
 REPORT_EVERY_S = 1.0
 TEAM_REPORT_EVERY_S = 10.0  # a team's news wait until Ray Train asks for them
@@ -29,8 +30,7 @@ def train_trial(
     noted, which is no result, and raised, to be tried again in another process.
     """
     if store.is_done(trial_id):  # another study trained it in the meantime
-        rows, facts = store.read_rows(trial_id)
-        yield Event(trial_id, facts["status"], tuple(rows), facts)
+        yield Event.ended(trial_id, store.read(trial_id))
         return
     workdir: Workdir | None = None
     before = store.fault(trial_id)
@@ -54,7 +54,7 @@ def train_trial(
             line = too_big(config, line, resources)
         if what == "config" or (what == "unfit" and isinstance(config, ProfileConfig)):  # whose hardware is its own
             store.fail(workdir or store.trial(trial_id), line, text)
-            yield Event(trial_id, "failed", facts={"error": line})
+            yield Event(trial_id, Status.FAILED, facts={"error": line})
             return
         if workdir is not None:
             with contextlib.suppress(OSError, Fenced):  # the disk may be what failed
@@ -76,7 +76,7 @@ def train_claimed(
     reset_process(resources)
     rows: list[Row] = []
     facts = {"attempt": str(attempt), "device": device, "workers": str(team.size), **provenance()}
-    yield Event(config.id, "running")
+    yield Event(config.id, Status.RUNNING)
     reported, every_s = time.monotonic(), REPORT_EVERY_S if team.size == 1 else TEAM_REPORT_EVERY_S
     training = train(
         config,
@@ -92,13 +92,12 @@ def train_claimed(
     for row in _telling_data(training, facts):
         rows.append(row)
         if team.share(time.monotonic() - reported > every_s):
-            yield Event(config.id, "running", tuple(rows))
+            yield Event(config.id, Status.RUNNING, tuple(rows))
             reported = time.monotonic()
-    status = "diverged" if rows[-1]["diverged"] else "finished"
-    facts = {"status": status, **facts}
+    outcome = Outcome.of(rows, facts)
     if team.rank == 0:
-        store.finish(workdir, rows, facts)
-    yield Event(config.id, status, tuple(rows), facts)
+        store.finish(workdir, outcome)
+    yield Event.ended(config.id, outcome)
 
 
 def _telling_data(training: Generator[Row, None, str], facts: dict[str, str]) -> Iterator[Row]:
@@ -115,11 +114,11 @@ def profile_claimed(
 
     device = resources.device_name()
     reset_process(resources)
-    yield Event(config.id, "running")
+    yield Event(config.id, Status.RUNNING)
     rows = list(profile(config, device))
-    facts = {"status": "finished", "attempt": str(attempt), "device": device, "workers": "1", **provenance()}
-    store.finish(workdir, rows, facts)
-    yield Event(config.id, "finished", tuple(rows), facts)
+    outcome = Outcome.of(rows, {"attempt": str(attempt), "device": device, "workers": "1", **provenance()})
+    store.finish(workdir, outcome)
+    yield Event.ended(config.id, outcome)
 
 
 def one_line(error: Exception) -> str:

@@ -18,7 +18,7 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -29,7 +29,8 @@ from vitscale.plan.study import Study, Trial
 from vitscale.record import mlflow_pages
 from vitscale.record.mlflow_known import LEFT_OUT, Child, Known, recall, remember
 from vitscale.record.mlflow_place import artifacts_of, create_database, follow_move
-from vitscale.record.store import Row, Store
+from vitscale.record.outcome import ENDINGS, Outcome, Row, Status
+from vitscale.record.store import Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -97,36 +98,36 @@ class View:
         known = Known(self.experiment_id, self.parent_id, children=self.children)
         remember(self.store, self.study.slug, self.uri, known)
 
-    def show(self, trial_id: str, status: str, rows: Iterable[Row], facts: Mapping[str, str]) -> None:
+    def show(self, trial_id: str, outcome: Outcome) -> None:
         """Brings a trial's run up to its rows and status. Rows that the run has already are not written again."""
         try:
-            self._show(trial_id, status, list(rows), facts)
+            self._show(trial_id, outcome)
         except Exception as error:
             if not _is_gone(error) or self.children.pop(trial_id, None) is None:
                 raise
-            self._show(trial_id, status, list(rows), facts)  # its run was removed from the server for good
+            self._show(trial_id, outcome)  # its run was removed from the server for good
 
-    def _show(self, trial_id: str, status: str, rows: list[Row], facts: Mapping[str, str]) -> None:
-        trial, told = self.trials[trial_id], self._told(trial_id)
+    def _show(self, trial_id: str, outcome: Outcome) -> None:
+        trial, told, status = self.trials[trial_id], self._told(trial_id), outcome.status
         child = self.children.get(trial_id)
-        if child is not None and child.told == told and child.status == status and status != "running":
+        if child is not None and child.told == told and child.status == status and status is not Status.RUNNING:
             return
         if child is None or child.told != told:
             child = self.children[trial_id] = self._renewed(child, trial)
-        new = [row for row in rows if row["epoch"] > child.epoch]
+        new = [row for row in outcome.rows if row["epoch"] > child.epoch]
         epoch = int(new[-1]["epoch"]) if new else child.epoch
         groups = [metrics_of(row) for row in new]
-        if status not in ("running", child.status):
-            groups.append(self._final_metrics(status, rows, epoch))
-        tags = {"status": status, **facts} if status != child.status else {}
+        if status not in (Status.RUNNING, child.status):
+            groups.append(self._final_metrics(outcome, epoch))
+        tags = {"status": status.value, **outcome.facts} if status != child.status else {}
         for part in _in_batches(groups):
             self._log(child, trial, part, tags)
         child.epoch = epoch
-        if child.error and not facts.get("error"):  # it is tried again
+        if child.error and not outcome.error:  # it is tried again
             self.client.delete_tag(child.run_id, "vitscale.error")
-        child.error = bool(facts.get("error"))
+        child.error = bool(outcome.error)
         if status != child.status:
-            self._set_state(child, status, rows)
+            self._set_state(child, outcome)
 
     def _log(self, child: Child, trial: Trial, metrics: list[Metric], tags: Mapping[str, str]) -> None:
         """One call; with it go the params, the first time."""
@@ -180,29 +181,30 @@ class View:
                     raise
             child.told = LEFT_OUT
 
-    def _final_metrics(self, status: str, rows: list[Row], epoch: int) -> list[Metric]:
+    def _final_metrics(self, outcome: Outcome, epoch: int) -> list[Metric]:
         """What a trial ended with; nothing of one that is missing, for which no config is to blame."""
         from mlflow.entities import Metric
 
-        if status == "missing":
+        if outcome.status is Status.MISSING:
             return []
-        final: dict[str, float] = {"failed": status == "failed"}
+        final: dict[str, float] = {"failed": outcome.status is Status.FAILED}
         if self.study.measures:
-            runs = [row[self.study.metric] for row in rows]
+            runs = [row[self.study.metric] for row in outcome.rows]
             final |= {f"median_{self.study.metric}": statistics.median(runs)} if runs else {}
         else:
-            error = 100.0 if status == "failed" or not rows else rows[-1][self.study.metric]
-            final = {"final_error_pct": error, "diverged": status == "diverged", **final}
-        return [Metric(name, float(value), _end_ms(rows), epoch) for name, value in final.items()]
+            error, diverged = outcome.final(self.study.metric), outcome.status is Status.DIVERGED
+            final = {"final_error_pct": error, "diverged": diverged, **final}
+        return [Metric(name, float(value), _end_ms(outcome.rows), epoch) for name, value in final.items()]
 
-    def _set_state(self, child: Child, status: str, rows: list[Row]) -> None:
+    def _set_state(self, child: Child, outcome: Outcome) -> None:
         """The state of the run, as MLflow knows states: a diverged trial is FINISHED, a tag tells it apart."""
-        if status != "running":
-            state = {"failed": "FAILED", "missing": "KILLED"}.get(status, "FINISHED")
-            self.client.set_terminated(child.run_id, state, _end_ms(rows))
+        running = outcome.status is Status.RUNNING
+        if not running:
+            state = {Status.FAILED: "FAILED", Status.MISSING: "KILLED"}.get(outcome.status, "FINISHED")
+            self.client.set_terminated(child.run_id, state, _end_ms(outcome.rows))
         elif child.state != "RUNNING":
             self.client.update_run(child.run_id, status="RUNNING")
-        child.status, child.state = status, "RUNNING" if status == "running" else "ended"
+        child.status, child.state = outcome.status.value, "RUNNING" if running else "ended"
 
     def set_parent(self, state: str) -> None:
         """RUNNING, FINISHED, FAILED or KILLED."""
@@ -216,7 +218,7 @@ class View:
         from mlflow.entities import RunTag
 
         for child in self.children.values():
-            if child.status in ("", "running"):  # "": left by a driver that was killed
+            if child.status in ("", Status.RUNNING):  # "": left by a driver that was killed
                 self.client.log_batch(child.run_id, tags=[RunTag("vitscale.status", "interrupted")])
                 self.client.set_terminated(child.run_id, "KILLED")
                 child.status, child.state = "interrupted", "ended"
@@ -275,8 +277,8 @@ class View:
     def _counts(self) -> dict[str, float]:
         """How many trials of the study ended how; what has no outcome yet is missing."""
         ended = Counter(self.children[i].status for i in self.trials if i in self.children)
-        names = ("finished", "diverged", "stopped", "failed")
-        counts = {name: float(ended[name]) for name in names if name != "stopped" or ended[name]}
+        shown = [s for s in ENDINGS if s is not Status.MISSING and (s is not Status.STOPPED or ended[s])]
+        counts = {status.value: float(ended[status]) for status in shown}
         total = len(self.trials)
         return {"num_trials": float(total), **counts, "missing": total - sum(counts.values())}
 
@@ -492,7 +494,7 @@ def _log10(value: float) -> str:
     return f"{math.log10(value):.4f}"
 
 
-def _end_ms(rows: list[Row]) -> int:
+def _end_ms(rows: Sequence[Row]) -> int:
     """When a trial ended: the time of its last row, so that telling it twice is telling it once."""
     return int(rows[-1]["unix_s"] * 1000) if rows else int(time.time() * 1000)
 
@@ -531,7 +533,7 @@ class Mirror:
     def __init__(self, study: Study, uri: str, store: Store, colors: Colors | None = None) -> None:
         self.study, self.uri, self.store, self.colors = study, uri, store, colors
         self.saved = time.monotonic()
-        self.latest: dict[str, tuple[str, list[Row], dict[str, str]]] = {}  # news that is not written yet
+        self.latest: dict[str, Outcome] = {}  # news that is not written yet
         self.lock = threading.Lock()
         self.closing = threading.Event()
         self.view: View | None = None
@@ -545,10 +547,10 @@ class Mirror:
     def __exit__(self, *_: object) -> None:
         self.closing.set()
 
-    def put(self, trial_id: str, status: str, rows: Iterable[Row], facts: Mapping[str, str]) -> None:
+    def put(self, trial_id: str, outcome: Outcome) -> None:
         """Tells the latest of a trial; it replaces what was told of it before."""
         with self.lock:
-            self.latest[trial_id] = (status, list(rows), dict(facts))
+            self.latest[trial_id] = outcome
 
     def finish(self, last_words: Callable[[View], None]) -> str:
         """Writes what is left, then calls `last_words` with the view; returns "" or why it could not be done.
@@ -604,34 +606,33 @@ class Mirror:
         if self.view is None:
             self._connected().set_parent("RUNNING")
         view = self._connected()
-        for trial_id, told in news:
-            view.show(trial_id, *told)
+        for trial_id, outcome in news:
+            view.show(trial_id, outcome)
             with self.lock:
-                if self.latest.get(trial_id) == told:
+                if self.latest.get(trial_id) is outcome:
                     del self.latest[trial_id]
             if time.monotonic() - self.saved > REMEMBER_EVERY_S:
                 self._save()
         view.leave_out(most=100)
 
 
-def state_of(statuses: Collection[str]) -> str:
+def state_of(read: Mapping[str, Outcome]) -> str:
     """The state of the parent run: FINISHED if every trial has an outcome, FAILED if some failed, else KILLED."""
-    if "missing" in statuses:
+    statuses = {outcome.status for outcome in read.values()}
+    if Status.MISSING in statuses:
         return "KILLED"
-    return "FAILED" if "failed" in statuses else "FINISHED"
+    return "FAILED" if Status.FAILED in statuses else "FINISHED"
 
 
-def synchronize(view: View, read: Mapping[str, tuple[list[Row], dict[str, str]]]) -> int:
+def synchronize(view: View, read: Mapping[str, Outcome]) -> int:
     """Shows every trial that has an outcome in the store, and marks what has lost it; returns how many have one."""
     view.leave_out()
     num = 0
-    for trial_id, (rows, facts) in read.items():
+    for trial_id, outcome in read.items():
         child = view.children.get(trial_id)
-        if facts["status"] != "missing":
-            view.show(trial_id, facts["status"], rows, facts)
-            num += 1
-        elif facts.get("error"):
-            view.show(trial_id, "missing", rows, facts)
-        elif child is not None and child.status in ("finished", "diverged", "failed", "stopped"):
-            view.show(trial_id, "missing", [], {"error": "the store has no outcome of it any more"})
+        if outcome.is_known or outcome.error:
+            view.show(trial_id, outcome)
+            num += outcome.is_known
+        elif child is not None and child.status in ENDINGS and child.status != Status.MISSING:
+            view.show(trial_id, outcome.because("the store has no outcome of it any more"))
     return num

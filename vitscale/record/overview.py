@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import PLAN, Damaged, Store
 
 T = TypeVar("T")
@@ -17,12 +18,9 @@ T = TypeVar("T")
 class TrialState(NamedTuple):
     """One trial as its files tell it."""
 
-    status: str  # finished, diverged, stopped, running, failed, missing
+    status: Status
     num_bytes: int
     changed_s: float  # unix time of its newest file; 0 without a file
-
-
-COUNTS = ("finished", "running", "diverged", "stopped", "failed", "missing")
 
 
 class StudyState(NamedTuple):
@@ -76,10 +74,10 @@ def _study_state(store: Store, slug: str, alive: dict[str, bool], known: dict[st
     for trial_id in (trial["id"] for trial in store.plan(slug)["trials"]):
         if trial_id not in known:
             known[trial_id] = _trial_state(store, trial_id, alive)
-        trials.append(known[trial_id]._replace(status="stopped") if trial_id in stopped else known[trial_id])
+        trials.append(known[trial_id]._replace(status=Status.STOPPED) if trial_id in stopped else known[trial_id])
     folder = store.root / "studies" / slug
     own_bytes = sum(stat.st_size for stat in _files(folder).values())
-    counts = {name: sum(trial.status == name for trial in trials) for name in COUNTS}
+    counts = {status.value: sum(trial.status is status for trial in trials) for status in Status}
     return StudyState(
         slug, len(trials), **counts, num_bytes=own_bytes + sum(trial.num_bytes for trial in trials),
         changed_s=max([(folder / PLAN).stat().st_mtime, *(trial.changed_s for trial in trials)]),
@@ -106,12 +104,11 @@ def _files(folder: Path) -> dict[str, os.stat_result]:
     return found
 
 
-def _status(store: Store, trial_id: str, alive: dict[str, bool]) -> str:
-    if store.is_done(trial_id) and (outcome := _or_warn("", store.outcome, trial_id)):
-        return outcome
-    if alive.get(_or_warn("", _holder, store, trial_id), False):
-        return "running"
-    return "failed" if _or_warn("", store.failure, trial_id) else "missing"
+def _status(store: Store, trial_id: str, alive: dict[str, bool]) -> Status:
+    outcome = store.outcome(trial_id, store.peek)
+    if outcome.status not in DONE and alive.get(_or_warn("", _holder, store, trial_id), False):
+        return Status.RUNNING
+    return outcome.status
 
 
 def _holder(store: Store, trial_id: str) -> str:

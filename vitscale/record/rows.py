@@ -13,22 +13,20 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
-Row = dict[str, float]
-Outcome = tuple[list[Row], dict[str, str]]  # rows, and facts: status, provenance
+from vitscale.record.outcome import DONE, Outcome, Row, Status
 
-STATUSES = ("finished", "diverged")
 PREFIX = "vitscale."
 SEAL = ("trial", "rows_sha256", "facts_sha256")  # facts of the file itself, which callers do not see
 
 
-def encode(trial_id: str, rows: Iterable[Row], facts: Mapping[str, str]) -> bytes:
+def encode(trial_id: str, outcome: Outcome) -> bytes:
     """The content of the file; a value that a row lacks is a null."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = list(rows)
-    columns = dict.fromkeys(name for row in rows for name in row)
-    table = pa.table({name: pa.array([row.get(name) for row in rows], pa.float64()) for name in columns})
+    columns = dict.fromkeys(name for row in outcome.rows for name in row)
+    table = pa.table({name: pa.array([row.get(name) for row in outcome.rows], pa.float64()) for name in columns})
+    facts = {"status": outcome.status.value, **outcome.facts}
     sealed = {"trial": trial_id, "rows_sha256": _digest(_rows_of(table)), **facts}
     # The seal goes first: metadata that a flipped bit cuts short then keep a part of it, and are no older version's.
     sealed = {"facts_sha256": _digest(sealed), **sealed}
@@ -39,7 +37,7 @@ def encode(trial_id: str, rows: Iterable[Row], facts: Mapping[str, str]) -> byte
 
 
 def decode(content: bytes, trial_id: str) -> Outcome:
-    """(rows, facts) of a file's content. Raises ValueError, or what pyarrow does, if it is damaged or another's."""
+    """The outcome in a file's content. Raises ValueError, or what pyarrow does, if it is damaged or another's."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -48,14 +46,14 @@ def decode(content: bytes, trial_id: str) -> Outcome:
     rows = _rows_of(file.read(use_threads=False))
     if "rows_sha256" in facts and facts["rows_sha256"] != _digest(rows):
         raise ValueError("its rows are not those that were written")
-    return rows, _without_seal(facts)
+    return _outcome(rows, facts)
 
 
-def decode_facts(file: BinaryIO, trial_id: str) -> dict[str, str]:
-    """The facts alone, from the end of a file, which takes less than its rows. Raises as `decode` does."""
+def decode_facts(file: BinaryIO, trial_id: str) -> Outcome:
+    """The outcome without its rows, from the end of a file, which takes less than its rows. Raises as `decode` does."""
     import pyarrow.parquet as pq
 
-    return _without_seal(_facts_of(pq.read_metadata(file), trial_id))
+    return _outcome((), _facts_of(pq.read_metadata(file), trial_id))
 
 
 def _rows_of(table: Any) -> list[Row]:
@@ -79,13 +77,15 @@ def _facts_of(metadata: Any, trial_id: str) -> dict[str, str]:
         raise ValueError("its facts are not those that were written")
     if sealed and sealed["trial"] != trial_id:
         raise ValueError(f"it is of another trial, {sealed['trial']!r:.60}")
-    if facts.get("status") not in STATUSES:
-        raise ValueError(f"status in {STATUSES} must hold, but got ({facts.get('status')!r:.60})")
+    if facts.get("status") not in DONE:
+        raise ValueError(f"status in ({', '.join(DONE)}) must hold, but got ({facts.get('status')!r:.60})")
     return facts
 
 
-def _without_seal(facts: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in facts.items() if name not in SEAL}
+def _outcome(rows: Iterable[Row], facts: Mapping[str, str]) -> Outcome:
+    """Without what is of the file itself."""
+    own = {name: value for name, value in facts.items() if name not in (*SEAL, "status")}
+    return Outcome(Status(facts["status"]), tuple(rows), own)
 
 
 def _digest(content: Any) -> str:

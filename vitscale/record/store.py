@@ -29,12 +29,14 @@ import socket
 import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitscale.record.rows import Outcome, Row, decode, decode_facts, encode
+from vitscale.record.outcome import Outcome, Status
+from vitscale.record.rows import decode, decode_facts, encode
 
 ROWS = "rows.parquet"
 PLAN = "plan.json"
@@ -182,29 +184,49 @@ class Store:
             workdir.remove(ended)
         return Workdir(workdir.path, token)
 
-    def finish(self, workdir: Workdir, rows: Iterable[Row], facts: Mapping[str, str]) -> bool:
-        """Commits the rows of a finished or diverged trial; False if another worker was first.
+    def finish(self, workdir: Workdir, outcome: Outcome) -> bool:
+        """Commits a finished or diverged trial; False if another worker was first.
 
-        `facts` (status, provenance) travel in the metadata of the parquet file, so that both are one commit; the file
+        Status and facts travel in the metadata of the parquet file, so that both are one commit; the file
         is sealed, see vitscale.record.rows.
         """
-        first = workdir.create(ROWS, encode(workdir.path.name, rows, facts))
+        first = workdir.create(ROWS, encode(workdir.path.name, outcome))
         for name in workdir.names("checkpoint-")[:-1]:  # the last one holds the final weights
             workdir.remove(name)
         workdir.remove(CLAIM)
         return first
 
-    def read_rows(self, trial_id: str) -> Outcome:
-        """(rows, facts) of a done trial; absent values are left out of a row. Raises Damaged."""
+    def read(self, trial_id: str) -> Outcome:
+        """A done trial; absent values are left out of a row. Raises Damaged."""
         path = self.root / "trials" / trial_id / ROWS
         with _naming(path):
             return decode(_read_bytes(path), trial_id)
 
-    def outcome(self, trial_id: str) -> str:
-        """finished or diverged, from the end of the file alone, which takes less than its rows. Raises Damaged."""
+    def peek(self, trial_id: str) -> Outcome:
+        """A done trial without its rows, from the end of the file alone, which takes less. Raises Damaged."""
         path = self.root / "trials" / trial_id / ROWS
         with _naming(path), open(_open_regular(path), "rb") as file:
-            return decode_facts(file, trial_id)["status"]
+            return decode_facts(file, trial_id)
+
+    def outcome(self, trial_id: str, read: Callable[[str], Outcome] | None = None) -> Outcome:
+        """How a trial ended, as its files decide in this order: its rows, what it failed of, how a machine failed it.
+
+        `read` reads a done trial (default: `read` of the store). A damaged file counts for nothing, with a warning
+        that names it.
+        """
+        try:
+            if self.is_done(trial_id):
+                return (read or self.read)(trial_id)
+        except (Damaged, OSError) as damage:
+            warnings.warn(str(damage), stacklevel=2)
+        try:
+            if error := self.failure(trial_id):
+                return Outcome(Status.FAILED, facts={"error": error})
+            if fault := self.fault(trial_id):
+                return Outcome(Status.MISSING, facts={"error": fault})
+        except (Damaged, OSError) as damage:
+            warnings.warn(str(damage), stacklevel=2)
+        return Outcome(Status.MISSING)
 
     def holder(self, trial_id: str) -> str:
         """The study that has claimed a trial; empty if none has."""

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
-from vitscale.record.store import Row, Workdir
+from vitscale.record.outcome import Row
+from vitscale.record.store import Workdir
 from vitscale.train import checkpoint
 from vitscale.train.batchnorm import has_batchnorm, reestimate
 from vitscale.train.blocks import run_branches

@@ -18,7 +18,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity
 
 from vitscale.plan.profile import ProfileConfig, processor
-from vitscale.record.store import Row
+from vitscale.record.outcome import Row
 from vitscale.train.blocks import run_branches
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema

@@ -1,0 +1,59 @@
+"""How a trial ended: one order in which its files decide, and what each ending counts as."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from vitscale.record.outcome import DONE, ENDINGS, FIXED, Outcome, Status
+from vitscale.record.store import ROWS, Store
+
+ROW = {"epoch": 1.0, "val_error_pct": 30.0}
+LAST = {"epoch": 2.0, "val_error_pct": 40.0}
+
+
+def test_the_last_row_says_whether_a_training_diverged() -> None:
+    assert Outcome.of([ROW, {**LAST, "diverged": 0.0}], {}).status == "finished"
+    assert Outcome.of([ROW, {**LAST, "diverged": 1.0}], {}).status == "diverged"
+    assert Outcome.of([ROW], {}).status == "finished"  # a profile's rows say nothing of it
+
+
+@pytest.mark.parametrize(("status", "final", "best"), [
+    ("finished", 40.0, 30.0), ("stopped", 40.0, 30.0), ("diverged", 100.0, 30.0), ("failed", 100.0, 100.0),
+])  # fmt: skip
+def test_what_a_result_counts_as(status: str, final: float, best: float) -> None:
+    outcome = Outcome(Status(status), (ROW, LAST))
+    assert (outcome.final("val_error_pct"), outcome.best("val_error_pct")) == (final, best)
+    assert outcome.final("val_error_pct", worst=7.0) == (7.0 if final == 100 else final)
+
+
+@pytest.mark.parametrize("status", ["missing", "running"])
+def test_what_has_no_result_has_no_number(status: str) -> None:
+    outcome = Outcome(Status(status), (ROW, LAST))
+    assert not outcome.is_known and math.isnan(outcome.final("val_error_pct"))
+    assert math.isnan(outcome.best("val_error_pct"))
+
+
+def test_the_lists_of_statuses_are_one_list() -> None:
+    assert tuple(Status) == ("finished", "running", "diverged", "stopped", "failed", "missing")
+    assert ENDINGS == ("finished", "diverged", "stopped", "failed", "missing")
+    assert FIXED == ("finished", "diverged", "failed", "missing") and DONE == ("finished", "diverged")
+
+
+def test_rows_decide_before_a_failure_and_a_failure_before_a_fault(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    workdir = store.claim("t", {}, "s", 1)
+    assert store.outcome("t") == Outcome(Status.MISSING)
+    store.lose(workdir, "OSError: no disk", "")
+    assert store.outcome("t") == Outcome(Status.MISSING).because("OSError: no disk")
+    store.fail(workdir.__class__(workdir.path), "ValueError: no", "")
+    assert store.outcome("t") == Outcome(Status.FAILED).because("ValueError: no")
+    done = Outcome(Status.DIVERGED, (LAST,), {"commit": "abc"})
+    store.finish(workdir.__class__(workdir.path), done)
+    assert store.outcome("t") == done
+    assert store.outcome("t", store.peek) == Outcome(Status.DIVERGED, facts={"commit": "abc"})
+    (store.trial("t").path / ROWS).write_bytes(b"half")
+    with pytest.warns(UserWarning, match="rows must be readable parquet"):
+        assert store.outcome("t").status == "failed"
