@@ -304,6 +304,15 @@ def test_regnety_drops_paths(rule: str, rates: list[float]) -> None:
     assert found == pytest.approx(rates)
 
 
+def test_the_last_norm_of_a_regnety_block_starts_at_one_and_timms_at_zero() -> None:
+    """pycls, BN.ZERO_INIT_FINAL_GAMMA: False."""
+    ours, theirs = built(model="regnety-1gf", resolution=32), timm.create_model("regnety_008", num_classes=10)
+    for model, gain in ((ours, 1.0), (theirs, 0.0)):
+        last = [module.conv3.bn.weight for module in model.modules() if hasattr(module, "conv3")]
+        assert len(last) > 10 and all((weight == gain).all() for weight in last)
+    assert all((m.weight == 1).all() for m in ours.modules() if isinstance(m, nn.BatchNorm2d))
+
+
 def test_a_timm_model_is_the_one_that_timm_makes() -> None:
     """The classes and channels of the config; nothing else differs."""
     ours = built(model="timm:resnet18", resolution=32)

@@ -89,7 +89,12 @@ def _block(config: TrainConfig) -> Callable[..., nn.Module]:
 
 
 def _regnety(config: TrainConfig, shape: RegNetYShape) -> nn.Module:
-    """RegNetY with depths and widths written out; timm's models of this name are others."""
+    """RegNetY with depths and widths written out; timm's models of this name are others.
+
+    The last norm of a block starts with a gain of 1, as in the authors' code (BN.ZERO_INIT_FINAL_GAMMA is False in
+    pycls), and not at timm's 0. Other initial weights are timm's: those of grouped convolutions are larger than in
+    pycls by the root of the number of groups, which the norm after them undoes.
+    """
     from timm.layers import calculate_drop_path_rates
     from timm.models.regnet import RegNet, RegNetCfg
 
@@ -107,7 +112,12 @@ def _regnety(config: TrainConfig, shape: RegNetYShape) -> nn.Module:
                 for width, depth, drop_path_rates in stages
             ], common  # fmt: skip
 
-    return WrittenOut(RegNetCfg(se_ratio=shape.se_ratio), in_chans=config.channels, num_classes=config.num_classes)
+    return WrittenOut(
+        RegNetCfg(se_ratio=shape.se_ratio),
+        in_chans=config.channels,
+        num_classes=config.num_classes,
+        zero_init_last=False,
+    )
 
 
 def _timm(config: TrainConfig, name: str) -> nn.Module:
