@@ -72,10 +72,11 @@ _SCHEDULE_ENDS = unstated(
     decay_floor=0.0,
 )
 _MIXING = unstated(
-    "as in the authors' code: each batch is mixed, by either method with the same probability",
+    "as in the authors' code: each group of images is mixed, by either method with the same probability",
     mix_prob=1.0,
     cutmix_share=0.5,
 )
+_GROUPS = "no text says over how many images a share is drawn; the authors' code draws one in each process, "
 _BF16 = unstated("mixed precision; bf16 in place of fp16, which would need a loss scale", precision="bf16")
 
 # --- Xiao et al. 2021, Early Convolutions Help Transformers See Better ------------------------------------------------
@@ -110,9 +111,11 @@ XIAO2021 = Recipe(
         ),
         **unstated(f"{_XIAO_CODE}, before each evaluation", precise_bn=8192),
         **unstated(
-            "the code takes BatchNorm's statistics on each GPU, and Table 2 has 2048 images on 8 for most models",
+            "the code takes BatchNorm's statistics on each GPU, and Table 2 has 2048 images on 8 for models up to 4GF; "
+            "others have their own number in search_spaces.xiao2021",
             norm_batch=256,
         ),
+        **unstated(f"{_GROUPS}with as many images as BatchNorm's statistics have", mix_groups=8),
         **_SCHEDULE_ENDS, **_MIXING, **_BF16,
     ),
 )  # fmt: skip
@@ -169,6 +172,9 @@ DEIT = Recipe(
         **stated("thesis, Table 6.1, column DeiT: no LayerScale", layerscale=0.0),
         **unstated("Table 6.1 says that there is a flip", flip_prob=0.5),
         **unstated("RandAugment 9/0.5 is rand-m9-mstd0.5 in the code, with two operations", randaugment_ops=2),
+        **unstated(
+            f"{_GROUPS}256 images in its commands; section 3.4.5 of the thesis has 4 GPUs for Ti and S", mix_groups=4
+        ),
         **stated("thesis, Table 3.1", resolution=224),
         **stated("thesis, section 3.4.5: a truncated normal distribution", weight_init="trunc_normal"),
         **_TOUVRON_CODE, **_NO_AVERAGE, **_SCHEDULE_ENDS, **_MIXING, **_BF16,
@@ -195,7 +201,11 @@ _A2 = Recipe(
         **stated(_T61_A2, batch_size=2048), **_REPEATS, **_PRESENT,
         **unstated("Table 6.1 says that there is a flip", flip_prob=0.5),
         **unstated("RandAugment 7/0.5 is rand-m7-mstd0.5 in the code, with two operations", randaugment_ops=2),
-        **stated("thesis, section 6.2.1: the drop rate is the same in all blocks", drop_path_rule="uniform"),
+        **unstated(f"{_GROUPS}256 images in the command for ViT-S and ViT-B of DeiT III", mix_groups=8),
+        **unstated(
+            "the same in all blocks, as in DeiT III and in the LayerScale paper, after which section 2.2 adjusts it",
+            drop_path_rule="uniform",
+        ),
         **_INIT, **_NO_POSITION, **_TOUVRON_CODE, **_NO_AVERAGE, **_SCHEDULE_ENDS, **_MIXING, **_BF16,
     ),
 )  # fmt: skip
@@ -230,11 +240,18 @@ _DEIT3 = Recipe(
         **stated(_T61, batch_size=2048), **_REPEATS, **_PRESENT,
         **unstated("Table 6.1 says that there is a flip", flip_prob=0.5),
         **stated("thesis, section 6.2.1", layerscale=1e-4, drop_path_rule="uniform"),
+        **unstated(f"{_GROUPS}256 images in the commands for ViT-S and ViT-B", mix_groups=8),
         **_INIT, **_NO_POSITION, **_TOUVRON_CODE, **_NO_AVERAGE, **_SCHEDULE_ENDS, **_MIXING, **_BF16,
     ),
 )  # fmt: skip
+_DEIT3_GROUPS = unstated(f"{_GROUPS}64 images in the commands for ViT-L and ViT-H", mix_groups=32)
 _DEIT3_DROP_PATH = {"Ti": 0.0, "S": 0.0, "B": 0.1, "L": 0.4, "H": 0.5}
-DEIT3 = {size: _DEIT3.but(f"deit3-{size}", stated(_T614, drop_path=p), (size,)) for size, p in _DEIT3_DROP_PATH.items()}
+DEIT3 = {
+    size: _DEIT3.but(
+        f"deit3-{size}", {**stated(_T614, drop_path=p), **(_DEIT3_GROUPS if size in "LH" else {})}, (size,)
+    )
+    for size, p in _DEIT3_DROP_PATH.items()
+}
 
 
 def longer(size: str, epochs: int) -> Recipe:

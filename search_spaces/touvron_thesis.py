@@ -3,7 +3,10 @@
 from search_spaces.recipes import A2, DEIT, Recipe, stated, unstated
 from search_spaces.vit import SHAPES
 
-_SAME = stated("thesis, section 6.3.4: 300 epochs and the same batch size", epochs=300, batch_size=2048)
+_SAME = {
+    **stated("thesis, section 6.3.4: 300 epochs and the same batch size", epochs=300, batch_size=2048),
+    **unstated("256 images share a draw of mixup, as on each of 8 GPUs", mix_groups=8),
+}
 
 # A2 as Wightman et al. 2021 have it, where search_spaces.recipes has the variant of Touvron et al. 2022.
 A2_WIGHTMAN: Recipe = A2["S"].but(

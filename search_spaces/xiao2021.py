@@ -21,6 +21,17 @@ _STEMS = {
     "18GF": {"stem_channels": "64-128-128-256-256-512", "stem_strides": "2-2-1-2-1-2"},
 }
 _STEMS["36GF"] = _STEMS["18GF"]
+# Appendix A, Table 3: stems of the 4GF model, "C" that of ViT_C-4GF; each ends in a plain 1x1 to 384 channels, and all
+# but P stand before a block less. Of S1 the copy at hand has 42 channels for 52: only 52 gives the printed 422 M
+# multiply-adds, 0.8 M parameters and 1.3 M activations, and doubles to 104, 208 and 416.
+STEMS_4GF: dict[str, dict[str, object]] = {
+    "P": {},
+    "C": {"stem": "conv", **_STEMS["4GF"]},
+    "S1": {"stem": "conv", "stem_channels": "52-104-208-416", "stem_strides": "2-2-2-2", "stem_kernels": "3-3-3-2"},
+    "S2": {"stem": "conv", "stem_channels": "32-64-128-256", "stem_strides": "2-2-1-4", "stem_kernels": "3-3-3-4"},
+    "S3": {"stem": "conv", "stem_channels": "17-34-68-136", "stem_strides": "2-1-1-8", "stem_kernels": "3-3-3-8"},
+    "S4": {"stem": "conv", "stem_channels": "8-16-32-64", "stem_strides": "1-1-1-16", "stem_kernels": "3-3-3-16"},
+}
 
 MODELS: dict[str, dict[str, object]] = {
     f"ViT_P-{size}": {"patch_size": 16, "resolution": 224, **shape} for size, shape in _SHAPES.items()
@@ -36,6 +47,12 @@ MODELS |= {
     "RegNetY-4GF": {"model": "regnety-4gf", "resolution": 240, "eval_crop_ratio": 240 / 272},
     "RegNetY-16GF": {"model": "regnety-16gf", "resolution": 256, "eval_crop_ratio": 256 / 292},
 }
+# Images on each GPU. Table 2 prints the batch that 8 GPUs hold, and larger models took more of them to 2048 images (its
+# caption, and appendix D): a GPU takes BatchNorm's statistics over its own images, and draws its own mixup.
+_BATCH_OF_8_GPUS = {"1GF": 2048, "4GF": 2048, "16GF": 1024, "18GF": 1024, "36GF": 512}
+for _name, _fields in MODELS.items():
+    _images = _BATCH_OF_8_GPUS[_name.rpartition("-")[2]] // 8
+    MODELS[_name] = {**_fields, "norm_batch": _images, "mix_groups": 2048 // _images}
 
 # Figures 4 and 5: the models of a panel.
 PANELS = {
@@ -105,7 +122,8 @@ DESIGN = (
 )
 NOTES = (
     "The paper's models, intervals, optima and recipe. Where its text is silent (crops, the decay of the averaged "
-    "weights, the batch of BatchNorm's statistics) the values are those of the authors' code; its colour jitter along "
+    "weights) the values are those of the authors' code. BatchNorm's statistics and the draws of mixup are over the "
+    "images of one of their GPUs: 256, and 128 for the 16GF and 18GF models (Table 2). The code's colour jitter along "
     "principal components and its initialisation of the stems are not reproduced."
 )
 

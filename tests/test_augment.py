@@ -20,7 +20,7 @@ from torchvision.transforms.v2 import functional as tv
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train import policies
-from vitscale.train.augment import augment, crop_boxes, crop_encoded, crop_for_eval, crop_pixels, erase, mix
+from vitscale.train.augment import augment, crop_boxes, crop_encoded, crop_for_eval, crop_pixels, erase, eval_side, mix
 from vitscale.train.parallel import cut
 from vitscale.train.pixel_ops import Warp, apply
 
@@ -378,6 +378,18 @@ def test_the_evaluation_crop_is_torchvisions() -> None:
     assert torch.equal(crop_for_eval(same, config_of()), same)
 
 
+def test_the_shorter_side_of_an_evaluation_is_that_of_the_codes() -> None:
+    """deit: int(input_size / eval_crop_ratio); timm: the floor; pycls: sizes of its own, which are the ratios here."""
+    sides = {(224, 0.95): 235, (224, 0.875): 256, (224, 1.0): 224, (224, 0.9): 248, (384, 1.0): 384, (224, 0.96): 233,
+             (232, 232 / 262): 262, (240, 240 / 272): 272, (256, 256 / 292): 292, (268, 268 / 305): 305}  # fmt: skip
+    for (resolution, ratio), side in sides.items():
+        assert eval_side(config_of(resolution=resolution, eval_crop_ratio=ratio)) == side
+    for resolution in range(5, 400, 13):
+        for side in range(resolution, 500, 7):
+            config = TrainConfig(resolution=resolution, eval_crop_ratio=resolution / side, patch_size=resolution)
+            assert eval_side(config) == side
+
+
 # --- erasing and mixing -----------------------------------------------------------------------------------------------
 
 
@@ -423,6 +435,54 @@ def test_the_share_of_cutmix_and_of_mixed_batches_are_those_asked_for() -> None:
         own, other = mixed == images, mixed == images.flip(0)
         kinds.append("none" if own.all() else "cutmix" if (own | other).all() else "mixup")
     assert scipy.stats.chisquare([kinds.count(k) for k in ("none", "cutmix", "mixup")], [180, 84, 336]).pvalue > 0.001
+
+
+MIXED = {"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "label_smoothing": 0.1}
+
+
+@pytest.mark.parametrize("num_groups", [2, 3, 6])
+def test_each_group_is_mixed_as_timm_mixes_the_batch_of_a_process(num_groups: int) -> None:
+    """A draw of method, share and rectangle for each; the default of one group draws what it always drew."""
+    config, images, labels = config_of(**MIXED, mix_groups=num_groups), torch.rand(12, 3, 16, 16), torch.arange(12)
+    theirs = Mixup(0.8, 1.0, label_smoothing=0.1, num_classes=1000)
+    shares = set()
+    for draw in range(20):
+        mixed, targets = mix(images, labels, config, everyone(config), np.random.default_rng(draw))
+        seeds = np.random.default_rng(draw).integers(2**32, size=num_groups, dtype=np.uint32)
+        for group, seed in zip(cut(12, num_groups), seeds, strict=True):
+            np.random.seed(seed)
+            expected_images, expected_targets = theirs(images[group].clone(), labels[group])
+            assert torch.equal(mixed[group], expected_images) and torch.equal(targets[group], expected_targets)
+            shares.add(round(float(targets[group[0], group[0]]), 6))
+    assert len(shares) > 15 * num_groups  # no two groups share a draw, but where a rectangle is the whole image
+
+
+@pytest.mark.parametrize("num_groups", [2, 4])
+@pytest.mark.parametrize("num_parts", [2, 3, 4, 8, 12])
+def test_a_sample_is_mixed_alike_however_parts_cut_the_groups(num_groups: int, num_parts: int) -> None:
+    config, images, labels = config_of(24, **MIXED, mix_groups=num_groups), torch.rand(24, 3, 16, 16), torch.arange(24)
+    for draw in range(5):
+        whole, targets = mix(images, labels, config, everyone(config), np.random.default_rng(draw))
+        for part in cut(24, num_parts):
+            out, of_part = mix(images[part], labels[part], config, part, np.random.default_rng(draw))
+            assert torch.equal(out, whole[part]) and torch.equal(of_part, targets[part])
+
+
+def test_more_groups_vary_less_from_batch_to_batch() -> None:
+    """The mean share kept in a batch has as many times less variance as there are groups; its mean stays."""
+    kept = {}
+    for num_groups in (1, 8):
+        config, images, labels = (
+            config_of(16, mixup_alpha=0.8, mix_groups=num_groups),
+            torch.rand(16, 1, 4, 4),
+            torch.arange(16),
+        )
+        kept[num_groups] = [
+            float(mix(images, labels, config, everyone(config), np.random.default_rng(draw))[1].diagonal().mean())
+            for draw in range(400)
+        ]  # fmt: skip
+    assert np.mean(kept[1]) == pytest.approx(np.mean(kept[8]), abs=0.04)
+    assert 4 < np.var(kept[1]) / np.var(kept[8]) < 16
 
 
 def test_a_part_that_is_not_closed_under_mirroring_is_not_mixed() -> None:

@@ -55,7 +55,7 @@ GOLDEN_DEFAULTS = {
     "layerscale": 0.0, "weight_init": "jax", "lr_batch": 0, "epsilon": 1e-8, "warmup_steps": 0, "warmup_start": 0.0,
     "decay": "cosine", "decay_floor": 0.0, "loss": "ce", "bce_targets": "soft", "dropout": 0.0,
     "drop_path": 0.0, "drop_path_rule": "uniform",
-    "ema_alpha": 0.0, "ema_every": 1, "ema_after_warmup": False, "norm_batch": 0, "precise_bn": 0,
+    "ema_alpha": 0.0, "ema_every": 1, "ema_after_warmup": False, "norm_batch": 0, "precise_bn": 0, "mix_groups": 1,
 }  # fmt: skip
 
 # Fields written out, so that a change of a search space, which is a new trial, is no failure here.
@@ -154,6 +154,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "drop_path_rule": {"drop_path": 0.1, "drop_path_rule": "linear"}, "ema_alpha": {"ema_alpha": 1e-5},
     "ema_every": {"ema_decay": 0.99, "ema_every": 32}, "ema_after_warmup": {"ema_after_warmup": True},
     "norm_batch": {"norm_batch": 32}, "precise_bn": {"precise_bn": 512},
+    "mix_groups": {"mixup_alpha": 0.2, "mix_groups": 8},
 }  # fmt: skip
 
 
@@ -200,6 +201,10 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"crop_padding": 8}, ["crop_padding < resolution must hold", "crop_padding=8, resolution=8"]),
     ({"flip_prob": 1.1}, ["0 <= flip_prob <= 1 must hold", "flip_prob=1.1"]),
     ({"flip_prob": math.nan}, ["0 <= flip_prob <= 1 must hold", "flip_prob=nan"]),
+    ({"batch_size": 64, "mix_groups": 3, "mixup_alpha": 0.8},
+     ["batch_size % (2 * mix_groups) == 0 with more than one group", "batch_size=64, mix_groups=3"]),
+    ({"batch_size": 64, "mix_groups": 64}, ["batch_size % (2 * mix_groups) == 0", "mix_groups=64"]),
+    ({"mix_groups": 0}, ["mix_groups >= 1 must hold", "mix_groups=0"]),
     ({"mixup_alpha": -0.1}, ["mixup_alpha >= 0 must hold", "mixup_alpha=-0.1"]),
     ({"clip_norm": math.inf}, ["clip_norm >= 0 must hold", "clip_norm=inf"]),
     ({"label_smoothing": 1.0}, ["0 <= label_smoothing < 1 must hold", "label_smoothing=1.0"]),

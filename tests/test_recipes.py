@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,7 +144,29 @@ def test_xiao2021_is_section_5_4_and_the_code_where_that_is_silent() -> None:
     assert differing(config, {**XIAO_5_4, **PYCLS}) == {}
     assert set(PYCLS) <= set(RECIPES["xiao2021"].unstated)
     assert RECIPES["xiao2021"].fields == xiao2021.RECIPE
-    assert config.norm_batch * 8 == 2048
+    assert config.norm_batch * 8 == config.mix_groups * 256 == 2048
+
+
+def test_a_gpu_of_xiao2021_has_an_eighth_of_the_batch_of_table_2() -> None:
+    """Its caption: batch sizes are those of 8 GPUs; BatchNorm's statistics and a draw of mixup are of one GPU."""
+    table = (Path(recipes.__file__).parent / "published" / "xiao2021_table2.csv").read_text().splitlines()
+    printed = {row["model"]: int(row["batch_size"]) for row in csv.DictReader(table)}
+    assert printed["ViT_C-18GF"] == printed["RegNetY-16GF"] == 1024 and printed["ViT_C-36GF"] == 512
+    for name, fields in xiao2021.MODELS.items():
+        config = TrainConfig(**{**xiao2021.RECIPE, **fields})
+        assert config.norm_batch * 8 == printed[name] and config.mix_groups * config.norm_batch == 2048
+
+
+def test_images_that_share_a_draw_of_mixup() -> None:
+    """Public commands of deit, --batch: 256 images on a GPU for DeiT-Ti and S, DeiT III-S and B; 64 for L and H."""
+    groups = {name: TrainConfig(**recipe.fields).batch_size // recipe.fields["mix_groups"]
+              for name, recipe in RECIPES.items() if "mix_groups" in recipe.fields}  # fmt: skip
+    assert {name for name, images in groups.items() if images != 256} == {
+        f"deit3-{longer}{size}" for size in "LH" for longer in ("", "600-", "800-")
+    }
+    assert {images for images in groups.values() if images != 256} == {64}
+    assert set(RECIPES) - set(groups) == {"vit"}  # it does not mix
+    assert all("mix_groups" in RECIPES[name].unstated for name in groups)
 
 
 def test_xiao2021_regnets_are_evaluated_at_the_sizes_of_the_code() -> None:

@@ -65,6 +65,7 @@ def test_a_recipe_trains(name: str, root: Path, tmp_path: Path) -> None:
     shape = SHAPES.get(recipe.sizes[0]) or xiao2021.MODELS[recipe.sizes[0]]
     small = {"width": 48, "heads": 3, "depth": 2} if shape.get("model", "vit") == "vit" else {}
     kept = {"norm_batch": 4} if recipe.fields.get("norm_batch") else {}
+    kept |= {"mix_groups": 2} if recipe.fields.get("mix_groups") else {}
     kept |= {"precise_bn": 16} if recipe.fields.get("precise_bn") else {}
     if shape.get("patch_size") == 14:
         small["patch_size"] = 16

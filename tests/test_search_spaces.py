@@ -71,7 +71,7 @@ def test_the_rule_is_an_eighth_and_four_times() -> None:
 def test_shapes_are_those_of_table_1(size: str) -> None:
     width, mlp_ratio, heads, blocks_p, blocks_c, channels = TABLE_1[size]
     patchify, conv = (
-        TrainConfig(**xiao2021.RECIPE, **xiao2021.MODELS[f"{stem}-{size}"]) for stem in ("ViT_P", "ViT_C")
+        TrainConfig(**{**xiao2021.RECIPE, **xiao2021.MODELS[f"{stem}-{size}"]}) for stem in ("ViT_P", "ViT_C")
     )
     for config, blocks in ((patchify, blocks_p), (conv, blocks_c)):
         assert (config.width, config.mlp_ratio, config.heads, config.depth) == (width, mlp_ratio, heads, blocks)
@@ -79,6 +79,34 @@ def test_shapes_are_those_of_table_1(size: str) -> None:
     doubles = [2 if after != before else 1 for before, after in itertools.pairwise([3, *channels])]
     assert conv.stem_layers == [(c, s, 3) for c, s in zip(channels, doubles, strict=True)]
     assert patchify.stem == "patchify"
+
+
+# Xiao et al. 2021, Table 3 (appendix A): multiply-adds, parameters and activations of the stem, in millions
+TABLE_3 = {"P": ("58", "0.3", "0.1"), "C": ("435", "1.0", "1.2"), "S1": ("422", "0.8", "1.3"),
+           "S2": ("422", "0.7", "1.1"), "S3": ("458", "0.7", "1.6"), "S4": ("407", "0.6", "2.9")}  # fmt: skip
+
+
+@pytest.mark.parametrize("stem", TABLE_3)
+def test_stems_cost_what_table_3_prints(stem: str) -> None:
+    """Of P 0.8 M activations are printed: 196 x 384 are 0.08 M."""
+    assert stem_cost(xiao2021.STEMS_4GF[stem]) == TABLE_3[stem]
+
+
+def test_only_52_channels_give_the_printed_cost_of_s1() -> None:
+    s1 = xiao2021.STEMS_4GF["S1"]
+    printed = [num for num in range(40, 60)
+               if stem_cost({**s1, "stem_channels": f"{num}-104-208-416"}) == TABLE_3["S1"]]  # fmt: skip
+    assert printed == [52] and s1["stem_channels"] == "52-104-208-416"
+
+
+def stem_cost(fields: dict[str, object]) -> tuple[str, str, str]:
+    """What a stem of the 4GF model costs, rounded as printed: what it adds to a model in place of the patchify stem."""
+    base = {**xiao2021.RECIPE, **xiao2021.MODELS["ViT_P-4GF"]}
+    cost, patchify = complexity(TrainConfig(**{**base, **fields})), complexity(TrainConfig(**base))
+    flops = cost.flops - patchify.flops + 196 * 16 * 16 * 3 * 384
+    params = cost.params - patchify.params + 16 * 16 * 3 * 384 + 384
+    acts = cost.acts - patchify.acts + 196 * 384
+    return f"{flops / 1e6:.0f}", f"{params / 1e6:.1f}", f"{acts / 1e6:.1f}"
 
 
 def test_recipe_is_that_of_the_paper() -> None:
@@ -132,7 +160,8 @@ def test_the_arms_of_the_demo_hold_one_budget() -> None:
 def test_the_arms_of_the_paper_hold_one_budget(size: str) -> None:
     """Section 3: a stem costs about one block, which ViT_C has less of."""
     patchify, conv = (
-        complexity(TrainConfig(**xiao2021.RECIPE, **xiao2021.MODELS[f"{stem}-{size}"])) for stem in ("ViT_P", "ViT_C")
+        complexity(TrainConfig(**{**xiao2021.RECIPE, **xiao2021.MODELS[f"{stem}-{size}"]}))
+        for stem in ("ViT_P", "ViT_C")
     )
     assert conv.flops == pytest.approx(patchify.flops, rel=0.03)
     assert conv.params == pytest.approx(patchify.params, rel=0.06)

@@ -53,6 +53,7 @@ def published(name: str, shape: str) -> TrainConfig:
     """A recipe with a shape of the papers, on the prepared set; all but the data, batch and length as it says."""
     fields = {**RECIPES[name].fields, **(SHAPES.get(shape) or xiao2021.MODELS[shape]), **SET, **BATCH}
     kept = {"norm_batch": 32} if fields.get("norm_batch") else {}
+    kept |= {"mix_groups": 2} if fields.get("mix_groups") else {}
     kept |= {"precise_bn": 64} if fields.get("precise_bn") else {}
     return TrainConfig(**{**fields, **kept})
 

@@ -42,6 +42,7 @@ LIMITS = {
     "num_classes": 10**6,  # ImageNet-21k: 21,841
     "batch_size": 2**24,
     "repeats": 1_000,
+    "mix_groups": 2**24,
     "randaugment_ops": 1_000,
     "patch_size": 16_384,
     "width": 2**17,  # ViT-22B: 6,144 (Dehghani et al. 2023)
@@ -102,6 +103,7 @@ ALIASES = {
     "eval_split": "split val_split test_split",
     "loss": "criterion loss_fn",
     "repeats": "repeated_aug aug_repeats",
+    "mix_groups": "mixup_groups num_mix_groups",
     "eval_crop_ratio": "crop_pct eval_crop",
 }  # fmt: skip
 _FIELD_OF = {alias: name for name, aliases in ALIASES.items() for alias in aliases.split()}
@@ -142,6 +144,7 @@ class TrainConfig:
     cutmix_alpha: float = 0.0  # 0 switches it off; with mixup on too, each batch draws one of the two
     mix_prob: float = 1.0  # that a batch is mixed at all
     cutmix_share: float = 0.5  # of the mixed batches, with both on
+    mix_groups: int = 1  # equal parts of a batch, each with a draw of method and share of its own: the papers' GPUs
     # model: "vit" is a pre-norm ViT shaped by the fields below; "regnety-..." and "timm:NAME" are shaped by name
     model: str = "vit"
     patch_size: int = 2  # pixels a side; the stride of the whole stem
@@ -195,7 +198,7 @@ class TrainConfig:
     # evaluation
     eval_split: str = "val"
     more_evals: str = ""  # further evaluation sets, each with metrics of its own: "test", "v2,real"
-    eval_crop_ratio: float = 1.0  # resize the shorter side to resolution / ratio, then crop the centre
+    eval_crop_ratio: float = 1.0  # resize the shorter side to resolution / ratio, rounded down, then crop the centre
     # arithmetic and randomness
     precision: str = "fp32"  # bf16: autocast, weights stay fp32
     seed: int = 0  # init, order of samples, augmentation, mixup, dropout, drop path
@@ -361,7 +364,7 @@ def _laws(c: TrainConfig) -> list[Law]:
     """Those of every config."""
     laws = [(f"{name} in ({', '.join(known)})", getattr(c, name) in known, name) for name, known in CHOICES.items()]
     positive = "resolution channels num_classes batch_size repeats patch_size width depth branches heads epochs "
-    positive += "randaugment_ops ema_every"
+    positive += "randaugment_ops ema_every mix_groups"
     laws += [(f"{name} >= 1", getattr(c, name) >= 1, name) for name in positive.split()]
     finite_positive = "lr mlp_ratio epsilon"
     laws += [(f"{n} > 0 and finite", 0 < getattr(c, n) < math.inf, n) for n in finite_positive.split()]
@@ -402,6 +405,8 @@ def _data_laws(c: TrainConfig) -> list[Law]:
         ("randaugment_magnitude <= 10", c.randaugment_magnitude <= 10, "randaugment_magnitude"),
         ("batch_size % 2 == 0 with mixup or CutMix", c.batch_size % 2 == 0 or not (c.mixup_alpha or c.cutmix_alpha),
          "batch_size mixup_alpha cutmix_alpha"),  # they mix pairs
+        ("batch_size % (2 * mix_groups) == 0 with more than one group", c.mix_groups <= 1
+         or c.batch_size % (2 * c.mix_groups) == 0, "batch_size mix_groups"),
         ("distinct evaluation sets, named like 'v2,real'", _are_names(c), "eval_split more_evals"),
     ]  # fmt: skip
     if facts is not None:

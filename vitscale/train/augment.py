@@ -9,6 +9,7 @@ works on the images once the parcel is sent. So a batch's parameters travel in o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -90,11 +91,19 @@ def plan_crop(
 
 
 def crop_for_eval(images: Tensor, config: TrainConfig) -> Tensor:
-    """The centre, after resizing the shorter side to R / eval_crop_ratio: (..., C, H, W) -> (..., C, R, R)."""
+    """The centre, after resizing the shorter side to eval_side(config) pixels: (..., C, H, W) -> (..., C, R, R)."""
     from torchvision.transforms.v2.functional import center_crop
 
-    resized = _resize(images, round(config.resolution / config.eval_crop_ratio))
+    resized = _resize(images, eval_side(config))
     return center_crop(resized, [config.resolution, config.resolution])
+
+
+def eval_side(config: TrainConfig) -> int:
+    """Pixels of the shorter side before the centre is cropped: R / eval_crop_ratio, rounded down as in deit and timm.
+
+    224 / 0.95 = 235.8 pixels are 235. A ratio like 232 / 262 means 262, whatever its last bit.
+    """
+    return math.floor(config.resolution / config.eval_crop_ratio + 1e-6)
 
 
 def augment(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:
@@ -164,14 +173,27 @@ def plan_erase(
 def mix(
     images: Tensor, labels: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Mixup or CutMix with the sample at the mirrored place in the batch, one of the two for the whole batch (timm).
+    """Mixup or CutMix with the sample at the mirrored place in the batch: images (b, C, H, W) and labels (b,).
 
-    Targets become (b, num_classes) with smoothing folded in, also where `mix_prob` leaves a batch as it is; with both
-    switched off they stay labels (b,).
+    Each of `mix_groups` equal groups of the batch draws one of the two methods, the share and the rectangle (timm, once
+    per process): group g is part g of vitscale.train.parallel.cut. Targets become (b, num_classes) with smoothing
+    folded in, also where `mix_prob` leaves a group as it is; with both methods off they stay labels.
     """
     if not config.mixup_alpha and not config.cutmix_alpha:
         return images, labels
     assert (positions + positions[::-1] == config.batch_size - 1).all(), f"mirrored pairs, but got {positions}"
+    seeds = rng.integers(2**32, size=config.mix_groups, dtype=np.uint32)
+    state = np.random.get_state()  # timm draws from NumPy's global generator
+    try:
+        return _mixed_groups(images, labels, config, positions, seeds)
+    finally:
+        np.random.set_state(state)
+
+
+def _mixed_groups(
+    images: Tensor, labels: Tensor, config: TrainConfig, positions: np.ndarray, seeds: np.ndarray
+) -> tuple[Tensor, Tensor]:
+    """What mix returns; group g is mixed by NumPy's global generator with seeds[g]."""
     from timm.data.mixup import Mixup
 
     mixup = Mixup(
@@ -182,12 +204,22 @@ def mix(
         label_smoothing=config.label_smoothing,
         num_classes=config.num_classes,
     )
-    state = np.random.get_state()  # timm draws from NumPy's global generator
-    np.random.seed(rng.integers(2**32, dtype=np.uint32))
-    try:
+    if len(seeds) == 1:
+        np.random.seed(seeds[0])
         return mixup(images.clone(), labels)
-    finally:
-        np.random.set_state(state)
+    # Positions ascend, so a group is a slice of the first half and the mirrored slice of the second: no index has to
+    # travel to the device.
+    num, half = len(positions), len(positions) // 2
+    groups, starts = np.unique(positions[:half] * len(seeds) // (config.batch_size // 2), return_index=True)
+    lower, upper = [], []
+    for group, start, end in zip(groups, starts, [*starts[1:], half], strict=True):
+        np.random.seed(seeds[group])
+        whole = [torch.cat([x[start:end], x[num - end : num - start]]) for x in (images, labels)]
+        mixed = mixup(*whole)
+        lower.append([x[: end - start] for x in mixed])
+        upper.append([x[end - start :] for x in mixed])
+    joined = [torch.cat(parts) for parts in zip(*lower, *upper[::-1], strict=True)]
+    return joined[0], joined[1]
 
 
 def cubic_weights(start: Tensor, length: Tensor, size: int, num: int) -> Tensor:
@@ -225,7 +257,10 @@ def _centre_boxes(sizes: np.ndarray) -> np.ndarray:
 
 
 def _src_boxes(sizes: np.ndarray, side: int, draws: np.ndarray) -> np.ndarray:
-    """Windows of side x side pixels, in images resized as by _resize and padded; draws (b, 2)."""
+    """Windows of side x side pixels, in images resized as by _resize and padded; draws (b, 2).
+
+    At random along both axes, as in the authors' code (deit); the thesis, section 6.2.3, says along the x-axis.
+    """
     resized = side * sizes // sizes.min(1, keepdims=True)
     corners = np.floor(draws * (resized + 2 * SRC_PADDING - side + 1)).astype(np.int64)
     return np.concatenate([corners, np.full_like(corners, side)], 1)
