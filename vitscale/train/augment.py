@@ -204,13 +204,13 @@ def _mixed_groups(
         label_smoothing=config.label_smoothing,
         num_classes=config.num_classes,
     )
-    if len(seeds) == 1:
-        np.random.seed(seeds[0])
-        return mixup(images.clone(), labels)
     # Positions ascend, so a group is a slice of the first half and the mirrored slice of the second: no index has to
     # travel to the device.
     num, half = len(positions), len(positions) // 2
     groups, starts = np.unique(positions[:half] * len(seeds) // (config.batch_size // 2), return_index=True)
+    if len(groups) == 1:
+        np.random.seed(seeds[groups[0]])
+        return mixup(images.clone(), labels)
     lower, upper = [], []
     for group, start, end in zip(groups, starts, [*starts[1:], half], strict=True):
         np.random.seed(seeds[group])
