@@ -16,17 +16,15 @@ import scipy.stats
 import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, log_loss
 from torch import Tensor, nn
 
 from search_spaces import demo
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
 from vitscale.train.augment import augment, crop_pixels, mix
-from vitscale.train.data import CROP, Batches, HeldOut, generator
-from vitscale.train.loop import TIMING, evaluate, seed_everything, train
+from vitscale.train.data import CROP, Batches, generator
+from vitscale.train.loop import TIMING, seed_everything, train
 from vitscale.train.model import build_model
-from vitscale.train.parallel import Team
 from vitscale.train.sources import Images, load_split
 
 torch.set_num_threads(1)
@@ -389,27 +387,6 @@ def test_batches_neither_read_nor_move_the_global_generators() -> None:
 
 
 # --- evaluation and whole trainings -----------------------------------------------------------------------------------
-
-
-def test_evaluation_is_that_of_sklearn(splits: dict[str, Images]) -> None:
-    """600 images, so more than one batch of an evaluation and an incomplete last one; a model with BatchNorm."""
-    config = TrainConfig(**TINY_CONV)
-    torch.manual_seed(1)
-    model = build_model(config)
-    nn.init.normal_(model.head.weight)  # it starts at zero, where all classes tie
-    data = splits["train"].select(np.arange(600))
-    buffers = {name: value.clone() for name, value in model.named_buffers()}
-    held_out = HeldOut(data, config, torch.device("cpu"), Team(), 512)
-    loss, error_pct = evaluate(model, held_out, config, Team())
-    pixels = pixels_of(splits["train"]).numpy()
-    images = torch.tensor((pixels_of(data).numpy() - pixels.mean()) / pixels.std(ddof=1))
-    model.eval()
-    with torch.no_grad():
-        probabilities = model(images).double().softmax(1).numpy()
-    assert error_pct == pytest.approx(100 * (1 - accuracy_score(data.labels, probabilities.argmax(1))))
-    assert loss == pytest.approx(log_loss(data.labels, probabilities, labels=range(10)), rel=1e-5)
-    assert 50 < error_pct < 100
-    assert all(torch.equal(value, buffers[name]) for name, value in model.named_buffers())
 
 
 def test_evaluation_does_not_depend_on_the_split_it_reads(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column, error_columns
 from vitscale.record.outcome import Row
 from vitscale.record.store import Workdir
 from vitscale.train import checkpoint
@@ -25,6 +26,7 @@ from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, resid
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
 from vitscale.train.loss import training_loss
+from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model
 from vitscale.train.optim import build_optimizer
 from vitscale.train.parallel import Team, cut, num_parts, synchronize_batchnorm
@@ -187,7 +189,7 @@ def is_last(row: Row, config: TrainConfig) -> bool:
 def diverged_row(config: TrainConfig, step: int) -> Row:
     """The last row of a training whose loss or weights became non-finite at optimizer step `step` (from 0)."""
     epoch = step // config.steps_per_epoch + 1
-    errors = {f"{name}_{kind}": 100.0 for name in config.evals for kind in ("error_pct", "ema_error_pct")}
+    errors = {name: 100.0 for split in config.evals for name in error_columns(split)}
     return {"epoch": epoch, "step": step + 1, "samples": (step + 1) * config.batch_size, "lr_now": lr_at(step, config),
             "diverged": 1.0, "diverged_step": step, **errors}  # fmt: skip
 
@@ -201,41 +203,57 @@ def evaluate_all(
     team: Team,
     num_loader_workers: int = 0,
 ) -> Row:
-    """Loss and error of the raw and of the averaged weights on every evaluation set.
+    """The `evaluation_columns` of every evaluation set: what `evaluate` says of the raw and of the averaged weights.
 
     With `precise` batches, the statistics of BatchNorm are estimated on them first, for each of the two.
     """
     row: Row = {}
-    for kind, module in (("", model), ("ema_", ema.module if ema.on else None)):
+    for weights, module in zip(WEIGHTS, (model, ema.module if ema.on else None), strict=True):
         if module is not None and precise is not None:
             images = precise.unmixed(config.precise_bn, num_loader_workers)
             reestimate(module, images, partial(autocast, config, precise.device))
-        for name, data in held_out.items():
-            loss, error_pct = evaluate(module, data, config, team, num_loader_workers) if module else (
-                row[f"{name}_loss"], row[f"{name}_error_pct"])  # fmt: skip
-            row[f"{name}_{kind}loss"], row[f"{name}_{kind}error_pct"] = loss, error_pct
+        for split, data in held_out.items():
+            if module is not None:
+                found = evaluate(module, data, config, team, num_loader_workers)
+            else:
+                found = {quantity: row[column(split, "", quantity)] for quantity in QUANTITIES}
+            row |= {column(split, weights, quantity): value for quantity, value in found.items()}
     return row
 
 
 @torch.no_grad()
-def evaluate(
-    model: nn.Module, data: HeldOut, config: TrainConfig, team: Team, num_loader_workers: int = 0
-) -> tuple[float, float]:
-    """(mean cross entropy in nats, top-1 error in percent) on an evaluation set, exact for any team.
+def evaluate(model: nn.Module, data: HeldOut, config: TrainConfig, team: Team, num_loader_workers: int = 0) -> Row:
+    """The QUANTITIES of vitscale.plan.metrics on an evaluation set, for any team those of all its images.
+
+    loss: mean cross entropy in nats, to the label. error_pct and top5_error_pct: share of images, in percent, whose
+    label is not the class, or among the five classes, of the largest logits; 0 for the latter where there are five
+    classes or fewer. ece_pct: expected calibration error in percent, over 15 bins of equal width of the top-1
+    confidence (Guo et al. 2017), weighted by their images.
 
     With several accepted labels (ReaL), a prediction is right if it is one of them, and the loss is to the original.
     """
     model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=data.device)
-    wrong = torch.zeros((), dtype=torch.int64, device=data.device)
+    wrong = torch.zeros(2, dtype=torch.int64, device=data.device)  # top-1, top-5
+    gaps = torch.zeros(NUM_BINS, dtype=torch.float64, device=data.device)
     for images, labels, allowed in data.iterate(num_loader_workers):
         with autocast(config, data.device):
             logits = model(images).float()
         loss += F.cross_entropy(logits, labels).double() * len(labels)
         guess = logits.argmax(1)
-        wrong += ((guess != labels) if allowed is None else ~allowed.gather(1, guess[:, None])[:, 0]).sum()
+        right = (guess == labels) if allowed is None else allowed.gather(1, guess[:, None])[:, 0]
+        wrong += torch.stack([~right, ~in_top(logits, labels, allowed)]).sum(1)
+        gaps += calibration_gaps(logits, right)
     model.train()
-    return team.sum(loss).item() / data.num, 100.0 * team.sum(wrong).item() / data.num
+    # Sums of all processes; this is the one place of an evaluation that waits for the device.
+    sums = torch.cat([team.sum(loss)[None], team.sum(wrong).double(), team.sum(gaps).abs().sum()[None]])
+    loss_sum, num_wrong, num_wrong_top5, gap = sums.tolist()
+    return {
+        "loss": loss_sum / data.num,
+        "error_pct": 100.0 * num_wrong / data.num,
+        "top5_error_pct": 100.0 * num_wrong_top5 / data.num,
+        "ece_pct": 100.0 * gap / data.num,
+    }
 
 
 def device_at(name: str) -> torch.device:
