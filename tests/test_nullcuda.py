@@ -44,6 +44,7 @@ DEMO = {
 PUBLISHED = {
     "ViT-S fp32": (627, 2),
     "ViT-S bf16": (858, 2),
+    "ViT-S fp16": (880, 2),
     "ViT-S bf16, drop path": (908, 3),
     "xiao2021, ViT_P-1GF": (1108, 2),
     "xiao2021, ViT_C-1GF, fp32": (1811, 4),
@@ -54,8 +55,8 @@ PUBLISHED = {
     "depth-layerscale, S": (1528, 2),
     "vit, B": (2092, 4),
 }
-QUICK = ("adamw", "lamb, clip", "bf16", "precise BatchNorm", "randaugment", "erasing", "bce", "dropout", "drop path",
-         "branches", "repeats, averages")  # fmt: skip
+QUICK = ("adamw", "lamb, clip", "bf16", "fp16", "precise BatchNorm", "randaugment", "erasing", "bce", "dropout",
+         "drop path", "branches", "repeats, averages")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -183,7 +183,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"model": "resnet50"}, ["model in (vit, regnety-1gf", "timm:NAME) must hold", "model='resnet50'"]),
     ({"dataset": "mnist"}, ["num_images >= 1 for a dataset other than digits,", "dataset='mnist', num_images=0"]),
     ({"optimizer": "lion"}, ["optimizer in (adamw, adam, sgd, lamb) must hold", "optimizer='lion'"]),
-    ({"precision": "fp16"}, ["precision in (fp32, bf16) must hold", "precision='fp16'"]),
+    ({"precision": "fp8"}, ["precision in (fp32, bf16, fp16) must hold", "precision='fp8'"]),
     ({"eval_split": "train"}, ["evaluation sets of digits in (minival, val, test) must hold", "eval_split='train'"]),
     ({"stem": "convs"}, ["stem in (patchify, patchify_bn", "hmlp) must hold", "stem='convs'"]),
     ({"width": 65}, ["width % heads == 0 must hold", "width=65, heads=4"]),

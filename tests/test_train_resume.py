@@ -40,6 +40,7 @@ CONFIGS = {
     "adamw-4": CONV.replace(batch_size=498),  # 2 and 4: fewer files to be killed at
     "sgd": CONV.replace(optimizer="sgd", nesterov=True, lr=0.1, wd=1e-4, batch_size=498),
     "bf16": CONV.replace(precision="bf16"),
+    "fp16": CONV.replace(precision="fp16"),
     "diverged": CONV.replace(optimizer="sgd", lr=1e20, clip_norm=0.0, mixup_alpha=0.0, cutmix_alpha=0.0),
 }
 
@@ -102,7 +103,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Row]
 
 
 def test_the_cases_are_what_they_claim(whole: dict[str, Any]) -> None:
-    assert [len(rows) for rows, _ in whole.values()] == [2, 2, 2, 2, 1]
+    assert [len(rows) for rows, _ in whole.values()] == [2, 2, 2, 2, 2, 1]
     assert whole["diverged"][0][0]["diverged"] == 1
     assert not any(row["diverged"] for name in whole if name != "diverged" for row in whole[name][0])
     assert any("running_mean" in name for name in whole["adamw"][1])
@@ -123,7 +124,7 @@ def test_a_finished_training_only_replays(name: str, whole: dict[str, Any], tmp_
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "bf16"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "bf16", "fp16"])
 def test_closing_after_each_epoch_changes_nothing(name: str, whole: dict[str, Any], tmp_path: Path) -> None:
     config = CONFIGS[name]
     seen: list[Row] = []

@@ -61,6 +61,7 @@ def published(name: str, shape: str) -> TrainConfig:
 PUBLISHED = {
     "ViT-S fp32": VIT_S,
     "ViT-S bf16": VIT_S.replace(precision="bf16"),
+    "ViT-S fp16": VIT_S.replace(precision="fp16"),
     "ViT-S bf16, drop path": VIT_S.replace(precision="bf16", drop_path=0.1),
     "xiao2021, ViT_P-1GF": published("xiao2021", "ViT_P-1GF"),
     "xiao2021, ViT_C-1GF, fp32": published("xiao2021", "ViT_C-1GF").replace(precision="fp32"),
@@ -89,6 +90,8 @@ RESUMED = {
     "sgd": VIT.replace(optimizer="sgd", nesterov=True),
     "lamb, clip": VIT.replace(optimizer="lamb", clip_norm=1.0),
     "bf16": VIT.replace(precision="bf16"),
+    "fp16": VIT.replace(precision="fp16"),
+    "fp16, clip": VIT.replace(precision="fp16", optimizer="sgd", clip_norm=1.0),
     "conv stem": CONV,
     "graham stem": VIT.replace(patch_size=16, stem="graham"),
     "hMLP stem": VIT.replace(patch_size=16, stem="hmlp"),

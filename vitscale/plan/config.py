@@ -29,7 +29,7 @@ CHOICES = {
     "loss": ("ce", "bce"),
     "bce_targets": ("soft", "present"),
     "drop_path_rule": ("uniform", "linear"),
-    "precision": ("fp32", "bf16"),
+    "precision": ("fp32", "bf16", "fp16"),
 }
 # The most that a size may be, far above any paper's: what lies beyond is a slip of the pen, and would eat the machine.
 # Sizes that are not here are bounded by others, such as crop_padding by resolution.
@@ -200,7 +200,7 @@ class TrainConfig:
     more_evals: str = ""  # further evaluation sets, each with metrics of its own: "test", "v2,real"
     eval_crop_ratio: float = 1.0  # resize the shorter side to resolution / ratio, rounded down, then crop the centre
     # arithmetic and randomness
-    precision: str = "fp32"  # bf16: autocast, weights stay fp32
+    precision: str = "fp32"  # bf16, fp16: autocast, weights stay fp32; fp16 with a dynamic loss scale
     seed: int = 0  # init, order of samples, augmentation, mixup, dropout, drop path
 
     def __new__(cls, *args: object, **fields: object) -> Self:

@@ -26,6 +26,7 @@ from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, resid
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
 from vitscale.train.loss import training_loss
+from vitscale.train.loss_scale import LossScale
 from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model
 from vitscale.train.optim import build_optimizer
@@ -57,7 +58,8 @@ def train(
 
     The rows are always those of the whole training: an interrupted one first yields the rows of its newest checkpoint
     again and goes on from there, bit for bit as if nothing had happened (TIMING columns apart). A non-finite loss or
-    weight ends the training with a row of `diverged` 1 at the step where it arose, and error 100.
+    weight ends the training with a row of `diverged` 1 at the step where it arose, and error 100. With precision fp16 a
+    row has `skipped_steps`, the steps so far that the loss scale skipped; a skipped step is no divergence.
 
     The arguments after `workdir` bear on speed and safety, never on results, up to the rounding of sums: at most
     `micro_batch` images pass through the model at once (0: the batch), `parallel_branches` computes the branches of a
@@ -93,7 +95,7 @@ def train(
         model = synchronize_batchnorm(model)
     draws = seed_layers(model, config.seed)
     optimizer = build_optimizer(model, config)
-    ema = Ema(model, config)
+    ema, loss_scale = Ema(model, config), LossScale(config, at)
     own = cuts if config.norm_batch else cut(config.batch_size, 1)
     precise = Batches(images, config, at, own) if config.precise_bn and normed else None
 
@@ -109,6 +111,7 @@ def train(
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         ema.load_state_dict(state["ema"])
+        loss_scale.load_state_dict(state.get("loss_scale", {}))
         checkpoint.set_rng_state(state["rng"])
         del state
     eval_s = rows[-1].get("eval_s", 0.0) if rows else 0.0
@@ -122,7 +125,8 @@ def train(
             "trial": config.id, "step": step, "data": data, "rows": rows,
             "spent_s": spent_s + time.perf_counter() - start,
             "loss_sum": loss_sum, "bad_step": bad_step, "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(), "ema": ema.state_dict(), "rng": checkpoint.rng_state(at),
+            "optimizer": optimizer.state_dict(), "ema": ema.state_dict(),
+            "loss_scale": loss_scale.state_dict(), "rng": checkpoint.rng_state(at),
         }  # fmt: skip
         checkpoint.save(workdir, step, state)
         return time.perf_counter() + max(checkpoint_every_s, (time.perf_counter() - began) / CHECKPOINT_SHARE)
@@ -143,15 +147,20 @@ def train(
             with team.holding_back(replica, until=part == len(mine) - 1):
                 with autocast(config, at):
                     share = training_loss(replica(pixels), targets, config, config.batch_size)
-                (share * team.size).backward()  # the team averages gradients, and shares add up to the loss
+                loss_scale.scaled(
+                    share * team.size
+                ).backward()  # the team averages gradients, and shares add up to the loss
             loss = loss + share.detach()
         if config.clip_norm:
+            loss_scale.unscale(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-        optimizer.step()
+        loss_scale.step(optimizer, bad_step)
         ema.update(model, step)
         loss = team.sum(loss)
         loss_sum += loss
         bad_step.masked_fill_((bad_step < 0) & ~loss.isfinite(), step)
+        if loss_scale.on:
+            bad_step.masked_fill_((bad_step < 0) & loss_scale.exhausted, step)
         step += 1
 
         epoch_ends = step % config.steps_per_epoch == 0
@@ -170,7 +179,7 @@ def train(
             if row is not None:
                 timing = {"train_s": spent_s + time.perf_counter() - start, "eval_s": eval_s, "unix_s": time.time(),
                           **peak_memory(at)}  # fmt: skip
-                rows.append({name: float(value) for name, value in {**row, **timing}.items()})
+                rows.append({name: float(value) for name, value in {**row, **loss_scale.columns(), **timing}.items()})
                 if is_last(rows[-1], config) and team.rank == 0:
                     commit()
                 yield rows[-1]
@@ -267,7 +276,9 @@ def peak_memory(device: torch.device) -> Row:
 
 
 def autocast(config: TrainConfig, device: torch.device) -> torch.autocast:
-    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+    """Matrix products and convolutions in the precision of the config; weights stay fp32."""
+    low = torch.float16 if config.precision == "fp16" else torch.bfloat16
+    return torch.autocast(device.type, low, enabled=config.precision != "fp32")
 
 
 def seed_everything(seed: int) -> None:

@@ -24,6 +24,7 @@ from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
 from vitscale.train.loop import autocast, device_at, seed_everything
 from vitscale.train.loss import training_loss
+from vitscale.train.loss_scale import LossScale
 from vitscale.train.model import build_model
 from vitscale.train.optim import build_optimizer
 
@@ -41,7 +42,7 @@ def profile(config: ProfileConfig, device: str = "cpu") -> Iterator[Row]:
 
     `epoch` numbers the runs, from 1; `peak_memory_mib` is the most that tensors took on the device, weights and batch
     included; `load` the 1-minute load average of the machine, which is above the number of threads
-    where something else ran. Weights stay fp32; with precision bf16 each pass casts them, as in a training. Raises
+    where something else ran. Weights stay fp32; with bf16 or fp16 each pass casts them, as in a training. Raises
     ValueError if the device is another one than the config names.
     """
     at = device_at(device)
@@ -93,7 +94,7 @@ def _forward(model: nn.Module, images: torch.Tensor, config: ProfileConfig) -> P
 def _training_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, config: ProfileConfig) -> Pass:
     """Forward, loss, backward, clipping, optimizer and averaged weights, as in vitscale.train.loop."""
     draws, optimizer, ema = seed_layers(model, config.seed), build_optimizer(model, config), Ema(model, config)
-    where = torch.arange(config.batch_size)
+    loss_scale, where = LossScale(config, images.device), torch.arange(config.batch_size)
     step = 0
 
     def one_pass() -> None:
@@ -101,10 +102,11 @@ def _training_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor,
         draws.at(step, where)
         with autocast(config, images.device):
             loss = training_loss(model(images), labels, config, config.batch_size)
-        loss.backward()
+        loss_scale.scaled(loss).backward()
         if config.clip_norm:
+            loss_scale.unscale(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-        optimizer.step()
+        loss_scale.step(optimizer)
         ema.update(model, step)
         optimizer.zero_grad(set_to_none=True)
         step += 1
