@@ -49,8 +49,7 @@ def ended(search: Search, store: Store, until: int | None = None) -> Study:
         workdir = store.claim(trial.config.id, trial.config.non_default(), search.slug, 1)
         store.finish(workdir, Outcome(Status.FINISHED, (row,)))
     plan = {"command": "", **json.loads(json.dumps(vitscale_json(study)))}
-    (store.study(search.slug)).mkdir(parents=True, exist_ok=True)
-    (store.study(search.slug) / "plan.json").write_text(json.dumps(plan))
+    store.study(search.slug).write("plan.json", json.dumps(plan).encode())
     read_trials(study, store)
     return study
 

@@ -45,7 +45,7 @@ def plan_of(num: int = 3, **changed: object) -> Study:
 
 def put(store: Store, study: Study) -> None:
     """What the start of a study writes first."""
-    (store.study(study.slug) / "plan.json").write_text(json.dumps({"command": "by hand", **to_json(study)}))
+    store.study(study.slug).write("plan.json", json.dumps({"command": "by hand", **to_json(study)}).encode())
 
 
 def train(store: Store, study: Study, trials: tuple[Trial, ...]) -> None:
@@ -328,7 +328,7 @@ def test_damaged_rows_are_missing_and_a_damaged_plan_is_named(tmp_path: Path) ->
     with pytest.warns(UserWarning, match=f"rows must be readable parquet, but got .{folder}"):
         (state,) = overview(store)
     assert (state.missing, state.num_bytes > 4) == (8, True)
-    (store.study(study.slug) / "plan.json").write_text("{")
+    store.study(study.slug).write("plan.json", b"{")
     with pytest.warns(UserWarning, match="a file of the store must be JSON, but got .*plan.json"):
         assert overview(store) == []
 

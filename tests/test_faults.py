@@ -210,7 +210,7 @@ def test_only_what_the_config_causes_has_failed(faulty: Script) -> None:
     assert "4 finished, 0 diverged, 2 failed, 2 missing of 8" in out
     assert f"missing  one {ids()[5]}: PermissionError: [Errno 13] Permission denied: '/dev/shm/torch_1'" in out
     assert f"missing  one {ids()[3]}: the worker died: " in out
-    assert str(faulty.store().fault_log(ids()[3])) in out
+    assert faulty.store().trial(ids()[3]).address("fault.log") in out
     assert f"failed  one {ids()[4]}: RuntimeError: {SHAPES}" in out
     assert f"failed  one {ids()[6]}: ValueError: no such thing" in out
     assert "the same command tries them again" in out

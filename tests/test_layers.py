@@ -28,7 +28,7 @@ FORBIDDEN = {
     "vitscale/analysis": ("vitscale.launch", "vitscale.train", "torch", "torchvision", "ray", "mlflow", "timm"),
     "studies": ("vitscale.train", "vitscale.record", "ray", "mlflow", "torch", "timm"),
 }
-ALLOWED = {"vitscale/train": ("vitscale.record.store", "vitscale.record.outcome")}
+ALLOWED = {"vitscale/train": ("vitscale.record.workdir", "vitscale.record.outcome")}
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:

@@ -135,7 +135,7 @@ def test_what_is_lost_on_either_side_is_made_again(store: Store, uri: str, lost:
     view = View(plan, uri, store)
     synchronize(view, finished(plan))
     view.save()
-    mlflow, memory = client(uri), store.study(plan.slug) / "mlflow.json"
+    mlflow, memory = client(uri), store.study(plan.slug).path / "mlflow.json"
     one = view.children[plan.trials[0].config.id].run_id
     if lost.startswith("run"):
         mlflow.delete_run(one)

@@ -17,6 +17,7 @@ from vitscale.record.mlflow_place import database_of, note_of_old_database, trac
 from vitscale.record.mlflow_view import View
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
+from vitscale.record.workdir import Workdir
 
 
 def study(**options: int) -> Study:
@@ -118,7 +119,7 @@ def test_reports_follow_a_store_that_is_moved_or_copied(stores: tuple[Store, Sto
     (tmp_path / "report").mkdir()
     report = tmp_path / "report" / "report.html"
     report.write_text("before")
-    View(plan, f"sqlite:///{old.root}/mlflow.db", old).summarize({"conv/n": 1.0}, report.parent)
+    View(plan, f"sqlite:///{old.root}/mlflow.db", old).summarize({"conv/n": 1.0}, Workdir(report.parent))
     place = tmp_path / "new"
     shutil.move(old.root, place) if how == "moved" else shutil.copytree(old.root, place)
     report.write_text("after")
@@ -130,7 +131,7 @@ def test_reports_follow_a_store_that_is_moved_or_copied(stores: tuple[Store, Sto
     found = client(uri).download_artifacts(view.parent_id, "report.html")
     assert Path(found).read_text() == "before"
     assert Path(client(uri).get_run(view.parent_id).info.artifact_uri).is_relative_to(place)
-    view.summarize({"conv/n": 1.0}, report.parent)
+    view.summarize({"conv/n": 1.0}, Workdir(report.parent))
     assert [path.read_text() for path in place.glob("mlruns/**/report.html")] == ["after"]
     originals = [path.read_text() for path in tmp_path.glob("one/mlruns/**/report.html")]
     assert originals == ([] if how == "moved" else ["before"])

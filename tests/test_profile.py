@@ -145,14 +145,14 @@ def test_a_profile_gets_a_whole_device_and_refuses_less() -> None:
 
 def test_profiles_do_not_start_beside_another_study(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
-    (store.study("other-demo") / "plan.json").write_text("{}")
+    store.study("other-demo").write("plan.json", b"{}")
     refuse_company(study(SMALL), store)
     with store.drive("other-demo"):
         refuse_company(study(TrainConfig(), metric="val_ema_error_pct"), store)
         with pytest.raises(ValueError, match=r"no other study of the store must run beside profiles, but got"):
             refuse_company(study(SMALL), store)
         other = to_json(replace(study(SMALL), name="other"))
-        (store.study("other-demo") / "plan.json").write_text(json.dumps(other))
+        store.study("other-demo").write("plan.json", json.dumps(other).encode())
         with pytest.raises(ValueError, match=r"no other study of the store must run beside profiles, but got"):
             refuse_company(study(TrainConfig(), metric="val_ema_error_pct"), store)
 

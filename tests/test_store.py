@@ -123,7 +123,7 @@ def test_damaged_rows_are_named_and_moved_aside(store: Store, damage: str) -> No
         store.read("t1")
     assert len(str(caught.value).splitlines()) == 1
     aside = store.set_aside("t1")
-    assert aside.read_bytes() == kept
+    assert store.trial("t1").read(aside) == kept
     assert not store.is_done("t1")
 
 
@@ -137,7 +137,7 @@ def test_failure_is_recorded_and_forgotten_when_the_trial_succeeds(store: Store)
     workdir = store.claim("t1", {}, "s", 1)
     store.fail(workdir, "OSError: disk", "Traceback\n  line")
     assert store.failure("t1") == "OSError: disk"
-    assert "Traceback\n  line" in store.failure_log("t1").read_text()
+    assert b"Traceback\n  line" in store.trial("t1").read("failure.log")
     finished(store)
     assert store.failure("t1") == ""
 
@@ -219,7 +219,7 @@ def test_an_attempt_is_later_than_every_claim_of_its_study(store: Store, counter
         store.claim(trial_id, {}, slug, attempt)
     (store.trial("t2").path / "claim.json").write_text("garbage")
     if counter is not None:
-        (store.study("s") / "attempt").write_bytes(counter)
+        store.study("s").write("attempt", counter)
     with store.drive("s") as attempt:
         assert attempt == 4
         assert store.finish(store.claim("t1", {}, "s", attempt), DONE)
@@ -242,6 +242,6 @@ def test_a_folder_of_another_machine_is_not_taken_for_the_store(store: Store, tm
 def test_a_fault_of_a_machine_is_noted_and_no_outcome(store: Store) -> None:
     store.lose(store.claim("t1", {}, "s", 1), "OSError: disk", "Traceback\n  line")
     assert (store.fault("t1"), store.failure("t1"), store.holder("t1")) == ("OSError: disk", "", "")
-    assert "Traceback\n  line" in store.fault_log("t1").read_text()
+    assert b"Traceback\n  line" in store.trial("t1").read("fault.log")
     store.claim("t1", {}, "s", 1)
     assert store.fault("t1") == ""

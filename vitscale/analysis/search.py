@@ -8,18 +8,15 @@ training at 100; a point of which a training is missing, or was stopped early, h
 from __future__ import annotations
 
 import math
-import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from vitscale.analysis import repeats
-from vitscale.analysis.files import replaced
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 
@@ -131,8 +128,8 @@ def optuna_study(
     return made
 
 
-def write_optuna(study: Study, outcomes: pd.DataFrame, path: Path) -> Path:
-    """The search as an SQLite file for Optuna's tools, one Optuna study an arm, named SLUG:ARM; returns `path`.
+def as_optuna(study: Study, outcomes: pd.DataFrame) -> bytes:
+    """The search as an SQLite file for Optuna's tools, one Optuna study an arm, named SLUG:ARM.
 
     A point without an outcome is WAITING there, not RUNNING: nobody who opens the file is training it, and Optuna would
     take it for a worker that hangs. Whoever goes on with `optimize` trains it first, at the values proposed. Times in
@@ -147,13 +144,12 @@ def write_optuna(study: Study, outcomes: pd.DataFrame, path: Path) -> Path:
         storage = optuna.storages.RDBStorage("sqlite://", engine_kwargs=kwargs)
     for arm in study.arms:
         _write_arm(study, outcomes, arm, storage)
-    with replaced(path) as unfinished, closing(sqlite3.connect(unfinished)) as file:
-        memory = storage.engine.raw_connection().driver_connection
-        assert memory is not None
-        memory.backup(file)
+    memory = storage.engine.raw_connection().driver_connection
+    assert memory is not None
+    content = memory.serialize()
     storage.remove_session()
     storage.engine.dispose()
-    return path
+    return content
 
 
 def _write_arm(study: Study, outcomes: pd.DataFrame, arm: str, storage: optuna.storages.RDBStorage) -> None:

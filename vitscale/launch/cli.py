@@ -251,8 +251,8 @@ def _resources(study: Study, options: argparse.Namespace) -> Resources:
 
 def report_only(study: Study, store: Store) -> None:
     """Draws the report of what is done, and says where it is."""
-    from vitscale.launch.driver import draw
+    from vitscale.launch.driver import PAGE, draw
     from vitscale.record.table import read_trials
 
     report, headline, _ = draw(study, store, read_trials(study, store))
-    print("\n".join([*headline, f"report  {report}"]))
+    print("\n".join([*headline, f"report  {report.address(PAGE)}"]))

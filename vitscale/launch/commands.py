@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import socket
 import sys
@@ -65,13 +66,13 @@ def _report_as_json(study: Study, store: Store) -> dict[str, Any]:
     """The headline and the tables of a study that is drawn anew, a list of rows each."""
     import pandas as pd
 
-    from vitscale.launch.driver import draw
+    from vitscale.launch.driver import PAGE, draw
     from vitscale.record.table import read_trials
 
-    path, headline, _ = draw(study, store, read_trials(study, store))
-    files = {name: path.parent / f"{name}.parquet" for name in study.tables}
+    report, headline, _ = draw(study, store, read_trials(study, store))
+    files = {name: io.BytesIO(report.read(f"{name}.parquet")) for name in study.tables}
     tables = {name: pd.read_parquet(file).to_dict("records") for name, file in files.items()}
-    return {"study": study.slug, "report": str(path), "headline": headline, "tables": tables}
+    return {"study": study.slug, "report": report.address(PAGE), "headline": headline, "tables": tables}
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -167,12 +168,12 @@ def read_plan(store: Store, slug: str) -> Study:
     """The study as it was planned at its last start. Raises ValueError if there is none, Damaged for a damaged plan."""
     if slug not in store.slugs():
         raise ValueError(f"a study must be in the store, but got ({slug!r}; there are: {', '.join(store.slugs())})")
-    path, plan = store.study(slug) / PLAN, store.plan(slug)
+    where, plan = store.study(slug).address(PLAN), store.plan(slug)
     try:
         return from_json(plan)
     except Exception as error:  # whatever values that no study writes lead to
         reason = str(error) if isinstance(error, ValueError) else repr(error)
-        raise Damaged(f"a plan must state a study, but got ({path}: {one_line(reason)})") from error
+        raise Damaged(f"a plan must state a study, but got ({where}: {one_line(reason)})") from error
 
 
 def _when(unix_s: float) -> str:
@@ -202,7 +203,7 @@ def ui(options: argparse.Namespace) -> None:
         base = f"http://{options.host}:{port}"
         print(f"MLflow UI of {uri}: {base}")
     with _server_errors(uri):
-        links = pages(uri, store, base) if store.root.exists() else {}
+        links = pages(uri, store, base) if store.folder.exists() else {}
     print(columns(list(links.items())) if links else "no study is shown there yet")
     sys.stdout.flush()
     if not uri.startswith("http"):
@@ -251,7 +252,7 @@ def sync(options: argparse.Namespace) -> None:
             report, headline, summary = draw(study, store, read)
             with _server_errors(uri):
                 num = synchronize(view, read)
-                view.summarize(summary, report.parent, headline)
+                view.summarize(summary, report, headline)
                 if not store.driver_is_alive(slug):
                     view.interrupt()
                     view.set_parent(state_of(read))

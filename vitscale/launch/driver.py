@@ -8,11 +8,13 @@ import queue
 import shlex
 import signal
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from vitscale.launch.preflight import Data
 from vitscale.launch.resources import Event, Resources, refuse_company
@@ -20,12 +22,14 @@ from vitscale.plan.doubts import doubts
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, to_json
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
-from vitscale.record.store import TRIAL_ID, Damaged, Store, Workdir
+from vitscale.record.store import FAILURE, FAULT, PLAN, TRIAL_ID, Store
+from vitscale.record.workdir import Damaged, Workdir
 
 if TYPE_CHECKING:
     from vitscale.launch.optuna_search import Rounds
 
 MOST_FAULTS_SAID = 20
+RAY_LOG, PAGE = "ray.log", "report.html"
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -134,7 +138,7 @@ class Driver:
         self.rounds = rounds  # of a search, whose study grows
         self.uri = tracking_uri(store)
         self.mirror = Mirror(study, self.uri, store, arm_colors)
-        self.ray_log = store.study(study.slug) / "ray.log"
+        self.folder = store.study(study.slug)
         self.num_faults = 0  # of machines, in this start
         self.reasons: dict[str, str] = {}  # why trials are missing, where the store could not be told
 
@@ -151,7 +155,7 @@ class Driver:
         so_far = f" so far of {self.rounds.search.num_trials}" if self.rounds else ""
         self.console.print(f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(known)} done, "
                            f"{len(todo)} to do (store {self.store.root}, attempt {self.attempt})")  # fmt: skip
-        if num := sum(self.store.trial(trial_id).path.exists() for trial_id in self.left_out):
+        if num := sum(self.store.trial(trial_id).exists() for trial_id in self.left_out):
             self.console.print(f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its pages; "
                                "the store keeps them")  # fmt: skip
         if note := note_of_old_database(self.store):
@@ -194,7 +198,7 @@ class Driver:
                     known[trial_id] = read_done(trial_id, self.study, self.store)
                 except Damaged as damage:
                     aside = self.store.set_aside(trial_id)
-                    self.console.print(f"warning: {damage}; moved to {aside.name}, the trial is restored")
+                    self.console.print(f"warning: {damage}; moved to {aside}, the trial is restored")
         return known | stopped(self.study, self.store)
 
     def _write_plan(self) -> None:
@@ -202,7 +206,7 @@ class Driver:
         planned = {trial.config.id for trial in self.study.trials}
         self.left_out = [i for i in _once_planned(self.store, self.study.slug) if i not in planned]
         plan = {"command": _command(), **to_json(self.study), "earlier": self.left_out}
-        Workdir(self.store.study(self.study.slug)).write("plan.json", json.dumps(plan, indent=1).encode())
+        self.folder.write(PLAN, json.dumps(plan, indent=1).encode())
 
     def _grow(self, known: Mapping[str, Outcome]) -> bool:
         """Asks a search for its next round, if there is one; says whether there is."""
@@ -222,8 +226,8 @@ class Driver:
 
         events: queue.Queue[Event] = queue.Queue()
         where = f"joining Ray at {self.resources.address}" if self.resources.address else "starting Ray"
-        self.console.print(f"{where}, log {self.ray_log}")
-        with cluster(self.resources, self.ray_log, self.stop, self.console.print) as slots:
+        self.console.print(f"{where}, log {self.folder.address(RAY_LOG)}")
+        with cluster(self.resources, self._log, self.stop, self.console.print) as slots:
             if self.stop.is_set():
                 return
             listen(self.stop)  # again: ray.init puts a handler of its own in place
@@ -255,11 +259,15 @@ class Driver:
                     try:
                         if configs and not self.stop.is_set():
                             run_trials(configs, self.store, self.study.slug, self.attempt, where, events, self.stop,
-                                       self.ray_log, self.rounds.judge if self.rounds else None)  # fmt: skip
+                                       self._log, self.rounds.judge if self.rounds else None)  # fmt: skip
                     finally:
                         events.join()
                 todo = [config for config in todo if statuses[config.id] == "elsewhere"]
                 self.stop.wait(2 if todo else 0)
+
+    def _log(self) -> AbstractContextManager[TextIO]:
+        """What Ray and Tune print."""
+        return self.folder.append(RAY_LOG)
 
     def _is_held(self, trial_id: str) -> bool:
         """Whether a study that runs now has a trial of ours; if so, the display says which."""
@@ -309,7 +317,7 @@ class Driver:
             what = then.get(event.status, "not tried again by this start")
             self.console.print(f"warning: a machine failed {event.trial_id} ({what}): {event.facts['error']}")
         elif self.num_faults == MOST_FAULTS_SAID + 1:
-            self.console.print(f"warning: machines fail more trials; see {self.ray_log} and the end")
+            self.console.print(f"warning: machines fail more trials; see {self.folder.address(RAY_LOG)} and the end")
 
     def _record_lost_worker(self, event: Event) -> None:
         """A trial whose worker died too often left no note; on a full disk there is none from here either."""
@@ -337,10 +345,12 @@ class Driver:
         else:
             hint = "" if self.uri.startswith("http") else f"  (start it with `vitscale ui{self._option()}`)"
             self.console.print(f"mlflow  {pages[0]}{hint}")
-        self._print_reasons(read, Status.FAILED, self.store.failure_log)
-        self._print_reasons(read, Status.MISSING, self.store.fault_log)
+        self._print_reasons(read, Status.FAILED, FAILURE)
+        self._print_reasons(read, Status.MISSING, FAULT)
         if stopped_by:
-            self.console.print(f"stopped by {stopped_by}\n        log {self.ray_log}; the same command resumes")
+            self.console.print(
+                f"stopped by {stopped_by}\n        log {self.folder.address(RAY_LOG)}; the same command resumes"
+            )
         if self.stop.is_set() and Status.MISSING in statuses:
             self.console.print("interrupted: the same command resumes")
             return EXIT_INTERRUPTED
@@ -353,19 +363,16 @@ class Driver:
         root = self.store.root
         return "" if root == Path("runs").absolute() else f" --store {shlex.quote(str(root))}"
 
-    def _draw(self, read: Mapping[str, Outcome]) -> tuple[Path | None, list[str], tuple[Any, ...]]:
+    def _draw(self, read: Mapping[str, Outcome]) -> tuple[Workdir | None, list[str], tuple[Any, ...]]:
         """(report, lines to say, what MLflow is told); no report if it cannot be drawn, which loses no result."""
         try:
             report, headline, summary = draw(self.study, self.store, read)
         except Exception as error:  # a full disk, a plot that breaks: the trials are safe, and MLflow must be told
             line = f"{type(error).__name__}: {error}".splitlines()[0]
             return None, [f"report  not drawn ({line}); `--report` draws it from what is done"], ({}, None)
-        figures = [f"figure  {report.parent / name}.png" for name in self.study.figures]
-        return (
-            report,
-            [*(f"  {line}" for line in headline), *figures, f"report  {report}"],
-            (summary, report.parent, headline),
-        )
+        figures = [f"figure  {report.address(name)}.png" for name in self.study.figures]
+        said = [*(f"  {line}" for line in headline), *figures, f"report  {report.address(PAGE)}"]
+        return report, said, (summary, report, headline)
 
     def _show(self, read: Mapping[str, Outcome], told: tuple[Any, ...]) -> tuple[list[str], str]:
         """(address of the page, "") or ([], why the view is not up to date)."""
@@ -382,14 +389,14 @@ class Driver:
 
         return pages, self.mirror.finish(last_words)
 
-    def _print_reasons(self, read: Mapping[str, Outcome], status: Status, log: Callable[[str], Path]) -> None:
+    def _print_reasons(self, read: Mapping[str, Outcome], status: Status, log: str) -> None:
         """Names the trials that failed, or that a machine failed, with the reason and its log."""
         outcomes = [(trial, read[trial.config.id]) for trial in self.study.trials]
         ended = [(t.config.id, t.arm, o.error) for t, o in outcomes if o.status is status and o.error]
         for trial_id, arm, error in ended[:10]:
             self.console.print(f"{status}  {arm} {trial_id}: {error}")
-            if log(trial_id).exists():
-                self.console.print(f"        log {log(trial_id)}")
+            if self.store.trial(trial_id).exists(log):
+                self.console.print(f"        log {self.store.trial(trial_id).address(log)}")
         if len(ended) > 10:
             self.console.print(f"{status}  and {len(ended) - 10} more")
         if ended and status is Status.MISSING:
@@ -402,36 +409,34 @@ def _is_head_lost(error: Exception) -> bool:
     return isinstance(error, HeadLost)
 
 
-def draw(study: Study, store: Store, read: Mapping[str, Outcome]) -> tuple[Path, list[str], dict[str, float]]:
-    """Writes the tables, figures and report of a study as it stands: (report, headline, summary numbers)."""
+def draw(study: Study, store: Store, read: Mapping[str, Outcome]) -> tuple[Workdir, list[str], dict[str, float]]:
+    """Writes the tables, figures and page of a study as it stands: (their folder, headline, summary numbers)."""
     from vitscale.analysis.headline import headline
     from vitscale.analysis.report import summary_metrics, write_report
     from vitscale.record.table import outcomes, tidy
 
-    folder = store.study(study.slug) / "report"
-    folder.mkdir(exist_ok=True)
+    folder = store.report(study.slug)
     done, rows = outcomes(study, read), tidy(study, read)
-    Workdir(folder).write("rows.parquet", rows.to_parquet(None, index=False))
-    Workdir(folder).write("trials.parquet", done.to_parquet(None, index=False))
+    folder.write("rows.parquet", rows.to_parquet(None, index=False))
+    folder.write("trials.parquet", done.to_parquet(None, index=False))
     if study.adaptive:
-        from vitscale.analysis.search import write_optuna
+        from vitscale.analysis.search import as_optuna
         from vitscale.launch.optuna_search import found
 
-        Workdir(folder).write("winners.json", json.dumps(found(study, done), indent=1).encode())
-        write_optuna(study, done, folder / "optuna.db")
+        folder.write("winners.json", json.dumps(found(study, done), indent=1).encode())
+        folder.write("optuna.db", as_optuna(study, done))
     facts = {"install": "make .venv/installed", "command": _planned_command(study, store), "store": str(store.root)}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as drawn:
         warnings.simplefilter("ignore", RuntimeWarning)
-        report = write_report(study, done, rows, folder, facts)
-    return report, headline(study, done), summary_metrics(study, done)
+        write_report(study, done, rows, Path(drawn), facts)
+        for path in sorted(Path(drawn).iterdir()):
+            folder.write(path.name, path.read_bytes())
+    return folder, headline(study, done), summary_metrics(study, done)
 
 
 def _planned_command(study: Study, store: Store) -> str:
     """The command that started the study, not the one that redraws it."""
-    try:
-        return json.loads((store.study(study.slug) / "plan.json").read_text())["command"]
-    except (FileNotFoundError, KeyError):
-        return _command()
+    return store.plan(study.slug).get("command") or _command()
 
 
 def _once_planned(store: Store, slug: str) -> list[str]:

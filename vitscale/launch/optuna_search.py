@@ -20,7 +20,7 @@ from vitscale.plan.design import Point
 from vitscale.plan.search import Search, as_json, rounded
 from vitscale.plan.study import Study
 from vitscale.record.outcome import Outcome, Row, Status
-from vitscale.record.store import ASKED, Store, Workdir
+from vitscale.record.store import ASKED, Store
 
 if TYPE_CHECKING:
     import optuna
@@ -126,7 +126,7 @@ class Rounds:
     def _write(self) -> None:
         ledger = {"search": identity(self.search), "num": self.search.num, "points": self.points,
                   "stopped": self.stopped, "exhausted": self.exhausted}  # fmt: skip
-        Workdir(self.store.study(self.search.slug)).write(ASKED, json.dumps(ledger, indent=1).encode())
+        self.store.study(self.search.slug).write(ASKED, json.dumps(ledger, indent=1).encode())
 
 
 def identity(search: Search) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import makespan, num_slots, refuse_share
 from vitscale.plan.study import Study, Trial, to_json
 from vitscale.record.outcome import Status
-from vitscale.record.store import Damaged, Store, Workdir
+from vitscale.record.store import Damaged, Store
 
+PREVIEW = "plan-preview.json"
 OPTIONS = ("devices", "devices_per_trial", "throughput", "epoch_minutes", "json")
 LEAST_PACE, MOST_PACE = 1e-6, 1e9  # images a second, or minutes an epoch
 MEASURED_TRIALS = 8  # of an arm at most: their mean is known well enough, and each is a file to read
@@ -55,11 +56,11 @@ def show(study: Study, store: Store, options: argparse.Namespace) -> None:
     """Prints the plan and writes every trial to a file. Raises ValueError for times that do not fit the study."""
     summary = summarize(study, store, options)
     try:
-        path = store.study(study.slug) / "plan-preview.json"
-        Workdir(path.parent).write(path.name, json.dumps(to_json(study), indent=1).encode())
+        folder = store.study(study.slug)
+        folder.write(PREVIEW, json.dumps(to_json(study), indent=1).encode())
     except OSError as error:
         raise ValueError(f"the store must be writable, but got (store={str(store.root)!r}: {error})") from error
-    summary["plan"] = str(path)
+    summary["plan"] = folder.address(PREVIEW)
     if options.json:
         print_json(summary)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 import traceback
 from collections.abc import Iterator
@@ -41,31 +40,29 @@ def train_on_team(
 
     on_gpu = resources.device_name() == "cuda"
     amounts = {"CPU": resources.cpus_per_trial} | ({"GPU": resources.gpus_per_trial} if on_gpu else {})
-    notes = workdir.path / "ray-train"  # Ray Train insists on a folder that all workers see
-    trainer = TorchTrainer(
-        train_share,
-        train_loop_config={"share": Share(config, workdir, store, attempt, resources, before)},
-        scaling_config=ScalingConfig(
-            num_workers=resources.workers_per_trial, use_gpu=on_gpu, resources_per_worker=amounts
-        ),
-        torch_config=TorchConfig(backend="nccl" if on_gpu else "gloo"),
-        run_config=RunConfig(
-            name=f"attempt-{attempt}",
-            storage_path=str(notes),
-            callbacks=[TuneReportCallback()],  # type: ignore[list-item]
-            failure_config=FailureConfig(max_failures=0),  # Tune tries again, from the checkpoint
-        ),
-    )
-    try:
-        trainer.fit()
-    except TrainingFailedError as failure:
-        error, fault = store.failure(config.id), store.fault(config.id)
-        if not error and not fault.startswith(DOES_NOT_FIT):
-            raise OSError(f"a worker of the team was lost: {fault or str(failure).splitlines()[0]}") from failure
-        _await_news()
-        yield Event(config.id, Status.FAILED if error else "lost", facts={"error": error or fault})
-    finally:
-        shutil.rmtree(notes, ignore_errors=True)
+    with workdir.scratch("ray-train") as notes:  # Ray Train insists on a folder that all workers see
+        trainer = TorchTrainer(
+            train_share,
+            train_loop_config={"share": Share(config, workdir, store, attempt, resources, before)},
+            scaling_config=ScalingConfig(
+                num_workers=resources.workers_per_trial, use_gpu=on_gpu, resources_per_worker=amounts
+            ),
+            torch_config=TorchConfig(backend="nccl" if on_gpu else "gloo"),
+            run_config=RunConfig(
+                name=f"attempt-{attempt}",
+                storage_path=notes,
+                callbacks=[TuneReportCallback()],  # type: ignore[list-item]
+                failure_config=FailureConfig(max_failures=0),  # Tune tries again, from the checkpoint
+            ),
+        )
+        try:
+            trainer.fit()
+        except TrainingFailedError as failure:
+            error, fault = store.failure(config.id), store.fault(config.id)
+            if not error and not fault.startswith(DOES_NOT_FIT):
+                raise OSError(f"a worker of the team was lost: {fault or str(failure).splitlines()[0]}") from failure
+            _await_news()
+            yield Event(config.id, Status.FAILED if error else "lost", facts={"error": error or fault})
 
 
 def _await_news() -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
@@ -49,6 +49,7 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 Judge = Callable[[Event], bool]
+Log = Callable[[], contextlib.AbstractContextManager[TextIO]]  # opens it, to be added to
 MAX_RETRIES = 3  # of a trial that a machine fails again and again; with every new row the count begins anew
 FIRST_PAUSE_S = 1.0  # before a trial is tried again; four times as long each time
 LOOK_S = 120.0  # for a look at the store from every node
@@ -73,7 +74,7 @@ def run_trials(
     resources: Resources,
     events: queue.Queue[Event],
     stop: threading.Event,
-    ray_log: Path,
+    log: Log,
     judge: Judge | None = None,
 ) -> None:
     """Trains the given trials on Ray, once; puts an Event for every piece of news. Ray must be up (see `cluster`).
@@ -83,15 +84,15 @@ def run_trials(
     `judge` may stop a running trial at its news, for a search; then the event goes on with status "stopped".
 
     A trial that dies with its worker, or that a machine fails, is tried again from its checkpoint in another process,
-    after a pause: MAX_RETRIES times without a new row, then it is lost. What Ray and Tune print goes to the file
-    `ray_log`. Raises OSError if MOST_LOST trials are lost one after another and none gets on, and HeadLost if the head
+    after a pause: MAX_RETRIES times without a new row, then it is lost. What Ray and Tune print goes to
+    `log`. Raises OSError if MOST_LOST trials are lost one after another and none gets on, and HeadLost if the head
     of the cluster (its GCS) is gone: Ray may answer nothing any more then, so Tune has a thread of its own.
     """
     global _events, _stop, _judge
     _events, _stop, _judge = events, stop, judge
     for kept in (_stopped, _rows, _lost):
         kept.clear()
-    constants = {"store": str(store.root), "slug": slug, "attempt": attempt, "nonce": store.nonce(slug),
+    constants = {"store": store, "slug": slug, "attempt": attempt, "nonce": store.nonce(slug),
                  "resources": resources}  # fmt: skip
     bundles = [[(config.id, config.non_default())] for config in configs]
     amounts: dict[str, Any] = {"cpu": resources.cpus_per_trial, "gpu": resources.gpus_per_trial}
@@ -100,7 +101,7 @@ def run_trials(
         amounts, at_once = {"memory": 1}, _slots(resources)  # no request at all would mean a core
     trainable = tune.with_resources(train_bundle, amounts)
     trainable.__name__ = f"vitscale_{slug}"  # trainables of one name overwrite each other on a shared cluster
-    with tempfile.TemporaryDirectory(prefix="vitscale-tune-", ignore_cleanup_errors=True) as scratch, _quiet(ray_log):
+    with tempfile.TemporaryDirectory(prefix="vitscale-tune-", ignore_cleanup_errors=True) as scratch, _quiet(log):
         tuner = tune.Tuner(
             trainable,
             param_space={"bundle": tune.grid_search(bundles), "pause_s": 0.0, **constants},
@@ -159,7 +160,7 @@ def _answers(host: str, port: int) -> bool:
 @contextlib.contextmanager
 def cluster(
     resources: Resources,
-    ray_log: Path,
+    log: Log,
     stop: threading.Event | None = None,
     say: Callable[[str], object] = lambda line: None,
 ) -> Iterator[int]:
@@ -169,7 +170,7 @@ def cluster(
     A cluster that begins without workers is waited for, until `stop` is set (see `_await_slots`): then the yield is 0.
     """
     _refuse_dead(resources.address)
-    with _quiet(ray_log):
+    with _quiet(log):
         try:
             local: dict[str, Any] = {} if resources.address else {"object_store_memory": 256 * 2**20}
             # Ray would take the loopback for a mistake, but where it believes that there can be no other node.
@@ -191,14 +192,14 @@ def cluster(
             node.kill_all_processes(check_alive=False, allow_graceful=False)
         raise
     except BaseException:
-        _shut_down(ray_log)
+        _shut_down(log)
         raise
     else:
-        _shut_down(ray_log)
+        _shut_down(log)
 
 
-def _shut_down(ray_log: Path) -> None:
-    with _quiet(ray_log), _no_garbage():
+def _shut_down(log: Log) -> None:
+    with _quiet(log), _no_garbage():
         ray.shutdown()
 
 
@@ -266,7 +267,7 @@ def refuse_unshared(store: Store, slug: str) -> None:
     look = ray.remote(num_cpus=0, max_retries=0)(_see)
     asked = {
         look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            str(store.root), slug, nonce
+            store, slug, nonce
         ): f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
         for node in ray.nodes()
         if node["Alive"]
@@ -279,10 +280,10 @@ def refuse_unshared(store: Store, slug: str) -> None:
         )
 
 
-def _see(root: str, slug: str, nonce: str) -> bool:
+def _see(store: Store, slug: str, nonce: str) -> bool:
     """What a node says of a store."""
     try:
-        Store(Path(root)).refuse_unshared(slug, nonce, patience_s=30)
+        store.refuse_unshared(slug, nonce, patience_s=30)
     except OSError:
         return False
     return True
@@ -324,7 +325,7 @@ def train_bundle(params: dict[str, Any]) -> None:
     """
     from vitscale.launch.worker import train_trial
 
-    store, resources = Store(Path(params["store"])), params["resources"]
+    store, resources = params["store"], params["resources"]
     time.sleep(params["pause_s"])
     store.refuse_unshared(params["slug"], params["nonce"])
     for trial_id, fields in params["bundle"]:
@@ -397,14 +398,13 @@ def _last_line(trial: Any) -> str:
 
 
 @contextlib.contextmanager
-def _quiet(ray_log: Path) -> Iterator[None]:
-    """Sends what Ray and Tune print and log from this process to a file."""
+def _quiet(log: Log) -> Iterator[None]:
+    """Sends what Ray and Tune print and log from this process to a log."""
     logger = logging.getLogger("ray")
-    handlers, to_file = logger.handlers, logging.FileHandler(ray_log)
-    with open(ray_log, "a") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-        logger.handlers, logger.propagate = [to_file], False
+    handlers = logger.handlers
+    with log() as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        logger.handlers, logger.propagate = [logging.StreamHandler(file)], False
         try:
             yield
         finally:
             logger.handlers = handlers
-            to_file.close()

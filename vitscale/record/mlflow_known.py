@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vitscale.record.store import Damaged, Store, Workdir
+from vitscale.record.store import Damaged, Store
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -63,13 +63,13 @@ def remember(store: Store, slug: str, uri: str, known: Known) -> None:
     plain = {**asdict(known), "children": {i: list(asdict(child).values()) for i, child in known.children.items()}}
     servers = {**_read(store, slug), _place(uri): plain}
     content = json.dumps({"store": store.identity(), "servers": servers}, separators=(",", ":"))
-    Workdir(store.study(slug)).write(FILE, content.encode())
+    store.study(slug).write(FILE, content.encode())
 
 
 def _read(store: Store, slug: str) -> dict[str, Any]:
     """Entries by server."""
     try:
-        found = json.loads((store.study(slug) / FILE).read_bytes())
+        found = json.loads(store.study(slug).read(FILE))
         return dict(found["servers"]) if found["store"] == store.identity() else {}
     except (OSError, ValueError, KeyError, TypeError, Damaged):
         return {}

@@ -23,7 +23,7 @@ DATABASE, ARTIFACTS = "mlflow.db", "mlruns"
 def tracking_uri(store: Store) -> str:
     """MLFLOW_TRACKING_URI, else a database in the store. Absolute, so that no process reads another one."""
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    path = database_of(uri) if uri else store.root / DATABASE
+    path = database_of(uri) if uri else store.beside(DATABASE)
     return uri if path is None else _uri_of(path)
 
 
@@ -51,7 +51,7 @@ def note_of_old_database(store: Store) -> str:
 
     Once: as long as the store has no database of its own.
     """
-    old, new = Path(DATABASE).absolute(), store.root / DATABASE
+    old, new = Path(DATABASE).absolute(), store.beside(DATABASE)
     if os.environ.get("MLFLOW_TRACKING_URI") or new.exists() or old == new or not _is_ours(old):
         return ""
     return (

@@ -19,7 +19,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from vitscale.plan.config import TrainConfig
@@ -31,6 +30,7 @@ from vitscale.record.mlflow_known import LEFT_OUT, Child, Known, recall, remembe
 from vitscale.record.mlflow_place import artifacts_of, create_database, follow_move
 from vitscale.record.outcome import ENDINGS, Outcome, Row, Status
 from vitscale.record.store import Store
+from vitscale.record.workdir import Workdir
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -223,7 +223,7 @@ class View:
                 self.client.set_terminated(child.run_id, "KILLED")
                 child.status, child.state = "interrupted", "ended"
 
-    def summarize(self, metrics: Mapping[str, float], artifacts: Path | None, headline: Sequence[str] = ()) -> None:
+    def summarize(self, metrics: Mapping[str, float], report: Workdir | None, headline: Sequence[str] = ()) -> None:
         """Numbers named `arm/name` on a run for each arm; counts, description and the report's files on the parent."""
         arms: dict[str, dict[str, float]] = {arm: {} for arm in self.study.arms}
         for key, value in metrics.items():
@@ -239,8 +239,9 @@ class View:
             self._set_tags(known[arm], {"vitscale.planned": "false"})
         parent = self.client.get_run(self.parent_id)
         self._log_news(parent, self._counts(), mlflow_pages.description(self.study, arms, headline))
-        if artifacts is not None and artifacts.is_dir():
-            self.client.log_artifacts(self.parent_id, str(artifacts))
+        if report is not None and report.exists():
+            with report.as_folder() as folder:
+                self.client.log_artifacts(self.parent_id, str(folder))
 
     def _save_views(self, views: Mapping[str, Mapping[str, object]], experiment: Experiment | None = None) -> None:
         """Saves views of the experiment's runs, but for those that it has just so."""

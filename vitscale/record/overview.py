@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from vitscale.record.outcome import DONE, Status
@@ -65,7 +62,7 @@ def _or_warn(default: T, ask: Callable[..., T], *arguments: Any) -> T:
 
 def num_bytes(store: Store) -> int:
     """Size of all files of a store, each once, also of trials that no study plans any more."""
-    return sum(stat.st_size for stat in _files(store.root).values())
+    return sum(file.num_bytes for file in store.folder.files().values())
 
 
 def _study_state(store: Store, slug: str, alive: dict[str, bool], known: dict[str, TrialState]) -> StudyState | None:
@@ -75,33 +72,23 @@ def _study_state(store: Store, slug: str, alive: dict[str, bool], known: dict[st
         if trial_id not in known:
             known[trial_id] = _trial_state(store, trial_id, alive)
         trials.append(known[trial_id]._replace(status=Status.STOPPED) if trial_id in stopped else known[trial_id])
-    folder = store.root / "studies" / slug
-    own_bytes = sum(stat.st_size for stat in _files(folder).values())
+    files = store.study(slug).files()
+    own_bytes = sum(file.num_bytes for file in files.values())
     counts = {status.value: sum(trial.status is status for trial in trials) for status in Status}
     return StudyState(
         slug, len(trials), **counts, num_bytes=own_bytes + sum(trial.num_bytes for trial in trials),
-        changed_s=max([(folder / PLAN).stat().st_mtime, *(trial.changed_s for trial in trials)]),
+        changed_s=max([files[PLAN].changed_s, *(trial.changed_s for trial in trials)]),
         driver_alive=alive[slug],
     )  # fmt: skip
 
 
 def _trial_state(store: Store, trial_id: str, alive: dict[str, bool]) -> TrialState:
-    files = _files(store.trial(trial_id).path)
+    files = store.trial(trial_id).files()
     return TrialState(
         _status(store, trial_id, alive),
-        sum(stat.st_size for stat in files.values()),
-        max((stat.st_mtime for stat in files.values()), default=0.0),
+        sum(file.num_bytes for file in files.values()),
+        max((file.changed_s for file in files.values()), default=0.0),
     )
-
-
-def _files(folder: Path) -> dict[str, os.stat_result]:
-    """All files below a folder by their path in it; without those that vanish meanwhile, as checkpoints do."""
-    found = {}
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):  # links that lead nowhere, too
-                found[os.path.relpath(os.path.join(path, name), folder)] = os.stat(os.path.join(path, name))
-    return found
 
 
 def _status(store: Store, trial_id: str, alive: dict[str, bool]) -> Status:

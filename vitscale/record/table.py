@@ -33,8 +33,8 @@ def read_done(trial_id: str, study: Study, store: Store) -> Outcome:
     outcome = store.read(trial_id)
     needed = [study.metric, *NEEDED]
     if absent := [name for name in needed if any(name not in row for row in outcome.rows)]:
-        path = store.trial(trial_id).path / ROWS
-        raise Damaged(f"rows must have the columns ({', '.join(needed)}), but got ({path}: no {absent[0]})")
+        where = store.trial(trial_id).address(ROWS)
+        raise Damaged(f"rows must have the columns ({', '.join(needed)}), but got ({where}: no {absent[0]})")
     return outcome
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitscale.record.store import Workdir
+from vitscale.record.workdir import Workdir
 
 KEPT = 2  # if the newest is damaged, the one before it serves
 
@@ -42,7 +42,7 @@ def load(workdir: Workdir, device: torch.device, trial_id: str = "") -> dict[str
             return _whole(name, content, device, trial_id)
         except _Unusable as unusable:
             workdir.rename(name, f"damaged-{name}")  # out of the way: it must not pass for the newest again
-            warnings.warn(f"checkpoint is {unusable}, using the one before it: {workdir.path / name}", stacklevel=2)
+            warnings.warn(f"checkpoint is {unusable}, using the one before it: {workdir.address(name)}", stacklevel=2)
     return None
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column, error_columns
 from vitscale.record.outcome import Row
-from vitscale.record.store import Workdir
+from vitscale.record.workdir import Workdir
 from vitscale.train import checkpoint
 from vitscale.train.batchnorm import has_batchnorm, reestimate
 from vitscale.train.blocks import run_branches
@@ -67,11 +67,9 @@ def train(
     trial together, all of them yield the rows, and the first one writes the checkpoints.
 
     Raises ValueError for a dataset that cannot be read or a cut of the batch that BatchNorm would notice, OSError if a
-    checkpoint cannot be written, and vitscale.record.store.Fenced if another worker has claimed the workdir.
+    checkpoint cannot be written, and vitscale.record.workdir.Fenced if another worker has claimed the workdir.
     """
-    if isinstance(workdir, Path):
-        workdir.mkdir(parents=True, exist_ok=True)
-        workdir = Workdir(workdir)
+    workdir = Workdir(workdir) if isinstance(workdir, Path) else workdir
     at, team = device_at(device), Team.join()
     seed_everything(config.seed)
     torch.backends.cudnn.allow_tf32 = config.precision != "fp32"  # else fp32 convolutions would not be

@@ -1,0 +1,262 @@
+"""The seam between a store and where it lies: a folder through a few verbs. No other module opens a file of a store.
+
+A store elsewhere than on a file system is another class with these verbs, in this file: what it must give is a whole
+file or none to every reader (`write`), one winner among those that create a file (`create`), and a lock that goes with
+its process (`hold`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import stat
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TextIO
+
+CLAIM = "claim.json"
+SLUG = re.compile(r"[\w-]+")
+
+
+class Fenced(RuntimeError):
+    """Another attempt has claimed the trial: this worker may commit nothing more."""
+
+
+class Damaged(ValueError):
+    """A file of the store cannot be read; the message names it."""
+
+
+class Held(RuntimeError):
+    """Another process holds the lock; the message is what it left there."""
+
+
+class FileState(NamedTuple):
+    num_bytes: int
+    changed_s: float  # unix time
+
+
+@dataclass(frozen=True)
+class Workdir:
+    """A folder of a store, made when something is written. With a token, it is a trial's as its worker has claimed it:
+    a write is refused once another worker has claimed the trial.
+    """
+
+    path: Path
+    token: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    # Whole files
+
+    def read(self, name: str) -> bytes:
+        """Raises FileNotFoundError, or Damaged for what is no file."""
+        with self.open(name) as file:
+            return file.read()
+
+    def open(self, name: str) -> BinaryIO:
+        """A file to read parts of. Raises as `read`: a pipe would be waited for, a device has no end."""
+        return os.fdopen(_open_regular(self._at(name)), "rb")
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a whole file atomically and durably. Raises Fenced, or OSError if the disk refuses."""
+        with self._prepared(name, content) as temporary:
+            self._refuse_if_fenced()
+            os.replace(temporary, self._at(name))
+        _sync_directory(self._at())
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Writes a whole file unless it exists; says whether this call was the one that did."""
+        with self._prepared(name, content) as temporary:
+            self._refuse_if_fenced()
+            try:
+                os.link(temporary, self._at(name))
+            except FileExistsError:
+                return False
+        _sync_directory(self._at())
+        return True
+
+    def rename(self, name: str, other: str) -> None:
+        self._refuse_if_fenced()
+        os.replace(self._at(name), self._at(other))
+
+    def remove(self, name: str) -> None:
+        self._at(name).unlink(missing_ok=True)
+
+    # What there is
+
+    def exists(self, name: str = "") -> bool:
+        """Whether there is a file, or without a name the folder; also a link to nothing, which cannot be read."""
+        return os.path.lexists(self._at(name))
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Sorted names in the folder that begin with a prefix; none if there is no folder."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._at()) as entries:
+            return sorted(entry.name for entry in entries if entry.name.startswith(prefix))
+        return []
+
+    def files(self) -> dict[str, FileState]:
+        """All files below by their path in the folder; without those that vanish meanwhile, as checkpoints do."""
+        found, top = {}, self._at()
+        for path, _, names in os.walk(top):
+            for name in names:
+                with contextlib.suppress(OSError):  # links that lead nowhere, too
+                    state = os.stat(os.path.join(path, name))
+                    found[os.path.relpath(os.path.join(path, name), top)] = FileState(state.st_size, state.st_mtime)
+        return found
+
+    def within(self, name: str) -> Workdir:
+        """A folder in this one."""
+        return Workdir(self.path / name)
+
+    def address(self, name: str = "") -> str:
+        """Where a file is, to be said to a user."""
+        return str(self.path / name)
+
+    # What is no whole file
+
+    @contextlib.contextmanager
+    def append(self, name: str) -> Iterator[TextIO]:
+        """A log to write to while it is read; what is not written when the process dies is lost."""
+        self._at().mkdir(parents=True, exist_ok=True)
+        with open(self._at(name), "a", buffering=1) as file:
+            yield file
+
+    @contextlib.contextmanager
+    def hold(self, name: str, content: str) -> Iterator[None]:
+        """Holds a lock, which goes with this process, and leaves `content` in it. Raises Held."""
+        self._at().mkdir(parents=True, exist_ok=True)
+        with open(self._at(name), "a+") as lock:
+            if not _lock_patiently(lock.fileno()):
+                lock.seek(0)
+                raise Held(lock.read())
+            lock.truncate(0)
+            lock.write(content)
+            lock.flush()
+            yield
+
+    def is_held(self, name: str) -> bool:
+        """Whether a process that lives holds a lock."""
+        try:
+            with self.open(name) as lock:
+                return not _lock(lock.fileno(), shared=True)
+        except (FileNotFoundError, Damaged):  # no holder makes anything but a file
+            return False
+
+    @contextlib.contextmanager
+    def as_folder(self) -> Iterator[Path]:
+        """The files in a folder of this machine, for libraries that read no other; not to be written to."""
+        yield self._at()
+
+    @contextlib.contextmanager
+    def scratch(self, name: str) -> Iterator[str]:
+        """The address of a folder that all nodes can write to, for libraries that want one; gone at the end."""
+        try:
+            yield str(self._at(name))
+        finally:
+            shutil.rmtree(self._at(name), ignore_errors=True)
+
+    # How it is done on a file system
+
+    def _at(self, name: str = "") -> Path:
+        return self.path / name
+
+    @contextlib.contextmanager
+    def _prepared(self, name: str, content: bytes) -> Iterator[Path]:
+        if self.token is None:  # else the claim has made it
+            self._at().mkdir(parents=True, exist_ok=True)
+        temporary = self._at(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _refuse_if_fenced(self) -> None:
+        if self.token is not None and claim_of(self).get("token") != self.token:
+            raise Fenced(f"another attempt has claimed {self.path}")
+
+
+def claim_of(workdir: Workdir) -> dict[str, Any]:
+    """Who claims a trial; empty if nobody does, or if the file is none that a claim leaves: that claims nothing."""
+    try:
+        claim = json.loads(workdir.read(CLAIM))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    whole = isinstance(claim, dict) and isinstance(claim.get("study"), str) and isinstance(claim.get("attempt"), int)
+    return claim if whole and SLUG.fullmatch(claim["study"]) else {}
+
+
+def read_text(workdir: Workdir, name: str, errors: str = "strict") -> str:
+    """The text of a file; empty if there is none. Raises Damaged if it is none, with `errors` as of bytes.decode."""
+    try:
+        return workdir.read(name).decode(errors=errors)
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError as error:
+        where = workdir.address(name)
+        raise Damaged(f"a file of the store must be text in UTF-8, but got ({where}: {error.reason})") from error
+
+
+def read_json(workdir: Workdir, name: str) -> dict[str, Any]:
+    """The object in a file; empty if there is no file. Raises Damaged."""
+    text, where = read_text(workdir, name), workdir.address(name)
+    try:
+        content = json.loads(text) if text else {}
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, too
+        raise Damaged(f"a file of the store must be JSON, but got ({where}: {error})") from error
+    if not isinstance(content, dict):
+        raise Damaged(f"a file of the store must be a JSON object, but got ({where}: a {type(content).__name__})")
+    return content
+
+
+def _lock(descriptor: int, shared: bool = False) -> bool:
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lock_patiently(descriptor: int, tries: int = 5) -> bool:
+    """Tries for a second: another process may only be asking whether a driver lives."""
+    for _ in range(tries):
+        if _lock(descriptor):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _open_regular(path: Path) -> int:
+    """A descriptor of a file to read. Raises Damaged if it is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            raise Damaged(f"a file of the store must be a file, but got ({path}: {error.strerror})") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Damaged(f"a file of the store must be a file, but got ({path}: another kind)")
+    return descriptor
+
+
+def _sync_directory(path: Path) -> None:
+    """Makes a rename durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
