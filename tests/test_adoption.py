@@ -16,7 +16,7 @@ from conftest import ROOT, load_script
 
 import vitscale
 from search_spaces import demo
-from vitscale.launch.adoption import refuse_other
+from vitscale.cli.adoption import refuse_other
 from vitscale.launch.optuna_search import Rounds
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.search import Search

@@ -19,7 +19,7 @@ from conftest import ROOT, TINY, load_script
 from search_spaces import xiao2021
 from vitscale.__main__ import main
 from vitscale.analysis.side_by_side import Side, arm_pairs, as_cells, side_by_side
-from vitscale.launch import cli
+from vitscale.cli import script as cli
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig

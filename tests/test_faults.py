@@ -14,11 +14,10 @@ from conftest import ROOT, Script, load_script
 from test_mlflow import runs_of_experiment
 
 from vitscale.launch.driver import Driver
-from vitscale.launch.faults import is_of_the_machine, too_big, verdict
+from vitscale.launch.faults import is_of_the_machine, one_line, too_big, verdict
 from vitscale.launch.preflight import Data
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources
-from vitscale.launch.worker import one_line
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
 from vitscale.record.store import Damaged, Store

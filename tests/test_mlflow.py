@@ -370,7 +370,7 @@ def test_ui_needs_a_database_and_says_so(tmp_path: Path) -> None:
 
 def test_ui_takes_a_port_that_is_free(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The next one if MLflow's own is taken; one that was asked for is refused."""
-    from vitscale.launch import commands
+    from vitscale.cli import commands
 
     with socket.create_server(("127.0.0.1", 0)) as busy:
         taken = busy.getsockname()[1]

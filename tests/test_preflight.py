@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT
 from PIL import Image
 
-from vitscale.launch import cli
+from vitscale.cli import script as cli
 from vitscale.launch.preflight import READ, Data
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial

@@ -30,8 +30,8 @@ from vitscale.analysis.throughput import (
     published_throughput,
     throughput,
 )
+from vitscale.cli.display import table as live_table
 from vitscale.launch.progress import Progress
-from vitscale.launch.progress import table as live_table
 from vitscale.launch.resources import Event, Resources, refuse_company, resources_for
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig

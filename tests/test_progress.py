@@ -12,7 +12,8 @@ import pexpect
 import pytest
 from conftest import TINY, load_script
 
-from vitscale.launch.progress import Progress, epochs_behind, table
+from vitscale.cli.display import table
+from vitscale.launch.progress import Progress, epochs_behind
 from vitscale.launch.resources import Event
 from vitscale.plan.study import Study
 from vitscale.record.outcome import Status
@@ -107,7 +108,7 @@ SHOW = textwrap.dedent("""
     sys.path.insert(0, sys.argv[1])
     from rich.console import Console
     from test_progress import progress
-    from vitscale.launch import progress as module
+    from vitscale.cli import display as module
     module.LINE_EVERY_S = 0.3
     with module.Display(progress(), Console(file=sys.stdout, highlight=False, soft_wrap=True)):
         time.sleep(1.5)

@@ -15,7 +15,7 @@ from PIL import Image
 from search_spaces import xiao2021
 from search_spaces.recipes import RECIPES
 from search_spaces.vit import SHAPES
-from vitscale.launch.worker import one_line
+from vitscale.launch.faults import one_line
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
 from vitscale.train import loop

@@ -16,7 +16,7 @@ from optuna.distributions import FloatDistribution
 from vitscale.__main__ import main as vitscale_main
 from vitscale.analysis import figures, names, tables
 from vitscale.analysis import search as search_analysis
-from vitscale.launch import cli
+from vitscale.cli import script as cli
 from vitscale.plan.config import ALIASES, CHOICES, DEFAULTS, LIMITS, TrainConfig, field_types
 from vitscale.plan.design import cross, grid, sample, trials
 from vitscale.plan.profile import ProfileConfig

@@ -1,7 +1,7 @@
 """vitscale: studies of how robustly vision models train. A study script needs these names."""
 
-from vitscale.launch.adoption import winners
-from vitscale.launch.cli import main
+from vitscale.cli.adoption import winners
+from vitscale.cli.script import main
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import facts
 from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials

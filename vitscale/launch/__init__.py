@@ -1,1 +1,1 @@
-"""Running a study: the command line, and Ray Tune as its scheduler."""
+"""Running a study: what is missing of it, with Ray Tune as its scheduler."""

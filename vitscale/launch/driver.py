@@ -12,11 +12,12 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from vitscale.launch.preflight import Data
+from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources, refuse_company
 from vitscale.plan.doubts import doubts
 from vitscale.plan.search import Search
@@ -26,17 +27,21 @@ from vitscale.record.store import FAILURE, FAULT, PLAN, TRIAL_ID, Store
 from vitscale.record.workdir import Damaged, Workdir
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from vitscale.launch.optuna_search import Rounds
 
 MOST_FAULTS_SAID = 20
+Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
 RAY_LOG, PAGE = "ray.log", "report.html"
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 
-def run(study: Study | Search, store: Store, resources: Resources) -> int:
+def run(study: Study | Search, store: Store, resources: Resources, display: Display | None = None) -> int:
     """Trains what is missing of a study, or goes on with a search; returns the exit status.
 
-    Raises ValueError or OSError, before anything is trained, for what can be refused.
+    `display` shows the progress while trials run. Raises ValueError or OSError, before anything is trained, for what
+    can be refused.
     """
     stop = threading.Event()
     listen(stop)
@@ -51,9 +56,9 @@ def run(study: Study | Search, store: Store, resources: Resources) -> int:
     with store.drive(study.slug) as attempt:
         refuse_company(sample, store)
         if isinstance(study, Study):
-            return Driver(study, store, resources, attempt, stop, data).run()
+            return Driver(study, store, resources, attempt, stop, data, display=display).run()
         rounds = _begin(study, store)
-        return Driver(rounds.study(), store, resources, attempt, stop, data, rounds).run()
+        return Driver(rounds.study(), store, resources, attempt, stop, data, rounds, display).run()
 
 
 def _begin(search: Search, store: Store) -> Rounds:
@@ -122,6 +127,7 @@ class Driver:
         stop: threading.Event,
         data: Data,
         rounds: Rounds | None = None,
+        display: Display | None = None,
     ) -> None:
         from rich.console import Console
 
@@ -135,6 +141,7 @@ class Driver:
         )  # this stdout, not a redirected one
         self.stop = stop  # set by Ctrl-C
         self.data = data
+        self.display = display or (lambda progress, console: nullcontext())
         self.rounds = rounds  # of a search, whose study grows
         self.uri = tracking_uri(store)
         self.mirror = Mirror(study, self.uri, store, arm_colors)
@@ -242,7 +249,6 @@ class Driver:
 
     def _train_planned(self, known: Mapping[str, Outcome], events: queue.Queue[Event]) -> None:
         """Starts Ray Tune on what is missing; again for what another study has, and for what wants a device alone."""
-        from vitscale.launch.progress import Display, Progress
         from vitscale.launch.ray_tune import run_trials
 
         todo = [trial.config for trial in self.study.trials if trial.config.id not in known]
@@ -251,7 +257,7 @@ class Driver:
             self.study, {i: known.get(i, Outcome(Status.MISSING)).status for i in ids}, store=self.store
         )
         statuses = self.progress.statuses
-        with Display(self.progress, self.console):
+        with self.display(self.progress, self.console):
             while todo and not self.stop.is_set():
                 free = [config for config in todo if not self._is_held(config.id)]
                 for status, where in (("", self.resources), ("crowded", self.resources.alone())):

@@ -104,3 +104,9 @@ def _nobody_else() -> bool:
 
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved() < OTHERS_GIB * 2**30
+
+
+def one_line(error: Exception) -> str:
+    """Type and message; of an exception out of a loader's process, those that it had there."""
+    lines = str(error).splitlines() or [""]
+    return lines[-1] if lines[0].startswith("Caught ") else f"{type(error).__name__}: {lines[0]}"

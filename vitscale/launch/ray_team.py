@@ -8,7 +8,8 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vitscale.launch.faults import DOES_NOT_FIT, too_big, verdict
+from vitscale.launch.claimed import train_claimed
+from vitscale.launch.faults import DOES_NOT_FIT, one_line, too_big, verdict
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
@@ -85,8 +86,6 @@ def train_share(told: dict[str, Share]) -> None:
     import torch
     from ray.train.torch import get_device
 
-    from vitscale.launch.worker import train_claimed
-
     share = told["share"]
     if share.resources.device_name() == "cuda":
         torch.cuda.set_device(get_device())
@@ -103,8 +102,6 @@ def train_share(told: dict[str, Share]) -> None:
 
 def _record(share: Share, error: Exception) -> None:
     """Records what a worker of the team died of; the first one to fall knows why."""
-    from vitscale.launch.worker import one_line
-
     line, text = one_line(error), traceback.format_exc()
     what = verdict(error, line, share.before, share.resources)
     if what == "config":

@@ -1,4 +1,4 @@
-"""What the commands of `vitscale` do. Each takes the parsed options; the parsers are in `vitscale.__main__`."""
+"""What the commands of `vitscale` do. Each takes the parsed options; the parsers are in `vitscale.cli.parsers`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitscale.launch import plans
-from vitscale.launch.cli import Parser, report_only
-from vitscale.launch.costs import learn_costs
-from vitscale.launch.terminal import columns, one_line, print_json, si
+from vitscale.cli import plans
+from vitscale.cli.costs import learn_costs
+from vitscale.cli.script import Parser, report_only
+from vitscale.cli.stores import add_store, existing, read_plan
+from vitscale.cli.terminal import columns, one_line, print_json, si
 from vitscale.plan.config import shown
-from vitscale.plan.study import Study, from_json
-from vitscale.record.store import PLAN, Damaged, Store
+from vitscale.plan.study import Study
+from vitscale.record.store import Store
 
 if TYPE_CHECKING:
     from vitscale.analysis.side_by_side import Side
@@ -112,7 +113,7 @@ def _sides(store: Store, names: tuple[str, str]) -> tuple[list[tuple[Side, Side]
 
 def adopt(options: argparse.Namespace) -> None:
     """Writes the winners of a search where the studies of its scale read them."""
-    from vitscale.launch.adoption import adopt as write
+    from vitscale.cli.adoption import adopt as write
 
     print("\n".join(write(options.store, options.study)))
 
@@ -146,34 +147,6 @@ def _refuse_unknown_study(study: str, script: Path, arguments: Sequence[str]) ->
         raise ValueError(
             f"a study must be in the store, but got ({shown(study)}; there are: {', '.join(store.slugs())}){hint}"
         )
-
-
-def add_store(parser: argparse.ArgumentParser) -> None:
-    """The option that names the store."""
-    parser.add_argument("--store", default=os.environ.get("VITSCALE_STORE", "runs"), help="folder (default: runs)")
-
-
-def existing(root: str, hint: str = "") -> Store:
-    """A store that is only read: none is made. Raises ValueError if no study was started in it."""
-    store = Store.at(root)
-    if not store.slugs():
-        raise ValueError(
-            f"a study must be in the store, but got none (store={str(store.root)!r}); name another with --store or "
-            f"VITSCALE_STORE{hint}"
-        )
-    return store
-
-
-def read_plan(store: Store, slug: str) -> Study:
-    """The study as it was planned at its last start. Raises ValueError if there is none, Damaged for a damaged plan."""
-    if slug not in store.slugs():
-        raise ValueError(f"a study must be in the store, but got ({slug!r}; there are: {', '.join(store.slugs())})")
-    where, plan = store.study(slug).address(PLAN), store.plan(slug)
-    try:
-        return from_json(plan)
-    except Exception as error:  # whatever values that no study writes lead to
-        reason = str(error) if isinstance(error, ValueError) else repr(error)
-        raise Damaged(f"a plan must state a study, but got ({where}: {one_line(reason)})") from error
 
 
 def _when(unix_s: float) -> str:

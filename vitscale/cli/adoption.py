@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from vitscale.cli.stores import existing, read_plan
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 from vitscale.record.store import Workdir
@@ -26,7 +27,6 @@ def winners(study: str, store: str = "") -> dict[str, dict[str, Any]]:
 
 def read_result(root: str, slug: str) -> tuple[Study, dict[str, Any]]:
     """(the study of a search that has ended, what it found). Raises ValueError otherwise."""
-    from vitscale.launch.commands import existing, read_plan
     from vitscale.launch.optuna_search import found, refuse_unfinished
     from vitscale.record.table import outcomes, read_trials
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from search_spaces import epoch_times
 from search_spaces.datasets import DATASETS, dataset_facts
-from vitscale.launch.terminal import columns, hours, print_json, si
+from vitscale.cli.terminal import columns, hours, print_json, si
 from vitscale.plan.config import TrainConfig, shown, shown_text
 from vitscale.plan.cost import complexity, training_flops
 from vitscale.plan.doubts import doubts

@@ -16,11 +16,12 @@ from types import UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from vitscale.analysis.names import refuse_unknown_names
-from vitscale.launch import plans
-from vitscale.launch.costs import learn_costs
+from vitscale.cli import plans
+from vitscale.cli.costs import learn_costs
+from vitscale.cli.display import Display
+from vitscale.cli.terminal import one_line
 from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, listen_early, run
 from vitscale.launch.resources import Resources, resources_for
-from vitscale.launch.terminal import one_line
 from vitscale.plan.config import LIMITS, shown, shown_text
 from vitscale.plan.data import refuse_unreadable
 from vitscale.plan.search import Search
@@ -200,7 +201,7 @@ def _run(make_study: Made, options: argparse.Namespace) -> int:
     if options.report:
         report_only(study, store)
         return EXIT_DONE
-    return run(study, store, resources)
+    return run(study, store, resources, Display)
 
 
 def _run_search(search: Search, options: argparse.Namespace) -> int:
@@ -224,7 +225,7 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
 
         report_only(Rounds(search, store).study(), store)
         return EXIT_DONE
-    return run(search, store, resources)
+    return run(search, store, resources, Display)
 
 
 def _refuse_nothing(study: Study, store: Store) -> None:

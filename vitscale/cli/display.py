@@ -1,0 +1,111 @@
+"""What a user sees while a study runs: a live table on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from vitscale.launch.progress import Progress, num_rows
+from vitscale.plan.study import Trial
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+LINE_EVERY_S = 15.0
+COLUMNS = {  # of a study of trainings, and of profiles
+    False: ("arm", "lr", "wd", "epoch", "error"),
+    True: ("arm", "batch", "pixels", "timed run", "images/s"),
+}
+MAX_LINES = 12  # trials in the table
+
+
+def table(progress: Progress, width: int = 80) -> Text:
+    """Counts, a bar, and a line for each running trial, in lines of at most so many characters."""
+    from rich.text import Text
+
+    n, slug = progress.counts(), progress.study.slug
+    done, total = n["finished"] + n["diverged"] + n["stopped"], len(progress.statuses)
+    bar_width = min(width, 60)
+    filled = round(bar_width * done / total)
+    text = Text("\n".join(_packed(slug, progress.parts(), width)), no_wrap=True, overflow="ellipsis")
+    text.stylize("bold", 0, len(slug))
+    text.append("\n" + "━" * filled, "green").append("━" * (bar_width - filled), "bright_black")
+    running, waiting = progress.running(), progress.waiting()
+    cells = [_cells(progress, trial) for trial, _ in running[:MAX_LINES]]
+    for i, line in enumerate(_aligned([list(COLUMNS[progress.study.measures]), *cells], width) if cells else []):
+        text.append(f"\n{line}", "" if i else "dim")
+    if len(running) > MAX_LINES:
+        text.append(f"\nand {len(running) - MAX_LINES} more")
+    for trial, holder in waiting[:3]:
+        text.append(f"\n{trial.arm} waits for {holder}"[: width + 1])
+    return text
+
+
+def _packed(first: str, parts: list[str], width: int) -> list[str]:
+    """The parts in as few lines as they fit in, whole."""
+    lines, sep = [first], "  "
+    for i, part in enumerate(parts):
+        part += "," if i + 1 < len(parts) else ""
+        if len(lines[-1]) + len(sep) + len(part) <= width:
+            lines[-1] += sep + part
+        else:
+            lines.append(part)
+        sep = " "
+    return lines
+
+
+def _aligned(rows: list[list[str]], width: int) -> list[str]:
+    """Rows as lines of columns; the first column is cut if need be. A row may end early, with a longer last cell."""
+    full = [row for row in rows if len(row) == len(rows[0])]
+    widths = [max(len(row[i]) for row in full) for i in range(len(rows[0]))]
+    longest = max(sum(2 + max(w, len(c)) for w, c in zip(widths[1:], row[1:], strict=False)) for row in rows)
+    widths[0] = max(3, min(max(len(row[0]) for row in rows), width - longest))
+    lines = []
+    for row in rows:
+        name = row[0] if len(row[0]) <= widths[0] else f"{row[0][: widths[0] - 1]}…"
+        cells = [cell.ljust(w) for w, cell in zip(widths, [name, *row[1:]], strict=False)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _cells(progress: Progress, trial: Trial) -> list[str]:
+    """What is shown of a running trial, under COLUMNS."""
+    c, study, row = trial.config, progress.study, progress.rows.get(trial.config.id)
+    value, done = row.get(study.metric) if row else None, f"{progress.epoch(trial)}/{num_rows(trial)}"
+    if study.measures:
+        return [trial.arm, str(c.batch_size), str(c.resolution), done, "" if value is None else f"{value:.1f}"]
+    where = [trial.arm, f"{c.lr:.2e}", f"{c.wd:.2e}"]
+    if progress.resumes(trial):
+        return [*where, f"resumes at epoch {progress.epoch(trial)}"]
+    return [*where, done, "" if value is None else f"{value:.1f}%"]
+
+
+class Display:
+    """Shows a Progress until it is closed; a context manager."""
+
+    def __init__(self, progress: Progress, console: Console) -> None:
+        self.progress, self.console = progress, console
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="display", daemon=True)
+
+    def __enter__(self) -> Display:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.thread.join()
+
+    def _run(self) -> None:
+        if not self.console.is_terminal or self.console.is_dumb_terminal:
+            while not self.stop.wait(LINE_EVERY_S):
+                self.console.print(f"{self.progress.study.slug}: {self.progress.line()}", highlight=False)
+            return
+        from rich.live import Live
+
+        # Redirection would fight with that of Ray's output; what this process prints goes through the console.
+        live = Live(console=self.console, transient=True, redirect_stdout=False, redirect_stderr=False)
+        with live:
+            while not self.stop.wait(0.25):
+                live.update(table(self.progress, self.console.width))

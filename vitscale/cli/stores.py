@@ -1,0 +1,39 @@
+"""The store that a command is about, and the studies in it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from vitscale.cli.terminal import one_line
+from vitscale.plan.study import Study, from_json
+from vitscale.record.store import PLAN, Store
+from vitscale.record.workdir import Damaged
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """The option that names the store."""
+    parser.add_argument("--store", default=os.environ.get("VITSCALE_STORE", "runs"), help="folder (default: runs)")
+
+
+def existing(root: str, hint: str = "") -> Store:
+    """A store that is only read: none is made. Raises ValueError if no study was started in it."""
+    store = Store.at(root)
+    if not store.slugs():
+        raise ValueError(
+            f"a study must be in the store, but got none (store={str(store.root)!r}); name another with --store or "
+            f"VITSCALE_STORE{hint}"
+        )
+    return store
+
+
+def read_plan(store: Store, slug: str) -> Study:
+    """The study as it was planned at its last start. Raises ValueError if there is none, Damaged for a damaged plan."""
+    if slug not in store.slugs():
+        raise ValueError(f"a study must be in the store, but got ({slug!r}; there are: {', '.join(store.slugs())})")
+    where, plan = store.study(slug).address(PLAN), store.plan(slug)
+    try:
+        return from_json(plan)
+    except Exception as error:  # whatever values that no study writes lead to
+        reason = str(error) if isinstance(error, ValueError) else repr(error)
+        raise Damaged(f"a plan must state a study, but got ({where}: {one_line(reason)})") from error

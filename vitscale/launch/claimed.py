@@ -1,0 +1,92 @@
+"""A trial that this process has claimed: trained or measured, and committed. Knows neither Ray nor other trials."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+from vitscale.launch.resources import Event, Resources
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.profile import ProfileConfig
+from vitscale.record.outcome import Outcome, Row, Status
+from vitscale.record.store import Store
+from vitscale.record.workdir import Workdir
+
+REPORT_EVERY_S = 1.0
+TEAM_REPORT_EVERY_S = 10.0  # a team's news wait until Ray Train asks for them
+
+
+def train_claimed(
+    config: TrainConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources
+) -> Iterator[Event]:
+    """Trains a claimed trial; in a team, every process yields the same events, and the first one finishes the trial."""
+    from vitscale.record.provenance import provenance
+    from vitscale.train.loop import train
+    from vitscale.train.parallel import Team
+
+    device, team = resources.device_name(), Team.join()
+    reset_process(resources)
+    rows: list[Row] = []
+    facts = {"attempt": str(attempt), "device": device, "workers": str(team.size), **provenance()}
+    yield Event(config.id, Status.RUNNING)
+    reported, every_s = time.monotonic(), REPORT_EVERY_S if team.size == 1 else TEAM_REPORT_EVERY_S
+    training = train(
+        config,
+        workdir,
+        device,
+        data_root=Path(resources.data_root) if resources.data_root else None,
+        num_loader_workers=resources.num_loader_workers,
+        checkpoint_every_s=resources.checkpoint_every_s,
+        micro_batch=resources.micro_batch,
+        parallel_branches=resources.parallel_branches,
+        compiled=resources.compiled,
+    )
+    for row in _telling_data(training, facts):
+        rows.append(row)
+        if team.share(time.monotonic() - reported > every_s):
+            yield Event(config.id, Status.RUNNING, tuple(rows))
+            reported = time.monotonic()
+    outcome = Outcome.of(rows, facts)
+    if team.rank == 0:
+        store.finish(workdir, outcome)
+    yield Event.ended(config.id, outcome)
+
+
+def _telling_data(training: Generator[Row, None, str], facts: dict[str, str]) -> Iterator[Row]:
+    """The rows of a training; once it has ended, facts["data_digest"] tells its images from others of that name."""
+    facts["data_digest"] = yield from training
+
+
+def profile_claimed(
+    config: ProfileConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources
+) -> Iterator[Event]:
+    """Measures a claimed trial: from its first run whenever it starts, with no news between runs to disturb them."""
+    from vitscale.record.provenance import provenance
+    from vitscale.train.profile import profile
+
+    device = resources.device_name()
+    reset_process(resources)
+    yield Event(config.id, Status.RUNNING)
+    rows = list(profile(config, device))
+    outcome = Outcome.of(rows, {"attempt": str(attempt), "device": device, "workers": "1", **provenance()})
+    store.finish(workdir, outcome)
+    yield Event.ended(config.id, outcome)
+
+
+def reset_process(resources: Resources) -> None:
+    """Gives the next trial of a reused worker a process as good as new. The trainer seeds all generators itself."""
+    import torch
+
+    torch.set_num_threads(max(1, int(resources.cpus_per_trial)))
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    torch.backends.cudnn.benchmark = False
+    if resources.compiled:
+        torch.compiler.reset()  # else the models of earlier trials count against its limit
+    if resources.device_name() == "cuda":
+        if not torch.cuda.is_available():
+            raise OSError("a GPU must be visible to torch for (device='cuda'); use --device cpu to train without")
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.set_per_process_memory_fraction(min(1.0, resources.gpus_per_trial or 1.0))  # leave others theirs
