@@ -29,13 +29,46 @@ NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
 # Touvron et al. 2022: section 3.3 on Figures 1 and 2, Tables 2 and 3; the blocks of Figure 3 off its axis.
 TRAINED = ("", " LS", " 400 epochs", " LS 400 epochs")
 PAPER = {
-    "branches": ["S36x1", "S18x2", "S12x3", "S9x4", "S60x1", "S30x2", "S20x3", "S15x4",
-                 "B36x1", "B18x2", "B12x3", "B9x4"],
+    "branches": [
+        "S36x1",
+        "S18x2",
+        "S12x3",
+        "S9x4",
+        "S60x1",
+        "S30x2",
+        "S20x3",
+        "S15x4",
+        "B36x1",
+        "B18x2",
+        "B12x3",
+        "B9x4",
+    ],
     "widths": ["Ti24x1", "Ti12x2", "S24x1", "S12x2", "B24x1", "B12x2", "L24x1 LS", "L12x2 LS"],
-    "depths": ["S24x1", "S12x2", "S36x1", "S18x2", "S48x1", "S24x2", "S60x1", "S30x2",
-               "B12x1", "B6x2", "B24x1", "B12x2", "B36x1", "B18x2"],
+    "depths": [
+        "S24x1",
+        "S12x2",
+        "S36x1",
+        "S18x2",
+        "S48x1",
+        "S24x2",
+        "S60x1",
+        "S30x2",
+        "B12x1",
+        "B6x2",
+        "B24x1",
+        "B12x2",
+        "B36x1",
+        "B18x2",
+    ],
     "LayerScale and epochs": [f"{shape}{how}" for shape in ("B36x1", "B18x2") for how in TRAINED],
     "blocks or width": ["S48x1", "S24x2", "B12x1", "B36x1 LS", "B18x2 LS", "L24x1 LS"],
+}
+# Thesis, Table 3.11, without LayerScale: DeiT-S has 0.05, 0.10, 0.20, 0.25 at 12, 18, 24, 36 blocks, B 0.05 more (3T,
+# section 2.2: 0.1 at 12). With LayerScale 0.1 for each 12 blocks: CaiT of Table 3.16 as wide as B has 0.3 at 36.
+LADDER = {
+    "S36x1": 0.25, "S18x2": 0.10, "S60x1": 0.25, "S30x2": 0.23, "S20x3": 0.13, "S15x4": 0.08, "S48x1": 0.25,
+    "S24x1": 0.20, "S24x2": 0.20, "B36x1": 0.30, "B18x2": 0.15, "B24x1": 0.25, "L12x2 LS": 0.30,
+    **{f"B36x1{how}": 0.30 for how in TRAINED[1:]}, **{f"B18x2{how}": 0.15 for how in TRAINED[1:]},
 }  # fmt: skip
 
 
@@ -52,9 +85,11 @@ def configs(study: Study) -> dict[str, TrainConfig]:
 
 def test_the_plan_at_imagenet_has_each_shape_of_the_paper_once() -> None:
     study = plan("imagenet")
-    assert {title: list(arms) for title, arms in study.panels.items()} == PAPER
-    assert len(study.arms) == len({arm for arms in PAPER.values() for arm in arms}) == 30
-    assert len({trial.config.id for trial in study.trials}) == len(study.trials) == 30 + 4
+    panels = {title: list(arms) for title, arms in study.panels.items()}
+    assert set(panels.pop(touvron2022.LADDER)) == {f"{shape} ladder" for shape in LADDER}
+    assert panels == PAPER
+    assert len(study.arms) - len(LADDER) == len({arm for arms in PAPER.values() for arm in arms}) == 30
+    assert len({trial.config.id for trial in study.trials}) == len(study.trials) == 30 + 4 + len(LADDER)
     seeds = {arm: [t.config.seed for t in study.trials if t.arm == arm] for arm in study.arms}
     assert {arm for arm, of in seeds.items() if of != [0]} == {"B12x1"} and seeds["B12x1"] == [0, 1, 2, 3, 4]
 
@@ -64,9 +99,41 @@ def test_trials_at_imagenet_are_trained_as_the_text_says() -> None:
     stated = {"Ti": (4e-3, 0.0), "S": (4e-3, 0.05), "B": (3e-3, 0.1), "L": (3e-3, 0.4)}
     study = plan("imagenet")
     for arm, config in configs(study).items():
-        assert (config.lr, config.drop_path) == stated[str(study.factors[arm]["size"])]
+        lr, drop_path = stated[str(study.factors[arm]["size"]).removesuffix(" ladder")]
+        assert (config.lr, config.drop_path) == (
+            lr,
+            LADDER[arm.removesuffix(" ladder")] if "ladder" in arm else drop_path,
+        )
         assert (config.epochs, config.layerscale > 0) == (400 if "400" in arm else 300, "LS" in arm)
         assert (config.loss, config.optimizer, config.evals, config.ema_decay) == ("bce", "lamb", ("val", "v2"), 0.0)
+
+
+def test_a_ladder_changes_drop_path_alone_and_is_compared_within_itself() -> None:
+    study = plan("imagenet")
+    found = configs(study)
+    for shape in LADDER:
+        laddered = found[f"{shape} ladder"]
+        assert laddered.drop_path != found[shape].drop_path
+        assert laddered.replace(drop_path=found[shape].drop_path) == found[shape]
+    outcomes = outcomes_of(study, lambda arm, config: {"val": 20 - 5 * ("ladder" in arm), "v2": 30.0})
+    table = shapes.branch_differences(study, outcomes)
+    ladder = table["size"].str.endswith(" ladder")
+    assert ladder.any() and (table["difference_points"] == 0).all()  # each against a sequence of its own drop path
+    rows = table[ladder & (table["evaluation"] == "val")]
+    assert set(zip(rows["size"], rows["pairs"], rows["branches"], strict=True)) == {
+        ("S ladder", 36, 2), ("S ladder", 60, 2), ("S ladder", 60, 3), ("S ladder", 60, 4), ("S ladder", 48, 2),
+        ("B ladder", 36, 2),
+    }  # fmt: skip
+    assert len(shapes.blocks_or_width(study, outcomes)) == 2 * 2 * 4
+
+
+def test_the_ladder_is_the_printed_one_at_its_rungs() -> None:
+    for depth, rate in {9: 0.05, 12: 0.05, 18: 0.10, 24: 0.20, 36: 0.25, 48: 0.25}.items():
+        assert touvron2022.ladder_rate(Shape("S", depth)) == rate
+        assert touvron2022.ladder_rate(Shape("B", depth)) == round(rate + 0.05, 2)
+    for depth, rate in {12: 0.1, 24: 0.2, 36: 0.3, 48: 0.4}.items():  # CaiT-M of Table 3.16, at 24, 36 and 48
+        assert touvron2022.ladder_rate(Shape("B", depth, 1, True)) == rate
+    assert touvron2022.ladder_rate(Shape("L", 24, 1, True)) == 0.4 and touvron2022.ladder_rate(Shape("Ti", 48)) == 0.0
 
 
 def test_costs_at_imagenet_are_those_of_table_3() -> None:
@@ -280,6 +347,13 @@ def test_published_differences_are_those_of_the_text() -> None:
     assert [trained[p, 300, False] - trained[p, 300, True] for p in (1, 2)] == pytest.approx([1.0, 0.5])
     same = table[table["source"] == "Table 2"]["val_minus_sequential_points"].dropna()
     assert same.tolist() == pytest.approx([-0.4, 0.1, 0.0, 0.0])
+
+
+def test_numbers_that_no_text_prints_are_marked() -> None:
+    """Touvron et al. 2022 print Tables 1 to 3; the values of Figures 1 to 3 are of an OCR of the charts."""
+    figures = read("touvron2022_figures1_3")
+    assert set(figures["origin"]) == {"chart read by a third party's OCR to 0.1"}
+    assert all("origin" not in read(f"touvron2022_table{i}") for i in (1, 2, 3))
 
 
 def test_numbers_read_off_the_charts_agree_with_the_tables() -> None:
