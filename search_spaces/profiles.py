@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from search_spaces import xiao2021
 from search_spaces.epoch_times import DEVICES
@@ -14,13 +14,15 @@ from search_spaces.vit import SHAPES
 PAPERS_GPU = "Tesla V100-SXM2-32GB"  # as torch names the V100 with 32 GB of the texts; of two forms of it, one
 BATCHES = (1, 2, 4, 8, 16, 32, 64)  # Touvron et al. 2022, Table 4
 LAYOUTS = ("seq", "par")
+Profile = Literal["inference", "training"]
+PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 
 class Part(NamedTuple):
     """Models along axes, which are fields of a profile; the last axis varies fastest."""
 
     source: str
-    profile: str
+    profile: Profile
     models: dict[str, dict[str, Any]]
     axes: dict[str, tuple[Any, ...]]
 
@@ -69,14 +71,14 @@ _CIFAR = _parallel({"dataset": "cifar10", "channels": 3, "patch_size": 4, "preci
                    heads=64, depth=6)  # fmt: skip
 CIFAR = tuple(
     Part("chosen", profile, _CIFAR, axes)
-    for profile in ("inference", "training")
+    for profile in PROFILES
     for axes in ({"resolution": (32,), "batch_size": (*BATCHES, 256, 1024), "layout": LAYOUTS},
                  {"resolution": (32, 64, 96), "batch_size": (64,), "layout": LAYOUTS})
 )  # fmt: skip
 _DEMO = _parallel({"dataset": "digits", "patch_size": 2}, {"S": 32, "B": 96}, heads=16, depth=6)
 DEMO = tuple(
     Part("chosen", profile, _DEMO, axes)
-    for profile in ("inference", "training")
+    for profile in PROFILES
     for axes in ({"resolution": (8,), "batch_size": BATCHES, "layout": LAYOUTS},
                  {"resolution": (8, 16), "batch_size": (8,), "layout": LAYOUTS})
 )  # fmt: skip

@@ -17,7 +17,7 @@ from vitscale.__main__ import main as vitscale_main
 from vitscale.analysis import figures, names, tables
 from vitscale.analysis import search as search_analysis
 from vitscale.cli import script as cli
-from vitscale.plan.config import ALIASES, CHOICES, DEFAULTS, LIMITS, TrainConfig, field_types
+from vitscale.plan.config import ALIASES, DEFAULTS, TrainConfig, choices, field_types, limits
 from vitscale.plan.design import cross, grid, sample, trials
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
@@ -158,25 +158,26 @@ WRONG: dict[type, list[Any]] = {
 
 
 def test_every_field_of_a_config_refuses_what_it_cannot_be() -> None:
-    for name, kind in field_types(TrainConfig).items():
-        for value in WRONG[kind]:
+    for name, of in field_types(TrainConfig).items():
+        for value in WRONG[of.kind]:
             if (name, value) == ("seed", HUGE // 10**4):
                 continue
             with pytest.raises(ValueError) as error:
                 TrainConfig(**{name: value})
             said = str(error.value)
             assert "\n" not in said and len(said) < 700, (name, said)
-            assert name in said or name in CHOICES, (name, said)
+            assert name in said or name in choices(TrainConfig), (name, said)
 
 
 def test_limits_are_far_above_what_is_trained_and_hold_at_their_edge() -> None:
-    assert {name for name in LIMITS if name != "timed_runs"} <= set(DEFAULTS)
-    assert TrainConfig(epochs=LIMITS["epochs"]).epochs == 10**6
-    for name in LIMITS:
+    most = limits(ProfileConfig)
+    assert most == {**limits(TrainConfig), "timed_runs": 10**6} and set(limits(TrainConfig)) <= set(DEFAULTS)
+    assert TrainConfig(epochs=most["epochs"]).epochs == 10**6
+    for name in most:
         kind, known = (ProfileConfig, {}) if name == "timed_runs" else (TrainConfig, DEFAULTS)
-        with pytest.raises(ValueError, match=rf"^{name} <= {LIMITS[name]} must hold, but got \({name}="):
-            kind(**{name: LIMITS[name] + 1})
-        assert LIMITS[name] >= 100 * known.get(name, 1)
+        with pytest.raises(ValueError, match=rf"^{name} <= {most[name]} must hold, but got \({name}="):
+            kind(**{name: most[name] + 1})
+        assert most[name] >= 100 * known.get(name, 1)
     stem = {"stem": "conv", "stem_strides": "2"}
     for channels in ("9" * 150, str(2**17 + 1), "-".join("4" * 33)):
         with pytest.raises(ValueError, match="32 convolutions at most in the stem, of 131072 channels at most"):

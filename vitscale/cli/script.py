@@ -22,8 +22,9 @@ from vitscale.cli.display import Display
 from vitscale.cli.terminal import one_line
 from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, listen_early, run
 from vitscale.launch.resources import Resources, resources_for
-from vitscale.plan.config import LIMITS, shown, shown_text
+from vitscale.plan.config import limits, shown, shown_text
 from vitscale.plan.data import refuse_unreadable
+from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import MAX_TRIALS, Study
 from vitscale.record.store import Store
@@ -118,7 +119,7 @@ def _kind(name: str, annotated: Any, default: object) -> tuple[type, tuple[Any, 
 
 def _reader(name: str, kind: type) -> Callable[[str], Any]:
     """What reads an option's text: as its type, within limits, so that no study is asked for more than there can be."""
-    most = 2**63 - 1 if "seed" in name and not name.startswith("num") else LIMITS.get(name, MAX_TRIALS)
+    most = 2**63 - 1 if "seed" in name and not name.startswith("num") else limits(ProfileConfig).get(name, MAX_TRIALS)
 
     def read(text: str) -> Any:
         if kind is str:

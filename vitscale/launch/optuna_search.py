@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
@@ -119,9 +119,13 @@ class Rounds:
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         key = [self.search.sampler_seed, list(self.search.arms).index(arm), len(self.points[arm])]
         seed, startup = int(np.random.SeedSequence(key).generate_state(1)[0]), self.search.per_round
-        if self.search.sampler == "gp":
-            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup)
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, multivariate=True)
+        match self.search.sampler:
+            case "gp":
+                return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup)
+            case "tpe":
+                return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, multivariate=True)
+            case never:
+                assert_never(never)
 
     def _write(self) -> None:
         ledger = {"search": identity(self.search), "num": self.search.num, "points": self.points,

@@ -8,55 +8,41 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 from search_spaces.datasets import DATASETS, dataset_facts
 from search_spaces.regnety import REGNETY
 
 MODELS = ("vit", *REGNETY)  # and "timm:NAME"
-CHOICES = {
-    "minival_rule": ("stratified", "last"),
-    "crop": ("pad", "rrc", "src"),
-    "augment": ("none", "autoaugment", "randaugment", "trivialaugment", "3augment"),
-    "stem": ("patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu", "conv", "graham", "hmlp"),
-    "stem_norm": ("bn", "ln"),
-    "pool": ("token", "avg"),
-    "pos_embed": ("learned", "sincos", "none"),
-    "weight_init": ("jax", "trunc_normal"),
-    "optimizer": ("adamw", "adam", "sgd", "lamb"),
-    "decay": ("cosine", "linear", "constant"),
-    "loss": ("ce", "bce"),
-    "bce_targets": ("soft", "present"),
-    "drop_path_rule": ("uniform", "linear"),
-    "precision": ("fp32", "bf16", "fp16"),
-}
-# The most that a size may be, far above any paper's: what lies beyond is a slip of the pen, and would eat the machine.
-# Sizes that are not here are bounded by others, such as crop_padding by resolution.
-LIMITS = {
-    "num_images": 10**10,  # LAION-5B: 5.9e9 (Schuhmann et al. 2022)
-    "minival_images": 10**10,
-    "subset_images": 10**10,
-    "resolution": 16_384,
-    "channels": 1_024,  # hyperspectral images have some 200
-    "num_classes": 10**6,  # ImageNet-21k: 21,841
-    "batch_size": 2**24,
-    "repeats": 1_000,
-    "mix_groups": 2**24,
-    "randaugment_ops": 1_000,
-    "patch_size": 16_384,
-    "width": 2**17,  # ViT-22B: 6,144 (Dehghani et al. 2023)
-    "depth": 10_000,
-    "branches": 1_000,
-    "heads": 2**17,
-    "lr_batch": 2**24,
-    "epochs": 10**6,
-    "warmup_steps": 10**12,
-    "ema_every": 10**9,
-    "norm_batch": 2**24,
-    "precise_bn": 10**10,
-    "timed_runs": 10**6,  # of a profile
-}
+
+
+class Bound(NamedTuple):
+    """What a number must obey by itself; `law` has {} for the name of the field."""
+
+    law: str
+    holds: Callable[[Any], bool]
+
+
+class Most(NamedTuple):
+    """The most that a size may be: far above any paper's, as what lies beyond is a slip of the pen and would eat the
+    machine. Sizes without one are bounded by others, such as crop_padding by resolution.
+
+    The largest known: LAION-5B has 5.9e9 images (Schuhmann et al. 2022), ImageNet-21k 21,841 classes, a hyperspectral
+    image some 200 channels, and ViT-22B a width of 6,144 (Dehghani et al. 2023).
+    """
+
+    value: int
+
+
+Count = Annotated[int, Bound("{} >= 1", lambda value: value >= 1)]
+Natural = Annotated[int, Bound("{} >= 0", lambda value: value >= 0)]
+Positive = Annotated[float, Bound("{} > 0 and finite", lambda value: 0 < value < math.inf)]
+NotNegative = Annotated[float, Bound("{} >= 0", lambda value: 0 <= value < math.inf)]
+BelowOne = Annotated[float, Bound("0 <= {} < 1", lambda value: 0 <= value < 1)]
+Share = Annotated[float, Bound("0 <= {} <= 1", lambda value: 0 <= value <= 1)]
+PositiveShare = Annotated[float, Bound("0 < {} <= 1", lambda value: 0 < value <= 1)]
 MOST_MLP_RATIO = 1_000.0
 MOST_CHARACTERS = 200  # of a text
 MOST_CONVOLUTIONS, MOST_CHANNELS = 32, 2**17  # of a conv stem
@@ -117,99 +103,141 @@ class TrainConfig:
     Raises ValueError with one line, the law and the values, for an unknown field or an impossible value.
     """
 
-    # data
-    dataset: str = "digits"  # a name of search_spaces.datasets, "torchvision:CLASS", or any other with `num_images`
-    num_images: int = 0  # of the training set, for a dataset that search_spaces.datasets does not know
-    minival_images: int = 0  # held out of the training set for tuning, where the dataset has no minival of its own
-    minival_rule: str = "stratified"  # by class at random; or the "last" images
-    subset_images: int = 0  # train on this many images, the same share of each class; 0: on all
-    split_seed: int = 0  # which images are held out and which a subset keeps; subsets of one seed are nested
-    resolution: int = 8  # pixels a side of the image that the model sees
-    channels: int = 1
-    num_classes: int = 10
-    batch_size: int = 64  # samples an optimizer step; an incomplete last batch of an epoch is dropped
-    repeats: int = 1  # repeated augmentation: times that an image is drawn in a row; an epoch counts samples drawn
-    # augmentation, in the order in which it is applied
-    crop: str = "pad"  # pad: `crop_padding`; rrc: random resized crop; src: resize, reflect-pad by 4, crop back
-    crop_padding: int = 0  # zero-pad by this many pixels, then crop back to `resolution` at random
-    crop_scale_min: float = 0.08  # rrc: least share of the image's area
-    flip_prob: float = 0.0  # horizontal
-    augment: str = "none"  # the policy
-    randaugment_ops: int = 2
-    randaugment_magnitude: float = 9.0  # of 10
-    randaugment_std: float = 0.5  # of the magnitude, drawn anew for each operation
-    color_jitter: float = 0.0  # brightness, contrast, saturation: factors of 1 -+ this
-    erasing_prob: float = 0.0  # a random rectangle is replaced by noise
-    mixup_alpha: float = 0.0  # 0 switches it off
-    cutmix_alpha: float = 0.0  # 0 switches it off; with mixup on too, each batch draws one of the two
-    mix_prob: float = 1.0  # that a batch is mixed at all
-    cutmix_share: float = 0.5  # of the mixed batches, with both on
-    mix_groups: int = 1  # equal parts of a batch, each with a draw of method and share of its own: the papers' GPUs
-    # model: "vit" is a pre-norm ViT shaped by the fields below; "regnety-..." and "timm:NAME" are shaped by name
+    # ---- data
+    # a name of search_spaces.datasets, "torchvision:CLASS", or any other with `num_images`
+    dataset: str = "digits"
+    # images of the training set, for a dataset that search_spaces.datasets does not know
+    num_images: Annotated[Natural, Most(10**10)] = 0
+    # held out of the training set for tuning, where the dataset has no minival of its own
+    minival_images: Annotated[Natural, Most(10**10)] = 0
+    # by class at random; or the "last" images
+    minival_rule: Literal["stratified", "last"] = "stratified"
+    # train on this many images, the same share of each class; 0: on all
+    subset_images: Annotated[Natural, Most(10**10)] = 0
+    # which images are held out and which a subset keeps; subsets of one seed are nested
+    split_seed: Natural = 0
+    resolution: Annotated[Count, Most(16_384)] = 8  # pixels a side of the image that the model sees
+    channels: Annotated[Count, Most(1_024)] = 1
+    num_classes: Annotated[Count, Most(10**6)] = 10
+    # samples an optimizer step; an incomplete last batch of an epoch is dropped
+    batch_size: Annotated[Count, Most(2**24)] = 64
+    # repeated augmentation: times that an image is drawn in a row; an epoch counts samples drawn
+    repeats: Annotated[Count, Most(1_000)] = 1
+
+    # ---- augmentation, in the order in which it is applied
+    # pad: `crop_padding`; rrc: random resized crop; src: resize, reflect-pad by 4, crop back
+    crop: Literal["pad", "rrc", "src"] = "pad"
+    # zero-pad by this many pixels, then crop back to `resolution` at random
+    crop_padding: Natural = 0
+    crop_scale_min: PositiveShare = 0.08  # rrc: least share of the image's area
+    flip_prob: Share = 0.0  # horizontal
+    augment: Literal["none", "autoaugment", "randaugment", "trivialaugment", "3augment"] = "none"
+    randaugment_ops: Annotated[Count, Most(1_000)] = 2
+    randaugment_magnitude: NotNegative = 9.0  # of 10
+    randaugment_std: NotNegative = 0.5  # of the magnitude, drawn anew for each operation
+    color_jitter: NotNegative = 0.0  # brightness, contrast, saturation: factors of 1 -+ this
+    erasing_prob: Share = 0.0  # a random rectangle is replaced by noise
+    mixup_alpha: NotNegative = 0.0  # 0 switches it off
+    # 0 switches it off; with mixup on too, each batch draws one of the two
+    cutmix_alpha: NotNegative = 0.0
+    mix_prob: Share = 1.0  # that a batch is mixed at all
+    cutmix_share: Share = 0.5  # of the mixed batches, with both on
+    # equal parts of a batch, each with a draw of method and share of its own: the papers' GPUs
+    mix_groups: Annotated[Count, Most(2**24)] = 1
+
+    # ---- model
+    # "vit" is a pre-norm ViT shaped by the fields below; "regnety-..." and "timm:NAME" are shaped by name
     model: str = "vit"
-    patch_size: int = 2  # pixels a side; the stride of the whole stem
-    width: int = 64  # channels a token
-    depth: int = 4  # blocks; each has `branches` attentions and `branches` MLPs
-    branches: int = 1  # in parallel (Touvron et al. 2022, equation 2), each with norm, LayerScale and drop path
-    heads: int = 4
-    mlp_ratio: float = 4.0
-    stem: str = "patchify"
-    stem_norm: str = "bn"  # of stems that have one
+    patch_size: Annotated[Count, Most(16_384)] = 2  # pixels a side; the stride of the whole stem
+    width: Annotated[Count, Most(2**17)] = 64  # channels a token
+    # blocks; each has `branches` attentions and `branches` MLPs
+    depth: Annotated[Count, Most(10_000)] = 4
+    # attentions and MLPs in parallel (Touvron et al. 2022, equation 2), each with norm, LayerScale and drop path
+    branches: Annotated[Count, Most(1_000)] = 1
+    heads: Annotated[Count, Most(2**17)] = 4
+    mlp_ratio: Positive = 4.0
+    stem: Literal["patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu", "conv", "graham", "hmlp"] = "patchify"
+    stem_norm: Literal["bn", "ln"] = "bn"  # of stems that have one
     stem_channels: str = ""  # conv stem: output channels of its convolutions, "24-48-96-192"
     stem_strides: str = ""  # conv stem: their strides, "2-2-2-2"
     stem_kernels: str = ""  # conv stem: their kernel sizes, "3-3-3-2"; "" for 3 everywhere
-    pool: str = "token"  # what the head sees: the class token, or the average of the patch tokens without one
-    pos_embed: str = "learned"  # 1-D; or fixed 2-D sine-cosine, or none
+    # what the head sees: the class token, or the average of the patch tokens without one
+    pool: Literal["token", "avg"] = "token"
+    # 1-D; or fixed 2-D sine-cosine, or none
+    pos_embed: Literal["learned", "sincos", "none"] = "learned"
     embed_token: bool = True  # the class token has a position embedding too
-    layerscale: float = 0.0  # initial gain of each residual branch and channel; 0: no LayerScale
-    weight_init: str = "jax"  # jax: as the ViT authors, zero head; trunc_normal: as DeiT
-    # optimization
-    optimizer: str = "adamw"
-    lr: float = 1e-3  # peak, after warm-up, quoted at a batch of `lr_batch`
-    lr_batch: int = 0  # the lr used is lr * batch_size / lr_batch; 0: lr as it stands
-    wd: float = 0.05  # adamw, lamb: decoupled; sgd, adam: L2 in the gradient; never on norm gains and biases
+    # initial gain of each residual branch and channel; 0: no LayerScale
+    layerscale: NotNegative = 0.0
+    # jax: as the ViT authors, zero head; trunc_normal: as DeiT
+    weight_init: Literal["jax", "trunc_normal"] = "jax"
+
+    # ---- optimization
+    optimizer: Literal["adamw", "adam", "sgd", "lamb"] = "adamw"
+    lr: Positive = 1e-3  # peak, after warm-up, quoted at a batch of `lr_batch`
+    # the lr used is lr * batch_size / lr_batch; 0: lr as it stands
+    lr_batch: Annotated[Natural, Most(2**24)] = 0
+    # adamw, lamb: decoupled; sgd, adam: L2 in the gradient; never on norm gains and biases
+    wd: NotNegative = 0.05
     decay_tokens: bool = True  # weight decay on the class token and the position embedding too
-    beta1: float = 0.9  # adamw, adam, lamb
-    beta2: float = 0.999  # adamw, adam, lamb
-    epsilon: float = 1e-8  # adamw, adam, lamb
-    momentum: float = 0.9  # sgd
+    beta1: BelowOne = 0.9  # adamw, adam, lamb
+    beta2: BelowOne = 0.999  # adamw, adam, lamb
+    epsilon: Positive = 1e-8  # adamw, adam, lamb
+    momentum: BelowOne = 0.9  # sgd
     nesterov: bool = False  # sgd
-    epochs: int = 25
-    warmup_epochs: float = 5.0  # linear
-    warmup_steps: int = 0  # the same in optimizer steps; excludes warmup_epochs
-    warmup_start: float = 0.0  # share of the peak at which the warm-up starts
-    decay: str = "cosine"  # half a period, after the warm-up; or linear, or constant
-    decay_floor: float = 0.0  # share of the peak at which the decay ends
-    clip_norm: float = 0.0  # global gradient norm, for every optimizer alike; 0 switches it off
-    # regularization
-    loss: str = "ce"  # bce: a binary cross entropy for each class, averaged over classes
-    bce_targets: str = "soft"  # of mixed images: as mixed; or 1 for every class that is present
-    label_smoothing: float = 0.0
-    dropout: float = 0.0  # after the position embedding and after every dense layer but the qkv projections
-    drop_path: float = 0.0  # stochastic depth: share of samples for which a residual branch is skipped
-    drop_path_rule: str = "uniform"  # over the blocks; or linear from 0 in the first to drop_path in the last
-    # averaged weights, and BatchNorm
-    ema_decay: float = 0.0  # at each update; 0 switches it off, and the EMA error is the raw error
-    ema_alpha: float = 0.0  # Xiao et al.'s code: decay 1 - min(1, ema_alpha * batch_size / epochs * ema_every)
-    ema_every: int = 1  # steps between two updates
+    epochs: Annotated[Count, Most(10**6)] = 25
+    warmup_epochs: NotNegative = 5.0  # linear
+    # the same in optimizer steps; excludes warmup_epochs
+    warmup_steps: Annotated[Natural, Most(10**12)] = 0
+    warmup_start: Share = 0.0  # share of the peak at which the warm-up starts
+    # after the warm-up: half a period of the cosine, a line, or none
+    decay: Literal["cosine", "linear", "constant"] = "cosine"
+    decay_floor: Share = 0.0  # share of the peak at which the decay ends
+    # global gradient norm, for every optimizer alike; 0 switches it off
+    clip_norm: NotNegative = 0.0
+
+    # ---- regularization
+    # cross entropy of the softmax; or a binary cross entropy for each class, averaged over classes
+    loss: Literal["ce", "bce"] = "ce"
+    # of mixed images: as mixed; or 1 for every class that is present
+    bce_targets: Literal["soft", "present"] = "soft"
+    label_smoothing: BelowOne = 0.0
+    # after the position embedding and after every dense layer but the qkv projections
+    dropout: BelowOne = 0.0
+    # stochastic depth: share of samples for which a residual branch is skipped
+    drop_path: BelowOne = 0.0
+    # over the blocks; or linear from 0 in the first to drop_path in the last
+    drop_path_rule: Literal["uniform", "linear"] = "uniform"
+
+    # ---- averaged weights, and BatchNorm
+    # at each update; 0 switches it off, and the EMA error is the raw error
+    ema_decay: BelowOne = 0.0
+    # Xiao et al.'s code: decay 1 - min(1, ema_alpha * batch_size / epochs * ema_every)
+    ema_alpha: NotNegative = 0.0
+    ema_every: Annotated[Count, Most(10**9)] = 1  # steps between two updates
     ema_after_warmup: bool = False  # until the end of the warm-up the average is a copy
-    norm_batch: int = 0  # images over which BatchNorm takes its statistics in training; 0: the batch
-    precise_bn: int = 0  # training images to re-estimate the statistics of BatchNorm on before each evaluation
-    # evaluation
+    # images over which BatchNorm takes its statistics in training; 0: the batch
+    norm_batch: Annotated[Natural, Most(2**24)] = 0
+    # training images to re-estimate the statistics of BatchNorm on before each evaluation
+    precise_bn: Annotated[Natural, Most(10**10)] = 0
+
+    # ---- evaluation
     eval_split: str = "val"
     more_evals: str = ""  # further evaluation sets, each with metrics of its own: "test", "v2,real"
-    eval_crop_ratio: float = 1.0  # resize the shorter side to resolution / ratio, rounded down, then crop the centre
-    # arithmetic and randomness
-    precision: str = "fp32"  # bf16, fp16: autocast, weights stay fp32; fp16 with a dynamic loss scale
-    seed: int = 0  # init, order of samples, augmentation, mixup, dropout, drop path
+    # resize the shorter side to resolution / ratio, rounded down, then crop the centre
+    eval_crop_ratio: PositiveShare = 1.0
+
+    # ---- arithmetic and randomness
+    # bf16, fp16: autocast, weights stay fp32; fp16 with a dynamic loss scale
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    seed: Natural = 0  # init, order of samples, augmentation, mixup, dropout, drop path
 
     def __new__(cls, *args: object, **fields: object) -> Self:
         _refuse_unknown(cls, fields)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name, kind in field_types(type(self)).items():
-            _refuse_other_value(name, kind, getattr(self, name))
+        for name, of in field_types(type(self)).items():
+            _refuse_other_value(name, of, getattr(self, name))
         for law, holds, names in self.laws():
             if not holds:
                 values = ", ".join(f"{name}={shown(getattr(self, name))}" for name in names.split())
@@ -282,8 +310,17 @@ class TrainConfig:
         return list(zip(channels, _ints(self.stem_strides), kernels, strict=True))
 
 
+class FieldType(NamedTuple):
+    """What the annotation of a field says."""
+
+    kind: type  # int, float, str or bool
+    choices: tuple[str, ...] = ()  # those of a Literal; any value otherwise
+    bounds: tuple[Bound, ...] = ()
+    most: int | None = None
+
+
 _defaults: dict[type, dict[str, Any]] = {}
-_field_types: dict[type, dict[str, type]] = {}
+_field_types: dict[type, dict[str, FieldType]] = {}
 
 
 def defaults(kind: type[TrainConfig]) -> dict[str, Any]:
@@ -293,12 +330,30 @@ def defaults(kind: type[TrainConfig]) -> dict[str, Any]:
     return _defaults[kind]
 
 
-def field_types(kind: type[TrainConfig]) -> dict[str, type]:
-    """Field of a kind of config -> its type."""
+def field_types(kind: type[TrainConfig]) -> dict[str, FieldType]:
+    """Field of a kind of config -> its type, choices and bounds."""
     if kind not in _field_types:
-        types = get_type_hints(kind)
-        _field_types[kind] = {name: types[name] for name in defaults(kind)}
+        hints = get_type_hints(kind, include_extras=True)
+        _field_types[kind] = {name: _field_type(hints[name]) for name in defaults(kind)}
     return _field_types[kind]
+
+
+def _field_type(hint: Any) -> FieldType:
+    hint, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if get_origin(hint) is Literal:
+        return FieldType(str, choices=get_args(hint))
+    bounds = tuple(extra for extra in extras if isinstance(extra, Bound))
+    return FieldType(hint, (), bounds, next((extra.value for extra in extras if isinstance(extra, Most)), None))
+
+
+def choices(kind: type[TrainConfig]) -> dict[str, tuple[str, ...]]:
+    """Field with a fixed set of values -> these values."""
+    return {name: of.choices for name, of in field_types(kind).items() if of.choices}
+
+
+def limits(kind: type[TrainConfig]) -> dict[str, int]:
+    """Field with a largest value -> that value."""
+    return {name: of.most for name, of in field_types(kind).items() if of.most is not None}
 
 
 DEFAULTS: dict[str, Any] = defaults(TrainConfig)
@@ -315,8 +370,9 @@ def _refuse_unknown(kind: type[TrainConfig], fields: dict[str, Any]) -> None:
                              f"({shown_text(name)}={shown(fields[name])}){hint}")  # fmt: skip
 
 
-def _refuse_other_value(name: str, kind: type, value: Any) -> None:
+def _refuse_other_value(name: str, of: FieldType, value: Any) -> None:
     """Raises ValueError for a value of another type or beyond the limits: before the laws, which write values out."""
+    kind = of.kind
     is_kind = type(value) is kind or (kind is float and isinstance(value, float))
     if not is_kind:
         raise ValueError(f"{name} must be of type {kind.__name__}, but got ({name}={shown(value)})")
@@ -325,8 +381,8 @@ def _refuse_other_value(name: str, kind: type, value: Any) -> None:
     if kind is str and len(value) > MOST_CHARACTERS:
         law = f"{name} of at most {MOST_CHARACTERS} characters"
         raise ValueError(f"{law} must hold, but got ({name}={shown(value)}, {len(value)} characters)")
-    if kind is int and value > LIMITS.get(name, value):
-        raise ValueError(f"{name} <= {LIMITS[name]} must hold, but got ({name}={shown(value)})")
+    if of.most is not None and value > of.most:
+        raise ValueError(f"{name} <= {of.most} must hold, but got ({name}={shown(value)})")
 
 
 def _meant(name: str, known: dict[str, Any]) -> str | None:
@@ -362,21 +418,11 @@ def _ints(text: str) -> list[int]:
 
 def _laws(c: TrainConfig) -> list[Law]:
     """Those of every config."""
-    laws = [(f"{name} in ({', '.join(known)})", getattr(c, name) in known, name) for name, known in CHOICES.items()]
-    positive = "resolution channels num_classes batch_size repeats patch_size width depth branches heads epochs "
-    positive += "randaugment_ops ema_every mix_groups"
-    laws += [(f"{name} >= 1", getattr(c, name) >= 1, name) for name in positive.split()]
-    finite_positive = "lr mlp_ratio epsilon"
-    laws += [(f"{n} > 0 and finite", 0 < getattr(c, n) < math.inf, n) for n in finite_positive.split()]
-    not_negative = "wd crop_padding mixup_alpha cutmix_alpha warmup_epochs warmup_steps clip_norm seed split_seed "
-    not_negative += "num_images minival_images subset_images lr_batch layerscale ema_alpha norm_batch precise_bn "
-    not_negative += "randaugment_magnitude randaugment_std color_jitter"
-    laws += [(f"{n} >= 0", 0 <= getattr(c, n) < math.inf, n) for n in not_negative.split()]
-    below_one = "beta1 beta2 momentum label_smoothing ema_decay dropout drop_path"
-    laws += [(f"0 <= {n} < 1", 0 <= getattr(c, n) < 1, n) for n in below_one.split()]
-    shares = "flip_prob erasing_prob mix_prob cutmix_share warmup_start decay_floor"
-    laws += [(f"0 <= {n} <= 1", 0 <= getattr(c, n) <= 1, n) for n in shares.split()]
-    laws += [(f"0 < {n} <= 1", 0 < getattr(c, n) <= 1, n) for n in ("crop_scale_min", "eval_crop_ratio")]
+    types = field_types(type(c))
+    laws = [(f"{name} in ({', '.join(of.choices)})", getattr(c, name) in of.choices, name)
+            for name, of in types.items() if of.choices]  # fmt: skip
+    laws += [(bound.law.format(name), bound.holds(getattr(c, name)), name)
+             for name, of in types.items() for bound in of.bounds]  # fmt: skip
     return laws + _data_laws(c) + _training_laws(c) + _model_laws(c)
 
 

@@ -8,6 +8,7 @@ products, biases included, norms and activation functions free; activations are 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from search_spaces.regnety import REGNETY, RegNetYShape
 from vitscale.plan.config import TrainConfig
@@ -95,16 +96,21 @@ def _branch(c: TrainConfig, tokens: int) -> Complexity:
 
 
 def _stem(c: TrainConfig, side: int) -> Complexity:
-    if c.stem == "conv":
-        return _convs(c, c.stem_layers, bias=False) + _linear(side * side, c.stem_layers[-1][0], c.width)
     num = c.patch_size.bit_length() - 1
-    if c.stem == "graham":
-        return _convs(c, [(c.width >> (num - 1 - i), 2, 3) for i in range(num)], bias=False)
-    if c.stem == "hmlp":
-        layers = [(c.width // 4, 2 if i else 4, 2 if i else 4) for i in range(num - 1)]
-        return _convs(c, [*layers[:-1], (c.width, *layers[-1][1:])], bias=True)
-    patchify = _conv(side, c.channels, c.width, c.patch_size, bias=True)
-    return patchify + _norm(c.width) if "bn" in c.stem else patchify
+    match c.stem:
+        case "patchify" | "patchify_gelu":
+            return _conv(side, c.channels, c.width, c.patch_size, bias=True)
+        case "patchify_bn" | "patchify_bn_gelu":
+            return _conv(side, c.channels, c.width, c.patch_size, bias=True) + _norm(c.width)
+        case "conv":
+            return _convs(c, c.stem_layers, bias=False) + _linear(side * side, c.stem_layers[-1][0], c.width)
+        case "graham":
+            return _convs(c, [(c.width >> (num - 1 - i), 2, 3) for i in range(num)], bias=False)
+        case "hmlp":
+            layers = [(c.width // 4, 2 if i else 4, 2 if i else 4) for i in range(num - 1)]
+            return _convs(c, [*layers[:-1], (c.width, *layers[-1][1:])], bias=True)
+        case never:
+            assert_never(never)
 
 
 def _convs(c: TrainConfig, layers: list[tuple[int, int, int]], bias: bool) -> Complexity:

@@ -8,12 +8,14 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal, get_args
 
-from vitscale.plan.config import VIT_ONLY, Law, TrainConfig, defaults
+from vitscale.plan.config import VIT_ONLY, Count, Law, Most, TrainConfig, defaults
 
 METRIC = "images_per_s"  # what a study of profiles is about
-PROFILES = ("inference", "training")
-LAYOUTS = ("seq", "par")
+Profile = Literal["inference", "training"]
+Layout = Literal["seq", "par"]
+LAYOUTS: tuple[str, ...] = get_args(Layout)
 # Fields of a training that bear on the speed of a pass, or on its memory; others would be a second id of one profile.
 _SHAPE = {"dataset", "num_images", "channels", "num_classes", "resolution", "batch_size", "model", "precision", "seed"}
 _STEP = {"optimizer", "momentum", "nesterov", "clip_norm", "loss", "label_smoothing", "drop_path", "ema_decay"}
@@ -31,9 +33,10 @@ class ProfileConfig(TrainConfig):
     image of it is read. Raises ValueError as TrainConfig does.
     """
 
-    profile: str = ""  # inference: a forward pass; training: forward, loss, backward, clipping, optimizer, average
-    layout: str = "seq"  # how branches of a parallel ViT are computed: one after another, or "par", in one go
-    timed_runs: int = 10  # repeats, each the mean over many passes; a row each
+    # a forward pass; or forward, loss, backward, clipping, optimizer and average
+    profile: Profile = ""  # type: ignore[assignment]  # no default: it has to be given, and is part of every id
+    layout: Layout = "seq"  # how branches of a parallel ViT are computed: one after another, or "par", in one go
+    timed_runs: Annotated[Count, Most(10**6)] = 10  # repeats, each the mean over many passes; a row each
     hardware: str = ""  # the GPU as torch names it, or the processor with its threads: "AMD EPYC, 2 threads"
 
     def laws(self) -> list[Law]:
@@ -56,10 +59,7 @@ def _profile_laws(c: ProfileConfig) -> list[Law]:
     known = defaults(TrainConfig)
     bearing = BEARING.get(c.profile, set(known))
     laws = [
-        (f"profile in ({', '.join(PROFILES)})", c.profile in PROFILES, "profile"),
-        (f"layout in ({', '.join(LAYOUTS)})", c.layout in LAYOUTS, "layout"),
         ("branches > 1 with the layout par", c.layout != "par" or c.branches > 1, "layout branches"),
-        ("timed_runs >= 1", c.timed_runs >= 1, "timed_runs"),
         ("hardware named", bool(c.hardware), "hardware"),
     ]
     return laws + [

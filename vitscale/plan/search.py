@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from vitscale.plan.config import TrainConfig, shown
 from vitscale.plan.design import Point, SearchSpace, refuse_other_space, sample
@@ -22,7 +22,8 @@ from vitscale.plan.study import (
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-SAMPLERS = {"tpe": "TPE", "gp": "Gaussian process"}
+Sampler = Literal["tpe", "gp"]
+SAMPLERS: dict[Sampler, str] = {"tpe": "TPE", "gp": "Gaussian process"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Search:
     num: int  # points an arm
     seeds: tuple[int, ...] = (0,)  # a point is trained with each of them, and its value is the mean error
     per_round: int = 4  # points of an arm that are proposed at once; those of the first round at random
-    sampler: str = "tpe"
+    sampler: Sampler = "tpe"
     sampler_seed: int = 0
     asha: bool = False  # stop trainings that are behind at a third, at a ninth, ... of their epochs
     metric: str = "minival_ema_error_pct"

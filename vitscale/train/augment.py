@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import assert_never
 
 import numpy as np
 import torch
@@ -38,12 +39,16 @@ def crop_boxes(sizes: np.ndarray, config: TrainConfig, positions: np.ndarray, rn
     For rrc, in the image, as torchvision's RandomResizedCrop; for src, in the image resized and padded. Raises
     ValueError for a crop of another kind, which does not change the size of an image.
     """
-    if config.crop == "pad":
-        raise ValueError(f"crop in (rrc, src) must hold for images of any size, but got (crop={config.crop!r})")
-    if config.crop == "src":
-        return _src_boxes(sizes, config.resolution, rng.random((config.batch_size, 2))[positions])
-    draws = rng.random((config.batch_size, TRIES, 4))[positions]
-    return _rrc_boxes(sizes, config.crop_scale_min, draws)
+    match config.crop:
+        case "pad":
+            raise ValueError(f"crop in (rrc, src) must hold for images of any size, but got (crop={config.crop!r})")
+        case "src":
+            return _src_boxes(sizes, config.resolution, rng.random((config.batch_size, 2))[positions])
+        case "rrc":
+            draws = rng.random((config.batch_size, TRIES, 4))[positions]
+            return _rrc_boxes(sizes, config.crop_scale_min, draws)
+        case never:
+            assert_never(never)
 
 
 def crop_encoded(image: Tensor, box: Iterable[int], config: TrainConfig) -> Tensor:
@@ -52,11 +57,17 @@ def crop_encoded(image: Tensor, box: Iterable[int], config: TrainConfig) -> Tens
     from torchvision.transforms.v2 import functional as tv
 
     top, left, height, width = (int(n) for n in box)
-    if config.crop == "rrc":
-        size = [config.resolution, config.resolution]
-        return tv.resized_crop(image, top, left, height, width, size, InterpolationMode.BICUBIC, antialias=True)
-    padded = tv.pad(_resize(image, config.resolution), [SRC_PADDING], padding_mode="reflect")
-    return padded[:, top : top + height, left : left + width]
+    match config.crop:
+        case "rrc":
+            size = [config.resolution, config.resolution]
+            return tv.resized_crop(image, top, left, height, width, size, InterpolationMode.BICUBIC, antialias=True)
+        case "src":
+            padded = tv.pad(_resize(image, config.resolution), [SRC_PADDING], padding_mode="reflect")
+            return padded[:, top : top + height, left : left + width]
+        case "pad":
+            raise AssertionError("a batch of one size is padded and cropped at once: crop_boxes refuses others")
+        case never:
+            assert_never(never)
 
 
 def crop_pixels(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:
@@ -72,13 +83,24 @@ def plan_crop(
 ) -> Step:
     """What crop_pixels does to images of a height and width, once the parcel is sent."""
     height, width = size
-    if config.crop == "pad":
-        refuse_other_sizes(height, width, config)
-        return _padded_crop(parcel, config, positions, rng)
-    boxes = crop_boxes(np.array([[height, width]] * len(positions)), config, positions, rng)
-    if config.crop == "src":
-        window = _windows(parcel, boxes[:, 0], boxes[:, 1], config.resolution)
-        return lambda images: window(F.pad(_resize(images, config.resolution), [SRC_PADDING] * 4, mode="reflect"))
+    sizes = np.array([[height, width]] * len(positions))
+    match config.crop:
+        case "pad":
+            refuse_other_sizes(height, width, config)
+            return _padded_crop(parcel, config, positions, rng)
+        case "src":
+            boxes = crop_boxes(sizes, config, positions, rng)
+            window = _windows(parcel, boxes[:, 0], boxes[:, 1], config.resolution)
+            return lambda images: window(F.pad(_resize(images, config.resolution), [SRC_PADDING] * 4, mode="reflect"))
+        case "rrc":
+            boxes = crop_boxes(sizes, config, positions, rng)
+            return _resized_crop(parcel, boxes, height, width, config)
+        case never:
+            assert_never(never)
+
+
+def _resized_crop(parcel: Parcel, boxes: np.ndarray, height: int, width: int, config: TrainConfig) -> Step:
+    """Resizes a box (b, 4) of each image, all of height x width pixels, to the resolution."""
     sent = parcel.add(boxes.T.astype(np.float32))
 
     def step(images: Tensor) -> Tensor:

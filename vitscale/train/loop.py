@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import assert_never, cast
 
 import numpy as np
 import torch
@@ -275,8 +275,15 @@ def peak_memory(device: torch.device) -> Row:
 
 def autocast(config: TrainConfig, device: torch.device) -> torch.autocast:
     """Matrix products and convolutions in the precision of the config; weights stay fp32."""
-    low = torch.float16 if config.precision == "fp16" else torch.bfloat16
-    return torch.autocast(device.type, low, enabled=config.precision != "fp32")
+    match config.precision:
+        case "fp32":
+            return torch.autocast(device.type, torch.bfloat16, enabled=False)
+        case "bf16":
+            return torch.autocast(device.type, torch.bfloat16)
+        case "fp16":
+            return torch.autocast(device.type, torch.float16)
+        case never:
+            assert_never(never)
 
 
 def seed_everything(seed: int) -> None:

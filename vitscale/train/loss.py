@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,18 +19,32 @@ def training_loss(logits: Tensor, targets: Tensor, config: TrainConfig, num: int
     of the batch. `loss` ce: softmax cross entropy. bce: a binary cross entropy for each class, averaged over the
     classes (Wightman et al. 2021), each of which is as present as the mix says, or, with `bce_targets` present, there.
     """
-    if config.loss == "bce":
-        if config.bce_targets == "present" and targets.ndim == 2:
-            targets = (targets > 0).to(logits.dtype)
-        if targets.ndim == 1:
-            targets = smooth(targets, logits.shape[1], config.label_smoothing)
-        if num == len(logits):
-            return F.binary_cross_entropy_with_logits(logits, targets)
-        return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / (num * logits.shape[1])
-    smoothing = config.label_smoothing if targets.ndim == 1 else 0.0
-    if num == len(logits):
-        return F.cross_entropy(logits, targets, label_smoothing=smoothing)
-    return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum") / num
+    match config.loss:
+        case "ce":
+            smoothing = config.label_smoothing if targets.ndim == 1 else 0.0
+            if num == len(logits):
+                return F.cross_entropy(logits, targets, label_smoothing=smoothing)
+            return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum") / num
+        case "bce":
+            targets = _bce_targets(targets, logits, config)
+            if num == len(logits):
+                return F.binary_cross_entropy_with_logits(logits, targets)
+            return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / (num * logits.shape[1])
+        case never:
+            assert_never(never)
+
+
+def _bce_targets(targets: Tensor, logits: Tensor, config: TrainConfig) -> Tensor:
+    """What each class's probability is compared with, (B, classes)."""
+    if targets.ndim == 1:
+        return smooth(targets, logits.shape[1], config.label_smoothing)
+    match config.bce_targets:
+        case "soft":
+            return targets
+        case "present":
+            return (targets > 0).to(logits.dtype)
+        case never:
+            assert_never(never)
 
 
 def smooth(labels: Tensor, num_classes: int, smoothing: float) -> Tensor:

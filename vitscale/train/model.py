@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from torch import nn
 
@@ -37,9 +37,23 @@ def _vit(config: TrainConfig) -> nn.Module:
     from timm.layers import HybridEmbed
     from timm.models.vision_transformer import VisionTransformer
 
-    parts: dict[str, Any] = {"patch_size": config.patch_size, "global_pool": config.pool, "block_fn": _block(config)}
-    if config.stem != "patchify":
+    parts: dict[str, Any] = {"patch_size": config.patch_size, "block_fn": _block(config)}
+    if config.stem != "patchify":  # which timm's model has itself
         parts |= {"patch_size": 1, "embed_layer": partial(HybridEmbed, backbone=build_stem(config), proj=False)}
+    match config.pool:
+        case "token":
+            parts |= {"global_pool": "token", "class_token": True}
+        case "avg":
+            parts |= {"global_pool": "avg", "class_token": False}
+        case never_pool:
+            assert_never(never_pool)
+    match config.weight_init:
+        case "jax":
+            parts |= {"weight_init": "jax"}
+        case "trunc_normal":
+            parts |= {"weight_init": ""}  # timm's default, that of DeiT
+        case never_init:
+            assert_never(never_init)
     model = VisionTransformer(
         img_size=config.resolution,
         in_chans=config.channels,
@@ -48,14 +62,12 @@ def _vit(config: TrainConfig) -> nn.Module:
         depth=config.depth,
         num_heads=config.heads,
         mlp_ratio=config.mlp_ratio,
-        class_token=config.pool == "token",
         pos_embed="learn" if config.pos_embed == "learned" else "none",
         no_embed_class=not config.embed_token or config.pos_embed == "sincos",
         init_values=config.layerscale or None,
         pos_drop_rate=config.dropout,
         proj_drop_rate=config.dropout,
         drop_path_rate=config.drop_path,
-        weight_init="jax" if config.weight_init == "jax" else "",
         **parts,
     )
     return _fix_positions(model, config)
@@ -65,12 +77,17 @@ def _fix_positions(model: Any, config: TrainConfig) -> nn.Module:
     """Gives a ViT without learned positions the fixed ones, or none but their dropout."""
     from timm.layers import build_sincos2d_pos_embed
 
-    if config.pos_embed == "sincos":  # Chen et al. 2021, MoCo v3: the class token has no position
-        side = config.resolution // config.patch_size
-        del model.pos_embed
-        model.register_buffer("pos_embed", build_sincos2d_pos_embed([side, side], config.width)[None])
-    elif config.pos_embed == "none":  # timm skips the dropout where nothing is added
-        model.norm_pre, model.pos_drop = model.pos_drop, nn.Identity()
+    match config.pos_embed:
+        case "learned":
+            pass
+        case "sincos":  # Chen et al. 2021, MoCo v3: the class token has no position
+            side = config.resolution // config.patch_size
+            del model.pos_embed
+            model.register_buffer("pos_embed", build_sincos2d_pos_embed([side, side], config.width)[None])
+        case "none":  # timm skips the dropout where nothing is added
+            model.norm_pre, model.pos_drop = model.pos_drop, nn.Identity()
+        case never:
+            assert_never(never)
     return model
 
 
@@ -85,7 +102,13 @@ def _block(config: TrainConfig) -> Callable[..., nn.Module]:
     def uniform(drop_path: float, **fields: Any) -> nn.Module:
         return make(drop_path=config.drop_path, **fields)
 
-    return uniform if config.drop_path_rule == "uniform" else make
+    match config.drop_path_rule:
+        case "uniform":
+            return uniform
+        case "linear":
+            return make
+        case never:
+            assert_never(never)
 
 
 def _regnety(config: TrainConfig, shape: RegNetYShape) -> nn.Module:
@@ -98,9 +121,14 @@ def _regnety(config: TrainConfig, shape: RegNetYShape) -> nn.Module:
     from timm.layers import calculate_drop_path_rates
     from timm.models.regnet import RegNet, RegNetCfg
 
-    rates = calculate_drop_path_rates(config.drop_path, list(shape.depths), stagewise=True)
-    if config.drop_path_rule == "uniform":
-        rates = [[config.drop_path] * depth for depth in shape.depths]
+    rates: Any
+    match config.drop_path_rule:
+        case "uniform":
+            rates = [[config.drop_path] * depth for depth in shape.depths]
+        case "linear":
+            rates = calculate_drop_path_rates(config.drop_path, list(shape.depths), stagewise=True)
+        case never:
+            assert_never(never)
 
     class WrittenOut(RegNet):
         def _get_stage_args(self, cfg: Any, *_: Any, **__: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:

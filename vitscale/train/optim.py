@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import nn
@@ -18,13 +18,19 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
     """
     groups = decay_groups(model, config)
     adaptive: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.epsilon}
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=config.peak_lr, **adaptive, fused=True)
-    if config.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=config.peak_lr, **adaptive, fused=True)
-    if config.optimizer == "lamb":
-        return _lamb(groups, config, adaptive)
-    return torch.optim.SGD(groups, lr=config.peak_lr, momentum=config.momentum, nesterov=config.nesterov, fused=True)
+    match config.optimizer:
+        case "adamw":
+            return torch.optim.AdamW(groups, lr=config.peak_lr, **adaptive, fused=True)
+        case "adam":
+            return torch.optim.Adam(groups, lr=config.peak_lr, **adaptive, fused=True)
+        case "lamb":
+            return _lamb(groups, config, adaptive)
+        case "sgd":
+            return torch.optim.SGD(
+                groups, lr=config.peak_lr, momentum=config.momentum, nesterov=config.nesterov, fused=True
+            )
+        case never:
+            assert_never(never)
 
 
 def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ the draws come to, so that what happens to a sample depends on the generator and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import numpy as np
 
@@ -74,7 +74,23 @@ Strengths = dict[str, Callable[[np.ndarray, np.ndarray, int], np.ndarray]]
 
 def layers(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
     """The config's policy, then its colour jitter, drawn for the `batch_size` images of a batch."""
-    return [*POLICIES[config.augment](config, rng), *_jitter(config, rng)]
+    return [*_policy(config, rng), *_jitter(config, rng)]
+
+
+def _policy(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
+    match config.augment:
+        case "none":
+            return []
+        case "autoaugment":
+            return _autoaugment(config, rng)
+        case "randaugment":
+            return _randaugment(config, rng)
+        case "trivialaugment":
+            return _trivialaugment(config, rng)
+        case "3augment":
+            return _three_augment(config, rng)
+        case never:
+            assert_never(never)
 
 
 def _autoaugment(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
@@ -176,10 +192,3 @@ def _increasing() -> Strengths:
 CUBUK = _torchvision(shear=0.3, shift=lambda side: 150 / 331 * side, degrees=30, gain=0.9, bits=4)
 WIDE = _torchvision(shear=0.99, shift=lambda side: 32, degrees=135, gain=0.99, bits=6)
 INCREASING = _increasing()
-POLICIES: dict[str, Callable[[TrainConfig, np.random.Generator], list[Layer]]] = {
-    "none": lambda config, rng: [],
-    "autoaugment": _autoaugment,
-    "randaugment": _randaugment,
-    "trivialaugment": _trivialaugment,
-    "3augment": _three_augment,
-}

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import nn
@@ -76,10 +76,14 @@ def build_pass(config: ProfileConfig, device: torch.device) -> Pass:
     images = torch.randn(shape, device=device)
     if config.model != "vit":
         model, images = model.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
-    if config.profile == "inference":
-        return _forward(model.eval(), images, config)
-    labels = torch.randint(config.num_classes, (config.batch_size,), device=device)
-    return _training_step(model.train(), images, labels, config)
+    match config.profile:
+        case "inference":
+            return _forward(model.eval(), images, config)
+        case "training":
+            labels = torch.randint(config.num_classes, (config.batch_size,), device=device)
+            return _training_step(model.train(), images, labels, config)
+        case never:
+            assert_never(never)
 
 
 def _forward(model: nn.Module, images: torch.Tensor, config: ProfileConfig) -> Pass:

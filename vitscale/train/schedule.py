@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import assert_never
 
 from vitscale.plan.config import TrainConfig
 
@@ -19,8 +20,12 @@ def lr_at(step: int, config: TrainConfig) -> float:
         return start + (peak - start) * (step + 1) / warmup
     floor = config.decay_floor * peak
     progress = (step - warmup) / (config.num_steps - warmup)
-    if config.decay == "constant":
-        return peak
-    if config.decay == "linear":
-        return floor + (peak - floor) * (1 - progress)
-    return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+    match config.decay:
+        case "constant":
+            return peak
+        case "linear":
+            return floor + (peak - floor) * (1 - progress)
+        case "cosine":
+            return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+        case never:
+            assert_never(never)

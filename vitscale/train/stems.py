@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import assert_never
 
 from torch import nn
 
@@ -10,12 +11,24 @@ from vitscale.plan.config import TrainConfig
 
 
 def build_stem(config: TrainConfig) -> nn.Sequential:
-    """The stem of a config, any but the plain "patchify"."""
-    if config.stem == "conv":
-        return conv_stem(config)
-    if config.stem == "graham":
-        return graham_stem(config)
-    return hmlp_stem(config) if config.stem == "hmlp" else patchify_stem(config)
+    """The stem of a config; where it is the plain "patchify", a model of timm has one of its own."""
+    match config.stem:
+        case "patchify":
+            return patchify_stem(config, norm=False, gelu=False)
+        case "patchify_bn":
+            return patchify_stem(config, norm=True, gelu=False)
+        case "patchify_gelu":
+            return patchify_stem(config, norm=False, gelu=True)
+        case "patchify_bn_gelu":
+            return patchify_stem(config, norm=True, gelu=True)
+        case "conv":
+            return conv_stem(config)
+        case "graham":
+            return graham_stem(config)
+        case "hmlp":
+            return hmlp_stem(config)
+        case never:
+            assert_never(never)
 
 
 def conv_stem(config: TrainConfig) -> nn.Sequential:
@@ -60,12 +73,12 @@ def hmlp_stem(config: TrainConfig) -> nn.Sequential:
     return _normed(config, [nn.Conv2d(widths[i], widths[i + 1], sizes[i], stride=sizes[i]) for i in range(num)])
 
 
-def patchify_stem(config: TrainConfig) -> nn.Sequential:
+def patchify_stem(config: TrainConfig, *, norm: bool, gelu: bool) -> nn.Sequential:
     """Patchify with BatchNorm, GELU or both behind it (Touvron et al. 2022, Table 7)."""
     stem = nn.Sequential(nn.Conv2d(config.channels, config.width, config.patch_size, stride=config.patch_size))
-    if "bn" in config.stem:
+    if norm:
         stem.append(nn.BatchNorm2d(config.width))
-    if "gelu" in config.stem:
+    if gelu:
         stem.append(nn.GELU())
     return stem
 
@@ -81,4 +94,10 @@ def _normed(config: TrainConfig, convs: list[nn.Conv2d]) -> nn.Sequential:
 def _norm_layer(config: TrainConfig) -> type[nn.Module]:
     from timm.layers import LayerNorm2d
 
-    return LayerNorm2d if config.stem_norm == "ln" else nn.BatchNorm2d
+    match config.stem_norm:
+        case "bn":
+            return nn.BatchNorm2d
+        case "ln":
+            return LayerNorm2d
+        case never:
+            assert_never(never)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from typing import assert_never
 
 import numpy as np
 
@@ -18,10 +19,13 @@ def training_rows(labels: np.ndarray, config: TrainConfig) -> tuple[np.ndarray, 
     A class has in minival ("stratified") and in a subset its proportional number of images, rounded down or up by the
     quota method; of two subsets with one split_seed and minival, the larger holds the smaller.
     """
-    if config.minival_rule == "last":
-        minival = np.arange(len(labels) - config.minival_images, len(labels))
-    else:
-        minival = np.sort(balanced_order(labels, config.minival_images, [config.split_seed, MINIVAL]))
+    match config.minival_rule:
+        case "last":
+            minival = np.arange(len(labels) - config.minival_images, len(labels))
+        case "stratified":
+            minival = np.sort(balanced_order(labels, config.minival_images, [config.split_seed, MINIVAL]))
+        case never:
+            assert_never(never)
     rest = np.setdiff1d(np.arange(len(labels)), minival)
     if config.subset_images:
         rest = rest[np.sort(balanced_order(labels[rest], config.subset_images, [config.split_seed, SUBSET]))]
