@@ -135,6 +135,10 @@ def test_adoption_writes_into_a_source_tree_and_nowhere_else(tmp_path: Path) -> 
     assert len(refused.stderr.splitlines()) == 1 and written.read_bytes() == before
     (package / "pyproject.toml").touch()
     (package / "studies").mkdir()
+    (package / "vitscale-0.1.0.dist-info").mkdir()  # `pip install --target` into a folder of the user's
+    refused = adopt(tmp_path, package)
+    assert refused.returncode != 0 and "must be adopted in a clone" in refused.stderr and written.read_bytes() == before
+    (package / "vitscale-0.1.0.dist-info").rmdir()
     done = adopt(tmp_path, package)
     assert done.returncode == 0, done.stderr
     after = json.loads(written.read_text())

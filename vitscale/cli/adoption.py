@@ -91,7 +91,8 @@ def _target(scale: str) -> Path:
 
     folder = Path(str(files("search_spaces") / "tuned"))
     root = folder.parents[1]
-    if not ((root / "pyproject.toml").is_file() and (root / "studies").is_dir()) or not os.access(folder, os.W_OK):
+    own = (root / "pyproject.toml").is_file() and (root / "studies").is_dir() and not any(root.glob("*.dist-info"))
+    if not own or not os.access(folder, os.W_OK):
         raise ValueError(
             f"winners must be adopted in a clone of vitscale that may be written, whose studies read them, but got "
             f"({folder}); in a study of your own, vitscale.winners(SEARCH) gives them"
