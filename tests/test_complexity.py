@@ -13,7 +13,7 @@ from torch import nn
 from search_spaces.published import agrees, published_models
 from vitscale.__main__ import main
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.cost import complexity, learn, training_flops
+from vitscale.plan.cost import complexity, shape_of, training_flops
 from vitscale.train.complexity import Products, compare_published, measured_complexity
 from vitscale.train.stems import build_stem
 
@@ -55,16 +55,16 @@ def test_closed_form_is_what_the_built_model_costs(shape: str) -> None:
     assert complexity(config) == measured_complexity(config)
 
 
-def test_a_model_of_timm_has_no_closed_form_and_must_be_learned() -> None:
+def test_a_model_of_timm_has_no_closed_form_and_must_be_measured() -> None:
     """Its cost depends on the shape, and on nothing else of the config."""
     config = TrainConfig(model="timm:resnet18", resolution=32, crop="rrc")
     with pytest.raises(ValueError, match=r"must be measured first, but got \(model='timm:resnet18'\)"):
         complexity(config)
-    learn(config, measured_complexity(config))
-    assert complexity(config.replace(lr=0.1)) == measured_complexity(config)
-    assert training_flops(config) == 3 * measured_complexity(config).flops * 15 * 64 * 25
+    measured = {shape_of(config): measured_complexity(config)}
+    assert complexity(config.replace(lr=0.1), measured) == measured_complexity(config)
+    assert training_flops(config, measured) == 3 * measured_complexity(config).flops * 15 * 64 * 25
     with pytest.raises(ValueError, match="must be measured first"):
-        complexity(config.replace(resolution=64))
+        complexity(config.replace(resolution=64), measured)
 
 
 def test_products_are_counted_by_hand() -> None:

@@ -501,7 +501,8 @@ def test_study_survives_json() -> None:
 
 
 def test_json_gives_every_field_of_a_study() -> None:
-    assert set(to_json(make_study())) == {field.name for field in dataclasses.fields(Study)}
+    """But for costs, which are measured again."""
+    assert set(to_json(make_study())) == {field.name for field in dataclasses.fields(Study)} - {"measured"}
 
 
 def test_a_plan_whose_ids_no_longer_hold_is_refused() -> None:

@@ -16,7 +16,6 @@ from vitscale.analysis.headline import headline, reference_problems
 from vitscale.analysis.layout import metric_label
 from vitscale.analysis.page import TEMPLATE
 from vitscale.analysis.population import STATUSES, Population, population
-from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study, Trial
 
 METRICS = (
@@ -258,7 +257,7 @@ def _design(study: Study) -> pd.DataFrame:
 def _design_row(study: Study, arm: str) -> dict[str, object]:
     trials = [trial for trial in study.trials if trial.arm == arm]
     drawn = [trial.config for trial in trials if trial.point is not None]
-    size = complexity(trials[0].config)
+    size = study.cost(trials[0].config)
     return {
         "arm": arm,
         "draws": len(drawn),

@@ -11,7 +11,6 @@ from vitscale.analysis import repeats
 from vitscale.analysis.layout import metric_label
 from vitscale.analysis.population import STATUSES
 from vitscale.analysis.shapes import CHOOSES, Cell, cells, is_sweep, reported
-from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study
 
 MAX_NAMES = 6  # of shapes in a sentence
@@ -75,7 +74,7 @@ def design(study: Study) -> pd.DataFrame:
 
 def _design_row(study: Study, arm: str) -> dict[str, object]:
     configs = [trial.config for trial in study.trials if trial.arm == arm]
-    size, first = complexity(configs[0]), configs[0]
+    size, first = study.cost(configs[0]), configs[0]
     return {
         "shape": arm, "runs": len(configs), "lr": _listed(config.lr for config in configs),
         "seeds": _listed(config.seed for config in configs), "wd": f"{first.wd:g}", "optimizer": first.optimizer,

@@ -23,7 +23,6 @@ from vitscale.analysis import repeats
 from vitscale.analysis.compare import holm
 from vitscale.analysis.published import read
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study
 
 CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reported
@@ -121,12 +120,12 @@ def shape_cells(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
         for name, column in reported(study).items():
             mean, low, high = repeats.error_interval(repeats.errors(cell.runs, column))
             errors |= {f"{name}_error_pct": mean, f"{name}_error_pct_low": low, f"{name}_error_pct_high": high}
-        rows.append({**_shape_row(cell), **_lr_row(cell), **errors})
+        rows.append({**_shape_row(study, cell), **_lr_row(cell), **errors})
     return pd.DataFrame(rows)
 
 
-def _shape_row(cell: Cell) -> dict[str, object]:
-    cost, c = complexity(cell.config), cell.config
+def _shape_row(study: Study, cell: Cell) -> dict[str, object]:
+    cost, c = study.cost(cell.config), cell.config
     memory = cell.runs.get("peak_memory_mib", pd.Series(dtype=float)).max()
     measured = {} if pd.isna(memory) else {"training_peak_memory_mib": float(memory)}
     return {"shape": cell.arm, "pairs": cell.pairs, "depth": c.depth, "branches": c.branches, "width": c.width,
@@ -216,7 +215,7 @@ def blocks_or_width(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     found = cells(study, outcomes)
     rows = []
     for a, b in study.pairs:
-        costs = [complexity(found[arm].config) for arm in (a, b)]
+        costs = [study.cost(found[arm].config) for arm in (a, b)]
         ratios = {"params_ratio": costs[0].params / costs[1].params,
                   "multiply_adds_ratio": costs[0].flops / costs[1].flops}  # fmt: skip
         rows += [{"a": a, "b": b, **ratios, **row} for row in _differences(study, found[a], found[b])]

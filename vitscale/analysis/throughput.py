@@ -20,7 +20,6 @@ from vitscale.analysis.compare import holm
 from vitscale.analysis.intervals import median_interval
 from vitscale.analysis.population import STATUSES
 from vitscale.analysis.repeats import labelled
-from vitscale.plan.cost import complexity
 from vitscale.plan.profile import LAYOUTS, ProfileConfig
 from vitscale.plan.study import Study
 
@@ -246,7 +245,7 @@ def design(study: Study) -> pd.DataFrame:
     rows = []
     for arm in study.arms:
         configs = [trial.config for trial in study.trials if trial.arm == arm]
-        size = complexity(configs[0])
+        size = study.cost(configs[0])
         axes = {name: ", ".join(str(v) for v in sorted({getattr(c, name) for c in configs}))
                 for name in ("batch_size", "resolution", "precision", "timed_runs")}  # fmt: skip
         rows.append({"arm": arm, "profiles": len(configs), **axes, "parameters": f"{size.params:,}",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitscale.cli import plans
-from vitscale.cli.costs import learn_costs
+from vitscale.cli.costs import with_costs
 from vitscale.cli.script import Parser, report_only
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
@@ -56,7 +56,7 @@ def report(options: argparse.Namespace) -> None:
     """Draws tables, figures and report of a study as it stands, from the plan of its last start."""
     store = existing(options.store)
     study = read_plan(store, options.study)
-    study = learn_costs(replace(study, published=study.published or options.published))
+    study = with_costs(replace(study, published=study.published or options.published))
     if options.json:
         print_json(_report_as_json(study, store))
     else:
@@ -131,7 +131,7 @@ def plan(options: argparse.Namespace) -> None:
     add_store(parser)
     chosen = parser.parse_args(options.arguments)
     store = existing(chosen.store)
-    plans.show(learn_costs(read_plan(store, options.study)), store, chosen)
+    plans.show(with_costs(read_plan(store, options.study)), store, chosen)
 
 
 def _refuse_unknown_study(study: str, script: Path, arguments: Sequence[str]) -> None:
@@ -218,7 +218,7 @@ def sync(options: argparse.Namespace) -> None:
     slugs, lost = options.studies or store.slugs(), list[str]()
     for slug in slugs:
         with _going_on(slug, lost):
-            study = learn_costs(read_plan(store, slug))
+            study = with_costs(read_plan(store, slug))
             with _server_errors(uri):  # before the report, which takes longer
                 view = View(study, uri, store, arm_colors, anew=True)
             read = read_trials(study, store)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from vitscale.plan.cost import learn
+from dataclasses import replace
+from typing import TypeVar
+
+from vitscale.plan.cost import shape_of
+from vitscale.plan.search import Search
 from vitscale.plan.study import Study
 
+Asked = TypeVar("Asked", Study, Search)
 
-def learn_costs(study: Study) -> Study:
-    """Measures the models that have no closed form, on torch's meta device: some seconds. The same study.
+
+def with_costs(study: Asked) -> Asked:
+    """The same with the costs of its models that have no closed form, measured on torch's meta device: some seconds.
 
     Raises ValueError for a model that timm does not have or cannot build in the shape that is asked for.
     """
-    shapes = {(c.model, c.resolution, c.channels, c.num_classes): c for c in (trial.config for trial in study.trials)}
-    unknown = [config for config in shapes.values() if config.model.startswith("timm:")]
-    if unknown:
-        from vitscale.train.complexity import measured_complexity
+    trials = (study.stand_in() if isinstance(study, Search) else study).trials
+    unknown = {shape_of(trial.config): trial.config for trial in trials if trial.config.model.startswith("timm:")}
+    if not unknown:
+        return study
+    from vitscale.train.complexity import measured_complexity
 
-        for config in unknown:
-            learn(config, measured_complexity(config))
-    return study
+    return replace(study, measured={shape: measured_complexity(config) for shape, config in unknown.items()})

@@ -14,7 +14,7 @@ from search_spaces import epoch_times
 from search_spaces.datasets import DATASETS, dataset_facts
 from vitscale.cli.terminal import columns, hours, print_json, si
 from vitscale.plan.config import TrainConfig, shown, shown_text
-from vitscale.plan.cost import complexity, training_flops
+from vitscale.plan.cost import Measured, complexity, training_flops
 from vitscale.plan.doubts import doubts
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import makespan, num_slots, refuse_share
@@ -81,7 +81,7 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
         raise ValueError(
             f"throughput or epoch_minutes must be given while no trial is done, but got (devices={options.devices})"
         )
-    arms = [_of_trials(arm, trials, done, pace) for arm, trials in _by_arm(study)]
+    arms = [_of_trials(study, arm, trials, done, pace) for arm, trials in _by_arm(study)]
     summary = {"study": study.slug, "question": study.question, "source": study.source,
                **_totals(arms), "arms": arms, "time": pace.source if pace else None,
                "doubts": doubts(study)}  # fmt: skip
@@ -104,26 +104,27 @@ def _by_arm(study: Study) -> Iterator[tuple[str, list[Trial]]]:
         yield arm, [trial for trial in study.trials if trial.arm == arm]
 
 
-def _of_trials(arm: str, trials: Sequence[Trial], done: set[str], pace: Pace | None) -> dict[str, Any]:
+def _of_trials(study: Study, arm: str, trials: Sequence[Trial], done: set[str], pace: Pace | None) -> dict[str, Any]:
     """The costs of an arm; parameters and multiply-adds of an image's forward pass are those of its first trial."""
-    cost = complexity(trials[0].config)
+    cost = study.cost(trials[0].config)
     todo = [trial for trial in trials if trial.config.id not in done]
     return {
         "arm": arm, "trials": len(trials), "done": len(trials) - len(todo), "to_do": len(todo),
-        "params": cost.params, "flops": cost.flops, **_work([trial.config for trial in trials]),
+        "params": cost.params, "flops": cost.flops, **_work([trial.config for trial in trials], study.measured),
         "device_hours": pace.device_hours(trials) if pace else None,
         "device_hours_to_do": pace.device_hours(todo) if pace else None,
     }  # fmt: skip
 
 
-def _work(configs: Sequence[TrainConfig]) -> dict[str, Any]:
+def _work(configs: Sequence[TrainConfig], measured: Measured) -> dict[str, Any]:
     """What the trials do: epochs, samples drawn and multiply-adds of trainings, or the timed runs of profiles."""
     timed_runs = [config.timed_runs for config in configs if isinstance(config, ProfileConfig)]
     if timed_runs:
         return {"epochs": None, "samples": None, "training_flops": None, "timed_runs": sum(timed_runs)}
     return {"epochs": sorted({config.epochs for config in configs}),
             "samples": sum(config.num_samples for config in configs),
-            "training_flops": sum(training_flops(config) for config in configs), "timed_runs": None}  # fmt: skip
+            "training_flops": sum(training_flops(config, measured) for config in configs),
+            "timed_runs": None}  # fmt: skip
 
 
 def _totals(arms: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -217,7 +218,7 @@ def _published(study: Study, devices_per_trial: float | None) -> Pace:
 
     def hours_of(trial: Trial) -> float:
         config, facts = trial.config, DATASETS["imagenet"]
-        cost = complexity(config)
+        cost = study.cost(config)
         if dataset_facts(config.dataset) != facts or cost not in minutes:
             raise ValueError(f"an arm must have a published epoch time, but got none (arm={trial.arm!r})")
         return config.epochs * minutes[cost] * config.num_train / facts.num_train / 60
@@ -227,16 +228,16 @@ def _published(study: Study, devices_per_trial: float | None) -> Pace:
 
 def _measured(study: Study, store: Store, done: set[str], devices_per_trial: float) -> Pace | None:
     """By the seconds a multiply-add took in the finished trials of the arm, or of the study if the arm has none."""
-    spent = {arm: _spent(store, [t for t in trials if t.config.id in done]) for arm, trials in _by_arm(study)}
+    spent = {arm: _spent(study, store, [t for t in trials if t.config.id in done]) for arm, trials in _by_arm(study)}
     num, seconds, flops = (sum(numbers) for numbers in zip(*spent.values(), strict=True))
     if not num:
         return None
     rates = {arm: arm_s / arm_flops if n else seconds / flops for arm, (n, arm_s, arm_flops) in spent.items()}
     return _timed(study, devices_per_trial, f"seconds a multiply-add as measured on {num:.0f} finished trials",
-                  lambda trial: training_flops(trial.config) * rates[trial.arm] / 3600)  # fmt: skip
+                  lambda trial: training_flops(trial.config, study.measured) * rates[trial.arm] / 3600)  # fmt: skip
 
 
-def _spent(store: Store, done: Sequence[Trial]) -> tuple[int, float, float]:
+def _spent(study: Study, store: Store, done: Sequence[Trial]) -> tuple[int, float, float]:
     """(number, seconds, multiply-adds) of a few finished trials; a diverged one ended early and tells nothing."""
     num, seconds, flops = 0, 0.0, 0.0
     for trial in done[:: max(1, math.ceil(len(done) / MEASURED_TRIALS))]:
@@ -246,7 +247,7 @@ def _spent(store: Store, done: Sequence[Trial]) -> tuple[int, float, float]:
             continue
         if outcome.status is Status.FINISHED and "train_s" in outcome.rows[-1]:
             num, seconds = num + 1, seconds + outcome.rows[-1]["train_s"]
-            flops += training_flops(trial.config)
+            flops += training_flops(trial.config, study.measured)
     return num, seconds, flops
 
 

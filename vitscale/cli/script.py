@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 
 from vitscale.analysis.names import refuse_unknown_names
 from vitscale.cli import plans
-from vitscale.cli.costs import learn_costs
+from vitscale.cli.costs import with_costs
 from vitscale.cli.display import Display
 from vitscale.cli.terminal import one_line
 from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, listen_early, run
@@ -188,7 +188,7 @@ def _run(make_study: Made, options: argparse.Namespace) -> int:
     if isinstance(made, Search):
         return _run_search(made, options)
     refuse_unknown_names(made)
-    study = learn_costs(made)
+    study = with_costs(made)
     study = replace(study, published=study.published or options.published)
     resources = _resources(study, options)
     if options.plan:
@@ -207,9 +207,9 @@ def _run(make_study: Made, options: argparse.Namespace) -> int:
 
 def _run_search(search: Search, options: argparse.Namespace) -> int:
     """The same for a search, whose plan has stand-ins for the points that it will ask for."""
+    refuse_unknown_names(search.stand_in())
+    search = with_costs(search)
     stand_in = search.stand_in()
-    refuse_unknown_names(stand_in)
-    learn_costs(stand_in)
     resources = _resources(stand_in, options)
     if options.plan:
         _refuse_other_root(stand_in, options)

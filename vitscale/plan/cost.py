@@ -7,7 +7,9 @@ products, biases included, norms and activation functions free; activations are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import assert_never
 
 from search_spaces.regnety import REGNETY, RegNetYShape
@@ -29,35 +31,31 @@ class Complexity:
         return Complexity(self.params * times, self.flops * times, self.acts * times)
 
 
-def complexity(config: TrainConfig) -> Complexity:
+Shape = tuple[str, int, int, int]  # what the cost of a model of timm hangs on: model, resolution, channels, classes
+Measured = Mapping[Shape, Complexity]
+
+
+def complexity(config: TrainConfig, measured: Measured = MappingProxyType({})) -> Complexity:
     """Parameters, multiply-adds and activations of a config's model at its resolution.
 
-    Raises ValueError for a model of timm, which has no closed form, unless `learn` was told.
+    A model of timm has no closed form: its cost is looked up in `measured`. Raises ValueError if it is not there.
     """
     if config.model.startswith("timm:"):
-        if _shape(config) not in _learned:
+        if shape_of(config) not in measured:
             raise ValueError(f"the cost of a timm model must be measured first, but got (model={config.model!r})")
-        return _learned[_shape(config)]
+        return measured[shape_of(config)]
     if config.model in REGNETY:
         return _regnety(config, REGNETY[config.model])
     return _vit(config)
 
 
-def learn(config: TrainConfig, cost: Complexity) -> None:
-    """Says what a model without a closed form was measured to cost, for this process."""
-    _learned[_shape(config)] = cost
-
-
-def _shape(config: TrainConfig) -> tuple[str, int, int, int]:
+def shape_of(config: TrainConfig) -> Shape:
     return config.model, config.resolution, config.channels, config.num_classes
 
 
-_learned: dict[tuple[str, int, int, int], Complexity] = {}
-
-
-def training_flops(config: TrainConfig) -> float:
+def training_flops(config: TrainConfig, measured: Measured = MappingProxyType({})) -> float:
     """Multiply-adds of the whole training: forward once and backward twice, for every sample drawn."""
-    return 3.0 * complexity(config).flops * config.num_samples
+    return 3.0 * complexity(config, measured).flops * config.num_samples
 
 
 def _linear(positions: int, inputs: int, outputs: int, bias: bool = True) -> Complexity:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Self
 
 from vitscale.plan.config import TrainConfig, shown
+from vitscale.plan.cost import Measured
 from vitscale.plan.design import Point, SearchSpace, refuse_other_space, sample
 from vitscale.plan.study import (
     MAX_TRIALS,
@@ -51,6 +52,7 @@ class Search:
     figures: tuple[str, ...] = ("search_history", "search_slices", "search_contour")
     tables: tuple[str, ...] = ("search_best", "search_importance")
     notes: str = ""
+    measured: Measured = field(default_factory=dict, compare=False, repr=False)  # as of a Study
 
     def __new__(cls, *args: object, **given: object) -> Self:
         refuse_other_arguments(cls, args, given)
@@ -102,6 +104,7 @@ class Search:
         return Study(
             name=self.name, scale=self.scale, question=self.question, source=self.source, trials=tuple(plan),
             metric=self.metric, panels=self.panels, figures=self.figures, tables=self.tables, notes=self.notes,
+            measured=self.measured,
             adaptive=self.adaptive, spaces=spaces,
             design=f"{self.num} points an arm, each trained with seeds {', '.join(map(str, self.seeds))}, proposed by "
             f"{self.adaptive}.",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeGuard
 
 from vitscale.plan.config import TrainConfig, shown, shown_text
+from vitscale.plan.cost import Complexity, Measured, complexity
 from vitscale.plan.profile import METRIC, ProfileConfig
 
 MAX_TRIALS = 10**6  # of a study, and of points that are drawn at once: each is a directory, and a row of every table
@@ -50,6 +51,7 @@ class Study:
     published: bool = False  # draw the papers' printed numbers behind ours, as context and never as a target
     adaptive: str = ""  # how points were chosen from outcomes of others, of a search; such a study has no distribution
     spaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of a search: arm -> axis -> Optuna's JSON
+    measured: Measured = field(default_factory=dict, compare=False, repr=False)  # costs that have no closed form
 
     def __new__(cls, *args: object, **given: object) -> Self:
         refuse_other_arguments(cls, args, given)
@@ -84,6 +86,10 @@ class Study:
     def slug(self) -> str:
         """Name and scale: the directory in the store and the MLflow experiment."""
         return f"{self.name}-{self.scale}"
+
+    def cost(self, config: TrainConfig) -> Complexity:
+        """As plan.cost.complexity, with what was measured for this study."""
+        return complexity(config, self.measured)
 
     @property
     def measures(self) -> bool:
@@ -126,6 +132,8 @@ def _refuse_other_types(study: Study) -> None:
         raise ValueError(
             f"num_scrambles must be 0, or a count from 2, but got (num_scrambles={shown(study.num_scrambles)})"
         )
+    if not isinstance(study.measured, Mapping):
+        raise ValueError(f"measured must map shapes to costs, but got (measured={shown(study.measured)})")
     for name in ("figures", "tables"):
         _refuse_other_list(name, getattr(study, name))
     _refuse_other_trials(study.trials)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.cost import complexity, training_flops
+from vitscale.plan.cost import Measured, complexity, training_flops
 from vitscale.plan.profile import BEARING, ProfileConfig
 from vitscale.plan.study import Study, Trial
 from vitscale.record import mlflow_pages
@@ -82,7 +82,7 @@ class View:
         shared: dict[str, str] = {}
         self.varying = {"arm", "point", *mlflow_pages.axes(study)}
         for i, trial in enumerate(study.trials):
-            params = dict(_params(trial))
+            params = dict(_params(trial, study.measured))
             if i:
                 self.varying |= shared.keys() ^ params.keys()
             self.varying |= {name for name, value in params.items() if shared.setdefault(name, value) != value}
@@ -271,7 +271,7 @@ class View:
 
     def _common_params(self, arm: str) -> dict[str, str]:
         """What all trials of an arm share."""
-        of_arm = [dict(_params(trial)) for trial in self.study.trials if trial.arm == arm]
+        of_arm = [dict(_params(trial, self.study.measured)) for trial in self.study.trials if trial.arm == arm]
         shared = set.intersection(*(set(params.items()) for params in of_arm))
         return {name: value for name, value in of_arm[0].items() if (name, value) in shared and name != "point"}
 
@@ -415,16 +415,16 @@ class View:
 
     def _own_params(self, trial: Trial) -> dict[str, str]:
         """The params in which a trial may differ from others of its study."""
-        return {name: value for name, value in _params(trial) if name in self.varying}
+        return {name: value for name, value in _params(trial, self.study.measured) if name in self.varying}
 
 
-def _params(trial: Trial) -> list[tuple[str, str]]:
+def _params(trial: Trial, measured: Measured) -> list[tuple[str, str]]:
     """Every field of the config under its name, and what MLflow's charts need as numbers."""
-    config, cost = trial.config, complexity(trial.config)
+    config, cost = trial.config, complexity(trial.config, measured)
     params = {"arm": trial.arm, "point": _point(trial), **config.asdict(), "log10_lr": _log10(config.lr),
               "lr_used": config.peak_lr, "params_m": f"{cost.params / 1e6:.4g}",
               "flops_g": f"{cost.flops / 1e9:.4g}", "samples": config.num_samples,
-              "training_flops": f"{training_flops(config):.4g}"}  # fmt: skip
+              "training_flops": f"{training_flops(config, measured):.4g}"}  # fmt: skip
     if config.wd > 0:
         params["log10_wd"] = _log10(config.wd)
     if isinstance(config, ProfileConfig):  # lr and the like have no bearing on a speed
