@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import platform
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ from rich.console import Console
 from test_studies import mlflow_statuses, plan, shortened
 from torch.nn.modules.module import register_module_forward_hook
 
+import vitscale.train
 from search_spaces import profiles
 from vitscale.analysis.compare import holm
 from vitscale.analysis.report import summary_metrics, write_report
@@ -42,7 +45,9 @@ from vitscale.record.outcome import Outcome, Status
 from vitscale.record.provenance import provenance
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, tidy
+from vitscale.train.loop import train
 from vitscale.train.profile import build_pass, peak_memory_mib, profile
+from vitscale.train.step import TrainingStep
 
 torch.set_num_threads(1)
 
@@ -371,3 +376,28 @@ def test_cells_without_a_change_seldom_have_one_after_holm() -> None:
     assert np.mean([min(holm(of.tolist())) < 0.05 for of in p]) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / num)
     assert np.mean(p.min(axis=1) < 0.05) > 0.4
     assert np.isnan(change_p(np.arange(5.0), np.arange(10.0)))
+
+
+def test_the_step_that_is_measured_is_that_of_the_trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There is one place with a backward pass, and a training and a profile both come through it."""
+    package = Path(vitscale.train.__file__).parent
+    calls = [
+        (path.name, node.func.attr)
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
+    ]
+    assert calls == [("step.py", "backward")]
+    taken: list[tuple[str, int]] = []
+    true = TrainingStep.take
+
+    def take(self: TrainingStep, step: int, *arguments: Any) -> torch.Tensor:
+        taken.append((type(self.config).__name__, step))
+        return true(self, step, *arguments)
+
+    monkeypatch.setattr(TrainingStep, "take", take)
+    shape: dict[str, Any] = {"width": 8, "depth": 1, "heads": 2, "patch_size": 4, "batch_size": 332}
+    list(train(TrainConfig(**shape, epochs=1, warmup_epochs=0.0), tmp_path))
+    one_pass = build_pass(ProfileConfig(**shape, profile="training", hardware=processor(1)), torch.device("cpu"))
+    one_pass(), one_pass()
+    assert taken == [*(("TrainConfig", step) for step in range(3)), ("ProfileConfig", 0), ("ProfileConfig", 1)]

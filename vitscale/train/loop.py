@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import assert_never, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from vitscale.train.blocks import run_branches
 from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, resident
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
-from vitscale.train.loss import training_loss
 from vitscale.train.loss_scale import LossScale
 from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model
@@ -33,6 +32,7 @@ from vitscale.train.optim import build_optimizer
 from vitscale.train.parallel import Team, cut, num_parts, synchronize_batchnorm
 from vitscale.train.schedule import lr_at
 from vitscale.train.sources import load_split
+from vitscale.train.step import TrainingStep, autocast
 
 CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints: large ones come less often
 CHECK_EVERY = 50  # steps between two looks at whether the loss is still finite: each look waits for the device
@@ -83,7 +83,6 @@ def train(
     most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     held_out = {name: HeldOut(resident(load_split(config, name, data_root), at), config, at, team, most)
                 for name in config.evals}  # fmt: skip
-    positions = [torch.from_numpy(part) for part in mine]
 
     if parallel_branches:
         run_branches(model, parallel=True)
@@ -130,31 +129,14 @@ def train(
         return time.perf_counter() + max(checkpoint_every_s, (time.perf_counter() - began) / CHECKPOINT_SHARE)
 
     replica = team.wrap(cast(nn.Module, torch.compile(model)) if compiled else model)
+    positions = [torch.from_numpy(part) for part in mine]
+    training_step = TrainingStep(config, model, replica, draws, optimizer, ema, loss_scale, team, positions)
     stream = batches.iterate(step, num_loader_workers)
     start = time.perf_counter()
     next_commit = start + checkpoint_every_s
     while step < config.num_steps:
         lr = lr_at(step, config)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        optimizer.zero_grad(set_to_none=True)
-        loss = torch.zeros((), device=at)
-        for part, where in enumerate(positions):
-            pixels, targets = next(stream)
-            draws.at(step, where)
-            with team.holding_back(replica, until=part == len(mine) - 1):
-                with autocast(config, at):
-                    share = training_loss(replica(pixels), targets, config, config.batch_size)
-                loss_scale.scaled(
-                    share * team.size
-                ).backward()  # the team averages gradients, and shares add up to the loss
-            loss = loss + share.detach()
-        if config.clip_norm:
-            loss_scale.unscale(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-        loss_scale.step(optimizer, bad_step)
-        ema.update(model, step)
-        loss = team.sum(loss)
+        loss = training_step.take(step, lr, stream, bad_step)
         loss_sum += loss
         bad_step.masked_fill_((bad_step < 0) & ~loss.isfinite(), step)
         if loss_scale.on:
@@ -271,19 +253,6 @@ def device_at(name: str) -> torch.device:
 def peak_memory(device: torch.device) -> Row:
     """The most memory that tensors took on the GPU since the process started on it, MiB; nothing on a CPU."""
     return {"peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20} if device.type == "cuda" else {}
-
-
-def autocast(config: TrainConfig, device: torch.device) -> torch.autocast:
-    """Matrix products and convolutions in the precision of the config; weights stay fp32."""
-    match config.precision:
-        case "fp32":
-            return torch.autocast(device.type, torch.bfloat16, enabled=False)
-        case "bf16":
-            return torch.autocast(device.type, torch.bfloat16)
-        case "fp16":
-            return torch.autocast(device.type, torch.float16)
-        case never:
-            assert_never(never)
 
 
 def seed_everything(seed: int) -> None:

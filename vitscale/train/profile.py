@@ -7,6 +7,7 @@ beyond that is not in these numbers.
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import os
 import time
@@ -22,11 +23,12 @@ from vitscale.record.outcome import Row
 from vitscale.train.blocks import run_branches
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
-from vitscale.train.loop import autocast, device_at, seed_everything
-from vitscale.train.loss import training_loss
+from vitscale.train.loop import device_at, seed_everything
 from vitscale.train.loss_scale import LossScale
 from vitscale.train.model import build_model
 from vitscale.train.optim import build_optimizer
+from vitscale.train.parallel import Team
+from vitscale.train.step import TrainingStep, autocast
 
 RUN_S = 0.2  # a timed run lasts this long at least, so that the clock and a stray interruption weigh little
 RUN_PASSES = 3  # at least
@@ -96,24 +98,15 @@ def _forward(model: nn.Module, images: torch.Tensor, config: ProfileConfig) -> P
 
 
 def _training_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, config: ProfileConfig) -> Pass:
-    """Forward, loss, backward, clipping, optimizer and averaged weights, as in vitscale.train.loop."""
-    draws, optimizer, ema = seed_layers(model, config.seed), build_optimizer(model, config), Ema(model, config)
-    loss_scale, where = LossScale(config, images.device), torch.arange(config.batch_size)
-    step = 0
+    """A step of the trainer, again and again on one batch; at the peak learning rate, which costs what others cost."""
+    training_step = TrainingStep(
+        config, model, model, seed_layers(model, config.seed), build_optimizer(model, config), Ema(model, config),
+        LossScale(config, images.device), Team(), [torch.arange(config.batch_size)],
+    )  # fmt: skip
+    numbers, batches = itertools.count(), itertools.repeat((images, labels))
 
     def one_pass() -> None:
-        nonlocal step
-        draws.at(step, where)
-        with autocast(config, images.device):
-            loss = training_loss(model(images), labels, config, config.batch_size)
-        loss_scale.scaled(loss).backward()
-        if config.clip_norm:
-            loss_scale.unscale(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-        loss_scale.step(optimizer)
-        ema.update(model, step)
-        optimizer.zero_grad(set_to_none=True)
-        step += 1
+        training_step.take(next(numbers), config.peak_lr, batches)
 
     return one_pass
 
