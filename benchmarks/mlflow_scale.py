@@ -85,7 +85,14 @@ def study_of(num: int) -> Study:
     base = TrainConfig(width=16, heads=2, depth=1, epochs=EPOCHS, warmup_epochs=1.0)
     arms = {"patchify": {}, "conv": {"stem": "conv", "stem_channels": "8-16", "stem_strides": "1-2"}}
     plan = trials(base, arms, sample(space, num=num // 2))
-    return Study(name="large", scale="demo", question="How large may a study be?", source="none", trials=plan)
+    return Study(
+        kind="distribution",
+        name="large",
+        scale="demo",
+        question="How large may a study be?",
+        source="none",
+        trials=plan,
+    )
 
 
 def rows_of(trial_id: str, num: int = EPOCHS) -> list[dict[str, float]]:

@@ -126,7 +126,14 @@ def run_vitscale(num: int, slots: int, folder: Path) -> dict[str, float]:
     from vitscale.record.store import Store
 
     trials = tuple(Trial("trivial", BASE.replace(seed=seed), seed) for seed in range(num))
-    study = Study(name="overhead", scale="demo", question="What does a trial cost?", source="none", trials=trials)
+    study = Study(
+        kind="distribution",
+        name="overhead",
+        scale="demo",
+        question="What does a trial cost?",
+        source="none",
+        trials=trials,
+    )
     store = Store.open(folder / "store")
     resources = Resources(max_concurrent=slots if slots < (os.cpu_count() or 1) else 0)
     with timed() as whole, stopwatches() as parts:

@@ -30,6 +30,7 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
         seeds = [space.FIRST_SHAPE_SEED + i for i in range(max(num, space.MORE_SEEDS.get(shape, 0)))]
         plan += trials(base, {shape.name: {}}, cross(grid(seed=seeds), lrs))
     return Study(
+        kind="shapes",
         name="depth_vs_width",
         scale=scale,
         question="With a fixed budget of blocks: how many in a row, how many side by side, and how wide?",

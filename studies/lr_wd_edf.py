@@ -53,6 +53,7 @@ def study(
                 references = [base.replace(**arm, lr=lr, wd=wd, seed=seed) for seed in reference_seeds]
                 plan += [Trial(f"{model} {label}", config) for config in references]
     return Study(
+        kind="distribution",
         name="lr_wd_edf_sobol" if num_scrambles else "lr_wd_edf",
         scale=scale,
         question="How forgiving are lr and wd, and does an early convolution make a ViT more so?",

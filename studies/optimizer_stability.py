@@ -39,6 +39,7 @@ def study(
             arms[name], factors[name] = {**space.MODELS[model], **values}, {"model": model}
     end = "_copied" if diverged == "copied" else ""
     return Study(
+        kind="repeats",
         name="optimizer_stability",
         scale=scale,
         question="How much worse does SGD train a ViT than AdamW, at any length, and does an early convolution help?",

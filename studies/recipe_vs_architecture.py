@@ -23,6 +23,7 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
     arms = {f"{architecture} {recipe}": (architecture, recipe) for architecture, recipe in space.CELLS}
     configs = {arm: TrainConfig(**space.CELLS[cell]) for arm, cell in arms.items()}
     return Study(
+        kind="repeats",
         name="recipe_vs_architecture",
         scale=scale,
         question="Does the better architecture depend on the recipe, or on the set on which it is tested?",

@@ -25,6 +25,7 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int = 100) 
     first = space.FIRST_SEED
     of_sets = ("seed_sets", "seed_correlation") if base.more_evals else ()
     return Study(
+        kind="repeats",
         name="seed_distribution",
         scale=scale,
         question="How much does the error of one recipe vary with the seed alone?",

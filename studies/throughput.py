@@ -31,6 +31,7 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
                 factors[arm] = {"model": model}
                 trials.setdefault(config.id, Trial(arm, config, sum(t.arm == arm for t in trials.values())))
     return Study(
+        kind="profile",
         name="throughput",
         scale=scale,
         question="How many images a second, and when does it pay to compute parallel branches in one go?",

@@ -30,6 +30,7 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
             arms |= {f"{model} {epochs} epochs": {**fields, "epochs": epochs} for epochs in space.LENGTHS}
             factors |= {f"{model} {epochs} epochs": {"model": model} for epochs in space.LENGTHS}
     return Study(
+        kind="repeats",
         name="training_length",
         scale=scale,
         question="How much worse is a short training than a long one, and does an early convolution make up for it?",

@@ -13,8 +13,9 @@ from statsmodels.distributions.empirical_distribution import ECDF
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
-from vitscale.analysis import compare, edf, forgiveness, intervals, tables
+from vitscale.analysis import compare, edf, forgiveness, intervals, tables, text
 from vitscale.analysis.population import population
+from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import sample, sobol
 from vitscale.plan.study import Study, Trial
@@ -37,7 +38,13 @@ def make_study(
         base = TrainConfig(depth=2 + index, epochs=6)
         trials += [Trial(arm, base.replace(seed=seed)) for seed in range(num_references)]
         trials += [Trial(arm, base.replace(**point, seed=i * own_seeds), i) for i, point in enumerate(points)]
-    settings: dict = {"name": "made", "scale": "demo", "question": "Is a < b & c?", "source": "Nobody 2021"}
+    settings: dict = {
+        "kind": "distribution",
+        "name": "made",
+        "scale": "demo",
+        "question": "Is a < b & c?",
+        "source": "Nobody 2021",
+    }
     return Study(trials=tuple(trials), num_scrambles=num_scrambles, **{**settings, **fields})
 
 
@@ -101,7 +108,7 @@ def test_diverged_and_failed_draws_stay_in_the_denominator_and_missing_ones_are_
     levels, shares = edf.edf(draws.delta())
     assert levels.tolist() == [1.0]
     assert shares[-1] == pytest.approx(6 / 9)  # 1.0 if the three were dropped
-    row = tables.edf_summary(study, outcomes).iloc[0]
+    row = tables.edf_summary(Results(study, outcomes)).iloc[0]
     assert row["within_4_points_pct"] == pytest.approx(100 * 6 / 9)
     assert row["area"] == pytest.approx(6 / 9 * 0.9)
     assert [row[name] for name in ("finished", "diverged", "failed", "missing")] == [6, 2, 1, 1]
@@ -120,10 +127,10 @@ def test_draws_after_the_first_missing_one_do_not_count():
     a, b = (population(study, outcomes, arm) for arm in "ab")
     assert (a.point.tolist(), b.point.tolist()) == ([0, 1, 2, 3], [0, 1])
     assert (a.n, a.not_counted, a.planned) == (4, 5, 10) and a.said().startswith("n=4, 0 diverged, 1 missing, 5 later")
-    table = tables.edf_summary(study, outcomes).set_index("arm")
+    table = tables.edf_summary(Results(study, outcomes)).set_index("arm")
     assert table["within_4_points_pct"].tolist() == [100.0, 0.0]
     assert table[["n", "diverged", "missing", "not_counted"]].to_numpy().tolist() == [[4, 0, 1, 5], [2, 1, 1, 7]]
-    assert tables.arm_comparison(study, outcomes)["n_a"].tolist() == [2]  # points 0 and 1
+    assert tables.arm_comparison(Results(study, outcomes))["n_a"].tolist() == [2]  # points 0 and 1
     assert population(study, outcomes, "a", whole=True).n == 9
 
 
@@ -165,7 +172,7 @@ def test_ties_at_a_threshold_count_in_images():
 def test_a_diverged_draw_is_never_within_points_of_a_bad_reference():
     study = make_study(4)
     outcomes = make_outcomes(study, {"a": [97] * 4, "b": [97] * 4}, {("a", 0): "diverged"}, reference=97.0)
-    assert tables.edf_summary(study, outcomes)["within_4_points_pct"].tolist() == [75.0, 100.0]
+    assert tables.edf_summary(Results(study, outcomes))["within_4_points_pct"].tolist() == [75.0, 100.0]
 
 
 def test_delta_is_measured_from_the_reference_or_on_request_from_the_best_draw():
@@ -185,7 +192,7 @@ def test_a_reference_without_an_error_is_not_replaced_silently(state):
     with pytest.raises(ValueError, match=f"reference='1 {state}'"):
         draws.delta()
     assert draws.delta("best draw").tolist() == [0, 3, 6]
-    assert math.isnan(tables.edf_summary(study, outcomes)["area"][0])
+    assert math.isnan(tables.edf_summary(Results(study, outcomes))["area"][0])
 
 
 def test_a_malformed_table_is_refused():
@@ -208,7 +215,7 @@ def test_the_reference_is_the_mean_of_the_runs_that_finished():
     a, b = (population(study, outcomes, arm) for arm in "ab")
     assert (a.reference, a.reference_sd, b.reference) == (11.0, 1.0, 11.5)
     assert (a.reference_said(), b.reference_said()) == ("3 finished", "2 finished, 1 diverged")
-    table = tables.edf_summary(study, outcomes).set_index("arm")
+    table = tables.edf_summary(Results(study, outcomes)).set_index("arm")
     assert table["num_references"].tolist() == [3, 2]
     assert table["reference_sd_pct"].tolist() == pytest.approx([1.0, math.sqrt(0.5)])
     assert table["num_better_than_reference"].tolist() == [1, 1]
@@ -220,13 +227,13 @@ def test_shares_are_given_for_a_reference_as_far_off_as_it_may_be():
     errors = {"a": [14.3, 14.5, 15.1, 15.5], "b": [12.0, 13.0, 17.4, 17.5]}
     study = make_study(4, num_references=3)  # reference 11; t of 2 df is 4.303, standard error 0.577: 2.484 points
     names = [f"within_4_points{end}_pct" for end in ("_if_reference_lower", "", "_if_reference_higher")]
-    table = tables.edf_summary(study, make_outcomes(study, errors))
+    table = tables.edf_summary(Results(study, make_outcomes(study, errors)))
     assert table[names].to_numpy().tolist() == [[0.0, 50.0, 100.0], [25.0, 50.0, 75.0]]
     low, high = (intervals.clopper_pearson(hits, 4)[end] for hits, end in ((0, 0), (4, 1)))
     assert table.loc[0, ["within_4_points_pct_low", "within_4_points_pct_high"]].tolist() == [100 * low, 100 * high]
     assert table["interval_of_shares_and_area"].str.endswith("with the references' noise").all()
     study = make_study(4)  # one run: by 1 point; limits 14 - 1, 14, 14 + 1
-    table = tables.edf_summary(study, make_outcomes(study, errors))
+    table = tables.edf_summary(Results(study, make_outcomes(study, errors)))
     assert table.loc[0, names].tolist() == [0.0, 0.0, 50.0]
     assert table.loc[0, "within_4_points_pct_high"] == 100 * intervals.clopper_pearson(0, 4)[1]
     assert table["interval_of_shares_and_area"].str.endswith("given the reference").all()
@@ -236,7 +243,7 @@ def test_the_second_scale_is_a_ratio_to_the_reference():
     errors = {"a": [9.0, 16.5, 17.0, 100.0], "b": [11.0, 11.0, 11.0, 44.0]}
     study = make_study(4, num_references=3)  # reference 11
     outcomes = make_outcomes(study, errors, {("a", 3): "diverged"})
-    table = tables.edf_summary(study, outcomes)
+    table = tables.edf_summary(Results(study, outcomes))
     assert table["within_1.5_times_pct"].tolist() == [50.0, 75.0]
     assert table["error_ratio"].tolist() == pytest.approx([scipy.stats.gmean(errors[arm]) / 11 for arm in "ab"])
     logs = np.log(errors["b"])
@@ -251,9 +258,9 @@ def test_an_error_of_zero_has_a_ratio():
     assert (
         population(study, outcomes, "a").log_ratio(0.25).tolist() == np.log([0.25 / 1.5, 0.5 / 1.5, 2 / 1.5]).tolist()
     )
-    assert np.isfinite(tables.edf_summary(study, outcomes)["error_ratio"]).all()
+    assert np.isfinite(tables.edf_summary(Results(study, outcomes))["error_ratio"]).all()
     outcomes.loc[outcomes["point"].isna(), "error_pct"] = 0.0
-    assert tables.edf_summary(study, outcomes)["error_ratio"].isna().all()
+    assert tables.edf_summary(Results(study, outcomes))["error_ratio"].isna().all()
 
 
 # ---- area
@@ -413,7 +420,7 @@ def test_paired_comparison_uses_points_with_both_outcomes_and_scores_ties_half()
     study = make_study(6)
     status = {("a", 0): "diverged", ("b", 0): "diverged", ("b", 1): "diverged", ("a", 5): "missing"}
     errors = {"a": [0, 12, 13, 14, 15, 16], "b": [0, 0, 15, 13, 19, 16]}
-    result = compare.compare(study, make_outcomes(study, errors, status), "a", "b")
+    result = compare.compare(Results(study, make_outcomes(study, errors, status)), "a", "b")
     assert result["paired"] is True
     assert (result["n_a"], result["error_prob_a_lower"]) == (5, pytest.approx((3 + 0.5) / 5))
     assert result["error_median_difference"] == -2  # of 0, 12 - 100, -2, +1, -4
@@ -429,7 +436,7 @@ def test_sign_test_agrees_with_scipy():
 def unpaired(study: Study, errors: dict[str, np.ndarray]) -> dict[str, object]:
     outcomes = make_outcomes(study, errors)
     outcomes.loc[outcomes["arm"] == "b", "lr"] *= 2
-    return compare.compare(study, outcomes, "a", "b")
+    return compare.compare(Results(study, outcomes), "a", "b")
 
 
 def test_superiority_agrees_with_scipys_brunner_munzel_and_mann_whitney():
@@ -504,7 +511,7 @@ def near_and_far(study: Study, near: dict[str, list[int]]) -> dict[str, np.ndarr
 def test_shares_of_paired_arms_are_compared_by_mcnemars_mid_p():
     study = make_study(12, num_references=2)
     hits = {"a": [1] * 9 + [0] * 3, "b": [1] * 3 + [0] * 6 + [1] + [0] * 2}  # both 3, only a 6, only b 1, neither 2
-    result = compare.compare(study, make_outcomes(study, near_and_far(study, hits)), "a", "b")
+    result = compare.compare(Results(study, make_outcomes(study, near_and_far(study, hits))), "a", "b")
     assert result["within_4_points_difference_pct"] == pytest.approx(100 * 5 / 12)
     exact = mcnemar([[3, 6], [1, 2]], exact=True).pvalue
     assert result["within_4_points_p"] == pytest.approx(exact - scipy.stats.binom.pmf(1, 7, 0.5))
@@ -517,14 +524,14 @@ def test_forgiveness_is_about_each_arms_own_reference_and_not_about_its_error():
     study = make_study(16)
     outcomes = make_outcomes(study, {"a": np.full(16, 11.0), "b": np.full(16, 31.0)})
     outcomes.loc[(outcomes["arm"] == "b") & outcomes["point"].isna(), "error_pct"] = 30.0
-    result = compare.compare(study, outcomes, "a", "b")
+    result = compare.compare(Results(study, outcomes), "a", "b")
     assert (result["within_4_points_difference_pct"], result["area_difference"]) == (0.0, 0.0)
     assert result["error_ratio_a_over_b"] == pytest.approx(1.1 / (31 / 30)) and result["error_p"] < 0.001
 
 
 def test_one_reference_run_makes_no_test_of_forgiveness():
     study = make_study(16)
-    result = compare.compare(study, make_outcomes(study, random_errors(study)), "a", "b")
+    result = compare.compare(Results(study, make_outcomes(study, random_errors(study))), "a", "b")
     for name in ("area", "error_ratio"):
         assert np.isnan(result[f"{name}_p"]) and "ONE reference run" in str(result[f"{name}_method"])
     assert np.isnan([result["area_difference_low"], result["error_ratio_a_over_b_high"]]).all()
@@ -554,10 +561,10 @@ def test_forgiveness_of_a_sobol_design_is_t_over_its_scrambles():
     hits = {"a": rng.integers(0, 2, 32), "b": rng.integers(0, 2, 32)}
     outcomes = make_outcomes(study, near_and_far(study, hits))
     blocks = {arm: hits[arm].reshape(4, 8).mean(axis=1) for arm in "ab"}
-    result = compare.compare(study, outcomes, "a", "b")
+    result = compare.compare(Results(study, outcomes), "a", "b")
     assert result["within_4_points_p"] == pytest.approx(scipy.stats.ttest_rel(blocks["a"], blocks["b"]).pvalue)
     outcomes.loc[outcomes["arm"] == "b", "lr"] *= 2
-    result = compare.compare(study, outcomes, "a", "b")
+    result = compare.compare(Results(study, outcomes), "a", "b")
     welch = scipy.stats.ttest_ind(blocks["a"], blocks["b"], equal_var=False)
     assert result["within_4_points_p"] == pytest.approx(welch.pvalue)
     _, high = welch.confidence_interval()
@@ -567,7 +574,7 @@ def test_forgiveness_of_a_sobol_design_is_t_over_its_scrambles():
 def test_forgiveness_without_a_reference_or_a_draw_says_why():
     study = make_study(4)
     outcomes = make_outcomes(study, random_errors(study), {("b", None): "diverged"})
-    result = compare.compare(study, outcomes, "a", "b")
+    result = compare.compare(Results(study, outcomes), "a", "b")
     assert result["within_4_points_method"] == "an arm has no finished reference"
     assert np.isnan(result["within_4_points_p"]) and np.isfinite(result["error_p"])
 
@@ -603,7 +610,7 @@ def simulate(shift: float, spread: float, is_paired: bool, sims: int = 160) -> p
         a, b = (20 + common + scale * rng.normal(size=16) for scale in (1.0, spread))
         for arm, values in (("a", a), ("b", b + shift)):
             frame.loc[(frame["arm"] == arm) & frame["point"].notna(), "error_pct"] = values
-        results.append(compare.compare(study, frame, "a", "b"))
+        results.append(compare.compare(Results(study, frame), "a", "b"))
     return pd.DataFrame(results)
 
 
@@ -631,7 +638,7 @@ def test_a_sobol_design_is_compared_over_its_scrambles():
     study = make_study(32, num_scrambles=4)
     rng = np.random.default_rng(10)
     errors = {"a": rng.normal(20, 1, 32), "b": rng.normal(20.3, 1, 32)}
-    result = compare.compare(study, make_outcomes(study, errors), "a", "b")
+    result = compare.compare(Results(study, make_outcomes(study, errors)), "a", "b")
     blocks = (errors["a"] < errors["b"]).reshape(4, 8).mean(axis=1)
     assert result["error_p"] == pytest.approx(scipy.stats.ttest_1samp(blocks, 0.5).pvalue)
     assert "4 scrambles" in str(result["error_method"])
@@ -673,7 +680,7 @@ def test_good_range_is_not_given_for_too_few_or_only_diverged_draws():
 def test_markdown_joins_an_estimate_with_its_interval():
     table = pd.DataFrame({"arm": ["x|y"], "n": [3], "share_pct": [50.0], "share_pct_low": [9.43],
                           "share_pct_high": [90.57], "error_p": [0.0001], "area": [np.nan]})  # fmt: skip
-    lines = tables.to_markdown(table).splitlines()
+    lines = text.to_markdown(table).splitlines()
     assert lines[0] == "| arm | n | share (%) | error p | area |"
     assert lines[2] == "| x\\|y | 3 | 50.0 [9.4, 90.6] | < 0.001 | – |"
 
@@ -681,19 +688,21 @@ def test_markdown_joins_an_estimate_with_its_interval():
 def test_arm_comparison_has_both_p_columns_and_no_row_without_pairs():
     study = make_study(8, arms=("a", "b", "c"), pairs=(("a", "b"), ("a", "c")), num_references=2)
     errors = random_errors(study)
-    table = tables.arm_comparison(study, make_outcomes(study, errors))
+    table = tables.arm_comparison(Results(study, make_outcomes(study, errors)))
     for name in ("area_p", "error_ratio_p", "within_4_points_p", "error_p"):
         assert table[f"{name}_holm"].tolist() == pytest.approx(compare.holm(table[name].tolist()))
-    assert list(tables.arm_comparison(make_study(8), make_outcomes(study, errors)).columns) == list(table.columns)
+    assert list(tables.arm_comparison(Results(make_study(8), make_outcomes(study, errors))).columns) == list(
+        table.columns
+    )
 
 
 def test_tables_of_an_unstarted_study_have_a_row_per_arm_and_no_number():
     study = make_study(8, pairs=(("a", "b"),))
     status = {(trial.arm, trial.point): "missing" for trial in study.trials}
     outcomes = make_outcomes(study, random_errors(study), status)
-    summary = tables.edf_summary(study, outcomes)
+    summary = tables.edf_summary(Results(study, outcomes))
     assert summary["missing"].tolist() == [8, 8] and summary["n"].tolist() == [0, 0]
     assert summary[["median_error_pct", "area", "within_1_points_pct"]].isna().all(axis=None)
-    assert tables.arm_comparison(study, outcomes)[["error_p", "area_p", "error_ratio_p"]].isna().all(axis=None)
-    assert tables.good_range(study, outcomes)["good_median"].isna().all()
-    assert not any(name.endswith(("_low", "_high")) for name in tables.good_range(study, outcomes))
+    assert tables.arm_comparison(Results(study, outcomes))[["error_p", "area_p", "error_ratio_p"]].isna().all(axis=None)
+    assert tables.good_range(Results(study, outcomes))["good_median"].isna().all()
+    assert not any(name.endswith(("_low", "_high")) for name in tables.good_range(Results(study, outcomes)))

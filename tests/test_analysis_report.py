@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from itertools import combinations
 from pathlib import Path
@@ -16,12 +17,16 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from test_analysis import make_outcomes, make_study, random_errors
 
-from vitscale.analysis import figures
-from vitscale.analysis.headline import headline
+from vitscale.analysis import figures, kinds, tables
+from vitscale.analysis import population as population_module
+from vitscale.analysis.kinds import check
 from vitscale.analysis.population import population
-from vitscale.analysis.report import honesty, refuse_unknown, summary_metrics, write_report
+from vitscale.analysis.report import caveats, headline, read_results, summary_metrics, write_report
+from vitscale.analysis.results import Results
+from vitscale.analysis.save import as_files
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
+from vitscale.record.workdir import Workdir
 
 EVERYTHING = {
     "figures": ("edf_panels", "edf_panels_vs_best", "lr_wd_scatter", "learning_curves"),
@@ -63,7 +68,7 @@ def test_drawn_edf_is_the_share_of_all_draws_with_an_outcome():
     study = make_study(20)
     status = {("a", 0): "diverged", ("a", 1): "failed", ("a", 19): "missing", ("b", 5): "diverged"}
     outcomes = make_outcomes(study, random_errors(study), status)
-    figure = figures.edf_panels(study, outcomes, make_rows(study, outcomes))
+    figure = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
     (ax,) = figure.axes
     for line, arm, n in zip(ax.lines, ("a", "b"), (19, 20), strict=True):
         assert line.get_drawstyle() == "steps-post"
@@ -81,7 +86,7 @@ def test_drawn_edf_is_the_share_of_all_draws_with_an_outcome():
 def test_arms_of_a_panel_differ_in_colour_and_in_dashes():
     study = make_study(8, arms=("a", "b", "c"))
     outcomes = make_outcomes(study, random_errors(study))
-    (ax,) = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).axes
+    (ax,) = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).axes
     assert len({to_hex(line.get_color()) for line in ax.lines}) == 3
     assert len({str(line._dash_pattern) for line in ax.lines}) == 3
 
@@ -91,16 +96,16 @@ def test_a_panel_per_entry_of_the_study():
     study = make_study(8, arms=("a", "b", "c"), panels=panels)
     outcomes = make_outcomes(study, random_errors(study))
     rows = make_rows(study, outcomes)
-    axes = figures.edf_panels(study, outcomes, rows).axes
+    axes = figures.edf_panels(Results(study, outcomes, rows)).axes
     assert [(ax.get_title(), len(ax.lines)) for ax in axes] == [("first", 2), ("second", 1)]
-    assert len(figures.lr_wd_scatter(study, outcomes, rows).axes) == 6
+    assert len(figures.lr_wd_scatter(Results(study, outcomes, rows)).axes) == 6
 
 
 def test_a_missing_reference_makes_the_panel_absolute_and_is_said():
     study = make_study(8)
     errors = random_errors(study)
     outcomes = make_outcomes(study, errors, {("b", None): "missing"})
-    figure = figures.edf_panels(study, outcomes, make_rows(study, outcomes))
+    figure = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
     assert "no finished reference of b" in all_text(figure)
     assert figure.axes[0].get_xlabel() == "val error (%)"
     drawn = figure.axes[0].lines[1].get_xdata()
@@ -111,7 +116,7 @@ def test_scatter_draws_diverged_draws_at_the_top_and_the_optimum_as_a_line():
     study = make_study(16)
     status = {("a", 3): "diverged", ("a", 4): "failed"}
     outcomes = make_outcomes(study, random_errors(study), status)
-    axes = figures.lr_wd_scatter(study, outcomes, make_rows(study, outcomes)).axes
+    axes = figures.lr_wd_scatter(Results(study, outcomes, make_rows(study, outcomes))).axes
     draws = population(study, outcomes, "a")
     for ax, name in zip(axes, ("lr", "wd", "lr*wd"), strict=True):
         assert ax.get_xscale() == "log"
@@ -128,7 +133,7 @@ def test_a_reference_outside_the_axes_is_an_arrow_and_its_error_a_tick():
     study = make_study(16)
     outcomes = make_outcomes(study, random_errors(study))
     outcomes.loc[(outcomes["arm"] == "b") & outcomes["point"].isna(), "lr"] = 5.0
-    ax = figures.lr_wd_scatter(study, outcomes, make_rows(study, outcomes)).axes[0]
+    ax = figures.lr_wd_scatter(Results(study, outcomes, make_rows(study, outcomes))).axes[0]
     marks = {line.get_marker(): line for line in ax.lines}
     assert (marks[">"].get_xdata()[0], marks[">"].get_ydata()[0]) == (1.0, 10.0)
     assert (marks["_"].get_xdata()[0], marks["_"].get_ydata()[0]) == (TrainConfig().lr, 10.0)
@@ -138,14 +143,14 @@ def test_a_reference_outside_the_axes_is_an_arrow_and_its_error_a_tick():
 def test_panels_share_the_range_of_x():
     study = make_study(8, panels={"first": ("a",), "second": ("b",)})
     outcomes = make_outcomes(study, {"a": np.arange(8.0) + 10, "b": np.arange(8.0) + 4})
-    first, second = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).axes
+    first, second = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).axes
     assert first.get_xlim() == second.get_xlim() == (pytest.approx(-6.3), 10)
 
 
 def test_edf_against_the_best_draw_starts_at_it_and_is_labelled():
     study = make_study(4)
     outcomes = make_outcomes(study, {"a": [5, 6, 8, 40], "b": [20, 21, 22, 23]}, {("b", None): "missing"})
-    figure = figures.edf_panels_vs_best(study, outcomes, make_rows(study, outcomes))
+    figure = figures.edf_panels_vs_best(Results(study, outcomes, make_rows(study, outcomes)))
     (ax,) = figure.axes
     assert ax.lines[0].get_xydata()[:4].tolist() == [[0, 0.25], [1, 0.5], [3, 0.75], [10, 0.75]]
     assert "best of n draws: depends on n" in ax.get_xlabel()
@@ -156,13 +161,17 @@ def test_edf_against_the_best_draw_starts_at_it_and_is_labelled():
 def test_the_note_of_the_edf_says_what_the_bands_are():
     study = make_study(4)
     outcomes = make_outcomes(study, random_errors(study))
-    note = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).get_supxlabel().replace("\n", " ")
+    note = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).get_supxlabel().replace("\n", " ")
     assert "given the references. Darker: each point by itself (Wilson). Lighter: the whole curve (DKW)" in note
     study = make_study(4, num_references=3)
     outcomes = make_outcomes(study, random_errors(study))
-    note = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).get_supxlabel().replace("\n", " ")
+    note = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).get_supxlabel().replace("\n", " ")
     assert "95% bands, with the references' noise." in note
-    note = figures.edf_panels_vs_best(study, outcomes, make_rows(study, outcomes)).get_supxlabel().replace("\n", " ")
+    note = (
+        figures.edf_panels_vs_best(Results(study, outcomes, make_rows(study, outcomes)))
+        .get_supxlabel()
+        .replace("\n", " ")
+    )
     assert "given the best draws" in note
 
 
@@ -170,7 +179,7 @@ def test_drawn_bands_hold_the_curve_for_every_reference_that_may_be():
     """With three runs, 10, 11 and 12, the reference may lie 2.48 points lower or higher: t of 2 df, 4.303 SE."""
     study = make_study(16, num_references=3)
     outcomes = make_outcomes(study, random_errors(study))
-    (ax,) = figures.edf_panels(study, outcomes, make_rows(study, outcomes)).axes
+    (ax,) = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).axes
     errors = outcomes.loc[(outcomes["arm"] == "a") & outcomes["point"].notna(), "error_pct"].to_numpy()
     path = ax.collections[1].get_paths()[0]  # the light band of a: edges of a step function
     epsilon, reach = np.sqrt(np.log(40) / 32), 4.3027 / np.sqrt(3)
@@ -185,14 +194,14 @@ def test_drawn_bands_hold_the_curve_for_every_reference_that_may_be():
 def test_learning_curves_draw_every_reference_thick():
     study = make_study(4, num_references=3)
     outcomes = make_outcomes(study, random_errors(study))
-    (ax,) = figures.learning_curves(study, outcomes, make_rows(study, outcomes)).axes
+    (ax,) = figures.learning_curves(Results(study, outcomes, make_rows(study, outcomes))).axes
     assert len([line for line in ax.lines if line.get_linewidth() > 2]) == 6
 
 
 def test_learning_curves_leave_out_the_100_of_a_diverged_row_and_mark_its_epoch():
     study = make_study(8)
     outcomes = make_outcomes(study, random_errors(study), {("a", 3): "diverged"})
-    (ax,) = figures.learning_curves(study, outcomes, make_rows(study, outcomes)).axes
+    (ax,) = figures.learning_curves(Results(study, outcomes, make_rows(study, outcomes))).axes
     segments = ax.collections[0].get_segments()
     assert sorted(len(segment) for segment in segments) == [2] + [6] * 7
     assert max(segment[:, 1].max() for segment in segments) == 90
@@ -218,33 +227,30 @@ def test_every_figure_and_the_report_work_on_an_unfinished_study(case, num_scram
     study = make_study(8, num_scrambles=num_scrambles, **EVERYTHING)
     outcomes = make_outcomes(study, random_errors(study), UNFINISHED[case])
     rows = make_rows(study, outcomes)
-    text = write_report(study, outcomes, rows, tmp_path, {"command": "python x.py"}).read_text()
+    text = write_report(Results(study, outcomes, rows), Workdir(tmp_path), {"command": "python x.py"})
     assert ("Unfinished." in text) == any(state == "missing" for state in UNFINISHED[case].values())
-    drawn = figures.edf_panels(study, outcomes, rows)
+    drawn = figures.edf_panels(Results(study, outcomes, rows))
     assert ("no outcome yet" in all_text(drawn)) == (case in ("nothing yet", "only references"))
     if case == "all diverged":
         assert all(line.get_ydata().max() == 0 for line in drawn.axes[0].lines)
-    assert len(headline(study, outcomes)) == 5
+    assert len(headline(Results(study, outcomes))) == 5
 
 
 def test_a_study_with_no_row_at_all_draws_empty_curves():
     study = make_study(4)
     outcomes = make_outcomes(study, random_errors(study), UNFINISHED["nothing yet"])
     bare = pd.DataFrame({name: [] for name in ("study", "arm", "point", "trial_id", "status")})
-    assert "no row yet" in all_text(figures.learning_curves(study, outcomes, bare))
+    assert "no row yet" in all_text(figures.learning_curves(Results(study, outcomes, bare)))
 
 
-def test_saved_files_are_the_same_bytes_twice_and_leave_nothing_behind(tmp_path):
+def test_files_of_a_figure_are_the_same_bytes_twice():
     study = make_study(8)
     outcomes = make_outcomes(study, random_errors(study))
     rows = make_rows(study, outcomes)
-    for folder in ("one", "two"):
-        for name, draw in figures.FIGURES.items():
-            figures.save(draw(study, outcomes, rows), tmp_path / folder / name)
-    first = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
-    second = {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
-    assert len(first) == 8 and first == second
-    assert b"<dc:date>" not in first["edf_panels.svg"]
+    for draw in kinds.KINDS["distribution"].figures.values():
+        first, second = (as_files(draw(Results(study, outcomes, rows))) for _ in range(2))
+        assert set(first) == {"png", "svg"} and first == second
+        assert b"<dc:date>" not in first["svg"]
 
 
 # ---- report
@@ -278,7 +284,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     status = {("a", 0): "diverged", ("b", 1): "failed", ("b", 2): "missing"}
     outcomes = make_outcomes(study, random_errors(study), status)
     facts = {"command": "python studies/made.py --num 16", "tracking": "http://localhost:5000"}
-    return write_report(study, outcomes, make_rows(study, outcomes), tmp_path_factory.mktemp("report"), facts)
+    folder = tmp_path_factory.mktemp("report")
+    page = write_report(Results(study, outcomes, make_rows(study, outcomes)), Workdir(folder), facts)
+    assert (folder / "report.html").read_text() == page
+    return folder / "report.html"
 
 
 def test_report_is_well_formed_and_loads_nothing(report):
@@ -311,20 +320,53 @@ def test_report_writes_each_table_in_three_forms_that_agree(report):
     assert not [path for path in report.parent.iterdir() if path.name.startswith(".")]
 
 
+def test_a_report_is_drawn_again_from_its_parquet_files_alone(report, tmp_path):
+    """Every other file is what it was, and no table is computed: those of the files are taken."""
+    study = make_study(16, **EVERYTHING)
+    for path in report.parent.glob("*.parquet"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    again = read_results(study, Workdir(tmp_path))
+    facts = {"command": "python studies/made.py --num 16", "tracking": "http://localhost:5000"}
+    write_report(again, Workdir(tmp_path), facts)
+    for path in report.parent.iterdir():
+        if path.suffix != ".parquet":
+            assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
+    taken = again.once(tables.edf_summary)
+    pd.testing.assert_frame_equal(taken, pd.read_parquet(report.parent / "edf_summary.parquet"))
+
+
+def test_each_table_is_made_once(monkeypatch, tmp_path):
+    calls: Counter[str] = Counter()
+    kind = kinds.KINDS["distribution"]
+    study = make_study(16, **EVERYTHING)
+    outcomes = make_outcomes(study, random_errors(study))
+    made = population_module.population
+
+    def counted(*args, **kwargs):
+        calls["population"] += 1
+        return made(*args, **kwargs)
+
+    monkeypatch.setattr(population_module, "population", counted)
+    results = Results(study, outcomes, make_rows(study, outcomes))
+    write_report(results, Workdir(tmp_path), {})
+    headline(results), summary_metrics(results), kind.counts(results)
+    assert calls["population"] == len(study.arms)
+
+
 def test_an_unknown_figure_is_refused_with_the_known_ones(tmp_path):
     study = make_study(4, figures=("edf_pannels",))
     outcomes = make_outcomes(study, random_errors(study))
     with pytest.raises(ValueError, match=r"edf_panels, .*lr_wd_scatter.* but got \(edf_pannels\)"):
-        write_report(study, outcomes, make_rows(study, outcomes), tmp_path, {})
+        write_report(Results(study, outcomes, make_rows(study, outcomes)), Workdir(tmp_path), {})
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match=r"edf_summary, .* but got \(edf_sumary\)"):
-        refuse_unknown(make_study(4, tables=("edf_sumary",)))
-    refuse_unknown(make_study(4, **EVERYTHING))
+        check(make_study(4, tables=("edf_sumary",)))
+    check(make_study(4, **EVERYTHING))
 
 
 def test_honesty_says_what_the_seeds_are():
     study = make_study(6, own_seeds=True)
-    said = " ".join(honesty(study, make_outcomes(study, random_errors(study))))
+    said = " ".join(caveats(Results(study, make_outcomes(study, random_errors(study)))))
     assert "Each draw has a seed of its own, shared by the arms at a point, so seed noise is part" in said
     assert "and other seeds" in said and "All draws share" not in said and "biased" not in said
 
@@ -332,9 +374,9 @@ def test_honesty_says_what_the_seeds_are():
 def test_honesty_and_headline_say_that_a_reference_run_diverged():
     study = make_study(6, num_references=3)
     outcomes = make_outcomes(study, random_errors(study), {("a", "seed 2"): "diverged"})
-    assert "mean of 3 runs" in " ".join(honesty(study, outcomes))
-    assert "Diverged or failed: 1 of 3 reference runs of a;" in " ".join(honesty(study, outcomes))
-    assert headline(study, outcomes)[0].endswith("0 missing; 1 of 3 reference runs of a diverged or failed.")
+    assert "mean of 3 runs" in " ".join(caveats(Results(study, outcomes)))
+    assert "Diverged or failed: 1 of 3 reference runs of a;" in " ".join(caveats(Results(study, outcomes)))
+    assert headline(Results(study, outcomes))[0].endswith("0 missing; 1 of 3 reference runs of a diverged or failed.")
 
 
 # ---- headline
@@ -344,7 +386,7 @@ def test_headline_gives_shares_with_n_and_intervals():
     study = make_study(16, panels={"AdamW": ("a", "b")})
     status = {("b", 0): "diverged"}
     outcomes = make_outcomes(study, {"a": np.full(16, 12.0), "b": np.r_[[0.0] * 8, [20.0] * 8]}, status)
-    assert headline(study, outcomes) == [
+    assert headline(Results(study, outcomes)) == [
         "Of 32 draws: 31 finished, 1 diverged, 0 failed, 0 missing.",
         "AdamW, draws within 4 points, and 1.5 times the error, of their reference: a 100% [79, 100] and 100% [79, "
         "100] (n=16, 0 diverged, 0 beyond 10 points); b 44% [20, 70] and 44% [20, 70] (n=16, 1 diverged, 0 beyond 10 "
@@ -357,7 +399,7 @@ def test_headline_claims_a_difference_only_where_the_test_shows_one():
     rng = np.random.default_rng(0)
     base = rng.normal(20, 1, 16)
     errors = {"a": base, "b": base + np.where(np.arange(16) % 2, 1.0, -1.0), "c": base + 2}
-    points, ratios, text = headline(study, make_outcomes(study, errors, reference=22.0))[-3:]
+    points, ratios, text = headline(Results(study, make_outcomes(study, errors, reference=22.0)))[-3:]
     assert text.startswith(
         "Absolute error, which is another question: a is lower than c at 100% [79, 100] of 16 shared "
     )
@@ -378,7 +420,7 @@ def test_headline_names_the_more_forgiving_arm():
     study = make_study(16, pairs=(("b", "a"),), num_references=3)
     errors = {"a": np.full(16, 11.0), "b": np.r_[np.full(4, 11.0), np.full(12, 30.0)]}
     outcomes = narrow_references(make_outcomes(study, errors), a=10.0, b=10.0)
-    points, ratios = headline(study, outcomes)[-3:-1]
+    points, ratios = headline(Results(study, outcomes))[-3:-1]
     assert re.fullmatch(r".*: a is more forgiving than b by 0.68 \[0\.\d+, 0\.\d+\], p < 0.001\.", points)
     assert re.search(r": b is 2\.\d+ \[[\d.]+, [\d.]+\] times as far above its reference as a, p < 0\.001", ratios)
     assert ratios.endswith("Both scales agree in what they show.")
@@ -389,28 +431,28 @@ def test_headline_says_where_the_two_scales_disagree():
     study = make_study(16, pairs=(("a", "b"),), num_references=3)
     factor = np.linspace(1, 3, 16)
     outcomes = make_outcomes(study, {"a": 5 * factor, "b": factor[::-1]})
-    ratios = headline(study, narrow_references(outcomes, a=5.0, b=1.0))[-2]
+    ratios = headline(Results(study, narrow_references(outcomes, a=5.0, b=1.0)))[-2]
     assert ratios.endswith("THE TWO SCALES DISAGREE for a against b: what only one shows hangs on the scale.")
 
 
 def test_headline_with_one_reference_run_claims_no_forgiveness():
     study = make_study(16, pairs=(("b", "a"),))
     errors = {"a": np.full(16, 11.0), "b": np.r_[np.full(4, 11.0), np.full(12, 30.0)]}
-    for sentence in headline(study, make_outcomes(study, errors))[-3:-1]:
+    for sentence in headline(Results(study, make_outcomes(study, errors)))[-3:-1]:
         assert sentence.endswith("1 of 1 pair not tested with ONE reference run an arm, whose noise is unknown.")
 
 
 def test_headline_without_references_does_not_promise_a_comparison():
     pairs = (("a", "b"), ("a", "c"))
     study = make_study(8, num_references=0, arms=("a", "b", "c"), pairs=pairs)
-    points, ratios = headline(study, make_outcomes(study, random_errors(study)))[-3:-1]
+    points, ratios = headline(Results(study, make_outcomes(study, random_errors(study))))[-3:-1]
     assert all("2 of 2 pairs not compared: no reference runs planned" in said for said in (points, ratios))
     whole = make_study(8, num_references=3, arms=("a", "b", "c"), pairs=pairs)
     study = dataclasses.replace(whole, trials=tuple(t for t in whole.trials if t.point is not None or t.arm != "c"))
-    points = headline(study, make_outcomes(study, random_errors(study)))[-3]
+    points = headline(Results(study, make_outcomes(study, random_errors(study))))[-3]
     assert "1 of 2 pairs not compared: no reference runs planned" in points and "not compared yet" not in points
     unfinished = make_outcomes(whole, random_errors(whole), {(arm, None): "missing" for arm in "abc"})
-    assert "2 of 2 pairs not compared yet" in headline(whole, unfinished)[-3]
+    assert "2 of 2 pairs not compared yet" in headline(Results(whole, unfinished))[-3]
 
 
 def test_headline_of_six_panels_stays_short():
@@ -418,7 +460,7 @@ def test_headline_of_six_panels_stays_short():
     panels = {f"panel {i}": arms[3 * i : 3 * i + 3] for i in range(6)}
     pairs = tuple((a, b) for group in panels.values() for a, b in combinations(group, 2))
     study = make_study(8, arms=arms, panels=panels, pairs=pairs)
-    sentences = headline(study, make_outcomes(study, random_errors(study)))
+    sentences = headline(Results(study, make_outcomes(study, random_errors(study))))
     assert len(sentences) == 1 + 6 + 3
     assert max(map(len, sentences)) < 450
     assert "18 of 18 pairs not tested with ONE reference run" in sentences[-2]
@@ -428,7 +470,7 @@ def test_headline_of_six_panels_stays_short():
 def test_summary_metrics_are_finite_numbers_of_the_arms():
     study = make_study(8)
     outcomes = make_outcomes(study, random_errors(study), {("b", None): "missing", ("a", 0): "diverged"})
-    metrics = summary_metrics(study, outcomes)
+    metrics = summary_metrics(Results(study, outcomes))
     assert (metrics["a/n"], metrics["a/diverged"], metrics["b/missing"]) == (8, 1, 0)
     assert "b/area" not in metrics and 0 < metrics["a/area"] < 1
     assert metrics["a/error_ratio"] > 0 and 0 <= metrics["a/within_1.5_times_pct"] <= 100

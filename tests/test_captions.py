@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from test_analysis import make_outcomes, make_study
 from test_analysis_report import make_rows, random_errors
 
-from vitscale.analysis import figures
+from vitscale.analysis import kinds
 from vitscale.analysis.layout import finish, metric_label
+from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
 
 NAMES = ("edf_panels", "edf_panels_vs_best", "lr_wd_scatter", "learning_curves")
@@ -19,7 +20,7 @@ NAMES = ("edf_panels", "edf_panels_vs_best", "lr_wd_scatter", "learning_curves")
 
 def draw(study: Study, name: str) -> Figure:
     outcomes = make_outcomes(study, random_errors(study))
-    return figures.ALL[name](study, outcomes, make_rows(study, outcomes))
+    return kinds.FIGURES[name](Results(study, outcomes, make_rows(study, outcomes)))
 
 
 def caption(figure: Figure) -> str:

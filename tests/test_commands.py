@@ -130,7 +130,14 @@ def made(name: str, arms: dict[str, list[dict]]) -> Study:
     """A study of the paper's recipe, a trial for each set of fields."""
     base = TrainConfig().replace(**xiao2021.RECIPE)
     trials = [Trial(arm, base.replace(**of), i) for arm, points in arms.items() for i, of in enumerate(points)]
-    return Study(name=name, scale="imagenet", question="How long?", source="Xiao et al. 2021", trials=tuple(trials))
+    return Study(
+        kind="distribution",
+        name=name,
+        scale="imagenet",
+        question="How long?",
+        source="Xiao et al. 2021",
+        trials=tuple(trials),
+    )
 
 
 def planned(capsys: pytest.CaptureFixture[str], study: Study, folder: Path, *arguments: str) -> dict:
@@ -206,8 +213,8 @@ def profiles(scale: str = "demo") -> Study:
     base = ProfileConfig(profile="training", hardware="x", width=32, heads=2, timed_runs=4)
     trials = [Trial(f"depth {depth}", base.replace(depth=depth, batch_size=batch), i)
               for depth in (1, 2) for i, batch in enumerate((1, 2, 4))]  # fmt: skip
-    return Study(name="fast", scale=scale, question="How fast?", source="ours", trials=tuple(trials),
-                 metric="images_per_s")  # fmt: skip
+    return Study(kind="profile", name="fast", scale=scale, question="How fast?", source="ours",
+                 trials=tuple(trials), metric="images_per_s")  # fmt: skip
 
 
 def test_a_plan_of_profiles_has_timed_runs_and_no_training(
@@ -415,7 +422,7 @@ def repeats(seeds_b: range, error: Callable[[str, int], float], num_scrambles: i
     base = TrainConfig()
     trials = [Trial("A", base.replace(lr=1e-3, seed=i), i) for i in range(8)]
     trials += [Trial("B", base.replace(lr=2e-3, seed=seed), i) for i, seed in enumerate(seeds_b)]
-    study = Study(name="made", scale="demo", question="?", source="ours", trials=tuple(trials),
+    study = Study(kind="distribution", name="made", scale="demo", question="?", source="ours", trials=tuple(trials),
                   num_scrambles=num_scrambles)  # fmt: skip
     table = pd.DataFrame([{"arm": t.arm, "point": t.point, "trial_id": t.config.id, **t.config.asdict(),
                            "error_pct": error(t.arm, t.config.seed)} for t in trials])  # fmt: skip

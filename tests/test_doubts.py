@@ -26,7 +26,9 @@ def make(arms: dict[str, dict[str, Any]], references: bool = True, num: int = 3,
         plan += tuple(Trial(arm, BASE.replace(**of, seed=1000)) for arm, of in arms.items())
     given = {"figures": ("edf_panels",), "tables": ("edf_summary", "arm_comparison"), **fields}
     pairs = tuple(itertools.combinations(arms, 2))
-    return Study(name="s", scale="demo", question="?", source="none", trials=plan, pairs=pairs, **given)
+    return Study(
+        kind="distribution", name="s", scale="demo", question="?", source="none", trials=plan, pairs=pairs, **given
+    )
 
 
 def test_nothing_is_doubtful_where_nothing_is() -> None:
@@ -72,7 +74,15 @@ def test_forgiveness_without_references_is_told() -> None:
 )
 def test_too_few_seeds_in_a_comparison_are_told(num: int, says: str) -> None:
     plan = trials(BASE, {f"arm {i}": {"depth": i + 1} for i in range(6)}, [{"seed": i} for i in range(num)])
-    study = Study(name="s", scale="demo", question="?", source="none", trials=plan, tables=("recipe_interaction",))
+    study = Study(
+        kind="distribution",
+        name="s",
+        scale="demo",
+        question="?",
+        source="none",
+        trials=plan,
+        tables=("recipe_interaction",),
+    )
     told = doubts(study)
     assert [says in line for line in told] == [True] * bool(says)
     assert all("arm 3, and 2 more arms; plan 3 or more" in line for line in told)

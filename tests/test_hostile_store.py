@@ -34,7 +34,7 @@ def study_of(name: str, num: int, seed: int) -> Study:
     """A study without figures: short trials that differ in their seeds."""
     base = TrainConfig(width=8, depth=1, heads=2, patch_size=4, batch_size=498, epochs=2, warmup_epochs=0.0)
     trials = tuple(Trial("ViT", base.replace(seed=seed + i), i) for i in range(num))
-    return Study(name=name, scale="demo", question="Does it read?", source="ours", trials=trials)
+    return Study(kind="distribution", name=name, scale="demo", question="Does it read?", source="ours", trials=trials)
 
 
 def rows_of(trial: Trial) -> list[dict[str, float]]:

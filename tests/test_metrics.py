@@ -15,6 +15,7 @@ from test_mlflow_known import roles
 from torch import Tensor, nn
 
 from vitscale.analysis.report import write_report
+from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import error_columns, evaluation_columns
 from vitscale.plan.study import Study, Trial
@@ -219,7 +220,7 @@ def test_a_study_of_older_and_newer_trials_is_read_reported_and_shown(tmp_path: 
     assert {trial_id: list(outcome.rows) for trial_id, outcome in read.items()} == written
     table, rows_table = outcomes(study, read), tidy(study, read)
     assert table["error_pct"].notna().all() and table["val_ece_pct"].notna().sum() == len(plan) // 2
-    assert "mixed" in write_report(study, table, rows_table, tmp_path / "report", {}).read_text()
+    assert "mixed" in write_report(Results(study, table, rows_table), Workdir(tmp_path / "report"), {})
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     create_database(uri)
     assert synchronize(View(study, uri, store), read) == len(plan)

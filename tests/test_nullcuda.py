@@ -146,7 +146,7 @@ ARMS = {"small": {"width": 16, "depth": 1}, "middle": {"width": 64, "depth": 4},
 
 
 def study(scale: Literal["demo"] = "demo") -> Study:
-    return Study(name="sizes", scale=scale, question="Do they fit?", source="none",
+    return Study(kind="distribution", name="sizes", scale=scale, question="Do they fit?", source="none",
                  trials=trials(BASE, ARMS, [{"lr": 1e-3}]))
 
 

@@ -460,8 +460,10 @@ def test_a_plan_of_ten_thousand_trials_has_as_many_ids() -> None:
 def make_study(**fields: Any) -> Study:
     plan = trials(TrainConfig(), {"a": {}, "b": {"depth": 2}}, grid(seed=range(3)))
     settings: dict[str, Any] = {
-        "name": "made", "scale": "demo", "question": "Is it?", "source": "Nobody 2021, Figure 1", "trials": plan,
-        "panels": {"": ("a", "b"), "alone": ("b",)}, "pairs": (("a", "b"),), "figures": ("edf_panels",), "notes": "n",
+        "kind": "distribution", "name": "made", "scale": "demo", "question": "Is it?",
+        "source": "Nobody 2021, Figure 1",
+        "trials": plan, "panels": {"": ("a", "b"), "alone": ("b",)}, "pairs": (("a", "b"),), "figures": ("edf_panels",),
+        "notes": "n",
     }  # fmt: skip
     return Study(**{**settings, **fields})
 

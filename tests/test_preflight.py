@@ -49,7 +49,7 @@ def study(num: int = 2, **fields: Any) -> Study:
     config = TrainConfig(**{**BASE, **fields})
     trials = tuple(Trial(arm, config.replace(optimizer=arm, lr=(i + 1) * 1e-3), i)
                    for arm in ("adamw", "sgd") for i in range(num))  # fmt: skip
-    return Study(name="own", scale="demo", question="?", source="none", trials=trials)
+    return Study(kind="distribution", name="own", scale="demo", question="?", source="none", trials=trials)
 
 
 def refusal(made: Study, root: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> str:

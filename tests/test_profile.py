@@ -24,6 +24,7 @@ import vitscale.train
 from search_spaces import profiles
 from vitscale.analysis.compare import holm
 from vitscale.analysis.report import summary_metrics, write_report
+from vitscale.analysis.results import Results
 from vitscale.analysis.throughput import (
     change,
     change_p,
@@ -45,6 +46,7 @@ from vitscale.record.outcome import Outcome, Status
 from vitscale.record.provenance import provenance
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, tidy
+from vitscale.record.workdir import Workdir
 from vitscale.train.loop import train
 from vitscale.train.profile import build_pass, peak_memory_mib, profile
 from vitscale.train.step import TrainingStep
@@ -95,7 +97,7 @@ def test_fields_with_a_bearing_on_training_are_free_there() -> None:
 
 def study(*configs: TrainConfig, metric: str = "images_per_s") -> Study:
     trials = tuple(Trial("arm", config, index) for index, config in enumerate(configs))
-    return Study(name="p", scale="demo", question="?", source="none", trials=trials, metric=metric)
+    return Study(kind="profile", name="p", scale="demo", question="?", source="none", trials=trials, metric=metric)
 
 
 def test_a_study_is_of_profiles_on_one_device_or_of_trainings() -> None:
@@ -265,7 +267,7 @@ def test_peak_memory_is_that_of_weights_and_what_a_pass_must_hold() -> None:
 
 def test_published_gains_are_those_of_the_published_images_a_second() -> None:
     """Touvron et al. 2022, Table 4: printed gains, from unrounded images a second."""
-    table = published_throughput(study(SMALL), pd.DataFrame())
+    table = published_throughput(Results(study(SMALL), pd.DataFrame()))
     assert len(table) == 14 and (table["printed_gain_pct"] - table["gain_pct"]).abs().max() < 1.0
     positive = table[table["gain_pct"] > 0].set_index(["model", "batch_size"])["gain_pct"].round(1)
     assert list(positive["S18x2"]) == [38.6, 46.4, 45.8, 41.9] and list(positive["B18x2"]) == [45.2, 46.2, 20.6]
@@ -302,19 +304,19 @@ def measured(made: Study, speed: float = 100.0) -> dict[str, Outcome]:
 def test_the_table_has_both_layouts_and_names_what_failed() -> None:
     made = plan("throughput", "demo", num=6)
     done = outcomes(made, measured(made))
-    table = throughput(made, done)
+    table = throughput(Results(made, done))
     first, last = table.iloc[0], table.iloc[-1]
     assert (first["seq_images_per_s"], first["par_images_per_s"], first["seq_n"]) == (100, 150, 6)
     assert (first["gain_pct"], first["seq_min"], first["seq_max"], first["best"]) == (50, 97.5, 102.5, "par")
     assert np.isnan(last["par_images_per_s"]) and last["not_measured"] == "par: OutOfMemoryError: too large"
     assert "error_pct" not in done or done["error_pct"].isna().all()
-    assert set(summary_metrics(made, done)) >= {"S6x2 inference seq/images_per_s_batch_1"}
+    assert set(summary_metrics(Results(made, done))) >= {"S6x2 inference seq/images_per_s_batch_1"}
 
 
 def test_minutes_an_epoch_stand_beside_the_printed_ones() -> None:
     """Xiao et al. 2021, Table 1: ViT_P-1GF takes 2.6 minutes on 8 V100; 1,281,167 images."""
     made = plan("throughput", "imagenet", hardware="x")
-    table = epoch_minutes(made, outcomes(made, measured(made, speed=1000.0))).set_index("model")
+    table = epoch_minutes(Results(made, outcomes(made, measured(made, speed=1000.0)))).set_index("model")
     assert len(table) == 11 and table.loc["ViT_P-1GF", "printed_minutes"] == 2.6
     assert table.loc["ViT_P-1GF", "minutes_on_8"] == pytest.approx(1281167 / 1000 / 60 / 8)
     assert table.loc["ViT_P-1GF", "minutes_low"] < table.loc["ViT_P-1GF", "minutes"]
@@ -324,7 +326,7 @@ def test_minutes_an_epoch_stand_beside_the_printed_ones() -> None:
 def test_a_report_of_profiles_speaks_of_no_error(scale: str, tmp_path: Path) -> None:
     made = replace(plan("throughput", scale, hardware=processor(2)), published=True)
     read = measured(made)
-    page = write_report(made, outcomes(made, read), tidy(made, read), tmp_path, {}).read_text()
+    page = write_report(Results(made, outcomes(made, read), tidy(made, read)), Workdir(tmp_path), {})
     assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in made.figures)
     assert "lr drawn" not in page and "held-out" not in page and "OutOfMemoryError: too large" in page
 

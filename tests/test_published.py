@@ -15,8 +15,9 @@ from conftest import ROOT, load_script
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vitscale.analysis import figures, published, seeds, tables
+from vitscale.analysis import kinds, published, seeds
 from vitscale.analysis.report import summary_metrics
+from vitscale.analysis.results import Results
 from vitscale.plan.study import Study, from_json, to_json
 
 NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
@@ -52,7 +53,9 @@ def make_rows(outcomes: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 def draw(name: str, study: Study, status: str = "finished", mean: float = 5.0) -> Figure:
     outcomes = make_outcomes(study, mean, status)
-    return figures.ALL[name](study, outcomes, make_rows(outcomes, study) if status == "finished" else NO_ROWS)
+    return kinds.FIGURES[name](
+        Results(study, outcomes, make_rows(outcomes, study) if status == "finished" else NO_ROWS)
+    )
 
 
 def grey(ax: Axes) -> list:
@@ -183,9 +186,9 @@ def test_recipe_lines_have_the_interaction_of_section_6_3_4() -> None:
 def test_tables_and_metrics_do_not_know_whether_theirs_is_shown() -> None:
     study = plan("training_length")
     outcomes, plain = make_outcomes(study), replace(study, published=False)
-    assert summary_metrics(study, outcomes) == summary_metrics(plain, outcomes)
+    assert summary_metrics(Results(study, outcomes)) == summary_metrics(Results(plain, outcomes))
     for name in study.tables:
-        shown, other = (tables.make(name, of, outcomes, NO_ROWS) for of in (study, plain))
+        shown, other = (kinds.TABLES[name](Results(of, outcomes, NO_ROWS)) for of in (study, plain))
         pd.testing.assert_frame_equal(shown, other)
 
 
@@ -199,7 +202,7 @@ def test_a_study_keeps_whether_theirs_is_shown_and_older_plans_do_not_show_it() 
 
 def test_images_of_the_thesis_sets_are_ours_where_it_prints_none() -> None:
     assert "images" not in published.read("thesis_seed_statistics")
-    table = published.published_seed_statistics(plan("seed_distribution"), pd.DataFrame())
+    table = published.published_seed_statistics(Results(plan("seed_distribution"), pd.DataFrame()))
     assert dict(zip(table["evaluation"], table["images"], strict=True)) == {"val": 50_000, "v2": 10_000, "real": 46_837}
 
 
@@ -220,7 +223,7 @@ INDEX = (ROOT / "docs" / "index.md").read_text()
 def test_figures_and_tables_of_the_index_exist_and_none_is_left_out() -> None:
     rows = [line.split("|") for line in INDEX.splitlines() if line.startswith("| ") and line.count("|") == 5]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row[3])}
-    known = {*figures.ALL, *tables.ALL}
+    known = {*kinds.FIGURES, *kinds.TABLES}
     assert named - known == set()
     assert known - named == set()
 

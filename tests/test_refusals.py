@@ -14,8 +14,7 @@ from conftest import ROOT, load_script
 from optuna.distributions import FloatDistribution
 
 from vitscale.__main__ import main as vitscale_main
-from vitscale.analysis import figures, names, tables
-from vitscale.analysis import search as search_analysis
+from vitscale.analysis import kinds, names
 from vitscale.cli import script as cli
 from vitscale.plan.config import ALIASES, DEFAULTS, TrainConfig, choices, field_types, limits
 from vitscale.plan.design import cross, grid, sample, trials
@@ -27,7 +26,7 @@ HUGE = 10**22
 LONG = "x" * 100_000
 SPACE = {"lr": FloatDistribution(1e-4, 1e-2, log=True)}
 GOOD: dict[str, Any] = {
-    "name": "made", "scale": "demo", "question": "Is bad input refused?", "source": "none",
+    "kind": "distribution", "name": "made", "scale": "demo", "question": "Is bad input refused?", "source": "none",
     "trials": tuple(Trial(arm, TrainConfig(seed=i, depth=d), i) for arm, d in (("a", 1), ("b", 2)) for i in range(2)),
     "panels": {"": ("a", "b")}, "pairs": (("a", "b"),), "factors": {"a": {"depth": 1}, "b": {"depth": 2}},
     "figures": ("learning_curves",), "tables": ("edf_summary",),
@@ -51,6 +50,7 @@ def points(point: Any) -> tuple[Trial, ...]:
 
 
 BAD_STUDIES: list[tuple[str, list[Any]]] = [
+    ("kind", [*NO_TEXT, "", "Of mine", "a-b", "x" * 101, "search", "profile", "shapes"]),
     ("name", [*NO_TEXT, "", "Made", "made-1", "made\n", "../x", "/etc", "x\0", "ä", LONG]),
     ("scale", [*NO_TEXT, "", "De mo", "../x", "x\0", LONG]),
     ("question", [*NO_TEXT, "a\0b", "x" * 10**6]), ("source", [*NO_TEXT, "a\0b"]), ("design", [*NO_TEXT, "a\0b"]),
@@ -134,7 +134,7 @@ def test_a_study_without_its_keywords_is_refused() -> None:
         rest = {name: value for name, value in GOOD.items() if name != without}
         with pytest.raises(ValueError, match=rf"the keywords of a Study must be .* but got \(without {without}\)$"):
             Study(**rest)
-    with pytest.raises(ValueError, match=r"but got \(without name, scale, question, source, trials\)$"):
+    with pytest.raises(ValueError, match=r"but got \(without kind, name, scale, question, source, trials\)$"):
         Study("a", "b")  # type: ignore[misc]
     with pytest.raises(ValueError, match=r"but got \(positional \('a',\)\)$"):
         Study("a", **GOOD)  # type: ignore[misc]
@@ -142,8 +142,8 @@ def test_a_study_without_its_keywords_is_refused() -> None:
 
 def test_names_that_a_plan_takes_for_known_are_drawn() -> None:
     """One that is drawn and not among them only costs a plan a second: then those that draw are asked."""
-    assert set(figures.ALL) - set(search_analysis.FIGURES) >= names.FIGURES
-    assert set(tables.ALL) - set(search_analysis.TABLES) >= names.TABLES
+    for kind, known in names.NAMES.items():
+        assert {*kinds.KINDS[kind].figures, *kinds.KINDS[kind].tables} >= known
 
 
 # Configs
@@ -260,7 +260,7 @@ def counted(
     """Every type that an option may have."""
     base = TrainConfig(epochs=epochs, seed=seed, depth=2 + deep, drop_path=share, lr=most or 1e-3)
     plan = tuple(Trial(size, base.replace(lr=(i + 1) * 1e-4), i) for i in range(num))
-    return Study(name="counted", scale=scale, question="?", source="none", trials=plan)
+    return Study(kind="distribution", name="counted", scale=scale, question="?", source="none", trials=plan)
 
 
 BAD_OPTIONS = [

@@ -184,13 +184,13 @@ def test_a_search_is_not_scored_on_what_studies_report() -> None:
 
 
 def test_a_search_has_no_distribution(searched: tuple[Search, Store]) -> None:
-    from vitscale.analysis.report import refuse_unknown
+    from vitscale.analysis.kinds import check
 
     study = Rounds(*searched).study()
-    refuse_unknown(study)
+    check(study)
     for fields in ({"figures": ("edf_panels",)}, {"tables": ("good_range",)}):
         with pytest.raises(ValueError, match="search") as caught:
-            refuse_unknown(dataclasses.replace(study, **fields))
+            check(dataclasses.replace(study, **fields))
         assert "\n" not in str(caught.value)
 
 

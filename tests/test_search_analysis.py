@@ -16,20 +16,23 @@ import scipy.stats
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution, distribution_to_json
 from optuna.trial import TrialState
 
-from vitscale.analysis import figures, report, search, side_by_side, tables
-from vitscale.analysis.headline import headline
+from vitscale.analysis import kinds, report, search, search_words, side_by_side
+from vitscale.analysis.report import headline
+from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import sample
 from vitscale.plan.study import Study, Trial, from_json, to_json
+from vitscale.record.workdir import Workdir
 
 ADAPTIVE = "TPE, 4 points at a time, sampler seed 0"
 SPACES = {
     "A": {"lr": FloatDistribution(1e-4, 1e-1, log=True), "wd": FloatDistribution(1e-3, 1.0, log=True)},
     "B": {"lr": FloatDistribution(1e-2, 1.0, log=True), "wd": FloatDistribution(1e-6, 1e-2, log=True)},
 }
+FIGURES, TABLES = tuple(search_words.KIND.figures), tuple(search_words.KIND.tables)
 SETTINGS: dict = {
-    "name": "made", "scale": "demo", "question": "Which lr and wd?", "source": "Nobody 2021",
-    "metric": "minival_ema_error_pct", "figures": search.FIGURES, "tables": search.TABLES, "adaptive": ADAPTIVE,
+    "kind": "search", "name": "made", "scale": "demo", "question": "Which lr and wd?", "source": "Nobody 2021",
+    "metric": "minival_ema_error_pct", "figures": FIGURES, "tables": TABLES, "adaptive": ADAPTIVE,
 }  # fmt: skip
 BASE = TrainConfig(eval_split="minival", epochs=9)
 NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
@@ -82,7 +85,7 @@ def random_search(num: int = 40, arms: str = "A", seeds: tuple[int, ...] = (0, 1
 
 def test_values_of_points_are_those_of_the_simulation() -> None:
     study = random_search()
-    found = search.points(study, make_outcomes(study))
+    found = search.points(Results(study, make_outcomes(study)))
     errors = np.array([bowl(trial.config) for trial in study.trials]).reshape(40, 2)
     assert found["value"].tolist() == pytest.approx(errors.mean(1).tolist())
     assert found["sd"].tolist() == pytest.approx((np.abs(errors[:, 0] - errors[:, 1]) / np.sqrt(2)).tolist())
@@ -93,7 +96,7 @@ def test_values_of_points_are_those_of_the_simulation() -> None:
 
 def test_winner_is_that_of_brute_force_and_lies_near_the_bottom_of_the_bowl() -> None:
     study = random_search(num=200)
-    best = search.winners(study, make_outcomes(study))["A"]
+    best = search.winners(Results(study, make_outcomes(study)))["A"]
     errors = np.array([bowl(trial.config) for trial in study.trials]).reshape(200, 2).mean(1)
     lowest, second = np.argsort(errors)[:2]
     assert best["point"] == lowest
@@ -112,23 +115,23 @@ def test_of_equal_means_the_lower_worst_seed_wins_then_the_smaller_lr() -> None:
               (0.02, 0): 1.0, (0.02, 1): 7.1}  # fmt: skip
     study = make_study({"A": places})
     outcomes = make_outcomes(study, lambda config: errors[config.lr, config.seed])
-    assert search.ranked(search.points(study, outcomes), "A")["point"].tolist() == [2, 1, 0, 3]
+    assert search.ranked(search.points(Results(study, outcomes)), "A")["point"].tolist() == [2, 1, 0, 3]
 
 
 def test_a_point_with_a_missing_or_a_stopped_training_has_no_value_and_cannot_win() -> None:
     study = make_study({"A": [{"lr": 3e-3, "wd": 0.1}, {"lr": 4e-3, "wd": 0.1}, {"lr": 1e-3, "wd": 0.1}]})
     outcomes = make_outcomes(study, status={(0, 1): "missing", (1, 0): "stopped"})
-    found = search.points(study, outcomes)
+    found = search.points(Results(study, outcomes))
     assert found["state"].tolist() == ["running", "stopped", "complete"]
     assert found["value"].isna().tolist() == [True, True, False]
     assert found["last_error_pct"].tolist()[1] == pytest.approx(bowl(study.trials[2].config))
-    assert search.winners(study, outcomes)["A"]["point"] == 2
-    assert search.winners(study, outcomes)["A"]["runner_up"] is None
+    assert search.winners(Results(study, outcomes))["A"]["point"] == 2
+    assert search.winners(Results(study, outcomes))["A"]["runner_up"] is None
 
 
 def test_diverged_and_failed_trainings_are_values_of_100() -> None:
     study = make_study({"A": [{"lr": 3e-3, "wd": 0.1}, {"lr": 0.09, "wd": 0.1}]})
-    found = search.points(study, make_outcomes(study, status={(0, 1): "failed"}))
+    found = search.points(Results(study, make_outcomes(study, status={(0, 1): "failed"})))
     assert found["value"].tolist() == pytest.approx([(100 + bowl(study.trials[0].config)) / 2, 100.0])
     assert (found["failed"].tolist(), found["diverged"].tolist()) == ([1, 0], [0, 2])
 
@@ -136,7 +139,7 @@ def test_diverged_and_failed_trainings_are_values_of_100() -> None:
 def test_a_finished_training_without_an_error_is_refused() -> None:
     study = make_study({"A": [{"lr": 3e-3, "wd": 0.1}]})
     with pytest.raises(ValueError, match="must have a finite error, but got"):
-        search.points(study, make_outcomes(study, lambda _: np.nan))
+        search.points(Results(study, make_outcomes(study, lambda _: np.nan)))
 
 
 @pytest.mark.parametrize(("lr", "edge"), [(1e-4, "low"), (1.3e-4, "low"), (1.5e-4, None), (6e-2, None), (8e-2, "high")])
@@ -152,7 +155,7 @@ def test_the_edge_is_the_outer_20th_of_a_log_axis(lr: float, edge: str | None) -
 def test_optuna_has_the_points_in_order_with_exact_values() -> None:
     study = random_search(arms="AB")
     outcomes = make_outcomes(study)
-    made = search.optuna_study(study, outcomes, "B")
+    made = search.optuna_study(Results(study, outcomes), "B")
     asked = [trial.config for trial in study.trials if trial.arm == "B" and trial.config.seed == 0]
     assert [trial.params for trial in made.trials] == [{"lr": config.lr, "wd": config.wd} for config in asked]
     assert [trial.number for trial in made.trials] == list(range(40))
@@ -166,7 +169,7 @@ def test_optuna_has_the_points_in_order_with_exact_values() -> None:
 def test_unfinished_points_are_running_and_stopped_ones_pruned_at_their_epoch() -> None:
     study = random_search(num=6, seeds=(0,))
     outcomes = make_outcomes(study, status={(1, 0): "stopped", (4, 0): "missing"})
-    made = search.optuna_study(study, outcomes, "A")
+    made = search.optuna_study(Results(study, outcomes), "A")
     states = [trial.state for trial in made.trials]
     assert (states.pop(4), states.pop(1)) == (TrialState.RUNNING, TrialState.PRUNED)
     assert set(states) == {TrialState.COMPLETE}
@@ -180,12 +183,12 @@ def test_values_of_every_kind_of_axis_survive_unchanged() -> None:
     drawn = sample(space["A"], num=12)
     study = make_study({"A": drawn}, spaces=space)
     study = from_json(json.loads(json.dumps(to_json(study))))
-    trials = search.optuna_study(study, make_outcomes(study), "A").trials
+    trials = search.optuna_study(Results(study, make_outcomes(study)), "A").trials
     assert [trial.params for trial in trials] == drawn
     assert {type(trial.params["batch_size"]) for trial in trials} == {int}
     assert trials[0].distributions == space["A"]
-    for name in search.FIGURES:  # drawn, whatever the axes
-        figures.ALL[name](study, make_outcomes(study), NO_ROWS)
+    for name in FIGURES:  # drawn, whatever the axes
+        kinds.FIGURES[name](Results(study, make_outcomes(study), NO_ROWS))
 
 
 def test_a_sampler_goes_on_as_if_it_had_never_stopped() -> None:
@@ -195,7 +198,7 @@ def test_a_sampler_goes_on_as_if_it_had_never_stopped() -> None:
         return optuna.samplers.TPESampler(seed=7, n_startup_trials=4)
 
     study = random_search(num=12, seeds=(0,))
-    rebuilt = search.optuna_study(study, make_outcomes(study), "A", sampler=sampler())
+    rebuilt = search.optuna_study(Results(study, make_outcomes(study)), "A", sampler=sampler())
     lived = optuna.create_study(sampler=sampler())
     for trial in study.trials:
         lived.enqueue_trial({"lr": trial.config.lr, "wd": trial.config.wd})
@@ -223,7 +226,7 @@ def test_the_file_opens_in_another_process_and_in_optunas_command_line(tmp_path:
     study = random_search(num=3, arms="AB")
     outcomes = make_outcomes(study, status={(2, 0): "missing"})
     path = tmp_path / "search.db"
-    path.write_bytes(search.as_optuna(study, outcomes))
+    path.write_bytes(search.as_optuna(Results(study, outcomes)))
 
     cli = [str(Path(sys.executable).with_name("optuna")), "--storage", f"sqlite:///{path}"]
     said = subprocess.run([*cli, "studies", "-f", "json"], capture_output=True, text=True, check=True)
@@ -233,12 +236,12 @@ def test_the_file_opens_in_another_process_and_in_optunas_command_line(tmp_path:
     ]
     best = subprocess.run([*cli, "best-trial", "--study-name", "made-demo:A", "-f", "json"], capture_output=True,
                           text=True, check=True)  # fmt: skip
-    winner = search.winners(study, outcomes)["A"]
+    winner = search.winners(Results(study, outcomes))["A"]
     assert json.loads(best.stdout)["number"] == winner["point"]
 
     done = subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, check=True)
     found, after = map(json.loads, done.stdout.splitlines())
-    values = search.points(study, outcomes).set_index(["arm", "point"])["value"]
+    values = search.points(Results(study, outcomes)).set_index(["arm", "point"])["value"]
     for arm in "AB":
         assert [state for state, _, _ in found[f"made-demo:{arm}"]] == ["COMPLETE", "COMPLETE", "WAITING"]
         assert [value for _, value, _ in found[f"made-demo:{arm}"]][:2] == values[arm].tolist()[:2]
@@ -252,7 +255,7 @@ def test_the_file_opens_in_another_process_and_in_optunas_command_line(tmp_path:
 def test_importances_find_the_axis_that_dominates() -> None:
     study = random_search(num=150, seeds=(0,))
     outcomes = make_outcomes(study, lambda config: bowl(config.replace(lr=min(config.lr, 3e-2))))
-    table = tables.make("search_importance", study, outcomes, NO_ROWS).set_index("axis")
+    table = kinds.TABLES["search_importance"](Results(study, outcomes, NO_ROWS)).set_index("axis")
     assert table.loc["lr", "PED-ANOVA"] > 2 * table.loc["wd", "PED-ANOVA"]
     assert table.loc["lr", "fANOVA"] > 0.9
     assert table[["fANOVA", "PED-ANOVA"]].sum().tolist() == pytest.approx([1, 1])
@@ -263,9 +266,9 @@ def test_a_share_of_pure_noise_stands_beside_the_one_found() -> None:
     study = random_search(num=20, seeds=(0,))
     noise = make_outcomes(study)
     noise = noise.assign(error_pct=np.random.default_rng(1).normal(20, 1, len(noise)))
-    assert search.noise_shares(study, noise, "A", num=300)["lr"] == pytest.approx(0.954, abs=0.045)
+    assert search.noise_shares(Results(study, noise), "A", num=300)["lr"] == pytest.approx(0.954, abs=0.045)
     few = random_search(num=14)
-    assert np.isnan(list(search.noise_shares(few, make_outcomes(few), "A").values())).all()
+    assert np.isnan(list(search.noise_shares(Results(few, make_outcomes(few)), "A").values())).all()
 
 
 def test_fanova_splits_the_variance_of_a_sum_over_the_axes_own_scale() -> None:
@@ -273,62 +276,62 @@ def test_fanova_splits_the_variance_of_a_sum_over_the_axes_own_scale() -> None:
     space = {"A": {"lr": FloatDistribution(1e-4, 0.1, log=True), "dropout": FloatDistribution(0.0, 0.9)}}
     study = make_study({"A": sample(space["A"], num=150)}, seeds=(0,), spaces=space)
     outcomes = make_outcomes(study, lambda config: 10 + np.log10(config.lr) + 3 * config.dropout / 0.9)
-    found = search.importances(study, outcomes, "A")["fanova"]
+    found = search.importances(Results(study, outcomes), "A")["fanova"]
     assert found["lr"] == pytest.approx(0.5, abs=0.08)
 
 
 @pytest.mark.parametrize(("num", "is_given"), [(14, False), (15, True)])
 def test_importances_need_points(num: int, is_given: bool) -> None:
     study = random_search(num=num)
-    found = search.importances(study, make_outcomes(study), "A")
+    found = search.importances(Results(study, make_outcomes(study)), "A")
     assert [np.isfinite(list(of.values())).all() for of in found.values()] == [is_given] * 2
 
 
 def test_the_table_of_best_points_says_of_how_many_they_are_the_best() -> None:
     study = random_search(arms="AB", seeds=(0, 1, 2))
     outcomes = make_outcomes(study)
-    table = tables.make("search_best", study, outcomes, NO_ROWS)
+    table = kinds.TABLES["search_best"](Results(study, outcomes, NO_ROWS))
     assert table.groupby("arm")["rank"].apply(list).tolist() == [[1, 2, 3, 4, 5]] * 2
     assert set(table["best_of"]) == {40}
     first = table.iloc[0]
     errors = outcomes.loc[(outcomes["arm"] == "A") & (outcomes["point"] == first["point"]), "error_pct"]
     interval = scipy.stats.ttest_1samp(errors, 0).confidence_interval(0.95)
     assert (first["mean_error_pct_low"], first["mean_error_pct_high"]) == pytest.approx(tuple(interval))
-    assert "optimistic" in " ".join(headline(study, outcomes))
+    assert "optimistic" in " ".join(headline(Results(study, outcomes)))
     assert "mean_error_pct_low" not in search.search_best(
-        random_search(seeds=(0,)), make_outcomes(random_search(seeds=(0,)))
+        Results(random_search(seeds=(0,)), make_outcomes(random_search(seeds=(0,))))
     )
 
 
 def test_the_report_of_a_search_calls_it_one_and_no_draws(tmp_path: Path) -> None:
     study = random_search(num=8, arms="AB")
     outcomes = make_outcomes(study, status={(3, 0): "stopped", (7, 1): "missing"})
-    page = report.write_report(study, outcomes, NO_ROWS, tmp_path, {"command": "python x.py"}).read_text()
+    page = report.write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {"command": "python x.py"})
     text = page.split("<h2>Figures</h2>")[0] + page.split("What these numbers are")[1]
     for words in ("fixed before the first training", "independent draws", "draws"):
         assert words not in text
     assert "from the errors of earlier ones" in text
     assert "4 trainings" not in text and "2 trainings were stopped early" in text
     assert "2 of 32 trainings asked for have no outcome yet" in text
-    numbers = report.summary_metrics(study, outcomes)
-    assert numbers["A/best_lr"] == search.winners(study, outcomes)["A"]["values"]["lr"]
+    numbers = report.summary_metrics(Results(study, outcomes))
+    assert numbers["A/best_lr"] == search.winners(Results(study, outcomes))["A"]["values"]["lr"]
     assert (numbers["A/num_points"], numbers["A/stopped"], numbers["A/running"]) == (6, 1, 1)
 
 
-@pytest.mark.parametrize("name", search.FIGURES)
+@pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("state", ["missing", "stopped", "failed"])
 def test_figures_are_drawn_when_nothing_finished(name: str, state: str) -> None:
     study = random_search(num=2, arms="AB", seeds=(0,))
     outcomes = make_outcomes(study, status={(0, 0): state, (1, 0): state})
-    assert len(figures.ALL[name](study, outcomes, NO_ROWS).axes) >= 2
+    assert len(kinds.FIGURES[name](Results(study, outcomes, NO_ROWS)).axes) >= 2
 
 
 def test_the_history_falls_to_the_winner() -> None:
     study = random_search()
     outcomes = make_outcomes(study)
-    drawn = figures.ALL["search_history"](study, outcomes, NO_ROWS).axes[0]
+    drawn = kinds.FIGURES["search_history"](Results(study, outcomes, NO_ROWS)).axes[0]
     steps = [line.get_ydata() for line in drawn.lines if line.get_drawstyle() == "steps-post"]
-    values = search.points(study, outcomes)["value"]
+    values = search.points(Results(study, outcomes))["value"]
     expected = [min(values[: i + 1]) for i, value in enumerate(values) if value < 100]
     assert len(steps) == 1
     assert list(steps[0])[:-1] == pytest.approx(expected)
@@ -337,8 +340,8 @@ def test_the_history_falls_to_the_winner() -> None:
 # ---- what a search may not feed
 
 
-OTHERS = [(kind, name) for kind, known, own in (("figures", figures.ALL, search.FIGURES), ("tables", tables.ALL,
-          search.TABLES)) for name in known if name not in own]  # fmt: skip
+OTHERS = [(kind, name) for kind, known, own in (("figures", kinds.FIGURES, FIGURES), ("tables", kinds.TABLES,
+          TABLES)) for name in known if name not in own]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "name"), OTHERS)
@@ -346,17 +349,19 @@ def test_no_figure_or_table_of_a_distribution_takes_a_search(kind: str, name: st
     """All that is registered, now and later, but what is made for a search."""
     study = from_json({**to_json(random_search(num=2)), kind: [name]})
     with pytest.raises(ValueError, match="crowd where it found low errors") as refusal:
-        report.refuse_unknown(study)
+        report.check(study)
     assert name in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 def test_refused_are_pairs_of_a_search_and_figures_of_a_search_for_others() -> None:
     study = random_search(num=2, arms="AB")
-    report.refuse_unknown(study)
+    kinds.check(study)
     with pytest.raises(ValueError, match="no pairs"):
-        report.refuse_unknown(from_json({**to_json(study), "pairs": [["A", "B"]]}))
-    with pytest.raises(ValueError, match="need a search"):
-        report.refuse_unknown(from_json({**to_json(study), "adaptive": ""}))
+        kinds.check(from_json({**to_json(study), "pairs": [["A", "B"]]}))
+    with pytest.raises(ValueError, match="of kind distribution must be among"):
+        kinds.check(from_json({**to_json(study), "kind": "distribution", "adaptive": ""}))
+    with pytest.raises(ValueError, match="adaptive must say"):
+        from_json({**to_json(study), "adaptive": ""})
 
 
 def test_arms_of_a_search_are_not_compared_as_distributions() -> None:

@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from vitscale.analysis import correlation, figures, published, repeat_figures, seeds, tables
-from vitscale.analysis.headline import headline
-from vitscale.analysis.report import write_report
+from vitscale.analysis import correlation, kinds, published, repeat_figures, seeds, text
+from vitscale.analysis.report import headline, write_report
+from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study, Trial
+from vitscale.record.workdir import Workdir
 
 EPOCHS = 12
 SEEDS = {
@@ -25,7 +26,14 @@ def make_study(num: int = 30, more: str = "test", **fields: object) -> Study:
     """One arm: seeds 1 to `num` are draws, seed 0 is the reference run."""
     base = TrainConfig(epochs=EPOCHS, more_evals=more)
     trials = tuple(Trial("a", base.replace(seed=i), i - 1 if i else None) for i in range(num + 1))
-    settings: dict = {"name": "made", "scale": "demo", "question": "Which?", "source": "Nobody 2022", **SEEDS}
+    settings: dict = {
+        "kind": "repeats",
+        "name": "made",
+        "scale": "demo",
+        "question": "Which?",
+        "source": "Nobody 2022",
+        **SEEDS,
+    }
     return Study(**{**settings, "trials": trials, **fields})
 
 
@@ -55,7 +63,7 @@ def make_tables(study: Study, status: dict | None = None, seed: int = 0) -> tupl
 
 
 def test_published_seed_statistics_have_the_derived_numbers():
-    table = published.published_seed_statistics(make_study(), pd.DataFrame()).set_index("evaluation")
+    table = published.published_seed_statistics(Results(make_study(), pd.DataFrame())).set_index("evaluation")
     assert table.loc["val", ["mean_error_pct", "min_error_pct", "max_error_pct"]].round(2).tolist() == [
         20.28, 20.02, 20.5]  # fmt: skip
     assert (-table["min_z"]).round(2).tolist() == [2.6, 2.25, 3.04]  # highest accuracy, in sd above the mean
@@ -185,7 +193,7 @@ def test_a_correlation_without_pairs_or_spread_is_unknown_and_a_perfect_one_is_1
 def test_seed_statistics_keep_the_reference_and_diverged_seeds_out():
     study = make_study()
     outcomes, _ = make_tables(study, {3: "diverged", 5: "missing"})
-    table = seeds.seed_statistics(study, outcomes).set_index("evaluation")
+    table = seeds.seed_statistics(Results(study, outcomes)).set_index("evaluation")
     draws = outcomes[outcomes["seed"].between(1, 30) & (outcomes["status"] == "finished")]
     for name in ("val", "test"):
         values, row = draws[f"{name}_ema_error_pct"], table.loc[name]
@@ -200,7 +208,7 @@ def test_seed_statistics_keep_the_reference_and_diverged_seeds_out():
 def test_seed_epochs_follow_the_draws_and_rank_them_against_their_end():
     study = make_study()
     outcomes, rows = make_tables(study, {3: "diverged"})
-    table = seeds.seed_epochs(study, outcomes, rows)
+    table = seeds.seed_epochs(Results(study, outcomes, rows))
     row = table[(table["evaluation"] == "test") & (table["epoch"] == 7)].iloc[0]
     draws = rows[rows["point"].notna() & (rows["status"] == "finished")]
     at, end = (draws[draws["epoch"] == epoch].set_index("trial_id")["test_ema_error_pct"] for epoch in (7, EPOCHS))
@@ -213,7 +221,7 @@ def test_seed_epochs_follow_the_draws_and_rank_them_against_their_end():
 def test_seed_correlation_pairs_the_two_sets_by_seed():
     study = make_study()
     outcomes, _ = make_tables(study, {3: "diverged"})
-    (row,) = seeds.seed_correlation(study, outcomes).to_dict("records")
+    (row,) = seeds.seed_correlation(Results(study, outcomes)).to_dict("records")
     draws = outcomes[outcomes["point"].notna() & (outcomes["status"] == "finished")]
     val, test = draws["val_ema_error_pct"], draws["test_ema_error_pct"]
     assert (row["n"], row["pearson"]) == (29, pytest.approx(val.corr(test)))
@@ -223,7 +231,7 @@ def test_seed_correlation_pairs_the_two_sets_by_seed():
 
 def test_seed_power_asks_for_more_seeds_at_a_smaller_difference_and_a_larger_sd():
     study = make_study()
-    table = seeds.seed_power(study, make_tables(study)[0])
+    table = seeds.seed_power(Results(study, make_tables(study)[0]))
     of = table[(table["evaluation"] == "val") & (table["power_pct"] == 80)]
     assert of["difference_points"].tolist() == list(seeds.DIFFERENCES)
     assert of["seeds_per_arm"].is_monotonic_decreasing
@@ -234,7 +242,7 @@ def test_seed_power_asks_for_more_seeds_at_a_smaller_difference_and_a_larger_sd(
 def test_seed_noise_sets_the_spread_beside_the_sampling_error():
     study = make_study()
     outcomes, _ = make_tables(study)
-    row = seeds.seed_noise(study, outcomes).iloc[0]
+    row = seeds.seed_noise(Results(study, outcomes)).iloc[0]
     values = outcomes.loc[outcomes["point"].notna(), "val_ema_error_pct"]
     share = values.mean() / 100
     assert (row["images"], row["sd_over_seeds_points"]) == (400, pytest.approx(values.std()))
@@ -243,10 +251,10 @@ def test_seed_noise_sets_the_spread_beside_the_sampling_error():
 
 def test_tables_of_seeds_show_two_decimals_and_others_one():
     table = pd.DataFrame({"x_pct": [1.2345], "x_pct_low": [1.0], "x_pct_high": [2.0], "y_points": [0.456]})
-    assert tables.as_text(table).iloc[0].tolist() == ["1.2 [1.0, 2.0]", "0.5"]
+    assert text.as_text(table).iloc[0].tolist() == ["1.2 [1.0, 2.0]", "0.5"]
     table.attrs["decimals"] = 2
-    assert tables.as_text(table).iloc[0].tolist() == ["1.23 [1.00, 2.00]", "0.46"]
-    assert list(tables.as_text(table).columns) == ["x (%)", "y (points)"]
+    assert text.as_text(table).iloc[0].tolist() == ["1.23 [1.00, 2.00]", "0.46"]
+    assert list(text.as_text(table).columns) == ["x (%)", "y (points)"]
 
 
 # ---- figures, headline, report
@@ -265,7 +273,7 @@ def test_bins_are_whole_images_wide_and_hold_every_value():
 def test_histogram_draws_all_finished_seeds_and_the_fitted_gaussian():
     study = make_study()
     outcomes, rows = make_tables(study, {3: "diverged"})
-    ax, _ = figures.ALL["seed_histogram"](study, outcomes, rows).axes
+    ax, _ = kinds.FIGURES["seed_histogram"](Results(study, outcomes, rows)).axes
     assert sum(bar.get_height() for bar in ax.patches) == 29
     curve, width = ax.lines[0], ax.patches[0].get_width()
     values = outcomes.loc[outcomes["point"].notna() & (outcomes["status"] == "finished"), "val_ema_error_pct"]
@@ -277,9 +285,9 @@ def test_histogram_draws_all_finished_seeds_and_the_fitted_gaussian():
 def test_headline_of_a_seed_study_says_mean_sd_and_n():
     study = make_study()
     outcomes, _ = make_tables(study, {3: "diverged"})
-    said = headline(study, outcomes)
+    said = headline(Results(study, outcomes))
     assert said[0] == "Of 31 runs: 30 finished, 1 diverged, 0 failed, 0 missing."
-    row = seeds.seed_statistics(study, outcomes).iloc[0]
+    row = seeds.seed_statistics(Results(study, outcomes)).iloc[0]
     assert said[1].startswith(f"a, error on val: mean {row['mean_error_pct']:.2f} [{row['mean_error_pct_low']:.2f}, ")
     assert "over n=29 seeds, 1 diverged; the reference run, " in said[1] and len(said) == 3
 
@@ -297,7 +305,7 @@ STATES = {
 def test_report_of_a_seed_study_at_any_stage(tmp_path, state, more):
     study = make_study(more=more)
     outcomes, rows = make_tables(study, STATES[state])
-    page = write_report(study, outcomes, rows, tmp_path, {}).read_text()
+    page = write_report(Results(study, outcomes, rows), Workdir(tmp_path), {})
     assert "differ in their seed alone" in page
     for name in study.tables:
         assert (tmp_path / f"{name}.csv").exists() and (tmp_path / f"{name}.md").read_text().strip()

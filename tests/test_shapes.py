@@ -16,13 +16,14 @@ from statsmodels.stats.multitest import multipletests
 from search_spaces import demo, touvron2022
 from search_spaces.published import agrees
 from search_spaces.touvron2022 import Shape, split
-from vitscale.analysis import figures, shape_words, shapes, tables
-from vitscale.analysis.headline import headline
+from vitscale.analysis import kinds, shape_words, shapes, text
 from vitscale.analysis.published import read
-from vitscale.analysis.report import honesty, summary_metrics, write_report
+from vitscale.analysis.report import caveats, headline, summary_metrics, write_report
+from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study, Trial
+from vitscale.record.workdir import Workdir
 
 NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
 
@@ -202,7 +203,7 @@ def small_study(*planned: Shape, num: int = 4, lrs: tuple[float, ...] = (0.01,),
         for point, (seed, lr) in enumerate((seed, lr) for seed in range(num) for lr in lrs):
             trials.append(Trial(shape.name, base.replace(seed=seed, lr=lr), point))
     factors = {shape.name: {"size": shape.size, "pairs": shape.pairs} for shape in planned}
-    settings: dict = {"name": "made", "scale": "demo", "question": "Which?", "source": "Nobody 2021"}
+    settings: dict = {"kind": "shapes", "name": "made", "scale": "demo", "question": "Which?", "source": "Nobody 2021"}
     return Study(**{**settings, "metric": "val_error_pct", "trials": tuple(trials), "factors": factors, **fields})
 
 
@@ -216,7 +217,7 @@ def test_lr_is_chosen_by_minival_alone() -> None:
             return None
         return {"minival": minival[arm][round(np.log2(config.lr / 0.01))], "val": 1 / config.lr, "test": config.lr}
 
-    table = shapes.shape_cells(study, outcomes_of(study, error)).set_index("shape")
+    table = shapes.shape_cells(Results(study, outcomes_of(study, error))).set_index("shape")
     assert table["lr"].to_dict() == {"S4x1": 0.04, "S2x2": 0.01, "B2x1": 0.02}
     assert table["lr_at_edge"].to_dict() == {"S4x1": True, "S2x2": True, "B2x1": False}
     assert table["val_error_pct"].to_dict() == {"S4x1": 25.0, "S2x2": 100.0, "B2x1": 50.0}
@@ -231,7 +232,7 @@ def test_error_at_the_chosen_lr_is_unbiased_on_val_and_not_on_minival() -> None:
     for _ in range(6):
         noisy = table.assign(**{f"{name}_error_pct": 20 + rng.normal(0, 2, len(table)) for name in ("minival", "val")})
         means += [[cell.runs[f"{name}_error_pct"].mean() for name in ("minival", "val")]
-                  for cell in shapes.cells(study, noisy).values()]  # fmt: skip
+                  for cell in shapes.cells(Results(study, noisy)).values()]  # fmt: skip
     minival, val = np.mean(means, axis=0) - 20
     error = 2 / np.sqrt(4)
     assert val == pytest.approx(0, abs=3.5 * error / np.sqrt(300))
@@ -245,7 +246,7 @@ def test_differences_of_branches_cover_the_truth() -> None:
     truth = 20 - 1.5 * (table["branches"] == 2)
     for _ in range(5):
         noise = {f"{name}_error_pct": truth + rng.normal(0, 0.5, len(table)) for name in ("val", "test")}
-        found.append(shapes.branch_differences(study, table.assign(**noise)))
+        found.append(shapes.branch_differences(Results(study, table.assign(**noise))))
     low, high = (pd.concat(found)[f"difference_points_{end}"] for end in ("low", "high"))
     assert len(low) == 200 and 0.90 <= ((low <= -1.5) & (high >= -1.5)).mean() <= 0.99
     expected = 2 * scipy.stats.t.ppf(0.975, 8) * 0.5 * np.sqrt(2 / 5)  # of equal sds; Welch's df are a little fewer
@@ -267,7 +268,7 @@ def test_every_parallel_shape_is_compared_with_its_own_sequence() -> None:
     planned = (*split("S", 12, 4), *split("S", 12, layerscale=True), *split("B", 4), Shape("Ti", 2, 2))
     study, rng = small_study(*planned), np.random.default_rng(2)
     table = outcomes_of(study, lambda arm, config: {"minival": 9.0, "val": rng.normal(9, 1), "test": rng.normal(9, 1)})
-    found = shapes.branch_differences(study, table)
+    found = shapes.branch_differences(Results(study, table))
     val = found[found["evaluation"] == "val"]
     compared = val[["size", "pairs", "branches", "layerscale"]].to_numpy().tolist()
     assert compared == [*(["S", 12, p, False] for p in (2, 3, 4)), ["S", 12, 2, True], ["B", 4, 2, False]]
@@ -293,11 +294,11 @@ def test_effects_of_layerscale_and_length_and_of_blocks() -> None:
         return dict.fromkeys(config.evals, truth + rng.normal(0, 0.01))
 
     outcomes = outcomes_of(study, error)
-    table = shapes.layerscale_and_epochs(study, outcomes)
+    table = shapes.layerscale_and_epochs(Results(study, outcomes))
     assert len(table) == 2 * 4 * 2 and set(table["shape"]) == {"S12x1", "S6x2"}
     truth = np.where(table["effect"].str.startswith("LayerScale"), -2.0, -1.0)
     assert table["difference_points"].to_numpy() == pytest.approx(truth, abs=0.05)
-    row = shapes.blocks_or_width(study, outcomes).iloc[0]
+    row = shapes.blocks_or_width(Results(study, outcomes)).iloc[0]
     assert row["difference_points"] == pytest.approx(-4.5, abs=0.05)
     assert row["params_ratio"] == pytest.approx(1, rel=0.02)
 
@@ -307,7 +308,7 @@ def test_layerscale_has_its_effect_where_all_train_for_one_length() -> None:
     outcomes = outcomes_of(
         study, lambda arm, config: dict.fromkeys(config.evals, 9.0 + config.seed - 3.0 * ("LS" in arm))
     )
-    table = shapes.layerscale_and_epochs(study, outcomes)
+    table = shapes.layerscale_and_epochs(Results(study, outcomes))
     assert table["effect"].unique().tolist() == ["LayerScale, 10 epochs"] and len(table) == 4
     assert table["difference_points"].tolist() == pytest.approx([-3.0] * 4)
 
@@ -315,10 +316,10 @@ def test_layerscale_has_its_effect_where_all_train_for_one_length() -> None:
 def test_single_runs_have_a_difference_and_no_interval() -> None:
     study = small_study(*split("S", 4), num=1)
     outcomes = outcomes_of(study, lambda arm, config: dict.fromkeys(config.evals, 5.0 if arm == "S4x1" else 4.0))
-    row = shapes.branch_differences(study, outcomes).iloc[0]
+    row = shapes.branch_differences(Results(study, outcomes)).iloc[0]
     assert (row["difference_points"], row["n_a"], row["method"]) == (-1.0, 1, "single run: no interval")
     assert np.isnan(row["difference_points_low"]) and np.isnan(row["difference_p_holm"])
-    told = headline(dataclasses.replace(study, tables=("branch_differences",)), outcomes)
+    told = headline(Results(dataclasses.replace(study, tables=("branch_differences",)), outcomes))
     assert "no interval in 1" in " ".join(told)
 
 
@@ -329,7 +330,7 @@ def test_several_lr_without_minival_are_refused() -> None:
     )
     outcomes = outcomes_of(without, lambda arm, config: {"val": 5.0})
     with pytest.raises(ValueError, match=r"must be evaluated on minival, but got \(arm='S4x1'"):
-        shapes.cells(without, outcomes)
+        shapes.cells(Results(without, outcomes))
 
 
 # ---- the paper's numbers
@@ -337,7 +338,7 @@ def test_several_lr_without_minival_are_refused() -> None:
 
 def test_published_differences_are_those_of_the_text() -> None:
     """Section 3.3: two branches are best in Figure 1; at 24 pairs Ti and S lose by them, B does not, and L gains."""
-    table = shapes.published_depth_vs_width(plan("demo"), pd.DataFrame())
+    table = shapes.published_depth_vs_width(Results(plan("demo"), pd.DataFrame()))
     delta = table.set_index(["source", "size", "pairs", "branches"])["val_minus_sequential_points"]
     for size, pairs in (("S", 36), ("S", 60), ("B", 36)):
         of = delta.sort_index().loc["Figure 1", size, pairs].dropna()
@@ -381,13 +382,13 @@ def test_report_of_an_unfinished_study_with_divergence(tmp_path: Path) -> None:
     begun = outcomes["arm"].isin(study.panels["branches"])
     outcomes = outcomes.assign(status=outcomes["status"].where(begun, "missing"))
     outcomes.loc[~begun, [c for c in outcomes if c.endswith("error_pct")]] = np.nan
-    page = write_report(study, outcomes, NO_ROWS, tmp_path, {}).read_text()
+    page = write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {})
     assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in study.figures)
     cells = pd.read_csv(tmp_path / "shape_cells.csv").set_index("shape")
     assert cells.loc["S12x1", ["n", "diverged"]].tolist() == [1, 1] and cells.loc["B4x1", "missing"] == 0
     assert cells["val_error_pct"].notna().sum() == 4 and "S of 12 pairs, error minus that in sequence" in page
-    text = tables.to_markdown(shapes.branch_differences(study, outcomes))
-    assert "single run: no interval" in text and "no run finished" in text
+    shown = text.to_markdown(shapes.branch_differences(Results(study, outcomes)))
+    assert "single run: no interval" in shown and "no run finished" in shown
 
 
 def test_figures_show_the_intervals_of_the_table_and_mark_divergence() -> None:
@@ -398,8 +399,8 @@ def test_figures_show_the_intervals_of_the_table_and_mark_divergence() -> None:
         lambda arm, config: None if arm == "S6x2" and config.seed == 1002 else
         {name: 20 + 300 * abs(config.lr - 0.016) + rng.normal(0, 0.5) for name in config.evals},
     )  # fmt: skip
-    figure = figures.ALL["branches"](study, outcomes, NO_ROWS)
-    ax, table = figure.axes[0], shapes.shape_cells(study, outcomes).set_index("shape")
+    figure = kinds.FIGURES["branches"](Results(study, outcomes, NO_ROWS))
+    ax, table = figure.axes[0], shapes.shape_cells(Results(study, outcomes)).set_index("shape")
     ends = sorted(tuple(bar[:, 1]) for bar in ax.collections[0].get_segments())
     arms = study.panels["branches"]
     expected = sorted((table.loc[a, "val_error_pct_low"], table.loc[a, "val_error_pct_high"]) for a in arms)
@@ -426,7 +427,7 @@ def swept(num: int = 3) -> tuple[Study, pd.DataFrame]:
 
 def test_numbers_of_a_shape_are_those_at_the_lr_that_minival_chose() -> None:
     study, outcomes = swept()
-    numbers = summary_metrics(study, outcomes)
+    numbers = summary_metrics(Results(study, outcomes))
     assert {arm: numbers[f"{arm}/best_lr"] for arm in study.arms} == {"S4x1": 0.02, "S2x2": 0.02}
     ended = {arm: [numbers[f"{arm}/{name}"] for name in ("n", "diverged", "failed", "missing")] for arm in study.arms}
     assert ended == {"S4x1": [3, 0, 0, 0], "S2x2": [2, 1, 0, 0]}
@@ -440,7 +441,7 @@ def test_numbers_of_a_shape_are_those_at_the_lr_that_minival_chose() -> None:
 
 def test_a_shape_without_an_outcome_has_no_lr_and_all_its_runs_are_missing() -> None:
     study, outcomes = swept()
-    numbers = summary_metrics(study, outcomes.assign(status="missing"))
+    numbers = summary_metrics(Results(study, outcomes.assign(status="missing")))
     assert numbers == {f"{arm}/{name}": 9.0 * (name == "missing") for arm in study.arms
                        for name in ("n", "diverged", "failed", "missing")}  # fmt: skip
 
@@ -448,33 +449,34 @@ def test_a_shape_without_an_outcome_has_no_lr_and_all_its_runs_are_missing() -> 
 def test_every_run_of_the_sweep_is_counted_once_and_those_shown_beside() -> None:
     study, outcomes = swept()
     outcomes.loc[(outcomes["arm"] == "S4x1") & (outcomes["lr"] == 0.01), "status"] = "missing"
-    table = shape_words.counts(study, outcomes).set_index("shape")
+    table = shape_words.counts(Results(study, outcomes)).set_index("shape")
     assert table["planned"].tolist() == [9, 9]
     assert table.loc["S4x1", ["finished", "diverged", "failed", "missing"]].tolist() == [3, 3, 0, 3]
     assert table.loc["S2x2", ["finished", "diverged", "failed", "missing"]].tolist() == [5, 4, 0, 0]
     assert table.loc["S2x2", ["finished there", "diverged there"]].tolist() == [2, 1]
-    assert "3 of 18 runs, of S4x1." in shape_words.unfinished(study, outcomes)
-    assert shape_words.unfinished(*swept()) == ""
+    assert "3 of 18 runs, of S4x1." in shape_words.unfinished(Results(study, outcomes))
+    assert shape_words.unfinished(Results(*swept())) == ""
 
 
 def test_a_report_of_a_sweep_says_how_its_lr_was_chosen_and_speaks_of_no_draws(tmp_path: Path) -> None:
     study, outcomes = swept()
     study = dataclasses.replace(study, tables=("shape_cells", "branch_differences"))
-    page = write_report(study, outcomes, NO_ROWS, tmp_path, {}).read_text()
+    page = write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {})
     assert not {word for word in ("draws", "drawn", "reference run", "independent", "share of") if word in page}
     assert "2 shapes, each at 3 lr with the same 3 seeds at each: 18 runs" in page
     assert "0.01, 0.02, 0.04" in page and "lowest mean error on minival over its seeds" in page
     assert "val and test have no part in it" in page and "do not hold the choice of lr" in page
-    assert "Code: not recorded." in honesty(study, outcomes)
+    assert "Code: not recorded." in caveats(Results(study, outcomes))
 
 
 def test_only_where_minival_chooses_an_lr_is_a_choice_told() -> None:
     """Not of single settings with several seeds, nor of draws that differ in lr alone."""
     study = swept()[0]
     one_lr = small_study(*split("S", 4))
-    unsized = dataclasses.replace(study, factors={arm: {"model": arm} for arm in study.arms})
     assert shape_words.chooses_lr(plan("demo", num=2)) and shape_words.chooses_lr(plan("cifar", num=1))
-    assert not any(map(shape_words.chooses_lr, (plan("imagenet"), one_lr, unsized)))
+    assert not any(map(shape_words.chooses_lr, (plan("imagenet"), one_lr)))
+    with pytest.raises(ValueError, match="must name size"):
+        dataclasses.replace(study, factors={arm: {"model": arm} for arm in study.arms})
 
 
 # ---- a shortened demo

@@ -13,11 +13,12 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
-from vitscale.analysis import figures, interaction, published, repeats, stability, tables
-from vitscale.analysis.headline import headline
-from vitscale.analysis.report import honesty, summary_metrics, write_report
+from vitscale.analysis import interaction, kinds, published, repeats, stability
+from vitscale.analysis.report import caveats, headline, summary_metrics, write_report
+from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study, Trial, from_json, to_json
+from vitscale.record.workdir import Workdir
 
 LENGTHS = (4, 8, 16)
 STABILITY = {
@@ -38,7 +39,14 @@ def make_study(num: int = 4, models: tuple[str, ...] = ("P", "C"), own_seeds: bo
                 config = TrainConfig(depth=depth, optimizer=optimizer, epochs=epochs, warmup_epochs=1.0)
                 first = 100 * (own_seeds and optimizer == "sgd")
                 trials += [Trial(arm, config.replace(seed=first + i), i) for i in range(num)]
-    settings: dict = {"name": "made", "scale": "demo", "question": "Which?", "source": "Nobody 2021", **STABILITY}
+    settings: dict = {
+        "kind": "repeats",
+        "name": "made",
+        "scale": "demo",
+        "question": "Which?",
+        "source": "Nobody 2021",
+        **STABILITY,
+    }
     return Study(**{**settings, "factors": factors, "trials": tuple(trials), **fields})
 
 
@@ -130,7 +138,7 @@ def test_gap_is_welchs_whether_seeds_are_shared_or_not():
     for own in (False, True):
         study = make_study(5, own_seeds=own)
         outcomes = make_outcomes(study, drawn())
-        row = stability.optimizer_gap(study, outcomes).iloc[1]
+        row = stability.optimizer_gap(Results(study, outcomes)).iloc[1]
         a, b = (outcomes.loc[outcomes["arm"] == f"P {optimizer} 8", "error_pct"] for optimizer in ("sgd", "adamw"))
         test = scipy.stats.ttest_ind(a, b, equal_var=False)
         assert (row["model"], row["epochs"], row["n_sgd"], row["gap_method"]) == ("P", 8, 5, "Welch's t")
@@ -141,7 +149,7 @@ def test_gap_is_welchs_whether_seeds_are_shared_or_not():
 
 def test_gaps_are_corrected_for_their_number():
     study = make_study(5)
-    table = stability.optimizer_gap(study, make_outcomes(study, drawn()))
+    table = stability.optimizer_gap(Results(study, make_outcomes(study, drawn())))
     assert len(table) == 6
     assert np.allclose(table["gap_p_holm"], multipletests(table["gap_p"], method="holm")[1])
 
@@ -149,7 +157,7 @@ def test_gaps_are_corrected_for_their_number():
 def test_a_diverged_run_is_in_no_mean_and_the_worst_in_ranks():
     study = make_study(4)
     outcomes = make_outcomes(study, lambda arm, seed: 20 + seed**2 * ("sgd" in arm), {("P sgd 8", 3): "diverged"})
-    row = stability.optimizer_gap(study, outcomes).iloc[1]
+    row = stability.optimizer_gap(Results(study, outcomes)).iloc[1]
     assert (row["n_sgd"], row["n_adamw"], row["diverged_sgd"], row["diverged_adamw"]) == (3, 4, 1, 0)
     assert row["gap_points"] == pytest.approx((0 + 1 + 4) / 3)  # with the label 100 it would be above 20
     assert row["prob_worse"] == pytest.approx((1 * 0.5 + 3) / 4) and row["diverged_p"] == 1.0
@@ -159,19 +167,19 @@ def test_an_arm_that_always_diverges_is_shown_to_be_worse_though_it_has_no_mean(
     """Five of five against none of five: 2 of 252 ways to deal ten runs out, by ranks and by counts."""
     study = make_study(5, models=("P",))
     outcomes = make_outcomes(study, drawn(), {("P sgd 8", seed): "diverged" for seed in range(5)})
-    table = stability.optimizer_gap(study, outcomes).set_index("epochs")
+    table = stability.optimizer_gap(Results(study, outcomes)).set_index("epochs")
     assert np.isnan(table.loc[8, "gap_p"])
     assert table.loc[8, ["prob_worse", "rank_p", "diverged_p"]].tolist() == pytest.approx([1.0, 2 / 252, 2 / 252])
     assert table["diverged_p"].isna().tolist() == [True, False, True]  # nothing to compare where none diverged
     assert table.loc[8, "diverged_p_holm"] == pytest.approx(2 / 252)
-    said = " ".join(headline(dataclasses.replace(study, tables=("optimizer_gap",)), outcomes))
+    said = " ".join(headline(Results(dataclasses.replace(study, tables=("optimizer_gap",)), outcomes)))
     assert "SGD ranks behind AdamW in 1 and ahead in 0" in said and "differ is shown in 1" in said
 
 
 def test_copied_errors_have_a_gap_without_interval_and_p():
     study = make_study(4, models=("P",))
     outcomes = make_outcomes(study, drawn(), {("P sgd 16", seed): "diverged" for seed in range(4)})
-    row = stability.optimizer_gap_copied(study, outcomes).iloc[2]
+    row = stability.optimizer_gap_copied(Results(study, outcomes)).iloc[2]
     assert row["copied"] == "sgd from 8 epochs" and np.isfinite(row["gap_points"])
     assert row[["gap_points_low", "gap_points_high", "gap_p", "gap_p_holm"]].isna().all()
     assert row["gap_method"] == "copied errors: no interval"
@@ -183,7 +191,8 @@ def test_copied_errors_have_a_gap_without_interval_and_p():
 def test_interaction_is_the_difference_of_two_gaps():
     study = make_study(6)
     outcomes = make_outcomes(study, drawn())
-    table, gaps = (make(study, outcomes) for make in (stability.optimizer_gap_interaction, stability.optimizer_gap))
+    results = Results(study, outcomes)
+    table, gaps = stability.optimizer_gap_interaction(results), stability.optimizer_gap(results)
     of = gaps.set_index(["model", "epochs"])["gap_points"]
     assert table[["a", "b"]].drop_duplicates().to_numpy().tolist() == [["P", "C"]]
     assert table["interaction_points"].tolist() == pytest.approx([of["P", e] - of["C", e] for e in LENGTHS])
@@ -192,13 +201,13 @@ def test_interaction_is_the_difference_of_two_gaps():
     parts = np.array([group.var(ddof=1) / 6 for group in groups])
     t, df = table["interaction_points"][1] / np.sqrt(parts.sum()), parts.sum() ** 2 / (parts**2 / 5).sum()
     assert table["interaction_p"][1] == pytest.approx(2 * scipy.stats.t.sf(abs(t), df))
-    lengths = stability.training_length_interaction(study, outcomes)
-    delta = stability.training_length(study, outcomes).set_index(["model", "epochs"])["delta_points"]
+    lengths = stability.training_length_interaction(Results(study, outcomes))
+    delta = stability.training_length(Results(study, outcomes)).set_index(["model", "epochs"])["delta_points"]
     assert lengths["epochs"].tolist() == list(LENGTHS[:-1])
     assert lengths["interaction_points"].tolist() == pytest.approx(
         [delta["P", e] - delta["C", e] for e in LENGTHS[:-1]]
     )
-    said = headline(dataclasses.replace(study, tables=("optimizer_gap_interaction",)), outcomes)
+    said = headline(Results(dataclasses.replace(study, tables=("optimizer_gap_interaction",)), outcomes))
     assert said[-1].startswith("P minus C: 4 epochs") and f"{table['interaction_points'][0]:.1f} [" in said[-1]
 
 
@@ -209,14 +218,17 @@ def test_a_cell_that_diverged_has_no_gap_unless_the_papers_rule_is_asked_for():
     outcomes = make_outcomes(
         study, lambda arm, seed: (errors[int(arm.split()[-1])] if "sgd" in arm else 20.0) + seed / 10, status
     )
-    shown, copied = stability.optimizer_gap(study, outcomes), stability.optimizer_gap_copied(study, outcomes)
+    shown, copied = (
+        stability.optimizer_gap(Results(study, outcomes)),
+        stability.optimizer_gap_copied(Results(study, outcomes)),
+    )
     assert shown["gap_points"].isna().tolist() == [False, False, True, False, False, False]
     assert shown["gap_method"][2] == "SGD: n=0, 2 diverged"
     assert copied["gap_points"][2] == pytest.approx(5.0)  # of 8 epochs, the best shorter one
     assert copied["copied"].tolist() == ["–", "–", "sgd from 8 epochs", "–", "–", "–"]
     assert copied["diverged_sgd"].tolist() == [0, 0, 2, 0, 0, 0]
     with pytest.raises(ValueError, match="diverged='dropped'"):
-        stability.gaps(study, outcomes, diverged="dropped")
+        stability.gaps(Results(study, outcomes), diverged="dropped")
 
 
 def test_the_papers_rule_copies_no_longer_schedule_and_no_failed_or_unfinished_cell():
@@ -224,14 +236,14 @@ def test_the_papers_rule_copies_no_longer_schedule_and_no_failed_or_unfinished_c
     for state in ("diverged", "failed", "missing"):
         status = {(f"P sgd {epochs}", seed): state for epochs in (4, 8) for seed in (0, 1)}
         status["P sgd 8", 0] = "diverged"
-        groups = stability.cells(study, make_outcomes(study, drawn(), status))
+        groups = stability.cells(Results(study, make_outcomes(study, drawn(), status)))
         for epochs in (4, 8, 16):
             assert stability.copied_from(groups, ("P", "sgd", epochs)) == ("P", "sgd", epochs)
 
 
 def test_single_runs_give_gaps_without_intervals_or_p():
     study = make_study(1)
-    table = stability.optimizer_gap(study, make_outcomes(study, drawn()))
+    table = stability.optimizer_gap(Results(study, make_outcomes(study, drawn())))
     assert table["gap_points"].notna().all()
     assert table[["gap_points_low", "gap_points_high", "gap_p", "gap_p_holm"]].isna().all(axis=None)
 
@@ -244,7 +256,7 @@ def test_training_length_is_measured_from_the_longest_schedule_of_the_best_optim
     outcomes = make_outcomes(
         study, lambda arm, seed: 10 + 64 / int(arm.split()[-1]) + (arm.startswith("P") == ("sgd" in arm)) + seed**2
     )
-    table = stability.training_length(study, outcomes)
+    table = stability.training_length(Results(study, outcomes))
     assert table[["model", "optimizer", "epochs", "longest_epochs"]].to_numpy().tolist() == [
         ["P", "adamw", 4, 16], ["P", "adamw", 8, 16], ["C", "sgd", 4, 16], ["C", "sgd", 8, 16]]  # fmt: skip
     assert set(table["optimizer_rule"]) == {"lowest mean error at 16 epochs"}
@@ -255,23 +267,23 @@ def test_an_optimizer_without_rival_is_taken_as_it_is():
     config = TrainConfig(optimizer="sgd", warmup_epochs=1.0)
     trials = tuple(Trial(f"P sgd {e}", config.replace(epochs=e, seed=s), s) for e in LENGTHS for s in (0, 1))
     study = make_study(trials=trials, factors={})
-    table = stability.training_length(study, make_outcomes(study, drawn()))
+    table = stability.training_length(Results(study, make_outcomes(study, drawn())))
     assert table[["model", "optimizer", "optimizer_rule", "n"]].drop_duplicates().to_numpy().tolist() == [
         ["vit", "sgd", "the only one", 2]]  # fmt: skip
-    assert stability.optimizer_gap(study, make_outcomes(study, drawn())).empty
+    assert stability.optimizer_gap(Results(study, make_outcomes(study, drawn()))).empty
 
 
 def test_without_a_finished_longest_schedule_there_is_no_delta():
     study = make_study(2, models=("P",))
     status = {(f"P {optimizer} 16", seed): "diverged" for optimizer in ("sgd", "adamw") for seed in (0, 1)}
-    table = stability.training_length(study, make_outcomes(study, drawn(), status))
+    table = stability.training_length(Results(study, make_outcomes(study, drawn(), status)))
     assert table["delta_points"].isna().all()
     assert set(table["optimizer_rule"]) == {"none finished 16 epochs"}
     assert set(table["delta_method"]) == {"16 epochs: n=0, 2 diverged"}
 
 
 def test_published_deltas_are_those_of_table_2():
-    table = published.published_training_length(make_study(), NO_ROWS).set_index("model")
+    table = published.published_training_length(Results(make_study(), NO_ROWS)).set_index("model")
     deltas = table[["delta_100_points", "delta_200_points"]]
     assert deltas.loc["ViT_P-1GF"].tolist() == [5.5, 2.0]  # 33.2, 29.7 and 27.7
     assert deltas.loc["ViT_C-1GF"].tolist() == [3.9, 1.4]  # 28.6, 26.1 and 24.7
@@ -304,7 +316,7 @@ CROSSED = {"A x": (10, 20), "B x": (12, 20), "A y": (12, 21), "B y": (10, 20)}
 def test_recipe_interaction_gives_simple_effects_and_their_difference_for_each_set():
     study = make_square()
     outcomes = make_outcomes(study, square_errors(CROSSED))
-    table = interaction.recipe_interaction(study, outcomes)
+    table = interaction.recipe_interaction(Results(study, outcomes))
     means = outcomes.groupby("arm")[["val_ema_error_pct", "test_ema_error_pct"]].mean()
     for name, rows in table[table["kind"] != "test set"].groupby("evaluation"):
         mean = means[f"{name}_ema_error_pct"]
@@ -319,16 +331,16 @@ def test_recipe_interaction_gives_simple_effects_and_their_difference_for_each_s
 
 def test_a_change_of_winner_is_said_only_if_both_effects_are_shown():
     study = make_square()
-    said = headline(study, make_outcomes(study, square_errors(CROSSED)))
+    said = headline(Results(study, make_outcomes(study, square_errors(CROSSED))))
     assert said[0] == "Of 20 runs: 20 finished, 0 diverged, 0 failed, 0 missing."
     assert "A under x on val; B under y on val;" in said[1] and said[1].endswith("so the winner changes.")
     parallel = {"A x": (10, 20), "B x": (12, 22), "A y": (11, 21), "B y": (19, 29)}  # an interaction, no change
-    said = headline(study, make_outcomes(study, square_errors(parallel)))
+    said = headline(Results(study, make_outcomes(study, square_errors(parallel))))
     assert said[1].endswith("no change of winner is shown.") and "p < 0.001 on val" in said[2]
 
 
 def test_published_differences_have_the_z_that_the_sd_over_seeds_gives():
-    table = published.published_recipe_interaction(make_square(), NO_ROWS).set_index(["evaluation", "effect"])
+    table = published.published_recipe_interaction(Results(make_square(), NO_ROWS)).set_index(["evaluation", "effect"])
     z = table["z"].abs().round(1)
     a2, t2 = (f"ResNet-50 − DeiT-S under {recipe}" for recipe in ("A2", "T2"))
     assert (z["val", a2], z["v2", a2], z["val", t2]) == (2.1, 0.6, 8.5)
@@ -339,7 +351,7 @@ def test_published_differences_have_the_z_that_the_sd_over_seeds_gives():
 
 def test_arms_without_architecture_and_recipe_are_refused():
     with pytest.raises(ValueError, match="architecture, recipe"):
-        interaction.cells(make_study(), make_outcomes(make_study(), drawn()))
+        interaction.cells(Results(make_study(), make_outcomes(make_study(), drawn())))
 
 
 # ---- study, figures, report
@@ -350,8 +362,11 @@ def test_factors_survive_json_and_must_fit_the_arms():
                                 for e in LENGTHS})  # fmt: skip
     plan = json.loads(json.dumps(to_json(study)))
     assert from_json(plan) == study
-    del plan["factors"]  # a plan from before there were any
-    assert from_json(plan).factors == {}
+    del plan["factors"]
+    with pytest.raises(ValueError, match="they would be pooled"):
+        from_json(plan)
+    del plan["kind"]  # a plan from before there were any
+    assert from_json(plan).factors == {} and from_json(plan).kind == "distribution"
     with pytest.raises(ValueError, match=r"factors must name the arms of the study, but got \(\['C adamw 16', "):
         make_study(factors={"P adamw 4": {"model": "P"}})
     with pytest.raises(ValueError, match="all arms must have the same factors"):
@@ -362,7 +377,7 @@ def test_stability_figure_draws_means_and_breaks_where_all_diverged():
     study = make_study(3, models=("P",))
     status = {**{("P sgd 16", seed): "diverged" for seed in range(3)}, ("P sgd 8", 0): "diverged"}
     outcomes = make_outcomes(study, drawn(), status)
-    (ax,) = figures.ALL["optimizer_stability"](study, outcomes, NO_ROWS).axes
+    (ax,) = kinds.FIGURES["optimizer_stability"](Results(study, outcomes, NO_ROWS)).axes
     (down,) = [line for line in ax.lines if line.get_marker() == "v" and len(line.get_xdata()) == 3]
     done = outcomes[(outcomes["status"] == "finished") & (outcomes["optimizer"] == "sgd")]
     means = done.groupby("epochs")["error_pct"].mean()
@@ -378,7 +393,7 @@ def test_copied_figure_repeats_the_best_shorter_schedule_hollow_and_dashed():
     study = make_study(2, models=("P",))
     status = {("P sgd 16", seed): "diverged" for seed in range(2)}
     outcomes = make_outcomes(study, drawn(), status)
-    (ax,) = figures.ALL["optimizer_stability_copied"](study, outcomes, NO_ROWS).axes
+    (ax,) = kinds.FIGURES["optimizer_stability_copied"](Results(study, outcomes, NO_ROWS)).axes
     (hollow,) = [line for line in ax.lines if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
     (dashed,) = [line for line in ax.lines if line.get_linestyle() == "--"]
     copied = outcomes.loc[outcomes["arm"] == "P sgd 8", "error_pct"].mean()
@@ -399,18 +414,18 @@ STATES = {
 def test_report_of_a_stability_study_at_any_stage(tmp_path, state):
     study = make_study(2)
     outcomes = make_outcomes(study, drawn(), STATES[state])
-    page = write_report(study, outcomes, NO_ROWS, tmp_path, {}).read_text()
+    page = write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {})
     assert "Draws are independent" not in page and "conditional on finishing" in page
     for name in study.tables:
         assert (tmp_path / f"{name}.md").read_text().count("\n") == len(pd.read_csv(tmp_path / f"{name}.csv")) + 2
-    assert len(summary_metrics(study, outcomes)) == 12 * (10 if state == "done" else 4)
+    assert len(summary_metrics(Results(study, outcomes))) == 12 * (10 if state == "done" else 4)
 
 
 def test_report_of_an_unfinished_square(tmp_path):
     study = make_square(2)
     status = {("A x", 0): "missing", ("A x", 1): "missing", ("B y", 0): "diverged"}
     outcomes = make_outcomes(study, square_errors(CROSSED), status)
-    assert write_report(study, outcomes, NO_ROWS, tmp_path, {}).exists()
-    table = tables.make("recipe_interaction", study, outcomes, NO_ROWS)
+    assert write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {})
+    table = kinds.TABLES["recipe_interaction"](Results(study, outcomes, NO_ROWS))
     assert table["not_finished"].tolist() == [2, 1, 3, 2, 1, 3, 2, 1]
-    assert "Unfinished" in " ".join(honesty(study, outcomes))
+    assert "Unfinished" in " ".join(caveats(Results(study, outcomes)))

@@ -15,10 +15,10 @@ from conftest import ROOT, Script, load_script
 
 from search_spaces import cifar, demo, touvron_thesis, xiao2021
 from vitscale.analysis.interaction import cells as interaction_cells
-from vitscale.analysis.repeats import is_repeats
-from vitscale.analysis.report import refuse_unknown
+from vitscale.analysis.kinds import check
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
+from vitscale.plan.kinds import equal_within_arms
 from vitscale.plan.study import Study, from_json, to_json
 from vitscale.train.model import build_model
 
@@ -67,7 +67,7 @@ def test_a_plan_has_as_many_trials_as_the_text_states(name: str, scale: str) -> 
     study = plan(name, scale)
     assert (len(study.trials), len(ids(study))) == (COUNTS[name, scale],) * 2
     assert from_json(to_json(study)) == study
-    refuse_unknown(study)
+    check(study)
 
 
 @pytest.mark.parametrize(("name", "scale"), COUNTS)
@@ -110,7 +110,7 @@ def test_no_search_and_no_draw_used_the_seeds_of_the_references(scale: str) -> N
 @pytest.mark.parametrize(("name", "scale"), list(itertools.product(REPEATS, SCALES)))
 def test_arms_are_single_settings_and_more_seeds_extend_them(name: str, scale: str) -> None:
     short, longer = plan(name, scale, num=2), plan(name, scale, num=7)
-    assert is_repeats(longer) and ids(short) < ids(longer)
+    assert equal_within_arms(longer.trials, "seed") and ids(short) < ids(longer)
     assert all(len({t.config.replace(seed=0) for t in longer.trials if t.arm == arm}) == 1 for arm in longer.arms)
 
 

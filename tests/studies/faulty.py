@@ -11,6 +11,7 @@ def study(scale: Literal["demo"] = "demo", num: int = 8, epochs: int = 1) -> Stu
     points = [{"lr": 1e-3, "seed": seed} for seed in range(num)]
     plan = trials(BASE.replace(epochs=epochs), {"one": {}}, points)
     return Study(
+        kind="distribution",
         name="faulty",
         scale=scale,
         question="What of a failure of the machine?",

@@ -25,6 +25,7 @@ def study(scale: Literal["demo"] = "demo", num: int = 3, epochs: int = 3, broken
         base = BASE.replace(batch_size=1, epochs=epochs)
         plan += trials(base, {"broken": {"stem": "patchify_bn", "patch_size": 8}}, points[:1])
     return Study(
+        kind="distribution",
         name="tiny",
         scale=scale,
         question="Does a study survive being killed?",

@@ -11,6 +11,7 @@ BASE = TrainConfig(
 def study(scale: str = "demo", model: str = "resnet18") -> Study:
     arms = {"vit": {"patch_size": 8, "width": 16, "heads": 2, "depth": 1}, "cnn": {"model": f"timm:{model}"}}
     return Study(
+        kind="distribution",
         name="zoo",
         scale=scale,
         question="Do image files and timm's models go through a study?",

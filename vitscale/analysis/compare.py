@@ -18,8 +18,8 @@ from vitscale.analysis.intervals import (
     t_test,
     welch,
 )
-from vitscale.analysis.population import Population, population
-from vitscale.plan.study import Study
+from vitscale.analysis.population import Population, populations
+from vitscale.analysis.results import Results
 
 COMPARISON_COLUMNS = (
     "a", "b", "paired", "n_a", "n_b", *forgiveness.COLUMNS,
@@ -37,7 +37,7 @@ def paired(outcomes: pd.DataFrame, a: str, b: str) -> bool:
     return bool(len(shared) and (first.loc[shared] == second.loc[shared]).all(axis=None))
 
 
-def compare(study: Study, outcomes: pd.DataFrame, a: str, b: str, confidence: float = 0.95) -> dict[str, object]:
+def compare(results: Results, a: str, b: str, confidence: float = 0.95) -> dict[str, object]:
     """One comparison, under COMPARISON_COLUMNS: forgiveness (see there), then absolute error, another question.
 
     `error_median_difference` is a - b in points of error: negative favours a. `error_prob_a_lower` is the
@@ -45,8 +45,8 @@ def compare(study: Study, outcomes: pd.DataFrame, a: str, b: str, confidence: fl
     draw of each (Vargha & Delaney 2000). A diverged draw counts as an error of 100%, so it loses to every
     finished one and ties with another. NaN where an arm has no outcome.
     """
-    first, second = population(study, outcomes, a), population(study, outcomes, b)
-    is_paired = paired(outcomes, a, b)
+    first, second = (results.once(populations)[arm] for arm in (a, b))
+    is_paired = paired(results.trials, a, b)
     n_a, n_b, *error = (_paired if is_paired else _unpaired)(first, second, confidence)
     near = forgiveness.forgiveness(first, second, is_paired, confidence).values()
     return dict(zip(COMPARISON_COLUMNS, (a, b, is_paired, n_a, n_b, *near, *error), strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -15,13 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from vitscale.analysis import compare, edf, published, repeat_figures, search_figures, shape_figures, throughput_figures
-from vitscale.analysis.files import replaced
+from vitscale.analysis import compare, edf, published
 from vitscale.analysis.layout import (
     COLORS,
     MARKERS,
     STYLE,
-    Draw,
     finish,
     legend_below,
     metric_label,
@@ -30,12 +27,13 @@ from vitscale.analysis.layout import (
     say,
     style,
 )
-from vitscale.analysis.population import AXES, Population, panels, population
+from vitscale.analysis.population import AXES, Population, panels, populations
+from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
 
 
 @matplotlib.rc_context(STYLE)
-def edf_panels(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def edf_panels(results: Results) -> Figure:
     """Xiao et al. 2021, Figure 5: the share of draws within x points of the reference, a panel per group.
 
     The light band holds the whole curve, the darker one each point by itself, both with 95%. The references' noise
@@ -43,66 +41,56 @@ def edf_panels(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figu
     reference run has bands given the reference, for its noise is unknown. Exact intervals are in the table. A panel
     of which an arm has no finished reference shows absolute error instead, and says so.
     """
-    return _edf_figure(study, outcomes, "reference")
+    return _edf_figure(results, "reference")
 
 
 @matplotlib.rc_context(STYLE)
-def edf_panels_vs_best(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def edf_panels_vs_best(results: Results) -> Figure:
     """The share of draws within x points of the arm's best draw: best of n draws, which depends on n.
 
     Bands as in edf_panels, given the best draw, which is lucky: more draws would find a better one and move
     the curve to the right.
     """
-    return _edf_figure(study, outcomes, "best draw")
+    return _edf_figure(results, "best draw")
 
 
 @matplotlib.rc_context(STYLE)
-def lr_wd_scatter(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def lr_wd_scatter(results: Results) -> Figure:
     """Xiao et al. 2021, Figure 4: error of each draw against lr, wd and lr*wd, a row of axes per panel."""
-    shown = panels(study)
+    shown = panels(results.study)
     figure = Figure(figsize=(11, 0.5 + 2.5 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), len(AXES), squeeze=False, sharey="row")
-    strips = False
+    strips, label = False, metric_label(results.study)
     for line, (title, arms) in zip(grid, shown.items(), strict=True):
-        strips |= _scatter_row(line, title, [population(study, outcomes, arm) for arm in arms], metric_label(study))
+        strips |= _scatter_row(line, title, [results.once(populations)[arm] for arm in arms], label)
     for ax, name in zip(grid[-1], AXES, strict=True):
         ax.set_xlabel(name.replace("*", " × "))
-    return finish(figure, _scatter_note(study, strips) + published.note(study, "lr_wd_scatter"))
+    return finish(figure, _scatter_note(results.study, strips) + published.note(results.study, "lr_wd_scatter"))
 
 
 @matplotlib.rc_context(STYLE)
-def learning_curves(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def learning_curves(results: Results) -> Figure:
     """The metric against the epoch: a thin line per draw, thick ones for the references, a panel per group."""
-    figure, grid = panel_grid(study, height=2.55)
-    for ax, (title, arms) in zip(grid, panels(study).items(), strict=False):
-        _curves_panel(ax, title, [population(study, outcomes, arm) for arm in arms], rows, study.metric)
-    for ax in grid[:: num_columns(study)]:
-        ax.set_ylabel(f"{metric_label(study)} (%)")
-    thick = "Thick: one reference run each. " if any(trial.point is None for trial in study.trials) else ""
+    figure, grid = panel_grid(results.study, height=2.55)
+    for ax, (title, arms) in zip(grid, panels(results.study).items(), strict=False):
+        _curves_panel(
+            ax,
+            title,
+            [results.once(populations)[arm] for arm in arms],
+            results.rows,
+            results.study.metric,
+        )
+    for ax in grid[:: num_columns(results.study)]:
+        ax.set_ylabel(f"{metric_label(results.study)} (%)")
+    thick = "Thick: one reference run each. " if any(trial.point is None for trial in results.study.trials) else ""
     return finish(
         figure,
         f"Thin: one draw each. {thick}× at the top: the epoch in which a draw diverged."
-        + published.note(study, "learning_curves"),
+        + published.note(results.study, "learning_curves"),
     )
 
 
-FIGURES: dict[str, Draw] = {f.__name__: f for f in (edf_panels, edf_panels_vs_best, lr_wd_scatter, learning_curves)}
-ALL: dict[str, Draw] = {**FIGURES, **{f.__name__: f for f in repeat_figures.FIGURES}, **search_figures.FIGURES}
-ALL |= {f.__name__: f for f in (*shape_figures.FIGURES, *throughput_figures.FIGURES)}
-
-
-def save(figure: Figure, path: Path) -> list[Path]:
-    """Write `path` + .png (150 dpi) and .svg, the same bytes from the same figure; returns both paths."""
-    written = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
-    undated: dict[str, dict[str, str | None]] = {
-        "png": {"Software": None},
-        "svg": {"Date": None, "Creator": None},
-    }
-    for target in written:
-        kind = target.suffix[1:]
-        with replaced(target) as unfinished, matplotlib.rc_context({"svg.hashsalt": "vitscale"}):
-            figure.savefig(unfinished, format=kind, dpi=150, metadata=undated[kind])
-    return written
+FIGURES = (edf_panels, edf_panels_vs_best, lr_wd_scatter, learning_curves)
 
 
 def _handle(draws: Population, index: int, marker: str = "", baseline: str = "reference") -> Line2D:
@@ -116,23 +104,23 @@ def _handle(draws: Population, index: int, marker: str = "", baseline: str = "re
 # ---- error distribution functions
 
 
-def _edf_figure(study: Study, outcomes: pd.DataFrame, baseline: str) -> Figure:
+def _edf_figure(results: Results, baseline: str) -> Figure:
     """A panel per group; panels of deltas share the range of x, as in the paper, and so do absolute ones."""
-    figure, grid = panel_grid(study, height=2.55)
-    groups = [[population(study, outcomes, arm) for arm in arms] for arms in panels(study).values()]
+    figure, grid = panel_grid(results.study, height=2.55)
+    groups = [[results.once(populations)[arm] for arm in arms] for arms in panels(results.study).values()]
     absolute = [bool(_without(arms, baseline)) for arms in groups]
     limits = {kind: _shared_limits(groups, absolute, baseline, kind) for kind in set(absolute)}
     drawn = False
-    for ax, title, arms, kind in zip(grid, panels(study), groups, absolute, strict=True):
-        _edf_panel(ax, title, arms, metric_label(study), baseline, limits[kind])
-        if study.published and baseline == "reference" and not kind:
-            drawn |= published.behind_edf(ax, study, [draws.arm for draws in arms])
-    for ax in grid[:: num_columns(study)]:
+    for ax, title, arms, kind in zip(grid, panels(results.study), groups, absolute, strict=True):
+        _edf_panel(ax, title, arms, metric_label(results.study), baseline, limits[kind])
+        if results.study.published and baseline == "reference" and not kind:
+            drawn |= published.behind_edf(ax, results.study, [draws.arm for draws in arms])
+    for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel("share of draws")
     name = "edf_panels" if baseline == "reference" else "edf_panels_vs_best"
     noisy = {bool(draws.reference_noise[1]) for arms in groups for draws in arms}
     given = "" if baseline == "reference" and all(absolute) else baseline
-    return finish(figure, _band_note(study, given, noisy) + published.note(study, name, drawn))
+    return finish(figure, _band_note(results.study, given, noisy) + published.note(results.study, name, drawn))
 
 
 def _shared_limits(

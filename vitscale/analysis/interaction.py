@@ -19,7 +19,7 @@ import pandas as pd
 from vitscale.analysis import repeats
 from vitscale.analysis.compare import holm
 from vitscale.analysis.repeats import Contrast, contrast
-from vitscale.plan.study import Study
+from vitscale.analysis.results import Results
 
 ALPHA = 0.05
 COLUMNS = (
@@ -46,9 +46,9 @@ def interaction(
     return contrast([a1_r1, a2_r1, a1_r2, a2_r2], [1, -1, -1, 1], sd=spread, confidence=confidence)
 
 
-def cells(study: Study, outcomes: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+def cells(results: Results) -> dict[tuple[str, str], pd.DataFrame]:
     """Every planned run by architecture and recipe. Raises ValueError if the arms' factors do not name both."""
-    table = repeats.labelled(study, outcomes)
+    table = repeats.labelled(results.study, results.trials)
     absent = [name for name in ("architecture", "recipe") if name not in table]
     if absent:
         raise ValueError(f"the factors of the arms must name architecture and recipe, but lack ({', '.join(absent)})")
@@ -56,7 +56,7 @@ def cells(study: Study, outcomes: pd.DataFrame) -> dict[tuple[str, str], pd.Data
     return {(str(architecture), str(recipe)): runs for (architecture, recipe), runs in groups}
 
 
-def recipe_interaction(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def recipe_interaction(results: Results) -> pd.DataFrame:
     """A row per evaluation set and effect, in points of error: simple effects of the architecture under each recipe,
     and the interaction, their difference; then, per recipe, how the simple effect changes from one set to the next.
 
@@ -64,7 +64,7 @@ def recipe_interaction(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     difference_p_holm is corrected within each kind of effect, over all rows of that kind. An interaction is no change
     of winner: for that two simple effects of opposite sign must each be shown.
     """
-    groups, columns = cells(study, outcomes), repeats.evaluations(study)
+    groups, columns = results.once(cells), repeats.evaluations(results.study)
     rows = [row for pair in _squares(groups) for name, column in columns.items()
             for row in _effects(groups, *pair, name, column)]  # fmt: skip
     rows += [row for pair in _squares(groups) for sets in combinations(columns, 2)

@@ -6,15 +6,15 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from vitscale.analysis.population import panels
+from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
 
-Draw = Callable[[Study, pd.DataFrame, pd.DataFrame], Figure]
+Draw = Callable[[Results], Figure]
 
 # Okabe & Ito 2008 without yellow, which is faint on white; dashes and markers for print without colour.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")

@@ -55,7 +55,7 @@ dt { font-weight: 600; } dd { margin: 0 0 .4rem 0; overflow-wrap: anywhere; }
 {% endfor %}{% endif %}
 <h2>What these numbers are</h2>
 {{ table_of(populations) }}
-<ul class="box">{% for sentence in honesty %}<li>{{ sentence }}</li>
+<ul class="box">{% for sentence in caveats %}<li>{{ sentence }}</li>
 {% endfor %}</ul>
 <h2>How to reproduce</h2>
 {% if "command" in facts %}<pre>{{ facts.command }}</pre>{% endif %}

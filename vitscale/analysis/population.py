@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
+from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
 from vitscale.record.outcome import FIXED
 
@@ -179,6 +180,11 @@ def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = Fal
         references=runs.loc[runs["status"] == "finished", "error_pct"].to_numpy(dtype=float),
         reference_counts={status: int((runs["status"] == status).sum()) for status in STATUSES},
     )
+
+
+def populations(results: Results) -> dict[str, Population]:
+    """The draws of every arm."""
+    return {arm: population(results.study, results.trials, arm) for arm in results.study.arms}
 
 
 def scrambles(study: Study, point: np.ndarray, num: int) -> np.ndarray | None:

@@ -20,6 +20,7 @@ from vitscale.analysis import repeats, seeds
 from vitscale.analysis.interaction import interaction
 from vitscale.analysis.intervals import clopper_pearson
 from vitscale.analysis.repeats import Contrast, contrast
+from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
 
 Side = Literal["left", "center", "right"]
@@ -75,7 +76,7 @@ def read(name: str) -> pd.DataFrame:
         return pd.read_csv(file)
 
 
-def published_training_length(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def published_training_length(results: Results) -> pd.DataFrame:
     """Xiao et al. 2021, Table 2 (ImageNet): error after 100 and 200 epochs minus that after 400, in points.
 
     Printed numbers, one run each, no interval; the recipe of peak performance, and not that of Figure 2.
@@ -88,7 +89,7 @@ def published_training_length(study: Study, outcomes: pd.DataFrame) -> pd.DataFr
     return table[["model", "error_400_epochs_pct"]].assign(**deltas)
 
 
-def published_seed_statistics(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def published_seed_statistics(results: Results) -> pd.DataFrame:
     """H. Touvron's thesis, 2022, Figure 6.7 (ResNet-50, recipe A2, 100 seeds, ImageNet), as errors.
 
     Printed are mean, sd, min, max and seed 0, as accuracies with two decimals; all else is computed from them.
@@ -109,7 +110,7 @@ def published_seed_statistics(study: Study, outcomes: pd.DataFrame) -> pd.DataFr
     return result
 
 
-def published_recipe_interaction(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def published_recipe_interaction(results: Results) -> pd.DataFrame:
     """H. Touvron's thesis, 2022, section 6.3.4 (ImageNet): error of ResNet-50 minus DeiT-S under recipes A2 and T2.
 
     Printed are single accuracies a cell. The intervals borrow the sd of 100 seeds of ResNet-50 under A2 for all four

@@ -27,8 +27,8 @@ from vitscale.analysis.layout import (
     panel_grid,
     say,
 )
+from vitscale.analysis.results import Results
 from vitscale.analysis.stability import Cell
-from vitscale.plan.study import Study
 
 Groups = dict[Cell, pd.DataFrame]
 OPTIMIZERS = {"adamw": ("AdamW", "^"), "sgd": ("SGD", "v")}  # label, marker of Xiao et al. 2021, Figure 3
@@ -40,35 +40,35 @@ WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none
 
 
 @matplotlib.rc_context(STYLE)
-def optimizer_stability(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def optimizer_stability(results: Results) -> Figure:
     """Xiao et al. 2021, Figure 3: mean error against the length of training, with AdamW and SGD, a panel per group.
 
     Means over the seeds that finished, with Student's 95% interval where there are several. Where every run of a cell
     diverged there is no error and the line is broken.
     """
-    return _stability_figure(study, outcomes, "shown")
+    return _stability_figure(results, "shown")
 
 
 @matplotlib.rc_context(STYLE)
-def optimizer_stability_copied(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def optimizer_stability_copied(results: Results) -> Figure:
     """Xiao et al. 2021, Figure 3, by the rule of the paper: where every run diverged, the best result of a shorter
     schedule of the same model and optimizer is drawn again, hollow and with a dashed line.
 
     A hollow point was never measured.
     """
-    return _stability_figure(study, outcomes, "copied")
+    return _stability_figure(results, "copied")
 
 
 @matplotlib.rc_context(STYLE)
-def training_length(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def training_length(results: Results) -> Figure:
     """Xiao et al. 2021, Figure 2: error of each schedule above that of the model's longest, a panel per group.
 
     Differences of means over the seeds that finished, with the 95% interval of the table training_length.
     """
-    groups = stability.cells(study, outcomes)
-    table = stability.training_length(study, outcomes)
-    members = stability.members(study, groups)
-    figure, grid = panel_grid(study, height=2.55, num_entries=max(map(len, members.values())))
+    groups = results.once(stability.cells)
+    table = results.once(stability.training_length)
+    members = stability.members(results.study, groups)
+    figure, grid = panel_grid(results.study, height=2.55, num_entries=max(map(len, members.values())))
     drawn = False
     for ax, (title, models) in zip(grid, members.items(), strict=True):
         for index, model in enumerate(models):
@@ -76,43 +76,43 @@ def training_length(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) ->
         ax.axhline(0, color="#999999", linewidth=0.8)
         lengths = {epochs for model, _, epochs in groups if model in models}
         _epochs_axis(ax, lengths)
-        if study.published:
+        if results.study.published:
             drawn |= published.behind_training_length(ax, models, sorted(lengths), MARKERS)
         ax.set_title(title)
         legend_below(ax, [_length_handle(groups, model, index) for index, model in enumerate(models)])
-    for ax in grid[:: num_columns(study)]:
-        ax.set_ylabel(f"{metric_label(study)} above\nthat of the longest (points)")
+    for ax in grid[:: num_columns(results.study)]:
+        ax.set_ylabel(f"{metric_label(results.study)} above\nthat of the longest (points)")
     return finish(
         figure,
         "Each length is a schedule of its own. Whiskers: 95% intervals over seeds;\n"
         "all points of a model share its longest runs and err together."
-        + published.note(study, "training_length", drawn),
+        + published.note(results.study, "training_length", drawn),
     )
 
 
-def _stability_figure(study: Study, outcomes: pd.DataFrame, diverged: str) -> Figure:
-    groups = stability.cells(study, outcomes)
-    members = stability.members(study, groups)
+def _stability_figure(results: Results, diverged: str) -> Figure:
+    groups = results.once(stability.cells)
+    members = stability.members(results.study, groups)
     pairs = {title: [key for key in dict.fromkeys(key[:2] for key in groups) if key[0] in models]
              for title, models in members.items()}  # fmt: skip
-    figure, grid = panel_grid(study, height=2.75, num_entries=max(map(len, pairs.values())))
+    figure, grid = panel_grid(results.study, height=2.75, num_entries=max(map(len, pairs.values())))
     drawn = False
     for ax, (title, keys) in zip(grid, pairs.items(), strict=True):
         models = members[title]
         keys = sorted(keys, key=lambda key: (models.index(key[0]), key[1]))
         for place, key in enumerate(keys):
-            _stability_curve(ax, groups, key, models.index(key[0]), _aside(place, len(keys)), diverged)
+            _stability_curve(ax, results, key, models.index(key[0]), _aside(place, len(keys)), diverged)
         for line, key in enumerate(_with_diverged(groups, keys)):
             aside, color = _aside(keys.index(key), len(keys)), COLORS[models.index(key[0]) % len(COLORS)]
             for cell in _lengths(groups, key):
                 _mark_diverged(ax, np.log2(cell[2]) + aside, groups[cell], color, line)
         _epochs_axis(ax, {epochs for model, _, epochs in groups if model in models})
-        if study.published:
+        if results.study.published:
             drawn |= published.behind_optimizer_stability(ax, models, is_last=ax is grid[-1])
         ax.set_title(title)
         legend_below(ax, [_stability_handle(groups, key, models.index(key[0])) for key in keys])
-    for ax in grid[:: num_columns(study)]:
-        ax.set_ylabel(f"{metric_label(study)} (%)")
+    for ax in grid[:: num_columns(results.study)]:
+        ax.set_ylabel(f"{metric_label(results.study)} (%)")
         ax.yaxis.set_major_locator(
             MaxNLocator(8, steps=[1, 2, 5, 10])
         )  # as many ticks at any height, or the layout would not settle
@@ -122,7 +122,7 @@ def _stability_figure(study: Study, outcomes: pd.DataFrame, diverged: str) -> Fi
         figure,
         "Means of finished runs with 95% intervals over seeds, moved sideways to be told apart.\n"
         f"× above the line at the top, without an error: how many of the runs diverged.{rule}"
-        + published.note(study, "optimizer_stability", drawn),
+        + published.note(results.study, "optimizer_stability", drawn),
     )
 
 
@@ -135,12 +135,16 @@ def _with_diverged(groups: Groups, keys: Sequence[tuple[str, str]]) -> list[tupl
     return [key for key in keys if any((groups[cell]["status"] == "diverged").any() for cell in _lengths(groups, key))]
 
 
-def _stability_curve(ax: Axes, groups: Groups, key: tuple[str, str], index: int, aside: float, diverged: str) -> None:
+def _stability_curve(ax: Axes, results: Results, key: tuple[str, str], index: int, aside: float, diverged: str) -> None:
     """One model with one optimizer; x is the base-2 logarithm of epochs, moved a little aside."""
+    groups = results.once(stability.cells)
+    table = results.once(stability.stability_cells).set_index(["model", "optimizer", "epochs"])
     lengths = _lengths(groups, key)
     used = [stability.copied_from(groups, cell) if diverged == "copied" else cell for cell in lengths]
     x = np.log2([cell[2] for cell in lengths]) + aside
-    y, low, high = np.array([repeats.error_interval(repeats.errors(groups[cell])) for cell in used]).T
+    y, low, high = (
+        table.loc[list(used)][f"mean_error_pct{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")
+    )
     color, (_, marker) = COLORS[index % len(COLORS)], OPTIMIZERS.get(key[1], (key[1], "o"))
     is_copy = np.array([a != b for a, b in zip(lengths, used, strict=True)])
     for i in range(len(x) - 1):
@@ -226,92 +230,92 @@ def _epochs_axis(ax: Axes, lengths: Iterable[int]) -> None:
 
 
 @matplotlib.rc_context(STYLE)
-def seed_histogram(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def seed_histogram(results: Results) -> Figure:
     """H. Touvron's thesis, 2022, Figure 6.8: final error over seeds and a fitted Gaussian, a column per evaluation set.
 
     Whiskers: between them lies the count of that bin in 95% of samples from the fitted Gaussian. Bins are whole
     numbers of images wide. A Shapiro-Wilk p above 5% does not show that the distribution is normal.
     """
-    columns = repeats.evaluations(study)
-    figure, grid = _grid(len(study.arms), len(columns), 3.3 if study.published else 2.6)
+    columns = repeats.evaluations(results.study)
+    figure, grid = _grid(len(results.study.arms), len(columns), 3.3 if results.study.published else 2.6)
     drawn = False
-    for line, arm in zip(grid, study.arms, strict=True):
+    for line, arm in zip(grid, results.study.arms, strict=True):
         for ax, (name, column) in zip(line, columns.items(), strict=True):
-            _histogram(ax, study, outcomes, arm, name, column)
-            if study.published:
-                values = repeats.errors(seeds.draws_of(outcomes, arm), column)
-                drawn |= published.behind_seed_histogram(ax, study, name, values)
+            _histogram(ax, results, arm, name, column)
+            if results.study.published:
+                values = repeats.errors(seeds.draws_of(results.trials, arm), column)
+                drawn |= published.behind_seed_histogram(ax, results.study, name, values)
         line[0].set_ylabel("number of seeds")
     return finish(
         figure,
         "Curve: Gaussian with the mean and sd (ddof=1) of the finished seeds. Dots and whiskers: its expected count in "
         "each bin, and 95% of samples.\nDashed: the reference run, which is no draw. p: Shapiro-Wilk; a large p is no "
-        "evidence for a Gaussian." + published.note(study, "seed_histogram", drawn),
+        "evidence for a Gaussian." + published.note(results.study, "seed_histogram", drawn),
     )
 
 
 @matplotlib.rc_context(STYLE)
-def seed_sets(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def seed_sets(results: Results) -> Figure:
     """H. Touvron's thesis, 2022, Figure 6.7: the error of each seed on two evaluation sets, for each pair of sets.
 
     r is Pearson's correlation with Fisher's interval, ρ Spearman's with a bootstrap interval.
     """
-    columns = repeats.evaluations(study)
+    columns = repeats.evaluations(results.study)
     pairs = list(combinations(columns, 2))
-    figure, grid = _grid(len(study.arms), max(len(pairs), 1), 3.4)
+    figure, grid = _grid(len(results.study.arms), max(len(pairs), 1), 3.4)
     drawn = False
-    for line, arm in zip(grid, study.arms, strict=True):
+    for line, arm in zip(grid, results.study.arms, strict=True):
         for ax, pair in zip(line, pairs, strict=False):
-            drawn |= _cloud(ax, study, outcomes, arm, pair)
+            drawn |= _cloud(ax, results, arm, pair)
         if not pairs:
             say(line[0], "one evaluation set only")
     return finish(
         figure,
         "Dots: seeds, the area is their number. Star: the reference run, in no number. Intervals: 95%."
-        + published.note(study, "seed_sets", drawn),
+        + published.note(results.study, "seed_sets", drawn),
     )
 
 
 @matplotlib.rc_context(STYLE)
-def seed_curves(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def seed_curves(results: Results) -> Figure:
     """H. Touvron's thesis, 2022, Figure 6.9: mean, sd, lowest and highest error over seeds in every epoch."""
-    figure, grid = _grid(len(study.arms), 2, 2.8)
+    figure, grid = _grid(len(results.study.arms), 2, 2.8)
     drawn = False
-    table = seeds.seed_epochs(study, outcomes, rows)
-    first = next(iter(repeats.evaluations(study)))
-    for line, arm in zip(grid, study.arms, strict=True):
+    table = results.once(seeds.seed_epochs)
+    first = next(iter(repeats.evaluations(results.study)))
+    for line, arm in zip(grid, results.study.arms, strict=True):
         of_arm = table[(table["arm"] == arm) & (table["evaluation"] == first)]
-        _spread(line, of_arm, f"{arm}, {_said(outcomes, arm)}")
-        if study.published:
+        _spread(line, of_arm, f"{arm}, {_said(results.trials, arm)}")
+        if results.study.published:
             drawn |= published.behind_seed_curves(line, of_arm)
-        line[0].set_ylabel(f"{metric_label(study)} (%)")
+        line[0].set_ylabel(f"{metric_label(results.study)} (%)")
     return finish(
         figure,
         "Over the seeds that finished. Dark: mean ± sd (ddof=1), a spread and no interval; light: lowest to highest."
-        + published.note(study, "seed_curves", drawn),
+        + published.note(results.study, "seed_curves", drawn),
     )
 
 
 @matplotlib.rc_context(STYLE)
-def seed_intermediate(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def seed_intermediate(results: Results) -> Figure:
     """H. Touvron's thesis, 2022, Figure 6.10: does the error on the way foretell the final one?
 
     Three epochs against the last, and Spearman's rank correlation with the final error in every epoch, each with its
     own 95% interval (Bonett & Wright 2000). A band that reaches 0 does not show that early errors say nothing; one that
     stays above 0 does not show that stopping the seeds that are behind pays.
     """
-    figure, grid = _grid(len(study.arms), len(SNAPSHOTS) + 1, 2.7)
-    table = seeds.seed_epochs(study, outcomes, rows)
-    first, column = next(iter(repeats.evaluations(study).items()))
-    for line, arm in zip(grid, study.arms, strict=True):
-        _snapshots(line[:-1], seeds.curves(rows, arm, column))
+    figure, grid = _grid(len(results.study.arms), len(SNAPSHOTS) + 1, 2.7)
+    table = results.once(seeds.seed_epochs)
+    first, column = next(iter(repeats.evaluations(results.study).items()))
+    for line, arm in zip(grid, results.study.arms, strict=True):
+        _snapshots(line[:-1], seeds.curves(results.rows, arm, column))
         _rank_curve(line[-1], table[(table["arm"] == arm) & (table["evaluation"] == first)])
-        line[0].set_ylabel(f"{arm}\nfinal {metric_label(study)} (%)")
-        line[0].set_title(_said(outcomes, arm), fontsize=8.5, loc="left")
+        line[0].set_ylabel(f"{arm}\nfinal {metric_label(results.study)} (%)")
+        line[0].set_title(_said(results.trials, arm), fontsize=8.5, loc="left")
     return finish(
         figure,
         "A dot is a seed that finished. Right: rank correlation (Spearman) with the final error, 95% band."
-        + published.note(study, "seed_intermediate"),
+        + published.note(results.study, "seed_intermediate"),
     )
 
 
@@ -325,13 +329,13 @@ def _said(outcomes: pd.DataFrame, arm: str) -> str:
     return repeats.said(seeds.draws_of(outcomes, arm))
 
 
-def _histogram(ax: Axes, study: Study, outcomes: pd.DataFrame, arm: str, name: str, column: str) -> None:
-    values = repeats.errors(seeds.draws_of(outcomes, arm), column)
+def _histogram(ax: Axes, results: Results, arm: str, name: str, column: str) -> None:
+    values = repeats.errors(seeds.draws_of(results.trials, arm), column)
     ax.set_xlabel(f"error on {name} (%)")
-    ax.set_title(f"{arm}, {_said(outcomes, arm)}", fontsize=9)
+    ax.set_title(f"{arm}, {_said(results.trials, arm)}", fontsize=9)
     if len(values) < 2 or np.ptp(values) < repeats.NO_SPREAD:
         return say(ax, "no spread to show")
-    edges = bins(values, seeds.num_images(study, name))
+    edges = bins(values, seeds.num_images(results.study, name))
     ax.hist(values, list(edges), color=COLORS[0], alpha=0.35, edgecolor="white", zorder=2)
     mean, sd = float(values.mean()), float(values.std(ddof=1))
     fitted = scipy.stats.norm(mean, sd)
@@ -342,8 +346,8 @@ def _histogram(ax: Axes, study: Study, outcomes: pd.DataFrame, arm: str, name: s
     low, high = (scipy.stats.binom.ppf(tail, len(values), share) for tail in (0.025, 0.975))
     ax.errorbar(centers, len(values) * share, _ends(len(values) * share, low, high), fmt="o", markersize=2.5,
                 color=COLORS[1], elinewidth=0.8, alpha=0.8, zorder=4)  # fmt: skip
-    reference = seeds.reference_error(outcomes, arm, column)
-    handles = [Line2D([], [], color=COLORS[1], label=_fit_label(values))]
+    reference = seeds.reference_error(results.trials, arm, column)
+    handles = [Line2D([], [], color=COLORS[1], label=_fit_label(results, arm, name))]
     if np.isfinite(reference):
         ax.axvline(reference, color="black", linestyle="--", linewidth=1.2)
         z = seeds.standing(values, reference)["z"]
@@ -352,13 +356,22 @@ def _histogram(ax: Axes, study: Study, outcomes: pd.DataFrame, arm: str, name: s
     legend_below(ax, handles)
 
 
-def _fit_label(values: np.ndarray) -> str:
-    (mean, low, high), (sd, least, most) = repeats.error_interval(values), repeats.sd_interval(values)
-    p = seeds.normality(values)["shapiro_p"]
+def _fit_label(results: Results, arm: str, name: str) -> str:
+    row = _row_of(results.once(seeds.seed_statistics), arm=arm, evaluation=name)
+    (mean, low, high), (sd, least, most) = (
+        [row[f"{key}{end}"] for end in ("", "_low", "_high")] for key in ("mean_error_pct", "sd_points")
+    )
+    p = _row_of(results.once(seeds.seed_normality), arm=arm, evaluation=name)["shapiro_p"]
     return (
         f"mean {mean:.2f} [{low:.2f}, {high:.2f}], sd {sd:.2f} [{least:.2f}, {most:.2f}]\n"
         f"Shapiro-Wilk p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
     )
+
+
+def _row_of(table: pd.DataFrame, **labels: str) -> pd.Series:
+    """The only row with these labels."""
+    (row,) = (row for _, row in table[(table[list(labels)] == list(labels.values())).all(axis=1)].iterrows())
+    return row
 
 
 def bins(values: np.ndarray, images: int | None) -> np.ndarray:
@@ -378,23 +391,26 @@ def bins(values: np.ndarray, images: int | None) -> np.ndarray:
     return start + width * np.arange(2 + int((high - start) / width))
 
 
-def _cloud(ax: Axes, study: Study, outcomes: pd.DataFrame, arm: str, pair: tuple[str, str]) -> bool:
+def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
     """Returns whether there are numbers of the thesis behind the cloud."""
-    columns = [repeats.evaluations(study)[name] for name in pair]
-    x, y = (repeats.errors(seeds.draws_of(outcomes, arm), column) for column in columns)
+    columns = [repeats.evaluations(results.study)[name] for name in pair]
+    x, y = (repeats.errors(seeds.draws_of(results.trials, arm), column) for column in columns)
     ax.set(xlabel=f"error on {pair[0]} (%)", ylabel=f"error on {pair[1]} (%)")
-    ax.set_title(f"{arm}, {_said(outcomes, arm)}", fontsize=9)
+    ax.set_title(f"{arm}, {_said(results.trials, arm)}", fontsize=9)
     if len(x) < correlation.MIN_PAIRS:
         say(ax, "too few seeds")
         return False
     at, num = np.unique(np.column_stack([x, y]), axis=0, return_counts=True)
     ax.scatter(at[:, 0], at[:, 1], s=18 * num, color=COLORS[0], alpha=0.5, linewidths=0, zorder=3)
-    reference = [seeds.reference_error(outcomes, arm, column) for column in columns]
+    reference = [seeds.reference_error(results.trials, arm, column) for column in columns]
     ax.plot(*[[value] for value in reference], "*", color=COLORS[1], markersize=11, zorder=4)
-    (r, *r_ends), (rho, *rho_ends) = correlation.pearson(x, y), correlation.spearman_bootstrap(x, y)
+    row = _row_of(results.once(seeds.seed_correlation), arm=arm, first=pair[0], second=pair[1])
+    (r, *r_ends), (rho, *rho_ends) = (
+        [row[f"{key}{end}"] for end in ("", "_low", "_high")] for key in ("pearson", "spearman")
+    )
     said = (f"r = {r:.2f} [{r_ends[0]:.2f}, {r_ends[1]:.2f}]", f"ρ = {rho:.2f} [{rho_ends[0]:.2f}, {rho_ends[1]:.2f}]")
-    ax.set_title(f"{arm}, {_said(outcomes, arm)}\n{', '.join(said)}", fontsize=9)
-    return study.published and published.behind_seed_sets(ax, study, pair, (x, y))
+    ax.set_title(f"{arm}, {_said(results.trials, arm)}\n{', '.join(said)}", fontsize=9)
+    return results.study.published and published.behind_seed_sets(ax, results.study, pair, (x, y))
 
 
 def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
@@ -439,19 +455,19 @@ def _rank_curve(ax: Axes, table: pd.DataFrame) -> None:
 
 
 @matplotlib.rc_context(STYLE)
-def recipe_interaction(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def recipe_interaction(results: Results) -> Figure:
     """H. Touvron's thesis, 2022, section 6.3.4: error of architectures under each recipe, a panel per evaluation set.
 
     Means over the seeds that finished with Student's 95% interval. Lines that are not parallel are an interaction;
     lines that cross are a change of winner, if both differences are shown.
     """
-    groups, columns = interaction.cells(study, outcomes), repeats.evaluations(study)
-    table = interaction.recipe_interaction(study, outcomes)
+    groups, columns = results.once(interaction.cells), repeats.evaluations(results.study)
+    table = results.once(interaction.recipe_interaction)
     figure, grid = _grid(1, len(columns), 3.9)
     drawn = False
     for ax, (name, column) in zip(grid[0], columns.items(), strict=True):
         _crossing(ax, groups, column)
-        if study.published:
+        if results.study.published:
             ours = float(
                 np.mean(
                     [
@@ -461,7 +477,7 @@ def recipe_interaction(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame)
                     ]
                 )
             )
-            drawn |= published.behind_recipe_interaction(ax, study, name, ours)
+            drawn |= published.behind_recipe_interaction(ax, results.study, name, ours)
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
         ax.set_title(
             "\n".join([f"error on {name}", *(_interaction_label(row) for _, row in crossed.iterrows())]), fontsize=9
@@ -470,7 +486,7 @@ def recipe_interaction(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame)
     return finish(
         figure,
         "Dots: seeds. Whiskers: 95% intervals of the means. n counts the runs of both recipes."
-        + published.note(study, "recipe_interaction", drawn),
+        + published.note(results.study, "recipe_interaction", drawn),
     )
 
 

@@ -36,14 +36,6 @@ class Contrast(NamedTuple):
     method: str = ""
 
 
-def is_repeats(study: Study) -> bool:
-    """Whether each arm is one setting, trained with several seeds or once: draws that differ in nothing else."""
-    settings: dict[str, set[object]] = {}
-    for trial in study.trials:
-        settings.setdefault(trial.arm, set()).add(trial.config.replace(seed=0))
-    return all(len(configs) == 1 for configs in settings.values())
-
-
 def labelled(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     """The table with a column for each factor of the study's arms, in place of a config column of that name."""
     names = next(iter(study.factors.values()), {})

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis import repeats
+from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
-FIGURES = ("search_history", "search_slices", "search_contour")
-TABLES = ("search_best", "search_importance")
 COLUMNS = ("value", "sd", "worst", "num_seeds", "state", "diverged", "failed", "epoch", "last_error_pct")
 STATES = ("complete", "stopped", "running")
 NUM_BEST = 5  # points of an arm in a table
@@ -52,21 +51,25 @@ def axes(study: Study) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for arm in study.arms for name in study.spaces.get(arm, {})))
 
 
-def points(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def points(results: Results) -> pd.DataFrame:
     """A row for every point asked, in the order of proposal: arm, point, its place on each axis, COLUMNS, trial_ids.
 
     value, sd (ddof=1) and worst are percent, over the seeds; NaN unless the state is "complete". "running" has a
     training without an outcome, "stopped" one that was stopped early: `epoch` and `last_error_pct` are those of its
     last evaluation. Raises ValueError if a training with an outcome has no finite error.
     """
-    configs = {trial.config.id: trial.config for trial in study.trials}
-    asked = outcomes[outcomes["point"].notna()]
+    configs = {trial.config.id: trial.config for trial in results.study.trials}
+    asked, spaces = results.trials[results.trials["point"].notna()], results.study.spaces
     rows = [
-        {"arm": arm, "point": int(runs["point"].iloc[0]), **_point(runs, configs, tuple(study.spaces.get(arm, {})))}
-        for arm in study.arms
+        {
+            "arm": arm,
+            "point": int(runs["point"].iloc[0]),
+            **_point(runs, configs, tuple(spaces.get(arm, {}))),
+        }
+        for arm in results.study.arms
         for _, runs in asked[asked["arm"] == arm].groupby("point")
     ]
-    return pd.DataFrame(rows, columns=["arm", "point", *axes(study), *COLUMNS, "trial_ids", "seeds"])
+    return pd.DataFrame(rows, columns=["arm", "point", *axes(results.study), *COLUMNS, "trial_ids", "seeds"])
 
 
 def _point(runs: pd.DataFrame, configs: Mapping[str, TrainConfig], names: tuple[str, ...]) -> dict[str, Any]:
@@ -104,8 +107,7 @@ def ranked(asked: pd.DataFrame, arm: str) -> pd.DataFrame:
 
 
 def optuna_study(
-    study: Study,
-    outcomes: pd.DataFrame,
+    results: Results,
     arm: str,
     sampler: optuna.samplers.BaseSampler | None = None,
     pruner: optuna.pruners.BasePruner | None = None,
@@ -119,8 +121,8 @@ def optuna_study(
     """
     import optuna
 
-    asked = points(study, outcomes)
-    space = spaces(study, arm)
+    asked = results.once(points)
+    space = spaces(results.study, arm)
     rows = asked[asked["arm"] == arm].to_dict("records")
     with _quiet():
         made = optuna.create_study(storage=storage, sampler=sampler, pruner=pruner, study_name=name)
@@ -128,7 +130,7 @@ def optuna_study(
     return made
 
 
-def as_optuna(study: Study, outcomes: pd.DataFrame) -> bytes:
+def as_optuna(results: Results) -> bytes:
     """The search as an SQLite file for Optuna's tools, one Optuna study an arm, named SLUG:ARM.
 
     A point without an outcome is WAITING there, not RUNNING: nobody who opens the file is training it, and Optuna would
@@ -142,8 +144,8 @@ def as_optuna(study: Study, outcomes: pd.DataFrame) -> bytes:
     kwargs = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
     with _quiet():
         storage = optuna.storages.RDBStorage("sqlite://", engine_kwargs=kwargs)
-    for arm in study.arms:
-        _write_arm(study, outcomes, arm, storage)
+    for arm in results.study.arms:
+        _write_arm(results, arm, storage)
     memory = storage.engine.raw_connection().driver_connection
     assert memory is not None
     content = memory.serialize()
@@ -152,14 +154,19 @@ def as_optuna(study: Study, outcomes: pd.DataFrame) -> bytes:
     return content
 
 
-def _write_arm(study: Study, outcomes: pd.DataFrame, arm: str, storage: optuna.storages.RDBStorage) -> None:
+def _write_arm(results: Results, arm: str, storage: optuna.storages.RDBStorage) -> None:
     import optuna
 
-    trials = optuna_study(study, outcomes, arm).get_trials(deepcopy=False)
+    trials = optuna_study(results, arm).get_trials(deepcopy=False)
     with _quiet():
-        written = optuna.create_study(storage=storage, study_name=f"{study.slug}:{arm}")
+        written = optuna.create_study(storage=storage, study_name=f"{results.study.slug}:{arm}")
         written.add_trials(_waiting(t) if t.state == optuna.trial.TrialState.RUNNING else t for t in trials)
-    facts = {"question": study.question, "metric": study.metric, "adaptive": study.adaptive, "source": study.source}
+    facts = {
+        "question": results.study.question,
+        "metric": results.study.metric,
+        "adaptive": results.study.adaptive,
+        "source": results.study.source,
+    }
     for key, text in facts.items():
         written.set_user_attr(key, text)
 
@@ -207,28 +214,29 @@ def _quiet() -> Iterator[None]:
 # ---- winners and importances
 
 
-def winners(study: Study, outcomes: pd.DataFrame) -> dict[str, dict[str, Any]]:
+def winners(results: Results) -> dict[str, dict[str, Any]]:
     """Arm -> its best point as plain values, with where it comes from; arms without a complete point are left out.
 
     By the rule WINNER. Errors are percent, the best of num_points, so optimistic. `at_edge`: axis -> "low" or "high",
     where the point lies in the outer 5% of the space.
     """
-    asked = points(study, outcomes)
-    found = {arm: ranked(asked, arm) for arm in study.arms}
-    return {arm: _winner(study, outcomes, arm, of_arm, int((asked["arm"] == arm).sum()))
+    asked = results.once(points)
+    found = {arm: ranked(asked, arm) for arm in results.study.arms}
+    return {arm: _winner(results, arm, of_arm, int((asked["arm"] == arm).sum()))
             for arm, of_arm in found.items() if len(of_arm)}  # fmt: skip
 
 
-def _winner(study: Study, outcomes: pd.DataFrame, arm: str, found: pd.DataFrame, num_asked: int) -> dict[str, Any]:
-    space, best = spaces(study, arm), found.iloc[0].to_dict()
-    runs = outcomes[outcomes["trial_id"].isin(best["trial_ids"])]
+def _winner(results: Results, arm: str, found: pd.DataFrame, num_asked: int) -> dict[str, Any]:
+    space, best = spaces(results.study, arm), found.iloc[0].to_dict()
+    runs = results.trials[results.trials["trial_id"].isin(best["trial_ids"])]
     sources = {name: sorted({str(x) for x in runs[name].dropna()} - {""})
                for name in ("commit", "machine", "device") if name in runs}  # fmt: skip
     return {
         **_place(best, space), "num_points": len(found), "num_asked": num_asked,
         "trial_ids": list(best["trial_ids"]), "seeds": list(best["seeds"]),
         "runner_up": _runner_up(found, space), "at_edge": at_edge(best, space), "rule": WINNER,
-        "study": study.slug, "metric": study.metric, "search": study.adaptive, "spaces": dict(study.spaces[arm]),
+        "study": results.study.slug, "metric": results.study.metric, "search": results.study.adaptive,
+        "spaces": dict(results.study.spaces[arm]),
         **sources,
     }  # fmt: skip
 
@@ -265,7 +273,7 @@ def share(axis: Any, value: float) -> float:
     return (x - low) / (high - low)
 
 
-def importances(study: Study, outcomes: pd.DataFrame, arm: str) -> dict[str, dict[str, float]]:
+def importances(results: Results, arm: str) -> dict[str, dict[str, float]]:
     """Evaluator -> axis -> share of importance of the axes of an arm; NaN for fewer than MIN_POINTS complete points.
 
     Optuna's evaluators. PED-ANOVA (Watanabe et al. 2023) compares the best points, a tenth of them but at least
@@ -275,10 +283,10 @@ def importances(study: Study, outcomes: pd.DataFrame, arm: str) -> dict[str, dic
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
     from optuna.trial import TrialState
 
-    made = optuna_study(study, outcomes, arm)
+    made = optuna_study(results, arm)
     num = len(made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
     if num < MIN_POINTS:
-        return {name: dict.fromkeys(spaces(study, arm), np.nan) for name in ("ped_anova", "fanova")}
+        return {name: dict.fromkeys(spaces(results.study, arm), np.nan) for name in ("ped_anova", "fanova")}
     return {
         "ped_anova": ped_anova(made),
         "fanova": get_param_importances(_on_own_scale(made), evaluator=FanovaImportanceEvaluator(seed=0)),
@@ -297,17 +305,17 @@ def ped_anova(
     return get_param_importances(made, evaluator=evaluator, target=target)
 
 
-def noise_shares(study: Study, outcomes: pd.DataFrame, arm: str, num: int = NUM_NOISE) -> dict[str, float]:
+def noise_shares(results: Results, arm: str, num: int = NUM_NOISE) -> dict[str, float]:
     """Axis -> the share of PED-ANOVA that 1 in 20 searches of nothing but noise exceed; NaN as in `importances`.
 
     The errors of the arm's points, dealt out anew among them `num` times: same points, and no axis matters.
     """
     from optuna.trial import TrialState
 
-    made = optuna_study(study, outcomes, arm)
+    made = optuna_study(results, arm)
     known = made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     values = {trial.number: float(trial.value or 0.0) for trial in known}
-    axes_of_arm, rng = spaces(study, arm), np.random.default_rng(0)
+    axes_of_arm, rng = spaces(results.study, arm), np.random.default_rng(0)
     if len(values) < MIN_POINTS:
         return dict.fromkeys(axes_of_arm, np.nan)
     found = []
@@ -344,7 +352,7 @@ def _on_own_scale(made: optuna.Study) -> optuna.Study:
 # ---- tables
 
 
-def search_best(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def search_best(results: Results) -> pd.DataFrame:
     """The five points of each arm with the lowest mean error over their seeds.
 
     Best of many: the errors of these points are optimistic, the more so the more points there are (`best of`), for the
@@ -353,19 +361,19 @@ def search_best(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     on which the point lies in the outer 5% of the space, which may then be too narrow. `above best` says which
     differences are small; it is no test.
     """
-    asked = points(study, outcomes)
-    rows = [row for arm in study.arms for row in _best_rows(study, outcomes, arm, ranked(asked, arm))]
+    asked = results.once(points)
+    rows = [row for arm in results.study.arms for row in _best_rows(results, arm, ranked(asked, arm))]
     ends = ["mean_error_pct_low", "mean_error_pct_high"]
-    names = ["arm", "rank", "point", *axes(study), "num_seeds", "mean_error_pct", *ends, "worst_error_pct",
+    names = ["arm", "rank", "point", *axes(results.study), "num_seeds", "mean_error_pct", *ends, "worst_error_pct",
              "above_best_points", "diverged", "best_of", "at_edge"]  # fmt: skip
     table = pd.DataFrame(rows, columns=names)
     return table if (table["num_seeds"] > 1).any() else table.drop(columns=ends)
 
 
-def _best_rows(study: Study, outcomes: pd.DataFrame, arm: str, found: pd.DataFrame) -> list[dict[str, Any]]:
-    space, rows = spaces(study, arm), []
+def _best_rows(results: Results, arm: str, found: pd.DataFrame) -> list[dict[str, Any]]:
+    space, rows = spaces(results.study, arm), []
     for rank, row in enumerate(found.head(NUM_BEST).to_dict("records"), start=1):
-        errors = repeats.errors(outcomes[outcomes["trial_id"].isin(row["trial_ids"])])
+        errors = repeats.errors(results.trials[results.trials["trial_id"].isin(row["trial_ids"])])
         _, low, high = repeats.error_interval(errors if len(errors) == row["num_seeds"] else np.empty(0))
         edges = ", ".join(f"{name} {end}" for name, end in at_edge(row, space).items())
         rows.append({
@@ -378,7 +386,7 @@ def _best_rows(study: Study, outcomes: pd.DataFrame, arm: str, found: pd.DataFra
     return rows
 
 
-def search_importance(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def search_importance(results: Results) -> pd.DataFrame:
     """How much of the differences between points each axis explains, by two of Optuna's evaluators.
 
     PED-ANOVA (Optuna's default): how far the best points, the `good share` of all, crowd on the axis compared with all
@@ -391,11 +399,11 @@ def search_importance(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     None for fewer than 15 points.
     """
     rows = []
-    for arm in study.arms:
-        known = ranked(points(study, outcomes), arm)
-        of_arm, of_noise = importances(study, outcomes, arm), noise_shares(study, outcomes, arm)
+    for arm in results.study.arms:
+        known = ranked(results.once(points), arm)
+        of_arm, of_noise = importances(results, arm), noise_shares(results, arm)
         good = max(0.1, NUM_GOOD / len(known)) if len(known) >= MIN_POINTS else np.nan
-        for name in spaces(study, arm):
+        for name in spaces(results.study, arm):
             found = {evaluator: of_axis[name] for evaluator, of_axis in of_arm.items()}
             rows.append({"arm": arm, "axis": name, "n": len(known), "diverged": int((known["diverged"] > 0).sum()),
                          "good_share": good, **found, "noise": of_noise[name]})  # fmt: skip
@@ -404,143 +412,4 @@ def search_importance(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).rename(columns=names)
 
 
-# ---- in words
-
-
-def refuse(study: Study) -> None:
-    """Raise ValueError if a search asks for what needs a sample of the space, or another study for a search's own."""
-    own = {"figures": FIGURES, "tables": TABLES}
-    if not study.adaptive:
-        for kind, names in own.items():
-            found = sorted(set(getattr(study, kind)) & set(names))
-            if found:
-                raise ValueError(f"{', '.join(names)} need a search, but got ({kind} {', '.join(found)}; adaptive='')")
-        return
-    for kind, names in own.items():
-        others = [name for name in getattr(study, kind) if name not in names]
-        if others:
-            raise ValueError(
-                f"{kind} of a search must be among ({', '.join(names)}): {WHY}, but got ({', '.join(others)})"
-            )
-    if study.pairs or study.num_scrambles:
-        raise ValueError(f"a search has no pairs and no scrambles: {WHY}, but got (pairs={study.pairs}, "
-                         f"num_scrambles={study.num_scrambles})")  # fmt: skip
-
-
-WHY = (
-    "its points crowd where it found low errors, so shares and comparisons made of them say how it looked and not how "
-    "forgiving an arm is; nor does stopping early by rank help, which Touvron 2022, Figure 6.10, rules out"
-)
-
-
-def counts(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
-    """A row per arm: points asked and how they stand, and how many trainings ended how."""
-    asked, rows = points(study, outcomes), []
-    for arm in study.arms:
-        state, status = (
-            frame.loc[frame["arm"] == arm, name] for frame, name in ((asked, "state"), (outcomes, "status"))
-        )
-        rows.append({"arm": arm, "points asked": len(state), **{name: int((state == name).sum()) for name in STATES},
-                     "trainings": len(status), "diverged trainings": int((status == "diverged").sum()),
-                     "failed trainings": int((status == "failed").sum())})  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def summary(study: Study, outcomes: pd.DataFrame) -> dict[str, float]:
-    """The numbers of the arms under `arm/name`: counts, and error and place of the best point so far."""
-    numbers: dict[str, float] = {}
-    for row in counts(study, outcomes).to_dict("records"):
-        named = {"num_points": row["complete"], "stopped": row["stopped"], "running": row["running"],
-                 "diverged": row["diverged trainings"], "failed": row["failed trainings"]}  # fmt: skip
-        numbers |= {f"{row['arm']}/{name}": float(value) for name, value in named.items()}
-    for arm, best in winners(study, outcomes).items():
-        places = {name: value for name, value in best["values"].items() if isinstance(value, (int, float))}
-        found = {"best_of_n_error_pct": best["error_pct"], **{f"best_{name}": value for name, value in places.items()}}
-        numbers |= {f"{arm}/{name}": float(value) for name, value in found.items()}
-    return numbers
-
-
-def design_words(study: Study) -> str:
-    """What was asked and how, for a report."""
-    num = len({(trial.arm, trial.point) for trial in study.trials})
-    return (
-        f"A search ({study.adaptive}): {len(study.arms)} arms, {num} points, {len(study.trials)} trainings so far. "
-        "Points are proposed in rounds, from the errors of earlier ones, so they depend on each other and are no "
-        "sample of the space: no share, no interval over points and no comparison of arms is made of them."
-    )
-
-
-def design(study: Study) -> pd.DataFrame:
-    """A row per arm and axis: the space that is searched, and the fields that all points share."""
-    rows = []
-    for arm in study.arms:
-        of_arm = [trial for trial in study.trials if trial.arm == arm]
-        first = of_arm[0].config
-        for name, axis in spaces(study, arm).items():
-            rows.append({"arm": arm, "axis": name, "space": _said(axis),
-                         "points": len({trial.point for trial in of_arm}),
-                         "seeds": ", ".join(map(str, sorted({trial.config.seed for trial in of_arm}))),
-                         "optimizer": first.optimizer, "epochs": first.epochs, "dataset": first.dataset})  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def _said(axis: Any) -> str:
-    if hasattr(axis, "choices"):
-        return ", ".join(map(str, axis.choices))
-    return f"{axis.low:g} to {axis.high:g}{', log' if axis.log else ''}"
-
-
-def unfinished(study: Study, outcomes: pd.DataFrame) -> str:
-    """What is missing, in a sentence; empty when nothing is."""
-    missing = int((outcomes["status"] == "missing").sum())
-    return f"{missing} of {len(outcomes)} trainings asked for have no outcome yet." if missing else ""
-
-
-def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
-    """What a reader must know before believing a number of a search, a sentence each."""
-    splits = ", ".join(sorted({trial.config.eval_split for trial in study.trials}))
-    seeds = {tuple(row) for row in points(study, outcomes)["seeds"]}
-    shown = " or ".join(", ".join(map(str, of)) for of in sorted(seeds))
-    sentences = [
-        f"The value of a point is its error at the last epoch on the split: {splits}, the mean over the seeds {shown}. "
-        "No epoch is selected. The points are chosen by this split, so it says nothing about how good they are: only "
-        "images that the search did not see can, such as those of val.",
-        f"The winner is the {WINNER}. Its error is the lowest of many noisy ones, so it is optimistic, and the best of "
-        "more points is lower by luck alone: arms with different numbers of points cannot be compared by it.",
-        "A diverged or failed training counts as 100% error, a value like any other; a point of which a training is "
-        "missing or was stopped early has no value and cannot win.",
-        "No interval is over points: they depend on each other.",
-    ]
-    if (outcomes["status"] == "stopped").any():
-        sentences.append(
-            f"{(outcomes['status'] == 'stopped').sum()} trainings were stopped early because others were ahead at that "
-            "epoch. Early ranks need not be final ones (Touvron 2022, Figure 6.10): a good point may be among them."
-        )
-    return sentences
-
-
-def progress(study: Study, outcomes: pd.DataFrame) -> str:
-    """How far a search is, a sentence."""
-    asked, status = points(study, outcomes), outcomes["status"]
-    stood = ", ".join(f"{(asked['state'] == name).sum()} {name}" for name in STATES)
-    ended = ", ".join(f"{(status == name).sum()} {name}" for name in ("diverged", "failed"))
-    return f"Of {len(asked)} points asked: {stood}; of their {len(status)} trainings {ended}."
-
-
-def answer(study: Study, outcomes: pd.DataFrame) -> list[str]:
-    """The best point of each arm, a sentence each."""
-    found = winners(study, outcomes)
-    return [_answer(arm, found[arm]) if arm in found else f"{arm}: no complete point yet." for arm in study.arms]
-
-
-def _answer(arm: str, best: Mapping[str, Any]) -> str:
-    where = ", ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-                      for name, value in best["values"].items())  # fmt: skip
-    seeds = f"mean of {best['num_seeds']} seeds, sd {best['sd_points']:.2f}" if best["num_seeds"] > 1 else "one seed"
-    second = best["runner_up"]
-    near = f"; the next point is {second['difference_points']:.2f} points above" if second else ""
-    edge = "; ".join(f"{name} is at the {end} end of its axis" for name, end in best["at_edge"].items())
-    return (
-        f"{arm}, lowest error of {best['num_points']} points (best of many, so optimistic): {best['error_pct']:.2f}% "
-        f"({seeds}) at {where}{near}{f'; {edge}: the space may be too narrow' if edge else ''}."
-    )
+TABLES = (search_best, search_importance)

@@ -31,6 +31,7 @@ from vitscale.analysis.layout import (
     panel_grid,
     say,
 )
+from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
 
 DOT, LINE, BAD = COLORS[0], COLORS[6], COLORS[1]
@@ -45,48 +46,48 @@ TOP = 0.965  # of the axes: where points without a place among the errors stand
 
 
 @matplotlib.rc_context(STYLE)
-def search_history(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def search_history(results: Results) -> Figure:
     """The value of each point in the order of proposal, with the lowest so far as a step line, a panel per arm.
 
     The line is the best of n: it falls with n by luck alone. Whiskers are the lowest and the highest seed of a point.
     """
-    asked = search.points(study, outcomes)
-    size = _round_size(study)
-    figure, grid = panel_grid(_by_arm(study), height=2.55, num_entries=3)
+    asked = results.once(search.points)
+    size = _round_size(results.study)
+    figure, grid = panel_grid(_by_arm(results.study), height=2.55, num_entries=3)
     scale = _Errors(asked)
-    for ax, arm in zip(grid, study.arms, strict=True):
+    for ax, arm in zip(grid, results.study.arms, strict=True):
         of_arm = asked[asked["arm"] == arm]
         scale.apply(ax)
         if size:
             ax.axvspan(-0.5, min(size, len(of_arm)) - 0.5, color="#f0f0f0", zorder=0)
-        _history(ax, of_arm, _seed_ranges(of_arm, outcomes))
+        _history(ax, of_arm, _seed_ranges(of_arm, results.trials))
         ax.set_xlim(-0.7, max(len(of_arm) - 0.3, 1))
         ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
         ax.set_title(arm)
         ax.set_xlabel("number of the point")
         legend_below(ax, _history_handles(of_arm))
-    for ax in grid[:: num_columns(_by_arm(study))]:
-        ax.set_ylabel(_label(study, asked))
+    for ax in grid[:: num_columns(_by_arm(results.study))]:
+        ax.set_ylabel(_label(results.study, asked))
     return finish(
         figure,
-        f"{_sentence(study)}{' Grey: the first round, at random.' if size else ''}\n"
+        f"{_sentence(results.study)}{' Grey: the first round, at random.' if size else ''}\n"
         f"Line: best of n so far, optimistic. {scale.note}",
     )
 
 
 @matplotlib.rc_context(STYLE)
-def search_slices(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def search_slices(results: Results) -> Figure:
     """The value of each point against its place on each axis, a row of panels per arm; the star is the winner.
 
     Later points are lighter: where they crowd, the search has looked often, which says nothing about a width.
     """
-    asked = search.points(study, outcomes)
-    names, scale = search.axes(study), _Errors(asked)
-    figure = Figure(figsize=(3.3 * max(len(names), 2) + 1.9, 2.7 * len(study.arms) + 0.6), layout="constrained")
-    grid = figure.subplots(len(study.arms), len(names), squeeze=False, sharey=True)
+    asked = results.once(search.points)
+    names, scale = search.axes(results.study), _Errors(asked)
+    figure = Figure(figsize=(3.3 * max(len(names), 2) + 1.9, 2.7 * len(results.study.arms) + 0.6), layout="constrained")
+    grid = figure.subplots(len(results.study.arms), len(names), squeeze=False, sharey=True)
     colors = ScalarMappable(Normalize(0, max(asked["point"].max(), 1)), ORDER)
-    for line, arm in zip(grid, study.arms, strict=True):
-        of_arm, space = asked[asked["arm"] == arm], search.spaces(study, arm)
+    for line, arm in zip(grid, results.study.arms, strict=True):
+        of_arm, space = asked[asked["arm"] == arm], search.spaces(results.study, arm)
         best = search.ranked(asked, arm).head(1)
         for ax, name in zip(line, names, strict=True):
             scale.apply(ax)
@@ -96,36 +97,38 @@ def search_slices(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> F
             _slice(ax, of_arm, best, name, space[name], colors)
             ax.set_xlabel(name)
         line[0].set_title(arm, loc="left")
-        line[0].set_ylabel(_label(study, asked))
+        line[0].set_ylabel(_label(results.study, asked))
     figure.colorbar(colors, ax=grid, label="number of the point", shrink=0.8, aspect=30)
-    return finish(figure, f"{_sentence(study)} Star: the winner, best of many.\n{scale.note}")
+    return finish(figure, f"{_sentence(results.study)} Star: the winner, best of many.\n{scale.note}")
 
 
 @matplotlib.rc_context(STYLE)
-def search_contour(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def search_contour(results: Results) -> Figure:
     """Error over lr and wd, or the first two numeric axes, with all points; a panel per arm.
 
     Between points it is linear interpolation over triangles of points, and nothing was measured there; white is
     beyond the outermost points. The star is the winner, best of many.
     """
-    asked = search.points(study, outcomes)
-    columns = 2 if len(study.arms) in (2, 4) else min(len(study.arms), 3)
-    lines = -(-len(study.arms) // columns)
+    asked = results.once(search.points)
+    columns = 2 if len(results.study.arms) in (2, 4) else min(len(results.study.arms), 3)
+    lines = -(-len(results.study.arms) // columns)
     figure = Figure(figsize=(3.9 * columns + 1.6, 3.5 * lines + 0.6), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
     scale = _Errors(asked)
     colors = ScalarMappable(scale.norm, "viridis_r")
-    for ax, arm in zip(grid, study.arms, strict=False):
-        _contour_panel(ax, study, asked, arm, colors)
+    for ax, arm in zip(grid, results.study.arms, strict=False):
+        _contour_panel(ax, results.study, asked, arm, colors)
         ax.set_title(arm)
-    for ax in grid[len(study.arms) :]:
+    for ax in grid[len(results.study.arms) :]:
         ax.remove()
-    bar = figure.colorbar(colors, ax=grid[: len(study.arms)], label=_label(study, asked), extend="max", shrink=0.9)
+    bar = figure.colorbar(
+        colors, ax=grid[: len(results.study.arms)], label=_label(results.study, asked), extend="max", shrink=0.9
+    )
     _error_ticks(bar.ax.yaxis, scale)
-    others = " Other axes vary, and are not shown." if len(search.axes(study)) > 2 else ""
+    others = " Other axes vary, and are not shown." if len(search.axes(results.study)) > 2 else ""
     return finish(
         figure,
-        f"{_sentence(study)} Star: the winner, best of many.\nColours between points are interpolated, "
+        f"{_sentence(results.study)} Star: the winner, best of many.\nColours between points are interpolated, "
         f"not measured.{others}\n× a training diverged or failed (counts as 100), ▽ stopped early, ○ no outcome yet.",
     )
 

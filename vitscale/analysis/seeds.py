@@ -21,6 +21,7 @@ from scipy.special import ndtr
 
 from vitscale.analysis import correlation, repeats
 from vitscale.analysis.intervals import clopper_pearson
+from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
 
 DIFFERENCES = (0.1, 0.2, 0.5, 1.0, 2.0)  # points
@@ -159,7 +160,7 @@ def num_images(study: Study, name: str) -> int | None:
     return NUM_IMAGES.get(dataset.split("-")[0], {}).get(name)
 
 
-def seed_statistics(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def seed_statistics(results: Results) -> pd.DataFrame:
     """A row per arm and evaluation set: the distribution of the final error over seeds (thesis, Figure 6.7).
 
     sd has ddof=1. Intervals are Student's for the mean and Bonett's for the sd, which allows for long tails, or that of
@@ -168,11 +169,11 @@ def seed_statistics(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     be one of them. min and max are of n seeds and grow apart with n.
     """
     rows = []
-    for arm in study.arms:
-        runs = draws_of(outcomes, arm)
-        for name, column in repeats.evaluations(study).items():
+    for arm in results.study.arms:
+        runs = draws_of(results.trials, arm)
+        for name, column in repeats.evaluations(results.study).items():
             rows.append({"arm": arm, "evaluation": name, **_described(runs, column),
-                         **_apart(outcomes, runs, arm, column)})  # fmt: skip
+                         **_apart(results.trials, runs, arm, column)})  # fmt: skip
     return _two_decimals(pd.DataFrame(rows))
 
 
@@ -191,7 +192,7 @@ def _apart(outcomes: pd.DataFrame, runs: pd.DataFrame, arm: str, column: str) ->
     return {"reference_error_pct": reference, **{f"reference_{name}": value for name, value in where.items()}}
 
 
-def seed_normality(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def seed_normality(results: Results) -> pd.DataFrame:
     """A row per arm and evaluation set: is the spread over seeds normal, and what could n seeds have shown?
 
     A Shapiro-Wilk p above 5% is no evidence for a normal distribution. `finds_heavy_tails` and `finds_skew` are how
@@ -201,10 +202,10 @@ def seed_normality(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     extremes in sd from the mean, expected_max_z what n normal values would give.
     """
     rows = []
-    for arm in study.arms:
-        for name, column in repeats.evaluations(study).items():
-            values = repeats.errors(draws_of(outcomes, arm), column)
-            shape = {**normality(values), **_finds(values, num_images(study, name)), **extremes(values)}
+    for arm in results.study.arms:
+        for name, column in repeats.evaluations(results.study).items():
+            values = repeats.errors(draws_of(results.trials, arm), column)
+            shape = {**normality(values), **_finds(values, num_images(results.study, name)), **extremes(values)}
             num = {"n": len(values), "distinct_values": len(np.unique(values))}
             rows.append({"arm": arm, "evaluation": name, **num, **shape})
     return pd.DataFrame(rows)
@@ -228,7 +229,7 @@ def extremes(values: np.ndarray) -> dict[str, float]:
     return {"max_z": float(z.max()), "min_z": float(z.min()), "expected_max_z": expected_maximum(len(values))}
 
 
-def seed_noise(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def seed_noise(results: Results) -> pd.DataFrame:
     """A row per arm and evaluation set: spread over seeds, and the sampling error of one run on so many images.
 
     `one_run_sampling_points` is binomial: what other images would change in the error of one network. The two are no
@@ -238,9 +239,9 @@ def seed_noise(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     most of their mistakes.
     """
     rows = []
-    for arm in study.arms:
-        for name, column in repeats.evaluations(study).items():
-            values, images = repeats.errors(draws_of(outcomes, arm), column), num_images(study, name)
+    for arm in results.study.arms:
+        for name, column in repeats.evaluations(results.study).items():
+            values, images = repeats.errors(draws_of(results.trials, arm), column), num_images(results.study, name)
             sd, low, high = repeats.sd_interval(values)
             error = sampling_error(float(values.mean()), images) if images and len(values) else np.nan
             rows.append({"arm": arm, "evaluation": name, "n": len(values), "images": images or "unknown",
@@ -249,7 +250,7 @@ def seed_noise(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     return _two_decimals(pd.DataFrame(rows))
 
 
-def seed_correlation(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def seed_correlation(results: Results) -> pd.DataFrame:
     """A row per arm and pair of evaluation sets: do the seeds that are good on one do well on the other?
 
     Pearson's r with Fisher's interval (bivariate normal, moved by an outlier), Spearman's with a bootstrap interval.
@@ -260,9 +261,9 @@ def seed_correlation(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     sets that share their images.
     """
     rows = []
-    for arm in study.arms:
-        for first, second in combinations(repeats.evaluations(study).items(), 2):
-            runs = draws_of(outcomes, arm)
+    for arm in results.study.arms:
+        for first, second in combinations(repeats.evaluations(results.study).items(), 2):
+            runs = draws_of(results.trials, arm)
             x, y = repeats.errors(runs, first[1]), repeats.errors(runs, second[1])
             rank = int(1 + (y < y[x.argmin()]).sum()) if len(x) else None
             rows.append({"arm": arm, "first": first[0], "second": second[0], "n": len(x),
@@ -273,7 +274,7 @@ def seed_correlation(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else ["arm", "first", "second", "n"])
 
 
-def seed_power(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def seed_power(results: Results) -> pd.DataFrame:
     """A row per arm, evaluation set, difference and power: seeds an arm that a comparison of two arms needs.
 
     A two-sided t test at 5% of two arms that both have this arm's sd: an assumption about the other arm. The range is
@@ -286,9 +287,9 @@ def seed_power(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     needed as seeds_per_arm says, or one more.
     """
     rows = []
-    for arm in study.arms:
-        for name, column in repeats.evaluations(study).items():
-            spread = repeats.sd_interval(repeats.errors(draws_of(outcomes, arm), column))
+    for arm in results.study.arms:
+        for name, column in repeats.evaluations(results.study).items():
+            spread = repeats.sd_interval(repeats.errors(draws_of(results.trials, arm), column))
             rows += [{"arm": arm, "evaluation": name, "difference_points": difference, "power_pct": 100 * power,
                       **_needed(difference, spread, power)}
                      for difference in DIFFERENCES for power in POWERS]  # fmt: skip
@@ -305,7 +306,7 @@ def _needed(difference: float, spread: tuple[float, float, float], power: float)
     return dict(zip(NEEDED, (*numbers, seeds_needed(difference, spread[0], power, correlation=0.5)), strict=True))
 
 
-def seed_epochs(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+def seed_epochs(results: Results) -> pd.DataFrame:
     """A row per arm, evaluation set and epoch: mean, sd (ddof=1), min and max over the seeds that finished.
 
     `rank_correlation` is Spearman's between the error at that epoch and the final one of the same seed (Bonett &
@@ -313,8 +314,8 @@ def seed_epochs(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> pd.
     early errors say nothing, only that so many seeds do not show that they do; and one above 0 does not show that
     stopping the seeds that are behind pays, which takes a rule and its costs.
     """
-    parts = [_epochs(rows, arm, name, column) for arm in study.arms
-             for name, column in repeats.evaluations(study).items()]  # fmt: skip
+    parts = [_epochs(results.rows, arm, name, column) for arm in results.study.arms
+             for name, column in repeats.evaluations(results.study).items()]  # fmt: skip
     return _two_decimals(pd.DataFrame([row for part in parts for row in part], columns=list(EPOCH_COLUMNS)))
 
 

@@ -15,8 +15,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from vitscale.analysis import published, repeats, shapes
 from vitscale.analysis.layout import COLORS, DASHES, MARKERS, STYLE, finish, say
+from vitscale.analysis.results import Results
 from vitscale.analysis.shapes import Cell
-from vitscale.plan.study import Study
 
 SIZES = ("Ti", "S", "B", "L")  # of Touvron et al. 2022, Table 1, narrow to wide
 WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none"}
@@ -56,68 +56,71 @@ DEPTHS = View(
 
 
 @matplotlib.rc_context(STYLE)
-def branches(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def branches(results: Results) -> Figure:
     """Touvron et al. 2022, Figure 1: error against the number of parallel branches, at a fixed number of pairs of
     attention and MLP, so at equal parameters and multiply-adds.
 
     Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where there are several.
     """
-    return _view_figure(study, outcomes, BRANCHES)
+    return _view_figure(results, BRANCHES)
 
 
 @matplotlib.rc_context(STYLE)
-def widths(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def widths(results: Results) -> Figure:
     """Touvron et al. 2022, Figure 2: error by width, in sequence and in two branches, at one number of pairs.
 
     Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where there are several.
     """
-    return _view_figure(study, outcomes, WIDTHS)
+    return _view_figure(results, WIDTHS)
 
 
 @matplotlib.rc_context(STYLE)
-def depths(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def depths(results: Results) -> Figure:
     """Touvron et al. 2022, Figure 3: error against the number of pairs, in sequence and in two branches, by width.
 
     Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where there are several.
     """
-    return _view_figure(study, outcomes, DEPTHS)
+    return _view_figure(results, DEPTHS)
 
 
-def _view_figure(study: Study, outcomes: pd.DataFrame, view: View) -> Figure:
-    found = shapes.cells(study, outcomes)
+def _view_figure(results: Results, view: View) -> Figure:
+    found = results.once(shapes.cells)
     curves: dict[str, list[Cell]] = {}
-    for cell in (found[arm] for arm in study.panels[view.panel]):
+    for cell in (found[arm] for arm in results.study.panels[view.panel]):
         curves.setdefault(view.curve(*_shape(cell)), []).append(cell)
-    columns = shapes.reported(study)
-    on_imagenet = published.is_imagenet(study)
-    aside = study.published and not on_imagenet
+    columns = shapes.reported(results.study)
+    on_imagenet = published.is_imagenet(results.study)
+    aside = results.study.published and not on_imagenet
     figure = Figure(figsize=(2.9 + 3.5 * len(columns) + 2.6 * aside, 3.9), layout="constrained")
     widths = [3.5] * len(columns) + [2.4] * aside
     grid = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
     for ax, (name, column) in zip(grid, columns.items(), strict=False):
-        _curves_panel(ax, view, curves, column)
+        _curves_panel(ax, view, curves, results.once(shapes.shape_cells).set_index("shape"), name, column)
         ax.set_title(f"error on {name}", fontsize=9.5)
     grid[0].set_ylabel("error (%)")
     handles = [_handle(index, name, of, view) for index, (name, of) in enumerate(curves.items())]
-    if study.published:
+    if results.study.published:
         theirs = grid[-1] if aside else grid[list(columns).index("val")]
         handles += _theirs(theirs, view)
         if aside:
             theirs.set_title(f"{THEIRS}, val", fontsize=9.5, color=published.GREY)
     figure.legend(handles=handles, loc="outside right upper", handlelength=2.6)
-    return finish(figure, _note(found, study.published, aside))
+    return finish(figure, _note(found, results.study.published, aside))
 
 
 def _shape(cell: Cell) -> tuple[str, int, int]:
     return cell.size, cell.pairs, cell.config.branches
 
 
-def _curves_panel(ax: Axes, view: View, curves: dict[str, list[Cell]], column: str) -> None:
+def _curves_panel(
+    ax: Axes, view: View, curves: dict[str, list[Cell]], table: pd.DataFrame, name: str, column: str
+) -> None:
     places = sorted({view.x(*_shape(cell)) for of in curves.values() for cell in of})
     step = 0.025 * (places[-1] - places[0] + 1)
     for index, of in enumerate(curves.values()):
         x = np.array([view.x(*_shape(cell)) for cell in of]) + step * (index - (len(curves) - 1) / 2)
-        _curve(ax, view, x, of, column, index)
+        ends = [table.loc[[cell.arm for cell in of], f"{name}_error_pct{end}"] for end in ("", "_low", "_high")]
+        _curve(ax, view, x, of, column, index, np.array(ends, dtype=float))
     if not any(len(repeats.errors(cell.runs, column)) for of in curves.values() for cell in of):
         say(ax, "no run finished")
     _places_axis(ax, view, places)
@@ -136,10 +139,10 @@ def _looks(index: int) -> dict[str, Any]:
     return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
-def _curve(ax: Axes, view: View, x: np.ndarray, of: Sequence[Cell], column: str, index: int) -> None:
-    """Means with intervals, and each seed as a dot; hollow where the lr lies at the edge of its grid."""
+def _curve(ax: Axes, view: View, x: np.ndarray, of: Sequence[Cell], column: str, index: int, means: np.ndarray) -> None:
+    """(3, n) means with intervals, and each seed as a dot; hollow where the lr lies at the edge of its grid."""
     looks = _looks(index)
-    y, low, high = np.array([repeats.error_interval(repeats.errors(cell.runs, column)) for cell in of]).T
+    y, low, high = means
     for at, cell in zip(x, of, strict=True):
         values = repeats.errors(cell.runs, column)
         if len(values) > 1:
@@ -223,14 +226,14 @@ def _theirs(ax: Axes, view: View) -> list[Line2D]:
 
 
 @matplotlib.rc_context(STYLE)
-def lr_sweep(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def lr_sweep(results: Results) -> Figure:
     """Error against lr for each shape: on minival, which chooses the lr, and on the first reported set.
 
     Means over the seeds that finished, with Student's 95% interval where there are several; a ring at the lr chosen.
     """
-    table = shapes.lr_sweep(study, outcomes)
-    names = [name for name in repeats.evaluations(study) if name == shapes.CHOOSES]
-    names.append(next(iter(shapes.reported(study))))
+    table = results.once(shapes.lr_sweep)
+    names = [name for name in repeats.evaluations(results.study) if name == shapes.CHOOSES]
+    names.append(next(iter(shapes.reported(results.study))))
     arms = list(dict.fromkeys(table["shape"]))
     lines = -(-len(arms) // COLUMNS)
     figure = Figure(figsize=(11.0, 1.9 * lines + 1.1), layout="constrained")

@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import repeats
+from vitscale.analysis import figures, kind, repeat_words, repeats, shape_figures, shapes
+from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.layout import metric_label
 from vitscale.analysis.population import STATUSES
-from vitscale.analysis.shapes import CHOOSES, Cell, cells, is_sweep, reported
+from vitscale.analysis.results import Results
+from vitscale.analysis.shapes import (
+    CHOOSES,
+    Cell,
+    blocks_or_width,
+    branch_differences,
+    cells,
+    layerscale_and_epochs,
+    reported,
+)
 from vitscale.plan.study import Study
 
+ALPHA = 0.05
 MAX_NAMES = 6  # of shapes in a sentence
 
 
 def chooses_lr(study: Study) -> bool:
-    """Whether arms are shapes at several lr, of which minival chooses the one that is shown.
-
-    Draws that differ in lr alone are no such study: nothing is chosen there.
-    """
-    sized = bool(study.factors) and all("size" in of for of in study.factors.values())
-    return sized and CHOOSES in repeats.evaluations(study) and is_sweep(study) and not repeats.is_repeats(study)
+    """Whether arms have several lr, of which minival chooses the one that is shown; else the lr is given."""
+    return len({(trial.arm, trial.config.lr) for trial in study.trials}) > len(study.arms)
 
 
-def unfinished(study: Study, outcomes: pd.DataFrame) -> str:
+def unfinished(results: Results) -> str:
     """What is missing, in a sentence; empty when nothing is."""
-    missing = outcomes[outcomes["status"] == "missing"]
+    if not chooses_lr(results.study):
+        return repeat_words.unfinished(results)
+    planned = len(results.trials)
+    missing = results.trials[results.trials["status"] == "missing"]
     if missing.empty:
         return ""
     arms = missing["arm"].unique()
     more = f" and {len(arms) - MAX_NAMES} more" if len(arms) > MAX_NAMES else ""
     return (
-        f"Still missing: {len(missing)} of {len(outcomes)} runs, of {', '.join(arms[:MAX_NAMES])}{more}. An lr is "
+        f"Still missing: {len(missing)} of {planned} runs, of {', '.join(arms[:MAX_NAMES])}{more}. An lr is "
         "compared over the runs that have an outcome, so the lr at which a shape is shown may yet change."
     )
 
 
-def counts(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def counts(results: Results) -> pd.DataFrame:
     """A row per shape: how the runs at all its lr ended, and how those at the lr at which it is shown."""
-    return pd.DataFrame([_counts_row(cell, outcomes) for cell in cells(study, outcomes).values()])
+    if not chooses_lr(results.study):
+        return repeat_words.counts(results)
+    return pd.DataFrame([_counts_row(cell, results.trials) for cell in results.once(cells).values()])
 
 
 def _counts_row(cell: Cell, outcomes: pd.DataFrame) -> dict[str, object]:
@@ -49,26 +61,30 @@ def _counts_row(cell: Cell, outcomes: pd.DataFrame) -> dict[str, object]:
     return {"shape": cell.arm, "planned": len(runs), **repeats.counts(runs), "shown at lr": cell.lr, **at_lr}
 
 
-def summary(study: Study, outcomes: pd.DataFrame) -> dict[str, float]:
+def summary(results: Results) -> Summary:
     """The numbers of the arms under `arm/name`: the chosen lr, and at it how runs ended and mean errors in percent with
     Student's 95% intervals; those that exist. n: runs that finished there.
     """
-    others = {name: column for name, column in reported(study).items() if column != study.metric}
+    if not chooses_lr(results.study):
+        return repeat_words.summary(results)
+    others = {name: column for name, column in reported(results.study).items() if column != results.study.metric}
     columns = {"mean_error_pct": "error_pct", **{f"{name}_mean_error_pct": column for name, column in others.items()}}
-    numbers: dict[str, float] = {}
-    for cell in cells(study, outcomes).values():
+    numbers: Summary = {}
+    for cell in results.once(cells).values():
         known = not np.isnan(cell.lr)
-        of = repeats.counts(cell.runs if known else outcomes[outcomes["arm"] == cell.arm])
+        of = repeats.counts(cell.runs if known else results.trials[results.trials["arm"] == cell.arm])
         found = {"n": of["finished"], **{status: of[status] for status in STATUSES[1:]}, "best_lr": cell.lr}
         for name, column in columns.items():
             ends = repeats.error_interval(repeats.errors(cell.runs, column))
             found |= {f"{name}{end}": value for end, value in zip(("", "_low", "_high"), ends, strict=True)}
-        numbers |= {f"{cell.arm}/{name}": float(value) for name, value in found.items() if not np.isnan(value)}
+        numbers[cell.arm] = {name: float(value) for name, value in found.items() if not np.isnan(value)}
     return numbers
 
 
 def design(study: Study) -> pd.DataFrame:
     """A row per shape: its runs, lr and seeds, what it is trained with, and its size."""
+    if not chooses_lr(study):
+        return kind.design(study)
     return pd.DataFrame([_design_row(study, arm) for arm in study.arms])
 
 
@@ -88,8 +104,10 @@ def _listed(values: Iterable[float]) -> str:
     return ", ".join(f"{value:g}" for value in found) if len(found) <= 4 else f"{found[0]:g} to {found[-1]:g}"
 
 
-def design_words(study: Study) -> str:
+def design_text(study: Study) -> str:
     """What was planned, and what is chosen after training."""
+    if not chooses_lr(study):
+        return repeat_words.design_text(study)
     return (
         f"{len(study.arms)} shapes, each at {_grid(study)}: {len(study.trials)} runs. All were fixed before the first "
         f"training and none is stopped early. What is chosen by results is the lr at which a shape is shown, on "
@@ -112,13 +130,16 @@ def _either(numbers: Iterable[int]) -> str:
     return " or ".join(map(str, sorted(set(numbers))))
 
 
-def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
+def caveats(results: Results) -> list[str]:
     """What a reader must know before believing a number, a sentence each."""
-    shown = " and ".join(reported(study))
+    if not chooses_lr(results.study):
+        return repeat_words.caveats(results)
+    label = metric_label(results.study)
+    shown, grid = " and ".join(reported(results.study)), _grid(results.study)
     sentences = [
-        f"Reported is {metric_label(study)}, and the same on the other sets, of the last epoch on the splits: "
+        f"Reported is {label}, and the same on the other sets, of the last epoch on the splits: "
         f"{shown}. No epoch is selected.",
-        f"An arm is one shape at {_grid(study)}. It is shown at the lr with the lowest mean error on {CHOOSES} over "
+        f"An arm is one shape at {grid}. It is shown at the lr with the lowest mean error on {CHOOSES} over "
         f"its seeds, the smaller of equal ones; a diverged or failed run counts as 100% in that choice. {shown} have "
         "no part in it.",
         "Means and differences are over the runs at that lr that finished, so they are conditional on finishing. How "
@@ -131,10 +152,106 @@ def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
         "All intervals and p are conditional on the held-out images: they are about training on these held-out "
         "splits, not about other images.",
     ]
-    if (outcomes["status"] == "missing").any():
+    if (results.trials["status"] == "missing").any():
         sentences.append("Unfinished: missing runs are in no number but their count, and in no choice of lr.")
     sentences.append(
         "Intervals are 95% each; those of different rows are not corrected for their number. difference_p_holm is "
         "corrected over all rows of its table, difference_p is not."
     )
     return sentences
+
+
+def headline(results: Results) -> list[str]:
+    """How many runs ended how, then the answers of the study's tables."""
+    told = [answer for name, answer in ANSWERS.items() if name in results.study.tables]
+    return [repeat_words.progress_of_runs(results.trials), *(line for answer in told for line in answer(results))]
+
+
+# ---- answers in words
+
+
+def cells_sentences(results: Results) -> list[str]:
+    """How the lr was chosen, and how often it lies at the edge of the grid."""
+    found = list(results.once(cells).values())
+    swept = [cell for cell in found if len(cell.lrs) > 1]
+    if not swept:
+        return []
+    edge = [cell.arm for cell in swept if cell.at_edge]
+    ended = f"; at its edge for {len(edge)} of {len(swept)} ({', '.join(edge)}): for them the grid may be too narrow"
+    return [f"Each shape is shown at the lr that does best on minival, of {len(swept[0].lrs)}{ended if edge else ''}."]
+
+
+def branches_sentences(results: Results) -> list[str]:
+    """How often branches beat the sequential shape of as many pairs, on each set; then the numbers of Figure 1."""
+    table = results.once(branch_differences)
+    what = "Parallel branches against as many pairs in sequence"
+    return [*_verdicts(table, what), *_in_figure(results.study, table)]
+
+
+def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
+    """The differences of Figure 1, on the first set."""
+    many = table[(table["branches"] > 2) & (table["evaluation"] == next(iter(reported(study))))]
+    keys = ["size", "pairs", "layerscale", "epochs"]
+    sentences = []
+    for key in many[keys].drop_duplicates().itertuples(index=False):
+        same = table[(table[keys] == list(key)).all(axis=1) & (table["evaluation"] == many["evaluation"].iloc[0])]
+        parts = [f"{row['branches']} branches {_interval(row)}" for _, row in same.iterrows()]
+        sentences.append(f"{key.size} of {key.pairs} pairs, error minus that in sequence: {'; '.join(parts)} points.")
+    return sentences
+
+
+def effects_sentences(results: Results) -> list[str]:
+    """How often LayerScale and a longer training help."""
+    table = results.once(layerscale_and_epochs)
+    is_gain = table["effect"].str.startswith("LayerScale")
+    return _verdicts(table[is_gain], "LayerScale") + _verdicts(table[~is_gain], "Longer training")
+
+
+def budgets_sentences(results: Results) -> list[str]:
+    """More blocks or more width, pair by pair on the first set."""
+    table = results.once(blocks_or_width)
+    first = table[table["evaluation"] == next(iter(reported(results.study)))]
+    parts = [f"{row['a']} − {row['b']} {_interval(row)}" for _, row in first.iterrows()]
+    return [*_verdicts(table, "More blocks against more width at about equal cost"),
+            f"Error on {first['evaluation'].iloc[0]}: {'; '.join(parts)} points."] if parts else []  # fmt: skip
+
+
+def _verdicts(table: pd.DataFrame, what: str) -> list[str]:
+    return [_verdict(of, what, str(name)) for name, of in table.groupby("evaluation", sort=False)]
+
+
+def _verdict(table: pd.DataFrame, what: str, evaluation: str) -> str:
+    shown, tested = table["difference_p_holm"] < ALPHA, int(table["difference_p"].notna().sum())
+    lower, higher = (int((shown & of).sum()) for of in (table["difference_points"] < 0, table["difference_points"] > 0))
+    return (
+        f"{what}, error on {evaluation}: lower in {lower} and higher in {higher} of {len(table)} comparisons (p below "
+        f"5% after Holm over the whole table), no difference shown in {tested - lower - higher}, no interval in "
+        f"{len(table) - tested}."
+    )
+
+
+def _interval(row: pd.Series) -> str:
+    point, low, high = (row[f"difference_points{end}"] for end in ("", "_low", "_high"))
+    if pd.isna(point):
+        return f"none ({row['method']})"
+    return f"{point:+.1f} " + (f"[{low:.1f}, {high:.1f}]" if pd.notna(low) else "(no interval)")
+
+
+ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
+    "shape_cells": cells_sentences,
+    "branch_differences": branches_sentences,
+    "layerscale_and_epochs": effects_sentences,
+    "blocks_or_width": budgets_sentences,
+}
+KIND = Kind(
+    name="shapes",
+    tables=named(shapes.TABLES),
+    figures=named((*shape_figures.FIGURES, figures.learning_curves)),
+    headline=headline,
+    caveats=caveats,
+    summary=summary,
+    unfinished=unfinished,
+    counts=counts,
+    design=design,
+    design_text=design_text,
+)

@@ -11,7 +11,7 @@ factors name the size, a width with its heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,6 +22,7 @@ from search_spaces.touvron2022 import Shape
 from vitscale.analysis import repeats
 from vitscale.analysis.compare import holm
 from vitscale.analysis.published import read
+from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 
@@ -59,26 +60,21 @@ class Cell:
         return self.config.layerscale > 0, self.config.epochs
 
 
-def is_sweep(study: Study) -> bool:
-    """Whether the runs of each arm differ in nothing but lr and seed."""
-    settings: dict[str, set[object]] = {}
-    for trial in study.trials:
-        settings.setdefault(trial.arm, set()).add(trial.config.replace(seed=0, lr=1.0))
-    return all(len(configs) == 1 for configs in settings.values())
-
-
 def reported(study: Study) -> dict[str, str]:
     """Evaluation set -> its column, without the set that chooses the lr."""
     return {name: column for name, column in repeats.evaluations(study).items() if name != CHOOSES}
 
 
-def cells(study: Study, outcomes: pd.DataFrame) -> dict[str, Cell]:
+def cells(results: Results) -> dict[str, Cell]:
     """Every arm at its lr, in the order of the plan. Raises ValueError if lr must be chosen without minival."""
     configs: dict[str, TrainConfig] = {}
-    for trial in study.trials:
+    for trial in results.study.trials:
         configs.setdefault(trial.arm, trial.config)
-    chooses = repeats.evaluations(study).get(CHOOSES, "")
-    return {arm: _cell(study, outcomes[outcomes["arm"] == arm], config, chooses) for arm, config in configs.items()}
+    chooses = repeats.evaluations(results.study).get(CHOOSES, "")
+    return {
+        arm: _cell(results.study, results.trials[results.trials["arm"] == arm], config, chooses)
+        for arm, config in configs.items()
+    }
 
 
 def _cell(study: Study, runs: pd.DataFrame, config: TrainConfig, chooses: str) -> Cell:
@@ -105,7 +101,7 @@ def choose_lr(runs: pd.DataFrame, column: str) -> float:
     return float(scores.index.to_numpy(dtype=float)[scores.to_numpy().argmin()])  # ascending: the first is the smallest
 
 
-def shape_cells(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def shape_cells(results: Results) -> pd.DataFrame:
     """A row per shape: pairs of attention and MLP, cost, the lr at which it is shown, and mean errors with Student's
     95% intervals over its seeds there; none for a single run.
 
@@ -115,12 +111,12 @@ def shape_cells(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     Touvron et al. 2022, which no study measures.
     """
     rows = []
-    for cell in cells(study, outcomes).values():
+    for cell in results.once(cells).values():
         errors: dict[str, float] = {}
-        for name, column in reported(study).items():
+        for name, column in reported(results.study).items():
             mean, low, high = repeats.error_interval(repeats.errors(cell.runs, column))
             errors |= {f"{name}_error_pct": mean, f"{name}_error_pct_low": low, f"{name}_error_pct_high": high}
-        rows.append({**_shape_row(study, cell), **_lr_row(cell), **errors})
+        rows.append({**_shape_row(results.study, cell), **_lr_row(cell), **errors})
     return pd.DataFrame(rows)
 
 
@@ -139,15 +135,16 @@ def _lr_row(cell: Cell) -> dict[str, object]:
             "diverged": of["diverged"], "failed": of["failed"], "missing": of["missing"]}  # fmt: skip
 
 
-def lr_sweep(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def lr_sweep(results: Results) -> pd.DataFrame:
     """A row per shape and lr: how its runs ended, and mean errors of those that finished, with Student's 95% intervals.
 
     minival chooses; the errors on the other sets at lr that were not chosen are shown for the shape of the curve.
     """
     rows = []
-    for cell in cells(study, outcomes).values():
-        of_arm = outcomes[outcomes["arm"] == cell.arm]
-        rows += [_sweep_row(cell, lr, of_arm[of_arm["lr"] == lr], repeats.evaluations(study)) for lr in cell.lrs]
+    columns = repeats.evaluations(results.study)
+    for cell in results.once(cells).values():
+        of_arm = results.trials[results.trials["arm"] == cell.arm]
+        rows += [_sweep_row(cell, lr, of_arm[of_arm["lr"] == lr], columns) for lr in cell.lrs]
     return pd.DataFrame(rows)
 
 
@@ -159,7 +156,7 @@ def _sweep_row(cell: Cell, lr: float, runs: pd.DataFrame, columns: Mapping[str, 
     return row
 
 
-def branch_differences(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def branch_differences(results: Results) -> pd.DataFrame:
     """A row per parallel shape and evaluation set: its mean error minus that of the sequential shape with as many
     pairs, of the same size, LayerScale and epochs, in points. Negative favours branches.
 
@@ -167,16 +164,17 @@ def branch_differences(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     over all rows of this table, of all evaluation sets. The rows of one sequential shape hang on the same runs and err
     together.
     """
-    found = list(cells(study, outcomes).values())
+    found = list(results.once(cells).values())
     same = {(cell.size, cell.pairs, *cell.trained): cell for cell in found if cell.config.branches == 1}
     compared = [(cell, same[key]) for cell in found
                 if cell.config.branches > 1 and (key := (cell.size, cell.pairs, *cell.trained)) in same]  # fmt: skip
     rows = [{"size": a.size, "pairs": a.pairs, "branches": a.config.branches, "layerscale": a.trained[0],
-             "epochs": a.config.epochs, **row} for a, b in compared for row in _differences(study, a, b)]  # fmt: skip
+             "epochs": a.config.epochs, **row}
+            for a, b in compared for row in _differences(results.study, a, b)]  # fmt: skip
     return _corrected(rows, ("size", "pairs", "branches", "layerscale", "epochs", *DIFFERENCES))
 
 
-def layerscale_and_epochs(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def layerscale_and_epochs(results: Results) -> pd.DataFrame:
     """A row per shape, effect and evaluation set (Touvron et al. 2022, Table 2): what LayerScale changes at equal
     epochs, and longer training at equal LayerScale, in points of mean error. Negative: it helps.
 
@@ -184,13 +182,13 @@ def layerscale_and_epochs(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     branch_differences; difference_p_holm is corrected over all rows of this table.
     """
     by_shape: dict[tuple[str, int, int], dict[tuple[bool, int], Cell]] = {}
-    for cell in cells(study, outcomes).values():
+    for cell in results.once(cells).values():
         by_shape.setdefault((cell.size, cell.config.depth, cell.config.branches), {})[cell.trained] = cell
     rows = []
     for (size, depth, branches), trained in by_shape.items():
         shape = Shape(size, depth, branches).name
         rows += [{"shape": shape, "effect": effect, **row} for effect, a, b in _effects(trained)
-                 for row in _differences(study, a, b)]  # fmt: skip
+                 for row in _differences(results.study, a, b)]  # fmt: skip
     return _corrected(rows, ("shape", "effect", *DIFFERENCES))
 
 
@@ -205,20 +203,20 @@ def _effects(trained: Mapping[tuple[bool, int], Cell]) -> Iterator[tuple[str, Ce
             yield what, trained[with_it, long], trained[with_it, short]
 
 
-def blocks_or_width(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def blocks_or_width(results: Results) -> pd.DataFrame:
     """A row per pair of the study and evaluation set (Touvron et al. 2022, Table 3): mean error of the shape with more
     blocks, a, minus that of the wider one, b, in points. Negative favours blocks.
 
     `params_ratio` and `multiply_adds_ratio` are those of a to b: how equal the budgets are. Statistics as in
     branch_differences; difference_p_holm is corrected over all rows of this table.
     """
-    found = cells(study, outcomes)
+    found = results.once(cells)
     rows = []
-    for a, b in study.pairs:
-        costs = [study.cost(found[arm].config) for arm in (a, b)]
+    for a, b in results.study.pairs:
+        costs = [results.study.cost(found[arm].config) for arm in (a, b)]
         ratios = {"params_ratio": costs[0].params / costs[1].params,
                   "multiply_adds_ratio": costs[0].flops / costs[1].flops}  # fmt: skip
-        rows += [{"a": a, "b": b, **ratios, **row} for row in _differences(study, found[a], found[b])]
+        rows += [{"a": a, "b": b, **ratios, **row} for row in _differences(results.study, found[a], found[b])]
     return _corrected(rows, ("a", "b", "params_ratio", "multiply_adds_ratio", *DIFFERENCES))
 
 
@@ -245,7 +243,7 @@ def _corrected(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> 
 # ---- the paper's own numbers
 
 
-def published_depth_vs_width(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def published_depth_vs_width(results: Results) -> pd.DataFrame:
     """Touvron et al. 2022 (ImageNet): errors of Figures 1 to 3 and Tables 1 to 3, and of each parallel shape that minus
     that of the sequential one of as many pairs in the same figure or table, in points.
 
@@ -277,82 +275,6 @@ def published_errors() -> pd.DataFrame:
     return table[columns.split()]
 
 
-# ---- answers in words
-
-
-def cells_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
-    """How the lr was chosen, and how often it lies at the edge of the grid."""
-    found = list(cells(study, outcomes).values())
-    swept = [cell for cell in found if len(cell.lrs) > 1]
-    if not swept:
-        return []
-    edge = [cell.arm for cell in swept if cell.at_edge]
-    ended = f"; at its edge for {len(edge)} of {len(swept)} ({', '.join(edge)}): for them the grid may be too narrow"
-    return [f"Each shape is shown at the lr that does best on minival, of {len(swept[0].lrs)}{ended if edge else ''}."]
-
-
-def branches_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
-    """How often branches beat the sequential shape of as many pairs, on each set; then the numbers of Figure 1."""
-    table = branch_differences(study, outcomes)
-    what = "Parallel branches against as many pairs in sequence"
-    return [*_verdicts(table, what), *_in_figure(study, table)]
-
-
-def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
-    """The differences of Figure 1, on the first set."""
-    many = table[(table["branches"] > 2) & (table["evaluation"] == next(iter(reported(study))))]
-    keys = ["size", "pairs", "layerscale", "epochs"]
-    sentences = []
-    for key in many[keys].drop_duplicates().itertuples(index=False):
-        same = table[(table[keys] == list(key)).all(axis=1) & (table["evaluation"] == many["evaluation"].iloc[0])]
-        parts = [f"{row['branches']} branches {_interval(row)}" for _, row in same.iterrows()]
-        sentences.append(f"{key.size} of {key.pairs} pairs, error minus that in sequence: {'; '.join(parts)} points.")
-    return sentences
-
-
-def effects_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
-    """How often LayerScale and a longer training help."""
-    table = layerscale_and_epochs(study, outcomes)
-    is_gain = table["effect"].str.startswith("LayerScale")
-    return _verdicts(table[is_gain], "LayerScale") + _verdicts(table[~is_gain], "Longer training")
-
-
-def budgets_sentences(study: Study, outcomes: pd.DataFrame) -> list[str]:
-    """More blocks or more width, pair by pair on the first set."""
-    table = blocks_or_width(study, outcomes)
-    first = table[table["evaluation"] == next(iter(reported(study)))]
-    parts = [f"{row['a']} − {row['b']} {_interval(row)}" for _, row in first.iterrows()]
-    return [*_verdicts(table, "More blocks against more width at about equal cost"),
-            f"Error on {first['evaluation'].iloc[0]}: {'; '.join(parts)} points."] if parts else []  # fmt: skip
-
-
-def _verdicts(table: pd.DataFrame, what: str) -> list[str]:
-    return [_verdict(of, what, str(name)) for name, of in table.groupby("evaluation", sort=False)]
-
-
-def _verdict(table: pd.DataFrame, what: str, evaluation: str) -> str:
-    shown, tested = table["difference_p_holm"] < ALPHA, int(table["difference_p"].notna().sum())
-    lower, higher = (int((shown & of).sum()) for of in (table["difference_points"] < 0, table["difference_points"] > 0))
-    return (
-        f"{what}, error on {evaluation}: lower in {lower} and higher in {higher} of {len(table)} comparisons (p below "
-        f"5% after Holm over the whole table), no difference shown in {tested - lower - higher}, no interval in "
-        f"{len(table) - tested}."
-    )
-
-
-def _interval(row: pd.Series) -> str:
-    point, low, high = (row[f"difference_points{end}"] for end in ("", "_low", "_high"))
-    if pd.isna(point):
-        return f"none ({row['method']})"
-    return f"{point:+.1f} " + (f"[{low:.1f}, {high:.1f}]" if pd.notna(low) else "(no interval)")
-
-
 TABLES = (
     shape_cells, lr_sweep, branch_differences, layerscale_and_epochs, blocks_or_width, published_depth_vs_width,
 )  # fmt: skip
-ANSWERS: dict[str, Callable[[Study, pd.DataFrame], list[str]]] = {  # table -> its answer
-    "shape_cells": cells_sentences,
-    "branch_differences": branches_sentences,
-    "layerscale_and_epochs": effects_sentences,
-    "blocks_or_width": budgets_sentences,
-}

@@ -20,7 +20,7 @@ from vitscale.analysis import repeats
 from vitscale.analysis.intervals import median_interval
 from vitscale.analysis.population import STATUSES, scrambles
 from vitscale.analysis.repeats import Contrast
-from vitscale.analysis.search import WHY
+from vitscale.analysis.search_words import WHY
 from vitscale.plan.config import DEFAULTS, TrainConfig
 from vitscale.plan.study import Study
 

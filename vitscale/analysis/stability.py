@@ -22,6 +22,7 @@ from vitscale.analysis import divergence, repeats
 from vitscale.analysis.compare import holm
 from vitscale.analysis.population import panels
 from vitscale.analysis.repeats import Contrast
+from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
 
 DIVERGED = ("shown", "copied")  # what a cell does in which every run diverged
@@ -41,9 +42,9 @@ INTERACTION_COLUMNS = (
 )  # fmt: skip
 
 
-def cells(study: Study, outcomes: pd.DataFrame) -> dict[Cell, pd.DataFrame]:
+def cells(results: Results) -> dict[Cell, pd.DataFrame]:
     """Every planned run, by model, optimizer and epochs, in the order of the plan; shorter schedules first."""
-    table = repeats.labelled(study, outcomes).astype({"model": str, "optimizer": str, "epochs": int})
+    table = repeats.labelled(results.study, results.trials).astype({"model": str, "optimizer": str, "epochs": int})
     found = {cast(Cell, key): runs for key, runs in table.groupby(["model", "optimizer", "epochs"], sort=False)}
     return dict(sorted(found.items(), key=lambda item: item[0][2]))
 
@@ -62,13 +63,13 @@ def copied_from(groups: dict[Cell, pd.DataFrame], cell: Cell) -> Cell:
     return min(shorter, key=lambda key: repeats.errors(groups[key]).mean(), default=cell)
 
 
-def stability_cells(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def stability_cells(results: Results) -> pd.DataFrame:
     """A row per model, optimizer and number of epochs: how its runs ended, and the mean error of those that finished.
 
     Student's interval over seeds, from the spread of this cell alone; none for a single run.
     """
     rows = []
-    for (model, optimizer, epochs), runs in cells(study, outcomes).items():
+    for (model, optimizer, epochs), runs in results.once(cells).items():
         values = repeats.errors(runs)
         mean, low, high = repeats.error_interval(values)
         rows.append({"model": model, "optimizer": optimizer, "epochs": epochs, "planned": len(runs),
@@ -77,7 +78,7 @@ def stability_cells(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def optimizer_gap(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def optimizer_gap(results: Results) -> pd.DataFrame:
     """A row per model and number of epochs: mean error with SGD minus mean error with AdamW, in points.
 
     Positive favours AdamW. Over the runs that finished, by Welch's t; how many diverged stands beside it. p is that of
@@ -85,23 +86,23 @@ def optimizer_gap(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     half; rank_p is Mann and Whitney's, diverged_p Fisher's for the numbers of runs that diverged or failed, where there
     are any. Each _holm is corrected for the number of rows, that of diverged_p for those that have it.
     """
-    return gaps(study, outcomes, diverged="shown")
+    return gaps(results, diverged="shown")
 
 
-def optimizer_gap_copied(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def optimizer_gap_copied(results: Results) -> pd.DataFrame:
     """The gaps by the rule of Xiao et al. 2021: a cell whose runs all diverged has the errors of the best shorter
     schedule of the same model and optimizer.
 
     `copied` says which; those errors were not measured at that length, so such a gap has no interval and no p.
     """
-    return gaps(study, outcomes, diverged="copied")
+    return gaps(results, diverged="copied")
 
 
-def gaps(study: Study, outcomes: pd.DataFrame, *, diverged: str = "shown", confidence: float = 0.95) -> pd.DataFrame:
+def gaps(results: Results, *, diverged: str = "shown", confidence: float = 0.95) -> pd.DataFrame:
     """The table of optimizer_gap, or with diverged="copied" that of the paper's rule. Raises ValueError for another."""
     if diverged not in DIVERGED:
         raise ValueError(f"diverged in {DIVERGED} must hold, but got (diverged={diverged!r})")
-    groups = cells(study, outcomes)
+    groups = results.once(cells)
     pairs = [(model, epochs) for model, optimizer, epochs in groups
              if optimizer == "sgd" and (model, "adamw", epochs) in groups]  # fmt: skip
     order = list(dict.fromkeys(model for model, _, _ in groups))
@@ -143,7 +144,7 @@ def best_optimizer(groups: dict[Cell, pd.DataFrame], model: str) -> tuple[str, s
     return min(means, key=lambda name: means[name]), f"lowest mean error at {longest} epochs"
 
 
-def training_length(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def training_length(results: Results) -> pd.DataFrame:
     """A row per model and schedule: mean error minus that of the model's longest schedule, in points.
 
     Positive: the shorter schedule is worse. Every length is a full schedule of its own, and none a checkpoint of the
@@ -153,7 +154,7 @@ def training_length(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     Fisher's for the numbers of runs that diverged or failed, where there are any. Each _holm is corrected for the
     number of rows, that of diverged_p for those that have it.
     """
-    groups = cells(study, outcomes)
+    groups = results.once(cells)
     rows = [row for model in dict.fromkeys(model for model, _, _ in groups) for row in _lengths(groups, model)]
     return _corrected(pd.DataFrame(rows, columns=list(LENGTH_COLUMNS)), "delta_p", "rank_p", "diverged_p")
 
@@ -179,27 +180,29 @@ def members(study: Study, groups: dict[Cell, pd.DataFrame]) -> dict[str, list[st
     return {title: list(dict.fromkeys(model_of[arm] for arm in arms)) for title, arms in panels(study).items()}
 
 
-def optimizer_gap_interaction(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def optimizer_gap_interaction(results: Results) -> pd.DataFrame:
     """A row per pair of models of a panel and number of epochs: the gap of a minus the gap of b, in points.
 
     The gap is mean error with SGD minus mean error with AdamW: positive means that SGD costs a more than b. Over the
     runs that finished; Welch's t with Satterthwaite's df. interaction_p_holm is corrected for the number of rows. On
     the scale of points: a model with low errors has little room for a gap.
     """
-    groups = cells(study, outcomes)
-    return _interactions(study, groups, lambda model, epochs: [(model, "sgd", epochs), (model, "adamw", epochs)])
+    groups = results.once(cells)
+    return _interactions(
+        results.study, groups, lambda model, epochs: [(model, "sgd", epochs), (model, "adamw", epochs)]
+    )
 
 
-def training_length_interaction(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def training_length_interaction(results: Results) -> pd.DataFrame:
     """A row per pair of models of a panel and schedule: what the shorter schedule costs a, minus what it costs b.
 
     In points of error above that of the model's own longest schedule: positive means that a loses more. Statistics as
     in optimizer_gap_interaction; the rows of a pair share the longest runs and err together.
     """
-    groups = cells(study, outcomes)
+    groups = results.once(cells)
     best = {model: best_optimizer(groups, model)[0] for model in dict.fromkeys(model for model, _, _ in groups)}
     longest = {model: max(e for name, _, e in groups if name == model) for model in best}
-    return _interactions(study, groups, lambda model, epochs: [] if epochs == longest[model] else
+    return _interactions(results.study, groups, lambda model, epochs: [] if epochs == longest[model] else
                          [(model, best[model], epochs), (model, best[model], longest[model])])  # fmt: skip
 
 

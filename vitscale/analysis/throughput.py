@@ -18,10 +18,9 @@ from search_spaces.epoch_times import epoch_minutes as printed_minutes
 from vitscale.analysis import published
 from vitscale.analysis.compare import holm
 from vitscale.analysis.intervals import median_interval
-from vitscale.analysis.population import STATUSES
 from vitscale.analysis.repeats import labelled
-from vitscale.plan.profile import LAYOUTS, ProfileConfig
-from vitscale.plan.study import Study
+from vitscale.analysis.results import Results
+from vitscale.plan.profile import LAYOUTS
 
 KEYS = ["model", "profile", "resolution", "batch_size"]  # of a cell, in which the layouts are compared
 NUM_BOOTSTRAPS = 2000
@@ -30,7 +29,7 @@ MIN_RUNS = 6  # fewer have no distribution-free 95% interval of their median
 BUSY = 0.5  # load above the number of threads: something else ran
 
 
-def throughput(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def throughput(results: Results) -> pd.DataFrame:
     """A row per model, profile, resolution and batch: median images a second of each layout over its timed runs, with
     an interval from order statistics, fewest and most, and how many runs.
 
@@ -39,7 +38,7 @@ def throughput(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     for the cells of its profile. gain_pct is the best of the two over seq (Touvron et al. 2022, Table 4), which is
     never below 0. load: the highest 1-minute load average.
     """
-    table = labelled(study, outcomes)
+    table = labelled(results.study, results.trials)
     rows = [dict(zip(KEYS, key, strict=True)) | _cell(group) for key, group in table.groupby(KEYS, sort=False)]
     found = pd.DataFrame(rows)
     corrected = found.groupby("profile", sort=False)["par_over_seq_p"].transform(
@@ -49,20 +48,20 @@ def throughput(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     return found.drop(columns=[] if (table["layout"] == "par").any() else _of_par())
 
 
-def epoch_minutes(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def epoch_minutes(results: Results) -> pd.DataFrame:
     """A row per profile of training: minutes that an epoch of the dataset takes at the measured images a second.
 
     On one device as measured, and on 8 if neither data nor communication cost anything: a bound. Printed: Xiao et
     al. 2021, Tables 1 and 2, on 8 V100.
     """
-    table = labelled(study, outcomes)
+    table = labelled(results.study, results.trials)
     rows = [_epoch(trial) for _, trial in table[table["profile"] == "training"].iterrows()]
     columns = [*KEYS, "layout", "images", "n", "minutes", f"minutes_on_{DEVICES}", "printed_minutes", "status"]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
 
 
 def _epoch(trial: pd.Series) -> dict[str, object]:
-    facts, speed = dataset_facts(trial["dataset"]), _with_ends("speed", runs_of(trial))
+    facts, speed = dataset_facts(trial["dataset"]), with_ends("speed", runs_of(trial))
     images = facts.num_train if facts else int(trial["num_images"])
     ends = {"": "", "_low": "_high", "_high": "_low"}  # the most images a second are the fewest minutes
     one = {f"minutes{end}": images / speed[f"speed{of}"] / 60 for end, of in ends.items()}
@@ -73,7 +72,7 @@ def _epoch(trial: pd.Series) -> dict[str, object]:
             "printed_minutes": printed, "status": trial["status"]}  # fmt: skip
 
 
-def published_throughput(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
+def published_throughput(results: Results) -> pd.DataFrame:
     """Touvron et al. 2022, Table 4 (models of ImageNet, 224 pixels, V100): printed images a second, no interval.
 
     gain_pct is the best of the two over seq, from the printed images a second; printed_gain_pct is from unrounded ones.
@@ -130,7 +129,7 @@ def _cell(group: pd.DataFrame) -> dict[str, object]:
     row: dict[str, object] = {}
     for name, values in runs.items():
         memory = float(trials[name]["peak_memory_mib"]) if len(values) else np.nan
-        row |= _with_ends(f"{name}_images_per_s", values) | _extremes(name, values) | {f"{name}_peak_mib": memory}
+        row |= with_ends(f"{name}_images_per_s", values) | _extremes(name, values) | {f"{name}_peak_mib": memory}
     shift = change(runs["seq"], runs["par"])
     row |= dict(zip(_ends("par_over_seq_pct"), shift, strict=True)) | {"par_over_seq_p": change_p(*runs.values())}
     row |= dict(zip(_ends("gain_pct"), gain(shift), strict=True))
@@ -155,7 +154,7 @@ def _ends(name: str) -> tuple[str, str, str]:
     return name, f"{name}_low", f"{name}_high"
 
 
-def _with_ends(name: str, runs: np.ndarray) -> dict[str, float]:
+def with_ends(name: str, runs: np.ndarray) -> dict[str, float]:
     return dict(zip(_ends(name), median_with_ends(runs), strict=True))
 
 
@@ -165,122 +164,4 @@ def _of_par() -> list[str]:
     return [*par, *_ends("par_over_seq_pct"), "par_over_seq_p", "par_over_seq_p_holm", *_ends("gain_pct"), "best"]
 
 
-# ---- what a report says of profiles
-
-
-def progress(study: Study, outcomes: pd.DataFrame) -> str:
-    """How many profiles have an outcome."""
-    of = outcomes["status"].value_counts()
-    said = ", ".join(f"{of.get(status, 0)} {status}" for status in ("finished", "failed", "missing"))
-    return f"Of {len(outcomes)} profiles on {_hardware(study)}: {said}."
-
-
-def answer(study: Study, outcomes: pd.DataFrame) -> list[str]:
-    """Where par is faster than seq and where slower, the largest change, and whether the machine was quiet."""
-    table = throughput(study, outcomes)
-    sentences = [_profile_sentence(str(profile), of) for profile, of in table.groupby("profile", sort=False)
-                 if "par_over_seq_pct" in of and of["par_over_seq_pct"].notna().any()]  # fmt: skip
-    threads, loads = _first(study).threads, outcomes.get("load", pd.Series(dtype=float))
-    busy = int((loads > threads + BUSY).sum()) if threads else 0
-    if busy:
-        above = f"load above {threads + BUSY:g}"
-        sentences.append(f"The machine was busy ({above}) during {busy} profiles: these are not to be trusted.")
-    return sentences
-
-
-def _profile_sentence(profile: str, table: pd.DataFrame) -> str:
-    known = table[table["par_over_seq_pct"].notna()]
-    name, tested = "par_over_seq_pct", known[known["par_over_seq_p"].notna()]
-    shown = tested["par_over_seq_p_holm"] < ALPHA
-    faster, slower = (int((shown & of).sum()) for of in (tested[name] > 0, tested[name] < 0))
-    top = known.iloc[int(known[name].argmax())]
-    low, high = top[f"{name}_low"], top[f"{name}_high"]
-    where = f"{top['model']}, batch {top['batch_size']}, {top['resolution']} pixels"
-    found = (
-        f"branches in one go are faster than one after another in {faster} and slower in {slower} of {len(tested)} "
-        "cells (p after Holm below 5%). "
-    )
-    ends = "no interval"
-    if pd.notna(low):
-        ends = f"95% interval of a cell named beforehand {low:.0f} to {high:.0f}, p after Holm {_p(top)}"
-    return (
-        f"In {profile}, {found if len(tested) else ''}the largest change of {len(known)} cells by computing branches "
-        f"in one go, picked because it is the largest: {top[name]:.0f}% ({ends}), {where}."
-    ).replace(". the largest", ". The largest")
-
-
-def _p(row: pd.Series) -> str:
-    p = row["par_over_seq_p_holm"]
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def unfinished(study: Study, outcomes: pd.DataFrame) -> str:
-    """What is missing, in a sentence; empty when nothing is."""
-    num = int((outcomes["status"] == "missing").sum())
-    return f"{num} of {len(outcomes)} profiles are not measured yet." if num else ""
-
-
-def counts(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
-    """A row per arm: how many profiles ended how."""
-    of = [(arm, outcomes.loc[outcomes["arm"] == arm, "status"]) for arm in study.arms]
-    statuses = [status for status in STATUSES if status != "diverged"]
-    rows = [{"arm": arm, **{status: int((ended == status).sum()) for status in statuses}} for arm, ended in of]
-    return pd.DataFrame(rows)
-
-
-def summary(study: Study, outcomes: pd.DataFrame) -> dict[str, float]:
-    """Images a second of each arm at each batch, at the arm's first resolution, under `arm/name`; those that exist."""
-    numbers: dict[str, float] = {}
-    for arm in study.arms:
-        of_arm = outcomes[outcomes["arm"] == arm]
-        numbers |= {f"{arm}/{status}": float((of_arm["status"] == status).sum()) for status in ("failed", "missing")}
-        for _, trial in of_arm[of_arm["resolution"] == of_arm["resolution"].iloc[0]].iterrows():
-            found = _with_ends(f"{arm}/images_per_s_batch_{trial['batch_size']}", runs_of(trial))
-            numbers |= {name: value for name, value in found.items() if np.isfinite(value)}
-    return numbers
-
-
-def design(study: Study) -> pd.DataFrame:
-    """A row per arm: what is varied, and the model's size."""
-    rows = []
-    for arm in study.arms:
-        configs = [trial.config for trial in study.trials if trial.arm == arm]
-        size = study.cost(configs[0])
-        axes = {name: ", ".join(str(v) for v in sorted({getattr(c, name) for c in configs}))
-                for name in ("batch_size", "resolution", "precision", "timed_runs")}  # fmt: skip
-        rows.append({"arm": arm, "profiles": len(configs), **axes, "parameters": f"{size.params:,}",
-                     "multiply-adds": f"{size.flops:,}"})  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def design_words(study: Study) -> str:
-    """How the profiles were chosen."""
-    return (
-        f"{len(study.trials)} profiles in {len(study.arms)} arms, all fixed before the first was measured, on "
-        f"{_hardware(study)}. Multiply-adds are those of one image at the arm's first resolution."
-    )
-
-
-def honesty(study: Study, outcomes: pd.DataFrame) -> list[str]:
-    """What a reader must know before believing a number, a sentence each."""
-    sentences = [
-        "Images a second are medians over the timed runs of a profile, each run a mean over many passes of one batch. "
-        "Fewest and most are in the table.",
-        "Intervals are 95%, from order statistics for a median and from a bootstrap over runs for a change. They take "
-        "runs for independent, but runs within seconds on one machine share its state: another hour, process or "
-        "machine may differ by more than the interval; for the same reason p is too small where runs drift. Intervals "
-        "of different rows are not corrected for their number, par_over_seq_p_holm is, over the cells of a profile.",
-        "A profile that failed, for want of memory say, has no speed and is named in the table.",
-        "The batch is synthetic and on the device: reading, augmenting and moving images is not in these numbers.",
-    ]  # fmt: skip
-    return [*sentences, *([unfinished(study, outcomes)] if (outcomes["status"] == "missing").any() else [])]
-
-
-def _first(study: Study) -> ProfileConfig:
-    config = study.trials[0].config
-    assert isinstance(config, ProfileConfig)
-    return config
-
-
-def _hardware(study: Study) -> str:
-    return _first(study).hardware
+TABLES = (throughput, epoch_minutes, published_throughput)

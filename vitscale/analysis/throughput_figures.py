@@ -17,6 +17,7 @@ from vitscale.analysis import published
 from vitscale.analysis.layout import COLORS, MARKERS, STYLE, WIDTHS, Draw, columns_of, finish, say, style
 from vitscale.analysis.population import panels
 from vitscale.analysis.repeats import labelled
+from vitscale.analysis.results import Results
 from vitscale.analysis.throughput import change, median_with_ends, runs_of
 from vitscale.plan.study import Study
 
@@ -34,51 +35,53 @@ class Curve(NamedTuple):
 
 
 @matplotlib.rc_context(STYLE)
-def throughput_by_batch(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def throughput_by_batch(results: Results) -> Figure:
     """Images a second against the batch, branches one after another and in one go, at the model's first resolution."""
     return _over_batches(
-        study, outcomes, _speeds, "images/s",
+        results, _speeds, "images/s",
         "Median over the timed runs, {n} a profile. Thick: 95% interval of the median. Thin: fewest to most. Both may "
         "be shorter than the marker.\n× at the bottom: failed.",
     )  # fmt: skip
 
 
 @matplotlib.rc_context(STYLE)
-def peak_memory(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def peak_memory(results: Results) -> Figure:
     """Peak memory of tensors against the batch, weights and batch included; one pass, which repeats exactly."""
     note = (
         "The most that tensors took at once in a pass: one number a profile, with no spread. × at the bottom: failed."
     )
-    return _over_batches(study, outcomes, _memories, "peak memory (MiB)", note)
+    return _over_batches(results, _memories, "peak memory (MiB)", note)
 
 
 @matplotlib.rc_context(STYLE)
-def throughput_gain(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def throughput_gain(results: Results) -> Figure:
     """Change of images a second by computing the branches in one go instead of one after another, against the batch.
 
     Touvron et al. 2022, Table 4, prints what is above 0 as its gain.
     """
-    table = _of_first_resolution(labelled(study, outcomes))
+    table = _of_first_resolution(labelled(results.study, results.trials))
     kinds = list(dict.fromkeys(table.loc[table["layout"] == "par", "profile"]))
     figure = Figure(figsize=(WIDTHS[min(max(len(kinds), 1), 2)], 4.4), layout="constrained")
     axes = figure.subplots(1, max(1, len(kinds)), squeeze=False, sharey=True)[0]
     for ax, kind in zip(axes, kinds, strict=False):
-        _gain_panel(ax, kind, table[table["profile"] == kind], study.published and kind == "inference")
+        _gain_panel(ax, kind, table[table["profile"] == kind], results.study.published and kind == "inference")
     if not kinds:
         say(axes[0], "no profile has two layouts")
     axes[0].set_ylabel("images/s, in one go over one after another (%)")
-    theirs = "\nGrey, behind: Touvron et al. 2022, Table 4, V100: printed images/s, no interval." * study.published
+    num, theirs = _num_runs(results.study), ""
+    if results.study.published:
+        theirs = "\nGrey, behind: Touvron et al. 2022, Table 4, V100: printed images/s, no interval."
     return finish(
         figure,
-        f"Change of the median, with its 95% interval (bootstrap over {_num_runs(study)} timed runs a profile, which "
+        f"Change of the median, with its 95% interval (bootstrap over {num} timed runs a profile, which "
         f"share the state of the machine).{theirs}",
     )
 
 
 @matplotlib.rc_context(STYLE)
-def throughput_by_resolution(study: Study, outcomes: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+def throughput_by_resolution(results: Results) -> Figure:
     """Images a second and peak memory against the resolution, at the batch that was measured at several."""
-    table = _of_several(labelled(study, outcomes), "resolution", "batch_size")
+    table = _of_several(labelled(results.study, results.trials), "resolution", "batch_size")
     kinds = list(dict.fromkeys(table["profile"]))
     figure = Figure(figsize=(WIDTHS[min(max(len(kinds), 1), 2)], 7.0), layout="constrained")
     grid = figure.subplots(2, max(1, len(kinds)), squeeze=False, sharey="row")
@@ -98,18 +101,18 @@ def throughput_by_resolution(study: Study, outcomes: pd.DataFrame, rows: pd.Data
         ax.set_ylabel(label)
     return finish(
         figure,
-        f"Images/s: median over {_num_runs(study)} timed runs a profile. Thick: 95% interval of the median. Thin: "
-        "fewest to most.\nMemory: one pass. × at the bottom: failed.",
+        f"Images/s: median over {_num_runs(results.study)} timed runs a profile. Thick: 95% interval of the median. "
+        "Thin: fewest to most.\nMemory: one pass. × at the bottom: failed.",
     )
 
 
 FIGURES: tuple[Draw, ...] = (throughput_by_batch, throughput_gain, peak_memory, throughput_by_resolution)
 
 
-def _over_batches(study: Study, outcomes: pd.DataFrame, draw: Any, label: str, note: str) -> Figure:
+def _over_batches(results: Results, draw: Any, label: str, note: str) -> Figure:
     """A panel a model and kind of profile, of those with several batches."""
-    table = _of_several(_of_first_resolution(labelled(study, outcomes)), "batch_size")
-    shown = {title: arms for title, arms in panels(study).items() if table["arm"].isin(arms).any()}
+    table = _of_several(_of_first_resolution(labelled(results.study, results.trials)), "batch_size")
+    shown = {title: arms for title, arms in panels(results.study).items() if table["arm"].isin(arms).any()}
     columns = max(1, columns_of(len(shown)))
     lines = max(1, -(-len(shown) // columns))
     figure = Figure(figsize=(WIDTHS[columns], 2.9 * lines + 1.0), layout="constrained")
@@ -131,7 +134,7 @@ def _over_batches(study: Study, outcomes: pd.DataFrame, draw: Any, label: str, n
     handles = [_handle(IN_WORDS[name], index) for index, name in enumerate(layouts)]
     if len(layouts) > 1:
         figure.legend(handles=handles, loc="outside upper center", ncols=2)
-    return finish(figure, note.format(n=_num_runs(study)))
+    return finish(figure, note.format(n=_num_runs(results.study)))
 
 
 def _of_first_resolution(table: pd.DataFrame) -> pd.DataFrame:
@@ -188,7 +191,7 @@ def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) 
         batches = sorted({batch for layout, batch in runs if layout == "par" and ("seq", batch) in runs})
         x = np.array(batches, dtype=float) * 2 ** (0.08 * index)  # beside each other
         estimate, low, high = np.array([change(runs["seq", b], runs["par", b]) for b in batches]).reshape(-1, 3).T
-        ax.plot(x, estimate, marker=MARKERS[index], markersize=4.5, zorder=3, **style(index))
+        ax.plot(x, estimate, marker=MARKERS[index % len(MARKERS)], markersize=4.5, zorder=3, **style(index))
         ax.vlines(x, low, high, color=COLORS[index], linewidth=1.4, zorder=2)
         handles.append(_handle(str(model), index))
     _log_axes(ax, sorted({int(batch) for batch in table["batch_size"]}), y=False)

@@ -8,7 +8,6 @@ import queue
 import shlex
 import signal
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -45,10 +44,10 @@ def run(study: Study | Search, store: Store, resources: Resources, display: Disp
     """
     stop = threading.Event()
     listen(stop)
-    from vitscale.analysis.report import refuse_unknown
+    from vitscale.analysis.kinds import check
 
     sample = study.stand_in() if isinstance(study, Search) else study
-    refuse_unknown(sample)
+    check(sample)
     data = Data(resources.data_root)
     data.look(sample)
     if not store.slugs():  # the commonest slip: the command was given in another folder
@@ -417,27 +416,24 @@ def _is_head_lost(error: Exception) -> bool:
 
 def draw(study: Study, store: Store, read: Mapping[str, Outcome]) -> tuple[Workdir, list[str], dict[str, float]]:
     """Writes the tables, figures and page of a study as it stands: (their folder, headline, summary numbers)."""
-    from vitscale.analysis.headline import headline
-    from vitscale.analysis.report import summary_metrics, write_report
+    from vitscale.analysis.report import headline, summary_metrics, write_report
+    from vitscale.analysis.results import Results
     from vitscale.record.table import outcomes, tidy
 
     folder = store.report(study.slug)
     done, rows = outcomes(study, read), tidy(study, read)
-    folder.write("rows.parquet", rows.to_parquet(None, index=False))
-    folder.write("trials.parquet", done.to_parquet(None, index=False))
+    results = Results(study, done, rows)
     if study.adaptive:
         from vitscale.analysis.search import as_optuna
         from vitscale.launch.optuna_search import found
 
         folder.write("winners.json", json.dumps(found(study, done), indent=1).encode())
-        folder.write("optuna.db", as_optuna(study, done))
+        folder.write("optuna.db", as_optuna(results))
     facts = {"install": "make .venv/installed", "command": _planned_command(study, store), "store": str(store.root)}
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as drawn:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        write_report(study, done, rows, Path(drawn), facts)
-        for path in sorted(Path(drawn).iterdir()):
-            folder.write(path.name, path.read_bytes())
-    return folder, headline(study, done), summary_metrics(study, done)
+        write_report(results, folder, facts)
+    return folder, headline(results), summary_metrics(results)
 
 
 def _planned_command(study: Study, store: Store) -> str:

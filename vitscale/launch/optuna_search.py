@@ -90,6 +90,7 @@ class Rounds:
 
         Fewer, if a space of whole numbers or choices has no more that are new.
         """
+        from vitscale.analysis.results import Results
         from vitscale.analysis.search import optuna_study
 
         space, asked = self.search.spaces[arm], self.points[arm]
@@ -97,7 +98,7 @@ class Rounds:
             from vitscale.record.table import outcomes
 
             study = self.study()
-            of_arm = optuna_study(study, outcomes(study, read), arm, sampler=self._sampler(arm))
+            of_arm = optuna_study(Results(study, outcomes(study, read)), arm, sampler=self._sampler(arm))
         else:
             import optuna
 
@@ -145,6 +146,7 @@ def identity(search: Search) -> dict[str, Any]:
 
 def found(study: Study, outcomes: pd.DataFrame) -> dict[str, Any]:
     """What a search found so far, and by which means: plain values, as `vitscale adopt` keeps them."""
+    from vitscale.analysis.results import Results
     from vitscale.analysis.search import winners
 
     def known(column: str) -> list[str]:
@@ -156,7 +158,7 @@ def found(study: Study, outcomes: pd.DataFrame) -> dict[str, Any]:
         "trained": _trained(study),
         **{name: known(column) for name, column in (("commits", "commit"), ("versions", "versions"),
                                                     ("machines", "machine"))},
-        "winners": winners(study, outcomes),
+        "winners": winners(Results(study, outcomes)),
     }  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def _references(study: Study) -> str:
     """Forgiveness without anything to forgive against."""
     names = [name for name in (*study.figures, *study.tables) if name in WITH_REFERENCES]
     arms = without_references(study)
-    if study.adaptive or not names or not arms or _is_repeats(study):
+    if study.kind != "distribution" or not names or not arms:
         return ""
     return (
         f"no reference run is planned (a Trial without a point, at good values): {_listed(arms)}; "
@@ -103,12 +103,6 @@ def _worst(study: Study, of: Callable[[TrainConfig], float]) -> Mapping[str, tup
         if trial.arm not in worst or number > worst[trial.arm][0]:
             worst[trial.arm] = (number, trial.config)
     return worst
-
-
-def _is_repeats(study: Study) -> bool:
-    """Whether each arm is one setting, whose runs differ in their seed alone."""
-    settings = {(trial.arm, trial.config.replace(seed=0)) for trial in study.trials}
-    return len(settings) == len(study.arms)
 
 
 def _listed(arms: Sequence[str]) -> str:

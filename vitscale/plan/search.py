@@ -102,10 +102,9 @@ class Search:
         ]
         spaces = {trial.arm: as_json(self.spaces[trial.arm]) for trial in plan}
         return Study(
-            name=self.name, scale=self.scale, question=self.question, source=self.source, trials=tuple(plan),
-            metric=self.metric, panels=self.panels, figures=self.figures, tables=self.tables, notes=self.notes,
-            measured=self.measured,
-            adaptive=self.adaptive, spaces=spaces,
+            kind="search", name=self.name, scale=self.scale, question=self.question, source=self.source,
+            trials=tuple(plan), metric=self.metric, panels=self.panels, figures=self.figures, tables=self.tables,
+            notes=self.notes, measured=self.measured, adaptive=self.adaptive, spaces=spaces,
             design=f"{self.num} points an arm, each trained with seeds {', '.join(map(str, self.seeds))}, proposed by "
             f"{self.adaptive}.",
         )  # fmt: skip

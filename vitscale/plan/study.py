@@ -11,6 +11,7 @@ from typing import Any, Self, TypeGuard
 
 from vitscale.plan.config import TrainConfig, shown, shown_text
 from vitscale.plan.cost import Complexity, Measured, complexity
+from vitscale.plan.kinds import check_kind, infer_kind
 from vitscale.plan.profile import METRIC, ProfileConfig
 
 MAX_TRIALS = 10**6  # of a study, and of points that are drawn at once: each is a directory, and a row of every table
@@ -32,8 +33,14 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A question and the trials that answer it. Raises ValueError if the parts contradict each other."""
+    """A question and the trials that answer it. Raises ValueError if the parts contradict each other.
 
+    `kind` names what is done with the outcomes, a room of vitscale.analysis: "distribution" of errors over draws,
+    "repeats" of single settings with several seeds, "shapes" at the lr that suits each, "profile", "search", or one
+    that the script registers.
+    """
+
+    kind: str
     name: str  # of the directory in the store and of the MLflow experiment, together with the scale
     scale: str
     question: str  # one sentence
@@ -81,6 +88,7 @@ class Study:
         names = {tuple(sorted(factors)) for factors in self.factors.values()}
         if len(names) > 1:
             raise ValueError(f"all arms must have the same factors, but got ({shown(sorted(names))})")
+        check_kind(self)
 
     @property
     def slug(self) -> str:
@@ -94,7 +102,7 @@ class Study:
     @property
     def measures(self) -> bool:
         """Whether its trials are profiles, which have a speed and no error."""
-        return isinstance(self.trials[0].config, ProfileConfig)
+        return self.kind == "profile"
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -124,6 +132,8 @@ def refuse_other_arguments(kind: type, args: Collection[object], given: Mapping[
 def _refuse_other_types(study: Study) -> None:
     """Raises ValueError for a field that is not what its type says, or too long to be what it is."""
     refuse_other_names(study.name, study.scale)
+    if not isinstance(study.kind, str) or not re.fullmatch(r"[a-z0-9_]{1,100}", study.kind):
+        raise ValueError(f"the kind of a study must match [a-z0-9_]+, but got (kind={shown(study.kind)})")
     for name in ("question", "source", "design", "notes", "adaptive"):
         _refuse_other_text(name, getattr(study, name))
     if type(study.published) is not bool:
@@ -223,7 +233,8 @@ def _refuse_other_mapping(name: str, value: object, kinds: tuple[type, ...]) -> 
 
 def _refuse_other_metrics(study: Study) -> None:
     """Raises ValueError for a metric that is no error, in percent, of the split that every trial evaluates."""
-    for config in () if study.measures else {t.config.eval_split: t.config for t in study.trials}.values():
+    trainings = [t.config for t in study.trials if not isinstance(t.config, ProfileConfig)]
+    for config in {config.eval_split: config for config in trainings}.values():
         known = error_metrics(config.eval_split)
         if study.metric not in known:
             raise ValueError(
@@ -241,7 +252,7 @@ def _refuse_mixed(study: Study) -> None:
     devices = {t.config.hardware if isinstance(t.config, ProfileConfig) else "" for t in study.trials}
     if len(devices) > 1:
         raise ValueError(f"a study must be of trainings, or of profiles on one hardware, but got ({sorted(devices)})")
-    if study.measures != (study.metric == METRIC):
+    if bool(devices - {""}) != (study.metric == METRIC):
         raise ValueError(
             f"{METRIC} must be the metric of profiles, and of nothing else, but got (metric={shown(study.metric)})"
         )
@@ -270,8 +281,14 @@ def from_json(plan: Mapping[str, Any]) -> Study:
     panels = {title: tuple(arms) for title, arms in plan["panels"].items()}
     pairs = tuple((a, b) for a, b in plan["pairs"])
     mappings = {name: plan.get(name, {}) for name in ("factors", "spaces")}
-    return Study(**texts, panels=panels, pairs=pairs, **mappings, trials=trials)
+    fields: dict[str, Any] = {**texts, "panels": panels, "pairs": pairs, **mappings, "trials": trials}
+    if "kind" in fields:
+        return Study(**fields)
+    try:
+        return Study(kind=infer_kind(trials, fields), **fields)
+    except ValueError:  # its arms are not what that kind needs: no law of that version asked for it
+        return Study(kind="distribution", **fields)
 
 
-_PLAIN = ("name", "scale", "question", "source", "num_scrambles", "metric", "figures", "tables", "design", "notes",
-          "adaptive", "published")  # fmt: skip
+_PLAIN = ("kind", "name", "scale", "question", "source", "num_scrambles", "metric", "figures", "tables", "design",
+          "notes", "adaptive", "published")  # fmt: skip

@@ -1,0 +1,100 @@
+"""Every number of a study's report as plain values: of its tables, sentences, summary and figures.
+
+`python tests/golden/capture.py STORE` writes what the studies of a store report, and their rows, for test_golden.py.
+Run it only where numbers are meant to change, and name each change in LOG.md.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitscale.analysis.kinds import kind_of
+from vitscale.analysis.report import caveats, headline, summary_metrics
+from vitscale.analysis.results import Results
+from vitscale.plan.study import Study, from_json
+from vitscale.record.outcome import Outcome, Status
+from vitscale.record.store import Store
+from vitscale.record.table import outcomes, read_trials, tidy
+
+GOLDEN = Path(__file__).parent
+DIGITS = 10  # significant ones, of numbers in figures
+
+
+def report(study: Study, read: Mapping[str, Outcome]) -> dict[str, Any]:
+    """The numbers of the report of a study of which `read` has the outcome of every trial."""
+    results = Results(study, outcomes(study, read), tidy(study, read))
+    kind = kind_of(study)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {
+            "tables": {name: _table(results.once(kind.tables[name])) for name in study.tables},
+            "headline": headline(results),
+            "caveats": caveats(results),
+            "summary": dict(sorted(summary_metrics(results).items())),
+            "figures": {name: _figure(kind.figures[name](results)) for name in study.figures},
+        }
+
+
+def _table(table: pd.DataFrame) -> dict[str, list[Any]]:
+    return json.loads(table.to_json(orient="split", double_precision=15))
+
+
+def _figure(figure: Figure) -> list[dict[str, Any]]:
+    return [_axes(ax) for ax in figure.axes]
+
+
+def _axes(ax: Axes) -> dict[str, Any]:
+    return {
+        "lines": [_numbers(line.get_xydata()) for line in ax.lines],
+        "collections": [_numbers(path.vertices) for of in ax.collections for path in of.get_paths()],
+        "patches": [_numbers(patch.get_path().vertices) for patch in ax.patches],
+        "offsets": [_numbers(of.get_offsets()) for of in ax.collections],
+        "limits": _numbers([*ax.get_xlim(), *ax.get_ylim()]),
+        "texts": sorted(text.get_text() for text in ax.texts),
+    }
+
+
+def _numbers(values: Any) -> list[Any]:
+    flat = np.ma.filled(np.ma.asarray(values, dtype=float), np.nan).ravel()
+    return [None if not np.isfinite(x) else float(f"{x:.{DIGITS}g}") for x in flat]
+
+
+def load(slug: str) -> tuple[Study, dict[str, Outcome], dict[str, Any]]:
+    """(study, the outcome of each trial, what was reported) of a golden file."""
+    kept = json.loads(gzip.decompress((GOLDEN / f"{slug}.json.gz").read_bytes()))
+    read = {}
+    for trial_id, (status, rows, facts) in kept["trials"].items():
+        named = (zip(kept["columns"], row, strict=True) for row in rows)
+        kept_rows = tuple({name: value for name, value in row if value is not None} for row in named)
+        read[trial_id] = Outcome(Status(status), kept_rows, facts)
+    return from_json(kept["plan"]), read, kept["report"]
+
+
+def write(store: Store, slug: str) -> None:
+    plan = {name: value for name, value in store.plan(slug).items() if name != "command"}
+    study = from_json(plan)
+    read = read_trials(study, store)
+    names = list(dict.fromkeys(name for of in read.values() for row in of.rows for name in row))
+    trials = {i: (of.status, [[row.get(name) for name in names] for row in of.rows], dict(of.facts))
+              for i, of in read.items()}  # fmt: skip
+    kept = {"plan": plan, "columns": names, "trials": trials, "report": report(study, read)}
+    path = GOLDEN / f"{slug}.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0))
+    print(path, path.stat().st_size)
+
+
+if __name__ == "__main__":
+    place = Store.at(sys.argv[1])
+    for name in sys.argv[2:] or place.slugs():
+        write(place, name)

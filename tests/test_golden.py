@@ -1,0 +1,49 @@
+"""Every number of the demos' reports, made from the rows of real runs, is what it was (golden/capture.py)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden.capture import GOLDEN, load, report
+
+SLUGS = sorted(path.name.removesuffix(".json.gz") for path in GOLDEN.glob("*.json.gz"))
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r"\d+(?:\.\d+)?", text)
+
+
+def agree(now: Any, then: Any, where: str) -> None:
+    """Floats to nine digits, all else as it was."""
+    if isinstance(then, dict):
+        assert sorted(now) == sorted(then), where
+        for name in then:
+            agree(now[name], then[name], f"{where}/{name}")
+    elif isinstance(then, list):
+        assert len(now) == len(then), where
+        for i, (a, b) in enumerate(zip(now, then, strict=True)):
+            agree(a, b, f"{where}[{i}]")
+    elif isinstance(then, float) and isinstance(now, float):
+        assert now == pytest.approx(then, rel=1e-9, abs=1e-9, nan_ok=True), where
+    else:
+        assert now == then, where
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_the_report_has_the_numbers_that_it_had(slug: str) -> None:
+    study, read, then = load(slug)
+    now = json.loads(json.dumps(report(study, read)))
+    agree(now["tables"], then["tables"], f"{slug}/tables")
+    agree(now["summary"], then["summary"], f"{slug}/summary")
+    agree(now["figures"], then["figures"], f"{slug}/figures")
+    for name in ("headline", "caveats"):
+        assert [numbers(line) for line in now[name]] == [numbers(line) for line in then[name]], f"{slug}/{name}"
+
+
+def test_there_is_a_golden_report_of_every_demo() -> None:
+    studies = {path.stem for path in (Path(__file__).parents[1] / "studies").glob("[a-z]*.py")}
+    assert {slug.removesuffix("-demo") for slug in SLUGS} == studies

@@ -1,0 +1,137 @@
+"""A kind of study: what its tables, figures and sentences are. The rooms of this folder are kinds; KINDS lists them.
+
+A kind is a value, so that a study script can define one of its own and register it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from vitscale.analysis.population import STATUSES
+from vitscale.analysis.results import Results
+from vitscale.plan.study import Study, Trial
+
+T = TypeVar("T")
+Table = Callable[[Results], pd.DataFrame]
+Draw = Callable[[Results], Figure]
+Summary = dict[str, dict[str, float]]  # arm -> name of a number -> value, those that exist
+PROVENANCE = {"commit": "Code", "versions": "Versions", "machine": "Machines"}  # column -> its name in the report
+
+
+def named(functions: Sequence[Callable[[Results], T]]) -> dict[str, Callable[[Results], T]]:
+    """The functions by name, as a study's `tables` and `figures` name them."""
+    return {f.__name__: f for f in functions}
+
+
+def check_nothing(study: Study) -> None:
+    """Any arms, factors and panels will do."""
+
+
+def progress(results: Results) -> list[str]:
+    """How many trials ended how, a sentence."""
+    return [f"Of {len(results.trials)} trials: {_counted(results.trials)}."]
+
+
+def unfinished(results: Results) -> str:
+    """What is missing, in a sentence; empty when nothing is."""
+    num = int((results.trials["status"] == "missing").sum())
+    return f"{num} of {len(results.trials)} trials have no outcome yet." if num else ""
+
+
+def counts(results: Results) -> pd.DataFrame:
+    """A row per arm: how many of its trials ended how."""
+    of = [(arm, results.trials.loc[results.trials["arm"] == arm, "status"]) for arm in results.study.arms]
+    return pd.DataFrame(
+        [{"arm": arm, "planned": len(ended), **{status: int((ended == status).sum()) for status in STATUSES}}
+         for arm, ended in of]
+    )  # fmt: skip
+
+
+def design(study: Study) -> pd.DataFrame:
+    """A row per arm: draws, intervals of lr and wd as drawn, epochs, and the model's size from its config."""
+    return pd.DataFrame([_design_row(study, arm) for arm in study.arms])
+
+
+def design_text(study: Study) -> str:
+    """What was planned."""
+    return (
+        f"{len(study.arms)} arms, {len(study.trials)} trials, all fixed before the first training. Parameters and "
+        "multiply-adds are those of the arm's first trial."
+    )
+
+
+def no_sentences(results: Results) -> list[str]:
+    return []
+
+
+def no_numbers(results: Results) -> Summary:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What a kind of study reports; what is not given is the same for all.
+
+    Tables make estimates from the results, one place for each number: a column `x` with `x_low` and `x_high` is an
+    estimate with its 95% interval. Figures draw what tables hold, sentences tell it. `check` raises ValueError for a
+    study that cannot be analysed, before anything is trained.
+    """
+
+    name: str  # Study.kind
+    tables: Mapping[str, Table]
+    figures: Mapping[str, Draw]
+    because: str = ""  # why it has no other tables and figures
+    check: Callable[[Study], None] = check_nothing
+    headline: Callable[[Results], list[str]] = progress  # how much is done, then the answers
+    caveats: Callable[[Results], list[str]] = no_sentences  # what a reader must know before believing a number
+    summary: Callable[[Results], Summary] = no_numbers  # for MLflow and `vitscale status`
+    unfinished: Callable[[Results], str] = unfinished
+    counts: Callable[[Results], pd.DataFrame] = counts
+    design: Callable[[Study], pd.DataFrame] = design
+    design_text: Callable[[Study], str] = design_text
+
+
+def provenance(results: Results) -> list[str]:
+    """Code, versions and machines of the trials, a sentence each."""
+    return [_provenance(results.trials, column, title) for column, title in PROVENANCE.items()]
+
+
+def _provenance(outcomes: pd.DataFrame, column: str, title: str) -> str:
+    known = outcomes[column].dropna() if column in outcomes else pd.Series(dtype=str)
+    values = sorted({str(value) for value in known} - {""})
+    return f"{title}: {'; '.join(values) or 'not recorded'}."
+
+
+def _counted(trials: pd.DataFrame) -> str:
+    return ", ".join(f"{(trials['status'] == status).sum()} {status}" for status in STATUSES)
+
+
+def _design_row(study: Study, arm: str) -> dict[str, object]:
+    trials = [trial for trial in study.trials if trial.arm == arm]
+    drawn = [trial.config for trial in trials if trial.point is not None]
+    size = study.cost(trials[0].config)
+    return {
+        "arm": arm,
+        "draws": len(drawn),
+        "reference runs": len(trials) - len(drawn),
+        "optimizer": _all(trials, "optimizer"),
+        "lr drawn (min-max)": _span([config.lr for config in drawn]),
+        "wd drawn (min-max)": _span([config.wd for config in drawn]),
+        **{name: _all(trials, name) for name in ("epochs", "dataset", "model")},
+        "parameters": f"{size.params:,}",
+        "multiply-adds": f"{size.flops:,}",
+    }
+
+
+def _span(values: Sequence[float]) -> str:
+    return f"{min(values):.3g} to {max(values):.3g}" if values else "–"
+
+
+def _all(trials: Sequence[Trial], name: str) -> str:
+    values = sorted({getattr(trial.config, name) for trial in trials})
+    return ", ".join(map(str, values)) if len(values) <= 4 else f"{values[0]} to {values[-1]}"

@@ -1,0 +1,44 @@
+"""The kinds of studies that there are, and the one place that asks which kind a study is of."""
+
+from __future__ import annotations
+
+from vitscale.analysis import edf_words, profile_words, repeat_words, search_words, shape_words
+from vitscale.analysis.kind import Draw, Kind, Table
+from vitscale.plan.study import Study
+
+ROOMS = (edf_words, repeat_words, shape_words, profile_words, search_words)
+KINDS: dict[str, Kind] = {room.KIND.name: room.KIND for room in ROOMS}
+TABLES: dict[str, Table] = {name: make for room in ROOMS for name, make in room.KIND.tables.items()}
+FIGURES: dict[str, Draw] = {name: draw for room in ROOMS for name, draw in room.KIND.figures.items()}
+
+
+def register(kind: Kind) -> Kind:
+    """Adds a kind, from the study script that needs it. Raises ValueError if the name is another's."""
+    if KINDS.setdefault(kind.name, kind) is not kind:
+        raise ValueError(f"a kind must have a name of its own, but got (name={kind.name!r})")
+    return kind
+
+
+def kind_of(study: Study) -> Kind:
+    """The kind of a study. Raises ValueError if nothing that was imported defines it."""
+    if study.kind not in KINDS:
+        raise ValueError(
+            f"the kind of a study must be among ({', '.join(KINDS)}), or be registered by the script that is run, but "
+            f"got (study={study.slug!r}, kind={study.kind!r})"
+        )
+    return KINDS[study.kind]
+
+
+def check(study: Study) -> None:
+    """Raises ValueError for figures and tables that a study's kind does not have, and what else the kind refuses.
+
+    For before training: nothing is computed.
+    """
+    kind = kind_of(study)
+    for what, names, known in (("figures", study.figures, kind.figures), ("tables", study.tables, kind.tables)):
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            law = f"{what} of a study of kind {kind.name} must be among ({', '.join(known)})"
+            because = f": {kind.because}" if kind.because else ""
+            raise ValueError(f"{law}{because}, but got ({', '.join(unknown)})")
+    kind.check(study)

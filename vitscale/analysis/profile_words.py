@@ -1,0 +1,151 @@
+"""What a report says of profiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from vitscale.analysis import throughput_figures
+from vitscale.analysis.kind import Kind, Summary, named
+from vitscale.analysis.population import STATUSES
+from vitscale.analysis.results import Results
+from vitscale.analysis.throughput import ALPHA, BUSY, TABLES, runs_of, throughput, with_ends
+from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.study import Study
+
+
+def headline(results: Results) -> list[str]:
+    """How many profiles are measured, then where one layout is faster than the other."""
+    return [progress(results), *answer(results)]
+
+
+def progress(results: Results) -> str:
+    """How many profiles have an outcome."""
+    of = results.trials["status"].value_counts()
+    said = ", ".join(f"{of.get(status, 0)} {status}" for status in ("finished", "failed", "missing"))
+    return f"Of {len(results.trials)} profiles on {_hardware(results.study)}: {said}."
+
+
+def answer(results: Results) -> list[str]:
+    """Where par is faster than seq and where slower, the largest change, and whether the machine was quiet."""
+    table = results.once(throughput)
+    sentences = [_profile_sentence(str(profile), of) for profile, of in table.groupby("profile", sort=False)
+                 if "par_over_seq_pct" in of and of["par_over_seq_pct"].notna().any()]  # fmt: skip
+    threads, loads = _first(results.study).threads, results.trials.get("load", pd.Series(dtype=float))
+    busy = int((loads > threads + BUSY).sum()) if threads else 0
+    if busy:
+        above = f"load above {threads + BUSY:g}"
+        sentences.append(f"The machine was busy ({above}) during {busy} profiles: these are not to be trusted.")
+    return sentences
+
+
+def _profile_sentence(profile: str, table: pd.DataFrame) -> str:
+    known = table[table["par_over_seq_pct"].notna()]
+    name, tested = "par_over_seq_pct", known[known["par_over_seq_p"].notna()]
+    shown = tested["par_over_seq_p_holm"] < ALPHA
+    faster, slower = (int((shown & of).sum()) for of in (tested[name] > 0, tested[name] < 0))
+    top = known.iloc[int(known[name].argmax())]
+    low, high = top[f"{name}_low"], top[f"{name}_high"]
+    where = f"{top['model']}, batch {top['batch_size']}, {top['resolution']} pixels"
+    found = (
+        f"branches in one go are faster than one after another in {faster} and slower in {slower} of {len(tested)} "
+        "cells (p after Holm below 5%). "
+    )
+    ends = "no interval"
+    if pd.notna(low):
+        ends = f"95% interval of a cell named beforehand {low:.0f} to {high:.0f}, p after Holm {_p(top)}"
+    return (
+        f"In {profile}, {found if len(tested) else ''}the largest change of {len(known)} cells by computing branches "
+        f"in one go, picked because it is the largest: {top[name]:.0f}% ({ends}), {where}."
+    ).replace(". the largest", ". The largest")
+
+
+def _p(row: pd.Series) -> str:
+    p = row["par_over_seq_p_holm"]
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def unfinished(results: Results) -> str:
+    """What is missing, in a sentence; empty when nothing is."""
+    num = int((results.trials["status"] == "missing").sum())
+    return f"{num} of {len(results.trials)} profiles are not measured yet." if num else ""
+
+
+def counts(results: Results) -> pd.DataFrame:
+    """A row per arm: how many profiles ended how."""
+    of = [(arm, results.trials.loc[results.trials["arm"] == arm, "status"]) for arm in results.study.arms]
+    statuses = [status for status in STATUSES if status != "diverged"]
+    rows = [{"arm": arm, **{status: int((ended == status).sum()) for status in statuses}} for arm, ended in of]
+    return pd.DataFrame(rows)
+
+
+def summary(results: Results) -> Summary:
+    """Images a second of each arm at each batch, at the arm's first resolution; those that exist."""
+    numbers: Summary = {}
+    for arm in results.study.arms:
+        of_arm = results.trials[results.trials["arm"] == arm]
+        found = {status: float((of_arm["status"] == status).sum()) for status in ("failed", "missing")}
+        for _, trial in of_arm[of_arm["resolution"] == of_arm["resolution"].iloc[0]].iterrows():
+            found |= with_ends(f"images_per_s_batch_{trial['batch_size']}", runs_of(trial))
+        numbers[arm] = {name: value for name, value in found.items() if np.isfinite(value)}
+    return numbers
+
+
+def design(study: Study) -> pd.DataFrame:
+    """A row per arm: what is varied, and the model's size."""
+    rows = []
+    for arm in study.arms:
+        configs = [trial.config for trial in study.trials if trial.arm == arm]
+        size = study.cost(configs[0])
+        axes = {name: ", ".join(str(v) for v in sorted({getattr(c, name) for c in configs}))
+                for name in ("batch_size", "resolution", "precision", "timed_runs")}  # fmt: skip
+        rows.append({"arm": arm, "profiles": len(configs), **axes, "parameters": f"{size.params:,}",
+                     "multiply-adds": f"{size.flops:,}"})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def design_text(study: Study) -> str:
+    """How the profiles were chosen."""
+    return (
+        f"{len(study.trials)} profiles in {len(study.arms)} arms, all fixed before the first was measured, on "
+        f"{_hardware(study)}. Multiply-adds are those of one image at the arm's first resolution."
+    )
+
+
+def caveats(results: Results) -> list[str]:
+    """What a reader must know before believing a number, a sentence each."""
+    sentences = [
+        "Images a second are medians over the timed runs of a profile, each run a mean over many passes of one batch. "
+        "Fewest and most are in the table.",
+        "Intervals are 95%, from order statistics for a median and from a bootstrap over runs for a change. They take "
+        "runs for independent, but runs within seconds on one machine share its state: another hour, process or "
+        "machine may differ by more than the interval; for the same reason p is too small where runs drift. Intervals "
+        "of different rows are not corrected for their number, par_over_seq_p_holm is, over the cells of a profile.",
+        "A profile that failed, for want of memory say, has no speed and is named in the table.",
+        "The batch is synthetic and on the device: reading, augmenting and moving images is not in these numbers.",
+    ]  # fmt: skip
+    return [*sentences, *([unfinished(results)] if (results.trials["status"] == "missing").any() else [])]
+
+
+def _first(study: Study) -> ProfileConfig:
+    config = study.trials[0].config
+    assert isinstance(config, ProfileConfig)
+    return config
+
+
+def _hardware(study: Study) -> str:
+    return _first(study).hardware
+
+
+KIND = Kind(
+    name="profile",
+    tables=named(TABLES),
+    figures=named(throughput_figures.FIGURES),
+    headline=headline,
+    caveats=caveats,
+    summary=summary,
+    unfinished=unfinished,
+    counts=counts,
+    design=design,
+    design_text=design_text,
+)

@@ -1,0 +1,276 @@
+"""What a report says of studies whose arms are single settings, trained with several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from vitscale.analysis import figures, interaction, published, repeat_figures, repeats, seeds, stability
+from vitscale.analysis.edf_words import counts_of, still_missing
+from vitscale.analysis.interaction import recipe_interaction, winners
+from vitscale.analysis.kind import Kind, Summary, named
+from vitscale.analysis.layout import metric_label
+from vitscale.analysis.population import STATUSES, Population, population
+from vitscale.analysis.results import Results
+from vitscale.analysis.seeds import seed_statistics
+from vitscale.analysis.stability import (
+    optimizer_gap,
+    optimizer_gap_interaction,
+    training_length,
+    training_length_interaction,
+)
+from vitscale.plan.study import Study
+
+MAX_PANELS = 6  # with a sentence of their own; more are told by their extremes
+ALPHA = 0.05
+OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
+BIASED = "Diverged trials end sooner than others, so shares of an unfinished study are biased."
+
+
+def headline(results: Results) -> list[str]:
+    """How many runs ended how, then the answers of the study's tables; without one of these, the mean of each arm."""
+    told = [answer for name, answer in ANSWERS.items() if name in results.study.tables]
+    sentences = [sentence for answer in told or [_mean_sentences] for sentence in answer(results)]
+    return [progress_of_runs(results.trials), *sentences]
+
+
+def _mean_sentences(results: Results) -> list[str]:
+    return [_mean_sentence(arm, results.trials[results.trials["arm"] == arm]) for arm in results.study.arms]
+
+
+def _mean_sentence(arm: str, runs: pd.DataFrame) -> str:
+    mean, low, high = repeats.error_interval(repeats.errors(runs))
+    if np.isnan(mean):
+        return f"{arm}: no run finished ({repeats.said(runs)})."
+    ends = "no interval" if np.isnan(low) else f"[{low:.2f}, {high:.2f}]"
+    return f"{arm}: mean error {mean:.2f}% ({ends}, {repeats.said(runs)})."
+
+
+def progress_of_runs(outcomes: pd.DataFrame) -> str:
+    total = repeats.counts(outcomes)
+    return f"Of {len(outcomes)} runs: {', '.join(f'{total[status]} {status}' for status in STATUSES)}."
+
+
+def _gap_sentences(results: Results) -> list[str]:
+    """How often a gap is shown and how many runs diverged; then the gaps, model by model where these are few."""
+    table = results.once(optimizer_gap)
+    shown, tested = table["gap_p_holm"] < ALPHA, int(table["gap_p"].notna().sum())
+    worse, better = (int((shown & of).sum()) for of in (table["gap_points"] > 0, table["gap_points"] < 0))
+    ended = ", ".join(f"{table[f'diverged_{name}'].sum()} with {label}" for name, label in OPTIMIZERS.items())
+    first = (
+        f"SGD against AdamW, {len(table)} pairs of a model and a length: SGD has the higher error in {worse}, the "
+        f"lower in {better} (p after Holm below 5%), no difference shown in {tested - worse - better}, no interval in "
+        f"{len(table) - tested}. Diverged runs: {ended}."
+    )
+    return [first, *_by_model(table, "gap", "SGD minus AdamW"), *_rank_sentences(table, "SGD", "AdamW")]
+
+
+def _length_sentences(results: Results) -> list[str]:
+    """What shorter schedules cost, model by model where these are few."""
+    table = training_length(results)
+    shown = int(((table["delta_p_holm"] < ALPHA) & (table["delta_points"] > 0)).sum())
+    first = f"A shorter schedule is shown to be worse than the longest in {shown} of {len(table)} pairs (Holm, 5%)."
+    ranks = _rank_sentences(table, "the shorter schedule", "the longest")
+    return [first, *_by_model(table, "delta", "error above that of the longest schedule"), *ranks]
+
+
+def _rank_sentences(table: pd.DataFrame, a: str, b: str) -> list[str]:
+    """Pairs of which runs did not finish, compared with such a run as the worst and by how many there are."""
+    some = table[table["diverged_p"].notna()]
+    if some.empty:
+        return []
+    more, worse = some["diverged_p_holm"] < ALPHA, (some["rank_p_holm"] < ALPHA) & (some["prob_worse"] > 0.5)
+    better = (some["rank_p_holm"] < ALPHA) & (some["prob_worse"] < 0.5)
+    return [
+        f"Runs diverged or failed in {len(some)} pairs, and are the worst in this comparison: {a} ranks behind {b} in "
+        f"{worse.sum()} and ahead in {better.sum()} of them; that the numbers of such runs differ is shown in "
+        f"{more.sum()} (Mann and Whitney's, Fisher's exact test; p after Holm below 5%)."
+    ]
+
+
+def _interaction_of_gap(results: Results) -> list[str]:
+    """Whether SGD costs one model more than another."""
+    return _between_models(results.once(optimizer_gap_interaction), "SGD minus AdamW")
+
+
+def _interaction_of_length(results: Results) -> list[str]:
+    """Whether a short schedule costs one model more than another."""
+    return _between_models(results.once(training_length_interaction), "error above that of the longest schedule")
+
+
+def _between_models(table: pd.DataFrame, what: str) -> list[str]:
+    """How often models are shown to differ in an effect; with the numbers for a single pair of models."""
+    if table.empty:
+        return []
+    shown, tested = table["interaction_p_holm"] < ALPHA, int(table["interaction_p"].notna().sum())
+    pairs = list(table.groupby(["a", "b"], sort=False))
+    first = (
+        f"{what}, compared between models: the difference is shown in {shown.sum()} of {len(table)} comparisons (p "
+        f"after Holm below 5%), no interval in {len(table) - tested}."
+    )
+    if len(pairs) > MAX_PANELS:
+        return [first]
+    return [first, *(f"{a} minus {b}: {'; '.join(_one_interaction(row) for _, row in of.iterrows())}."
+                     for (a, b), of in pairs)]  # fmt: skip
+
+
+def _one_interaction(row: pd.Series) -> str:
+    text = _at_length(row, "interaction")
+    return text if pd.isna(row["interaction_p"]) else f"{text}{_p(row['interaction_p_holm'])}"
+
+
+def _by_model(table: pd.DataFrame, name: str, what: str) -> list[str]:
+    """A sentence a model with the difference at each length."""
+    groups = list(table.groupby("model", sort=False))
+    if len(groups) > MAX_PANELS:
+        return []
+    return [f"{model}, {what}: {'; '.join(_at_length(row, name) for _, row in of.iterrows())}." for model, of in groups]
+
+
+def _at_length(row: pd.Series, name: str) -> str:
+    point = f"{name}_points"
+    if pd.isna(row[point]):
+        return f"{row['epochs']} epochs none ({row[f'{name}_method']})"
+    low, high = row[f"{point}_low"], row[f"{point}_high"]
+    ends = f" [{low:.1f}, {high:.1f}]" if pd.notna(low) else ", no interval"
+    return f"{row['epochs']} epochs {row[point]:.1f}{ends}"
+
+
+def _seed_sentences(results: Results) -> list[str]:
+    """Mean, spread and range for each arm and evaluation set, and where the reference run stands."""
+    return [_seed_sentence(row) for _, row in results.once(seed_statistics).iterrows()]
+
+
+def _seed_sentence(row: pd.Series) -> str:
+    what = f"{row['arm']}, error on {row['evaluation']}"
+    if row["n"] < 2:
+        return f"{what}: n={row['n']}, no distribution yet."
+    mean, sd = (
+        f"{row[key]:.2f} [{row[f'{key}_low']:.2f}, {row[f'{key}_high']:.2f}]" for key in ("mean_error_pct", "sd_points")
+    )
+    ends = f"{row['min_error_pct']:.2f} to {row['max_error_pct']:.2f}%"
+    said = f"{what}: mean {mean}%, sd {sd} points, {ends} over n={row['n']} seeds, {row['diverged']} diverged"
+    if pd.isna(row["reference_z"]):
+        return f"{said}."
+    return (
+        f"{said}; the reference run, {row['reference_error_pct']:.2f}%, is {row['reference_z']:+.1f} sd from the mean."
+    )
+
+
+def _interaction_sentences(results: Results) -> list[str]:
+    """What is better under each recipe on each set, whether the winner changes, and the interactions."""
+    table = results.once(recipe_interaction)
+    simple, crossed = winners(table), table[table["kind"] == "interaction"]
+    found = [f"{row['winner'] or 'no difference shown'} under {row['recipe']} on {row['evaluation']}"
+             for _, row in simple.iterrows()]  # fmt: skip
+    changes = (simple[simple["winner"] != ""].groupby(["a", "b"])["winner"].nunique() > 1).any()
+    verdict = "so the winner changes" if changes else "no change of winner is shown"
+    parts = [f"{_difference(row)} on {row['evaluation']}" for _, row in crossed.iterrows()]
+    return [f"Lower error (p after Holm below 5%): {'; '.join(found)}; {verdict}.",
+            f"Interaction of recipe and architecture: {'; '.join(parts)} (p after Holm)."]  # fmt: skip
+
+
+def _difference(row: pd.Series) -> str:
+    low, high = row["difference_points_low"], row["difference_points_high"]
+    if pd.isna(low):
+        return f"no interval ({row['method']})"
+    return f"{row['difference_points']:.1f} [{low:.1f}, {high:.1f}] points{_p(row['difference_p_holm'])}"
+
+
+def _p(p: float) -> str:
+    return ", p < 0.001" if p < 0.001 else f", p = {p:.3f}"
+
+
+def caveats(results: Results) -> list[str]:
+    """The same for a study whose arms are single settings, trained with several seeds or once."""
+    splits = ", ".join(sorted({trial.config.eval_split for trial in results.study.trials}))
+    numbers = sorted({int(num) for num in results.trials.groupby("arm").size()})
+    sentences = [
+        f"Reported is {metric_label(results.study)} of the last epoch on the split: {splits}. No epoch is "
+        "selected.",
+        f"An arm is one setting, trained {_either(set(numbers))} times; its runs differ in their seed alone. Intervals "
+        "are about other seeds, and rest on means over seeds being nearly normal; a single run has none.",
+        "Means, spreads and differences are over the runs that finished, so they are conditional on finishing: a "
+        "diverged run has no error that a mean could use. How many diverged stands beside every number.",
+        "lr and wd of an arm are given: an arm whose lr is not its best is worse than it need be, in no interval.",
+        "All intervals and p are conditional on the held-out images: they are about training on this held-out "
+        "split, not about other images.",
+    ]  # fmt: skip
+    if (results.trials["status"] == "missing").any():
+        sentences.append("Unfinished: missing runs are in no number but their count.")
+    sentences.append(
+        "Intervals are 95% each; those of different rows are not corrected for their number. p_holm is, p is not."
+    )
+    return sentences
+
+
+def _either(numbers: set[int]) -> str:
+    return " or ".join(map(str, sorted(numbers)))
+
+
+def _populations(results: Results) -> list[Population]:
+    """All runs of each arm that finished, also those after a missing one."""
+    return [population(results.study, results.trials, arm, whole=True) for arm in results.study.arms]
+
+
+def unfinished(results: Results) -> str:
+    """What is missing, in a sentence; empty when nothing is."""
+    return still_missing(_populations(results), BIASED)
+
+
+def counts(results: Results) -> pd.DataFrame:
+    """A row per arm: how its draws and its reference runs ended."""
+    return counts_of(_populations(results))
+
+
+def design_text(study: Study) -> str:
+    """What was planned."""
+    draws = sum(trial.point is not None for trial in study.trials)
+    return (
+        f"{len(study.arms)} arms, {draws} draws that differ from others of their arm in the seed alone, and "
+        f"{len(study.trials) - draws} reference runs apart. All were fixed before the first training; none is "
+        "stopped early or chosen by its result. Parameters and multiply-adds are those of the arm's first trial."
+    )
+
+
+def summary(results: Results) -> Summary:
+    """Counts, mean and sd of the runs of each arm, without reference runs."""
+    numbers: Summary = {}
+    for arm in results.study.arms:
+        runs = results.trials[(results.trials["arm"] == arm) & results.trials["point"].notna()]
+        values, of = repeats.errors(runs), repeats.counts(runs)
+        found: dict[str, float] = {"n": len(values), **{status: of[status] for status in STATUSES[1:]}}
+        for name, interval in (("mean_error_pct", repeats.error_interval), ("sd_points", repeats.sd_interval)):
+            found |= {f"{name}{end}": value for end, value in zip(("", "_low", "_high"), interval(values), strict=True)}
+        numbers[arm] = {name: float(value) for name, value in found.items() if not np.isnan(value)}
+    return numbers
+
+
+ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
+    "optimizer_gap": _gap_sentences,
+    "optimizer_gap_interaction": _interaction_of_gap,
+    "training_length": _length_sentences,
+    "training_length_interaction": _interaction_of_length,
+    "seed_statistics": _seed_sentences,
+    "recipe_interaction": _interaction_sentences,
+}
+TABLES = (
+    stability.stability_cells, stability.optimizer_gap, stability.optimizer_gap_copied, stability.training_length,
+    stability.optimizer_gap_interaction, stability.training_length_interaction, seeds.seed_statistics,
+    seeds.seed_normality, seeds.seed_noise, seeds.seed_correlation, seeds.seed_power, seeds.seed_epochs,
+    interaction.recipe_interaction, published.published_training_length, published.published_seed_statistics,
+    published.published_recipe_interaction,
+)  # fmt: skip
+KIND = Kind(
+    name="repeats",
+    tables=named(TABLES),
+    figures=named((*repeat_figures.FIGURES, figures.learning_curves)),
+    headline=headline,
+    caveats=caveats,
+    summary=summary,
+    unfinished=unfinished,
+    counts=counts,
+    design_text=design_text,
+)

@@ -1,0 +1,162 @@
+"""What a report says of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from vitscale.analysis import search_figures
+from vitscale.analysis.kind import Kind, Summary, named
+from vitscale.analysis.results import Results
+from vitscale.analysis.search import STATES, TABLES, WINNER, points, spaces, winners
+from vitscale.plan.study import Study
+
+WHY = (
+    "its points crowd where it found low errors, so shares and comparisons made of them say how it looked and not how "
+    "forgiving an arm is; nor does stopping early by rank help, which Touvron 2022, Figure 6.10, rules out"
+)
+
+
+def check(study: Study) -> None:
+    """Raises ValueError if a search asks for what needs a sample of the space."""
+    if study.pairs or study.num_scrambles:
+        raise ValueError(f"a search has no pairs and no scrambles: {WHY}, but got (pairs={study.pairs}, "
+                         f"num_scrambles={study.num_scrambles})")  # fmt: skip
+
+
+def headline(results: Results) -> list[str]:
+    """How far the search is, then the best point of each arm."""
+    return [progress(results), *answer(results)]
+
+
+def counts(results: Results) -> pd.DataFrame:
+    """A row per arm: points asked and how they stand, and how many trainings ended how."""
+    asked, rows = results.once(points), []
+    for arm in results.study.arms:
+        state, status = (
+            frame.loc[frame["arm"] == arm, name] for frame, name in ((asked, "state"), (results.trials, "status"))
+        )
+        rows.append({"arm": arm, "points asked": len(state), **{name: int((state == name).sum()) for name in STATES},
+                     "trainings": len(status), "diverged trainings": int((status == "diverged").sum()),
+                     "failed trainings": int((status == "failed").sum())})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def summary(results: Results) -> Summary:
+    """Counts of each arm, and error and place of its best point so far."""
+    numbers: Summary = {}
+    for row in results.once(counts).to_dict("records"):
+        found = {"num_points": row["complete"], "stopped": row["stopped"], "running": row["running"],
+                 "diverged": row["diverged trainings"], "failed": row["failed trainings"]}  # fmt: skip
+        numbers[row["arm"]] = {name: float(value) for name, value in found.items()}
+    for arm, best in results.once(winners).items():
+        places = {name: value for name, value in best["values"].items() if isinstance(value, (int, float))}
+        found = {"best_of_n_error_pct": best["error_pct"], **{f"best_{name}": value for name, value in places.items()}}
+        numbers[arm] |= {name: float(value) for name, value in found.items()}
+    return numbers
+
+
+def design_text(study: Study) -> str:
+    """What was asked and how, for a report."""
+    num = len({(trial.arm, trial.point) for trial in study.trials})
+    return (
+        f"A search ({study.adaptive}): {len(study.arms)} arms, {num} points, {len(study.trials)} trainings so far. "
+        "Points are proposed in rounds, from the errors of earlier ones, so they depend on each other and are no "
+        "sample of the space: no share, no interval over points and no comparison of arms is made of them."
+    )
+
+
+def design(study: Study) -> pd.DataFrame:
+    """A row per arm and axis: the space that is searched, and the fields that all points share."""
+    rows = []
+    for arm in study.arms:
+        of_arm = [trial for trial in study.trials if trial.arm == arm]
+        first = of_arm[0].config
+        for name, axis in spaces(study, arm).items():
+            rows.append({"arm": arm, "axis": name, "space": _said(axis),
+                         "points": len({trial.point for trial in of_arm}),
+                         "seeds": ", ".join(map(str, sorted({trial.config.seed for trial in of_arm}))),
+                         "optimizer": first.optimizer, "epochs": first.epochs, "dataset": first.dataset})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _said(axis: Any) -> str:
+    if hasattr(axis, "choices"):
+        return ", ".join(map(str, axis.choices))
+    return f"{axis.low:g} to {axis.high:g}{', log' if axis.log else ''}"
+
+
+def unfinished(results: Results) -> str:
+    """What is missing, in a sentence; empty when nothing is."""
+    missing = int((results.trials["status"] == "missing").sum())
+    return f"{missing} of {len(results.trials)} trainings asked for have no outcome yet." if missing else ""
+
+
+def caveats(results: Results) -> list[str]:
+    """What a reader must know before believing a number of a search, a sentence each."""
+    splits = ", ".join(sorted({trial.config.eval_split for trial in results.study.trials}))
+    seeds = {tuple(row) for row in results.once(points)["seeds"]}
+    shown = " or ".join(", ".join(map(str, of)) for of in sorted(seeds))
+    sentences = [
+        f"The value of a point is its error at the last epoch on the split: {splits}, the mean over the seeds {shown}. "
+        "No epoch is selected. The points are chosen by this split, so it says nothing about how good they are: only "
+        "images that the search did not see can, such as those of val.",
+        f"The winner is the {WINNER}. Its error is the lowest of many noisy ones, so it is optimistic, and the best of "
+        "more points is lower by luck alone: arms with different numbers of points cannot be compared by it.",
+        "A diverged or failed training counts as 100% error, a value like any other; a point of which a training is "
+        "missing or was stopped early has no value and cannot win.",
+        "No interval is over points: they depend on each other.",
+    ]
+    if num := (results.trials["status"] == "stopped").sum():
+        sentences.append(
+            f"{num} trainings were stopped early because others were ahead at that "
+            "epoch. Early ranks need not be final ones (Touvron 2022, Figure 6.10): a good point may be among them."
+        )
+    return sentences
+
+
+def progress(results: Results) -> str:
+    """How far a search is, a sentence."""
+    asked, status = results.once(points), results.trials["status"]
+    stood = ", ".join(f"{(asked['state'] == name).sum()} {name}" for name in STATES)
+    ended = ", ".join(f"{(status == name).sum()} {name}" for name in ("diverged", "failed"))
+    return f"Of {len(asked)} points asked: {stood}; of their {len(status)} trainings {ended}."
+
+
+def answer(results: Results) -> list[str]:
+    """The best point of each arm, a sentence each."""
+    found = results.once(winners)
+    return [
+        _answer(arm, found[arm]) if arm in found else f"{arm}: no complete point yet." for arm in results.study.arms
+    ]
+
+
+def _answer(arm: str, best: Mapping[str, Any]) -> str:
+    where = ", ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+                      for name, value in best["values"].items())  # fmt: skip
+    seeds = f"mean of {best['num_seeds']} seeds, sd {best['sd_points']:.2f}" if best["num_seeds"] > 1 else "one seed"
+    second = best["runner_up"]
+    near = f"; the next point is {second['difference_points']:.2f} points above" if second else ""
+    edge = "; ".join(f"{name} is at the {end} end of its axis" for name, end in best["at_edge"].items())
+    return (
+        f"{arm}, lowest error of {best['num_points']} points (best of many, so optimistic): {best['error_pct']:.2f}% "
+        f"({seeds}) at {where}{near}{f'; {edge}: the space may be too narrow' if edge else ''}."
+    )
+
+
+KIND = Kind(
+    name="search",
+    tables=named(TABLES),
+    figures=search_figures.FIGURES,
+    because=WHY,
+    check=check,
+    headline=headline,
+    caveats=caveats,
+    summary=summary,
+    unfinished=unfinished,
+    counts=counts,
+    design=design,
+    design_text=design_text,
+)

@@ -1,0 +1,136 @@
+"""What each kind of study needs of its arms: laws about the plan alone, refused before anything is trained.
+
+What a kind reports is in vitscale.analysis; a kind of a user's own has no law here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from vitscale.plan.config import TrainConfig, shown
+from vitscale.plan.profile import ProfileConfig
+
+if TYPE_CHECKING:
+    from vitscale.plan.study import Study, Trial
+
+Factors = dict[str, object]
+STABILITY = ("stability_cells", "optimizer_gap", "optimizer_gap_copied", "training_length", "optimizer_gap_interaction",
+             "training_length_interaction", "optimizer_stability", "optimizer_stability_copied")  # fmt: skip
+SHAPES = ("shape_cells", "branch_differences", "layerscale_and_epochs", "blocks_or_width", "published_depth_vs_width",
+          "branches", "widths", "depths")  # fmt: skip
+
+
+def equal_within_arms(trials: Iterable[Trial], *but: str) -> bool:
+    """Whether the configs of each arm are equal in all fields but these."""
+    fixed = {name: getattr(TrainConfig(), name) for name in but}
+    settings: dict[str, set[TrainConfig]] = {}
+    for trial in trials:
+        settings.setdefault(trial.arm, set()).add(trial.config.replace(**fixed))
+    return all(len(configs) == 1 for configs in settings.values())
+
+
+def infer_kind(trials: Collection[Trial], fields: Mapping[str, Any]) -> str:
+    """The kind of a study whose plan is of a version that had none; `fields` are those of Study by name."""
+    if fields.get("adaptive"):
+        return "search"
+    if any(isinstance(trial.config, ProfileConfig) for trial in trials):
+        return "profile"
+    asked = {*fields.get("tables", ()), *fields.get("figures", ())}
+    if asked & {*SHAPES} and equal_within_arms(trials, "seed", "lr"):
+        return "shapes"
+    return "repeats" if equal_within_arms(trials, "seed") else "distribution"
+
+
+def check_kind(study: Study) -> None:
+    """Raises ValueError where arms are not what the study's kind is about, or would be pooled for want of factors."""
+    if (study.kind == "search") != bool(study.adaptive):
+        raise ValueError(f"adaptive must say how a study of kind search, and no other, chose its points, but got "
+                         f"(kind={study.kind!r}, adaptive={study.adaptive!r})")  # fmt: skip
+    if (study.kind == "profile") != isinstance(study.trials[0].config, ProfileConfig):
+        raise ValueError(f"profiles must be of a study of kind profile, and trainings of another, but got "
+                         f"(kind={study.kind!r}, study={study.slug!r})")  # fmt: skip
+    CHECKS.get(study.kind, _nothing)(study)
+
+
+def _nothing(study: Study) -> None:
+    """A distribution needs no factors."""
+
+
+def _repeats(study: Study) -> None:
+    if not equal_within_arms(study.trials, "seed"):
+        raise ValueError(f"the runs of an arm must differ in their seed alone in a study of kind repeats, but got "
+                         f"(study={study.slug!r}, arm={_first_unequal(study, 'seed')!r})")  # fmt: skip
+    if _asks(study, STABILITY):
+        _refuse_pooled(study, "model, optimizer and epochs", lambda of: (of["model"], of["optimizer"], of["epochs"]))
+    if _asks(study, ("recipe_interaction",)):
+        _need_factors(study, ("architecture", "recipe"))
+        _refuse_pooled(study, "architecture and recipe", lambda of: (of["architecture"], of["recipe"]))
+
+
+def _shapes(study: Study) -> None:
+    if not equal_within_arms(study.trials, "seed", "lr"):
+        raise ValueError(f"the runs of an arm must differ in lr and seed alone in a study of kind shapes, but got "
+                         f"(study={study.slug!r}, arm={_first_unequal(study, 'seed', 'lr')!r})")  # fmt: skip
+    _need_factors(study, ("size",))
+    _refuse_pooled(
+        study, "size, depth, branches, LayerScale and epochs",
+        lambda of: (of["size"], of["depth"], of["branches"], of["layerscale"] != 0, of["epochs"]),
+    )  # fmt: skip
+
+
+def _profiles(study: Study) -> None:
+    names = ("model", "profile", "resolution", "batch_size", "layout")
+    factors = [{**trial.config.asdict(), **study.factors.get(trial.arm, {})} for trial in study.trials]
+    num, cell = _most_common(tuple(of[name] for name in names) for of in factors)
+    if num > 1:
+        raise ValueError(f"profiles must differ in {', '.join(names)}, or factors must tell them apart, but got "
+                         f"({num} of {shown(cell)})")  # fmt: skip
+
+
+CHECKS: dict[str, Callable[[Study], None]] = {"repeats": _repeats, "shapes": _shapes, "profile": _profiles}
+
+
+def _asks(study: Study, names: Collection[str]) -> bool:
+    return not set(names).isdisjoint({*study.tables, *study.figures})
+
+
+def _factors(study: Study) -> dict[str, Factors]:
+    """What each arm is made of: the fields of its first config, and in their place its factors."""
+    first: dict[str, Factors] = {}
+    for trial in study.trials:
+        if trial.arm not in first:
+            first[trial.arm] = {**trial.config.asdict(), **study.factors.get(trial.arm, {})}
+    return first
+
+
+def _need_factors(study: Study, names: Collection[str]) -> None:
+    absent = [arm for arm in study.arms if not set(names) <= set(study.factors.get(arm, {}))]
+    if absent:
+        raise ValueError(f"the factors of each arm of a study with these tables must name {' and '.join(names)}, but "
+                         f"got (arm={absent[0]!r}: {shown(dict(study.factors.get(absent[0], {})))})")  # fmt: skip
+
+
+def _refuse_pooled(study: Study, what: str, cell: Callable[[Factors], tuple[object, ...]]) -> None:
+    by_arm = {arm: cell(of) for arm, of in _factors(study).items()}
+    num, most = _most_common(by_arm.values())
+    if num > 1:
+        pooled = [arm for arm, of in by_arm.items() if of == most]
+        raise ValueError(f"arms must differ in {what}, by their configs or by their factors, or they would be pooled, "
+                         f"but got ({shown(pooled)}: {shown(most)})")  # fmt: skip
+
+
+def _most_common(values: Iterable[tuple[object, ...]]) -> tuple[int, tuple[object, ...]]:
+    value, num = Counter(values).most_common(1)[0]
+    return num, value
+
+
+def _first_unequal(study: Study, *but: str) -> str:
+    fixed = {name: getattr(TrainConfig(), name) for name in but}
+    first: dict[str, TrainConfig] = {}
+    for trial in study.trials:
+        config = trial.config.replace(**fixed)
+        if first.setdefault(trial.arm, config) != config:
+            return trial.arm
+    return ""
