@@ -5,7 +5,7 @@ found once for the model and the optimizer, and shows the gap error(SGD) - error
 what diverged is shown as diverged. Design: Xiao et al. 2021, Figure 3 (seed 0 alone). In the paper a run that diverged
 has the error of the best shorter schedule, with a dashed line: `--diverged copied` draws it so, from the same trials.
 
-    python studies/optimizer_stability.py                          # 80 trials on digits, about 7 minutes on 2 cores
+    python studies/optimizer_stability.py                          # 80 trials on digits, about 10 minutes on 2 cores
     python studies/optimizer_stability.py --num 10                 # 10 seeds; those that are done are kept
     python studies/optimizer_stability.py --scale imagenet --plan  # the paper's 72 trials, about 12,900 V100-hours
 """

@@ -6,7 +6,7 @@ A2 and T2, one run each. The thesis names T2 and does not give it; at scale imag
 One cell is that of seed_distribution.py: what both studies need is trained once. At scale imagenet the first seed is 0,
 which the thesis has in all other experiments: its own printed runs.
 
-    python studies/recipe_vs_architecture.py                          # 80 trials on digits, 4 minutes on 2 cores
+    python studies/recipe_vs_architecture.py                          # 80 trials on digits, about 6 minutes on 2 cores
     python studies/recipe_vs_architecture.py --scale imagenet --plan  # 20 trials of 300 epochs
 """
 

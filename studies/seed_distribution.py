@@ -6,7 +6,7 @@ Shows mean, spread and extremes on each evaluation set, a Gaussian fit, whether 
 on the other, whether the error on the way foretells the final one, and how many seeds an arm needs to show a
 difference. Design: H. Touvron's thesis, 2022, section 6.3.4, Figures 6.7 to 6.10 (ResNet-50, recipe A2).
 
-    python studies/seed_distribution.py                          # 101 trials on digits, about 5 minutes on 2 cores
+    python studies/seed_distribution.py                          # 101 trials on digits, about 7 minutes on 2 cores
     python studies/seed_distribution.py --num 200                # 100 seeds more; those that are done are kept
     python studies/seed_distribution.py --scale imagenet --plan  # the thesis' own 101 trials of 300 epochs
 """

@@ -4,7 +4,7 @@ The error at each length above that at the model's longest, with the optimizer t
 SGD for RegNetY. Every length is a full schedule of its own. Design: Xiao et al. 2021, Figure 2 (seed 0 alone).
 All trials are trials of optimizer_stability.py: in a store that has those, this one trains nothing and only draws.
 
-    python studies/training_length.py                          # 40 trials on digits, about 4 minutes on 2 cores
+    python studies/training_length.py                          # 40 trials on digits, all of optimizer_stability
     python studies/training_length.py --scale imagenet --plan  # the paper's 36 trials, about 6,450 V100-hours
 """
 
