@@ -139,5 +139,5 @@ SHAPE_NOTES = (
     "starts at 1e-4, which the text does not state. The blocks of Figure 3 are a third party's reading of its axis, by "
     "OCR. Single runs have no interval, and differences of a few tenths of a point are of the order "
     "of the spread between seeds that it prints (0.06 on val, 0.26 on v2). The memory of Table 3 is that of "
-    "inference, and no study measures it for these models."
+    "inference; throughput measures it."
 )

@@ -7,7 +7,7 @@ itself, is warmed up and timed several times. Design: Touvron et al. 2022, Table
 
     python studies/throughput.py                          # 64 profiles of small ViTs, about 4 minutes on 2 quiet cores
     python studies/throughput.py --num 30                 # 30 timed runs each: other profiles, measured anew
-    python studies/throughput.py --scale imagenet --plan  # the 28 cells of Table 4 and 19 more, for one GPU
+    python studies/throughput.py --scale imagenet --plan  # the 28 cells of Table 4 and 24 more, for one GPU
 """
 
 from typing import Literal

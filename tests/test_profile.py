@@ -22,7 +22,11 @@ from torch.nn.modules.module import register_module_forward_hook
 
 import vitscale.train
 from search_spaces import profiles
+from search_spaces.published import agrees
+from search_spaces.touvron2022 import Shape
+from search_spaces.vit import SHAPES
 from vitscale.analysis.compare import holm
+from vitscale.analysis.published import read
 from vitscale.analysis.report import summary_metrics, write_report
 from vitscale.analysis.results import Results
 from vitscale.analysis.throughput import (
@@ -117,11 +121,26 @@ def test_the_plan_at_imagenet_has_the_cells_of_the_published_tables() -> None:
     of = [(made.factors[t.arm]["model"], t.config) for t in made.trials]
     table_4 = [(model, c.batch_size, c.layout) for model, c in of if model in ("S18x2", "B18x2")]
     assert sorted(table_4) == sorted(itertools.product(("S18x2", "B18x2"), (1, 2, 4, 8, 16, 32, 64), ("seq", "par")))
-    assert all(c.timed_runs == 30 and c.precision == "fp16" for _, c in of) and len(of) == 28 + 8 + 11
+    assert all(c.timed_runs == 30 and c.precision == "fp16" for _, c in of) and len(of) == 28 + 8 + 5 + 11
     pairs = {model: complexity(c).flops / 1e9 for model, c in of if "18x2" in model}
     assert pairs["B18x2"] == pytest.approx(52.5, abs=0.1)  # of B18x2: Touvron et al. 2022, Table 3
     others = [c for model, c in of if c.profile == "inference" and model not in ("S18x2", "B18x2")]
     assert {c.batch_size for c in others} == {256}
+
+
+def test_the_plan_at_imagenet_has_the_models_whose_memory_table_3_prints() -> None:
+    """At 224 pixels and batch 256: L24x1 is ViT-L of the thesis, and B12x1 differs from its ViT-B in LayerScale."""
+    found = {t.config for t in plan("throughput", "imagenet").trials if t.config.profile == "inference"}
+    for _, row in read("touvron2022_table3").iterrows():
+        shape = Shape(row["size"], int(row["depth"]), int(row["branches"]), bool(row["layerscale"]))
+        expected = {"batch_size": 256, "resolution": 224, "width": SHAPES[shape.size]["width"], **shape.fields}
+        (config,) = [c for c in found if {name: getattr(c, name) for name in expected} == expected]
+        cost = complexity(config)
+        assert config.layout == "seq" and row["inference_memory_mb"] > 0
+        assert agrees(str(row["params_m"]), cost.params / 1e6) and agrees(str(row["flops_g"]), cost.flops / 1e9)
+    thesis = {"B": 2078, "L": 3789}  # Tables 6.7 and 6.8, batch 256
+    printed = read("touvron2022_table3").set_index(["size", "depth", "branches"])["inference_memory_mb"]
+    assert (printed["B", 12, 1], printed["L", 24, 1]) == (thesis["B"] - 1, thesis["L"] - 1)
 
 
 @pytest.mark.parametrize("scale", ["demo", "cifar", "imagenet"])

@@ -39,9 +39,10 @@ COUNTS = {
     # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1 at 5 seeds.
     ("depth_vs_width", "demo"): 9 * 3 * 5, ("depth_vs_width", "cifar"): 21 * 3 * 5,
     ("depth_vs_width", "imagenet"): 12 + 8 + 4 + 6 + 4 + 19,  # 19 with a second drop path
-    # 28 of Touvron et al. 2022, Table 4; 8 of the thesis; the 11 models of Xiao et al. 2021 with a printed epoch time
+    # 28 of Touvron et al. 2022, Table 4; 8 of the thesis; 5 of Table 3, besides L24x1;
+    # the 11 models of Xiao et al. 2021 with a printed epoch time
     ("throughput", "demo"): 2 * 2 * 2 * (7 + 1), ("throughput", "cifar"): 2 * 2 * 2 * (9 + 2),
-    ("throughput", "imagenet"): 28 + 8 + 11,
+    ("throughput", "imagenet"): 28 + 8 + 5 + 11,
 }  # fmt: skip
 SCALES = ("demo", "cifar", "imagenet")
 REPEATS = ("optimizer_stability", "training_length", "seed_distribution", "recipe_vs_architecture")
