@@ -207,7 +207,7 @@ def test_a_study_of_older_and_newer_trials_is_read_reported_and_shown(tmp_path: 
     points = [{"lr": 1e-3}, {"lr": 3e-3}, {"lr": 1e-2}, {"lr": 3e-2}]
     plan = tuple(Trial(arm, QUICK.replace(**point, wd=wd), i)
                  for arm, wd in (("a", 0.1), ("b", 0.2)) for i, point in enumerate(points))  # fmt: skip
-    study = Study(name="mixed", scale="demo", question="Do they mix?", source="none", trials=plan,
+    study = Study(kind="distribution", name="mixed", scale="demo", question="Do they mix?", source="none", trials=plan,
                   figures=("edf_panels", "learning_curves"), tables=("edf_summary", "arm_comparison"),
                   pairs=(("a", "b"),))  # fmt: skip
     written: dict[str, list[Row]] = {}

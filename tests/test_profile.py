@@ -101,7 +101,8 @@ def test_fields_with_a_bearing_on_training_are_free_there() -> None:
 
 def study(*configs: TrainConfig, metric: str = "images_per_s") -> Study:
     trials = tuple(Trial("arm", config, index) for index, config in enumerate(configs))
-    return Study(kind="profile", name="p", scale="demo", question="?", source="none", trials=trials, metric=metric)
+    kind = "profile" if isinstance(configs[0], ProfileConfig) else "distribution"
+    return Study(kind=kind, name="p", scale="demo", question="?", source="none", trials=trials, metric=metric)
 
 
 def test_a_study_is_of_profiles_on_one_device_or_of_trainings() -> None:

@@ -54,7 +54,7 @@ BAD_STUDIES: list[tuple[str, list[Any]]] = [
     ("name", [*NO_TEXT, "", "Made", "made-1", "made\n", "../x", "/etc", "x\0", "ä", LONG]),
     ("scale", [*NO_TEXT, "", "De mo", "../x", "x\0", LONG]),
     ("question", [*NO_TEXT, "a\0b", "x" * 10**6]), ("source", [*NO_TEXT, "a\0b"]), ("design", [*NO_TEXT, "a\0b"]),
-    ("notes", [*NO_TEXT, "a\0b"]), ("adaptive", [*NO_TEXT, "a\0b"]),
+    ("notes", [*NO_TEXT, "a\0b"]), ("measured", [None, 3, "x"]), ("adaptive", [*NO_TEXT, "a\0b"]),
     ("num_scrambles", [None, "2", 2.0, True, -1, 1]),
     ("published", [None, 0, 1, "yes"]),
     ("metric", [*NO_TEXT, "", "val_nothing", "val_ece", "val_loss", "val_ema_loss", "val_top5_error_pct",

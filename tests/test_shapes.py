@@ -117,7 +117,7 @@ def test_a_ladder_changes_drop_path_alone_and_is_compared_within_itself() -> Non
         assert laddered.drop_path != found[shape].drop_path
         assert laddered.replace(drop_path=found[shape].drop_path) == found[shape]
     outcomes = outcomes_of(study, lambda arm, config: {"val": 20 - 5 * ("ladder" in arm), "v2": 30.0})
-    table = shapes.branch_differences(study, outcomes)
+    table = shapes.branch_differences(Results(study, outcomes))
     ladder = table["size"].str.endswith(" ladder")
     assert ladder.any() and (table["difference_points"] == 0).all()  # each against a sequence of its own drop path
     rows = table[ladder & (table["evaluation"] == "val")]
@@ -125,7 +125,7 @@ def test_a_ladder_changes_drop_path_alone_and_is_compared_within_itself() -> Non
         ("S ladder", 36, 2), ("S ladder", 60, 2), ("S ladder", 60, 3), ("S ladder", 60, 4), ("S ladder", 48, 2),
         ("B ladder", 36, 2),
     }  # fmt: skip
-    assert len(shapes.blocks_or_width(study, outcomes)) == 2 * 2 * 4
+    assert len(shapes.blocks_or_width(Results(study, outcomes))) == 2 * 2 * 4
 
 
 def test_the_ladder_is_the_printed_one_at_its_rungs() -> None:

@@ -192,7 +192,7 @@ def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) 
         x = np.array(batches, dtype=float) * 2 ** (0.08 * index)  # beside each other
         estimate, low, high = np.array([change(runs["seq", b], runs["par", b]) for b in batches]).reshape(-1, 3).T
         ax.plot(x, estimate, marker=MARKERS[index % len(MARKERS)], markersize=4.5, zorder=3, **style(index))
-        ax.vlines(x, low, high, color=COLORS[index], linewidth=1.4, zorder=2)
+        ax.vlines(x, low, high, color=COLORS[index % len(COLORS)], linewidth=1.4, zorder=2)
         handles.append(_handle(str(model), index))
     _log_axes(ax, sorted({int(batch) for batch in table["batch_size"]}), y=False)
     ax.set_title(kind)

@@ -20,6 +20,7 @@ STABILITY = ("stability_cells", "optimizer_gap", "optimizer_gap_copied", "traini
              "training_length_interaction", "optimizer_stability", "optimizer_stability_copied")  # fmt: skip
 SHAPES = ("shape_cells", "branch_differences", "layerscale_and_epochs", "blocks_or_width", "published_depth_vs_width",
           "branches", "widths", "depths")  # fmt: skip
+PROFILES = ("throughput", "throughput_by_batch", "throughput_gain", "throughput_by_resolution", "peak_memory")
 
 
 def equal_within_arms(trials: Iterable[Trial], *but: str) -> bool:
@@ -81,6 +82,8 @@ def _shapes(study: Study) -> None:
 
 
 def _profiles(study: Study) -> None:
+    if not _asks(study, PROFILES):
+        return
     names = ("model", "profile", "resolution", "batch_size", "layout")
     factors = [{**trial.config.asdict(), **study.factors.get(trial.arm, {})} for trial in study.trials]
     num, cell = _most_common(tuple(of[name] for name in names) for of in factors)
