@@ -80,8 +80,8 @@ BAD_SEARCHES: list[tuple[str, list[Any]]] = [
     ("num", [None, "2", 2.0, True, 0, -1, HUGE]), ("per_round", [None, 0, HUGE, 1.5]), ("seeds", [None, 0, (), (0, 0),
      ("0",), (-1,), (HUGE,)]), ("sampler", [None, 1, "grid"]), ("sampler_seed", [None, -1]), ("asha", [None, 1]),
     ("metric", [None, 1, "val_error_pct", "minival_loss", "minival_nothing"]), ("panels", [None, {"": ("c",)}]),
-    ("figures", [None, ("edf_panels",)]), ("tables", [None, ("edf_summary",)]), ("notes", [None]), ("measured", [3, "x"]),
-    ("colour", ["red"]),
+    ("figures", [None, ("edf_panels",)]), ("tables", [None, ("edf_summary",)]), ("notes", [None]),
+    ("measured", [3, "x"]), ("colour", ["red"]),
 ]  # fmt: skip
 MODES = [["--plan"], ["--report"], []]
 
