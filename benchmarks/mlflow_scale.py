@@ -1,4 +1,4 @@
-"""How a study of 10,000 trials connects to an MLflow server and stays current: seconds, CPU, memory.
+"""How a study of many trials connects to an MLflow server and stays current: seconds, CPU, memory.
 
     python benchmarks/mlflow_scale.py --num 10000
 
@@ -58,8 +58,10 @@ def main() -> None:
             for name in STEPS:
                 before = cpu_of(pid)
                 command = [sys.executable, __file__, "--num", str(options.num), "--step", name, "--folder", folder]
-                out = subprocess.run([*command, "--uri", uri], capture_output=True, text=True, check=True).stdout
-                facts = json.loads(out.splitlines()[-1])
+                ran = subprocess.run([*command, "--uri", uri], capture_output=True, text=True)
+                if ran.returncode:
+                    raise SystemExit(f"the step {name!r} failed:\n{ran.stderr}")
+                facts = json.loads(ran.stdout.splitlines()[-1])
                 print(f"{name:44} {facts['wall_s']:8.1f} {facts['cpu_s']:8.1f} {cpu_of(pid) - before:13.1f} "
                       f"{facts['peak_mb']:8.0f}  {facts['said']}", flush=True)  # fmt: skip
 
