@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test test-slow check clean
+.PHONY: demo test test-fast test-slow check clean
 
 demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 7 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
@@ -12,6 +12,9 @@ TESTS := -m pytest -n 2 --dist loadfile
 
 test: .venv/installed  ## the tests: 10 to 15 minutes on 2 cores
 	$(RUN) $(TESTS)
+
+test-fast: .venv/installed  ## most tests, none of which starts Ray or trains for more than a second: 2 minutes on 2 cores
+	VITSCALE_TEST_FAST=1 $(RUN) $(TESTS) -m "not slow and not long" --timeout 30
 
 test-slow: .venv/installed  ## the demos, every command of the README, kills, signals, several nodes: half an hour
 	$(RUN) $(TESTS) -m slow

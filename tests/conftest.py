@@ -20,6 +20,21 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several processes share the cores; a trial sets its own threads
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "tests" / "studies" / "tiny.py"
+LISTED = ROOT / "tests" / "not_fast.txt"
+
+
+def not_fast() -> list[str]:
+    """What `make test-fast` leaves out: files, and file::test."""
+    return [line for line in LISTED.read_text().splitlines() if line and not line.startswith("#")]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Marks as long what not_fast.txt lists, before -m selects."""
+    listed = set(not_fast())
+    for item in items:
+        if not listed.isdisjoint({item.path.name, f"{item.path.name}::{item.originalname}"}):
+            item.add_marker("long")
 
 
 def load_script(path: Path) -> ModuleType:
@@ -46,6 +61,7 @@ class Script:
     """A study script in a directory of its own, with a database of MLflow."""
 
     def __init__(self, folder: Path, script: Path = TINY) -> None:
+        assert "VITSCALE_TEST_FAST" not in os.environ, "a test that runs a study belongs into tests/not_fast.txt"
         self.folder, self.script = folder, script
         self.environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
         if not (database := folder / "mlflow.db").exists():

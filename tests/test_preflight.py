@@ -204,7 +204,7 @@ def test_looking_at_data_imports_neither_ray_nor_mlflow(tmp_path: Path) -> None:
         from vitscale.launch.preflight import Data
         from vitscale.plan.config import TrainConfig
         from vitscale.plan.study import Study, Trial
-        of = dict(name="own", scale="demo", question="?", source="none")
+        of = dict(kind="distribution", name="own", scale="demo", question="?", source="none")
         Data("").look(Study(**of, trials=(Trial("a", TrainConfig()),)))
         assert "torch" not in sys.modules
         data = Data({str(write(tmp_path))!r})
