@@ -20,7 +20,7 @@ from vitscale.analysis.shapes import Cell
 
 SIZES = ("Ti", "S", "B", "L")  # of Touvron et al. 2022, Table 1, narrow to wide
 WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none"}
-COLUMNS = 7  # of small panels
+MAX_COLUMNS = 7  # of small panels
 THEIRS = "Touvron et al. 2022, ImageNet"
 
 
@@ -235,17 +235,18 @@ def lr_sweep(results: Results) -> Figure:
     names = [name for name in repeats.evaluations(results.study) if name == shapes.CHOOSES]
     names.append(next(iter(shapes.reported(results.study))))
     arms = list(dict.fromkeys(table["shape"]))
-    lines = -(-len(arms) // COLUMNS)
+    lines = -(-len(arms) // MAX_COLUMNS)
+    columns = -(-len(arms) // lines)
     figure = Figure(figsize=(11.0, 1.9 * lines + 1.1), layout="constrained")
-    grid = figure.subplots(lines, COLUMNS, squeeze=False, sharex=True, sharey=True)
+    grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
     for ax, arm in zip(grid.flat, arms, strict=False):
         _sweep_panel(ax, table[table["shape"] == arm], arm, names)
     top = np.nanmax([0.0, *(table[f"{name}_error_pct"].max() for name in names)])
     grid[0, 0].set_ylim(0, 1.2 * top or 100)
     for ax in grid.flat[len(arms) :]:
         ax.remove()
-    for index in range(min(COLUMNS, len(arms))):
-        lowest = grid.flat[[i for i in range(len(arms)) if i % COLUMNS == index][-1]]
+    for index in range(columns):
+        lowest = grid.flat[[i for i in range(len(arms)) if i % columns == index][-1]]
         lowest.tick_params(labelbottom=True)
         lowest.set_xlabel("lr", fontsize=8.5)
     for line in grid:
