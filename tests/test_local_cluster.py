@@ -76,6 +76,11 @@ def test_a_client_of_ray_is_refused_with_the_way_that_works() -> None:
         Resources(address="ray://head:10001")
 
 
+def heeds_sighup() -> None:
+    """As of a program in a terminal; under nohup, which these tests may run under, it is ignored, and shall be."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_before_anything_was_begun_ends_in_a_line(tmp_path: Path, name: int) -> None:
     """The study's function is reached after the first imports; here it waits for the signal."""
@@ -86,7 +91,7 @@ def test_a_signal_before_anything_was_begun_ends_in_a_line(tmp_path: Path, name:
         "if __name__ == '__main__':\n    main(study)\n"
     )
     with subprocess.Popen([sys.executable, str(slow)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env=os.environ) as process:  # fmt: skip
+                          env=os.environ, preexec_fn=heeds_sighup) as process:  # fmt: skip
         assert process.stdout and process.stdout.readline() == "made\n"
         process.send_signal(name)
         assert process.wait(30) == 130

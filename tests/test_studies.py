@@ -16,6 +16,7 @@ from conftest import ROOT, Script, load_script
 from search_spaces import cifar, demo, touvron_thesis, xiao2021
 from vitscale.analysis.interaction import cells as interaction_cells
 from vitscale.analysis.kinds import check
+from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.kinds import equal_within_arms
@@ -156,7 +157,7 @@ def test_no_study_trains_a_seed_that_a_search_had(name: str, scale: str) -> None
 def test_recipes_and_architectures_are_crossed(scale: str) -> None:
     study = plan("recipe_vs_architecture", scale, num=1)
     outcomes = pd.DataFrame([{"arm": t.arm, "seed": t.config.seed} for t in study.trials])
-    pairs = list(interaction_cells(study, outcomes))
+    pairs = list(interaction_cells(Results(study, outcomes)))
     architectures, recipes = ({pair[i] for pair in pairs} for i in (0, 1))
     assert len(architectures) == len(recipes) == 2 and set(pairs) == set(itertools.product(architectures, recipes))
 
