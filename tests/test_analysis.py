@@ -13,9 +13,12 @@ from statsmodels.distributions.empirical_distribution import ECDF
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
-from vitscale.analysis import compare, edf, forgiveness, intervals, tables, text
-from vitscale.analysis.population import population
+from vitscale.analysis.distribution import compare, edf, forgiveness, tables
+from vitscale.analysis.distribution.population import population
+from vitscale.analysis.report import text
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats import intervals
+from vitscale.analysis.stats.correction import holm
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import sample, sobol
 from vitscale.plan.study import Study, Trial
@@ -645,10 +648,10 @@ def test_a_sobol_design_is_compared_over_its_scrambles():
 
 
 def test_holm_agrees_with_a_hand_computation_and_counts_comparisons_to_come():
-    assert compare.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert compare.holm([0.01, np.nan])[0] == pytest.approx(0.02)
-    assert math.isnan(compare.holm([0.01, np.nan])[1])
-    assert compare.holm([0.01]) == pytest.approx([0.01])
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.01, np.nan])[0] == pytest.approx(0.02)
+    assert math.isnan(holm([0.01, np.nan])[1])
+    assert holm([0.01]) == pytest.approx([0.01])
 
 
 def test_good_range_agrees_with_the_exact_distribution_of_the_winner():
@@ -690,7 +693,7 @@ def test_arm_comparison_has_both_p_columns_and_no_row_without_pairs():
     errors = random_errors(study)
     table = tables.arm_comparison(Results(study, make_outcomes(study, errors)))
     for name in ("area_p", "error_ratio_p", "within_4_points_p", "error_p"):
-        assert table[f"{name}_holm"].tolist() == pytest.approx(compare.holm(table[name].tolist()))
+        assert table[f"{name}_holm"].tolist() == pytest.approx(holm(table[name].tolist()))
     assert list(tables.arm_comparison(Results(make_study(8), make_outcomes(study, errors))).columns) == list(
         table.columns
     )

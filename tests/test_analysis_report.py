@@ -17,13 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from test_analysis import make_outcomes, make_study, random_errors
 
-from vitscale.analysis import figures, kinds, tables
-from vitscale.analysis import population as population_module
+from vitscale.analysis import kinds
+from vitscale.analysis.distribution import figures, tables
+from vitscale.analysis.distribution import population as population_module
+from vitscale.analysis.distribution.population import population
 from vitscale.analysis.kinds import check
-from vitscale.analysis.population import population
-from vitscale.analysis.report import caveats, headline, read_results, summary_metrics, write_report
+from vitscale.analysis.report.report import caveats, headline, read_results, summary_metrics, write_report
+from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
-from vitscale.analysis.save import as_files
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 from vitscale.record.workdir import Workdir

@@ -11,7 +11,7 @@ from test_analysis import make_outcomes, make_study
 from test_analysis_report import make_rows, random_errors
 
 from vitscale.analysis import kinds
-from vitscale.analysis.layout import finish, metric_label
+from vitscale.analysis.report.layout import finish, metric_label
 from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
 

@@ -11,8 +11,9 @@ import pytest
 import scipy.stats
 from scipy.special import ndtri
 
-from vitscale.analysis import edf, forgiveness, intervals
-from vitscale.analysis.population import Population
+from vitscale.analysis.distribution import edf, forgiveness
+from vitscale.analysis.distribution.population import Population
+from vitscale.analysis.stats import intervals
 
 REFERENCE = 5.0  # percent: the true error at the optimum
 Draw = Callable[[np.ndarray], np.ndarray]  # uniform numbers -> points above the reference

@@ -14,7 +14,7 @@ from test_mlflow import history
 from test_mlflow_known import roles
 from torch import Tensor, nn
 
-from vitscale.analysis.report import write_report
+from vitscale.analysis.report.report import write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import error_columns, evaluation_columns

@@ -241,7 +241,7 @@ def test_a_missing_trial_says_why_and_has_no_error(store: Store, uri: str) -> No
 
 
 def test_runs_have_the_colour_of_their_arm_and_references_their_seed(store: Store, uri: str) -> None:
-    from vitscale.analysis.layout import COLORS
+    from vitscale.analysis.report.layout import COLORS
 
     plan = study()
     references = tuple(Trial("conv", plan.trials[3].config.replace(seed=seed), None) for seed in (1003, 1004))

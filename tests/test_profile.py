@@ -25,11 +25,7 @@ from search_spaces import profiles
 from search_spaces.published import agrees
 from search_spaces.touvron2022 import Shape
 from search_spaces.vit import SHAPES
-from vitscale.analysis.compare import holm
-from vitscale.analysis.published import read
-from vitscale.analysis.report import summary_metrics, write_report
-from vitscale.analysis.results import Results
-from vitscale.analysis.throughput import (
+from vitscale.analysis.profile.tables import (
     change,
     change_p,
     epoch_minutes,
@@ -38,6 +34,10 @@ from vitscale.analysis.throughput import (
     published_throughput,
     throughput,
 )
+from vitscale.analysis.published import read
+from vitscale.analysis.report.report import summary_metrics, write_report
+from vitscale.analysis.results import Results
+from vitscale.analysis.stats.correction import holm
 from vitscale.cli.display import table as live_table
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources, refuse_company, resources_for

@@ -15,8 +15,9 @@ from conftest import ROOT, load_script
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vitscale.analysis import kinds, published, seeds
-from vitscale.analysis.report import summary_metrics
+from vitscale.analysis import kinds, published
+from vitscale.analysis.repeats import seeds
+from vitscale.analysis.report.report import summary_metrics
 from vitscale.analysis.results import Results
 from vitscale.plan.study import Study, from_json, to_json
 

@@ -14,7 +14,9 @@ import pytest
 import scipy.stats
 from conftest import ROOT, load_script
 
-from vitscale.analysis import correlation, divergence, power, repeats
+from vitscale.analysis import power
+from vitscale.analysis.repeats import divergence, estimates
+from vitscale.analysis.stats import correlation
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -36,7 +38,7 @@ def skewed(rng: np.random.Generator, n: int) -> np.ndarray:
 def test_interval_of_a_mean_error_stays_where_errors_are_and_covers(mean: float, sd: float, n: int) -> None:
     """Few seeds near 0 or 100: Student's ends lie beyond in many samples; cut there, they hold the truth as often."""
     samples = np.random.default_rng(0).normal(mean, sd, (3000, n))
-    found = np.array([repeats.error_interval(x) for x in samples])
+    found = np.array([estimates.error_interval(x) for x in samples])
     assert (found[:, 1] >= 0).all() and (found[:, 2] <= 100).all()
     assert np.mean((found[:, 1] == 0) | (found[:, 2] == 100)) > 0.2
     assert within(np.mean((found[:, 1] <= mean) & (mean <= found[:, 2])), 0.95, 3000)
@@ -51,7 +53,7 @@ def test_bonetts_interval_is_the_published_formula() -> None:
     c = n / (n - z)
     error = c * np.sqrt((kurtosis - (n - 3) / n) / (n - 1))
     ends = np.sqrt(np.exp(np.log(c * values.var(ddof=1)) + np.array([-1, 1]) * z * error))
-    assert repeats.sd_interval(values) == pytest.approx((values.std(ddof=1), *ends))
+    assert estimates.sd_interval(values) == pytest.approx((values.std(ddof=1), *ends))
 
 
 @pytest.mark.parametrize("n", [16, 100])
@@ -60,15 +62,15 @@ def test_interval_of_an_sd_covers_where_chi_squares_does_not(n: int) -> None:
     truth = float(skewed(rng, 2_000_000).std())
     samples = [skewed(rng, n) for _ in range(num)]
     tails = np.sqrt((n - 1) / scipy.stats.chi2.ppf([0.975, 0.025], n - 1))
-    found = np.array([repeats.sd_interval(x)[1:] for x in samples])
+    found = np.array([estimates.sd_interval(x)[1:] for x in samples])
     of_normal = np.array([x.std(ddof=1) * tails for x in samples])
     cover, of_chi2 = (np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])) for ends in (found, of_normal))
     assert 0.92 < cover < 0.97 and of_chi2 < 0.915
 
 
 def test_an_sd_of_few_or_equal_values_has_no_interval_that_it_cannot_have() -> None:
-    assert np.isnan(repeats.sd_interval(np.array([1.0]))).all()
-    equal = repeats.sd_interval(np.full(10, 3.0))
+    assert np.isnan(estimates.sd_interval(np.array([1.0]))).all()
+    equal = estimates.sd_interval(np.full(10, 3.0))
     assert equal[0] == 0 and np.isnan(equal[1:]).all()
 
 
@@ -81,7 +83,7 @@ def test_difference_holds_its_level_and_shared_seeds_only_lower_it(n: int, share
     """Arms whose sds are 2 to 1 and whose errors at one seed have this correlation."""
     rng, num = np.random.default_rng(3), 3000
     both = rng.multivariate_normal([0, 0], [[1, 2 * shared], [2 * shared, 4]], (num, n))
-    p = np.array([repeats.contrast([x[:, 0], x[:, 1]], [1.0, -1.0]).p for x in both])
+    p = np.array([estimates.contrast([x[:, 0], x[:, 1]], [1.0, -1.0]).p for x in both])
     level = np.mean(p < 0.05)
     assert within(level, 0.05, num) or (level < 0.05 and (shared or n == 3))
 
@@ -92,7 +94,7 @@ def test_without_correlation_welch_needs_fewer_seeds_than_pairs() -> None:
     for n, factor in ((3, 1.24), (5, 1.12)):
         widths = []
         for x, y in rng.normal(size=(2000, 2, n)):
-            welch, pairs = repeats.contrast([x, y], [1.0, -1.0]), repeats.contrast([x - y], [1.0])
+            welch, pairs = estimates.contrast([x, y], [1.0, -1.0]), estimates.contrast([x - y], [1.0])
             widths.append((pairs.high - pairs.low, welch.high - welch.low))
         mean = np.mean(widths, axis=0)
         assert mean[0] / mean[1] == pytest.approx(factor, abs=0.05)
@@ -103,7 +105,7 @@ def test_an_interaction_that_is_not_there_is_seldom_shown(n: int) -> None:
     """Four cells whose sds are 1 to 4 to 0.5 to 2."""
     rng, num = np.random.default_rng(5), 3000
     sds = np.array([1.0, 4.0, 0.5, 2.0])[:, None]
-    p = [repeats.contrast(list(sds * x), [1, -1, -1, 1]).p for x in rng.normal(size=(num, 4, n))]
+    p = [estimates.contrast(list(sds * x), [1, -1, -1, 1]).p for x in rng.normal(size=(num, 4, n))]
     assert 0.03 < np.mean(np.array(p) < 0.05) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / num)
 
 
@@ -157,7 +159,7 @@ def test_ranks_see_what_the_mean_of_finished_runs_hides() -> None:
         a, b = rng.normal(21, 1, 12), rng.normal(20, 1, 12)
         a[a > 20.5] = np.inf  # what is bad is lost
         kept = a[np.isfinite(a)]
-        by_mean = repeats.contrast([kept, b], [1.0, -1.0]).p < 0.05 and len(kept) > 1 and kept.mean() > b.mean()
+        by_mean = estimates.contrast([kept, b], [1.0, -1.0]).p < 0.05 and len(kept) > 1 and kept.mean() > b.mean()
         shown.append((by_mean, divergence.endings(runs(a), runs(b)).rank_p < 0.05))
     by_mean, by_rank = np.mean(shown, axis=0)
     assert by_mean < 0.02 and by_rank > 0.5

@@ -16,9 +16,12 @@ import scipy.stats
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution, distribution_to_json
 from optuna.trial import TrialState
 
-from vitscale.analysis import kinds, report, search, search_words, side_by_side
-from vitscale.analysis.report import headline
+from vitscale.analysis import kinds, side_by_side
+from vitscale.analysis.report import report
+from vitscale.analysis.report.report import headline
 from vitscale.analysis.results import Results
+from vitscale.analysis.search import tables as search
+from vitscale.analysis.search import words as search_words
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import sample
 from vitscale.plan.study import Study, Trial, from_json, to_json

@@ -7,9 +7,13 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from vitscale.analysis import correlation, kinds, published, repeat_figures, seeds, text
-from vitscale.analysis.report import headline, write_report
+from vitscale.analysis import kinds, published
+from vitscale.analysis.repeats import figures as repeat_figures
+from vitscale.analysis.repeats import seeds
+from vitscale.analysis.report import text
+from vitscale.analysis.report.report import headline, write_report
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats import correlation
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study, Trial
 from vitscale.record.workdir import Workdir

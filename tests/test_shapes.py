@@ -16,10 +16,13 @@ from statsmodels.stats.multitest import multipletests
 from search_spaces import demo, touvron2022
 from search_spaces.published import agrees
 from search_spaces.touvron2022 import Shape, split
-from vitscale.analysis import kinds, shape_words, shapes, text
+from vitscale.analysis import kinds
 from vitscale.analysis.published import read
-from vitscale.analysis.report import caveats, headline, summary_metrics, write_report
+from vitscale.analysis.report import text
+from vitscale.analysis.report.report import caveats, headline, summary_metrics, write_report
 from vitscale.analysis.results import Results
+from vitscale.analysis.shapes import tables as shapes
+from vitscale.analysis.shapes import words as shape_words
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study, Trial

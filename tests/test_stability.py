@@ -13,8 +13,9 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
-from vitscale.analysis import interaction, kinds, published, repeats, stability
-from vitscale.analysis.report import caveats, headline, summary_metrics, write_report
+from vitscale.analysis import kinds, published
+from vitscale.analysis.repeats import estimates, interaction, stability
+from vitscale.analysis.report.report import caveats, headline, summary_metrics, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study, Trial, from_json, to_json
@@ -79,7 +80,7 @@ NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
 def test_contrast_of_two_groups_is_welchs_test_of_scipy_and_statsmodels():
     rng = np.random.default_rng(0)
     a, b = rng.normal(1, 1, 5), rng.normal(0, 3, 9)
-    ours, other = repeats.contrast([a, b], [1, -1]), scipy.stats.ttest_ind(a, b, equal_var=False)
+    ours, other = estimates.contrast([a, b], [1, -1]), scipy.stats.ttest_ind(a, b, equal_var=False)
     assert (ours.p, ours.df) == pytest.approx((other.pvalue, other.df))
     ends = CompareMeans(DescrStatsW(a), DescrStatsW(b)).tconfint_diff(usevar="unequal")
     assert (ours.low, ours.high) == pytest.approx(ends)
@@ -88,7 +89,7 @@ def test_contrast_of_two_groups_is_welchs_test_of_scipy_and_statsmodels():
 def test_contrast_of_one_group_is_the_paired_test_of_scipy():
     rng = np.random.default_rng(0)
     a, b = rng.normal(0, 1, (2, 6))
-    ours, other = repeats.contrast([a - b], [1]), scipy.stats.ttest_rel(a, b)
+    ours, other = estimates.contrast([a - b], [1]), scipy.stats.ttest_rel(a, b)
     assert (ours.p, ours.low, ours.high) == pytest.approx((other.pvalue, *other.confidence_interval(0.95)))
 
 
@@ -112,17 +113,17 @@ def test_welch_satterthwaite_interval_of_an_interaction_covers():
 
 
 def test_single_runs_and_equal_errors_have_no_interval_and_are_no_proof():
-    single = repeats.contrast([np.array([3.0]), np.array([1.0, 2.0])], [1, -1])
-    equal = repeats.contrast([np.array([3.0, 3.0]), np.array([1.0, 1.0])], [1, -1])
+    single = estimates.contrast([np.array([3.0]), np.array([1.0, 2.0])], [1, -1])
+    equal = estimates.contrast([np.array([3.0, 3.0]), np.array([1.0, 1.0])], [1, -1])
     assert (single.estimate, single.method) == (1.5, "single run: no interval")
     assert (equal.estimate, equal.method) == (2.0, "equal errors: no interval")
     assert np.isnan([single.low, single.p, equal.high, equal.p]).all()
-    assert np.isnan(repeats.contrast([np.empty(0), np.array([1.0, 2.0])], [1, -1]).estimate)
+    assert np.isnan(estimates.contrast([np.empty(0), np.array([1.0, 2.0])], [1, -1]).estimate)
 
 
 def test_intervals_of_mean_and_sd_agree_with_scipy_and_cover():
     samples = np.random.default_rng(0).normal(5, 2, (3000, 7))
-    means, sds = (np.array([f(x) for x in samples]) for f in (repeats.mean_interval, repeats.sd_interval))
+    means, sds = (np.array([f(x) for x in samples]) for f in (estimates.mean_interval, estimates.sd_interval))
     other = scipy.stats.ttest_1samp(samples[0], 0).confidence_interval(0.95)
     assert means[0, 1:] == pytest.approx(other)
     variance = 6 * samples[0].var(ddof=1) / scipy.stats.chi2.ppf([0.975, 0.025], 6)

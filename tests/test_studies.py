@@ -14,8 +14,8 @@ import torch
 from conftest import ROOT, Script, load_script
 
 from search_spaces import cifar, demo, touvron_thesis, xiao2021
-from vitscale.analysis.interaction import cells as interaction_cells
 from vitscale.analysis.kinds import check
+from vitscale.analysis.repeats.interaction import cells as interaction_cells
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitscale.analysis.kinds import kind_of
-from vitscale.analysis.report import caveats, headline, summary_metrics
+from vitscale.analysis.report.report import caveats, headline, summary_metrics
 from vitscale.analysis.results import Results
 from vitscale.plan.study import Study, from_json
 from vitscale.record.outcome import Outcome, Status

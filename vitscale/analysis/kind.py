@@ -12,8 +12,7 @@ from typing import TypeVar
 import pandas as pd
 from matplotlib.figure import Figure
 
-from vitscale.analysis.population import STATUSES
-from vitscale.analysis.results import Results
+from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.study import Study, Trial
 
 T = TypeVar("T")

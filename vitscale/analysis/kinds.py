@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from vitscale.analysis import edf_words, profile_words, repeat_words, search_words, shape_words
+from vitscale.analysis.distribution import words as distribution
 from vitscale.analysis.kind import Draw, Kind, Table
+from vitscale.analysis.profile import words as profile
+from vitscale.analysis.repeats import words as repeats
+from vitscale.analysis.search import words as search
+from vitscale.analysis.shapes import words as shapes
 from vitscale.plan.study import Study
 
-ROOMS = (edf_words, repeat_words, shape_words, profile_words, search_words)
+ROOMS = (distribution, repeats, shapes, profile, search)
 KINDS: dict[str, Kind] = {room.KIND.name: room.KIND for room in ROOMS}
 TABLES: dict[str, Table] = {name: make for room in ROOMS for name, make in room.KIND.tables.items()}
 FIGURES: dict[str, Draw] = {name: draw for room in ROOMS for name, draw in room.KIND.figures.items()}

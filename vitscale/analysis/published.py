@@ -16,11 +16,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-from vitscale.analysis import repeats, seeds
-from vitscale.analysis.interaction import interaction
-from vitscale.analysis.intervals import clopper_pearson
-from vitscale.analysis.repeats import Contrast, contrast
+from vitscale.analysis.repeats import estimates, seeds
+from vitscale.analysis.repeats.estimates import Contrast, contrast
+from vitscale.analysis.repeats.interaction import interaction
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats.intervals import clopper_pearson
 from vitscale.plan.study import Study
 
 Side = Literal["left", "center", "right"]
@@ -313,7 +313,7 @@ def _named(model: str, known: pd.Index) -> str:
 
 def _their_set(study: Study, name: str) -> str:
     """The set of the thesis that stands behind one of ours: that of its name; on other data v2 behind a second one."""
-    first = next(iter(repeats.evaluations(study)))
+    first = next(iter(estimates.evaluations(study)))
     return name if is_imagenet(study) or name == first else "v2"
 
 

@@ -8,8 +8,10 @@ from typing import Any, TypeVar, cast
 import pandas as pd
 
 from vitscale.plan.study import Study
+from vitscale.record.outcome import FIXED
 
 T = TypeVar("T")
+STATUSES = tuple(status.value for status in FIXED)
 
 
 class Results:
@@ -44,3 +46,8 @@ class Results:
     def made(self, tables: Mapping[str, Callable[[Results], pd.DataFrame]]) -> dict[str, pd.DataFrame]:
         """Those of these tables that were asked for so far, by name."""
         return {name: self._made[make] for name, make in tables.items() if make in self._made}
+
+
+def panels(study: Study) -> dict[str, tuple[str, ...]]:
+    """The study's panels, or one with all its arms."""
+    return dict(study.panels) or {study.name.replace("_", " "): study.arms}

@@ -16,11 +16,12 @@ import numpy as np
 import pandas as pd
 
 from search_spaces.datasets import dataset_facts
-from vitscale.analysis import repeats
-from vitscale.analysis.intervals import median_interval
-from vitscale.analysis.population import STATUSES, scrambles
-from vitscale.analysis.repeats import Contrast
-from vitscale.analysis.search_words import WHY
+from vitscale.analysis.distribution.population import scrambles
+from vitscale.analysis.repeats import estimates
+from vitscale.analysis.repeats.estimates import Contrast
+from vitscale.analysis.results import STATUSES
+from vitscale.analysis.search.words import WHY
+from vitscale.analysis.stats.intervals import median_interval
 from vitscale.plan.config import DEFAULTS, TrainConfig
 from vitscale.plan.study import Study
 
@@ -151,7 +152,7 @@ def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
     difference = _errors(first) - _errors(second)
     both = (first["status"].to_numpy() == "finished") & (second["status"].to_numpy() == "finished")
     group = _scrambles(a, first)
-    mean = repeats.contrast([difference[both]], [1.0])
+    mean = estimates.contrast([difference[both]], [1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {**_named("median_points", _median(difference, group, (-100.0, 100.0))),
             **_named("mean_points", (mean.estimate, mean.low, mean.high)),
@@ -165,7 +166,7 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
         _median(_errors(side.known), group) for side, group in zip((a, b), groups, strict=True)
     )
     low, high = x - y - np.hypot(x - x_low, y_high - y), x - y + np.hypot(x_high - x, y - y_low)
-    mean = repeats.contrast([repeats.errors(side.draws) for side in (a, b)], [1.0, -1.0])
+    mean = estimates.contrast([estimates.errors(side.draws) for side in (a, b)], [1.0, -1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {**_named("median_points", (x - y, float(max(low, -100.0)), float(min(high, 100.0)))),
             **_named("mean_points", (mean.estimate, mean.low, mean.high)),
@@ -174,9 +175,9 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
 
 def _summary(side: Side) -> dict[str, object]:
     """How the draws ended; the median of those with an outcome, the mean of those that finished."""
-    counts, group = repeats.counts(side.draws), _scrambles(side, side.known)
-    errors = repeats.errors(side.draws)
-    mean = repeats.error_interval(errors) if len(errors) and _are_repeats(side) else (_mean(errors), np.nan, np.nan)
+    counts, group = estimates.counts(side.draws), _scrambles(side, side.known)
+    errors = estimates.errors(side.draws)
+    mean = estimates.error_interval(errors) if len(errors) and _are_repeats(side) else (_mean(errors), np.nan, np.nan)
     return {"study": side.study.slug, "arm": side.arm, "planned": len(side.draws), "n": len(side.known),
             **{status: counts[status] for status in STATUSES},
             **_named("median_error_pct", _median(_errors(side.known), group)),

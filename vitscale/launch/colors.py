@@ -9,8 +9,8 @@ _LIGHTER = 0.45  # share of white
 
 def arm_colors(study: Study) -> dict[str, str]:
     """Arm -> "#rrggbb". MLflow has no panels: of arms that share a colour in different ones, the later are lighter."""
-    from vitscale.analysis.layout import COLORS
-    from vitscale.analysis.population import panels
+    from vitscale.analysis.report.layout import COLORS
+    from vitscale.analysis.results import panels
 
     chosen: dict[str, str] = {}
     for arms in panels(study).values():

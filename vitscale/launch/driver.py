@@ -416,7 +416,7 @@ def _is_head_lost(error: Exception) -> bool:
 
 def draw(study: Study, store: Store, read: Mapping[str, Outcome]) -> tuple[Workdir, list[str], dict[str, float]]:
     """Writes the tables, figures and page of a study as it stands: (their folder, headline, summary numbers)."""
-    from vitscale.analysis.report import headline, summary_metrics, write_report
+    from vitscale.analysis.report.report import headline, summary_metrics, write_report
     from vitscale.analysis.results import Results
     from vitscale.record.table import outcomes, tidy
 
@@ -424,7 +424,7 @@ def draw(study: Study, store: Store, read: Mapping[str, Outcome]) -> tuple[Workd
     done, rows = outcomes(study, read), tidy(study, read)
     results = Results(study, done, rows)
     if study.adaptive:
-        from vitscale.analysis.search import as_optuna
+        from vitscale.analysis.search.tables import as_optuna
         from vitscale.launch.optuna_search import found
 
         folder.write("winners.json", json.dumps(found(study, done), indent=1).encode())

@@ -91,7 +91,7 @@ class Rounds:
         Fewer, if a space of whole numbers or choices has no more that are new.
         """
         from vitscale.analysis.results import Results
-        from vitscale.analysis.search import optuna_study
+        from vitscale.analysis.search.tables import optuna_study
 
         space, asked = self.search.spaces[arm], self.points[arm]
         if asked:
@@ -147,7 +147,7 @@ def identity(search: Search) -> dict[str, Any]:
 def found(study: Study, outcomes: pd.DataFrame) -> dict[str, Any]:
     """What a search found so far, and by which means: plain values, as `vitscale adopt` keeps them."""
     from vitscale.analysis.results import Results
-    from vitscale.analysis.search import winners
+    from vitscale.analysis.search.tables import winners
 
     def known(column: str) -> list[str]:
         return sorted({str(value) for value in outcomes[column].dropna()} - {""})

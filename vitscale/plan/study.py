@@ -51,8 +51,8 @@ class Study:
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # title -> arms drawn together
     pairs: tuple[tuple[str, str], ...] = ()  # arms compared with each other
     factors: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)  # arm -> what it is made of: its model
-    figures: tuple[str, ...] = ()  # functions of vitscale.analysis.figures
-    tables: tuple[str, ...] = ()  # functions of vitscale.analysis.tables
+    figures: tuple[str, ...] = ()  # names of its kind
+    tables: tuple[str, ...] = ()  # names of its kind
     design: str = ""  # how points, seeds and reference runs were chosen, for its report
     notes: str = ""  # what the study does and does not show, for its report
     published: bool = False  # draw the papers' printed numbers behind ours, as context and never as a target

@@ -14,8 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from vitscale.analysis import compare, edf, published
-from vitscale.analysis.layout import (
+from vitscale.analysis import published
+from vitscale.analysis.distribution import compare, edf
+from vitscale.analysis.distribution.population import AXES, Population, populations
+from vitscale.analysis.report.layout import (
     COLORS,
     MARKERS,
     STYLE,
@@ -27,8 +29,7 @@ from vitscale.analysis.layout import (
     say,
     style,
 )
-from vitscale.analysis.population import AXES, Population, panels, populations
-from vitscale.analysis.results import Results
+from vitscale.analysis.results import Results, panels
 from vitscale.plan.study import Study
 
 

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from vitscale.analysis.population import panels
-from vitscale.analysis.results import Results
+from vitscale.analysis.results import Results, panels
 from vitscale.plan.study import Study
 
 Draw = Callable[[Results], Figure]

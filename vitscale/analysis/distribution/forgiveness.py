@@ -20,8 +20,9 @@ import numpy as np
 import scipy.stats
 from scipy.special import stdtrit
 
-from vitscale.analysis.edf import FORGIVEN, area_scores, log_noise, sensitivity, spread
-from vitscale.analysis.intervals import (
+from vitscale.analysis.distribution.edf import FORGIVEN, area_scores, log_noise, sensitivity, spread
+from vitscale.analysis.distribution.population import Population, least_error
+from vitscale.analysis.stats.intervals import (
     mid_p_sign_test,
     paired_share_difference,
     pseudo_error,
@@ -32,7 +33,6 @@ from vitscale.analysis.intervals import (
     t_test,
     welch,
 )
-from vitscale.analysis.population import Population, least_error
 
 COLUMNS = (
     "area_difference", "area_difference_low", "area_difference_high", "area_p", "area_method",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import repeats
+from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
@@ -373,8 +373,8 @@ def search_best(results: Results) -> pd.DataFrame:
 def _best_rows(results: Results, arm: str, found: pd.DataFrame) -> list[dict[str, Any]]:
     space, rows = spaces(results.study, arm), []
     for rank, row in enumerate(found.head(NUM_BEST).to_dict("records"), start=1):
-        errors = repeats.errors(results.trials[results.trials["trial_id"].isin(row["trial_ids"])])
-        _, low, high = repeats.error_interval(errors if len(errors) == row["num_seeds"] else np.empty(0))
+        errors = estimates.errors(results.trials[results.trials["trial_id"].isin(row["trial_ids"])])
+        _, low, high = estimates.error_interval(errors if len(errors) == row["num_seeds"] else np.empty(0))
         edges = ", ".join(f"{name} {end}" for name, end in at_edge(row, space).items())
         rows.append({
             "arm": arm, "rank": rank, "point": row["point"], **{name: row[name] for name in space},

@@ -15,8 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from vitscale.analysis import correlation, interaction, published, repeats, seeds, stability
-from vitscale.analysis.layout import (
+from vitscale.analysis import published
+from vitscale.analysis.repeats import estimates, interaction, seeds, stability
+from vitscale.analysis.repeats.stability import Cell
+from vitscale.analysis.report.layout import (
     COLORS,
     MARKERS,
     STYLE,
@@ -28,7 +30,7 @@ from vitscale.analysis.layout import (
     say,
 )
 from vitscale.analysis.results import Results
-from vitscale.analysis.stability import Cell
+from vitscale.analysis.stats import correlation
 
 Groups = dict[Cell, pd.DataFrame]
 OPTIMIZERS = {"adamw": ("AdamW", "^"), "sgd": ("SGD", "v")}  # label, marker of Xiao et al. 2021, Figure 3
@@ -183,7 +185,7 @@ def _stability_handle(groups: Groups, key: tuple[str, str], index: int) -> Line2
 def _said_over_lengths(groups: Groups, key: tuple[str, str]) -> str:
     """The population of a curve, all its lengths together."""
     lengths = _lengths(groups, key)
-    return f"{repeats.said(pd.concat([groups[cell] for cell in lengths]))}, over {len(lengths)} lengths"
+    return f"{estimates.said(pd.concat([groups[cell] for cell in lengths]))}, over {len(lengths)} lengths"
 
 
 def _length_curve(ax: Axes, table: pd.DataFrame, index: int, num: int) -> None:
@@ -236,14 +238,14 @@ def seed_histogram(results: Results) -> Figure:
     Whiskers: between them lies the count of that bin in 95% of samples from the fitted Gaussian. Bins are whole
     numbers of images wide. A Shapiro-Wilk p above 5% does not show that the distribution is normal.
     """
-    columns = repeats.evaluations(results.study)
+    columns = estimates.evaluations(results.study)
     figure, grid = _grid(len(results.study.arms), len(columns), 3.3 if results.study.published else 2.6)
     drawn = False
     for line, arm in zip(grid, results.study.arms, strict=True):
         for ax, (name, column) in zip(line, columns.items(), strict=True):
             _histogram(ax, results, arm, name, column)
             if results.study.published:
-                values = repeats.errors(seeds.draws_of(results.trials, arm), column)
+                values = estimates.errors(seeds.draws_of(results.trials, arm), column)
                 drawn |= published.behind_seed_histogram(ax, results.study, name, values)
         line[0].set_ylabel("number of seeds")
     return finish(
@@ -260,7 +262,7 @@ def seed_sets(results: Results) -> Figure:
 
     r is Pearson's correlation with Fisher's interval, ρ Spearman's with a bootstrap interval.
     """
-    columns = repeats.evaluations(results.study)
+    columns = estimates.evaluations(results.study)
     pairs = list(combinations(columns, 2))
     figure, grid = _grid(len(results.study.arms), max(len(pairs), 1), 3.4)
     drawn = False
@@ -282,7 +284,7 @@ def seed_curves(results: Results) -> Figure:
     figure, grid = _grid(len(results.study.arms), 2, 2.8)
     drawn = False
     table = results.once(seeds.seed_epochs)
-    first = next(iter(repeats.evaluations(results.study)))
+    first = next(iter(estimates.evaluations(results.study)))
     for line, arm in zip(grid, results.study.arms, strict=True):
         of_arm = table[(table["arm"] == arm) & (table["evaluation"] == first)]
         _spread(line, of_arm, f"{arm}, {_said(results.trials, arm)}")
@@ -306,7 +308,7 @@ def seed_intermediate(results: Results) -> Figure:
     """
     figure, grid = _grid(len(results.study.arms), len(SNAPSHOTS) + 1, 2.7)
     table = results.once(seeds.seed_epochs)
-    first, column = next(iter(repeats.evaluations(results.study).items()))
+    first, column = next(iter(estimates.evaluations(results.study).items()))
     for line, arm in zip(grid, results.study.arms, strict=True):
         _snapshots(line[:-1], seeds.curves(results.rows, arm, column))
         _rank_curve(line[-1], table[(table["arm"] == arm) & (table["evaluation"] == first)])
@@ -326,14 +328,14 @@ def _grid(lines: int, columns: int, height: float) -> tuple[Figure, np.ndarray]:
 
 
 def _said(outcomes: pd.DataFrame, arm: str) -> str:
-    return repeats.said(seeds.draws_of(outcomes, arm))
+    return estimates.said(seeds.draws_of(outcomes, arm))
 
 
 def _histogram(ax: Axes, results: Results, arm: str, name: str, column: str) -> None:
-    values = repeats.errors(seeds.draws_of(results.trials, arm), column)
+    values = estimates.errors(seeds.draws_of(results.trials, arm), column)
     ax.set_xlabel(f"error on {name} (%)")
     ax.set_title(f"{arm}, {_said(results.trials, arm)}", fontsize=9)
-    if len(values) < 2 or np.ptp(values) < repeats.NO_SPREAD:
+    if len(values) < 2 or np.ptp(values) < estimates.NO_SPREAD:
         return say(ax, "no spread to show")
     edges = bins(values, seeds.num_images(results.study, name))
     ax.hist(values, list(edges), color=COLORS[0], alpha=0.35, edgecolor="white", zorder=2)
@@ -393,8 +395,8 @@ def bins(values: np.ndarray, images: int | None) -> np.ndarray:
 
 def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
     """Returns whether there are numbers of the thesis behind the cloud."""
-    columns = [repeats.evaluations(results.study)[name] for name in pair]
-    x, y = (repeats.errors(seeds.draws_of(results.trials, arm), column) for column in columns)
+    columns = [estimates.evaluations(results.study)[name] for name in pair]
+    x, y = (estimates.errors(seeds.draws_of(results.trials, arm), column) for column in columns)
     ax.set(xlabel=f"error on {pair[0]} (%)", ylabel=f"error on {pair[1]} (%)")
     ax.set_title(f"{arm}, {_said(results.trials, arm)}", fontsize=9)
     if len(x) < correlation.MIN_PAIRS:
@@ -461,7 +463,7 @@ def recipe_interaction(results: Results) -> Figure:
     Means over the seeds that finished with Student's 95% interval. Lines that are not parallel are an interaction;
     lines that cross are a change of winner, if both differences are shown.
     """
-    groups, columns = results.once(interaction.cells), repeats.evaluations(results.study)
+    groups, columns = results.once(interaction.cells), estimates.evaluations(results.study)
     table = results.once(interaction.recipe_interaction)
     figure, grid = _grid(1, len(columns), 3.9)
     drawn = False
@@ -471,9 +473,9 @@ def recipe_interaction(results: Results) -> Figure:
             ours = float(
                 np.mean(
                     [
-                        repeats.errors(runs, column).mean()
+                        estimates.errors(runs, column).mean()
                         for runs in groups.values()
-                        if len(repeats.errors(runs, column))
+                        if len(estimates.errors(runs, column))
                     ]
                 )
             )
@@ -497,13 +499,13 @@ def _crossing(ax: Axes, groups: Mapping[tuple[str, str], pd.DataFrame], column: 
         runs = [groups[architecture, recipe] for recipe in recipes if (architecture, recipe) in groups]
         x = np.flatnonzero([(architecture, recipe) in groups for recipe in recipes]) + 0.08 * (
             index - (len(architectures) - 1) / 2)  # fmt: skip
-        y, low, high = np.array([repeats.error_interval(repeats.errors(of, column)) for of in runs]).T
+        y, low, high = np.array([estimates.error_interval(estimates.errors(of, column)) for of in runs]).T
         for at, of in zip(x, runs, strict=True):
-            values = repeats.errors(of, column)
+            values = estimates.errors(of, column)
             ax.plot(np.full(len(values), at), values, "o", color=color, alpha=0.3, markersize=3.5, markeredgewidth=0)
         ax.plot(x, y, marker=marker, color=color, markersize=6, linewidth=1.5, zorder=4)
         ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=3, **WHISKER)
-        ax.plot([], [], marker=marker, color=color, label=f"{architecture}\n{repeats.said(pd.concat(runs))}")
+        ax.plot([], [], marker=marker, color=color, label=f"{architecture}\n{estimates.said(pd.concat(runs))}")
     ax.yaxis.set_major_locator(
         MaxNLocator(6, steps=[1, 2, 5, 10])
     )  # as many ticks at any height, or the layout would not settle

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from vitscale.analysis import figures, tables
-from vitscale.analysis.forgiveness import UNTESTED
+from vitscale.analysis.distribution import figures, tables
+from vitscale.analysis.distribution.forgiveness import UNTESTED
+from vitscale.analysis.distribution.population import Population, populations
+from vitscale.analysis.distribution.tables import arm_comparison, edf_summary
 from vitscale.analysis.kind import Kind, Summary, named
-from vitscale.analysis.layout import metric_label
-from vitscale.analysis.population import STATUSES, Population, panels, populations
-from vitscale.analysis.results import Results
-from vitscale.analysis.tables import arm_comparison, edf_summary
+from vitscale.analysis.report.layout import metric_label
+from vitscale.analysis.results import STATUSES, Results, panels
 from vitscale.plan.doubts import without_references
 from vitscale.plan.study import Study
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import forgiveness
-from vitscale.analysis.intervals import (
+from vitscale.analysis.distribution import forgiveness
+from vitscale.analysis.distribution.population import Population, populations
+from vitscale.analysis.results import Results
+from vitscale.analysis.stats.intervals import (
     clopper_pearson,
     median_interval,
     probability_interval,
@@ -18,8 +18,6 @@ from vitscale.analysis.intervals import (
     t_test,
     welch,
 )
-from vitscale.analysis.population import Population, populations
-from vitscale.analysis.results import Results
 
 COMPARISON_COLUMNS = (
     "a", "b", "paired", "n_a", "n_b", *forgiveness.COLUMNS,
@@ -126,18 +124,6 @@ def _separated(prob: float, n: int, confidence: float) -> tuple[float, float, fl
     low, high = clopper_pearson(prob * n, n, confidence)
     p = sign_test(int(prob * n), int((1 - prob) * n))
     return prob, float(low), float(high), p, "exact sign test of random pairs"
-
-
-def holm(p: Sequence[float]) -> np.ndarray:
-    """p values corrected for their number (Holm 1979). A NaN, a comparison to come, counts and stays NaN."""
-    values = np.asarray(p, dtype=float)
-    known = np.nan_to_num(values, nan=1.0)
-    order = np.argsort(known)
-    # By hand, since statsmodels' multipletests collects garbage at each call: 0.1 to 0.5 s, hundreds of times a report.
-    steps = np.maximum.accumulate(known[order] * np.arange(len(known), 0, -1))
-    corrected = np.empty_like(known)
-    corrected[order] = np.minimum(steps, 1.0)
-    return np.where(np.isnan(values), np.nan, corrected)
 
 
 def good_range(draws: Population, name: str, *, num: int = 2500, seed: int = 0) -> tuple[float, float, float]:

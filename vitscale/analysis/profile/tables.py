@@ -16,10 +16,10 @@ from search_spaces.datasets import dataset_facts
 from search_spaces.epoch_times import DEVICES
 from search_spaces.epoch_times import epoch_minutes as printed_minutes
 from vitscale.analysis import published
-from vitscale.analysis.compare import holm
-from vitscale.analysis.intervals import median_interval
-from vitscale.analysis.repeats import labelled
+from vitscale.analysis.repeats.estimates import labelled
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats.correction import holm
+from vitscale.analysis.stats.intervals import median_interval
 from vitscale.plan.profile import LAYOUTS
 
 KEYS = ["model", "profile", "resolution", "batch_size"]  # of a cell, in which the layouts are compared

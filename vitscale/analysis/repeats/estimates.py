@@ -2,7 +2,7 @@
 
 Means and spreads are over the runs that finished. A diverged run has no error that a mean could use: its 100 is a
 label. So every mean here is conditional on finishing, and the counts of what did not finish stand beside it;
-vitscale.analysis.divergence compares arms with those runs as the worst. How often each interval covers: docs/method.md.
+divergence.py compares arms with those runs as the worst. How often each interval covers: docs/method.md.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from scipy.special import chdtri, ndtri, stdtrit
 from scipy.special import ndtr as normal_cdf
 from scipy.stats import trim_mean
 
-from vitscale.analysis.intervals import t_test
-from vitscale.analysis.population import STATUSES
+from vitscale.analysis.results import STATUSES
+from vitscale.analysis.stats.intervals import t_test
 from vitscale.plan.study import Study
 
 NO_SPREAD = 1e-9  # points; equal errors of a few runs are rounding to whole images, and no proof of no noise

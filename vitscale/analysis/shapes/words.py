@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import figures, kind, repeat_words, repeats, shape_figures, shapes
+from vitscale.analysis import kind
+from vitscale.analysis.distribution import figures
 from vitscale.analysis.kind import Kind, Summary, named
-from vitscale.analysis.layout import metric_label
-from vitscale.analysis.population import STATUSES
-from vitscale.analysis.results import Results
-from vitscale.analysis.shapes import (
+from vitscale.analysis.repeats import estimates
+from vitscale.analysis.repeats import words as repeat_words
+from vitscale.analysis.report.layout import metric_label
+from vitscale.analysis.results import STATUSES, Results
+from vitscale.analysis.shapes import figures as shape_figures
+from vitscale.analysis.shapes import tables as shapes
+from vitscale.analysis.shapes.tables import (
     CHOOSES,
     Cell,
     blocks_or_width,
@@ -56,9 +60,9 @@ def counts(results: Results) -> pd.DataFrame:
 
 
 def _counts_row(cell: Cell, outcomes: pd.DataFrame) -> dict[str, object]:
-    runs, shown = outcomes[outcomes["arm"] == cell.arm], repeats.counts(cell.runs)
+    runs, shown = outcomes[outcomes["arm"] == cell.arm], estimates.counts(cell.runs)
     at_lr = {f"{status} there": shown[status] for status in STATUSES}
-    return {"shape": cell.arm, "planned": len(runs), **repeats.counts(runs), "shown at lr": cell.lr, **at_lr}
+    return {"shape": cell.arm, "planned": len(runs), **estimates.counts(runs), "shown at lr": cell.lr, **at_lr}
 
 
 def summary(results: Results) -> Summary:
@@ -72,10 +76,10 @@ def summary(results: Results) -> Summary:
     numbers: Summary = {}
     for cell in results.once(cells).values():
         known = not np.isnan(cell.lr)
-        of = repeats.counts(cell.runs if known else results.trials[results.trials["arm"] == cell.arm])
+        of = estimates.counts(cell.runs if known else results.trials[results.trials["arm"] == cell.arm])
         found = {"n": of["finished"], **{status: of[status] for status in STATUSES[1:]}, "best_lr": cell.lr}
         for name, column in columns.items():
-            ends = repeats.error_interval(repeats.errors(cell.runs, column))
+            ends = estimates.error_interval(estimates.errors(cell.runs, column))
             found |= {f"{name}{end}": value for end, value in zip(("", "_low", "_high"), ends, strict=True)}
         numbers[cell.arm] = {name: float(value) for name, value in found.items() if not np.isnan(value)}
     return numbers

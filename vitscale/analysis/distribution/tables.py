@@ -11,9 +11,10 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import compare, edf
-from vitscale.analysis.population import AXES, Population, populations
+from vitscale.analysis.distribution import compare, edf
+from vitscale.analysis.distribution.population import AXES, Population, populations
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats.correction import holm
 from vitscale.plan.study import Study
 
 P_VALUES = ("area_p", "error_ratio_p", "within_4_points_p", "error_p")  # each corrected by itself
@@ -47,7 +48,7 @@ def arm_comparison(results: Results) -> pd.DataFrame:
     pairs = [compare.compare(results, a, b) for a, b in results.study.pairs]
     table = pd.DataFrame(pairs, columns=list(compare.COMPARISON_COLUMNS))
     for name in P_VALUES:
-        table.insert(list(table.columns).index(name) + 1, f"{name}_holm", compare.holm(table[name].tolist()))
+        table.insert(list(table.columns).index(name) + 1, f"{name}_holm", holm(table[name].tolist()))
     return table
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import throughput_figures
 from vitscale.analysis.kind import Kind, Summary, named
-from vitscale.analysis.population import STATUSES
-from vitscale.analysis.results import Results
-from vitscale.analysis.throughput import ALPHA, BUSY, TABLES, runs_of, throughput, with_ends
+from vitscale.analysis.profile import figures as throughput_figures
+from vitscale.analysis.profile.tables import ALPHA, BUSY, TABLES, runs_of, throughput, with_ends
+from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study
 

@@ -16,10 +16,10 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import repeats
-from vitscale.analysis.compare import holm
-from vitscale.analysis.repeats import Contrast, contrast
+from vitscale.analysis.repeats import estimates
+from vitscale.analysis.repeats.estimates import Contrast, contrast
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats.correction import holm
 
 ALPHA = 0.05
 COLUMNS = (
@@ -48,7 +48,7 @@ def interaction(
 
 def cells(results: Results) -> dict[tuple[str, str], pd.DataFrame]:
     """Every planned run by architecture and recipe. Raises ValueError if the arms' factors do not name both."""
-    table = repeats.labelled(results.study, results.trials)
+    table = estimates.labelled(results.study, results.trials)
     absent = [name for name in ("architecture", "recipe") if name not in table]
     if absent:
         raise ValueError(f"the factors of the arms must name architecture and recipe, but lack ({', '.join(absent)})")
@@ -64,7 +64,7 @@ def recipe_interaction(results: Results) -> pd.DataFrame:
     difference_p_holm is corrected within each kind of effect, over all rows of that kind. An interaction is no change
     of winner: for that two simple effects of opposite sign must each be shown.
     """
-    groups, columns = results.once(cells), repeats.evaluations(results.study)
+    groups, columns = results.once(cells), estimates.evaluations(results.study)
     rows = [row for pair in _squares(groups) for name, column in columns.items()
             for row in _effects(groups, *pair, name, column)]  # fmt: skip
     rows += [row for pair in _squares(groups) for sets in combinations(columns, 2)
@@ -97,7 +97,7 @@ def _effects(
     groups: Cells, pair: tuple[str, str], recipes: tuple[str, str], name: str, column: str
 ) -> list[dict[str, object]]:
     runs = [groups[architecture, recipe] for recipe in recipes for architecture in pair]
-    values = [repeats.errors(of_cell, column) for of_cell in runs]
+    values = [estimates.errors(of_cell, column) for of_cell in runs]
     minus = f"{pair[0]} − {pair[1]}"
     simple = [_row(name, "simple", f"{minus} under {recipe}", runs[i : i + 2], contrast(values[i : i + 2], [1, -1]))
               for recipe, i in zip(recipes, (0, 2), strict=True)]  # fmt: skip
@@ -112,14 +112,14 @@ def _across_sets(
     rows = []
     for recipe in recipes:
         runs = [groups[architecture, recipe] for architecture in pair]
-        values = [repeats.errors(of, columns[sets[0]]) - repeats.errors(of, columns[sets[1]]) for of in runs]
+        values = [estimates.errors(of, columns[sets[0]]) - estimates.errors(of, columns[sets[1]]) for of in runs]
         effect = f"({pair[0]} − {pair[1]}) on {sets[0]} − on {sets[1]}, under {recipe}"
         rows.append(_row(f"{sets[0]} and {sets[1]}", "test set", effect, runs, contrast(values, [1, -1])))
     return rows
 
 
 def _row(name: str, kind: str, effect: str, runs: Sequence[pd.DataFrame], result: Contrast) -> dict[str, object]:
-    sizes = ", ".join(str(len(repeats.errors(of_cell))) for of_cell in runs)
-    ended = sum(len(of_cell) for of_cell in runs) - sum(len(repeats.errors(of_cell)) for of_cell in runs)
+    sizes = ", ".join(str(len(estimates.errors(of_cell))) for of_cell in runs)
+    ended = sum(len(of_cell) for of_cell in runs) - sum(len(estimates.errors(of_cell)) for of_cell in runs)
     values = (name, kind, effect, sizes, ended, *result[:4], result.df, result.method)
     return dict(zip(COLUMNS, values, strict=True))

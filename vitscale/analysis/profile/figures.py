@@ -14,11 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from vitscale.analysis import published
-from vitscale.analysis.layout import COLORS, MARKERS, STYLE, WIDTHS, Draw, columns_of, finish, say, style
-from vitscale.analysis.population import panels
-from vitscale.analysis.repeats import labelled
-from vitscale.analysis.results import Results
-from vitscale.analysis.throughput import change, median_with_ends, runs_of
+from vitscale.analysis.profile.tables import change, median_with_ends, runs_of
+from vitscale.analysis.repeats.estimates import labelled
+from vitscale.analysis.report.layout import COLORS, MARKERS, STYLE, WIDTHS, Draw, columns_of, finish, say, style
+from vitscale.analysis.results import Results, panels
 from vitscale.plan.study import Study
 
 GREY = "#777777"

@@ -19,11 +19,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from matplotlib.transforms import Affine2D
 from matplotlib.tri import Triangulation
 
-from vitscale.analysis import search
-from vitscale.analysis.layout import (
+from vitscale.analysis.report.layout import (
     COLORS,
     STYLE,
-    Draw,
     finish,
     legend_below,
     metric_label,
@@ -32,6 +30,7 @@ from vitscale.analysis.layout import (
     say,
 )
 from vitscale.analysis.results import Results
+from vitscale.analysis.search import tables as search
 from vitscale.plan.study import Study
 
 DOT, LINE, BAD = COLORS[0], COLORS[6], COLORS[1]
@@ -133,7 +132,7 @@ def search_contour(results: Results) -> Figure:
     )
 
 
-FIGURES: dict[str, Draw] = {f.__name__: f for f in (search_history, search_slices, search_contour)}
+FIGURES = (search_history, search_slices, search_contour)
 
 
 # ---- what the three share

@@ -5,7 +5,7 @@ with several seeds. The arms' factors name the model; optimizer and epochs are t
 
 Assumed everywhere: runs differ in their seed alone, and means over seeds are nearly normal. Errors are means over the
 runs that finished, so they are conditional on finishing; how many diverged is the other half of the answer and stands
-beside them, with a comparison in which such a run is the worst (vitscale.analysis.divergence). lr and wd are given:
+beside them, with a comparison in which such a run is the worst (divergence.py). lr and wd are given:
 whether others would have closed a gap is a question for another study.
 """
 
@@ -18,16 +18,15 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import divergence, repeats
-from vitscale.analysis.compare import holm
-from vitscale.analysis.population import panels
-from vitscale.analysis.repeats import Contrast
-from vitscale.analysis.results import Results
+from vitscale.analysis.repeats import divergence, estimates
+from vitscale.analysis.repeats.estimates import Contrast
+from vitscale.analysis.results import Results, panels
+from vitscale.analysis.stats.correction import holm
 from vitscale.plan.study import Study
 
 DIVERGED = ("shown", "copied")  # what a cell does in which every run diverged
 Cell = tuple[str, str, int]  # model, optimizer, epochs
-RANKS = ("prob_worse", "rank_p", "diverged_p")  # of the first of two arms, of vitscale.analysis.divergence
+RANKS = ("prob_worse", "rank_p", "diverged_p")  # of the first of two arms, of divergence.py
 GAP_COLUMNS = (
     "model", "epochs", "n_sgd", "n_adamw", "diverged_sgd", "diverged_adamw", "gap_points", "gap_points_low",
     "gap_points_high", "gap_p", "gap_method", *RANKS,
@@ -44,7 +43,7 @@ INTERACTION_COLUMNS = (
 
 def cells(results: Results) -> dict[Cell, pd.DataFrame]:
     """Every planned run, by model, optimizer and epochs, in the order of the plan; shorter schedules first."""
-    table = repeats.labelled(results.study, results.trials).astype({"model": str, "optimizer": str, "epochs": int})
+    table = estimates.labelled(results.study, results.trials).astype({"model": str, "optimizer": str, "epochs": int})
     found = {cast(Cell, key): runs for key, runs in table.groupby(["model", "optimizer", "epochs"], sort=False)}
     return dict(sorted(found.items(), key=lambda item: item[0][2]))
 
@@ -59,8 +58,8 @@ def copied_from(groups: dict[Cell, pd.DataFrame], cell: Cell) -> Cell:
     if not (groups[cell]["status"] == "diverged").all():
         return cell
     shorter = [key for key, runs in groups.items()
-               if key[:2] == (model, optimizer) and key[2] < epochs and len(repeats.errors(runs))]  # fmt: skip
-    return min(shorter, key=lambda key: repeats.errors(groups[key]).mean(), default=cell)
+               if key[:2] == (model, optimizer) and key[2] < epochs and len(estimates.errors(runs))]  # fmt: skip
+    return min(shorter, key=lambda key: estimates.errors(groups[key]).mean(), default=cell)
 
 
 def stability_cells(results: Results) -> pd.DataFrame:
@@ -70,11 +69,11 @@ def stability_cells(results: Results) -> pd.DataFrame:
     """
     rows = []
     for (model, optimizer, epochs), runs in results.once(cells).items():
-        values = repeats.errors(runs)
-        mean, low, high = repeats.error_interval(values)
+        values = estimates.errors(runs)
+        mean, low, high = estimates.error_interval(values)
         rows.append({"model": model, "optimizer": optimizer, "epochs": epochs, "planned": len(runs),
-                     **repeats.counts(runs), "mean_error_pct": mean, "mean_error_pct_low": low,
-                     "mean_error_pct_high": high, "sd_points": repeats.sd_interval(values)[0]})  # fmt: skip
+                     **estimates.counts(runs), "mean_error_pct": mean, "mean_error_pct_low": low,
+                     "mean_error_pct_high": high, "sd_points": estimates.sd_interval(values)[0]})  # fmt: skip
     return pd.DataFrame(rows)
 
 
@@ -117,12 +116,12 @@ def _gap(
     planned = [(model, optimizer, epochs) for optimizer in ("sgd", "adamw")]
     used = [copied_from(groups, cell) if diverged == "copied" else cell for cell in planned]
     a, b = (groups[cell] for cell in used)
-    ended = [repeats.counts(groups[cell])["diverged"] for cell in planned]
-    result = _named(repeats.difference(a, b, confidence=confidence), {"SGD": a, "AdamW": b})
+    ended = [estimates.counts(groups[cell])["diverged"] for cell in planned]
+    result = _named(estimates.difference(a, b, confidence=confidence), {"SGD": a, "AdamW": b})
     ranks = divergence.endings(groups[planned[0]], groups[planned[1]])
     if used != planned and not np.isnan(result.estimate):
         result = Contrast(result.estimate, method="copied errors: no interval")
-    values = (model, epochs, *repeats.sizes(a, b), *ended, *result[:4], result.method, *ranks)
+    values = (model, epochs, *estimates.sizes(a, b), *ended, *result[:4], result.method, *ranks)
     copies = [f"{cell[1]} from {cell[2]} epochs" for cell, plan in zip(used, planned, strict=True) if cell != plan]
     return {**dict(zip(GAP_COLUMNS, values, strict=True)), "copied": ", ".join(copies) or "–"}
 
@@ -137,7 +136,7 @@ def best_optimizer(groups: dict[Cell, pd.DataFrame], model: str) -> tuple[str, s
     if len(names) == 1:
         return names[0], "the only one"
     longest = max(epochs for name, _, epochs in groups if name == model)
-    known = {name: repeats.errors(groups[model, name, longest]) for name in names if (model, name, longest) in groups}
+    known = {name: estimates.errors(groups[model, name, longest]) for name in names if (model, name, longest) in groups}
     means = {name: float(values.mean()) for name, values in known.items() if len(values)}
     if not means:
         return names[0], f"none finished {longest} epochs"
@@ -166,10 +165,10 @@ def _lengths(groups: dict[Cell, pd.DataFrame], model: str) -> list[dict[str, obj
     rows = []
     for epochs in lengths[:-1]:
         a = groups[model, optimizer, epochs]
-        result = _named(repeats.difference(a, b), {f"{epochs} epochs": a, f"{lengths[-1]} epochs": b})
-        ended = [repeats.counts(runs)["diverged"] for runs in (a, b)]
-        values = (model, optimizer, rule, epochs, lengths[-1], *repeats.sizes(a, b), *ended, *result[:4], result.method,
-                  *divergence.endings(a, b))  # fmt: skip
+        result = _named(estimates.difference(a, b), {f"{epochs} epochs": a, f"{lengths[-1]} epochs": b})
+        ended = [estimates.counts(runs)["diverged"] for runs in (a, b)]
+        values = (model, optimizer, rule, epochs, lengths[-1], *estimates.sizes(a, b), *ended, *result[:4],
+                  result.method, *divergence.endings(a, b))  # fmt: skip
         rows.append(dict(zip(LENGTH_COLUMNS, values, strict=True)))
     return rows
 
@@ -220,8 +219,8 @@ def _interactions(
 
 
 def _interaction(a: str, b: str, epochs: int, runs: list[pd.DataFrame]) -> dict[str, object]:
-    values = [repeats.errors(of_cell) for of_cell in runs]
-    result = repeats.contrast(values, [1, -1, -1, 1])
+    values = [estimates.errors(of_cell) for of_cell in runs]
+    result = estimates.contrast(values, [1, -1, -1, 1])
     sizes = [len(of_cell) for of_cell in values]
     ended = sum(map(len, runs)) - sum(sizes)
     found = (a, b, epochs, ", ".join(map(str, sizes)), ended, *result[:4], result.method)
@@ -232,7 +231,7 @@ def _named(result: Contrast, groups: dict[str, pd.DataFrame]) -> Contrast:
     """The contrast with a method that says why there is no difference, where there is none."""
     if not np.isnan(result.estimate):
         return result
-    without = [f"{name}: {repeats.said(runs)}" for name, runs in groups.items() if not len(repeats.errors(runs))]
+    without = [f"{name}: {estimates.said(runs)}" for name, runs in groups.items() if not len(estimates.errors(runs))]
     return result._replace(method="; ".join(without))
 
 

@@ -19,9 +19,10 @@ import scipy.stats
 from scipy.integrate import quad
 from scipy.special import ndtr
 
-from vitscale.analysis import correlation, repeats
-from vitscale.analysis.intervals import clopper_pearson
+from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats import correlation
+from vitscale.analysis.stats.intervals import clopper_pearson
 from vitscale.plan.study import Study
 
 DIFFERENCES = (0.1, 0.2, 0.5, 1.0, 2.0)  # points
@@ -59,7 +60,7 @@ def standing(values: np.ndarray, reference: float) -> dict[str, float]:
     n = len(values)
     names = ("z", "percentile_pct", "percentile_pct_low", "percentile_pct_high", "p")
     sd = float(np.std(values, ddof=1)) if n > 1 else 0.0
-    if sd < repeats.NO_SPREAD or np.isnan(reference):
+    if sd < estimates.NO_SPREAD or np.isnan(reference):
         return dict.fromkeys(names, np.nan)
     z = (reference - float(np.mean(values))) / sd
     below = float((values < reference).sum() + 0.5 * (values == reference).sum())
@@ -75,7 +76,7 @@ def normality(values: np.ndarray) -> dict[str, float]:
     for the same. A large p speaks for nothing: `shapiro_power` says what n values could have shown.
     """
     n = len(values)
-    if n < 4 or np.ptp(values) < repeats.NO_SPREAD:
+    if n < 4 or np.ptp(values) < estimates.NO_SPREAD:
         return dict.fromkeys(("shapiro_w", "shapiro_p", "skewness", "excess_kurtosis"), np.nan)
     w, p = scipy.stats.shapiro(values)
     shape = scipy.stats.skew(values, bias=False), scipy.stats.kurtosis(values, bias=False)
@@ -150,7 +151,7 @@ def draws_of(outcomes: pd.DataFrame, arm: str) -> pd.DataFrame:
 def reference_error(outcomes: pd.DataFrame, arm: str, column: str) -> float:
     """Error in percent of the arm's reference run; NaN unless exactly one finished."""
     runs = outcomes[(outcomes["arm"] == arm) & outcomes["point"].isna()]
-    values = repeats.errors(runs, column)
+    values = estimates.errors(runs, column)
     return float(values[0]) if len(values) == 1 else np.nan
 
 
@@ -171,15 +172,15 @@ def seed_statistics(results: Results) -> pd.DataFrame:
     rows = []
     for arm in results.study.arms:
         runs = draws_of(results.trials, arm)
-        for name, column in repeats.evaluations(results.study).items():
+        for name, column in estimates.evaluations(results.study).items():
             rows.append({"arm": arm, "evaluation": name, **_described(runs, column),
                          **_apart(results.trials, runs, arm, column)})  # fmt: skip
     return _two_decimals(pd.DataFrame(rows))
 
 
 def _described(runs: pd.DataFrame, column: str) -> dict[str, object]:
-    values, of = repeats.errors(runs, column), repeats.counts(runs)
-    (mean, *mean_ends), (sd, *sd_ends) = repeats.error_interval(values), repeats.sd_interval(values)
+    values, of = estimates.errors(runs, column), estimates.counts(runs)
+    (mean, *mean_ends), (sd, *sd_ends) = estimates.error_interval(values), estimates.sd_interval(values)
     low, high = (float(values.min()), float(values.max())) if len(values) else (np.nan, np.nan)
     return {"n": len(values), **{status: of[status] for status in ("diverged", "failed", "missing")},
             **_estimate("mean_error_pct", (mean, *mean_ends)), **_estimate("sd_points", (sd, *sd_ends)),
@@ -188,7 +189,7 @@ def _described(runs: pd.DataFrame, column: str) -> dict[str, object]:
 
 def _apart(outcomes: pd.DataFrame, runs: pd.DataFrame, arm: str, column: str) -> dict[str, float]:
     reference = reference_error(outcomes, arm, column)
-    where = standing(repeats.errors(runs, column), reference)
+    where = standing(estimates.errors(runs, column), reference)
     return {"reference_error_pct": reference, **{f"reference_{name}": value for name, value in where.items()}}
 
 
@@ -203,8 +204,8 @@ def seed_normality(results: Results) -> pd.DataFrame:
     """
     rows = []
     for arm in results.study.arms:
-        for name, column in repeats.evaluations(results.study).items():
-            values = repeats.errors(draws_of(results.trials, arm), column)
+        for name, column in estimates.evaluations(results.study).items():
+            values = estimates.errors(draws_of(results.trials, arm), column)
             shape = {**normality(values), **_finds(values, num_images(results.study, name)), **extremes(values)}
             num = {"n": len(values), "distinct_values": len(np.unique(values))}
             rows.append({"arm": arm, "evaluation": name, **num, **shape})
@@ -213,7 +214,7 @@ def seed_normality(results: Results) -> pd.DataFrame:
 
 def _finds(values: np.ndarray, images: int | None) -> dict[str, float]:
     n, names = len(values), ("finds_heavy_tails_pct", "finds_skew_pct", "rejects_for_rounding_pct")
-    if n < 4 or np.ptp(values) < repeats.NO_SPREAD:
+    if n < 4 or np.ptp(values) < estimates.NO_SPREAD:
         return dict.fromkeys(names, np.nan)
     step = 100 / images / float(values.std(ddof=1)) if images else 0.0
     shares = shapiro_power(n, "heavy"), shapiro_power(n, "skewed"), shapiro_power(n, "normal", step=step)
@@ -223,7 +224,7 @@ def _finds(values: np.ndarray, images: int | None) -> dict[str, float]:
 def extremes(values: np.ndarray) -> dict[str, float]:
     """Largest and smallest of (n,) values in sd from their mean, and what is expected of the largest."""
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    if sd < repeats.NO_SPREAD:
+    if sd < estimates.NO_SPREAD:
         return dict.fromkeys(("max_z", "min_z", "expected_max_z"), np.nan)
     z = (values - values.mean()) / sd
     return {"max_z": float(z.max()), "min_z": float(z.min()), "expected_max_z": expected_maximum(len(values))}
@@ -240,9 +241,9 @@ def seed_noise(results: Results) -> pd.DataFrame:
     """
     rows = []
     for arm in results.study.arms:
-        for name, column in repeats.evaluations(results.study).items():
-            values, images = repeats.errors(draws_of(results.trials, arm), column), num_images(results.study, name)
-            sd, low, high = repeats.sd_interval(values)
+        for name, column in estimates.evaluations(results.study).items():
+            values, images = estimates.errors(draws_of(results.trials, arm), column), num_images(results.study, name)
+            sd, low, high = estimates.sd_interval(values)
             error = sampling_error(float(values.mean()), images) if images and len(values) else np.nan
             rows.append({"arm": arm, "evaluation": name, "n": len(values), "images": images or "unknown",
                          **_estimate("sd_over_seeds_points", (sd, low, high)), "one_run_sampling_points": error,
@@ -262,9 +263,9 @@ def seed_correlation(results: Results) -> pd.DataFrame:
     """
     rows = []
     for arm in results.study.arms:
-        for first, second in combinations(repeats.evaluations(results.study).items(), 2):
+        for first, second in combinations(estimates.evaluations(results.study).items(), 2):
             runs = draws_of(results.trials, arm)
-            x, y = repeats.errors(runs, first[1]), repeats.errors(runs, second[1])
+            x, y = estimates.errors(runs, first[1]), estimates.errors(runs, second[1])
             rank = int(1 + (y < y[x.argmin()]).sum()) if len(x) else None
             rows.append({"arm": arm, "first": first[0], "second": second[0], "n": len(x),
                          **_estimate("pearson", correlation.pearson(x, y)),
@@ -288,8 +289,8 @@ def seed_power(results: Results) -> pd.DataFrame:
     """
     rows = []
     for arm in results.study.arms:
-        for name, column in repeats.evaluations(results.study).items():
-            spread = repeats.sd_interval(repeats.errors(draws_of(results.trials, arm), column))
+        for name, column in estimates.evaluations(results.study).items():
+            spread = estimates.sd_interval(estimates.errors(draws_of(results.trials, arm), column))
             rows += [{"arm": arm, "evaluation": name, "difference_points": difference, "power_pct": 100 * power,
                       **_needed(difference, spread, power)}
                      for difference in DIFFERENCES for power in POWERS]  # fmt: skip
@@ -300,7 +301,7 @@ NEEDED = ("seeds_per_arm", "seeds_per_arm_low", "seeds_per_arm_high", "pairs_at_
 
 
 def _needed(difference: float, spread: tuple[float, float, float], power: float) -> dict[str, int | None]:
-    if not spread[0] > repeats.NO_SPREAD:
+    if not spread[0] > estimates.NO_SPREAD:
         return dict.fromkeys(NEEDED)
     numbers = [seeds_needed(difference, sd, power) for sd in spread]
     return dict(zip(NEEDED, (*numbers, seeds_needed(difference, spread[0], power, correlation=0.5)), strict=True))
@@ -315,7 +316,7 @@ def seed_epochs(results: Results) -> pd.DataFrame:
     stopping the seeds that are behind pays, which takes a rule and its costs.
     """
     parts = [_epochs(results.rows, arm, name, column) for arm in results.study.arms
-             for name, column in repeats.evaluations(results.study).items()]  # fmt: skip
+             for name, column in estimates.evaluations(results.study).items()]  # fmt: skip
     return _two_decimals(pd.DataFrame([row for part in parts for row in part], columns=list(EPOCH_COLUMNS)))
 
 
@@ -343,7 +344,7 @@ def _epoch(values: np.ndarray, final: np.ndarray, is_last: bool) -> dict[str, ob
     """Numbers of one epoch; with itself the last epoch has no correlation worth a number."""
     rank = (np.nan,) * 3 if is_last else correlation.spearman(values, final)
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
-    return {"n": len(values), **_estimate("mean_error_pct", repeats.error_interval(values)), "sd_points": sd,
+    return {"n": len(values), **_estimate("mean_error_pct", estimates.error_interval(values)), "sd_points": sd,
             "min_error_pct": float(values.min()), "max_error_pct": float(values.max()),
             **_estimate("rank_correlation", rank)}  # fmt: skip
 

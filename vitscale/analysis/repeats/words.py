@@ -7,20 +7,22 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import figures, interaction, published, repeat_figures, repeats, seeds, stability
-from vitscale.analysis.edf_words import counts_of, still_missing
-from vitscale.analysis.interaction import recipe_interaction, winners
+from vitscale.analysis.distribution import figures
+from vitscale.analysis.distribution.population import Population, population
+from vitscale.analysis.distribution.words import counts_of, still_missing
 from vitscale.analysis.kind import Kind, Summary, named
-from vitscale.analysis.layout import metric_label
-from vitscale.analysis.population import STATUSES, Population, population
-from vitscale.analysis.results import Results
-from vitscale.analysis.seeds import seed_statistics
-from vitscale.analysis.stability import (
+from vitscale.analysis.repeats import estimates, tables
+from vitscale.analysis.repeats import figures as repeat_figures
+from vitscale.analysis.repeats.interaction import recipe_interaction, winners
+from vitscale.analysis.repeats.seeds import seed_statistics
+from vitscale.analysis.repeats.stability import (
     optimizer_gap,
     optimizer_gap_interaction,
     training_length,
     training_length_interaction,
 )
+from vitscale.analysis.report.layout import metric_label
+from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.study import Study
 
 MAX_PANELS = 6  # with a sentence of their own; more are told by their extremes
@@ -41,15 +43,15 @@ def _mean_sentences(results: Results) -> list[str]:
 
 
 def _mean_sentence(arm: str, runs: pd.DataFrame) -> str:
-    mean, low, high = repeats.error_interval(repeats.errors(runs))
+    mean, low, high = estimates.error_interval(estimates.errors(runs))
     if np.isnan(mean):
-        return f"{arm}: no run finished ({repeats.said(runs)})."
+        return f"{arm}: no run finished ({estimates.said(runs)})."
     ends = "no interval" if np.isnan(low) else f"[{low:.2f}, {high:.2f}]"
-    return f"{arm}: mean error {mean:.2f}% ({ends}, {repeats.said(runs)})."
+    return f"{arm}: mean error {mean:.2f}% ({ends}, {estimates.said(runs)})."
 
 
 def progress_of_runs(outcomes: pd.DataFrame) -> str:
-    total = repeats.counts(outcomes)
+    total = estimates.counts(outcomes)
     return f"Of {len(outcomes)} runs: {', '.join(f'{total[status]} {status}' for status in STATUSES)}."
 
 
@@ -240,9 +242,9 @@ def summary(results: Results) -> Summary:
     numbers: Summary = {}
     for arm in results.study.arms:
         runs = results.trials[(results.trials["arm"] == arm) & results.trials["point"].notna()]
-        values, of = repeats.errors(runs), repeats.counts(runs)
+        values, of = estimates.errors(runs), estimates.counts(runs)
         found: dict[str, float] = {"n": len(values), **{status: of[status] for status in STATUSES[1:]}}
-        for name, interval in (("mean_error_pct", repeats.error_interval), ("sd_points", repeats.sd_interval)):
+        for name, interval in (("mean_error_pct", estimates.error_interval), ("sd_points", estimates.sd_interval)):
             found |= {f"{name}{end}": value for end, value in zip(("", "_low", "_high"), interval(values), strict=True)}
         numbers[arm] = {name: float(value) for name, value in found.items() if not np.isnan(value)}
     return numbers
@@ -256,16 +258,9 @@ ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
     "seed_statistics": _seed_sentences,
     "recipe_interaction": _interaction_sentences,
 }
-TABLES = (
-    stability.stability_cells, stability.optimizer_gap, stability.optimizer_gap_copied, stability.training_length,
-    stability.optimizer_gap_interaction, stability.training_length_interaction, seeds.seed_statistics,
-    seeds.seed_normality, seeds.seed_noise, seeds.seed_correlation, seeds.seed_power, seeds.seed_epochs,
-    interaction.recipe_interaction, published.published_training_length, published.published_seed_statistics,
-    published.published_recipe_interaction,
-)  # fmt: skip
 KIND = Kind(
     name="repeats",
-    tables=named(TABLES),
+    tables=named(tables.TABLES),
     figures=named((*repeat_figures.FIGURES, figures.learning_curves)),
     headline=headline,
     caveats=caveats,

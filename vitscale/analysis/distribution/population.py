@@ -12,11 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from vitscale.analysis.results import Results
+from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.study import Study
-from vitscale.record.outcome import FIXED
 
-STATUSES = tuple(status.value for status in FIXED)
 BASELINES = ("reference", "best draw")
 AXES = ("lr", "wd", "lr*wd")  # the product predicts the error best, says the documentation of pycls
 COLUMNS = ("arm", "point", "trial_id", "status", "error_pct", "lr", "wd")
@@ -204,11 +202,6 @@ def axis(trials: pd.DataFrame, name: str) -> np.ndarray:
     """(n,) values of the trials on one of AXES."""
     columns = [trials[part].to_numpy(dtype=float) for part in name.split("*")]
     return np.prod(columns, axis=0)
-
-
-def panels(study: Study) -> dict[str, tuple[str, ...]]:
-    """The study's panels, or one with all its arms."""
-    return dict(study.panels) or {study.name.replace("_", " "): study.arms}
 
 
 def _check(trials: pd.DataFrame) -> None:

@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 
 from search_spaces.touvron2022 import Shape
-from vitscale.analysis import repeats
-from vitscale.analysis.compare import holm
 from vitscale.analysis.published import read
+from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats.correction import holm
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 
@@ -62,7 +62,7 @@ class Cell:
 
 def reported(study: Study) -> dict[str, str]:
     """Evaluation set -> its column, without the set that chooses the lr."""
-    return {name: column for name, column in repeats.evaluations(study).items() if name != CHOOSES}
+    return {name: column for name, column in estimates.evaluations(study).items() if name != CHOOSES}
 
 
 def cells(results: Results) -> dict[str, Cell]:
@@ -70,7 +70,7 @@ def cells(results: Results) -> dict[str, Cell]:
     configs: dict[str, TrainConfig] = {}
     for trial in results.study.trials:
         configs.setdefault(trial.arm, trial.config)
-    chooses = repeats.evaluations(results.study).get(CHOOSES, "")
+    chooses = estimates.evaluations(results.study).get(CHOOSES, "")
     return {
         arm: _cell(results.study, results.trials[results.trials["arm"] == arm], config, chooses)
         for arm, config in configs.items()
@@ -114,7 +114,7 @@ def shape_cells(results: Results) -> pd.DataFrame:
     for cell in results.once(cells).values():
         errors: dict[str, float] = {}
         for name, column in reported(results.study).items():
-            mean, low, high = repeats.error_interval(repeats.errors(cell.runs, column))
+            mean, low, high = estimates.error_interval(estimates.errors(cell.runs, column))
             errors |= {f"{name}_error_pct": mean, f"{name}_error_pct_low": low, f"{name}_error_pct_high": high}
         rows.append({**_shape_row(results.study, cell), **_lr_row(cell), **errors})
     return pd.DataFrame(rows)
@@ -130,7 +130,7 @@ def _shape_row(study: Study, cell: Cell) -> dict[str, object]:
 
 
 def _lr_row(cell: Cell) -> dict[str, object]:
-    of = repeats.counts(cell.runs)
+    of = estimates.counts(cell.runs)
     return {"lr": cell.lr, "num_lrs": len(cell.lrs), "lr_at_edge": cell.at_edge, "n": of["finished"],
             "diverged": of["diverged"], "failed": of["failed"], "missing": of["missing"]}  # fmt: skip
 
@@ -141,7 +141,7 @@ def lr_sweep(results: Results) -> pd.DataFrame:
     minival chooses; the errors on the other sets at lr that were not chosen are shown for the shape of the curve.
     """
     rows = []
-    columns = repeats.evaluations(results.study)
+    columns = estimates.evaluations(results.study)
     for cell in results.once(cells).values():
         of_arm = results.trials[results.trials["arm"] == cell.arm]
         rows += [_sweep_row(cell, lr, of_arm[of_arm["lr"] == lr], columns) for lr in cell.lrs]
@@ -149,9 +149,9 @@ def lr_sweep(results: Results) -> pd.DataFrame:
 
 
 def _sweep_row(cell: Cell, lr: float, runs: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, object]:
-    row: dict[str, object] = {"shape": cell.arm, "lr": lr, "chosen": lr == cell.lr, **repeats.counts(runs)}
+    row: dict[str, object] = {"shape": cell.arm, "lr": lr, "chosen": lr == cell.lr, **estimates.counts(runs)}
     for name, column in columns.items():
-        mean, low, high = repeats.error_interval(repeats.errors(runs, column))
+        mean, low, high = estimates.error_interval(estimates.errors(runs, column))
         row |= {f"{name}_error_pct": mean, f"{name}_error_pct_low": low, f"{name}_error_pct_high": high}
     return row
 
@@ -224,9 +224,9 @@ def _differences(study: Study, a: Cell, b: Cell) -> list[dict[str, object]]:
     """A minus b on every reported set."""
     rows = []
     for name, column in reported(study).items():
-        result = repeats.difference(a.runs, b.runs, column)
-        sizes = repeats.sizes(a.runs, b.runs, column)
-        ended = [repeats.counts(cell.runs)["diverged"] for cell in (a, b)]
+        result = estimates.difference(a.runs, b.runs, column)
+        sizes = estimates.sizes(a.runs, b.runs, column)
+        ended = [estimates.counts(cell.runs)["diverged"] for cell in (a, b)]
         values = (name, a.lr, b.lr, *sizes, *ended, *result[:4], result.method)
         rows.append(dict(zip(DIFFERENCES, values, strict=True)))
     return rows

@@ -13,10 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from vitscale.analysis import published, repeats, shapes
-from vitscale.analysis.layout import COLORS, DASHES, MARKERS, STYLE, finish, say
+from vitscale.analysis import published
+from vitscale.analysis.repeats import estimates
+from vitscale.analysis.report.layout import COLORS, DASHES, MARKERS, STYLE, finish, say
 from vitscale.analysis.results import Results
-from vitscale.analysis.shapes import Cell
+from vitscale.analysis.shapes import tables as shapes
+from vitscale.analysis.shapes.tables import Cell
 
 SIZES = ("Ti", "S", "B", "L")  # of Touvron et al. 2022, Table 1, narrow to wide
 WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none"}
@@ -121,7 +123,7 @@ def _curves_panel(
         x = np.array([view.x(*_shape(cell)) for cell in of]) + step * (index - (len(curves) - 1) / 2)
         ends = [table.loc[[cell.arm for cell in of], f"{name}_error_pct{end}"] for end in ("", "_low", "_high")]
         _curve(ax, view, x, of, column, index, np.array(ends, dtype=float))
-    if not any(len(repeats.errors(cell.runs, column)) for of in curves.values() for cell in of):
+    if not any(len(estimates.errors(cell.runs, column)) for of in curves.values() for cell in of):
         say(ax, "no run finished")
     _places_axis(ax, view, places)
     _mark_diverged(ax, view, list(curves.values()))
@@ -144,7 +146,7 @@ def _curve(ax: Axes, view: View, x: np.ndarray, of: Sequence[Cell], column: str,
     looks = _looks(index)
     y, low, high = means
     for at, cell in zip(x, of, strict=True):
-        values = repeats.errors(cell.runs, column)
+        values = estimates.errors(cell.runs, column)
         if len(values) > 1:
             ax.plot(np.full(len(values), at), values, "o", color=looks["color"], alpha=0.3, markersize=3.5,
                     markeredgewidth=0)  # fmt: skip
@@ -178,7 +180,7 @@ def _mark_diverged(ax: Axes, view: View, curves: Sequence[Sequence[Cell]]) -> No
 
 
 def _diverged(cell: Cell) -> int:
-    return repeats.counts(cell.runs)["diverged"]
+    return estimates.counts(cell.runs)["diverged"]
 
 
 def _dashes(view: View, index: int) -> Any:
@@ -186,7 +188,7 @@ def _dashes(view: View, index: int) -> Any:
 
 
 def _handle(index: int, name: str, of: Sequence[Cell], view: View) -> Line2D:
-    label = f"{name}\n{repeats.said(pd.concat([cell.runs for cell in of]))}, {len(of)} shapes"
+    label = f"{name}\n{estimates.said(pd.concat([cell.runs for cell in of]))}, {len(of)} shapes"
     return Line2D([], [], linewidth=1.4, linestyle=_dashes(view, index), markersize=6, label=label, **_looks(index))
 
 
@@ -232,7 +234,7 @@ def lr_sweep(results: Results) -> Figure:
     Means over the seeds that finished, with Student's 95% interval where there are several; a ring at the lr chosen.
     """
     table = results.once(shapes.lr_sweep)
-    names = [name for name in repeats.evaluations(results.study) if name == shapes.CHOOSES]
+    names = [name for name in estimates.evaluations(results.study) if name == shapes.CHOOSES]
     names.append(next(iter(shapes.reported(results.study))))
     arms = list(dict.fromkeys(table["shape"]))
     lines = -(-len(arms) // MAX_COLUMNS)

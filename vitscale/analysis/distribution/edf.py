@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import stdtrit
 
-from vitscale.analysis.intervals import (
+from vitscale.analysis.distribution.population import BEYOND, Population, least_error
+from vitscale.analysis.stats.intervals import (
     Interval,
     area_interval,
     median_interval,
@@ -22,7 +23,6 @@ from vitscale.analysis.intervals import (
     standard_error,
     wilson,
 )
-from vitscale.analysis.population import BEYOND, Population, least_error
 
 SPAN = BEYOND  # points: the range of the x axis
 WITHIN = (1, 2, 4)  # points of the reference that the table reports

@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from vitscale.analysis import text
 from vitscale.analysis.kind import Kind, provenance
 from vitscale.analysis.kinds import check, kind_of
-from vitscale.analysis.page import TEMPLATE
+from vitscale.analysis.report import text
+from vitscale.analysis.report.page import TEMPLATE
+from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
-from vitscale.analysis.save import as_files
 from vitscale.plan.study import Study
 from vitscale.record.workdir import Workdir
 

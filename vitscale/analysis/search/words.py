@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from vitscale.analysis import search_figures
 from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.results import Results
-from vitscale.analysis.search import STATES, TABLES, WINNER, points, spaces, winners
+from vitscale.analysis.search import figures as search_figures
+from vitscale.analysis.search.tables import STATES, TABLES, WINNER, points, spaces, winners
 from vitscale.plan.study import Study
 
 WHY = (
@@ -149,7 +149,7 @@ def _answer(arm: str, best: Mapping[str, Any]) -> str:
 KIND = Kind(
     name="search",
     tables=named(TABLES),
-    figures=search_figures.FIGURES,
+    figures=named(search_figures.FIGURES),
     because=WHY,
     check=check,
     headline=headline,

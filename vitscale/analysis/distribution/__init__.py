@@ -1,0 +1,1 @@
+"""Error distribution functions of draws of lr and wd: tables, figures, words."""

@@ -1,0 +1,1 @@
+"""Single settings with several seeds: tables, figures, words."""

@@ -1,0 +1,1 @@
+"""Searches for lr and wd: tables, figures, words."""
