@@ -1,4 +1,4 @@
-"""How many training images a second does one core read and crop?
+"""How many training images per second does one core read and crop?
 
 Contestants read the same 400 JPEGs of 500 x 375 pixels (quality 90, crops of scikit-learn's two photographs), draw a
 random resized crop to 224 (bicubic, antialiased), flip half of them and stack batches of 100. All run in this process
@@ -149,7 +149,7 @@ def contestants(folder: Path) -> dict[str, Contestant]:
 
 
 def race(named: dict[str, Contestant], rounds: int) -> dict[str, list[float]]:
-    """Images a second of each contestant in each round; they take turns, after a first round that does not count."""
+    """Images per second of each contestant in each round; they take turns, after a first round that does not count."""
     speeds: dict[str, list[float]] = {name: [] for name in named}
     for turn in range(rounds + 1):
         for name, batch in named.items():

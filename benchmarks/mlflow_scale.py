@@ -218,7 +218,7 @@ def more_rows(store: Store, study: Study, uri: str) -> str:
     for trial_id in some:
         view.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(trial_id, EPOCHS + 1))))
     view.save()
-    return f"{(time.monotonic() - began) / len(some) * 1000:.0f} ms a trial"
+    return f"{(time.monotonic() - began) / len(some) * 1000:.0f} ms per trial"
 
 
 STEPS = {

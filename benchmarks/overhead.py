@@ -252,7 +252,7 @@ def measure(options: argparse.Namespace) -> dict[str, list[Pair]]:
                 many, few = options.reuse_free_trials, options.reuse_free_trials // 2
             pair = Pair(few=run(name, few, options.slots), many=run(name, many, options.slots))
             pairs[name].append(pair)
-            print(f"repeat {repeat + 1}/{options.repeats}  {name}: {1000 * pair.trial_s:.0f} ms a trial  "
+            print(f"repeat {repeat + 1}/{options.repeats}  {name}: {1000 * pair.trial_s:.0f} ms per trial  "
                   f"load {os.getloadavg()[0]:.1f}  {parts_line(pair.many)}", file=sys.stderr)  # fmt: skip
     return pairs
 
@@ -264,7 +264,7 @@ def parts_line(done: Run) -> str:
 def table(pairs: dict[str, list[Pair]], repeats: int) -> str:
     """Markdown: median (min to max) over the repeats."""
     lines = [f"median of {repeats} (min to max)\n",
-             "| contestant | trials | ms a trial | trials/s | driver CPU, ms a trial | once, s | total, s |",
+             "| contestant | trials | ms per trial | trials/s | driver CPU, ms per trial | once, s | total, s |",
              "|---|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
     for name, entries in pairs.items():
         sizes = f"{entries[0].many.num} - {entries[0].few.num}"

@@ -1,4 +1,4 @@
-"""Images a second in training and inference: the project's trainer against a loop made of timm's own parts.
+"""Images per second in training and inference: the project's trainer against a loop made of timm's own parts.
 
 Both train the same model on the same images at the same batch, precision and augmentation (flip, mixup or CutMix),
 with the same optimizer and EMA, in one process, an epoch of the one after an epoch of the other, so that what disturbs
@@ -8,7 +8,7 @@ the machine disturbs both. The images lie in memory, ready to use: reading files
     timm       create_loader, Mixup, ClassificationTask, create_optimizer_v2, ModelEmaV3 in the order of its script
 
 The first epoch of both is left out. The ratio is that of neighbouring epochs; its median and range are printed with
-images a second, the most memory tensors took on a GPU, and there the share of the rate at which the card multiplies
+images per second, the most memory tensors took on a GPU, and there the share of the rate at which the card multiplies
 large bf16 matrices, measured in this run (MFU). Where there is a GPU, a third contestant is compiled.
 
     python benchmarks/throughput.py  # about 5 minutes on 2 cores, which must be quiet
@@ -68,7 +68,7 @@ def write_images(folder: Path, config: TrainConfig, num: int) -> None:
             Image.fromarray(pixels).save(path)
 
 
-# The contestants: each yields seconds an epoch
+# The contestants: each yields seconds per epoch
 
 
 def ours(config: TrainConfig, root: Path, device: str, workdir: Path, compiled: bool) -> Iterator[float]:
@@ -208,7 +208,7 @@ def prepare_into(folder: Path, config: TrainConfig) -> None:
 
 
 def race(contestants: dict[str, Iterator[float]], num: int, repeats: int, device: torch.device) -> list[dict[str, Any]]:
-    """Images a second of each, an epoch of the one after an epoch of the other; ratios of neighbouring epochs."""
+    """Images per second of each, an epoch of the one after an epoch of the other; ratios of neighbouring epochs."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     memory = dict.fromkeys(contestants, 0.0)
     for _ in range(repeats + 1):

@@ -44,5 +44,5 @@ DATASETS = {
 
 
 def dataset_facts(name: str) -> DatasetFacts | None:
-    """Facts of a dataset by name, or None; "imagenet-256" is imagenet prepared at 256 pixels a side."""
+    """Facts of a dataset by name, or None; "imagenet-256" is imagenet prepared at 256 pixels per side."""
     return DATASETS.get(name) or DATASETS.get(re.sub(r"-\d+$", "", name))

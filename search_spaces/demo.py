@@ -39,7 +39,7 @@ DESIGN = (
 )
 NOTES = (
     "Models of 0.07 M parameters on 8x8 digits: this shows that the method works and how such curves are read. It is "
-    "no evidence about the paper's models on ImageNet, and with 16 draws an arm the bands are wide."
+    "no evidence about the paper's models on ImageNet, and with 16 draws per arm the bands are wide."
 )
 
 # The search that found OPTIMA trained seeds 0 and 1. The other studies train seeds from here on: a run that the search

@@ -117,7 +117,7 @@ SCALE_NOTES = {
         "Tables 3 and 4 state neither precision nor warm-up nor repeats: ours are above, and the batch of Table 3's "
         "memory, 256, is inferred from the thesis, which measured batches of 256 in mixed precision. That is fp16 on a "
         "V100, for which current builds of torch have no kernels. "
-        "Minutes an epoch are what images a second would give if neither data nor communication "
+        "Minutes an epoch are what images per second would give if neither data nor communication "
         "cost anything: a bound, beside printed times that had both. The averaged weights of that recipe are left out."
     ),
 }

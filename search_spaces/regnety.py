@@ -14,7 +14,7 @@ class RegNetYShape(NamedTuple):
     depths: tuple[int, int, int, int]
     widths: tuple[int, int, int, int]
     group_width: int  # channels a group of the 3x3 convolutions
-    resolution: int  # pixels a side in training; the paper trains each model at a resolution of its own
+    resolution: int  # pixels per side in training; the paper trains each model at a resolution of its own
     se_ratio: float = 0.25  # of the block's input width
 
 

@@ -27,7 +27,7 @@ def study(
     num_scrambles: int = 0,
     num_references: int | None = None,
 ) -> Study:
-    """`num` i.i.d. draws an arm, or as many in `num_scrambles` independent scrambled Sobol sequences."""
+    """`num` i.i.d. draws per arm, or as many in `num_scrambles` independent scrambled Sobol sequences."""
     space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
     base = TrainConfig(**space.RECIPE)
     num = space.NUM_DRAWS if num is None else num

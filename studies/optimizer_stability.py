@@ -23,7 +23,7 @@ def study(
     num: int | None = None,
     diverged: Literal["shown", "copied"] = "shown",
 ) -> Study:
-    """`num` seeds a cell, which no search has used."""
+    """`num` seeds per cell, which no search has used."""
     space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
     num = space.NUM_STABILITY_SEEDS if num is None else num
     arms: dict[str, dict[str, Any]] = {}

@@ -17,7 +17,7 @@ from vitscale import Study, TrainConfig, Trial, interleaved, main
 
 
 def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None = None) -> Study:
-    """`num` seeds a cell, which no search has used."""
+    """`num` seeds per cell, which no search has used."""
     space = {"demo": demo, "cifar": cifar, "imagenet": touvron_thesis}[scale]
     num = space.NUM_CELL_SEEDS if num is None else num
     arms = {f"{architecture} {recipe}": (architecture, recipe) for architecture, recipe in space.CELLS}

@@ -1,9 +1,9 @@
-"""How many images a second does a model take, and when does it pay to compute parallel branches in one go?
+"""How many images per second does a model take, and when does it pay to compute parallel branches in one go?
 
-Measures images a second and peak memory, in inference and in training, over batches, resolutions and the two ways to
+Measures images per second and peak memory, in inference and in training, over batches, resolutions and the two ways to
 compute the branches of a parallel ViT: one after another (seq) or in one go (par). Each profile has the device to
 itself, is warmed up and timed several times. Design: Touvron et al. 2022, Table 4; the protocol of H. Touvron's thesis,
-2022; and training at the batches of Xiao et al. 2021, Tables 1 and 2, beside their printed minutes an epoch.
+2022; and training at the batches of Xiao et al. 2021, Tables 1 and 2, beside their printed minutes per epoch.
 
     python studies/throughput.py                          # 64 profiles of small ViTs, about 4 minutes on 2 quiet cores
     python studies/throughput.py --num 30                 # 30 timed runs each: other profiles, measured anew
@@ -18,7 +18,7 @@ from vitscale.plan.profile import gpu, processor
 
 
 def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None = None, hardware: str = "") -> Study:
-    """`num` timed runs a profile, on the `hardware` of that name: by default the processor here, or the GPU."""
+    """`num` timed runs per profile, on the `hardware` of that name: by default the processor here, or the GPU."""
     num = profiles.NUM_RUNS[scale] if num is None else num
     hardware = hardware or (processor() if scale == "demo" else gpu() or profiles.PAPERS_GPU)
     trials: dict[str, Trial] = {}
@@ -34,7 +34,7 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
         kind="profile",
         name="throughput",
         scale=scale,
-        question="How many images a second, and when does it pay to compute parallel branches in one go?",
+        question="How many images per second, and when does it pay to compute parallel branches in one go?",
         source=" and ".join(dict.fromkeys(part.source for part in profiles.PARTS["imagenet"])),
         trials=tuple(trials.values()),
         metric="images_per_s",

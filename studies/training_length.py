@@ -15,7 +15,7 @@ from vitscale import Study, TrainConfig, main, trials
 
 
 def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None = None) -> Study:
-    """`num` seeds a cell, which no search has used."""
+    """`num` seeds per cell, which no search has used."""
     space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
     num = space.NUM_STABILITY_SEEDS if num is None else num
     arms: dict[str, dict[str, Any]] = {}

@@ -8,7 +8,7 @@ published optima (Xiao et al. 2021, Table 4), which were found at 50 epochs by a
 many points is lucky, too.
 
     python studies/tune_lr_wd.py                   # 64 points, 128 trials on digits, about 9 minutes on 2 cores
-    python studies/tune_lr_wd.py --num 24          # 8 points an arm more
+    python studies/tune_lr_wd.py --num 24          # 8 points per arm more
     python studies/tune_lr_wd.py --sampler gp      # a Gaussian process instead of TPE: another study
     python studies/tune_lr_wd.py --asha --num-seeds 1  # stop what is behind at a ninth or a third of the schedule
 """

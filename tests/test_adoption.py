@@ -27,7 +27,7 @@ from vitscale.record.table import read_trials
 
 
 def tuned_search(**fields: Any) -> Search:
-    """The demo's own search, of two points an arm and one seed, or what `fields` make of it."""
+    """The demo's own search, of two points per arm and one seed, or what `fields` make of it."""
     whole = load_script(ROOT / "studies/tune_lr_wd.py").study("demo", num=2, num_seeds=1)
     return dataclasses.replace(whole, **fields)
 

@@ -107,7 +107,7 @@ def test_diverged_and_failed_draws_stay_in_the_denominator_and_missing_ones_are_
     outcomes = make_outcomes(study, {"a": np.full(10, 11.0), "b": np.full(10, 11.0)}, status)
     draws = population(study, outcomes, "a")
     assert (draws.n, draws.planned) == (9, 10)
-    assert draws.said() == "n=9, 2 diverged, 1 failed, 1 missing, 0 beyond 10 points"
+    assert draws.describe() == "n=9, 2 diverged, 1 failed, 1 missing, 0 beyond 10 points"
     levels, shares = edf.edf(draws.delta())
     assert levels.tolist() == [1.0]
     assert shares[-1] == pytest.approx(6 / 9)  # 1.0 if the three were dropped
@@ -129,7 +129,9 @@ def test_draws_after_the_first_missing_one_do_not_count():
     outcomes = make_outcomes(study, {"a": np.full(10, 11.0), "b": np.full(10, 30.0)}, status)
     a, b = (population(study, outcomes, arm) for arm in "ab")
     assert (a.point.tolist(), b.point.tolist()) == ([0, 1, 2, 3], [0, 1])
-    assert (a.n, a.not_counted, a.planned) == (4, 5, 10) and a.said().startswith("n=4, 0 diverged, 1 missing, 5 later")
+    assert (a.n, a.not_counted, a.planned) == (4, 5, 10) and a.describe().startswith(
+        "n=4, 0 diverged, 1 missing, 5 later"
+    )
     table = tables.edf_summary(Results(study, outcomes)).set_index("arm")
     assert table["within_4_points_pct"].tolist() == [100.0, 0.0]
     assert table[["n", "diverged", "missing", "not_counted"]].to_numpy().tolist() == [[4, 0, 1, 5], [2, 1, 1, 7]]
@@ -217,7 +219,7 @@ def test_the_reference_is_the_mean_of_the_runs_that_finished():
     outcomes = make_outcomes(study, errors, {("b", "seed 0"): "diverged"})  # a: 10, 11, 12; b: 11, 12
     a, b = (population(study, outcomes, arm) for arm in "ab")
     assert (a.reference, a.reference_sd, b.reference) == (11.0, 1.0, 11.5)
-    assert (a.reference_said(), b.reference_said()) == ("3 finished", "2 finished, 1 diverged")
+    assert (a.describe_references(), b.describe_references()) == ("3 finished", "2 finished, 1 diverged")
     table = tables.edf_summary(Results(study, outcomes)).set_index("arm")
     assert table["num_references"].tolist() == [3, 2]
     assert table["reference_sd_pct"].tolist() == pytest.approx([1.0, math.sqrt(0.5)])

@@ -440,7 +440,7 @@ def test_headline_with_one_reference_run_claims_no_forgiveness():
     study = make_study(16, pairs=(("b", "a"),))
     errors = {"a": np.full(16, 11.0), "b": np.r_[np.full(4, 11.0), np.full(12, 30.0)]}
     for sentence in headline(Results(study, make_outcomes(study, errors)))[-3:-1]:
-        assert sentence.endswith("1 of 1 pair not tested with ONE reference run an arm, whose noise is unknown.")
+        assert sentence.endswith("1 of 1 pair not tested with ONE reference run per arm, whose noise is unknown.")
 
 
 def test_headline_without_references_does_not_promise_a_comparison():

@@ -68,7 +68,7 @@ PROFILES: dict[str, dict[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Class folders of random RGB images, 16 pixels a side: policies need colour, which digits lack."""
+    """Class folders of random RGB images, 16 pixels per side: policies need colour, which digits lack."""
     root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     for split, num in (("train", 32), ("val", 8)):
         for index in range(num):

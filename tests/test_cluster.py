@@ -97,7 +97,7 @@ def test_the_cluster_command_of_the_readme(tmp_path: Path, cluster: Cluster) -> 
     result = Script(tmp_path, ROOT / script).run(*arguments, *shorter)
     assert result.returncode == 0, result.stdout
     assert "8 finished" in result.stdout
-    assert "training 2 at a time" in result.stdout  # a core a trial, and a quarter of a GPU
+    assert "training 2 at a time" in result.stdout  # one core per trial, and a quarter of a GPU
 
 
 def test_fractions_of_a_gpu_pack_trials_node_by_node(tmp_path: Path, cluster: Cluster) -> None:

@@ -31,7 +31,7 @@ from vitscale.record.outcome import Row
 from vitscale.record.overview import overview
 from vitscale.record.store import Store
 
-# Xiao et al. 2021, Tables 1 and 2: minutes an epoch on 8 V100
+# Xiao et al. 2021, Tables 1 and 2: minutes per epoch on 8 V100
 EPOCH_MINUTES = {
     "ViT_P-1GF": 2.6, "ViT_P-4GF": 3.8, "ViT_P-18GF": 11.5, "ViT_C-1GF": 2.7, "ViT_C-4GF": 3.9, "ViT_C-18GF": 11.4,
     "RegNetY-1GF": 3.1, "RegNetY-4GF": 7.6, "RegNetY-16GF": 17.9,
@@ -181,7 +181,7 @@ def test_the_72_stability_runs_of_the_paper_take_12_900_v100_hours(
 
 
 def test_given_throughputs_and_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Samples over images a second; minutes times epochs; the first that fits an arm counts."""
+    """Samples over images per second; minutes times epochs; the first that fits an arm counts."""
     study = plan_of()
     samples = 3 * (997 // 64) * 64  # of a trial: epochs, whole batches
     plan = planned(capsys, study, tmp_path, "--throughput", "con*=100", "200", "--devices-per-trial", "2")

@@ -63,7 +63,7 @@ QUICK = ("adamw", "lamb, clip", "bf16", "fp16", "precise BatchNorm", "randaugmen
 def null(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment under which a process has the null device. Where CI is true, a machine must be able to build it.
 
-    Elsewhere the tests are skipped, with the reason, if there is no compiler or no torch for CUDA.
+    ClaimedByOther the tests are skipped, with the reason, if there is no compiler or no torch for CUDA.
     """
     try:
         return build(tmp_path_factory.mktemp("nullcuda"))

@@ -152,7 +152,7 @@ def test_positions_without_a_gradient_are_in_no_group() -> None:
 
 # --- schedule ---------------------------------------------------------------------------------------------------------
 
-# 997 // 99 = 10 steps an epoch, 6 epochs: 60 steps, of which 20 warm up and 40 decay.
+# 997 // 99 = 10 steps per epoch, 6 epochs: 60 steps, of which 20 warm up and 40 decay.
 PLAN: dict[str, Any] = {"batch_size": 99, "epochs": 6, "warmup_epochs": 2.0, "lr": 0.3}
 
 
@@ -272,7 +272,7 @@ def test_default_average_keeps_its_bits() -> None:
 
 
 def test_average_is_a_copy_until_the_warmup_ends() -> None:
-    """997 // 99 = 10 steps an epoch: 20 warm up; copies after 8 and 16 steps, then averages from 24 on."""
+    """997 // 99 = 10 steps per epoch: 20 warm up; copies after 8 and 16 steps, then averages from 24 on."""
     model = normed()
     config = TrainConfig(batch_size=99, epochs=6, warmup_epochs=2.0, ema_decay=0.8, ema_every=8, ema_after_warmup=True)
     ema = Ema(model, config)
@@ -294,7 +294,7 @@ def test_alpha_is_the_rule_of_pycls() -> None:
     assert decays == pytest.approx([1 - 0.0131072, 1 - 0.0016384])
     assert decay_of(TrainConfig(ema_alpha=1e9)) == 0.0
     assert decay_of(TrainConfig(ema_decay=0.97)) == 0.97
-    # a window of the same share of the training, whatever its length: 32 steps / a of 625 steps an epoch
+    # a window of the same share of the training, whatever its length: 32 steps / a of 625 steps per epoch
     windows = [32 / (1 - decay) / (625 * epochs) for decay, epochs in zip(decays, (50, 400), strict=True)]
     assert windows == pytest.approx([0.078125] * 2)
 

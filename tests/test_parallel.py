@@ -21,7 +21,7 @@ from vitscale.train.parallel import Team, cut, num_parts
 
 torch.set_num_threads(1)
 
-# All randomness on. 50 samples a batch cannot be cut evenly into 3; val has 400 images, which 3 do not divide either.
+# All randomness on. 50 samples per batch cannot be cut evenly into 3; val has 400 images, which 3 do not divide either.
 BUSY = TrainConfig(
     width=16, depth=2, heads=2, branches=2, patch_size=4, layerscale=0.1, batch_size=50, epochs=2, warmup_epochs=1.0,
     lr=3e-3, crop_padding=1, flip_prob=0.5, erasing_prob=0.5, mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1,

@@ -57,9 +57,9 @@ def test_a_plan_says_what_it_can_show() -> None:
     study = load_script(Path(ROOT / "studies" / "lr_wd_edf.py")).study
     near, error = power.sentences(study("demo"))
     assert near.startswith(
-        "forgiveness (16 draws an arm, 2 pairs of arms, Holm, 8 reference runs): a difference of 0.2"
+        "forgiveness (16 draws per arm, 2 pairs of arms, Holm, 8 reference runs): a difference of 0.2"
     )
     assert error.endswith("an arm that is truly lower at 85% of the points")
     (paper,) = power.sentences(study("imagenet"))
-    assert "nothing: ONE reference run an arm" in paper
+    assert "nothing: ONE reference run per arm" in paper
     assert "no difference" in power.sentences(study("demo", num=4))[1]

@@ -234,23 +234,28 @@ def test_a_profile_and_the_provenance_name_one_processor() -> None:
 
 
 @pytest.mark.parametrize("kind", ["inference", "training"])
-def test_images_a_second_agree_with_a_stopwatch(kind: str) -> None:
-    """Of timm's own blocks in a plain loop; a loose factor, for the machine may be busy."""
+def test_images_per_second_agree_with_a_stopwatch(kind: str) -> None:
+    """Of timm's own blocks in a plain loop. By a loose factor in one round of ten, for the machine may be busy: numbers
+    that are wrong by the batch, by a pass or by a unit agree in none.
+    """
     config = SMALL.replace(profile=kind, batch_size=8)
-    rows = list(profile(config))
     one_pass = build_pass(config, CPU)
     one_pass()
-    speeds = []
-    for _ in range(5):
+    ratios = []
+    for _ in range(10):
+        rows = list(profile(config))
         start = time.perf_counter()
         for _ in range(20):
             one_pass()
-        speeds.append(20 * 8 / (time.perf_counter() - start))
-    assert [row["epoch"] for row in rows] == [1, 2] and all(row["diverged"] == 0 for row in rows)
-    assert 0.4 < max(row["images_per_s"] for row in rows) / max(speeds) < 2.5
-    for row in rows:
-        assert row["step_ms"] * row["images_per_s"] == pytest.approx(1000 * 8)
-        assert row["train_s"] > 0.2 and row["load"] >= 0
+        speed = 20 * 8 / (time.perf_counter() - start)
+        ratios.append(max(row["images_per_s"] for row in rows) / speed)
+        assert [row["epoch"] for row in rows] == [1, 2] and all(row["diverged"] == 0 for row in rows)
+        for row in rows:
+            assert row["step_ms"] * row["images_per_s"] == pytest.approx(1000 * 8)
+            assert row["train_s"] > 0.2 and row["load"] >= 0
+        if 0.4 < ratios[-1] < 2.5:
+            return
+    pytest.fail(f"images per second over the stopwatch's in each of ten rounds: {ratios}")
 
 
 def last_norm(config: ProfileConfig) -> torch.Tensor:
@@ -286,7 +291,7 @@ def test_peak_memory_is_that_of_weights_and_what_a_pass_must_hold() -> None:
 
 
 def test_published_gains_are_those_of_the_published_images_a_second() -> None:
-    """Touvron et al. 2022, Table 4: printed gains, from unrounded images a second."""
+    """Touvron et al. 2022, Table 4: printed gains, from unrounded images per second."""
     table = published_throughput(Results(study(SMALL), pd.DataFrame()))
     assert len(table) == 14 and (table["printed_gain_pct"] - table["gain_pct"]).abs().max() < 1.0
     positive = table[table["gain_pct"] > 0].set_index(["model", "batch_size"])["gain_pct"].round(1)
@@ -301,7 +306,7 @@ def test_a_change_without_noise_is_exact() -> None:
 
 
 def test_intervals_cover_as_they_say() -> None:
-    """10 log-normal runs a profile, medians known; 400 repetitions, so 95% is 91 to 98 with great probability."""
+    """10 log-normal runs per profile, medians known; 400 repetitions, so 95% is 91 to 98 with great probability."""
     rng = np.random.default_rng(0)
     medians = [median_with_ends(100 * np.exp(0.1 * rng.normal(size=10))) for _ in range(400)]
     assert np.mean([low <= 100 <= high for _, low, high in medians]) >= 0.93
@@ -310,7 +315,7 @@ def test_intervals_cover_as_they_say() -> None:
 
 
 def measured(made: Study, speed: float = 100.0) -> dict[str, Outcome]:
-    """Six runs a profile, around a speed that par raises by a half; the last profile failed."""
+    """Six runs per profile, around a speed that par raises by a half; the last profile failed."""
     read: dict[str, Outcome] = {}
     for trial in made.trials:
         around = speed * (1.5 if getattr(trial.config, "layout", "") == "par" else 1.0)

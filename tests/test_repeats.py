@@ -212,13 +212,17 @@ def test_plans_say_what_seeds_can_show_and_that_two_show_nothing() -> None:
     said = {name: power.sentences(study()) for name, study in plan.items()}
     assert [len(of) for of in said.values()] == [2, 2, 2, 2]
     assert said["optimizer_stability"][0].startswith(
-        "gap of SGD to AdamW (5 seeds a cell, 8 comparisons, Holm): a true"
+        "gap of SGD to AdamW (5 seeds per cell, 8 comparisons, Holm): a true"
     )
-    assert said["optimizer_stability"][1].startswith("gap of one model minus that of another (5 seeds a cell, 4 comp")
-    assert said["training_length"][0].startswith("error above that of the longest schedule (5 seeds a cell, 6 comp")
-    assert said["recipe_vs_architecture"][1].startswith("interaction of recipe and architecture (20 seeds a cell, 2 c")
-    assert said["depth_vs_width"][0].startswith("branches against a sequence (5 seeds a cell, 10 comparisons, Holm)")
-    assert said["depth_vs_width"][1].startswith("more blocks against more width (5 seeds a cell, 4 comparisons, Holm)")
+    assert said["optimizer_stability"][1].startswith("gap of one model minus that of another (5 seeds per cell, 4 comp")
+    assert said["training_length"][0].startswith("error above that of the longest schedule (5 seeds per cell, 6 comp")
+    assert said["recipe_vs_architecture"][1].startswith(
+        "interaction of recipe and architecture (20 seeds per cell, 2 c"
+    )
+    assert said["depth_vs_width"][0].startswith("branches against a sequence (5 seeds per cell, 10 comparisons, Holm)")
+    assert said["depth_vs_width"][1].startswith(
+        "more blocks against more width (5 seeds per cell, 4 comparisons, Holm)"
+    )
     assert all("nothing" in sentence for sentence in power.sentences(plan["depth_vs_width"](num=2)))
     assert all("single runs" in sentence for sentence in power.sentences(plan["optimizer_stability"]("imagenet")))
     assert power.sentences(load_script(ROOT / "studies" / "seed_distribution.py").study()) == []

@@ -245,7 +245,7 @@ def test_what_was_stopped_stays_stopped(searched: tuple[Search, Store], tmp_path
     def news(trial_id: str, error: float) -> Event:
         return Event(trial_id, Status.RUNNING, ({"epoch": 1.0, "minival_ema_error_pct": error},))
 
-    assert [rounds.judge(news(i, error)) for i, error in zip(ids, (40.0, 50.0, 60.0, 30.0), strict=True)] == [
+    assert [rounds.should_stop(news(i, error)) for i, error in zip(ids, (40.0, 50.0, 60.0, 30.0), strict=True)] == [
         False, True, True, False,
     ]  # fmt: skip
     read = read_trials(Rounds(search, store).study(), store)
@@ -260,12 +260,12 @@ def test_asha_judges_the_trials_of_later_rounds(tmp_path: Path) -> None:
     rounds = Rounds(search, store)
     for trial in rounds.study().trials:
         rows = tuple({"epoch": epoch, "minival_ema_error_pct": 40.0, "unix_s": 0.0} for epoch in (1.0, 3.0, 9.0))
-        rounds.judge(Event(trial.config.id, Status.FINISHED, rows))
+        rounds.should_stop(Event(trial.config.id, Status.FINISHED, rows))
         workdir = store.claim(trial.config.id, trial.config.non_default(), search.slug, 1)
         store.finish(workdir, Outcome(Status.FINISHED, tuple(rows)))
     assert rounds.grow(read_trials(rounds.study(), store))
     new = next(trial.config.id for trial in rounds.study().trials if trial.point == 2)
-    assert rounds.judge(Event(new, Status.RUNNING, ({"epoch": 1.0, "minival_ema_error_pct": 80.0},)))
+    assert rounds.should_stop(Event(new, Status.RUNNING, ({"epoch": 1.0, "minival_ema_error_pct": 80.0},)))
 
 
 # ---- winners

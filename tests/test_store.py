@@ -12,7 +12,7 @@ import pytest
 from conftest import small_disk
 
 from vitscale.record.outcome import Outcome, Status
-from vitscale.record.store import Damaged, Elsewhere, Fenced, Store, Workdir
+from vitscale.record.store import ClaimedByOther, Damaged, Fenced, Store, Workdir
 
 ROWS = ({"epoch": 1.0, "step": 5.0, "loss": 0.25}, {"epoch": 2.0, "step": 10.0, "diverged_step": 9.0})
 DONE = Outcome(Status.FINISHED, ROWS, {"commit": "abc"})
@@ -63,7 +63,7 @@ def test_a_stale_worker_may_commit_nothing(store: Store) -> None:
 def test_a_trial_of_a_running_study_is_left_to_it(store: Store) -> None:
     with store.drive("study-a"):
         store.claim("t1", {}, "study-a", 1)
-        with pytest.raises(Elsewhere, match="study-a"):
+        with pytest.raises(ClaimedByOther, match="study-a"):
             store.claim("t1", {}, "study-b", 1)
     store.claim("t1", {}, "study-b", 1)  # its driver is gone
 

@@ -32,7 +32,7 @@ torch.set_num_threads(1)
 TINY: dict[str, Any] = {"width": 8, "depth": 1, "heads": 2, "patch_size": 4}
 TINY_CONV: dict[str, Any] = {**TINY, "stem": "conv", "stem_channels": "4-8", "stem_strides": "2-2"}
 CIFAR: dict[str, Any] = {"dataset": "cifar10", "channels": 3}
-QUICK: dict[str, Any] = {**TINY, "batch_size": 332, "epochs": 2, "warmup_epochs": 1.0}  # 3 steps an epoch
+QUICK: dict[str, Any] = {**TINY, "batch_size": 332, "epochs": 2, "warmup_epochs": 1.0}  # 3 steps per epoch
 
 
 def rows_of(config: TrainConfig, path: Path, **options: Any) -> list[Row]:
@@ -48,7 +48,7 @@ def last_state(path: Path) -> dict[str, Any]:
 
 # --- schedule ---------------------------------------------------------------------------------------------------------
 
-# 997 // 99 = 10 steps an epoch, 6 epochs: 60 steps, of which 20 warm up and 40 anneal.
+# 997 // 99 = 10 steps per epoch, 6 epochs: 60 steps, of which 20 warm up and 40 anneal.
 SCHEDULE = [
     (0, 1 / 20),  # the first of 20 equal steps from 0 to the peak
     (9, 0.5),  # the tenth
@@ -492,7 +492,7 @@ def test_divergence_is_a_last_row_at_the_step_where_it_arose(
 
 def test_divergence_after_good_epochs_keeps_their_rows(tmp_path: Path) -> None:
     """L2 with lr * wd far above 2 blows the weights up at every step: by 83, 166, 249 ... through the warm-up."""
-    slow = {**TINY, "batch_size": 249, "epochs": 4, "warmup_epochs": 3.0}  # 4 steps an epoch, 12 of warm-up
+    slow = {**TINY, "batch_size": 249, "epochs": 4, "warmup_epochs": 3.0}  # 4 steps per epoch, 12 of warm-up
     config = TrainConfig(**slow, optimizer="sgd", lr=1.0, wd=1e3, momentum=0.0)
     rows = rows_of(config, tmp_path)
     assert [row["diverged"] for row in rows] == [0, 1]

@@ -36,7 +36,7 @@ CONV = TrainConfig(
     flip_prob=0.5, label_smoothing=0.1, clip_norm=1.0, lr=0.01,
 )  # fmt: skip
 CONFIGS = {
-    "adamw": CONV,  # 3 steps an epoch, 6 in all
+    "adamw": CONV,  # 3 steps per epoch, 6 in all
     "adamw-4": CONV.replace(batch_size=498),  # 2 and 4: fewer files to be killed at
     "sgd": CONV.replace(optimizer="sgd", nesterov=True, lr=0.1, wd=1e-4, batch_size=498),
     "bf16": CONV.replace(precision="bf16"),

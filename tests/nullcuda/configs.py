@@ -18,7 +18,7 @@ SET: dict[str, Any] = {"dataset": f"null-{SIZE}", "num_images": NUM, "num_classe
 
 
 def write_set(root: Path) -> None:
-    """A prepared set of random images in a data root, 40 pixels a side."""
+    """A prepared set of random images in a data root, 40 pixels per side."""
     from PIL import Image
 
     rng = np.random.default_rng(0)
@@ -30,7 +30,7 @@ def write_set(root: Path) -> None:
     prepare(Request(str(root / "files"), root, SIZE, dataset="null"))
 
 
-# ---- device operations a step: demo models at a batch of 32, the papers' at their own resolution and a batch of 64
+# ---- device operations per step: demo models at a batch of 32, the papers' at their own resolution and a batch of 64
 
 VIT_P = TrainConfig(**demo.RECIPE, **demo.MODELS["ViT_P"])
 VIT_C = TrainConfig(**demo.RECIPE, **demo.MODELS["ViT_C"])
@@ -74,7 +74,7 @@ PUBLISHED = {
 }
 
 
-# ---- interrupted and resumed: all that keeps a state, draws, mixes or waits, and every kind of model; 4 steps an epoch
+# ---- interrupted and resumed: all that keeps a state, draws, mixes or waits, every kind of model; 4 steps per epoch
 
 SMALL: dict[str, Any] = {
     **SET, "resolution": 32, "batch_size": 64, "subset_images": 256, "epochs": 2, "warmup_epochs": 0.0,

@@ -1,4 +1,4 @@
-"""A study small enough to be killed many times: one block, a few seconds a trial, one arm that diverges."""
+"""A study small enough to be killed many times: one block, a few seconds per trial, one arm that diverges."""
 
 from typing import Literal
 

@@ -70,11 +70,11 @@ def _of_draws(study: Study) -> list[str]:
         return []
     n, references = (_fewest(study, drawn) for drawn in (True, False))
     paired, alpha = _pairs_share_points(study), ALPHA / len(study.pairs)
-    head = f"{n} draws an arm, {len(study.pairs)} {'pair' if len(study.pairs) == 1 else 'pairs'} of arms"
+    head = f"{n} draws per arm, {len(study.pairs)} {'pair' if len(study.pairs) == 1 else 'pairs'} of arms"
     head += ", Holm" if len(study.pairs) > 1 else ""
     said = []
     if references == 1:
-        said.append(f"forgiveness ({head}): nothing: ONE reference run an arm, whose noise stays unknown; two are the "
+        said.append(f"forgiveness ({head}): nothing: ONE reference run per arm, whose noise stays unknown; two are the "
                     "least for a test")  # fmt: skip
     elif references > 1 and n > 1:
         said.append(_forgiveness(head, n, references, paired, alpha))
@@ -142,7 +142,7 @@ def _of_means(study: Study, what: str, comparisons: int, cells: int = 2) -> list
         return [f"{head}: nothing: single runs have no spread"]
     sds = smallest_mean(n, comparisons, cells)
     if n == 2:
-        return [f"{head}: nothing that two seeds a cell could be expected to show: above {sds:.0f} sd of a seed"]
+        return [f"{head}: nothing that two seeds per cell could be expected to show: above {sds:.0f} sd of a seed"]
     return [f"{head}: a true difference of {sds:.1f} sd of a seed (Welch's t; equal sds are assumed)"]
 
 

@@ -64,7 +64,7 @@ SOURCES = {
         "",
     ),
     "recipe_interaction": (
-        f"{THESIS}, ImageNet, section 6.3.4, recipes A2 and T2: one run a cell, no interval.", "", _SHIFTED
+        f"{THESIS}, ImageNet, section 6.3.4, recipes A2 and T2: one run per cell, no interval.", "", _SHIFTED
     ),
 }  # fmt: skip
 SOURCES["optimizer_stability_copied"] = SOURCES["optimizer_stability"]
@@ -155,7 +155,9 @@ def is_imagenet(study: Study) -> bool:
     return study.trials[0].config.dataset.split("-")[0] == "imagenet"
 
 
-def behind_training_length(ax: Axes, models: Sequence[str], lengths: Sequence[int], markers: Sequence[str]) -> bool:
+def draw_published_training_length(
+    ax: Axes, models: Sequence[str], lengths: Sequence[int], markers: Sequence[str]
+) -> bool:
     """Xiao et al. 2021: Table 2 after 100 and 200 epochs above 400, and what section 5.1 says of 50, in points.
 
     x is the base-2 logarithm of epochs: their 400 epochs lie at our longest schedule. A model of ours that is none of
@@ -181,7 +183,7 @@ def behind_training_length(ax: Axes, models: Sequence[str], lengths: Sequence[in
     return bool(known)
 
 
-def behind_optimizer_stability(ax: Axes, models: Sequence[str], is_last: bool) -> bool:
+def draw_published_optimizer_stability(ax: Axes, models: Sequence[str], is_last: bool) -> bool:
     """Xiao et al. 2021: errors of Tables 2 and 3 for models of their names; in the last panel their gaps."""
     table, early = read("xiao2021_table2").set_index("model"), read("xiao2021_table3").set_index("model")
     for name in [model for model in models if model in table.index]:
@@ -210,7 +212,7 @@ def _gaps(ax: Axes) -> None:
     _make_grey(inset)
 
 
-def behind_edf(ax: Axes, study: Study, arms: Sequence[str]) -> bool:
+def draw_published_edf(ax: Axes, study: Study, arms: Sequence[str]) -> bool:
     """Xiao et al. 2021, caption of Figure 5: shares within 4 points of the best, with SGD, of the 18GF models.
 
     Only in the panel of that optimizer, at imagenet in that of those models.
@@ -231,7 +233,7 @@ def behind_edf(ax: Axes, study: Study, arms: Sequence[str]) -> bool:
     return True
 
 
-def behind_seed_histogram(ax: Axes, study: Study, name: str, values: np.ndarray) -> bool:
+def draw_published_seed_histogram(ax: Axes, study: Study, name: str, values: np.ndarray) -> bool:
     """The thesis, Figure 6.7: mean, sd, extremes and seed 0 on a strip above the bars; n errors in percent are ours."""
     theirs = _seed_errors(study, name)
     if theirs is None or not len(values):
@@ -245,7 +247,7 @@ def behind_seed_histogram(ax: Axes, study: Study, name: str, values: np.ndarray)
     return True
 
 
-def behind_seed_sets(ax: Axes, study: Study, pair: tuple[str, str], values: Sequence[np.ndarray]) -> bool:
+def draw_published_seed_sets(ax: Axes, study: Study, pair: tuple[str, str], values: Sequence[np.ndarray]) -> bool:
     """The thesis, Figure 6.7: mean, sd, extremes and seed 0 on both sets, as a cross; `values` are ours."""
     found = [_seed_errors(study, name) for name in pair]
     if found[0] is None or found[1] is None or not len(values[0]):
@@ -264,7 +266,7 @@ def behind_seed_sets(ax: Axes, study: Study, pair: tuple[str, str], values: Sequ
     return True
 
 
-def behind_seed_curves(line: Sequence[Axes], table: pd.DataFrame) -> bool:
+def draw_published_seed_curves(line: Sequence[Axes], table: pd.DataFrame) -> bool:
     """The thesis: the range over seeds at epoch 100 of 300 (Figure 6.9, "as large as" 10 points) and at the last one.
 
     `table`: mean errors of ours by epoch. Ranges are lengths in points around our mean, at that share of the training.
@@ -286,7 +288,7 @@ def behind_seed_curves(line: Sequence[Axes], table: pd.DataFrame) -> bool:
     return True
 
 
-def behind_recipe_interaction(ax: Axes, study: Study, name: str, ours: float) -> bool:
+def draw_published_recipe_interaction(ax: Axes, study: Study, name: str, ours: float) -> bool:
     """The thesis, section 6.3.4: ResNet-50 and DeiT-S under A2 and T2; `ours`: mean percent of ours."""
     table = read("thesis_recipe_architecture")
     table = table[table["evaluation"] == _their_set(study, name)]

@@ -85,7 +85,7 @@ def _arms(study: Study, arm: str | None) -> tuple[str, ...]:
     return (arm,)
 
 
-def why_not(a: Side, b: Side) -> str:
+def incomparable_reason(a: Side, b: Side) -> str:
     """Why errors of two arms mean different things, the law and the values; "" if they can be compared."""
     adaptive = next((side for side in (a, b) if side.study.adaptive), None)
     if adaptive:
@@ -117,7 +117,7 @@ def side_by_side(a: Side, b: Side) -> dict[str, object]:
     The difference is of pairs of draws where the plans share them (see `paired_by`), else of independent draws;
     negative favours a. Raises ValueError for arms whose errors mean different things.
     """
-    reason = why_not(a, b)
+    reason = incomparable_reason(a, b)
     if reason:
         raise ValueError(reason)
     fields = paired_by(a, b)

@@ -78,10 +78,10 @@ def _report_as_json(study: Study, store: Store) -> dict[str, Any]:
 
 def compare(options: argparse.Namespace) -> None:
     """Prints two arms, or the arms that two studies share, side by side."""
-    from vitscale.analysis.side_by_side import as_cells, side_by_side, why_not
+    from vitscale.analysis.side_by_side import as_cells, incomparable_reason, side_by_side
 
     pairs, alone = _sides(existing(options.store), (options.a, options.b))
-    reasons = [why_not(a, b) for a, b in pairs]
+    reasons = [incomparable_reason(a, b) for a, b in pairs]
     compared = [side_by_side(a, b) for (a, b), reason in zip(pairs, reasons, strict=True) if not reason]
     if not compared:
         raise ValueError(reasons[0])

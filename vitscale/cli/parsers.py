@@ -83,7 +83,7 @@ def add_prepare(parsers: Any) -> None:
     )
     parser.add_argument("source", metavar="SOURCE", help="a dataset's folder, or torchvision:CLASS")
     parser.add_argument("data_root", metavar="DEST", nargs="?", type=Path, help="the data root, not the set's folder")
-    parser.add_argument("--size", type=int, default=256, help="pixels a side (default: %(default)s)")
+    parser.add_argument("--size", type=int, default=256, help="pixels per side (default: %(default)s)")
     parser.add_argument("--splits", nargs="+", default=[], metavar="SPLIT", help="such as train val (default: all)")
     parser.add_argument("--dataset", default="", metavar="NAME", help="(default: the name of the folder or class)")
     parser.add_argument("--source-root", default="", metavar="FOLDER", help="where the files of torchvision:CLASS are")

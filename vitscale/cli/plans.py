@@ -24,7 +24,7 @@ from vitscale.record.store import Damaged, Store
 
 PREVIEW = "plan-preview.json"
 OPTIONS = ("devices", "devices_per_trial", "throughput", "epoch_minutes", "json")
-LEAST_PACE, MOST_PACE = 1e-6, 1e9  # images a second, or minutes an epoch
+LEAST_PACE, MOST_PACE = 1e-6, 1e9  # images per second, or minutes per epoch
 MEASURED_TRIALS = 8  # of an arm at most: their mean is known well enough, and each is a file to read
 
 
@@ -170,7 +170,7 @@ def _pace(study: Study, store: Store, done: set[str], options: argparse.Namespac
         return _published(study, options.devices_per_trial)
     if options.epoch_minutes:
         minutes = _per_arm(study, "epoch_minutes", options.epoch_minutes)
-        return _timed(study, per_trial, "minutes an epoch as given", lambda t: t.config.epochs * minutes[t.arm] / 60)
+        return _timed(study, per_trial, "minutes per epoch as given", lambda t: t.config.epochs * minutes[t.arm] / 60)
     return _measured(study, store, done, per_trial)
 
 

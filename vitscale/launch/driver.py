@@ -264,7 +264,7 @@ class Driver:
                     try:
                         if configs and not self.stop.is_set():
                             run_trials(configs, self.store, self.study.slug, self.attempt, where, events, self.stop,
-                                       self._log, self.rounds.judge if self.rounds else None)  # fmt: skip
+                                       self._log, self.rounds.should_stop if self.rounds else None)  # fmt: skip
                     finally:
                         events.join()
                 todo = [config for config in todo if statuses[config.id] == "elsewhere"]

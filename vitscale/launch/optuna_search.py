@@ -73,7 +73,7 @@ class Rounds:
         self._write()
         return any(new.values())
 
-    def judge(self, event: Event) -> bool:
+    def should_stop(self, event: Event) -> bool:
         """Whether ASHA stops the training that tells this news; if so, its rows are in the ledger before it ends."""
         if not self.search.asha or not event.rows:
             return False

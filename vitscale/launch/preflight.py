@@ -23,7 +23,7 @@ class Data:
     """What lies at a data root, as far as a study reads it.
 
     Looking lists the images of a dataset, reads their labels and decodes ten images: milliseconds for a prepared set,
-    CIFAR's files a second, parquet shards their column of labels, and class folders a listing of every file, which for
+    CIFAR's files per second, parquet shards their column of labels, class folders a listing of every file, which for
     ImageNet takes some ten seconds on a local disk and minutes on a slow network file system.
     """
 

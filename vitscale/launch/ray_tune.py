@@ -48,7 +48,7 @@ from ray.autoscaler.sdk import request_resources
 from ray.tune.schedulers import FIFOScheduler
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-Judge = Callable[[Event], bool]
+ShouldStop = Callable[[Event], bool]
 Log = Callable[[], contextlib.AbstractContextManager[TextIO]]  # opens it, to be added to
 MAX_RETRIES = 3  # of a trial that a machine fails again and again; with every new row the count begins anew
 FIRST_PAUSE_S = 1.0  # before a trial is tried again; four times as long each time
@@ -60,8 +60,8 @@ MOST_LOST = 10  # trials that machines fail one after another while none gets on
 # Tune pickles its callbacks, so what ties them to the driver cannot be one of their attributes.
 _events: queue.Queue[Event] = queue.Queue()
 _stop = threading.Event()
-_judge: Judge | None = None
-_stopped: set[str] = set()  # trials that the judge has stopped: what else they tell comes too late
+_should_stop: ShouldStop | None = None
+_stopped: set[str] = set()  # trials that the search has stopped: what else they tell comes too late
 _rows: dict[str, int] = {}  # how far each trial got, in rows
 _lost: list[str] = []  # why trials were lost since any trial got on
 
@@ -75,21 +75,21 @@ def run_trials(
     events: queue.Queue[Event],
     stop: threading.Event,
     log: Log,
-    judge: Judge | None = None,
+    should_stop: ShouldStop | None = None,
 ) -> None:
     """Trains the given trials on Ray, once; puts an Event for every piece of news. Ray must be up (see `cluster`).
 
     Returns early, within a second or so, when `stop` is set: the trials then stand where their checkpoints are.
 
-    `judge` may stop a running trial at its news, for a search; then the event goes on with status "stopped".
+    `should_stop` may stop a running trial at its news, for a search; then the event goes on with status "stopped".
 
     A trial that dies with its worker, or that a machine fails, is tried again from its checkpoint in another process,
     after a pause: MAX_RETRIES times without a new row, then it is lost. What Ray and Tune print goes to
     `log`. Raises OSError if MOST_LOST trials are lost one after another and none gets on, and HeadLost if the head
     of the cluster (its GCS) is gone: Ray may answer nothing any more then, so Tune has a thread of its own.
     """
-    global _events, _stop, _judge
-    _events, _stop, _judge = events, stop, judge
+    global _events, _stop, _should_stop
+    _events, _stop, _should_stop = events, stop, should_stop
     for kept in (_stopped, _rows, _lost):
         kept.clear()
     constants = {"store": store, "slug": slug, "attempt": attempt, "nonce": store.nonce(slug),
@@ -342,7 +342,7 @@ class _Judged(FIFOScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict) -> str:
         event = result.get("event")
-        if _judge is not None and isinstance(event, Event) and _judge(event):
+        if _should_stop is not None and isinstance(event, Event) and _should_stop(event):
             _stopped.add(event.trial_id)
             _events.put(replace(event, status=Status.STOPPED))
             return FIFOScheduler.STOP

@@ -87,7 +87,7 @@ def resources_for(study: Study, given: Mapping[str, Any]) -> Resources:
         alone = {"cpus_per_trial": float(config.threads), "gpus_per_trial": 0.0, "max_concurrent": 1, "device": "cpu"}
     same = {f.name: f.default for f in fields(Resources) if f.name in OF_A_TRAINING} | alone
     for name, value in same.items():
-        if chosen.get(name, value) not in (value, *UNSAID.get(name, ())):
+        if chosen.get(name, value) not in (value, *UNSET.get(name, ())):
             raise ValueError(f"{name} == {value} must hold for a profile, which has a device to itself, but got "
                              f"({name}={chosen[name]}, hardware={config.hardware!r})")  # fmt: skip
     return Resources(**{**chosen, **alone})
@@ -95,7 +95,7 @@ def resources_for(study: Study, given: Mapping[str, Any]) -> Resources:
 
 # A profile is measured without these, whatever they would do for its speed.
 OF_A_TRAINING = ("workers_per_trial", "micro_batch", "parallel_branches", "compiled")
-UNSAID: dict[str, tuple[Any, ...]] = {"device": ("auto",), "max_concurrent": (0,)}  # what nobody has asked for
+UNSET: dict[str, tuple[Any, ...]] = {"device": ("auto",), "max_concurrent": (0,)}  # what nobody has asked for
 
 
 def refuse_company(study: Study, store: Store) -> None:

@@ -13,7 +13,7 @@ from vitscale.launch.resources import Event, Resources
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import config_of
 from vitscale.record.outcome import Status
-from vitscale.record.store import Elsewhere, Fenced, Store, Workdir
+from vitscale.record.store import ClaimedByOther, Fenced, Store, Workdir
 
 
 def train_trial(
@@ -40,7 +40,7 @@ def train_trial(
             yield from train_on_team(config, workdir, store, attempt, resources, before)
         else:
             yield from train_claimed(config, workdir, store, attempt, resources)
-    except (Elsewhere, Fenced) as reason:
+    except (ClaimedByOther, Fenced) as reason:
         yield Event(trial_id, "elsewhere", facts={"error": str(reason), "study": getattr(reason, "study", "")})
     except Exception as error:
         line, text = one_line(error), traceback.format_exc()

@@ -116,7 +116,7 @@ class TrainConfig:
     subset_images: Annotated[Natural, Most(10**10)] = 0
     # which images are held out and which a subset keeps; subsets of one seed are nested
     split_seed: Natural = 0
-    resolution: Annotated[Count, Most(16_384)] = 8  # pixels a side of the image that the model sees
+    resolution: Annotated[Count, Most(16_384)] = 8  # pixels per side of the image that the model sees
     channels: Annotated[Count, Most(1_024)] = 1
     num_classes: Annotated[Count, Most(10**6)] = 10
     # samples an optimizer step; an incomplete last batch of an epoch is dropped
@@ -148,7 +148,7 @@ class TrainConfig:
     # ---- model
     # "vit" is a pre-norm ViT shaped by the fields below; "regnety-..." and "timm:NAME" are shaped by name
     model: str = "vit"
-    patch_size: Annotated[Count, Most(16_384)] = 2  # pixels a side; the stride of the whole stem
+    patch_size: Annotated[Count, Most(16_384)] = 2  # pixels per side; the stride of the whole stem
     width: Annotated[Count, Most(2**17)] = 64  # channels a token
     # blocks; each has `branches` attentions and `branches` MLPs
     depth: Annotated[Count, Most(10_000)] = 4

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from search_spaces.datasets import dataset_facts
 from vitscale.plan.config import TrainConfig
 
-EMBEDDED = {"digits": 8}  # in scikit-learn: needs no root; pixels a side
+EMBEDDED = {"digits": 8}  # in scikit-learn: needs no root; pixels per side
 TORCHVISION = "torchvision:"
 MANIFEST = "manifest.json"  # written last: a prepared set without one is unfinished
 BEGUN = "prepare.json"  # written first

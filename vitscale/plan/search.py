@@ -41,7 +41,7 @@ class Search:
     source: str
     arms: Mapping[str, TrainConfig]  # arm -> all that its points share
     spaces: Mapping[str, SearchSpace]  # arm -> its axes
-    num: int  # points an arm
+    num: int  # points per arm
     seeds: tuple[int, ...] = (0,)  # a point is trained with each of them, and its value is the mean error
     per_round: int = 4  # points of an arm that are proposed at once; those of the first round at random
     sampler: Sampler = "tpe"
@@ -105,7 +105,7 @@ class Search:
             kind="search", name=self.name, scale=self.scale, question=self.question, source=self.source,
             trials=tuple(plan), metric=self.metric, panels=self.panels, figures=self.figures, tables=self.tables,
             notes=self.notes, measured=self.measured, adaptive=self.adaptive, spaces=spaces,
-            design=f"{self.num} points an arm, each trained with seeds {', '.join(map(str, self.seeds))}, proposed by "
+            design=f"{self.num} points per arm, each trained with seeds {', '.join(map(str, self.seeds))}, proposed by "
             f"{self.adaptive}.",
         )  # fmt: skip
 

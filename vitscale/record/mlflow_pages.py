@@ -46,7 +46,9 @@ def trial_views(study: Study) -> dict[str, dict[str, Any]]:
     curves = [_line(study.metric)] + ([] if study.measures else [_line("train_loss")])
     counts = [] if study.measures else ["metrics.`diverged`", "metrics.`failed`"]
     trials = _view("Trials", role, f"metrics.`{result}`", columns, _relations(own, result))
-    by_arm = _view("Curves by arm", role, "params.`arm`", [f"metrics.`{result}`", *counts], {"A line a trial": curves})
+    by_arm = _view(
+        "Curves by arm", role, "params.`arm`", [f"metrics.`{result}`", *counts], {"One line per trial": curves}
+    )
     grouping = {"aggregateFunction": "average", "groupByKeys": [{"mode": "param", "groupByData": "arm"}]}
     by_arm["state"] |= {"groupBy": grouping, "useGroupedValuesInCharts": False}
     return {TRIALS: trials, CURVES: by_arm}
@@ -149,7 +151,7 @@ def _relations(params: Sequence[str], result: str) -> dict[str, list[dict[str, o
     if len(numbers) == 2:
         contour = {"xaxis": _axis(numbers[0]), "yaxis": _axis(numbers[1]), "zaxis": _axis(result, "METRIC")}
         plots.append({"type": "CONTOUR", **contour})
-    return {"A line a trial": [_parallel(params, [result])]} | ({"A point a trial": plots} if plots else {})
+    return {"One line per trial": [_parallel(params, [result])]} | ({"One point per trial": plots} if plots else {})
 
 
 def _parallel(params: Sequence[str], metrics: Sequence[str]) -> dict[str, object]:

@@ -48,7 +48,7 @@ SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # s3://bucket; as a path it w
 TRIAL_ID = re.compile(r"[0-9a-f]{12}")  # of vitscale.plan.config
 
 
-class Elsewhere(RuntimeError):
+class ClaimedByOther(RuntimeError):
     """Another study that is running now trains this trial."""
 
     def __init__(self, study: str, trial_id: str) -> None:
@@ -106,7 +106,7 @@ class Store:
     def claim(self, trial_id: str, config: Mapping[str, Any], study: str, attempt: int) -> Workdir:
         """Makes this worker the only one that may write to the trial, until the next claim.
 
-        Raises Elsewhere while the driver of another study lives and has claimed the trial, and Fenced if a later
+        Raises ClaimedByOther while the driver of another study lives and has claimed the trial, and Fenced if a later
         attempt of this study has.
         """
         workdir = self.trial(trial_id)
@@ -114,7 +114,7 @@ class Store:
         if holder and holder["study"] == study and holder["attempt"] > attempt:
             raise Fenced(f"attempt {holder['attempt']} has claimed {trial_id}, this is attempt {attempt}")
         if holder and holder["study"] != study and self.driver_is_alive(holder["study"]):
-            raise Elsewhere(holder["study"], trial_id)
+            raise ClaimedByOther(holder["study"], trial_id)
         for leftover in workdir.names("."):
             if leftover.endswith(".tmp"):  # of a killed worker
                 workdir.remove(leftover)

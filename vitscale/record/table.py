@@ -1,4 +1,4 @@
-"""The tables of a study: a row a (trial, evaluation), and a row a trial."""
+"""The tables of a study: one row per (trial, evaluation), and one row per trial."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Pass = Callable[[], None]
 
 
 def profile(config: ProfileConfig, device: str = "cpu") -> Iterator[Row]:
-    """Yields a row for each timed run: images a second, milliseconds a pass, and what they were measured under.
+    """Yields a row for each timed run: images per second, milliseconds a pass, and what they were measured under.
 
     `epoch` numbers the runs, from 1; `peak_memory_mib` is the most that tensors took on the device, weights and batch
     included; `load` the 1-minute load average of the machine, which is above the number of threads

@@ -95,7 +95,7 @@ FIGURES = (edf_panels, edf_panels_vs_best, lr_wd_scatter, learning_curves)
 
 
 def _handle(draws: Population, index: int, marker: str = "", baseline: str = "reference") -> Line2D:
-    parts = [part.replace(" ", "\u00a0") for part in draws.said(baseline).split(", ")]  # lines break between parts
+    parts = [part.replace(" ", "\u00a0") for part in draws.describe(baseline).split(", ")]  # lines break between parts
     label = f"{draws.arm}\n{textwrap.fill(', '.join(parts), 24 if marker else 44)}"
     if marker:
         return Line2D([], [], color=COLORS[index % len(COLORS)], marker=marker, linestyle="none", label=label)
@@ -115,7 +115,7 @@ def _edf_figure(results: Results, baseline: str) -> Figure:
     for ax, title, arms, kind in zip(grid, panels(results.study), groups, absolute, strict=True):
         _edf_panel(ax, title, arms, metric_label(results.study), baseline, limits[kind])
         if results.study.published and baseline == "reference" and not kind:
-            drawn |= published.behind_edf(ax, results.study, [draws.arm for draws in arms])
+            drawn |= published.draw_published_edf(ax, results.study, [draws.arm for draws in arms])
     for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel("share of draws")
     name = "edf_panels" if baseline == "reference" else "edf_panels_vs_best"

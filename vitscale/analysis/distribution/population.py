@@ -88,7 +88,7 @@ class Population:
         """Draws with a lower error than the reference; None without a reference."""
         return None if np.isnan(self.reference) else int((self.delta() < 0).sum())
 
-    def said(self, baseline: str = "reference") -> str:
+    def describe(self, baseline: str = "reference") -> str:
         """The population in words, for legends: n, and what did not go well; failed and missing ones where any."""
         parts = [f"{self.counts[s]} {s}" for s in STATUSES[1:] if self.counts[s] or s == "diverged"]
         parts += [f"{self.not_counted} later ones not counted"] if self.not_counted else []
@@ -96,7 +96,7 @@ class Population:
         parts += [] if beyond is None else [f"{beyond} beyond {BEYOND:g} points"]
         return ", ".join([f"n={self.n}", *parts])
 
-    def reference_said(self) -> str:
+    def describe_references(self) -> str:
         """How the reference runs ended, in words."""
         parts = [f"{num} {status}" for status, num in self.reference_counts.items() if num]
         return ", ".join(parts) or "not planned"
@@ -133,11 +133,11 @@ class Population:
             raise ValueError(f"baseline in {BASELINES} must hold, but got (baseline={baseline!r})")
         if baseline == "reference":
             if np.isnan(self.reference):
-                state = f"(arm={self.arm!r}, reference={self.reference_said()!r})"
+                state = f"(arm={self.arm!r}, reference={self.describe_references()!r})"
                 raise ValueError(f"a delta needs a finished reference run, but got {state}")
             return self.reference
         if not self.finished.any():
-            raise ValueError(f"a best draw needs a finished draw, but got (arm={self.arm!r}, {self.said()})")
+            raise ValueError(f"a best draw needs a finished draw, but got (arm={self.arm!r}, {self.describe()})")
         return float(self.error[self.finished].min())
 
 

@@ -156,7 +156,7 @@ def _compared(
             "no difference shown for ", [_names(row) + _p(row[f"{kind}_p_holm"]) for _, row in same.iterrows()]
         )
     single = (table[f"{kind}_method"] == UNTESTED) & ~never
-    for reason, of in (("not tested with ONE reference run an arm, whose noise is unknown", single),
+    for reason, of in (("not tested with ONE reference run per arm, whose noise is unknown", single),
                        ("not compared: no reference runs planned", never),
                        ("not compared yet", ~tested & ~single & ~never)):  # fmt: skip
         if of.any():
@@ -329,7 +329,7 @@ def counts(results: Results) -> pd.DataFrame:
 def counts_of(arms: Sequence[Population]) -> pd.DataFrame:
     return pd.DataFrame(
         [{"arm": draws.arm, "planned": draws.planned, **{status: draws.counts[status] for status in STATUSES},
-          "not counted": draws.not_counted, "reference runs": draws.reference_said()} for draws in arms]
+          "not counted": draws.not_counted, "reference runs": draws.describe_references()} for draws in arms]
     )  # fmt: skip
 
 

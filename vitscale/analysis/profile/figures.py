@@ -1,4 +1,4 @@
-"""Figures of profiles: images a second, their change by layout, and peak memory, over batches and resolutions."""
+"""Figures of profiles: images per second, their change by layout, and peak memory, over batches and resolutions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Curve(NamedTuple):
 
 @matplotlib.rc_context(STYLE)
 def throughput_by_batch(results: Results) -> Figure:
-    """Images a second against the batch, branches one after another and in one go, at the model's first resolution."""
+    """Images per second against the batch, branches in sequence and in one go, at the model's first resolution."""
     return _over_batches(
         results, _speeds, "images/s",
         "Median over the timed runs, {n} a profile. Thick: 95% interval of the median. Thin: fewest to most. Both may "
@@ -54,7 +54,7 @@ def peak_memory(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def throughput_gain(results: Results) -> Figure:
-    """Change of images a second by computing the branches in one go instead of one after another, against the batch.
+    """Change of images per second by computing the branches in one go instead of one after another, against the batch.
 
     Touvron et al. 2022, Table 4, prints what is above 0 as its gain.
     """
@@ -72,14 +72,14 @@ def throughput_gain(results: Results) -> Figure:
         theirs = "\nGrey, behind: Touvron et al. 2022, Table 4, V100: printed images/s, no interval."
     return finish(
         figure,
-        f"Change of the median, with its 95% interval (bootstrap over {num} timed runs a profile, which "
+        f"Change of the median, with its 95% interval (bootstrap over {num} timed runs per profile, which "
         f"share the state of the machine).{theirs}",
     )
 
 
 @matplotlib.rc_context(STYLE)
 def throughput_by_resolution(results: Results) -> Figure:
-    """Images a second and peak memory against the resolution, at the batch that was measured at several."""
+    """Images per second and peak memory against the resolution, at the batch that was measured at several."""
     table = _of_several(labelled(results.study, results.trials), "resolution", "batch_size")
     kinds = list(dict.fromkeys(table["profile"]))
     figure = Figure(figsize=(WIDTHS[min(max(len(kinds), 1), 2)], 7.0), layout="constrained")
@@ -92,7 +92,7 @@ def throughput_by_resolution(results: Results) -> Figure:
                 draw(ax, curve)
             _log_axes(ax, sorted({int(x) for curve in curves for x in curve.profiles["resolution"]}))
         column[0].set_title(f"{kind}, batch {batches}")
-        column[1].set_xlabel("pixels a side")
+        column[1].set_xlabel("pixels per side")
         column[1].legend(handles=_handles(curves), loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     if not kinds:
         say(grid[0][0], "no profile at several resolutions")
@@ -100,7 +100,7 @@ def throughput_by_resolution(results: Results) -> Figure:
         ax.set_ylabel(label)
     return finish(
         figure,
-        f"Images/s: median over {_num_runs(results.study)} timed runs a profile. Thick: 95% interval of the median. "
+        f"Images/s: median over {_num_runs(results.study)} timed runs per profile. Thick: 95% interval of the median. "
         "Thin: fewest to most.\nMemory: one pass. × at the bottom: failed.",
     )
 
@@ -109,7 +109,7 @@ FIGURES: tuple[Draw, ...] = (throughput_by_batch, throughput_gain, peak_memory, 
 
 
 def _over_batches(results: Results, draw: Any, label: str, note: str) -> Figure:
-    """A panel a model and kind of profile, of those with several batches."""
+    """One panel per model and kind of profile, of those with several batches."""
     table = _of_several(_of_first_resolution(labelled(results.study, results.trials)), "batch_size")
     shown = {title: arms for title, arms in panels(results.study).items() if table["arm"].isin(arms).any()}
     columns = max(1, columns_of(len(shown)))

@@ -1,4 +1,4 @@
-"""Profiles: images a second and peak memory with intervals, the gain of one layout over another, minutes an epoch.
+"""Profiles: images per second and peak memory with intervals, the gain of one layout over another, minutes per epoch.
 
 Estimates are medians over the timed runs of a profile. Their intervals are about other runs in the same state of the
 machine: runs that follow each other share it, so they are narrower than what another hour would show.
@@ -30,7 +30,7 @@ BUSY = 0.5  # load above the number of threads: something else ran
 
 
 def throughput(results: Results) -> pd.DataFrame:
-    """A row per model, profile, resolution and batch: median images a second of each layout over its timed runs, with
+    """A row per model, profile, resolution and batch: median images per second of each layout over its timed runs, with
     an interval from order statistics, fewest and most, and how many runs.
 
     par_over_seq_pct is the change by computing the branches in one go, bootstrapped over runs, and the interval that of
@@ -49,7 +49,7 @@ def throughput(results: Results) -> pd.DataFrame:
 
 
 def epoch_minutes(results: Results) -> pd.DataFrame:
-    """A row per profile of training: minutes that an epoch of the dataset takes at the measured images a second.
+    """A row per profile of training: minutes that an epoch of the dataset takes at the measured images per second.
 
     On one device as measured, and on 8 if neither data nor communication cost anything: a bound. Printed: Xiao et
     al. 2021, Tables 1 and 2, on 8 V100.
@@ -63,7 +63,7 @@ def epoch_minutes(results: Results) -> pd.DataFrame:
 def _epoch(trial: pd.Series) -> dict[str, object]:
     facts, speed = dataset_facts(trial["dataset"]), with_ends("speed", runs_of(trial))
     images = facts.num_train if facts else int(trial["num_images"])
-    ends = {"": "", "_low": "_high", "_high": "_low"}  # the most images a second are the fewest minutes
+    ends = {"": "", "_low": "_high", "_high": "_low"}  # the most images per second are the fewest minutes
     one = {f"minutes{end}": images / speed[f"speed{of}"] / 60 for end, of in ends.items()}
     eight = {name.replace("minutes", f"minutes_on_{DEVICES}"): value / DEVICES for name, value in one.items()}
     printed = printed_minutes().get(str(trial["model"]), np.nan) if trial["dataset"] == "imagenet" else np.nan
@@ -73,9 +73,9 @@ def _epoch(trial: pd.Series) -> dict[str, object]:
 
 
 def published_throughput(results: Results) -> pd.DataFrame:
-    """Touvron et al. 2022, Table 4 (models of ImageNet, 224 pixels, V100): printed images a second, no interval.
+    """Touvron et al. 2022, Table 4 (models of ImageNet, 224 pixels, V100): printed images per second, no interval.
 
-    gain_pct is the best of the two over seq, from the printed images a second; printed_gain_pct is from unrounded ones.
+    gain_pct is the best of the two over seq, from the printed images per second; printed_gain_pct from unrounded ones.
     """
     table = published.read("touvron2022_table4").rename(columns={"gain_pct": "printed_gain_pct"})
     table = table.rename(columns={name: name.replace("images_per_s", "printed") for name in table.columns})
@@ -146,7 +146,7 @@ def _extremes(name: str, runs: np.ndarray) -> dict[str, float]:
 
 
 def runs_of(trial: pd.Series) -> np.ndarray:
-    """(n,) images a second of the timed runs of a finished profile; none of another."""
+    """(n,) images per second of the timed runs of a finished profile; none of another."""
     return np.asarray(trial["images_per_s_runs"], dtype=float) if trial["status"] == "finished" else np.empty(0)
 
 

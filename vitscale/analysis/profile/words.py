@@ -79,7 +79,7 @@ def counts(results: Results) -> pd.DataFrame:
 
 
 def summary(results: Results) -> Summary:
-    """Images a second of each arm at each batch, at the arm's first resolution; those that exist."""
+    """Images per second of each arm at each batch, at the arm's first resolution; those that exist."""
     numbers: Summary = {}
     for arm in results.study.arms:
         of_arm = results.trials[results.trials["arm"] == arm]
@@ -114,7 +114,7 @@ def design_text(study: Study) -> str:
 def caveats(results: Results) -> list[str]:
     """What a reader must know before believing a number, a sentence each."""
     sentences = [
-        "Images a second are medians over the timed runs of a profile, each run a mean over many passes of one batch. "
+        "Images per second are medians over the timed runs of a profile, each a mean over many passes of one batch. "
         "Fewest and most are in the table.",
         "Intervals are 95%, from order statistics for a median and from a bootstrap over runs for a change. They take "
         "runs for independent, but runs within seconds on one machine share its state: another hour, process or "

@@ -74,7 +74,7 @@ def counts(runs: pd.DataFrame) -> dict[str, int]:
     return {status: int((runs["status"] == status).sum()) for status in STATUSES}
 
 
-def said(runs: pd.DataFrame) -> str:
+def describe(runs: pd.DataFrame) -> str:
     """The population in words: finished ones as n, and what did not finish."""
     of = counts(runs)
     return ", ".join([f"n={of['finished']}", *(f"{of[s]} {s}" for s in STATUSES[1:] if of[s] or s == "diverged")])

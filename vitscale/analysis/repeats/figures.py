@@ -79,7 +79,7 @@ def training_length(results: Results) -> Figure:
         lengths = {epochs for model, _, epochs in groups if model in models}
         _epochs_axis(ax, lengths)
         if results.study.published:
-            drawn |= published.behind_training_length(ax, models, sorted(lengths), MARKERS)
+            drawn |= published.draw_published_training_length(ax, models, sorted(lengths), MARKERS)
         ax.set_title(title)
         legend_below(ax, [_length_handle(groups, model, index) for index, model in enumerate(models)])
     for ax in grid[:: num_columns(results.study)]:
@@ -110,7 +110,7 @@ def _stability_figure(results: Results, diverged: str) -> Figure:
                 _mark_diverged(ax, np.log2(cell[2]) + aside, groups[cell], color, line)
         _epochs_axis(ax, {epochs for model, _, epochs in groups if model in models})
         if results.study.published:
-            drawn |= published.behind_optimizer_stability(ax, models, is_last=ax is grid[-1])
+            drawn |= published.draw_published_optimizer_stability(ax, models, is_last=ax is grid[-1])
         ax.set_title(title)
         legend_below(ax, [_stability_handle(groups, key, models.index(key[0])) for key in keys])
     for ax in grid[:: num_columns(results.study)]:
@@ -185,7 +185,7 @@ def _stability_handle(groups: Groups, key: tuple[str, str], index: int) -> Line2
 def _said_over_lengths(groups: Groups, key: tuple[str, str]) -> str:
     """The population of a curve, all its lengths together."""
     lengths = _lengths(groups, key)
-    return f"{estimates.said(pd.concat([groups[cell] for cell in lengths]))}, over {len(lengths)} lengths"
+    return f"{estimates.describe(pd.concat([groups[cell] for cell in lengths]))}, over {len(lengths)} lengths"
 
 
 def _length_curve(ax: Axes, table: pd.DataFrame, index: int, num: int) -> None:
@@ -246,7 +246,7 @@ def seed_histogram(results: Results) -> Figure:
             _histogram(ax, results, arm, name, column)
             if results.study.published:
                 values = estimates.errors(seeds.draws_of(results.trials, arm), column)
-                drawn |= published.behind_seed_histogram(ax, results.study, name, values)
+                drawn |= published.draw_published_seed_histogram(ax, results.study, name, values)
         line[0].set_ylabel("number of seeds")
     return finish(
         figure,
@@ -289,7 +289,7 @@ def seed_curves(results: Results) -> Figure:
         of_arm = table[(table["arm"] == arm) & (table["evaluation"] == first)]
         _spread(line, of_arm, f"{arm}, {_said(results.trials, arm)}")
         if results.study.published:
-            drawn |= published.behind_seed_curves(line, of_arm)
+            drawn |= published.draw_published_seed_curves(line, of_arm)
         line[0].set_ylabel(f"{metric_label(results.study)} (%)")
     return finish(
         figure,
@@ -328,7 +328,7 @@ def _grid(lines: int, columns: int, height: float) -> tuple[Figure, np.ndarray]:
 
 
 def _said(outcomes: pd.DataFrame, arm: str) -> str:
-    return estimates.said(seeds.draws_of(outcomes, arm))
+    return estimates.describe(seeds.draws_of(outcomes, arm))
 
 
 def _histogram(ax: Axes, results: Results, arm: str, name: str, column: str) -> None:
@@ -412,7 +412,7 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
     )
     said = (f"r = {r:.2f} [{r_ends[0]:.2f}, {r_ends[1]:.2f}]", f"ρ = {rho:.2f} [{rho_ends[0]:.2f}, {rho_ends[1]:.2f}]")
     ax.set_title(f"{arm}, {_said(results.trials, arm)}\n{', '.join(said)}", fontsize=9)
-    return results.study.published and published.behind_seed_sets(ax, results.study, pair, (x, y))
+    return results.study.published and published.draw_published_seed_sets(ax, results.study, pair, (x, y))
 
 
 def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
@@ -479,7 +479,7 @@ def recipe_interaction(results: Results) -> Figure:
                     ]
                 )
             )
-            drawn |= published.behind_recipe_interaction(ax, results.study, name, ours)
+            drawn |= published.draw_published_recipe_interaction(ax, results.study, name, ours)
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
         ax.set_title(
             "\n".join([f"error on {name}", *(_interaction_label(row) for _, row in crossed.iterrows())]), fontsize=9
@@ -505,7 +505,7 @@ def _crossing(ax: Axes, groups: Mapping[tuple[str, str], pd.DataFrame], column: 
             ax.plot(np.full(len(values), at), values, "o", color=color, alpha=0.3, markersize=3.5, markeredgewidth=0)
         ax.plot(x, y, marker=marker, color=color, markersize=6, linewidth=1.5, zorder=4)
         ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=3, **WHISKER)
-        ax.plot([], [], marker=marker, color=color, label=f"{architecture}\n{estimates.said(pd.concat(runs))}")
+        ax.plot([], [], marker=marker, color=color, label=f"{architecture}\n{estimates.describe(pd.concat(runs))}")
     ax.yaxis.set_major_locator(
         MaxNLocator(6, steps=[1, 2, 5, 10])
     )  # as many ticks at any height, or the layout would not settle

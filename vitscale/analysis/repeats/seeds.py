@@ -276,7 +276,7 @@ def seed_correlation(results: Results) -> pd.DataFrame:
 
 
 def seed_power(results: Results) -> pd.DataFrame:
-    """A row per arm, evaluation set, difference and power: seeds an arm that a comparison of two arms needs.
+    """A row per arm, evaluation set, difference and power: seeds per arm that a comparison of two arms needs.
 
     A two-sided t test at 5% of two arms that both have this arm's sd: an assumption about the other arm. The range is
     what the interval of the sd leaves open. It is about finding a difference on these images.

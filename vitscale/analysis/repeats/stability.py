@@ -231,7 +231,9 @@ def _named(result: Contrast, groups: dict[str, pd.DataFrame]) -> Contrast:
     """The contrast with a method that says why there is no difference, where there is none."""
     if not np.isnan(result.estimate):
         return result
-    without = [f"{name}: {estimates.said(runs)}" for name, runs in groups.items() if not len(estimates.errors(runs))]
+    without = [
+        f"{name}: {estimates.describe(runs)}" for name, runs in groups.items() if not len(estimates.errors(runs))
+    ]
     return result._replace(method="; ".join(without))
 
 

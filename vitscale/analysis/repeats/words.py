@@ -45,9 +45,9 @@ def _mean_sentences(results: Results) -> list[str]:
 def _mean_sentence(arm: str, runs: pd.DataFrame) -> str:
     mean, low, high = estimates.error_interval(estimates.errors(runs))
     if np.isnan(mean):
-        return f"{arm}: no run finished ({estimates.said(runs)})."
+        return f"{arm}: no run finished ({estimates.describe(runs)})."
     ends = "no interval" if np.isnan(low) else f"[{low:.2f}, {high:.2f}]"
-    return f"{arm}: mean error {mean:.2f}% ({ends}, {estimates.said(runs)})."
+    return f"{arm}: mean error {mean:.2f}% ({ends}, {estimates.describe(runs)})."
 
 
 def progress_of_runs(outcomes: pd.DataFrame) -> str:

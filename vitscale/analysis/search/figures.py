@@ -1,4 +1,4 @@
-"""Figures of a search: what was proposed, in which order, and where the low errors lie. A panel an arm."""
+"""Figures of a search: what was proposed, in which order, and where the low errors lie. One panel per arm."""
 
 from __future__ import annotations
 

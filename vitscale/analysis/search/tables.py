@@ -131,7 +131,7 @@ def optuna_study(
 
 
 def as_optuna(results: Results) -> bytes:
-    """The search as an SQLite file for Optuna's tools, one Optuna study an arm, named SLUG:ARM.
+    """The search as an SQLite file for Optuna's tools, one Optuna study per arm, named SLUG:ARM.
 
     A point without an outcome is WAITING there, not RUNNING: nobody who opens the file is training it, and Optuna would
     take it for a worker that hangs. Whoever goes on with `optimize` trains it first, at the values proposed. Times in

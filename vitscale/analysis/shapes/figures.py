@@ -188,7 +188,7 @@ def _dashes(view: View, index: int) -> Any:
 
 
 def _handle(index: int, name: str, of: Sequence[Cell], view: View) -> Line2D:
-    label = f"{name}\n{estimates.said(pd.concat([cell.runs for cell in of]))}, {len(of)} shapes"
+    label = f"{name}\n{estimates.describe(pd.concat([cell.runs for cell in of]))}, {len(of)} shapes"
     return Line2D([], [], linewidth=1.4, linestyle=_dashes(view, index), markersize=6, label=label, **_looks(index))
 
 

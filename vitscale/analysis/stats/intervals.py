@@ -102,7 +102,7 @@ def wilson(hits: np.ndarray | float, n: int, confidence: float = 0.95) -> Interv
 def share_difference(hits_a: int, n_a: int, hits_b: int, n_b: int, confidence: float = 0.95) -> tuple[float, float]:
     """Interval for share a - share b of independent samples (Agresti & Caffo 2000), within -1 and 1.
 
-    Newcombe's hybrid score has the same width and covers as little as 88% with 8 draws an arm, 92% with 16.
+    Newcombe's hybrid score has the same width and covers as little as 88% with 8 draws per arm, 92% with 16.
     """
     from statsmodels.stats.proportion import confint_proportions_2indep
 
@@ -206,7 +206,7 @@ def t_test(difference: float, error: float, df: float) -> float:
 def probability_interval(prob: float, error: float, df: float, confidence: float = 0.95) -> tuple[float, float]:
     """Student's interval of a probability in (0, 1), on the scale of its logit.
 
-    Brunner & Munzel's own, on the plain scale, covers 89% instead of 95% near the ends with 16 draws an arm.
+    Brunner & Munzel's own, on the plain scale, covers 89% instead of 95% near the ends with 16 draws per arm.
     """
     half = float(stdtrit(df, (1 + confidence) / 2)) * error / (prob * (1 - prob))
     center = logit(prob)
