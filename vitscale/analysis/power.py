@@ -136,7 +136,7 @@ def _of_means(study: Study, what: str, comparisons: int, cells: int = 2) -> list
     if not comparisons:
         return []
     n = min(Counter((t.arm, t.config.lr) for t in study.trials if t.point is not None).values())
-    head = f"{what} ({n} seed{'s' * (n > 1)} a cell, {comparisons} comparison{'s' * (comparisons > 1)}"
+    head = f"{what} ({n} seed{'s' * (n > 1)} per cell, {comparisons} comparison{'s' * (comparisons > 1)}"
     head += ", Holm)" if comparisons > 1 else ")"
     if n == 1:
         return [f"{head}: nothing: single runs have no spread"]
