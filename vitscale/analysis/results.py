@@ -27,20 +27,18 @@ class Results:
         study: Study,
         trials: pd.DataFrame,
         rows: pd.DataFrame | None = None,
-        saved: Mapping[str, pd.DataFrame] | None = None,
+        made: Mapping[Callable[[Results], Any], Any] | None = None,
     ) -> None:
-        """`saved`: tables of an earlier report by name, which are taken as they are."""
+        """`made`: what is known already, such as the tables of an earlier report."""
         self.study = study
         self.trials = trials
-        self.rows = pd.DataFrame(columns=[*trials.columns[:0]]) if rows is None else rows
-        self._saved = dict(saved or {})
-        self._made: dict[Callable[[Results], Any], Any] = {}
+        self.rows = pd.DataFrame() if rows is None else rows
+        self._made: dict[Callable[[Results], Any], Any] = dict(made or {})
 
     def once(self, make: Callable[[Results], T]) -> T:
         """What a function makes of these results; it is called at the first request only. Do not change its value."""
         if make not in self._made:
-            name = make.__name__
-            self._made[make] = self._saved[name] if name in self._saved else make(self)
+            self._made[make] = make(self)
         return cast(T, self._made[make])
 
     def made(self, tables: Mapping[str, Callable[[Results], pd.DataFrame]]) -> dict[str, pd.DataFrame]:

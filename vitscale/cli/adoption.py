@@ -27,13 +27,14 @@ def winners(study: str, store: str = "") -> dict[str, dict[str, Any]]:
 
 def read_result(root: str, slug: str) -> tuple[Study, dict[str, Any]]:
     """(the study of a search that has ended, what it found). Raises ValueError otherwise."""
+    from vitscale.analysis.results import Results
     from vitscale.launch.optuna_search import found, refuse_unfinished
     from vitscale.record.table import outcomes, read_trials
 
     store = existing(root)
     study = read_plan(store, slug)
     refuse_unfinished(study, store)
-    return study, found(study, outcomes(study, read_trials(study, store)))
+    return study, found(Results(study, outcomes(study, read_trials(study, store))))
 
 
 def adopt(root: str, slug: str) -> list[str]:

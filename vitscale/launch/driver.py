@@ -427,7 +427,7 @@ def draw(study: Study, store: Store, read: Mapping[str, Outcome]) -> tuple[Workd
         from vitscale.analysis.search.tables import as_optuna
         from vitscale.launch.optuna_search import found
 
-        folder.write("winners.json", json.dumps(found(study, done), indent=1).encode())
+        folder.write("winners.json", json.dumps(found(results), indent=1).encode())
         folder.write("optuna.db", as_optuna(results))
     facts = {"install": "make .venv/installed", "command": _planned_command(study, store), "store": str(store.root)}
     with warnings.catch_warnings():

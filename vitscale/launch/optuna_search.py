@@ -24,7 +24,8 @@ from vitscale.record.store import ASKED, Store
 
 if TYPE_CHECKING:
     import optuna
-    import pandas as pd
+
+    from vitscale.analysis.results import Results
 
 REDUCTION = 3  # ASHA lets the best third of a rung go on
 TRIES = 20  # proposals for one that was not asked before
@@ -144,13 +145,14 @@ def identity(search: Search) -> dict[str, Any]:
     }
 
 
-def found(study: Study, outcomes: pd.DataFrame) -> dict[str, Any]:
+def found(results: Results) -> dict[str, Any]:
     """What a search found so far, and by which means: plain values, as `vitscale adopt` keeps them."""
-    from vitscale.analysis.results import Results
     from vitscale.analysis.search.tables import winners
 
+    study = results.study
+
     def known(column: str) -> list[str]:
-        return sorted({str(value) for value in outcomes[column].dropna()} - {""})
+        return sorted({str(value) for value in results.trials[column].dropna()} - {""})
 
     return {
         "search": study.slug, "how": study.adaptive, "metric": study.metric,
@@ -158,7 +160,7 @@ def found(study: Study, outcomes: pd.DataFrame) -> dict[str, Any]:
         "trained": _trained(study),
         **{name: known(column) for name, column in (("commits", "commit"), ("versions", "versions"),
                                                     ("machines", "machine"))},
-        "winners": winners(Results(study, outcomes)),
+        "winners": results.once(winners),
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from vitscale.plan.config import TrainConfig, shown
+from vitscale.plan.config import shown
 from vitscale.plan.profile import ProfileConfig
 
 if TYPE_CHECKING:
@@ -25,11 +25,7 @@ PROFILES = ("throughput", "throughput_by_batch", "throughput_gain", "throughput_
 
 def equal_within_arms(trials: Iterable[Trial], *but: str) -> bool:
     """Whether the configs of each arm are equal in all fields but these."""
-    fixed = {name: getattr(TrainConfig(), name) for name in but}
-    settings: dict[str, set[TrainConfig]] = {}
-    for trial in trials:
-        settings.setdefault(trial.arm, set()).add(trial.config.replace(**fixed))
-    return all(len(configs) == 1 for configs in settings.values())
+    return not _unequal_arm(trials, *but)
 
 
 def infer_kind(trials: Collection[Trial], fields: Mapping[str, Any]) -> str:
@@ -60,9 +56,9 @@ def _nothing(study: Study) -> None:
 
 
 def _repeats(study: Study) -> None:
-    if not equal_within_arms(study.trials, "seed"):
+    if arm := _unequal_arm(study.trials, "seed"):
         raise ValueError(f"the runs of an arm must differ in their seed alone in a study of kind repeats, but got "
-                         f"(study={study.slug!r}, arm={_first_unequal(study, 'seed')!r})")  # fmt: skip
+                         f"(study={study.slug!r}, arm={arm!r})")  # fmt: skip
     if _asks(study, STABILITY):
         _refuse_pooled(study, "model, optimizer and epochs", lambda of: (of["model"], of["optimizer"], of["epochs"]))
     if _asks(study, ("recipe_interaction",)):
@@ -71,9 +67,9 @@ def _repeats(study: Study) -> None:
 
 
 def _shapes(study: Study) -> None:
-    if not equal_within_arms(study.trials, "seed", "lr"):
+    if arm := _unequal_arm(study.trials, "seed", "lr"):
         raise ValueError(f"the runs of an arm must differ in lr and seed alone in a study of kind shapes, but got "
-                         f"(study={study.slug!r}, arm={_first_unequal(study, 'seed', 'lr')!r})")  # fmt: skip
+                         f"(study={study.slug!r}, arm={arm!r})")  # fmt: skip
     _need_factors(study, ("size",))
     _refuse_pooled(
         study, "size, depth, branches, LayerScale and epochs",
@@ -129,11 +125,11 @@ def _most_common(values: Iterable[tuple[object, ...]]) -> tuple[int, tuple[objec
     return num, value
 
 
-def _first_unequal(study: Study, *but: str) -> str:
-    fixed = {name: getattr(TrainConfig(), name) for name in but}
-    first: dict[str, TrainConfig] = {}
-    for trial in study.trials:
-        config = trial.config.replace(**fixed)
-        if first.setdefault(trial.arm, config) != config:
+def _unequal_arm(trials: Iterable[Trial], *but: str) -> str:
+    """The first arm whose configs differ in another field than these; empty if there is none."""
+    first: dict[str, dict[str, Any]] = {}
+    for trial in trials:
+        fields = {name: value for name, value in trial.config.non_default().items() if name not in but}
+        if first.setdefault(trial.arm, fields) != fields:
             return trial.arm
     return ""

@@ -12,6 +12,7 @@ from vitscale.analysis.distribution.population import Population, populations
 from vitscale.analysis.distribution.tables import arm_comparison, edf_summary
 from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.report.layout import metric_label
+from vitscale.analysis.report.text import either, p_value
 from vitscale.analysis.results import STATUSES, Results, panels
 from vitscale.plan.doubts import without_references
 from vitscale.plan.study import Study
@@ -153,7 +154,8 @@ def _compared(
         parts.append(f"no difference shown in {len(same)} of {len(table)} pairs")
     else:
         parts += _listed(
-            "no difference shown for ", [_names(row) + _p(row[f"{kind}_p_holm"]) for _, row in same.iterrows()]
+            "no difference shown for ",
+            [f"{_names(row)}, {p_value(row[f'{kind}_p_holm'])}" for _, row in same.iterrows()],
         )
     single = (table[f"{kind}_method"] == UNTESTED) & ~never
     for reason, of in (("not tested with ONE reference run per arm, whose noise is unknown", single),
@@ -180,7 +182,8 @@ def _area(row: pd.Series) -> str:
     better, worse, area, low, high = row["a"], row["b"], row[name], row[f"{name}_low"], row[f"{name}_high"]
     if area < 0:
         better, worse, area, low, high = worse, better, -area, -high, -low
-    return f"{better} is more forgiving than {worse} by {area:.2f} [{low:.2f}, {high:.2f}]{_p(row['area_p_holm'])}"
+    p = p_value(row["area_p_holm"])
+    return f"{better} is more forgiving than {worse} by {area:.2f} [{low:.2f}, {high:.2f}], {p}"
 
 
 def _ratio(row: pd.Series) -> str:
@@ -190,7 +193,7 @@ def _ratio(row: pd.Series) -> str:
     if ratio < 1:
         better, worse, ratio, low, high = worse, better, 1 / ratio, 1 / high, 1 / low
     times = f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
-    return f"{worse} is {times} times as far above its reference as {better}{_p(row['error_ratio_p_holm'])}"
+    return f"{worse} is {times} times as far above its reference as {better}, {p_value(row['error_ratio_p_holm'])}"
 
 
 def _lower(row: pd.Series) -> str:
@@ -201,11 +204,7 @@ def _lower(row: pd.Series) -> str:
         better, worse, prob, low, high = worse, better, 1 - prob, 1 - high, 1 - low
     pairs = f"{row['n_a']} shared points" if row["paired"] else f"random pairs (n={row['n_a']} and {row['n_b']})"
     interval = f"{100 * prob:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
-    return f"{better} is lower than {worse} at {interval} of {pairs}{_p(row['error_p_holm'])}"
-
-
-def _p(p: float) -> str:
-    return ", p < 0.001" if p < 0.001 else f", p = {p:.3f}"
+    return f"{better} is lower than {worse} at {interval} of {pairs}, {p_value(row['error_p_holm'])}"
 
 
 # ---- what a reader must know
@@ -269,7 +268,7 @@ def _references(results: Results) -> list[str]:
     if not arms:
         return []
     planned = {sum(draws.reference_counts.values()) for draws in arms}
-    runs = "ONE run" if planned == {1} else f"the mean of {_either(planned)} runs"
+    runs = "ONE run" if planned == {1} else f"the mean of {either(planned)} runs"
     noise = (
         "which shifts every delta of the arm, is unknown: shares, areas, ratios and bands are given the reference, and "
         "no test of forgiveness is made"
@@ -299,10 +298,6 @@ def _independence(study: Study) -> str:
             f"are about other scrambles {given}."
         )
     return f"Draws are independent; intervals are about other draws from the same intervals of lr and wd, {given}."
-
-
-def _either(numbers: set[int]) -> str:
-    return " or ".join(map(str, sorted(numbers)))
 
 
 def unfinished(results: Results) -> str:

@@ -22,6 +22,7 @@ from vitscale.analysis.repeats.stability import (
     training_length_interaction,
 )
 from vitscale.analysis.report.layout import metric_label
+from vitscale.analysis.report.text import either, p_value
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.study import Study
 
@@ -120,7 +121,7 @@ def _between_models(table: pd.DataFrame, what: str) -> list[str]:
 
 def _one_interaction(row: pd.Series) -> str:
     text = _at_length(row, "interaction")
-    return text if pd.isna(row["interaction_p"]) else f"{text}{_p(row['interaction_p_holm'])}"
+    return text if pd.isna(row["interaction_p"]) else f"{text}, {p_value(row['interaction_p_holm'])}"
 
 
 def _by_model(table: pd.DataFrame, name: str, what: str) -> list[str]:
@@ -178,11 +179,7 @@ def _difference(row: pd.Series) -> str:
     low, high = row["difference_points_low"], row["difference_points_high"]
     if pd.isna(low):
         return f"no interval ({row['method']})"
-    return f"{row['difference_points']:.1f} [{low:.1f}, {high:.1f}] points{_p(row['difference_p_holm'])}"
-
-
-def _p(p: float) -> str:
-    return ", p < 0.001" if p < 0.001 else f", p = {p:.3f}"
+    return f"{row['difference_points']:.1f} [{low:.1f}, {high:.1f}] points, {p_value(row['difference_p_holm'])}"
 
 
 def caveats(results: Results) -> list[str]:
@@ -192,7 +189,7 @@ def caveats(results: Results) -> list[str]:
     sentences = [
         f"Reported is {metric_label(results.study)} of the last epoch on the split: {splits}. No epoch is "
         "selected.",
-        f"An arm is one setting, trained {_either(set(numbers))} times; its runs differ in their seed alone. Intervals "
+        f"An arm is one setting, trained {either(numbers)} times; its runs differ in their seed alone. Intervals "
         "are about other seeds, and rest on means over seeds being nearly normal; a single run has none.",
         "Means, spreads and differences are over the runs that finished, so they are conditional on finishing: a "
         "diverged run has no error that a mean could use. How many diverged stands beside every number.",
@@ -208,10 +205,6 @@ def caveats(results: Results) -> list[str]:
     return sentences
 
 
-def _either(numbers: set[int]) -> str:
-    return " or ".join(map(str, sorted(numbers)))
-
-
 def _populations(results: Results) -> list[Population]:
     """All runs of each arm that finished, also those after a missing one."""
     return [population(results.study, results.trials, arm, whole=True) for arm in results.study.arms]
@@ -219,12 +212,12 @@ def _populations(results: Results) -> list[Population]:
 
 def unfinished(results: Results) -> str:
     """What is missing, in a sentence; empty when nothing is."""
-    return still_missing(_populations(results), BIASED)
+    return still_missing(results.once(_populations), BIASED)
 
 
 def counts(results: Results) -> pd.DataFrame:
     """A row per arm: how its draws and its reference runs ended."""
-    return counts_of(_populations(results))
+    return counts_of(results.once(_populations))
 
 
 def design_text(study: Study) -> str:

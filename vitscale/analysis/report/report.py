@@ -46,9 +46,13 @@ def write_report(results: Results, folder: Workdir, facts: Mapping[str, str]) ->
 
 def read_results(study: Study, folder: Workdir) -> Results:
     """What a report was made of, from its parquet files alone. Raises FileNotFoundError without them."""
-    names = [name.removesuffix(".parquet") for name in folder.names() if name.endswith(".parquet")]
-    saved = {name: pd.read_parquet(io.BytesIO(folder.read(f"{name}.parquet"))) for name in {*names, TRIALS, ROWS}}
-    return Results(study, saved.pop(TRIALS), saved.pop(ROWS), saved)
+    tables, there = kind_of(study).tables, set(folder.names())
+    made = {make: _read(folder, name) for name, make in tables.items() if f"{name}.parquet" in there}
+    return Results(study, _read(folder, TRIALS), _read(folder, ROWS), made)
+
+
+def _read(folder: Workdir, name: str) -> pd.DataFrame:
+    return pd.read_parquet(io.BytesIO(folder.read(f"{name}.parquet")))
 
 
 def headline(results: Results) -> list[str]:

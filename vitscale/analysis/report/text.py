@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
+
+
+def p_value(p: float) -> str:
+    """A p with three decimals, or how small it is."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def either(numbers: Iterable[int]) -> str:
+    """Ascending, as alternatives: "2 or 3"."""
+    return " or ".join(map(str, sorted(set(numbers))))
 
 
 def to_markdown(table: pd.DataFrame) -> str:

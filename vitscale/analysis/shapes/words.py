@@ -13,6 +13,7 @@ from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats import words as repeat_words
 from vitscale.analysis.report.layout import metric_label
+from vitscale.analysis.report.text import either
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.analysis.shapes import figures as shape_figures
 from vitscale.analysis.shapes import tables as shapes
@@ -124,14 +125,10 @@ def _grid(study: Study) -> str:
     seeds: dict[str, dict[float, set[int]]] = {}
     for trial in study.trials:
         seeds.setdefault(trial.arm, {}).setdefault(trial.config.lr, set()).add(trial.config.seed)
-    lrs = _either(len(of) for of in seeds.values())
-    nums = _either(len(at_lr) for of in seeds.values() for at_lr in of.values())
+    lrs = either(len(of) for of in seeds.values())
+    nums = either(len(at_lr) for of in seeds.values() for at_lr in of.values())
     same = all(at_lr == next(iter(of.values())) for of in seeds.values() for at_lr in of.values())
     return f"{lrs} lr with {'the same ' if same else ''}{nums} seeds at each"
-
-
-def _either(numbers: Iterable[int]) -> str:
-    return " or ".join(map(str, sorted(set(numbers))))
 
 
 def caveats(results: Results) -> list[str]:
