@@ -1,13 +1,14 @@
 """How many training images per second does one core read and crop?
 
-Contestants read the same 400 JPEGs of 500 x 375 pixels (quality 90, crops of scikit-learn's two photographs), draw a
-random resized crop to 224 (bicubic, antialiased), flip half of them and stack batches of 100. All run in this process
-on one thread, in turns, with everything in the page cache: the numbers are of computing and not of a disk.
+Contestants read the same 400 JPEGs of 500 x 375 pixels (quality 90, crops of scikit-learn's two
+photographs), draw a random resized crop to 224 (bicubic, antialiased), flip half of them and stack
+batches of 100. All run in this process on one thread, in turns, with everything in the page cache:
+the numbers are of computing and not of a disk.
 
     prepared            a prepared set of 256 x 256, mapped, cropped one by one
     folders             the JPEG files, in class folders
-    parquet             the same files in parquet shards of 100 images a row group, in order and shuffled
-    timm                ImageFolder and timm's create_transform as its own loader uses it: uint8, as all the above
+    parquet             the same files in parquet shards, row groups of 100, in order and shuffled
+    timm                ImageFolder and create_transform as timm's loader uses it: uint8
     torchvision         ImageFolder and torchvision's transforms on Pillow images, uint8 too
     torchvision, float  the same, normalised image by image, as its reference scripts do
 
@@ -45,7 +46,9 @@ Contestant = Callable[[np.random.Generator], Tensor]  # a shuffled batch, (100, 
 
 
 def write_jpegs(folder: Path) -> None:
-    """Crops of the two photographs, each of another place and scale, so that contents and sizes of files vary."""
+    """Crops of the two photographs, each of another place and
+    scale, so that contents and sizes of files vary.
+    """
     from sklearn.datasets import load_sample_images
 
     photographs = [Image.fromarray(image) for image in load_sample_images().images]
@@ -85,9 +88,13 @@ def ours(images: Images, config: TrainConfig, ordered: bool = False) -> Contesta
         whole = list(read(images, rows))
         sizes = np.array([image.shape[1:] for image in whole])
         boxes = crop_boxes(sizes, config, positions, rng)
-        cropped = [crop_encoded(image, box, config) for image, box in zip(whole, boxes, strict=True)]
+        cropped = [
+            crop_encoded(image, box, config) for image, box in zip(whole, boxes, strict=True)
+        ]
         flips = rng.random(BATCH) < 0.5
-        return torch.stack([image.flip(-1) if flip else image for image, flip in zip(cropped, flips, strict=True)])
+        return torch.stack(
+            [image.flip(-1) if flip else image for image, flip in zip(cropped, flips, strict=True)]
+        )
 
     return batch
 
@@ -105,7 +112,9 @@ def peer(folder: Path, transform: Any) -> Contestant:
     dataset = ImageFolder(folder / "train", transform)
 
     def batch(rng: np.random.Generator) -> Tensor:
-        return torch.stack([torch.as_tensor(dataset[i][0]) for i in rng.permutation(NUM)[:BATCH].tolist()])
+        return torch.stack(
+            [torch.as_tensor(dataset[i][0]) for i in rng.permutation(NUM)[:BATCH].tolist()]
+        )
 
     return batch
 
@@ -129,7 +138,12 @@ def contestants(folder: Path) -> dict[str, Contestant]:
     """Every contestant by name, on the same images."""
     write_jpegs(folder / "files" / "bench")
     write_parquet(folder / "files" / "bench", folder / "parquet" / "bench")
-    fields: dict[str, Any] = {"num_images": NUM, "num_classes": CLASSES, "channels": 3, "batch_size": BATCH}
+    fields: dict[str, Any] = {
+        "num_images": NUM,
+        "num_classes": CLASSES,
+        "channels": 3,
+        "batch_size": BATCH,
+    }
     config = TrainConfig(dataset="bench", resolution=224, patch_size=16, crop="rrc", **fields)
     for root in ("first", "second"):  # the first imports what it needs
         began = time.perf_counter()
@@ -144,12 +158,16 @@ def contestants(folder: Path) -> dict[str, Contestant]:
         "parquet shuffled": ours(parquet, config),
         "timm": peer(folder / "files" / "bench", timm_transform()),
         "torchvision": peer(folder / "files" / "bench", torchvision_transform(normalized=False)),
-        "torchvision, float": peer(folder / "files" / "bench", torchvision_transform(normalized=True)),
+        "torchvision, float": peer(
+            folder / "files" / "bench", torchvision_transform(normalized=True)
+        ),
     }
 
 
 def race(named: dict[str, Contestant], rounds: int) -> dict[str, list[float]]:
-    """Images per second of each contestant in each round; they take turns, after a first round that does not count."""
+    """Images per second of each contestant in each round; they
+    take turns, after a first round that does not count.
+    """
     speeds: dict[str, list[float]] = {name: [] for name in named}
     for turn in range(rounds + 1):
         for name, batch in named.items():
@@ -164,21 +182,36 @@ def race(named: dict[str, Contestant], rounds: int) -> dict[str, list[float]]:
 
 def show(speeds: dict[str, list[float]]) -> None:
     """Medians and ranges of images/s and, paired by round, of the ratio to the peer."""
-    print(f"{'contestant':18} {'images/s':>9} {'(range)':>11} {f'x {PEER}':>7} {'(range)':>13}  n  aim")
+    print(
+        f"{'contestant':18} {'images/s':>9} {'(range)':>11} {f'x {PEER}':>7} {'(range)':>13}  n  "
+        "aim"
+    )
     for name, values in speeds.items():
         ratios = [value / base for value, base in zip(values, speeds[PEER], strict=True)]
         speed, ratio = statistics.median(values), statistics.median(ratios)
         ranges = f"({min(values):.0f}-{max(values):.0f})", f"({min(ratios):.2f}-{max(ratios):.2f})"
-        aim = f">= {AIMS[name]:g} {'met' if ratio >= AIMS[name] else 'missed'}" if name in AIMS else ""
-        print(f"{name:18} {speed:9.0f} {ranges[0]:>11} {ratio:7.2f} {ranges[1]:>13} {len(values):2}  {aim}")
+        aim = (
+            f">= {AIMS[name]:g} {'met' if ratio >= AIMS[name] else 'missed'}"
+            if name in AIMS
+            else ""
+        )
+        print(
+            f"{name:18} {speed:9.0f} {ranges[0]:>11} {ratio:7.2f} {ranges[1]:>13} "
+            f"{len(values):2}  {aim}"
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
+    print(
+        f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch "
+        f"{torch.__version__}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         show(race(contestants(Path(folder)), options.rounds))
 

@@ -2,9 +2,10 @@
 
     python benchmarks/mlflow_scale.py --num 10000
 
-A real `mlflow server` on this machine's loopback, with an SQLite database that holds a run for every trial of a study
-as vitscale would have made it (written straight into the tables, since making them one by one takes minutes). Each line
-is a process of its own. The peer is the request that vitscale made at every start before: all runs in one page.
+A real `mlflow server` on this machine's loopback, with an SQLite database that holds a run for
+every trial of a study as vitscale would have made it (written straight into the tables, since
+making them one by one takes minutes). Each line is a process of its own. The peer is the request
+that vitscale made at every start before: all runs in one page.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ EPOCHS = 3  # of which each run shows a row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--num", type=int, default=10_000, help="trials (default: %(default)s)")
     parser.add_argument("--step", choices=sorted(STEPS), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -51,19 +54,35 @@ def main() -> None:
         store = Store.open(folder)
         study = study_of(options.num)
         fill(store, study)
-        print(f"{options.num} runs, {(store.root / 'mlflow.db').stat().st_size / 1e6:.0f} MB, {os.cpu_count()} cores, "
-              f"load {os.getloadavg()[0]:.1f} before the first step")  # fmt: skip
+        print(
+            f"{options.num} runs, {(store.root / 'mlflow.db').stat().st_size / 1e6:.0f} MB, "
+            f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the first step"
+        )
         with server(store.root) as (uri, pid):
             print(f"{'step':44} {'wall s':>8} {'CPU s':>8} {'server CPU s':>13} {'peak MB':>8}")
             for name in STEPS:
                 before = cpu_of(pid)
-                command = [sys.executable, __file__, "--num", str(options.num), "--step", name, "--folder", folder]
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--num",
+                    str(options.num),
+                    "--step",
+                    name,
+                    "--folder",
+                    folder,
+                ]
                 ran = subprocess.run([*command, "--uri", uri], capture_output=True, text=True)
                 if ran.returncode:
                     raise SystemExit(f"the step {name!r} failed:\n{ran.stderr}")
                 facts = json.loads(ran.stdout.splitlines()[-1])
-                print(f"{name:44} {facts['wall_s']:8.1f} {facts['cpu_s']:8.1f} {cpu_of(pid) - before:13.1f} "
-                      f"{facts['peak_mb']:8.0f}  {facts['said']}", flush=True)  # fmt: skip
+                print(
+                    (
+                        f"{name:44} {facts['wall_s']:8.1f} {facts['cpu_s']:8.1f} "
+                        f"{cpu_of(pid) - before:13.1f} {facts['peak_mb']:8.0f}  {facts['said']}"
+                    ),
+                    flush=True,
+                )
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
@@ -76,16 +95,27 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     said = STEPS[options.step](store, study, options.uri)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     said = f"{said}; {idle_mb:.0f} MB before"
-    return {"wall_s": time.monotonic() - wall, "cpu_s": time.process_time() - cpu, "peak_mb": peak_mb, "said": said}
+    return {
+        "wall_s": time.monotonic() - wall,
+        "cpu_s": time.process_time() - cpu,
+        "peak_mb": peak_mb,
+        "said": said,
+    }
 
 
 def study_of(num: int) -> Study:
     """Two arms at shared random points."""
     from optuna.distributions import FloatDistribution
 
-    space = {"lr": FloatDistribution(1e-5, 1e-2, log=True), "wd": FloatDistribution(1e-3, 1.0, log=True)}
+    space = {
+        "lr": FloatDistribution(1e-5, 1e-2, log=True),
+        "wd": FloatDistribution(1e-3, 1.0, log=True),
+    }
     base = TrainConfig(width=16, heads=2, depth=1, epochs=EPOCHS, warmup_epochs=1.0)
-    arms = {"patchify": {}, "conv": {"stem": "conv", "stem_channels": "8-16", "stem_strides": "1-2"}}
+    arms = {
+        "patchify": {},
+        "conv": {"stem": "conv", "stem_channels": "8-16", "stem_strides": "1-2"},
+    }
     plan = trials(base, arms, sample(space, num=num // 2))
     return Study(
         kind="distribution",
@@ -99,7 +129,9 @@ def study_of(num: int) -> Study:
 
 def rows_of(trial_id: str, num: int = EPOCHS) -> list[dict[str, float]]:
     names = ("train_loss", "val_loss", "val_error_pct", "val_ema_error_pct", "lr", "images_per_s")
-    return [{"epoch": e, "unix_s": 1e9 + e, **dict.fromkeys(names, 50.0 / e)} for e in range(1, num + 1)]
+    return [
+        {"epoch": e, "unix_s": 1e9 + e, **dict.fromkeys(names, 50.0 / e)} for e in range(1, num + 1)
+    ]
 
 
 def fill(store: Store, study: Study) -> None:
@@ -122,12 +154,21 @@ def copy_runs(database: Path, view: View, child: Child, study: Study) -> None:
             new, params, tags = uuid.uuid4().hex, view._own_params(trial), view._own_tags(trial)
             for table in ("runs", "metrics", "latest_metrics", "params", "tags"):
                 _copy(db, table, child.run_id, new)
-            db.execute("update runs set start_time = start_time - 86400000 where run_uuid = ?", (new,))  # a day ago
+            # a day ago
+            db.execute(
+                "update runs set start_time = start_time - 86400000 where run_uuid = ?", (new,)
+            )
             for name, value in params.items():
-                db.execute("update params set value = ? where run_uuid = ? and key = ?", (value, new, name))
+                db.execute(
+                    "update params set value = ? where run_uuid = ? and key = ?", (value, new, name)
+                )
             for name, value in tags.items():
-                db.execute("update tags set value = ? where run_uuid = ? and key = ?", (value, new, name))
-            have = {name for (name,) in db.execute("select key from params where run_uuid = ?", (new,))}
+                db.execute(
+                    "update tags set value = ? where run_uuid = ? and key = ?", (value, new, name)
+                )
+            have = {
+                name for (name,) in db.execute("select key from params where run_uuid = ?", (new,))
+            }
             assert have == set(params), have ^ set(params)
 
 
@@ -135,7 +176,11 @@ def _copy(db: sqlite3.Connection, table: str, old: str, new: str) -> None:
     columns = [row[1] for row in db.execute(f"pragma table_info({table})")]
     chosen = ", ".join("?" if name == "run_uuid" else name for name in columns)
     db.execute(
-        f"insert into {table} ({', '.join(columns)}) select {chosen} from {table} where run_uuid = ?", (new, old)
+        (
+            f"insert into {table} ({', '.join(columns)}) select {chosen} from {table} where "
+            "run_uuid = ?"
+        ),
+        (new, old),
     )
 
 
@@ -148,13 +193,28 @@ def server(folder: Path) -> Iterator[tuple[str, int]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
-               "--artifacts-destination", str(folder / "artifacts"), "--port", str(port), "--workers", "1"]  # fmt: skip
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--artifacts-destination",
+        str(folder / "artifacts"),
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         while not _answers(port):
             time.sleep(0.5)
-        MlflowClient(f"http://127.0.0.1:{port}").search_experiments()  # it imports much at the first request
+        # it imports much at the first request
+        MlflowClient(f"http://127.0.0.1:{port}").search_experiments()
         yield f"http://127.0.0.1:{port}", process.pid
     finally:
         for one in [*psutil.Process(process.pid).children(recursive=True), process]:
@@ -190,7 +250,9 @@ def one_page(store: Store, study: Study, uri: str) -> str:
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     experiment = client.get_experiment_by_name(study.slug)
     assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id], "tags.`vitscale.role` = 'trial'", max_results=50_000)
+    runs = client.search_runs(
+        [experiment.experiment_id], "tags.`vitscale.role` = 'trial'", max_results=50_000
+    )
     return f"{len(runs)} runs"
 
 

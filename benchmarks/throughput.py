@@ -1,15 +1,18 @@
-"""Images per second in training and inference: the project's trainer against a loop made of timm's own parts.
+"""Images per second in training and inference: the project's trainer against a loop made of timm's
+own parts.
 
-Both train the same model on the same images at the same batch, precision and augmentation (flip, mixup or CutMix),
-with the same optimizer and EMA, in one process, an epoch of the one after an epoch of the other, so that what disturbs
-the machine disturbs both. The images lie in memory, ready to use: reading files is another benchmark (data.py).
+Both train the same model on the same images at the same batch, precision and augmentation (flip,
+mixup or CutMix), with the same optimizer and EMA, in one process, an epoch of the one after an
+epoch of the other, so that what disturbs the machine disturbs both. The images lie in memory, ready
+to use: reading files is another benchmark (data.py).
 
     vitscale   train() and evaluate(), as trials run them
-    timm       create_loader, Mixup, ClassificationTask, create_optimizer_v2, ModelEmaV3 in the order of its script
+    timm       create_loader, Mixup, ClassificationTask, create_optimizer_v2, ModelEmaV3
 
-The first epoch of both is left out. The ratio is that of neighbouring epochs; its median and range are printed with
-images per second, the most memory tensors took on a GPU, and there the share of the rate at which the card multiplies
-large bf16 matrices, measured in this run (MFU). Where there is a GPU, a third contestant is compiled.
+The first epoch of both is left out. The ratio is that of neighbouring epochs; its median and range
+are printed with images per second, the most memory tensors took on a GPU, and there the share of
+the rate at which the card multiplies large bf16 matrices, measured in this run (MFU). Where there
+is a GPU, a third contestant is compiled.
 
     python benchmarks/throughput.py  # about 5 minutes on 2 cores, which must be quiet
     python benchmarks/throughput.py --case vit-s --batch-size 256 --precision bf16  # on a GPU
@@ -71,10 +74,14 @@ def write_images(folder: Path, config: TrainConfig, num: int) -> None:
 # The contestants: each yields seconds per epoch
 
 
-def ours(config: TrainConfig, root: Path, device: str, workdir: Path, compiled: bool) -> Iterator[float]:
+def ours(
+    config: TrainConfig, root: Path, device: str, workdir: Path, compiled: bool
+) -> Iterator[float]:
     workdir.mkdir()
     evaluated = 0.0
-    training = train(config, workdir, device, data_root=root, compiled=compiled, checkpoint_every_s=1e9)
+    training = train(
+        config, workdir, device, data_root=root, compiled=compiled, checkpoint_every_s=1e9
+    )
     while True:
         start = time.perf_counter()  # the clock of the rows goes on while another contestant runs
         row = next(training)
@@ -82,7 +89,9 @@ def ours(config: TrainConfig, root: Path, device: str, workdir: Path, compiled: 
         evaluated = row["eval_s"]
 
 
-def timms(config: TrainConfig, images: Tensor, labels: Tensor, device: torch.device) -> Iterator[float]:
+def timms(
+    config: TrainConfig, images: Tensor, labels: Tensor, device: torch.device
+) -> Iterator[float]:
     from timm.data import Mixup
     from timm.optim import create_optimizer_v2
     from timm.task import ClassificationTask
@@ -93,7 +102,11 @@ def timms(config: TrainConfig, images: Tensor, labels: Tensor, device: torch.dev
     if config.model != "vit":
         model = model.to(memory_format=torch.channels_last)
     loader = timm_loader(config, images, labels, device, is_training=True)
-    mixup = Mixup(mixup_alpha=config.mixup_alpha, cutmix_alpha=config.cutmix_alpha, num_classes=config.num_classes)
+    mixup = Mixup(
+        mixup_alpha=config.mixup_alpha,
+        cutmix_alpha=config.cutmix_alpha,
+        num_classes=config.num_classes,
+    )
     optimizer = create_optimizer_v2(model, opt="adamw", lr=config.lr, weight_decay=config.wd)
     task = ClassificationTask(model, nn.CrossEntropyLoss(), device=device, verbose=False)
     ema = ModelEmaV3(model, decay=config.ema_decay)
@@ -113,7 +126,9 @@ def timms(config: TrainConfig, images: Tensor, labels: Tensor, device: torch.dev
         yield time.perf_counter() - start
 
 
-def timm_loader(config: TrainConfig, images: Tensor, labels: Tensor, device: torch.device, is_training: bool) -> Any:
+def timm_loader(
+    config: TrainConfig, images: Tensor, labels: Tensor, device: torch.device, is_training: bool
+) -> Any:
     """timm's loader over images in memory, with its transforms: flip in training, none else."""
     from timm.data import create_loader
 
@@ -121,7 +136,9 @@ def timm_loader(config: TrainConfig, images: Tensor, labels: Tensor, device: tor
         transform: Any = None  # create_loader sets it
 
         def __init__(self) -> None:
-            self.images = [Image.fromarray(image.permute(1, 2, 0).squeeze(-1).numpy()) for image in images]
+            self.images = [
+                Image.fromarray(image.permute(1, 2, 0).squeeze(-1).numpy()) for image in images
+            ]
 
         def __len__(self) -> int:
             return len(self.images)
@@ -132,16 +149,29 @@ def timm_loader(config: TrainConfig, images: Tensor, labels: Tensor, device: tor
     side = config.resolution
     dataset: Any = InMemory()
     return create_loader(
-        dataset, (config.channels, side, side), config.batch_size, is_training=is_training, no_aug=not is_training,
-        train_crop_mode="rkrc" if is_training else None, hflip=config.flip_prob, color_jitter=0.0,
-        num_workers=8 if device.type == "cuda" else 0, pin_memory=device.type == "cuda",
-        crop_pct=1.0, mean=(0.5,) * config.channels, std=(0.5,) * config.channels, device=device,
-        persistent_workers=device.type == "cuda", img_dtype=torch.float32,
-    )  # fmt: skip
+        dataset,
+        (config.channels, side, side),
+        config.batch_size,
+        is_training=is_training,
+        no_aug=not is_training,
+        train_crop_mode="rkrc" if is_training else None,
+        hflip=config.flip_prob,
+        color_jitter=0.0,
+        num_workers=8 if device.type == "cuda" else 0,
+        pin_memory=device.type == "cuda",
+        crop_pct=1.0,
+        mean=(0.5,) * config.channels,
+        std=(0.5,) * config.channels,
+        device=device,
+        persistent_workers=device.type == "cuda",
+        img_dtype=torch.float32,
+    )
 
 
 def autocast(config: TrainConfig, device: torch.device) -> Any:
-    return torch.autocast(device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext()
+    return (
+        torch.autocast(device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext()
+    )
 
 
 # Inference: each returns seconds for all images
@@ -154,7 +184,9 @@ def our_inference(model: nn.Module, data: HeldOut, config: TrainConfig) -> float
 
 
 @torch.no_grad()
-def timm_inference(model: nn.Module, loader: Any, config: TrainConfig, device: torch.device) -> float:
+def timm_inference(
+    model: nn.Module, loader: Any, config: TrainConfig, device: torch.device
+) -> float:
     start = time.perf_counter()
     model.eval()
     right = torch.zeros((), dtype=torch.int64, device=device)
@@ -172,43 +204,75 @@ def compare(name: str, options: argparse.Namespace, folder: Path) -> list[dict[s
     fields, batch_size = CASES[name]
     num = options.steps * (options.batch_size or batch_size)
     config = TrainConfig(
-        **fields, dataset="bench", num_images=num, num_classes=10, batch_size=options.batch_size or batch_size,
-        epochs=options.repeats + 1, warmup_epochs=1.0, flip_prob=0.5, mixup_alpha=0.8, cutmix_alpha=1.0,
-        ema_decay=0.99, precision=options.precision,
-    )  # fmt: skip
+        **fields,
+        dataset="bench",
+        num_images=num,
+        num_classes=10,
+        batch_size=options.batch_size or batch_size,
+        epochs=options.repeats + 1,
+        warmup_epochs=1.0,
+        flip_prob=0.5,
+        mixup_alpha=0.8,
+        cutmix_alpha=1.0,
+        ema_decay=0.99,
+        precision=options.precision,
+    )
     write_images(folder / "files" / "bench", config, num)
     prepare_into(folder, config)
     images = load_split(config, "train", folder / "data")
     assert images.pixels is not None
     macs = measured_complexity(config).flops
     training: dict[str, Iterator[float]] = {
-        label: ours(config, folder / "data", options.device, folder / label.replace(" ", "-"), compiled)
+        label: ours(
+            config, folder / "data", options.device, folder / label.replace(" ", "-"), compiled
+        )
         for label, compiled in CONTESTANTS.items()
         if device.type == "cuda" or not compiled
     }
     training["timm"] = timms(config, images.pixels[:], images.labels, device)
     rows = race(training, num, options.repeats, device)
     model = build_model(config).to(device)
-    held_out = HeldOut(load_split(config, "val", folder / "data"), config, device, Team(), config.batch_size)
+    held_out = HeldOut(
+        load_split(config, "val", folder / "data"), config, device, Team(), config.batch_size
+    )
     loader = timm_loader(config, images.pixels[:], images.labels, device, is_training=False)
     inference: dict[str, Iterator[float]] = {
         "vitscale": iter(partial(our_inference, model, held_out, config), None),
         "timm": iter(partial(timm_inference, model, loader, config, device), None),
     }
-    rows = [{"phase": "training", **row, "tera_flops": 6e-12 * macs * row["images_per_s"]} for row in rows]
-    rows += [{"phase": "inference", **row, "tera_flops": 2e-12 * macs * row["images_per_s"]}
-             for row in race(inference, num, options.repeats, device)]  # fmt: skip
-    return [{"case": name, "batch": config.batch_size, "precision": config.precision, **row} for row in rows]
+    rows = [
+        {"phase": "training", **row, "tera_flops": 6e-12 * macs * row["images_per_s"]}
+        for row in rows
+    ]
+    rows += [
+        {"phase": "inference", **row, "tera_flops": 2e-12 * macs * row["images_per_s"]}
+        for row in race(inference, num, options.repeats, device)
+    ]
+    return [
+        {"case": name, "batch": config.batch_size, "precision": config.precision, **row}
+        for row in rows
+    ]
 
 
 def prepare_into(folder: Path, config: TrainConfig) -> None:
     from vitscale.train.prepare import Request, prepare
 
-    prepare(Request(str(folder / "files" / "bench"), folder / "data", config.resolution, channels=config.channels))
+    prepare(
+        Request(
+            str(folder / "files" / "bench"),
+            folder / "data",
+            config.resolution,
+            channels=config.channels,
+        )
+    )
 
 
-def race(contestants: dict[str, Iterator[float]], num: int, repeats: int, device: torch.device) -> list[dict[str, Any]]:
-    """Images per second of each, an epoch of the one after an epoch of the other; ratios of neighbouring epochs."""
+def race(
+    contestants: dict[str, Iterator[float]], num: int, repeats: int, device: torch.device
+) -> list[dict[str, Any]]:
+    """Images per second of each, an epoch of the one after an
+    epoch of the other; ratios of neighbouring epochs.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     memory = dict.fromkeys(contestants, 0.0)
     for _ in range(repeats + 1):
@@ -216,13 +280,25 @@ def race(contestants: dict[str, Iterator[float]], num: int, repeats: int, device
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()
             seconds[name].append(next(contestant))
-            memory[name] = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else float("nan")
+            memory[name] = (
+                torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else float("nan")
+            )
     rows = []
     for name, spent in seconds.items():
-        ratios = sorted(peer / own for own, peer in zip(spent[1:], seconds["timm"][1:], strict=True))
-        rows.append({"who": name, "images_per_s": num / statistics.median(spent[1:]), "n": repeats,
-                     "ratio": statistics.median(ratios), "ratio_min": ratios[0], "ratio_max": ratios[-1],
-                     "peak_mib": memory[name]})  # fmt: skip
+        ratios = sorted(
+            peer / own for own, peer in zip(spent[1:], seconds["timm"][1:], strict=True)
+        )
+        rows.append(
+            {
+                "who": name,
+                "images_per_s": num / statistics.median(spent[1:]),
+                "n": repeats,
+                "ratio": statistics.median(ratios),
+                "ratio_min": ratios[0],
+                "ratio_max": ratios[-1],
+                "peak_mib": memory[name],
+            }
+        )
     return rows
 
 
@@ -240,11 +316,17 @@ def matrix_rate() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     on_gpu = torch.cuda.is_available()
-    parser.add_argument("--case", choices=CASES, action="append", help="default: vit-ti, resnet-50 and demo")
+    parser.add_argument(
+        "--case", choices=CASES, action="append", help="default: vit-ti, resnet-50 and demo"
+    )
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16" if on_gpu else "fp32")
+    parser.add_argument(
+        "--precision", choices=("fp32", "bf16"), default="bf16" if on_gpu else "fp32"
+    )
     parser.add_argument("--batch-size", type=int, default=0, help="default: by case")
     parser.add_argument("--steps", type=int, default=4, help="an epoch")
     parser.add_argument("--repeats", type=int, default=5, help="epochs that count")
@@ -257,15 +339,28 @@ def main() -> None:
     for name in options.case or ON_CPU:
         with tempfile.TemporaryDirectory() as folder:
             rows += compare(name, options, Path(folder))
-    machine = torch.cuda.get_device_name() if options.device == "cuda" else f"{platform.processor()} CPU"
-    print(f"torch {torch.__version__}, {machine}, {options.threads} threads; bf16 matrix rate {rate:.0f} TFLOP/s")
-    print("case       phase      batch  who                 images/s  ratio to timm (range), n   peak MiB    MFU")
+    machine = (
+        torch.cuda.get_device_name() if options.device == "cuda" else f"{platform.processor()} CPU"
+    )
+    print(
+        f"torch {torch.__version__}, {machine}, {options.threads} threads; bf16 matrix rate "
+        f"{rate:.0f} TFLOP/s"
+    )
+    print(
+        "case       phase      batch  who                 images/s  ratio to timm (range), n   "
+        "peak MiB    MFU"
+    )
     for row in rows:
-        print(f"{row['case']:10s} {row['phase']:10s} {row['batch']:5d}  {row['who']:18s} {row['images_per_s']:9.1f}  "
-              f"{row['ratio']:.2f} ({row['ratio_min']:.2f}-{row['ratio_max']:.2f}), {row['n']}"
-              f"{row['peak_mib']:15.0f} {row['tera_flops'] / rate:8.1%}")  # fmt: skip
+        print(
+            f"{row['case']:10s} {row['phase']:10s} {row['batch']:5d}  {row['who']:18s} "
+            f"{row['images_per_s']:9.1f}  {row['ratio']:.2f} "
+            f"({row['ratio_min']:.2f}-{row['ratio_max']:.2f}), {row['n']}{row['peak_mib']:15.0f} "
+            f"{row['tera_flops'] / rate:8.1%}"
+        )
     if options.json:
-        options.json.write_text(json.dumps({"machine": machine, "matrix_tflops": rate, "rows": rows}, indent=1))
+        options.json.write_text(
+            json.dumps({"machine": machine, "matrix_tflops": rate, "rows": rows}, indent=1)
+        )
 
 
 if __name__ == "__main__":

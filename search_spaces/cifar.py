@@ -1,35 +1,40 @@
 """The cifar scale: ViT_P and ViT_C for 32x32 pixels, on CIFAR-10, for one GPU and hours.
 
-Nothing here is copied from a paper: what is not said to follow from Xiao et al. 2021 was chosen before any training. A
-study at this scale says in its notes whether lr and wd are such choices or were found by a search.
+Nothing here is copied from a paper: what is not said to follow from Xiao et al. 2021 was chosen
+before any training. A study at this scale says in its notes whether lr and wd are such choices or
+were found by a search.
 """
 
 from search_spaces import demo
 from search_spaces.winners import good_values, in_words, optima, tuned
 from search_spaces.xiao2021 import around, interval
 
-# 64 tokens of 4x4 pixels, as many as fit 8x8 patches of the demo's ratio; hidden size, heads and MLP multiplier of the
-# paper's 1GF models (Table 1) at half their depth. ViT_C has one block less and a stem by the rule of section 3 (a
-# stride of 2 doubles the channels, a plain 1x1 follows), which costs about a block. A test holds the two within 3% in
-# FLOPs and 6% in parameters.
+# 64 tokens of 4x4 pixels, as many as fit 8x8 patches of the demo's ratio; hidden size, heads and
+# MLP multiplier of the paper's 1GF models (Table 1) at half their depth. ViT_C has one block less
+# and a stem by the rule of section 3 (a stride of 2 doubles the channels, a plain 1x1 follows),
+# which costs about a block. A test holds the two within 3% in FLOPs and 6% in parameters.
 MODELS: dict[str, dict[str, object]] = {
     "ViT_P": {"patch_size": 4, "width": 192, "heads": 3, "mlp_ratio": 3.0, "depth": 6},
-    "ViT_C": {"patch_size": 4, "width": 192, "heads": 3, "mlp_ratio": 3.0, "depth": 5, "stem": "conv",
+    "ViT_C": {"patch_size": 4, "width": 192, "heads": 3, "mlp_ratio": 3.0, "depth": 5,
+              "stem": "conv",
               "stem_channels": "48-96-192", "stem_strides": "1-2-2"},
 }  # fmt: skip
 
-# The usual augmentation of CIFAR (pad by 4, crop back, flip) and the paper's label smoothing; no policy and no mixing,
-# which short schedules of small models do not repay. The averaged weights reach back 1.7 epochs, as in the demo 1.6.
+# The usual augmentation of CIFAR (pad by 4, crop back, flip) and the paper's label smoothing; no
+# policy and no mixing, which short schedules of small models do not repay. The averaged weights
+# reach back 1.7 epochs, as in the demo 1.6.
 RECIPE: dict[str, object] = {
-    "dataset": "cifar10", "resolution": 32, "channels": 3, "num_classes": 10, "batch_size": 256, "epochs": 30,
-    "crop_padding": 4, "flip_prob": 0.5, "label_smoothing": 0.1, "ema_decay": 0.997, "precision": "bf16",
+    "dataset": "cifar10", "resolution": 32, "channels": 3, "num_classes": 10, "batch_size": 256,
+    "epochs": 30,
+    "crop_padding": 4, "flip_prob": 0.5, "label_smoothing": 0.1, "ema_decay": 0.997,
+    "precision": "bf16",
 }  # fmt: skip
 
 PANELS = {"": ("ViT_P", "ViT_C")}  # panel of the figure -> models
 
-# The winners of `studies/tune_lr_wd.py --scale cifar`, once `vitscale adopt tune_lr_wd-cifar` has written them. Until
-# then chosen: round values that are usual for small ViTs and for SGD at this batch, one pair an optimizer, so that no
-# arm is tuned better than another.
+# The winners of `studies/tune_lr_wd.py --scale cifar`, once `vitscale adopt tune_lr_wd-cifar` has
+# written them. Until then chosen: round values that are usual for small ViTs and for SGD at this
+# batch, one pair an optimizer, so that no arm is tuned better than another.
 _CHOSEN = {
     ("ViT_P", "adamw"): (1e-3, 0.1),
     ("ViT_C", "adamw"): (1e-3, 0.1),
@@ -38,31 +43,45 @@ _CHOSEN = {
 }
 _FOUND = tuned("cifar")
 OPTIMA = optima(_FOUND) if _FOUND else _CHOSEN
-INTERVALS = {("ViT", optimizer): around(*good_values(OPTIMA, optimizer)) for optimizer in ("adamw", "sgd")}
+INTERVALS = {
+    ("ViT", optimizer): around(*good_values(OPTIMA, optimizer)) for optimizer in ("adamw", "sgd")
+}
 NUM_DRAWS = 32
-NUM_REFERENCES = 8  # runs at OPTIMA, as at the demo: a quarter of the draws, for a noise that is in every comparison
+# runs at OPTIMA, as at the demo: a quarter of the draws, for a noise that is in every comparison
+NUM_REFERENCES = 8
 FIRST_REFERENCE_SEED = 1000  # a search at this scale uses seeds 0 and 1
 _SOURCE = (
     in_words(_FOUND)
     if _FOUND
-    else "lr and wd are round values chosen before any training (AdamW 1e-3 and 0.1, SGD 0.1 and 1e-4), and no search "
-    "confirmed them. "
+    else (
+        "lr and wd are round values chosen before any training (AdamW 1e-3 and 0.1, SGD 0.1 "
+        "and 1e-4), and no search confirmed them. "
+    )
 )
 DESIGN = (
-    "lr and wd are log-uniform from 1/8 of a good value to 4 times it, the geometric mean of the two models'. Draw i "
-    "has seed i (initial weights, order of samples, augmentation); both models share draws and seeds. The reference "
-    "runs are at the good value of their own arm, with seeds from 1000 on, which neither a search nor a draw used. "
+    "lr and wd are log-uniform from 1/8 of a good value to 4 times it, the geometric mean of the "
+    "two models'. Draw i has seed i (initial weights, order of samples, augmentation); both "
+    "models share draws and seeds. The reference runs are at the good value of their own arm, "
+    "with seeds from 1000 on, which neither a search nor a draw used. "
 ) + _SOURCE
-NOTES = _SOURCE + "Draws that beat the reference say how far from an optimum it is. CIFAR-10 is no ImageNet."
+NOTES = (
+    _SOURCE
+    + "Draws that beat the reference say how far from an optimum it is. CIFAR-10 is no ImageNet."
+)
 
-FIRST_SEED = 1000  # of the studies: a search at this scale has seeds 0 and 1, from which its winners have their luck
+# of the studies: a search at this scale has seeds 0 and 1, from which its winners have their luck
+FIRST_SEED = 1000
 
-LENGTHS = (15, 30, 60, 120)  # epochs: doublings, eight times as long at the end, as in Xiao et al. 2021, Figure 3
+# epochs: doublings, eight times as long at the end, as in Xiao et al. 2021, Figure 3
+LENGTHS = (15, 30, 60, 120)
 BEST_OPTIMIZER = {"ViT_P": "adamw", "ViT_C": "adamw"}  # as for the paper's ViTs, Figure 2
 NUM_STABILITY_SEEDS = 5
-STABILITY_NOTES = _SOURCE + "They serve for all lengths: a gap at these values may be none at better ones."
+STABILITY_NOTES = (
+    _SOURCE + "They serve for all lengths: a gap at these values may be none at better ones."
+)
 
-# Architecture and recipe. CIFAR-10 has no second test set here, so the question of another one is left to other scales.
+# Architecture and recipe. CIFAR-10 has no second test set here, so the question of another one is
+# left to other scales.
 CELLS: dict[tuple[str, str], dict[str, object]] = {
     (model, label): {**RECIPE, **MODELS[model], "optimizer": optimizer, "lr": lr, "wd": wd}
     for label, optimizer in (("AdamW", "adamw"), ("SGD", "sgd"))
@@ -75,8 +94,8 @@ SEED_NOTES = _SOURCE + "One evaluation set only, so nothing is said about anothe
 CELL_NOTES = _SOURCE + "The recipes differ in optimizer, lr and wd alone. One evaluation set only."
 
 
-# The search for lr and wd (studies/tune_lr_wd.py): at the shortest of LENGTHS, on 5,000 images held out of the training
-# set; wide intervals, chosen before any training, that hold the values above.
+# The search for lr and wd (studies/tune_lr_wd.py): at the shortest of LENGTHS, on 5,000 images held
+# out of the training set; wide intervals, chosen before any training, that hold the values above.
 TUNING: dict[str, object] = {"epochs": 15, "eval_split": "minival", "minival_images": 5_000}
 TUNING_SPACES = {
     ("ViT", "adamw"): interval((1e-4, 1e-2), (0.01, 1.0)),
@@ -84,13 +103,14 @@ TUNING_SPACES = {
 }
 NUM_TUNING_SEEDS = 2
 
-# Depth, width and branches: the shapes of the demo at 4 times the width, with heads of 32 channels and 64 patches of
-# 4x4 pixels. The weights themselves are reported, as in Touvron et al. 2022. A minival held out of the training set
-# chooses each shape's lr; there is no second test set here.
+# Depth, width and branches: the shapes of the demo at 4 times the width, with heads of 32 channels
+# and 64 patches of 4x4 pixels. The weights themselves are reported, as in Touvron et al. 2022. A
+# minival held out of the training set chooses each shape's lr; there is no second test set here.
 SHAPE_PANELS = demo.shape_panels(longer=40)  # epochs: a third more, as 400 are to 300
 SHAPE_PAIRS = demo.shape_pairs(without_layerscale=True)
 SHAPE_SIZES: dict[str, dict[str, object]] = {
-    size: {**RECIPE, "patch_size": 4, "width": 4 * width, "heads": width // 8, "mlp_ratio": 4.0, "ema_decay": 0.0,
+    size: {**RECIPE, "patch_size": 4, "width": 4 * width, "heads": width // 8, "mlp_ratio": 4.0,
+           "ema_decay": 0.0,
            "wd": 0.1, "minival_images": 5000, "more_evals": "minival"}
     for size, width in demo.SHAPE_WIDTHS.items()
 }  # fmt: skip
@@ -100,6 +120,6 @@ FIRST_SHAPE_SEED = 0  # no search and no pilot chose anything here
 MORE_SEEDS = demo.MORE_SEEDS
 SHAPE_DESIGN = demo.SHAPE_DESIGN
 SHAPE_NOTES = (
-    "Widths, depths and lr were chosen before any training, and the epochs are a tenth of the paper's. One evaluation "
-    "set only. CIFAR-10 is no ImageNet."
+    "Widths, depths and lr were chosen before any training, and the epochs are a tenth of the "
+    "paper's. One evaluation set only. CIFAR-10 is no ImageNet."
 )

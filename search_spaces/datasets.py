@@ -13,7 +13,8 @@ class DatasetFacts(NamedTuple):
     num_classes: int
     channels: int
     evals: tuple[str, ...]  # its evaluation sets
-    mean: tuple[float, ...]  # of each channel of the training images, in [0, 1]: what the trainer normalises by
+    # of each channel of the training images, in [0, 1]: what the trainer normalises by
+    mean: tuple[float, ...]
     std: tuple[float, ...]
     source: str
     own_minival: bool = False  # num_train leaves out a minival that belongs to the dataset
@@ -22,8 +23,11 @@ class DatasetFacts(NamedTuple):
 DATASETS = {
     "digits": DatasetFacts(
         997, 10, 1, ("val", "test"), (0.30391467,), (0.37546375,),
-        "scikit-learn's copy of the UCI Optical Recognition of Handwritten Digits test set: 1,797 images of "
-        "8x8 pixels, split here into 997 train, 200 minival, 400 val and 200 test, stratified, seed 0",
+        (
+            "scikit-learn's copy of the UCI Optical Recognition of Handwritten Digits test set: "
+            "1,797 images of 8x8 pixels, split here into 997 train, 200 minival, 400 val and 200 "
+            "test, stratified, seed 0"
+        ),
         own_minival=True,
     ),
     # The official test sets are called val here: what is reported, and never tuned on.
@@ -35,7 +39,8 @@ DATASETS = {
         50_000, 100, 3, ("val",), (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762),
         "Krizhevsky 2009: train 50,000, test 10,000 images of 32x32 pixels",
     ),
-    # v2: Recht et al. 2019, matched frequency, 10,000 images. real: Beyer et al. 2020, new labels for val.
+    # v2: Recht et al. 2019, matched frequency, 10,000 images. real: Beyer et al. 2020, new labels
+    # for val.
     "imagenet": DatasetFacts(
         1_281_167, 1000, 3, ("val", "v2", "real"), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225),
         "ILSVRC 2012 (Russakovsky et al. 2015): train 1,281,167, val 50,000",
@@ -44,5 +49,7 @@ DATASETS = {
 
 
 def dataset_facts(name: str) -> DatasetFacts | None:
-    """Facts of a dataset by name, or None; "imagenet-256" is imagenet prepared at 256 pixels per side."""
+    """Facts of a dataset by name, or None; "imagenet-256" is
+    imagenet prepared at 256 pixels per side.
+    """
     return DATASETS.get(name) or DATASETS.get(re.sub(r"-\d+$", "", name))

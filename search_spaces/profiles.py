@@ -11,7 +11,8 @@ from search_spaces.epoch_times import DEVICES
 from search_spaces.touvron2022 import LAYERSCALE, SHAPE_PAIRS
 from search_spaces.vit import SHAPES
 
-PAPERS_GPU = "Tesla V100-SXM2-32GB"  # as torch names the V100 with 32 GB of the texts; of two forms of it, one
+# as torch names the V100 with 32 GB of the texts; of two forms of it, one
+PAPERS_GPU = "Tesla V100-SXM2-32GB"
 BATCHES = (1, 2, 4, 8, 16, 32, 64)  # Touvron et al. 2022, Table 4
 LAYOUTS = ("seq", "par")
 Profile = Literal["inference", "training"]
@@ -27,40 +28,63 @@ class Part(NamedTuple):
     axes: dict[str, tuple[Any, ...]]
 
 
-def _parallel(base: dict[str, Any], widths: dict[str, int], heads: int, depth: int) -> dict[str, dict[str, Any]]:
+def _parallel(
+    base: dict[str, Any], widths: dict[str, int], heads: int, depth: int
+) -> dict[str, dict[str, Any]]:
     """Models with two branches a block, and heads of one size."""
-    return {f"{name}{depth}x2": {**base, "width": width, "heads": width // heads, "depth": depth, "branches": 2}
+    return {f"{name}{depth}x2": {**base, "width": width, "heads": width // heads, "depth": depth,
+                                 "branches": 2}
             for name, width in widths.items()}  # fmt: skip
 
 
-# Half precision, which the texts do not state or call mixed: by the multiply-adds of Table 3 of Touvron et al. 2022,
-# its 286 images/s of B18x2 are 30 TFLOP/s, and the 11.5 minutes that an epoch of ViT_P-18GF takes in Table 1 of Xiao et
-# al. 2021 are 24 TFLOP/s on each of 8 GPUs. A V100 has 15.7 in fp32. It has no bf16, so theirs was fp16.
-_IMAGENET: dict[str, Any] = {"dataset": "imagenet", "channels": 3, "num_classes": 1000, "precision": "fp16"}
+# Half precision, which the texts do not state or call mixed: by the multiply-adds of Table 3 of
+# Touvron et al. 2022, its 286 images/s of B18x2 are 30 TFLOP/s, and the 11.5 minutes that an epoch
+# of ViT_P-18GF takes in Table 1 of Xiao et al. 2021 are 24 TFLOP/s on each of 8 GPUs. A V100 has
+# 15.7 in fp32. It has no bf16, so theirs was fp16.
+_IMAGENET: dict[str, Any] = {
+    "dataset": "imagenet",
+    "channels": 3,
+    "num_classes": 1000,
+    "precision": "fp16",
+}
 _VITS = {size: {**_IMAGENET, **shape, "layerscale": LAYERSCALE} for size, shape in SHAPES.items()}
 
 
-_NOT_TIMED = ("eval_crop_ratio", "norm_batch", "mix_groups")  # an eighth of the batch is one part on one device
+# an eighth of the batch is one part on one device
+_NOT_TIMED = ("eval_crop_ratio", "norm_batch", "mix_groups")
 
 
 def _xiao2021() -> dict[str, dict[str, Any]]:
-    """Models of Tables 1 and 2 with an eighth of the printed batch, as on each of 8 GPUs, and the better optimizer."""
+    """Models of Tables 1 and 2 with an eighth of the printed
+    batch, as on each of 8 GPUs, and the better optimizer.
+    """
     text = (files("search_spaces") / "published" / "xiao2021_table2.csv").read_text()
-    batches = {row["model"]: int(row["batch_size"]) // DEVICES for row in csv.DictReader(text.splitlines())}
+    batches = {
+        row["model"]: int(row["batch_size"]) // DEVICES for row in csv.DictReader(text.splitlines())
+    }
     models: dict[str, dict[str, Any]] = {}
     for name, fields in xiao2021.MODELS.items():
         shape = {key: value for key, value in fields.items() if key not in _NOT_TIMED}
-        optimizer = {"optimizer": "sgd", "nesterov": True} if "RegNetY" in name else {"optimizer": "adamw"}
-        models[name] = {**_IMAGENET, **shape, **optimizer, "batch_size": batches[name], "label_smoothing": 0.1}
+        optimizer = (
+            {"optimizer": "sgd", "nesterov": True} if "RegNetY" in name else {"optimizer": "adamw"}
+        )
+        models[name] = {
+            **_IMAGENET,
+            **shape,
+            **optimizer,
+            "batch_size": batches[name],
+            "label_smoothing": 0.1,
+        }
     return models
 
 
 _S18 = {f"{size}18x2": {**_IMAGENET, **SHAPES[size], "depth": 18, "branches": 2} for size in "SB"}
-# Table 3 prints their peak memory, of inference by its size, and no protocol. That of B12x1 and L24x1, 2,077 and 3,788
-# MB, is what the thesis prints for ViT-B and ViT-L at batch 256 (2,078 and 3,789), so that is taken for all of them.
-# L24x1, with LayerScale, is L of the thesis.
+# Table 3 prints their peak memory, of inference by its size, and no protocol. That of B12x1 and
+# L24x1, 2,077 and 3,788 MB, is what the thesis prints for ViT-B and ViT-L at batch 256 (2,078 and
+# 3,789), so that is taken for all of them. L24x1, with LayerScale, is L of the thesis.
 _TABLE_3 = {
-    f"{shape.name}": {**_IMAGENET, **SHAPES[shape.size], "depth": shape.depth, "branches": shape.branches,
+    f"{shape.name}": {**_IMAGENET, **SHAPES[shape.size], "depth": shape.depth,
+                      "branches": shape.branches,
                       "layerscale": LAYERSCALE * shape.layerscale}
     for shape in dict.fromkeys(shape for pair in SHAPE_PAIRS for shape in pair)
     if shape.size != "L" and not shape.ladder
@@ -68,9 +92,11 @@ _TABLE_3 = {
 IMAGENET = (
     Part("Touvron et al. 2022, Table 4", "inference", _S18,
          {"resolution": (224,), "batch_size": BATCHES, "layout": LAYOUTS}),
-    Part("H. Touvron's thesis, 2022, Tables 6.7 and 6.8", "inference", {size: _VITS[size] for size in "SBL"},
+    Part("H. Touvron's thesis, 2022, Tables 6.7 and 6.8", "inference",
+         {size: _VITS[size] for size in "SBL"},
          {"batch_size": (256,), "resolution": (224, 384)}),
-    Part("H. Touvron's thesis, 2022, Tables 6.7 and 3.5", "inference", {size: _VITS[size] for size in ("Ti", "H")},
+    Part("H. Touvron's thesis, 2022, Tables 6.7 and 3.5", "inference",
+         {size: _VITS[size] for size in ("Ti", "H")},
          {"batch_size": (256,), "resolution": (224,)}),
     Part("Touvron et al. 2022, Table 3", "inference", _TABLE_3,
          {"batch_size": (256,), "resolution": (224,), "layout": ("seq",)}),
@@ -78,7 +104,8 @@ IMAGENET = (
 )  # fmt: skip
 
 # The axes of Table 4, and training, on models of the same form: 12 pairs in 6 blocks, two widths.
-_CIFAR = _parallel({"dataset": "cifar10", "channels": 3, "patch_size": 4, "precision": "bf16"}, {"S": 192, "B": 384},
+_CIFAR = _parallel({"dataset": "cifar10", "channels": 3, "patch_size": 4, "precision": "bf16"},
+                   {"S": 192, "B": 384},
                    heads=64, depth=6)  # fmt: skip
 CIFAR = tuple(
     Part("chosen", profile, _CIFAR, axes)
@@ -95,29 +122,33 @@ DEMO = tuple(
 )  # fmt: skip
 
 PARTS = {"demo": DEMO, "cifar": CIFAR, "imagenet": IMAGENET}
-NUM_RUNS = {"demo": 10, "cifar": 30, "imagenet": 30}  # 30: thesis, Table 3.5; other tables do not say how many
+# 30: thesis, Table 3.5; other tables do not say how many
+NUM_RUNS = {"demo": 10, "cifar": 30, "imagenet": 30}
 DESIGN = (
-    "A profile is a model, a batch, a resolution and a layout of its branches, on a device that it has to itself. The "
-    "batch is synthetic and lies on the device: no data is loaded. After warm-up, until two runs agree within 5%, each "
-    "of {num} timed runs is the mean over as many passes as 0.2 s take, at least 3. Inference: a forward pass without "
-    "gradients. Training: forward, loss, backward, optimizer, as in a training. Weights are fp32; bf16 and fp16 are "
-    "autocast. seq computes the branches of a block one after another, par in one go: the same function. Profiles of "
-    "the two layouts follow each other."
+    "A profile is a model, a batch, a resolution and a layout of its branches, on a device that "
+    "it has to itself. The batch is synthetic and lies on the device: no data is loaded. After "
+    "warm-up, until two runs agree within 5%, each of {num} timed runs is the mean over as many "
+    "passes as 0.2 s take, at least 3. Inference: a forward pass without gradients. Training: "
+    "forward, loss, backward, optimizer, as in a training. Weights are fp32; bf16 and fp16 are "
+    "autocast. seq computes the branches of a block one after another, par in one go: the same "
+    "function. Profiles of the two layouts follow each other."
 )
 NOTES = (
-    "The runs of a profile follow each other within seconds in one process, so they share the state of the machine: "
-    "intervals are about other runs in that state, and another hour, process or machine may differ by more. Compare "
-    "the load. Peak memory is that of tensors, weights and batch included; par keeps the weights of its "
-    "branches side by side a second time in inference."
+    "The runs of a profile follow each other within seconds in one process, so they share the "
+    "state of the machine: intervals are about other runs in that state, and another hour, "
+    "process or machine may differ by more. Compare the load. Peak memory is that of tensors, "
+    "weights and batch included; par keeps the weights of its branches side by side a second time "
+    "in inference."
 )
 SCALE_NOTES = {
     "demo": "Models of 0.2 and 1.4 M parameters on a processor say nothing of the gains of GPUs.",
     "cifar": "The models are of the form of Touvron et al. 2022, Table 4, and not among theirs.",
     "imagenet": (
-        "Tables 3 and 4 state neither precision nor warm-up nor repeats: ours are above, and the batch of Table 3's "
-        "memory, 256, is inferred from the thesis, which measured batches of 256 in mixed precision. That is fp16 on a "
-        "V100, for which current builds of torch have no kernels. "
-        "Minutes an epoch are what images per second would give if neither data nor communication "
-        "cost anything: a bound, beside printed times that had both. The averaged weights of that recipe are left out."
+        "Tables 3 and 4 state neither precision nor warm-up nor repeats: ours are above, and the "
+        "batch of Table 3's memory, 256, is inferred from the thesis, which measured batches of "
+        "256 in mixed precision. That is fp16 on a V100, for which current builds of torch have "
+        "no kernels. Minutes an epoch are what images per second would give if neither data nor "
+        "communication cost anything: a bound, beside printed times that had both. The averaged "
+        "weights of that recipe are left out."
     ),
 }

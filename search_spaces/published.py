@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 
 class PublishedModel(NamedTuple):
-    """A row of a paper's table. Numbers are kept as printed, since their last digit matters; "" is not printed."""
+    """A row of a paper's table.
+
+    Numbers are kept as printed, since their last digit matters; "" is not printed.
+    """
 
     source: str  # authors, year, table
     name: str  # as printed
@@ -26,7 +29,8 @@ def published_models() -> list[PublishedModel]:
     return [
         PublishedModel(
             row["source"], row["name"], row["params_m"], row["flops_g"], row["acts_m"],
-            {**IMAGENET, "model": row["model"], "resolution": int(row["resolution"]), **json.loads(row["fields"])},
+            {**IMAGENET, "model": row["model"], "resolution": int(row["resolution"]),
+             **json.loads(row["fields"])},
             row["reason"],
         )
         for row in csv.DictReader(text.splitlines())

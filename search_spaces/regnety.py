@@ -1,20 +1,23 @@
 """RegNetY models of Xiao et al. 2021, Table 2: not the family of the same names in other libraries.
 
-The paper prints only their cost; depths and widths of the stages are those of the authors' public configuration
-files (4GF: the generator with w0 = 88, wa = 30.3, wm = 2.404, depth 26, written out). A test holds the
-parameter counts against the printed 9.6, 22.4, 72.3 and 128.6 M.
+The paper prints only their cost; depths and widths of the stages are those of the authors' public
+configuration files (4GF: the generator with w0 = 88, wa = 30.3, wm = 2.404, depth 26, written out).
+A test holds the parameter counts against the printed 9.6, 22.4, 72.3 and 128.6 M.
 """
 
 from typing import NamedTuple
 
 
 class RegNetYShape(NamedTuple):
-    """Four stages of residual blocks (bottleneck ratio 1) with squeeze-and-excitation; stem of 32 channels."""
+    """Four stages of residual blocks (bottleneck ratio 1) with
+    squeeze-and-excitation; stem of 32 channels.
+    """
 
     depths: tuple[int, int, int, int]
     widths: tuple[int, int, int, int]
     group_width: int  # channels a group of the 3x3 convolutions
-    resolution: int  # pixels per side in training; the paper trains each model at a resolution of its own
+    # pixels per side in training; the paper trains each model at a resolution of its own
+    resolution: int
     se_ratio: float = 0.25  # of the block's input width
 
 

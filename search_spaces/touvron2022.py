@@ -1,7 +1,9 @@
-"""Touvron et al. 2022, Three things everyone should know about Vision Transformers: shapes of section 3 and recipe.
+"""Touvron et al. 2022, Three things everyone should know about Vision Transformers: shapes of
+section 3 and recipe.
 
-A shape is named as there: B18x2 is the width of ViT-B, 18 blocks deep, with 2 branches of attention and MLP side by
-side in each, so 36 pairs of them, as many parameters and multiply-adds as the sequential B36x1.
+A shape is named as there: B18x2 is the width of ViT-B, 18 blocks deep, with 2 branches of attention
+and MLP side by side in each, so 36 pairs of them, as many parameters and multiply-adds as the
+sequential B36x1.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Any, NamedTuple
 from search_spaces.recipes import A2, DEPTH_BASELINE
 from search_spaces.vit import SHAPES
 
-LAYERSCALE = 1e-4  # for all models in the thesis, section 6.2.1, and in the authors' code; this text has no value
+# for all models in the thesis, section 6.2.1, and in the authors' code; this text has no value
+LAYERSCALE = 1e-4
 
 
 class Shape(NamedTuple):
@@ -38,7 +41,10 @@ class Shape(NamedTuple):
 
     @property
     def factors(self) -> dict[str, str | int]:
-        """What an arm of it is told apart by. A ladder is a size of its own: shapes are compared within a size."""
+        """What an arm of it is told apart by.
+
+        A ladder is a size of its own: shapes are compared within a size.
+        """
         return {"size": self.size + " ladder" * self.ladder, "pairs": self.pairs}
 
     @property
@@ -46,23 +52,31 @@ class Shape(NamedTuple):
         """Fields of TrainConfig, beside those of the size."""
         epochs = {"epochs": self.epochs} if self.epochs else {}
         drop_path = {"drop_path": ladder_rate(self)} if self.ladder else {}
-        return {"depth": self.depth, "branches": self.branches, "layerscale": LAYERSCALE * self.layerscale, **epochs,
+        return {"depth": self.depth, "branches": self.branches,
+                "layerscale": LAYERSCALE * self.layerscale,
+                **epochs,
                 **drop_path}  # fmt: skip
 
 
 def ladder_rate(shape: Shape) -> float:
-    """Drop path of a shape by its blocks in sequence: the rate of its size, plus the rise from the size's own depth.
+    """Drop path of a shape by its blocks in sequence: the rate of its size, plus the rise from the
+    size's own depth.
 
-    Section 2.2 adjusts the rate "per model following" the LayerScale paper, and prints it for Ti, S, B of 12 blocks and
-    L of 24. That paper is section 3.5 of the thesis: without LayerScale its Table 3.11 has 0.05, 0.10, 0.20, 0.25 at
-    12, 18, 24, 36 blocks of DeiT-S; the line between them, and no change beyond, are ours. With LayerScale it has
-    0.1 for each 12 blocks (section 3.5.2, and CaiT of Table 3.16). Other widths have a constant more or less there,
-    which is the rate of the size here. ViT-Ti has none (section 2.2).
+    Section 2.2 adjusts the rate "per model following" the LayerScale paper, and prints it for Ti,
+    S, B of 12 blocks and L of 24. That paper is section 3.5 of the thesis: without LayerScale its
+    Table 3.11 has 0.05, 0.10, 0.20, 0.25 at 12, 18, 24, 36 blocks of DeiT-S; the line between them,
+    and no change beyond, are ours. With LayerScale it has 0.1 for each 12 blocks (section 3.5.2,
+    and CaiT of Table 3.16). Other widths have a constant more or less there, which is the rate of
+    the size here. ViT-Ti has none (section 2.2).
     """
     rate, own = float(A2[shape.size].fields["drop_path"]), int(SHAPES[shape.size]["depth"])  # type: ignore[call-overload]
     if not rate:
         return 0.0
-    rise = 0.1 * (shape.depth - own) / 12 if shape.layerscale else _table_3_11(shape.depth) - _table_3_11(own)
+    rise = (
+        0.1 * (shape.depth - own) / 12
+        if shape.layerscale
+        else _table_3_11(shape.depth) - _table_3_11(own)
+    )
     return round(max(0.0, rate + rise) + 1e-9, 2)
 
 
@@ -78,66 +92,92 @@ def _table_3_11(blocks: int) -> float:
 
 
 def with_ladder(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
-    """Those whose rate the ladder changes, with it; where it changes nothing, the arm of the size is that of both."""
+    """Those whose rate the ladder changes, with it; where it
+    changes nothing, the arm of the size is that of both.
+    """
     changed = (shape._replace(ladder=True) for shape in shapes)
-    return tuple(s for s in dict.fromkeys(changed) if ladder_rate(s) != A2[s.size].fields["drop_path"])
+    return tuple(
+        s for s in dict.fromkeys(changed) if ladder_rate(s) != A2[s.size].fields["drop_path"]
+    )
 
 
-def split(size: str, pairs: int, max_branches: int = 2, layerscale: bool = False) -> tuple[Shape, ...]:
+def split(
+    size: str, pairs: int, max_branches: int = 2, layerscale: bool = False
+) -> tuple[Shape, ...]:
     """The shapes with so many pairs, in 1 to `max_branches` branches."""
     return tuple(Shape(size, pairs // p, p, layerscale) for p in range(1, max_branches + 1))
 
 
 def trained(shapes: tuple[Shape, ...], longer: int) -> tuple[Shape, ...]:
     """Each shape for the epochs of the recipe and for `longer`, without and with LayerScale."""
-    return tuple(shape._replace(epochs=epochs, layerscale=with_it)
-                 for shape, epochs, with_it in product(shapes, (0, longer), (False, True)))  # fmt: skip
+    return tuple(
+        shape._replace(epochs=epochs, layerscale=layerscale)
+        for shape, epochs, layerscale in product(shapes, (0, longer), (False, True))
+    )
 
 
-# Figures 1, 2 and 3, Tables 2 and 3. The blocks of Figure 3 are a third party's OCR of its axis. L24x1 and L12x2 of
-# Figure 2 have LayerScale, for 300 epochs: Table 1 has 84.0% for L24x1 after 400, Table 3 has 83.4%. B36x1 and B18x2 of
-# Table 3 are those of Table 2 with LayerScale after 300.
+# Figures 1, 2 and 3, Tables 2 and 3. The blocks of Figure 3 are a third party's OCR of its axis.
+# L24x1 and L12x2 of Figure 2 have LayerScale, for 300 epochs: Table 1 has 84.0% for L24x1 after
+# 400, Table 3 has 83.4%. B36x1 and B18x2 of Table 3 are those of Table 2 with LayerScale after 300.
 SHAPE_PANELS: dict[str, tuple[Shape, ...]] = {
     "branches": (*split("S", 36, 4), *split("S", 60, 4), *split("B", 36, 4)),
-    "widths": (*split("Ti", 24), *split("S", 24), *split("B", 24), *split("L", 24, layerscale=True)),
+    "widths": (
+        *split("Ti", 24),
+        *split("S", 24),
+        *split("B", 24),
+        *split("L", 24, layerscale=True),
+    ),
     "depths": tuple(s for size, pairs in product("S", (24, 36, 48, 60)) for s in split(size, pairs))
     + tuple(s for size, pairs in product("B", (12, 24, 36)) for s in split(size, pairs)),
     "LayerScale and epochs": trained(split("B", 36), longer=400),
-    "blocks or width": (*split("S", 48), Shape("B", 12), *split("B", 36, layerscale=True), Shape("L", 24, 1, True)),
+    "blocks or width": (
+        *split("S", 48),
+        Shape("B", 12),
+        *split("B", 36, layerscale=True),
+        Shape("L", 24, 1, True),
+    ),
 }
 LADDER = "drop path by depth"
-SHAPE_PANELS[LADDER] = with_ladder(shape for panel in list(SHAPE_PANELS.values()) for shape in panel)
+SHAPE_PANELS[LADDER] = with_ladder(
+    shape for panel in list(SHAPE_PANELS.values()) for shape in panel
+)
 # Table 3: more blocks, and a wider model of about the same cost.
 SHAPE_PAIRS: tuple[tuple[Shape, Shape], ...] = (
     *((deep, Shape("B", 12)) for deep in split("S", 48)),
     *((deep, Shape("L", 24, 1, True)) for deep in split("B", 36, layerscale=True)),
 )
-SHAPE_PAIRS += tuple((laddered, wide) for deep, wide in SHAPE_PAIRS for laddered in with_ladder([deep]))
+SHAPE_PAIRS += tuple(
+    (laddered, wide) for deep, wide in SHAPE_PAIRS for laddered in with_ladder([deep])
+)
 
-# A2 as the text changes it. It gives lr and drop rate for each size; deeper models have both readings.
+# A2 as the text changes it. It gives lr and drop rate for each size; deeper models have both
+# readings.
 SHAPE_SIZES: dict[str, dict[str, object]] = {
     size: {**A2[size].fields, **SHAPES[size], "more_evals": "v2"} for size in ("Ti", "S", "B", "L")
 }
 SHAPE_LRS: tuple[float, ...] = ()  # that of the recipe alone
 NUM_SHAPE_SEEDS = 1  # seed 0: section 2.2
 FIRST_SHAPE_SEED = 0
-# Table 3 prints a standard deviation for B12x1 alone; Table 7 says of the same model that it is over 5 runs. Their
-# seeds are not stated.
+# Table 3 prints a standard deviation for B12x1 alone; Table 7 says of the same model that it is
+# over 5 runs. Their seeds are not stated.
 MORE_SEEDS: dict[Shape, int] = {Shape("B", 12): 5}
 
 SHAPE_DESIGN = (
-    "Each shape of Figures 1 to 3 and Tables 2 and 3 once, at seed 0; B12x1, for which Table 3 prints a spread, at "
-    "seeds 0 to 4 (which five they were is not stated). Shapes whose drop path depends on how section 2.2 is read are "
-    "trained both ways: with the rate of their size, and (ladder) with one that rises with the blocks in sequence."
+    "Each shape of Figures 1 to 3 and Tables 2 and 3 once, at seed 0; B12x1, for which Table 3 "
+    "prints a spread, at seeds 0 to 4 (which five they were is not stated). Shapes whose drop "
+    "path depends on how section 2.2 is read are trained both ways: with the rate of their size, "
+    "and (ladder) with one that rises with the blocks in sequence."
 )
 SHAPE_NOTES = (
-    "Recipe A2 as changed in section 2.2; what the text leaves open is marked in search_spaces/recipes.py. The text "
-    "adjusts drop path per model after the LayerScale paper and prints it for its baselines alone: it does not decide "
-    "between the rate of the size at every depth and a rate that rises with depth, nor whether blocks or pairs count. "
-    "In that paper DeiT-S with 24 or 36 blocks fails at 0.05 (thesis, Table 3.11), so at the rate of their size deep "
-    "sequential shapes may lose for want of a higher one: believe a gain of branches that holds with both. LayerScale "
-    "starts at 1e-4, which the text does not state. The blocks of Figure 3 are a third party's reading of its axis, by "
-    "OCR. Single runs have no interval, and differences of a few tenths of a point are of the order "
-    "of the spread between seeds that it prints (0.06 on val, 0.26 on v2). The memory of Table 3 is that of "
-    "inference; throughput measures it."
+    "Recipe A2 as changed in section 2.2; what the text leaves open is marked in "
+    "search_spaces/recipes.py. The text adjusts drop path per model after the LayerScale paper "
+    "and prints it for its baselines alone: it does not decide between the rate of the size at "
+    "every depth and a rate that rises with depth, nor whether blocks or pairs count. In that "
+    "paper DeiT-S with 24 or 36 blocks fails at 0.05 (thesis, Table 3.11), so at the rate of "
+    "their size deep sequential shapes may lose for want of a higher one: believe a gain of "
+    "branches that holds with both. LayerScale starts at 1e-4, which the text does not state. The "
+    "blocks of Figure 3 are a third party's reading of its axis, by OCR. Single runs have no "
+    "interval, and differences of a few tenths of a point are of the order of the spread between "
+    "seeds that it prints (0.06 on val, 0.26 on v2). The memory of Table 3 is that of inference; "
+    "throughput measures it."
 )

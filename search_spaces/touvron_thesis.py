@@ -4,33 +4,41 @@ from search_spaces.recipes import A2, DEIT, Recipe, stated, unstated
 from search_spaces.vit import SHAPES
 
 _SAME = {
-    **stated("thesis, section 6.3.4: 300 epochs and the same batch size", epochs=300, batch_size=2048),
+    **stated(
+        "thesis, section 6.3.4: 300 epochs and the same batch size", epochs=300, batch_size=2048
+    ),
     **unstated("256 images share a draw of mixup, as on each of 8 GPUs", mix_groups=8),
 }
 
-# A2 as Wightman et al. 2021 have it, where search_spaces.recipes has the variant of Touvron et al. 2022.
+# A2 as Wightman et al. 2021 have it, where search_spaces.recipes has the variant of Touvron et al.
+# 2022.
 A2_WIGHTMAN: Recipe = A2["S"].but(
     "a2-wightman",
     {
         **_SAME,
         **stated("thesis, Table 6.1, column Wightman et al.", lr=5e-3),
-        **unstated("Table 6.1 says that there is stochastic depth; 0.05 is that of public A2 recipes", drop_path=0.05),
+        **unstated(
+            "Table 6.1 says that there is stochastic depth; 0.05 is that of public A2 recipes",
+            drop_path=0.05,
+        ),
         **unstated("linear in the code in which A2 was made (timm)", drop_path_rule="linear"),
     },
 )
 
-# The second recipe of section 6.3.4, T2, is named and never given. DeiT's own stands in for it: another recipe that was
-# made for DeiT-S, but not as good for it (79.8 against 80.4% for T2).
+# The second recipe of section 6.3.4, T2, is named and never given. DeiT's own stands in for it:
+# another recipe that was made for DeiT-S, but not as good for it (79.8 against 80.4% for T2).
 DEIT_STAND_IN: Recipe = DEIT.but("deit-2048", _SAME, ("S",))
 
-_OF_VIT = ("decay_tokens", "dropout", "embed_token", "layerscale", "weight_init")  # without a meaning for ResNet-50
+# without a meaning for ResNet-50
+_OF_VIT = ("decay_tokens", "dropout", "embed_token", "layerscale", "weight_init")
 RECIPES: dict[str, dict[str, object]] = {
     label: {field: value for field, value in recipe.fields.items() if field not in _OF_VIT}
     for label, recipe in (("A2", A2_WIGHTMAN), ("DeiT", DEIT_STAND_IN))
 }
 
-# Unstated: on how many images BatchNorm takes its statistics. 256 are those of a GPU, if 8 GPUs share a batch of 2048.
-# DeiT-S: thesis, Table 3.1, with the initialisation of section 3.4.5, and no decay of class token and positions.
+# Unstated: on how many images BatchNorm takes its statistics. 256 are those of a GPU, if 8 GPUs
+# share a batch of 2048. DeiT-S: thesis, Table 3.1, with the initialisation of section 3.4.5, and no
+# decay of class token and positions.
 ARCHITECTURES: dict[str, dict[str, object]] = {
     "ResNet-50": {"model": "timm:resnet50", "norm_batch": 256},
     "DeiT-S": {**SHAPES["S"], "weight_init": "trunc_normal", "decay_tokens": False},
@@ -42,14 +50,16 @@ CELLS: dict[tuple[str, str], dict[str, object]] = {
     for architecture, fields in ARCHITECTURES.items()
 }
 SEED_CELL = ("ResNet-50", "A2")
-NUM_CELL_SEEDS = 5  # the thesis trains each cell once, "seed=0 in all other experiments" (section 6.3.4)
-FIRST_SEED = 0  # its own run is the first one here, and the reference run of the distribution over seeds
+# the thesis trains each cell once, "seed=0 in all other experiments" (section 6.3.4)
+NUM_CELL_SEEDS = 5
+# its own run is the first one here, and the reference run of the distribution over seeds
+FIRST_SEED = 0
 _A2 = (
-    "A2 as in the thesis, Table 6.1; drop path 0.05, its rule and BatchNorm's statistics over 256 images are not "
-    "stated there and were chosen. "
+    "A2 as in the thesis, Table 6.1; drop path 0.05, its rule and BatchNorm's statistics over 256 "
+    "images are not stated there and were chosen. "
 )
 SEED_NOTES = _A2 + "The thesis reports accuracies; here are errors."
 CELL_NOTES = _A2 + (
-    "The thesis names a recipe T2 for DeiT-S and does not give it: the recipe of DeiT (Table 3.9) stands in for it, "
-    "with A2's batch of 2048 and its lr by its own rule."
+    "The thesis names a recipe T2 for DeiT-S and does not give it: the recipe of DeiT (Table 3.9) "
+    "stands in for it, with A2's batch of 2048 and its lr by its own rule."
 )

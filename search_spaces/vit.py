@@ -1,7 +1,10 @@
-"""ViT shapes of Dosovitskiy et al. 2021, Table 1 (B, L, H), and Touvron et al. 2022, Table 1 (Ti, S, B, L)."""
+"""ViT shapes of Dosovitskiy et al. 2021, Table 1 (B, L, H),
+and Touvron et al. 2022, Table 1 (Ti, S, B, L).
+"""
 
-# Ti, S, B, L have patches of 16 pixels. H has patches of 14 in both papers that train it: Dosovitskiy et al. 2021,
-# Table 2, and Touvron 2022 (thesis), section 6.3, where 126 pixels give 81 tokens.
+# Ti, S, B, L have patches of 16 pixels. H has patches of 14 in both papers that train it:
+# Dosovitskiy et al. 2021, Table 2, and Touvron 2022 (thesis), section 6.3, where 126 pixels give 81
+# tokens.
 SHAPES: dict[str, dict[str, object]] = {
     "Ti": {"depth": 12, "width": 192, "heads": 3, "mlp_ratio": 4.0, "patch_size": 16},
     "S": {"depth": 12, "width": 384, "heads": 6, "mlp_ratio": 4.0, "patch_size": 16},

@@ -1,4 +1,6 @@
-"""Winners of a search for lr and wd, as data with provenance: tuned/<scale>.json, written by `vitscale adopt`."""
+"""Winners of a search for lr and wd, as data with provenance:
+tuned/<scale>.json, written by `vitscale adopt`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Optima = Mapping[tuple[str, str], tuple[float, float]]  # (model, optimizer) -> 
 
 
 def tuned(scale: str) -> dict[str, Any] | None:
-    """What a search at this scale found: its study, how it searched, and of each arm the winner; None without one."""
+    """What a search at this scale found: its study, how it
+    searched, and of each arm the winner; None without one.
+    """
     path = files("search_spaces") / "tuned" / f"{scale}.json"
     return json.loads(path.read_text()) if path.is_file() else None
 
@@ -22,38 +26,56 @@ def tuned(scale: str) -> dict[str, Any] | None:
 def optima(found: Mapping[str, Any]) -> dict[tuple[str, str], tuple[float, float]]:
     """(model, optimizer) -> (lr, wd) of the winner.
 
-    Raises ValueError for an arm that is not named MODEL OPTIMIZER, or whose space is not of lr and wd.
+    Raises ValueError for an arm that is not named MODEL OPTIMIZER, or whose space is not of lr and
+    wd.
     """
     result = {}
     for arm, winner in found["winners"].items():
         model, _, label = arm.rpartition(" ")
         if label not in OPTIMIZERS:
-            raise ValueError(f"an arm must be named MODEL AdamW or MODEL SGD, but got (arm={arm!r})")
+            raise ValueError(
+                f"an arm must be named MODEL AdamW or MODEL SGD, but got (arm={arm!r})"
+            )
         values = winner["values"]
         if set(values) != {"lr", "wd"}:
-            raise ValueError(f"a winner must have lr and wd and nothing else, but got (arm={arm!r}, {values})")
+            raise ValueError(
+                f"a winner must have lr and wd and nothing else, but got (arm={arm!r}, {values})"
+            )
         result[model, OPTIMIZERS[label]] = (values["lr"], values["wd"])
     return result
 
 
 def refuse_partial(scale: str, winners: Optima) -> None:
-    """Raises ValueError unless there is a winner for each model and optimizer that the studies of a scale train."""
+    """Raises ValueError unless there is a winner for each model
+    and optimizer that the studies of a scale train.
+    """
     if scale not in ("demo", "cifar"):
-        raise ValueError(f"winners are for the scales demo and cifar; others use published optima, but got ({scale=})")
+        raise ValueError(
+            "winners are for the scales demo and cifar; others use published optima, but got "
+            f"({scale=})"
+        )
     models = import_module(f"search_spaces.{scale}").MODELS
-    missing = {(model, optimizer) for model in models for optimizer in OPTIMIZERS.values()} - set(winners)
+    missing = {(model, optimizer) for model in models for optimizer in OPTIMIZERS.values()} - set(
+        winners
+    )
     if missing:
-        raise ValueError(f"a winner for each model and optimizer must be found, but got none ({sorted(missing)})")
+        raise ValueError(
+            f"a winner for each model and optimizer must be found, but got none ({sorted(missing)})"
+        )
 
 
 def good_values(winners: Optima, optimizer: str) -> tuple[float, float]:
-    """One (lr, wd) for all models with an optimizer: geometric means of their winners, to two digits.
+    """One (lr, wd) for all models with an optimizer: geometric means of their winners, to two
+    digits.
 
-    As in Xiao et al. 2021, Table 4, where the models of a family share an interval, so that they are compared over
-    the same draws.
+    As in Xiao et al. 2021, Table 4, where the models of a family share an interval, so that they
+    are compared over the same draws.
     """
     pairs = [pair for (_, name), pair in winners.items() if name == optimizer]
-    means = (math.exp(math.fsum(map(math.log, values)) / len(values)) for values in zip(*pairs, strict=True))
+    means = (
+        math.exp(math.fsum(map(math.log, values)) / len(values))
+        for values in zip(*pairs, strict=True)
+    )
     lr, wd = (float(f"{mean:.2g}") for mean in means)
     return lr, wd
 
@@ -62,7 +84,8 @@ def in_words(found: Mapping[str, Any]) -> str:
     """How the winners were found, in a sentence, for the notes of the studies that use them."""
     first = next(iter(found["winners"].values()))
     return (
-        f"lr and wd are the winners of a search on minival (studies/tune_lr_wd.py: {found['search']}; "
-        f"{first['num_points']} points for each model and optimizer, {first['num_seeds']} seeds each, "
-        f"{found['epochs']} epochs); the best of so many points is lucky, too. "
+        "lr and wd are the winners of a search on minival (studies/tune_lr_wd.py: "
+        f"{found['search']}; {first['num_points']} points for each model and optimizer, "
+        f"{first['num_seeds']} seeds each, {found['epochs']} epochs); the best of so many points "
+        "is lucky, too. "
     )

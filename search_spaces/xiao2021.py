@@ -1,4 +1,6 @@
-"""Xiao et al. 2021, Early Convolutions Help Transformers See Better: models, tuned optima, intervals, recipe."""
+"""Xiao et al. 2021, Early Convolutions Help Transformers See
+Better: models, tuned optima, intervals, recipe.
+"""
 
 import itertools
 
@@ -6,49 +8,80 @@ from optuna.distributions import FloatDistribution
 
 from search_spaces.recipes import XIAO2021
 
-# Table 1, at 224 pixels and patch 16: hidden size, MLP multiplier, heads, blocks of ViT_P. ViT_C has one block less.
+# Table 1, at 224 pixels and patch 16: hidden size, MLP multiplier, heads, blocks of ViT_P. ViT_C
+# has one block less.
 _SHAPES = {
     "1GF": {"width": 192, "mlp_ratio": 3.0, "heads": 3, "depth": 12},
     "4GF": {"width": 384, "mlp_ratio": 3.0, "heads": 6, "depth": 12},
     "18GF": {"width": 768, "mlp_ratio": 4.0, "heads": 12, "depth": 12},
     "36GF": {"width": 1024, "mlp_ratio": 4.0, "heads": 16, "depth": 14},
 }
-# Section 3: 3x3 convolutions, each with BatchNorm and ReLU, then a plain 1x1 to the hidden size. A stride of 2 doubles
-# the channels and a stride of 1 keeps them; that fixes the strides, which the text does not list.
+# Section 3: 3x3 convolutions, each with BatchNorm and ReLU, then a plain 1x1 to the hidden size. A
+# stride of 2 doubles the channels and a stride of 1 keeps them; that fixes the strides, which the
+# text does not list.
 _STEMS = {
     "1GF": {"stem_channels": "24-48-96-192", "stem_strides": "2-2-2-2"},
     "4GF": {"stem_channels": "48-96-192-384", "stem_strides": "2-2-2-2"},
     "18GF": {"stem_channels": "64-128-128-256-256-512", "stem_strides": "2-2-1-2-1-2"},
 }
 _STEMS["36GF"] = _STEMS["18GF"]
-# Appendix A, Table 3: stems of the 4GF model, "C" that of ViT_C-4GF; each ends in a plain 1x1 to 384 channels, and all
-# but P stand before a block less. Of S1 the copy at hand has 42 channels for 52: only 52 gives the printed 422 M
-# multiply-adds, 0.8 M parameters and 1.3 M activations, and doubles to 104, 208 and 416.
+# Appendix A, Table 3: stems of the 4GF model, "C" that of ViT_C-4GF; each ends in a plain 1x1 to
+# 384 channels, and all but P stand before a block less. Of S1 the copy at hand has 42 channels for
+# 52: only 52 gives the printed 422 M multiply-adds, 0.8 M parameters and 1.3 M activations, and
+# doubles to 104, 208 and 416.
 STEMS_4GF: dict[str, dict[str, object]] = {
     "P": {},
     "C": {"stem": "conv", **_STEMS["4GF"]},
-    "S1": {"stem": "conv", "stem_channels": "52-104-208-416", "stem_strides": "2-2-2-2", "stem_kernels": "3-3-3-2"},
-    "S2": {"stem": "conv", "stem_channels": "32-64-128-256", "stem_strides": "2-2-1-4", "stem_kernels": "3-3-3-4"},
-    "S3": {"stem": "conv", "stem_channels": "17-34-68-136", "stem_strides": "2-1-1-8", "stem_kernels": "3-3-3-8"},
-    "S4": {"stem": "conv", "stem_channels": "8-16-32-64", "stem_strides": "1-1-1-16", "stem_kernels": "3-3-3-16"},
+    "S1": {
+        "stem": "conv",
+        "stem_channels": "52-104-208-416",
+        "stem_strides": "2-2-2-2",
+        "stem_kernels": "3-3-3-2",
+    },
+    "S2": {
+        "stem": "conv",
+        "stem_channels": "32-64-128-256",
+        "stem_strides": "2-2-1-4",
+        "stem_kernels": "3-3-3-4",
+    },
+    "S3": {
+        "stem": "conv",
+        "stem_channels": "17-34-68-136",
+        "stem_strides": "2-1-1-8",
+        "stem_kernels": "3-3-3-8",
+    },
+    "S4": {
+        "stem": "conv",
+        "stem_channels": "8-16-32-64",
+        "stem_strides": "1-1-1-16",
+        "stem_kernels": "3-3-3-16",
+    },
 }
 
 MODELS: dict[str, dict[str, object]] = {
-    f"ViT_P-{size}": {"patch_size": 16, "resolution": 224, **shape} for size, shape in _SHAPES.items()
-}
-MODELS |= {
-    f"ViT_C-{size}": {**MODELS[f"ViT_P-{size}"], "depth": shape["depth"] - 1, "stem": "conv", **_STEMS[size]}
+    f"ViT_P-{size}": {"patch_size": 16, "resolution": 224, **shape}
     for size, shape in _SHAPES.items()
 }
-# Table 2; trained at resolutions of their own, which the text leaves to its references. These, and the size to which
-# the shorter side is brought before the centre crop of an evaluation, are those of the authors' code.
+MODELS |= {
+    f"ViT_C-{size}": {
+        **MODELS[f"ViT_P-{size}"],
+        "depth": shape["depth"] - 1,
+        "stem": "conv",
+        **_STEMS[size],
+    }
+    for size, shape in _SHAPES.items()
+}
+# Table 2; trained at resolutions of their own, which the text leaves to its references. These, and
+# the size to which the shorter side is brought before the centre crop of an evaluation, are those
+# of the authors' code.
 MODELS |= {
     "RegNetY-1GF": {"model": "regnety-1gf", "resolution": 232, "eval_crop_ratio": 232 / 262},
     "RegNetY-4GF": {"model": "regnety-4gf", "resolution": 240, "eval_crop_ratio": 240 / 272},
     "RegNetY-16GF": {"model": "regnety-16gf", "resolution": 256, "eval_crop_ratio": 256 / 292},
 }
-# Images on each GPU. Table 2 prints the batch that 8 GPUs hold, and larger models took more of them to 2048 images (its
-# caption, and appendix D): a GPU takes BatchNorm's statistics over its own images, and draws its own mixup.
+# Images on each GPU. Table 2 prints the batch that 8 GPUs hold, and larger models took more of them
+# to 2048 images (its caption, and appendix D): a GPU takes BatchNorm's statistics over its own
+# images, and draws its own mixup.
 _BATCH_OF_8_GPUS = {"1GF": 2048, "4GF": 2048, "16GF": 1024, "18GF": 1024, "36GF": 512}
 for _name, _fields in MODELS.items():
     _images = _BATCH_OF_8_GPUS[_name.rpartition("-")[2]] // 8
@@ -61,8 +94,10 @@ PANELS = {
     "18GF": ("ViT_P-18GF", "ViT_C-18GF", "RegNetY-16GF"),
 }
 NUM_DRAWS = 64  # (lr, wd) pairs for each model and optimizer
-NUM_REFERENCES = 1  # run at the optimum, as in the paper; its noise is then unknown, and no test possible
-FIRST_REFERENCE_SEED = 0  # OPTIMA are published, so no seed of ours found them; cells of Figure 3 at 50 epochs, too
+# run at the optimum, as in the paper; its noise is then unknown, and no test possible
+NUM_REFERENCES = 1
+# OPTIMA are published, so no seed of ours found them; cells of Figure 3 at 50 epochs, too
+FIRST_REFERENCE_SEED = 0
 
 # Table 4, left (appendix E): optimum (lr, wd) at 50 epochs; lr at batch 2048.
 OPTIMA = {
@@ -88,12 +123,16 @@ OPTIMA = {
 
 
 def interval(lr: tuple[float, float], wd: tuple[float, float]) -> dict[str, FloatDistribution]:
-    """Log-uniform lr and wd. The paper does not name the distribution; log-uniform is that of the authors' code."""
+    """Log-uniform lr and wd.
+
+    The paper does not name the distribution; log-uniform is that of the authors' code.
+    """
     return {"lr": FloatDistribution(*lr, log=True), "wd": FloatDistribution(*wd, log=True)}
 
 
-# Table 4, right: one interval a family and optimizer, for all sizes and both stems. Appendix E builds them from a good
-# value times 1/8 and times 4: models train with smaller values, but not with larger ones.
+# Table 4, right: one interval a family and optimizer, for all sizes and both stems. Appendix E
+# builds them from a good value times 1/8 and times 4: models train with smaller values, but not
+# with larger ones.
 INTERVALS = {
     ("ViT", "adamw"): interval((2.5e-4, 8.0e-3), (0.02, 0.8)),
     ("ViT", "sgd"): interval((0.1, 3.2), (4.0e-6, 1.2e-4)),
@@ -107,32 +146,37 @@ def around(lr: float, wd: float) -> dict[str, FloatDistribution]:
     return interval((lr / 8, lr * 4), (wd / 8, wd * 4))
 
 
-# A search of our own at the paper's scale (theirs is not described): the intervals above, at the schedule of its
-# optima, on 10,000 images held out of the training set. No study reads its winners; OPTIMA are the published ones.
+# A search of our own at the paper's scale (theirs is not described): the intervals above, at the
+# schedule of its optima, on 10,000 images held out of the training set. No study reads its winners;
+# OPTIMA are the published ones.
 TUNING: dict[str, object] = {"epochs": 50, "eval_split": "minival", "minival_images": 10_000}
 TUNING_SPACES = INTERVALS
 NUM_TUNING_SEEDS = 1
 
-RECIPE: dict[str, object] = {**XIAO2021.fields}  # each value with its source in search_spaces/recipes.py
+# each value with its source in search_spaces/recipes.py
+RECIPE: dict[str, object] = {**XIAO2021.fields}
 
 DESIGN = (
-    "lr and wd are log-uniform in the intervals of Table 4, one for each family and optimizer. Draw i has seed i; "
-    "models of a family share draws and seeds. The reference run of an arm is at its optimum of Table 4, seed 0; "
-    "further ones have the next seeds."
+    "lr and wd are log-uniform in the intervals of Table 4, one for each family and optimizer. "
+    "Draw i has seed i; models of a family share draws and seeds. The reference run of an arm is "
+    "at its optimum of Table 4, seed 0; further ones have the next seeds."
 )
 NOTES = (
-    "The paper's models, intervals, optima and recipe. Where its text is silent (crops, the decay of the averaged "
-    "weights) the values are those of the authors' code. BatchNorm's statistics and the draws of mixup are over the "
-    "images of one of their GPUs: 256, and 128 for the 16GF and 18GF models (Table 2). The code's colour jitter along "
-    "principal components and its initialisation of the stems are not reproduced."
+    "The paper's models, intervals, optima and recipe. Where its text is silent (crops, the decay "
+    "of the averaged weights) the values are those of the authors' code. BatchNorm's statistics "
+    "and the draws of mixup are over the images of one of their GPUs: 256, and 128 for the 16GF "
+    "and 18GF models (Table 2). The code's colour jitter along principal components and its "
+    "initialisation of the stems are not reproduced."
 )
 
 # Figures 2 and 3.
 LENGTHS = (50, 100, 200, 400)  # epochs, each a full schedule
-BEST_OPTIMIZER = {model: "sgd" if "RegNetY" in model else "adamw" for model in itertools.chain(*PANELS.values())}
+BEST_OPTIMIZER = {
+    model: "sgd" if "RegNetY" in model else "adamw" for model in itertools.chain(*PANELS.values())
+}
 NUM_STABILITY_SEEDS = 1
 FIRST_SEED = 0  # the paper's own; OPTIMA are published, so no seed of ours found them
 STABILITY_NOTES = (
-    "lr and wd are the optima of Table 4, found at 50 epochs for each model and optimizer, and serve for all lengths, "
-    "as in the paper. One run a cell, seed 0: no interval. " + NOTES
+    "lr and wd are the optima of Table 4, found at 50 epochs for each model and optimizer, and "
+    "serve for all lengths, as in the paper. One run a cell, seed 0: no interval. " + NOTES
 )

@@ -1,13 +1,16 @@
-"""How much worse does SGD train a ViT than AdamW, at any length of training, and does an early convolution help?
+"""How much worse does SGD train a ViT than AdamW, at any length of training, and does an early
+convolution help?
 
-Trains each model with both optimizers at four lengths, every length a full schedule of its own, at lr and wd that were
-found once for the model and the optimizer, and shows the gap error(SGD) - error(AdamW). Several seeds give intervals;
-what diverged is shown as diverged. Design: Xiao et al. 2021, Figure 3 (seed 0 alone). In the paper a run that diverged
-has the error of the best shorter schedule, with a dashed line: `--diverged copied` draws it so, from the same trials.
+Trains each model with both optimizers at four lengths, every length a full schedule of its own, at
+lr and wd that were found once for the model and the optimizer, and shows the gap error(SGD) -
+error(AdamW). Several seeds give intervals; what diverged is shown as diverged. Design: Xiao et al.
+2021, Figure 3 (seed 0 alone). In the paper a run that diverged has the error of the best shorter
+schedule, with a dashed line: `--diverged copied` draws it so, from the same trials.
 
-    python studies/optimizer_stability.py                          # 80 trials on digits, about 10 minutes on 2 cores
-    python studies/optimizer_stability.py --num 10                 # 10 seeds; those that are done are kept
-    python studies/optimizer_stability.py --scale imagenet --plan  # the paper's 72 trials, about 12,900 V100-hours
+    python studies/optimizer_stability.py  # 80 trials on digits, about 10 minutes on 2 cores
+    python studies/optimizer_stability.py --num 10  # 10 seeds; those that are done are kept
+    python studies/optimizer_stability.py --scale imagenet --plan  # the paper's 72 trials, about
+    12,900 V100-hours
 """
 
 from typing import Any, Literal
@@ -42,14 +45,22 @@ def study(
         kind="repeats",
         name="optimizer_stability",
         scale=scale,
-        question="How much worse does SGD train a ViT than AdamW, at any length, and does an early convolution help?",
+        question=(
+            "How much worse does SGD train a ViT than AdamW, at any length, and does an early "
+            "convolution help?"
+        ),
         source="Xiao et al. 2021, Figure 3",
-        trials=trials(TrainConfig(**space.RECIPE), arms, [{"seed": space.FIRST_SEED + i} for i in range(num)]),
+        trials=trials(
+            TrainConfig(**space.RECIPE), arms, [{"seed": space.FIRST_SEED + i} for i in range(num)]
+        ),
         panels=panels,
         factors=factors,
         figures=(f"optimizer_stability{end}",),
         tables=(f"optimizer_gap{end}", "optimizer_gap_interaction", "stability_cells"),
-        design="Every model with both optimizers at every length, a full schedule each. All cells share their seeds.",
+        design=(
+            "Every model with both optimizers at every length, a full schedule each. All "
+            "cells share their seeds."
+        ),
         notes=space.STABILITY_NOTES,
     )
 

@@ -1,4 +1,6 @@
-"""What several tests need: a study script run as a user runs it, and the rows that it ought to give."""
+"""What several tests need: a study script run as a user
+runs it, and the rows that it ought to give.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from types import ModuleType
 
 import pytest
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # several processes share the cores; a trial sets its own threads
+# several processes share the cores; a trial sets its own threads
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "tests" / "studies" / "tiny.py"
 LISTED = ROOT / "tests" / "not_fast.txt"
@@ -49,7 +52,9 @@ def load_script(path: Path) -> ModuleType:
 
 @functools.cache
 def empty_database() -> bytes:
-    """MLflow's database without a run: its migrations take seconds, so one is made and the others are copies."""
+    """MLflow's database without a run: its migrations take
+    seconds, so one is made and the others are copies.
+    """
     from vitscale.record.mlflow_place import create_database
 
     with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +66,9 @@ class Script:
     """A study script in a directory of its own, with a database of MLflow."""
 
     def __init__(self, folder: Path, script: Path = TINY) -> None:
-        assert "VITSCALE_TEST_FAST" not in os.environ, "a test that runs a study belongs into tests/not_fast.txt"
+        assert "VITSCALE_TEST_FAST" not in os.environ, (
+            "a test that runs a study belongs into tests/not_fast.txt"
+        )
         self.folder, self.script = folder, script
         self.environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
         if not (database := folder / "mlflow.db").exists():
@@ -70,7 +77,9 @@ class Script:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, str(self.script), *arguments]
 
-    def run(self, *arguments: str, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, timeout: float = 300, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Runs to the end; stdout and stderr together."""
         return subprocess.run(
             self.command(*arguments),
@@ -113,7 +122,9 @@ def workers_of(pid: int) -> list[int]:
         family = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
-    return [p.pid for p in family if (p.name() if p.is_running() else "").startswith("ray::Implicit")]
+    return [
+        p.pid for p in family if (p.name() if p.is_running() else "").startswith("ray::Implicit")
+    ]
 
 
 def kill_family(pid: int) -> None:
@@ -148,9 +159,13 @@ def interrupt(process: subprocess.Popen[str], name: int = signal.SIGINT) -> int:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A real file system of a given size, such as 256k; skips the test where it may not be mounted."""
+    """A real file system of a given size, such as 256k;
+    skips the test where it may not be mounted.
+    """
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    ).returncode:
         pytest.skip("needs the right to mount a tmpfs")
     try:
         yield folder

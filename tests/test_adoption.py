@@ -1,4 +1,6 @@
-"""Winners of a search: given to studies of one's own, adopted for a scale where they fit, refused where they do not."""
+"""Winners of a search: given to studies of one's own, adopted for
+a scale where they fit, refused where they do not.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def tuned_search(**fields: Any) -> Search:
 
 
 def ended(search: Search, store: Store, until: int | None = None) -> Study:
-    """The search with an outcome for the first `until` trials: the lower the lr, the lower the error."""
+    """The search with an outcome for the first `until`
+    trials: the lower the lr, the lower the error.
+    """
     rounds = Rounds(search, store)
     rounds.grow({})
     study = rounds.study()
@@ -63,31 +67,48 @@ def vitscale_json(study: Study) -> dict[str, object]:
 # ---- for a study of one's own
 
 
-def test_winners_are_values_for_a_study_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_winners_are_values_for_a_study_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Arms need no names of models and optimizers, and the scale may be any."""
     search = tuned_search()
     arm = next(iter(search.arms))
-    own = dataclasses.replace(search, name="tune_mine", scale="leaves", arms={"small": search.arms[arm]},
-                              spaces={"small": search.spaces[arm]}, panels={})  # fmt: skip
+    own = dataclasses.replace(
+        search,
+        name="tune_mine",
+        scale="leaves",
+        arms={"small": search.arms[arm]},
+        spaces={"small": search.spaces[arm]},
+        panels={},
+    )
     store = Store.open(tmp_path / "runs")
     study = ended(own, store)
     best = min((trial.config for trial in study.trials), key=lambda config: config.lr)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VITSCALE_STORE", raising=False)
     assert vitscale.winners("tune_mine-leaves") == {"small": {"lr": best.lr, "wd": best.wd}}
-    assert vitscale.winners("tune_mine-leaves", store=str(store.root)) == vitscale.winners("tune_mine-leaves")
+    assert vitscale.winners("tune_mine-leaves", store=str(store.root)) == vitscale.winners(
+        "tune_mine-leaves"
+    )
 
 
 @pytest.mark.parametrize(
     ("slug", "law"),
-    [("tune_lr_wd-demo", r"a search must have ended, .*5 trials to do"), ("tune-x", "a study must be in the store"),
-     ("tune_lr_wd-none", "a study must be in the store")],
-)  # fmt: skip
-def test_winners_of_what_has_not_ended_are_refused_in_a_line(slug: str, law: str, tmp_path: Path) -> None:
+    [
+        ("tune_lr_wd-demo", r"a search must have ended, .*5 trials to do"),
+        ("tune-x", "a study must be in the store"),
+        ("tune_lr_wd-none", "a study must be in the store"),
+    ],
+)
+def test_winners_of_what_has_not_ended_are_refused_in_a_line(
+    slug: str, law: str, tmp_path: Path
+) -> None:
     store = Store.open(tmp_path / "runs")
     ended(tuned_search(), store, until=3)
     with pytest.raises(ValueError, match=law) as caught:
-        vitscale.winners(slug, store=str(store.root) if slug != "tune_lr_wd-none" else str(tmp_path / "none"))
+        vitscale.winners(
+            slug, store=str(store.root) if slug != "tune_lr_wd-none" else str(tmp_path / "none")
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -98,11 +119,13 @@ def test_winners_of_what_has_not_ended_are_refused_in_a_line(slug: str, law: str
     ("fields", "says"),
     [
         ({"dataset": "fashion", "num_images": 500}, "dataset='fashion' instead of 'digits'"),
-        ({"epochs": 3, "warmup_epochs": 1.0}, "epochs=3 instead of 20"), ({"width": 96}, "width=96 instead of 48"),
-        ({"split_seed": 1}, "split_seed=1 instead of 0"), ({"subset_images": 500}, "subset_images=500 instead of 0"),
+        ({"epochs": 3, "warmup_epochs": 1.0}, "epochs=3 instead of 20"),
+        ({"width": 96}, "width=96 instead of 48"),
+        ({"split_seed": 1}, "split_seed=1 instead of 0"),
+        ({"subset_images": 500}, "subset_images=500 instead of 0"),
         ({"eval_split": "val"}, "eval_split='val' instead of 'minival'"),
     ],
-)  # fmt: skip
+)
 def test_a_search_of_something_else_is_not_adopted(fields: dict[str, Any], says: str) -> None:
     search = tuned_search()
     study = search.stand_in()
@@ -120,24 +143,43 @@ def test_a_search_of_something_else_is_not_adopted(fields: dict[str, Any], says:
 def adopt(place: Path, package: Path) -> subprocess.CompletedProcess[str]:
     """`vitscale adopt` with the search spaces of a folder."""
     environment = {**os.environ, "PYTHONPATH": f"{package}:{ROOT}"}
-    command = [sys.executable, "-m", "vitscale", "adopt", "tune_lr_wd-demo", "--store", str(place / "runs")]
+    command = [
+        sys.executable,
+        "-m",
+        "vitscale",
+        "adopt",
+        "tune_lr_wd-demo",
+        "--store",
+        str(place / "runs"),
+    ]
     return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
 
 
 def test_adoption_writes_into_a_source_tree_and_nowhere_else(tmp_path: Path) -> None:
     study = ended(tuned_search(), Store.open(tmp_path / "runs"))
     package = tmp_path / "tree"
-    shutil.copytree(ROOT / "search_spaces", package / "search_spaces", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "search_spaces",
+        package / "search_spaces",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     written = package / "search_spaces/tuned/demo.json"
     before = written.read_bytes()
     refused = adopt(tmp_path, package)  # as an installed package lies: without the tree around it
-    assert refused.returncode != 0 and "must be adopted in a clone" in refused.stderr, refused.stderr
+    assert refused.returncode != 0 and "must be adopted in a clone" in refused.stderr, (
+        refused.stderr
+    )
     assert len(refused.stderr.splitlines()) == 1 and written.read_bytes() == before
     (package / "pyproject.toml").touch()
     (package / "studies").mkdir()
-    (package / "vitscale-0.1.0.dist-info").mkdir()  # `pip install --target` into a folder of the user's
+    # `pip install --target` into a folder of the user's
+    (package / "vitscale-0.1.0.dist-info").mkdir()
     refused = adopt(tmp_path, package)
-    assert refused.returncode != 0 and "must be adopted in a clone" in refused.stderr and written.read_bytes() == before
+    assert (
+        refused.returncode != 0
+        and "must be adopted in a clone" in refused.stderr
+        and written.read_bytes() == before
+    )
     (package / "vitscale-0.1.0.dist-info").rmdir()
     done = adopt(tmp_path, package)
     assert done.returncode == 0, done.stderr
@@ -146,7 +188,13 @@ def test_adoption_writes_into_a_source_tree_and_nowhere_else(tmp_path: Path) -> 
     assert f"(before: lr {old:g}" in done.stdout and "git checkout" in done.stdout
     for arm, winner in after["winners"].items():
         assert winner["values"]["lr"] == min(t.config.lr for t in study.trials if t.arm == arm)
-    told = {"dataset": "digits", "epochs": 20, "eval_split": "minival", "split_seed": 0, "width": 48}
+    told = {
+        "dataset": "digits",
+        "epochs": 20,
+        "eval_split": "minival",
+        "split_seed": 0,
+        "width": 48,
+    }
     assert told.items() <= after["trained"]["ViT_P AdamW"].items()
 
 
@@ -155,8 +203,14 @@ def test_an_adopted_file_records_what_its_winners_trained() -> None:
     from search_spaces.winners import tuned
 
     found = tuned("demo")
-    assert found is not None and set(found["trained"]) == set(found["winners"]) and len(found["winners"]) == 4
+    assert (
+        found is not None
+        and set(found["trained"]) == set(found["winners"])
+        and len(found["winners"]) == 4
+    )
     for arm, winner in found["winners"].items():
         base = TrainConfig(**found["trained"][arm])
-        assert [base.replace(**winner["values"], seed=seed).id for seed in winner["seeds"]] == winner["trial_ids"]
+        assert [
+            base.replace(**winner["values"], seed=seed).id for seed in winner["seeds"]
+        ] == winner["trial_ids"]
     assert {model for model, _ in demo.OPTIMA} == set(demo.MODELS)

@@ -1,4 +1,6 @@
-"""Analysis: distributions, intervals and comparisons, held against other code, closed forms, simulation."""
+"""Analysis: distributions, intervals and comparisons, held
+against other code, closed forms, simulation.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import sample, sobol
 from vitscale.plan.study import Study, Trial
 
-SPACE = {"lr": FloatDistribution(1e-4, 1e-2, log=True), "wd": FloatDistribution(0.01, 1.0, log=True)}
+SPACE = {
+    "lr": FloatDistribution(1e-4, 1e-2, log=True),
+    "wd": FloatDistribution(0.01, 1.0, log=True),
+}
 
 
 def make_study(
@@ -35,12 +40,19 @@ def make_study(
     **fields: object,
 ) -> Study:
     """Arms that share `num` points and have reference runs."""
-    points = sobol(SPACE, num=num, num_scrambles=num_scrambles) if num_scrambles else sample(SPACE, num=num)
+    points = (
+        sobol(SPACE, num=num, num_scrambles=num_scrambles)
+        if num_scrambles
+        else sample(SPACE, num=num)
+    )
     trials = []
     for index, arm in enumerate(arms):
         base = TrainConfig(depth=2 + index, epochs=6)
         trials += [Trial(arm, base.replace(seed=seed)) for seed in range(num_references)]
-        trials += [Trial(arm, base.replace(**point, seed=i * own_seeds), i) for i, point in enumerate(points)]
+        trials += [
+            Trial(arm, base.replace(**point, seed=i * own_seeds), i)
+            for i, point in enumerate(points)
+        ]
     settings: dict = {
         "kind": "distribution",
         "name": "made",
@@ -51,10 +63,14 @@ def make_study(
     return Study(trials=tuple(trials), num_scrambles=num_scrambles, **{**settings, **fields})
 
 
-def make_outcomes(study: Study, errors: dict[str, object], status: dict | None = None, reference: float = 10.0):
-    """Outcomes with the given errors of each arm's draws; `status`: (arm, point) to what is not finished.
+def make_outcomes(
+    study: Study, errors: dict[str, object], status: dict | None = None, reference: float = 10.0
+):
+    """Outcomes with the given errors of each arm's draws; `status`: (arm, point) to what is not
+    finished.
 
-    A reference run has the error `reference` + its seed, and the key (arm, "seed 1") or (arm, None) for all.
+    A reference run has the error `reference` + its seed, and the key (arm, "seed 1") or (arm, None)
+    for all.
     """
     rows = []
     for trial in study.trials:
@@ -62,7 +78,11 @@ def make_outcomes(study: Study, errors: dict[str, object], status: dict | None =
         state = (status or {}).get((trial.arm, point), "finished")
         if point is None:
             state = (status or {}).get((trial.arm, f"seed {config.seed}"), state)
-        error = reference + config.seed if point is None else float(np.asarray(errors[trial.arm])[point])
+        error = (
+            reference + config.seed
+            if point is None
+            else float(np.asarray(errors[trial.arm])[point])
+        )
         error = {"finished": error, "missing": np.nan}.get(state, 100.0)
         labels = {"arm": trial.arm, "point": point, "trial_id": config.id, "status": state}
         provenance = {"commit": "abc", "versions": "numpy", "machine": "here"}
@@ -134,16 +154,21 @@ def test_draws_after_the_first_missing_one_do_not_count():
     )
     table = tables.edf_summary(Results(study, outcomes)).set_index("arm")
     assert table["within_4_points_pct"].tolist() == [100.0, 0.0]
-    assert table[["n", "diverged", "missing", "not_counted"]].to_numpy().tolist() == [[4, 0, 1, 5], [2, 1, 1, 7]]
+    assert table[["n", "diverged", "missing", "not_counted"]].to_numpy().tolist() == [
+        [4, 0, 1, 5],
+        [2, 1, 1, 7],
+    ]
     assert tables.arm_comparison(Results(study, outcomes))["n_a"].tolist() == [2]  # points 0 and 1
     assert population(study, outcomes, "a", whole=True).n == 9
 
 
 def test_the_prefix_of_a_queue_has_no_more_than_a_third_of_a_diverged_draw_too_many():
-    """Trials that diverge end after a tenth of the time, on 16 workers in the order of the plan: 1,500 studies.
+    """Trials that diverge end after a tenth of the time, on 16 workers in the order of the plan:
+    1,500 studies.
 
-    What is too many is the run of diverged draws among those that train next: p / (1 - p) of one on the average, for
-    a share p of 1/4 a third, however large the study. Counting all that have ended has several too many.
+    What is too many is the run of diverged draws among those that train next: p / (1 - p) of one on
+    the average, for a share p of 1/4 a third, however large the study. Counting all that have ended
+    has several too many.
     """
     rng, num, workers = np.random.default_rng(20), 64, 16
     too_many: dict[str, list[float]] = {"all": [], "prefix": []}
@@ -164,20 +189,29 @@ def test_the_prefix_of_a_queue_has_no_more_than_a_third_of_a_diverged_draw_too_m
 
 
 def test_ties_at_a_threshold_count_in_images():
-    """For 10,000 images every error is a whole number of hundredths, which floats hold inexactly."""
+    """For 10,000 images every error is a whole number of
+    hundredths, which floats hold inexactly.
+    """
     study, wrong = make_study(3000), 500 + np.arange(3000) % 97
     references = wrong / 100
     outcomes = make_outcomes(study, {"a": references + 4.0, "b": (wrong + 400) / 100})
     for i, reference in enumerate(references[:97]):
         outcomes.loc[outcomes["point"].isna(), "error_pct"] = reference
-        draws = population(study, outcomes[outcomes["point"].isna() | (outcomes["point"] == i)], "b")
+        draws = population(
+            study, outcomes[outcomes["point"].isna() | (outcomes["point"] == i)], "b"
+        )
         assert (draws.delta() == 4.0).all(), reference
 
 
 def test_a_diverged_draw_is_never_within_points_of_a_bad_reference():
     study = make_study(4)
-    outcomes = make_outcomes(study, {"a": [97] * 4, "b": [97] * 4}, {("a", 0): "diverged"}, reference=97.0)
-    assert tables.edf_summary(Results(study, outcomes))["within_4_points_pct"].tolist() == [75.0, 100.0]
+    outcomes = make_outcomes(
+        study, {"a": [97] * 4, "b": [97] * 4}, {("a", 0): "diverged"}, reference=97.0
+    )
+    assert tables.edf_summary(Results(study, outcomes))["within_4_points_pct"].tolist() == [
+        75.0,
+        100.0,
+    ]
 
 
 def test_delta_is_measured_from_the_reference_or_on_request_from_the_best_draw():
@@ -216,10 +250,14 @@ def test_a_malformed_table_is_refused():
 def test_the_reference_is_the_mean_of_the_runs_that_finished():
     study = make_study(4, num_references=3)
     errors = {"a": [9, 14, 16, 30], "b": [9, 14, 15, 30]}
-    outcomes = make_outcomes(study, errors, {("b", "seed 0"): "diverged"})  # a: 10, 11, 12; b: 11, 12
+    # a: 10, 11, 12; b: 11, 12
+    outcomes = make_outcomes(study, errors, {("b", "seed 0"): "diverged"})
     a, b = (population(study, outcomes, arm) for arm in "ab")
     assert (a.reference, a.reference_sd, b.reference) == (11.0, 1.0, 11.5)
-    assert (a.describe_references(), b.describe_references()) == ("3 finished", "2 finished, 1 diverged")
+    assert (a.describe_references(), b.describe_references()) == (
+        "3 finished",
+        "2 finished, 1 diverged",
+    )
     table = tables.edf_summary(Results(study, outcomes)).set_index("arm")
     assert table["num_references"].tolist() == [3, 2]
     assert table["reference_sd_pct"].tolist() == pytest.approx([1.0, math.sqrt(0.5)])
@@ -230,12 +268,18 @@ def test_the_reference_is_the_mean_of_the_runs_that_finished():
 
 def test_shares_are_given_for_a_reference_as_far_off_as_it_may_be():
     errors = {"a": [14.3, 14.5, 15.1, 15.5], "b": [12.0, 13.0, 17.4, 17.5]}
-    study = make_study(4, num_references=3)  # reference 11; t of 2 df is 4.303, standard error 0.577: 2.484 points
-    names = [f"within_4_points{end}_pct" for end in ("_if_reference_lower", "", "_if_reference_higher")]
+    # reference 11; t of 2 df is 4.303, standard error 0.577: 2.484 points
+    study = make_study(4, num_references=3)
+    names = [
+        f"within_4_points{end}_pct" for end in ("_if_reference_lower", "", "_if_reference_higher")
+    ]
     table = tables.edf_summary(Results(study, make_outcomes(study, errors)))
     assert table[names].to_numpy().tolist() == [[0.0, 50.0, 100.0], [25.0, 50.0, 75.0]]
     low, high = (intervals.clopper_pearson(hits, 4)[end] for hits, end in ((0, 0), (4, 1)))
-    assert table.loc[0, ["within_4_points_pct_low", "within_4_points_pct_high"]].tolist() == [100 * low, 100 * high]
+    assert table.loc[0, ["within_4_points_pct_low", "within_4_points_pct_high"]].tolist() == [
+        100 * low,
+        100 * high,
+    ]
     assert table["interval_of_shares_and_area"].str.endswith("with the references' noise").all()
     study = make_study(4)  # one run: by 1 point; limits 14 - 1, 14, 14 + 1
     table = tables.edf_summary(Results(study, make_outcomes(study, errors)))
@@ -250,18 +294,25 @@ def test_the_second_scale_is_a_ratio_to_the_reference():
     outcomes = make_outcomes(study, errors, {("a", 3): "diverged"})
     table = tables.edf_summary(Results(study, outcomes))
     assert table["within_1.5_times_pct"].tolist() == [50.0, 75.0]
-    assert table["error_ratio"].tolist() == pytest.approx([scipy.stats.gmean(errors[arm]) / 11 for arm in "ab"])
+    assert table["error_ratio"].tolist() == pytest.approx(
+        [scipy.stats.gmean(errors[arm]) / 11 for arm in "ab"]
+    )
     logs = np.log(errors["b"])
     parts = np.array([logs.var(ddof=1) / 4, (1 / 11) ** 2 / 3])  # of log 11, whose runs have sd 1
-    half = scipy.stats.t.ppf(0.975, parts.sum() ** 2 / (parts**2 / [3, 2]).sum()) * math.sqrt(parts.sum())
-    assert math.log(table.loc[1, "error_ratio_high"] / table.loc[1, "error_ratio"]) == pytest.approx(half)
+    half = scipy.stats.t.ppf(0.975, parts.sum() ** 2 / (parts**2 / [3, 2]).sum()) * math.sqrt(
+        parts.sum()
+    )
+    assert math.log(
+        table.loc[1, "error_ratio_high"] / table.loc[1, "error_ratio"]
+    ) == pytest.approx(half)
 
 
 def test_an_error_of_zero_has_a_ratio():
     study = make_study(3, num_references=2)
     outcomes = make_outcomes(study, {"a": [0.0, 0.5, 2.0], "b": [0.0, 0.0, 0.0]}, reference=1.0)
     assert (
-        population(study, outcomes, "a").log_ratio(0.25).tolist() == np.log([0.25 / 1.5, 0.5 / 1.5, 2 / 1.5]).tolist()
+        population(study, outcomes, "a").log_ratio(0.25).tolist()
+        == np.log([0.25 / 1.5, 0.5 / 1.5, 2 / 1.5]).tolist()
     )
     assert np.isfinite(tables.edf_summary(Results(study, outcomes))["error_ratio"]).all()
     outcomes.loc[outcomes["point"].isna(), "error_pct"] = 0.0
@@ -286,7 +337,8 @@ def test_area_interval_covers_a_closed_form_and_a_few_bad_draws_among_many_good_
     assert ((low <= truth) & (truth <= high)).mean() >= 0.95
     wide_low, wide_high = intervals.share_interval(scores)
     assert (high - low).mean() < 0.8 * (wide_high - wide_low).mean()
-    scores = np.where(rng.random((16, 2000)) < 0.93, 0.98, rng.random((16, 2000)))  # a bootstrap covers 65%
+    # a bootstrap covers 65%
+    scores = np.where(rng.random((16, 2000)) < 0.93, 0.98, rng.random((16, 2000)))
     low, high = intervals.area_interval(scores)
     truth = 0.93 * 0.98 + 0.07 / 2
     assert ((low <= truth) & (truth <= high)).mean() >= 0.95
@@ -320,7 +372,8 @@ def test_dkw_band_holds_the_whole_curve(kind):
             values = np.sort(rng.random(n))
             levels = truth = values
             low, _ = edf.dkw_band(values, levels)
-            _, high = edf.dkw_band(values, np.nextafter(levels, -1))  # highest deviation is just before a step
+            # highest deviation is just before a step
+            _, high = edf.dkw_band(values, np.nextafter(levels, -1))
         else:
             values, levels = rng.integers(0, 4, n).astype(float), np.arange(4.0)
             truth = (levels + 1) / 4
@@ -346,7 +399,8 @@ def test_median_interval_ends_at_the_order_statistics_of_the_binomial():
 def test_median_interval_covers_with_diverged_draws_and_ties(n):
     rng, covered = np.random.default_rng(5), 0
     for _ in range(600):
-        values = np.where(rng.random(n) < 0.3, 100.0, rng.integers(10, 20, n))  # median of the mixture: 17
+        # median of the mixture: 17
+        values = np.where(rng.random(n) < 0.3, 100.0, rng.integers(10, 20, n))
         low, high = intervals.median_interval(values)
         covered += low <= 17 <= high
     assert covered / 600 >= 0.95
@@ -371,19 +425,27 @@ def test_where_all_scrambles_agree_the_interval_keeps_a_width():
 
 
 def error_surface(points: np.ndarray) -> np.ndarray:
-    """Delta of a valley in (log lr, log wd) with a cliff of divergence, at (n, 2) points of the unit square."""
+    """Delta of a valley in (log lr, log wd) with a cliff of
+    divergence, at (n, 2) points of the unit square.
+    """
     u, v = points.T
     delta = 14 * (u - 0.45) ** 2 + 6 * (v - 0.5) ** 2 + 8 * (u - 0.45) * (v - 0.5)
     return np.where(u + 0.3 * v > 1.1, np.inf, delta)
 
 
 def unit_square(points: list[dict]) -> np.ndarray:
-    return np.array([[math.log(p["lr"] / 1e-4) / math.log(100), math.log(p["wd"] / 0.01) / math.log(100)]
-                     for p in points])  # fmt: skip
+    return np.array(
+        [
+            [math.log(p["lr"] / 1e-4) / math.log(100), math.log(p["wd"] / 0.01) / math.log(100)]
+            for p in points
+        ]
+    )
 
 
 def test_sobol_intervals_cover_a_known_error_surface():
-    """Scrambled points of the real design: pointwise, simultaneous and area intervals against a lattice."""
+    """Scrambled points of the real design: pointwise,
+    simultaneous and area intervals against a lattice.
+    """
     lattice = (np.stack(np.meshgrid(*[np.arange(1000)] * 2), -1).reshape(-1, 2) + 0.5) / 1000
     levels, scramble, sims = np.array([0.5, 1.0, 2.0, 4.0]), np.repeat(np.arange(4), 16), 200
     true = error_surface(lattice)
@@ -447,10 +509,15 @@ def unpaired(study: Study, errors: dict[str, np.ndarray]) -> dict[str, object]:
 def test_superiority_agrees_with_scipys_brunner_munzel_and_mann_whitney():
     study = make_study(20)
     rng = np.random.default_rng(8)
-    errors = {"a": rng.integers(10, 20, 20).astype(float), "b": rng.integers(12, 26, 20).astype(float)}
+    errors = {
+        "a": rng.integers(10, 20, 20).astype(float),
+        "b": rng.integers(12, 26, 20).astype(float),
+    }
     result = unpaired(study, errors)
     assert result["paired"] is False
-    assert result["error_p"] == pytest.approx(scipy.stats.brunnermunzel(errors["a"], errors["b"]).pvalue)
+    assert result["error_p"] == pytest.approx(
+        scipy.stats.brunnermunzel(errors["a"], errors["b"]).pvalue
+    )
     u = scipy.stats.mannwhitneyu(errors["b"], errors["a"]).statistic
     assert result["error_prob_a_lower"] == pytest.approx(u / 400)
     assert result["error_median_difference"] == np.median(errors["a"]) - np.median(errors["b"])
@@ -470,7 +537,8 @@ def test_newcombes_intervals_agree_with_published_ones_and_wilsons_with_statsmod
     published = {
         (1, 1, 7, 12): (-0.507, -0.026),  # Bentur et al. 2009, in Fagerland, Lydersen & Laake 2014
         (36, 12, 2, 0): (0.0569, 0.3404),  # Newcombe 1998, paired, Table II, method 10
-        (14, 5, 0, 22): (0.011, 0.226),  # Altman et al. 2000, Table 6.2: with the correction for continuity
+        # Altman et al. 2000, Table 6.2: with the correction for continuity
+        (14, 5, 0, 22): (0.011, 0.226),
     }
     for counts, (low, high) in published.items():
         assert intervals.paired_share_difference(*counts) == pytest.approx((low, high), abs=6e-4)
@@ -480,11 +548,17 @@ def test_newcombes_intervals_agree_with_published_ones_and_wilsons_with_statsmod
 
 
 def test_the_interval_of_a_difference_of_independent_shares_covers_exactly():
-    """Agresti & Caffo's, over all counts of 8 and of 16 draws and a grid of shares: never below 93.9%."""
+    """Agresti & Caffo's, over all counts of 8 and of 16
+    draws and a grid of shares: never below 93.9%.
+    """
     for n in (8, 16):
-        ends = np.array([[intervals.share_difference(x, n, y, n) for y in range(n + 1)] for x in range(n + 1)])
+        ends = np.array(
+            [[intervals.share_difference(x, n, y, n) for y in range(n + 1)] for x in range(n + 1)]
+        )
         for p, q in [(0.5, 0.5), (0.9, 0.9), (0.95, 0.5), (0.7, 0.2), (0.98, 0.9), (0.1, 0.03)]:
-            chance = np.outer(*(scipy.stats.binom.pmf(np.arange(n + 1), n, share) for share in (p, q)))
+            chance = np.outer(
+                *(scipy.stats.binom.pmf(np.arange(n + 1), n, share) for share in (p, q))
+            )
             held = (ends[..., 0] <= p - q + 1e-12) & (p - q <= ends[..., 1] + 1e-12)
             assert chance[held].sum() >= 0.939, (n, p, q)
     assert intervals.share_difference(16, 16, 0, 16)[1] == 1.0
@@ -515,13 +589,18 @@ def near_and_far(study: Study, near: dict[str, list[int]]) -> dict[str, np.ndarr
 
 def test_shares_of_paired_arms_are_compared_by_mcnemars_mid_p():
     study = make_study(12, num_references=2)
-    hits = {"a": [1] * 9 + [0] * 3, "b": [1] * 3 + [0] * 6 + [1] + [0] * 2}  # both 3, only a 6, only b 1, neither 2
-    result = compare.compare(Results(study, make_outcomes(study, near_and_far(study, hits))), "a", "b")
+    # both 3, only a 6, only b 1, neither 2
+    hits = {"a": [1] * 9 + [0] * 3, "b": [1] * 3 + [0] * 6 + [1] + [0] * 2}
+    result = compare.compare(
+        Results(study, make_outcomes(study, near_and_far(study, hits))), "a", "b"
+    )
     assert result["within_4_points_difference_pct"] == pytest.approx(100 * 5 / 12)
     exact = mcnemar([[3, 6], [1, 2]], exact=True).pvalue
     assert result["within_4_points_p"] == pytest.approx(exact - scipy.stats.binom.pmf(1, 7, 0.5))
     ends = [result[f"within_4_points_difference_pct_{end}"] for end in ("low", "high")]
-    assert ends == pytest.approx([100 * end for end in intervals.paired_share_difference(3, 6, 1, 2)])
+    assert ends == pytest.approx(
+        [100 * end for end in intervals.paired_share_difference(3, 6, 1, 2)]
+    )
     assert "McNemar" in str(result["within_4_points_method"])
 
 
@@ -531,16 +610,23 @@ def test_forgiveness_is_about_each_arms_own_reference_and_not_about_its_error():
     outcomes.loc[(outcomes["arm"] == "b") & outcomes["point"].isna(), "error_pct"] = 30.0
     result = compare.compare(Results(study, outcomes), "a", "b")
     assert (result["within_4_points_difference_pct"], result["area_difference"]) == (0.0, 0.0)
-    assert result["error_ratio_a_over_b"] == pytest.approx(1.1 / (31 / 30)) and result["error_p"] < 0.001
+    assert (
+        result["error_ratio_a_over_b"] == pytest.approx(1.1 / (31 / 30))
+        and result["error_p"] < 0.001
+    )
 
 
 def test_one_reference_run_makes_no_test_of_forgiveness():
     study = make_study(16)
     result = compare.compare(Results(study, make_outcomes(study, random_errors(study))), "a", "b")
     for name in ("area", "error_ratio"):
-        assert np.isnan(result[f"{name}_p"]) and "ONE reference run" in str(result[f"{name}_method"])
+        assert np.isnan(result[f"{name}_p"]) and "ONE reference run" in str(
+            result[f"{name}_method"]
+        )
     assert np.isnan([result["area_difference_low"], result["error_ratio_a_over_b_high"]]).all()
-    assert np.isfinite([result["area_difference"], result["within_4_points_difference_pct_low"]]).all()
+    assert np.isfinite(
+        [result["area_difference"], result["within_4_points_difference_pct_low"]]
+    ).all()
     assert np.isnan(result["within_4_points_p"]) and str(result["within_4_points_method"]).endswith(
         "given the references"
     )
@@ -567,7 +653,9 @@ def test_forgiveness_of_a_sobol_design_is_t_over_its_scrambles():
     outcomes = make_outcomes(study, near_and_far(study, hits))
     blocks = {arm: hits[arm].reshape(4, 8).mean(axis=1) for arm in "ab"}
     result = compare.compare(Results(study, outcomes), "a", "b")
-    assert result["within_4_points_p"] == pytest.approx(scipy.stats.ttest_rel(blocks["a"], blocks["b"]).pvalue)
+    assert result["within_4_points_p"] == pytest.approx(
+        scipy.stats.ttest_rel(blocks["a"], blocks["b"]).pvalue
+    )
     outcomes.loc[outcomes["arm"] == "b", "lr"] *= 2
     result = compare.compare(Results(study, outcomes), "a", "b")
     welch = scipy.stats.ttest_ind(blocks["a"], blocks["b"], equal_var=False)
@@ -584,9 +672,13 @@ def test_forgiveness_without_a_reference_or_a_draw_says_why():
     assert np.isnan(result["within_4_points_p"]) and np.isfinite(result["error_p"])
 
 
-@pytest.mark.parametrize("probs", [(0.6, 0.2, 0.1, 0.1), (0.8, 0.12, 0.02, 0.06), (0.3, 0.2, 0.2, 0.3)])
+@pytest.mark.parametrize(
+    "probs", [(0.6, 0.2, 0.1, 0.1), (0.8, 0.12, 0.02, 0.06), (0.3, 0.2, 0.2, 0.3)]
+)
 def test_interval_and_test_of_paired_shares_hold_with_16_draws(probs):
-    """Exactly, over all tables of 16 points: coverage of the interval, and level of the test where shares agree."""
+    """Exactly, over all tables of 16 points: coverage of the
+    interval, and level of the test where shares agree.
+    """
     covered = wrong = 0.0
     truth = probs[1] - probs[2]
     for both in range(17):
@@ -632,10 +724,14 @@ def test_comparison_is_calibrated_without_a_difference(is_paired, spread):
 def test_comparison_finds_a_difference_and_covers_its_size(is_paired):
     results = simulate(2.0, 1.0, is_paired)
     assert (results["error_p"] < 0.05).mean() >= 0.9
-    held = (results["error_median_difference_low"] <= -2) & (results["error_median_difference_high"] >= -2)
+    held = (results["error_median_difference_low"] <= -2) & (
+        results["error_median_difference_high"] >= -2
+    )
     assert held.mean() >= 0.93
     truth = scipy.stats.norm.cdf(2 / math.sqrt(2))
-    held = (results["error_prob_a_lower_low"] <= truth) & (truth <= results["error_prob_a_lower_high"])
+    held = (results["error_prob_a_lower_low"] <= truth) & (
+        truth <= results["error_prob_a_lower_high"]
+    )
     assert held.mean() >= 0.92
 
 
@@ -662,7 +758,9 @@ def test_good_range_agrees_with_the_exact_distribution_of_the_winner():
     draws = population(study, make_outcomes(study, errors), "a")
     order = np.argsort(errors["a"])
     beaten = (1 - np.arange(65) / 64) ** 16  # P(none of the 16 is among the best k)
-    chance = pd.Series(beaten[:-1] - beaten[1:], index=np.log10(draws.values["lr"][order])).sort_index()
+    chance = pd.Series(
+        beaten[:-1] - beaten[1:], index=np.log10(draws.values["lr"][order])
+    ).sort_index()
     low, median, high = compare.good_range(draws, "lr", num=40_000)
     for value, share in ((low, 0.025), (median, 0.5), (high, 0.975)):
         below = chance[chance.index < math.log10(value) - 1e-6].sum()
@@ -673,7 +771,9 @@ def test_good_range_agrees_with_the_exact_distribution_of_the_winner():
 
 def test_good_range_is_not_given_for_too_few_or_only_diverged_draws():
     few, many = make_study(7), make_study(8)
-    assert np.isnan(compare.good_range(population(few, make_outcomes(few, random_errors(few)), "a"), "lr")).all()
+    assert np.isnan(
+        compare.good_range(population(few, make_outcomes(few, random_errors(few)), "a"), "lr")
+    ).all()
     diverged = {("a", i): "diverged" for i in range(8)}
     draws = population(many, make_outcomes(many, random_errors(many), diverged), "a")
     assert np.isnan(compare.good_range(draws, "lr")).all()
@@ -683,8 +783,17 @@ def test_good_range_is_not_given_for_too_few_or_only_diverged_draws():
 
 
 def test_markdown_joins_an_estimate_with_its_interval():
-    table = pd.DataFrame({"arm": ["x|y"], "n": [3], "share_pct": [50.0], "share_pct_low": [9.43],
-                          "share_pct_high": [90.57], "error_p": [0.0001], "area": [np.nan]})  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "arm": ["x|y"],
+            "n": [3],
+            "share_pct": [50.0],
+            "share_pct_low": [9.43],
+            "share_pct_high": [90.57],
+            "error_p": [0.0001],
+            "area": [np.nan],
+        }
+    )
     lines = text.to_markdown(table).splitlines()
     assert lines[0] == "| arm | n | share (%) | error p | area |"
     assert lines[2] == "| x\\|y | 3 | 50.0 [9.4, 90.6] | < 0.001 | – |"
@@ -696,9 +805,9 @@ def test_arm_comparison_has_both_p_columns_and_no_row_without_pairs():
     table = tables.arm_comparison(Results(study, make_outcomes(study, errors)))
     for name in ("area_p", "error_ratio_p", "within_4_points_p", "error_p"):
         assert table[f"{name}_holm"].tolist() == pytest.approx(holm(table[name].tolist()))
-    assert list(tables.arm_comparison(Results(make_study(8), make_outcomes(study, errors))).columns) == list(
-        table.columns
-    )
+    assert list(
+        tables.arm_comparison(Results(make_study(8), make_outcomes(study, errors))).columns
+    ) == list(table.columns)
 
 
 def test_tables_of_an_unstarted_study_have_a_row_per_arm_and_no_number():
@@ -708,6 +817,12 @@ def test_tables_of_an_unstarted_study_have_a_row_per_arm_and_no_number():
     summary = tables.edf_summary(Results(study, outcomes))
     assert summary["missing"].tolist() == [8, 8] and summary["n"].tolist() == [0, 0]
     assert summary[["median_error_pct", "area", "within_1_points_pct"]].isna().all(axis=None)
-    assert tables.arm_comparison(Results(study, outcomes))[["error_p", "area_p", "error_ratio_p"]].isna().all(axis=None)
+    assert (
+        tables.arm_comparison(Results(study, outcomes))[["error_p", "area_p", "error_ratio_p"]]
+        .isna()
+        .all(axis=None)
+    )
     assert tables.good_range(Results(study, outcomes))["good_median"].isna().all()
-    assert not any(name.endswith(("_low", "_high")) for name in tables.good_range(Results(study, outcomes)))
+    assert not any(
+        name.endswith(("_low", "_high")) for name in tables.good_range(Results(study, outcomes))
+    )

@@ -22,7 +22,13 @@ from vitscale.analysis.distribution import figures, tables
 from vitscale.analysis.distribution import population as population_module
 from vitscale.analysis.distribution.population import population
 from vitscale.analysis.kinds import check
-from vitscale.analysis.report.report import caveats, headline, read_results, summary_metrics, write_report
+from vitscale.analysis.report.report import (
+    caveats,
+    headline,
+    read_results,
+    summary_metrics,
+    write_report,
+)
 from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
@@ -39,15 +45,23 @@ EVERYTHING = {
 
 
 def make_rows(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
-    """A row per epoch of each trial with an outcome; a diverged one ends at epoch 3 with a row of 100."""
+    """A row per epoch of each trial with an outcome; a
+    diverged one ends at epoch 3 with a row of 100.
+    """
     rows = []
     for _, trial in outcomes[outcomes["status"] != "missing"].iterrows():
         last = 3 if trial["status"] == "diverged" else 6
         for epoch in range(1, last + 1):
             ended = trial["status"] == "diverged" and epoch == last
             error = 100.0 if ended else 90 / epoch
-            rows.append({**trial[["arm", "point", "trial_id", "status"]], "epoch": float(epoch),
-                         "diverged": float(ended), study.metric: error})  # fmt: skip
+            rows.append(
+                {
+                    **trial[["arm", "point", "trial_id", "status"]],
+                    "epoch": float(epoch),
+                    "diverged": float(ended),
+                    study.metric: error,
+                }
+            )
     columns = ["arm", "point", "trial_id", "status", "epoch", "diverged", study.metric]
     return pd.DataFrame(rows, columns=columns).astype({"point": "Int64"})
 
@@ -59,7 +73,9 @@ def legend_text(ax: Axes) -> str:
 
 
 def all_text(figure: matplotlib.figure.Figure) -> str:
-    return "\n".join(text.get_text() for ax in figure.axes for text in [ax.title, ax._left_title, *ax.texts])
+    return "\n".join(
+        text.get_text() for ax in figure.axes for text in [ax.title, ax._left_title, *ax.texts]
+    )
 
 
 # ---- figures
@@ -124,9 +140,14 @@ def test_scatter_draws_diverged_draws_at_the_top_and_the_optimum_as_a_line():
         marks = {line.get_marker(): line for line in reversed(ax.lines)}
         assert marks["o"].get_xdata().tolist() == draws.values[name][draws.finished].tolist()
         for marker, state in (("x", "diverged"), ("+", "failed")):
-            assert marks[marker].get_xdata().tolist() == draws.values[name][draws.status == state].tolist()
+            assert (
+                marks[marker].get_xdata().tolist()
+                == draws.values[name][draws.status == state].tolist()
+            )
             assert (np.asarray(marks[marker].get_ydata()) > 0.9).all()  # of the axes' height
-        vertical = [line for line in ax.lines if list(line.get_xdata()) == [draws.setting[name]] * 2]
+        vertical = [
+            line for line in ax.lines if list(line.get_xdata()) == [draws.setting[name]] * 2
+        ]
         assert len(vertical) == 2  # one an arm
 
 
@@ -150,23 +171,39 @@ def test_panels_share_the_range_of_x():
 
 def test_edf_against_the_best_draw_starts_at_it_and_is_labelled():
     study = make_study(4)
-    outcomes = make_outcomes(study, {"a": [5, 6, 8, 40], "b": [20, 21, 22, 23]}, {("b", None): "missing"})
+    outcomes = make_outcomes(
+        study, {"a": [5, 6, 8, 40], "b": [20, 21, 22, 23]}, {("b", None): "missing"}
+    )
     figure = figures.edf_panels_vs_best(Results(study, outcomes, make_rows(study, outcomes)))
     (ax,) = figure.axes
     assert ax.lines[0].get_xydata()[:4].tolist() == [[0, 0.25], [1, 0.5], [3, 0.75], [10, 0.75]]
     assert "best of n draws: depends on n" in ax.get_xlabel()
     legend = legend_text(ax).replace("\u00a0", " ")
-    assert "n=4, 0 diverged, 1 beyond 10 points" in legend and "b\nn=4, 0 diverged, 0 beyond 10 points" in legend
+    assert (
+        "n=4, 0 diverged, 1 beyond 10 points" in legend
+        and "b\nn=4, 0 diverged, 0 beyond 10 points" in legend
+    )
 
 
 def test_the_note_of_the_edf_says_what_the_bands_are():
     study = make_study(4)
     outcomes = make_outcomes(study, random_errors(study))
-    note = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).get_supxlabel().replace("\n", " ")
-    assert "given the references. Darker: each point by itself (Wilson). Lighter: the whole curve (DKW)" in note
+    note = (
+        figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
+        .get_supxlabel()
+        .replace("\n", " ")
+    )
+    assert (
+        "given the references. Darker: each point by itself (Wilson). Lighter: the whole curve "
+        "(DKW)"
+    ) in note
     study = make_study(4, num_references=3)
     outcomes = make_outcomes(study, random_errors(study))
-    note = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).get_supxlabel().replace("\n", " ")
+    note = (
+        figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
+        .get_supxlabel()
+        .replace("\n", " ")
+    )
     assert "95% bands, with the references' noise." in note
     note = (
         figures.edf_panels_vs_best(Results(study, outcomes, make_rows(study, outcomes)))
@@ -177,11 +214,15 @@ def test_the_note_of_the_edf_says_what_the_bands_are():
 
 
 def test_drawn_bands_hold_the_curve_for_every_reference_that_may_be():
-    """With three runs, 10, 11 and 12, the reference may lie 2.48 points lower or higher: t of 2 df, 4.303 SE."""
+    """With three runs, 10, 11 and 12, the reference may lie
+    2.48 points lower or higher: t of 2 df, 4.303 SE.
+    """
     study = make_study(16, num_references=3)
     outcomes = make_outcomes(study, random_errors(study))
     (ax,) = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).axes
-    errors = outcomes.loc[(outcomes["arm"] == "a") & outcomes["point"].notna(), "error_pct"].to_numpy()
+    errors = outcomes.loc[
+        (outcomes["arm"] == "a") & outcomes["point"].notna(), "error_pct"
+    ].to_numpy()
     path = ax.collections[1].get_paths()[0]  # the light band of a: edges of a step function
     epsilon, reach = np.sqrt(np.log(40) / 32), 4.3027 / np.sqrt(3)
     for at in (0.31, 1.7, 4.2):
@@ -228,7 +269,9 @@ def test_every_figure_and_the_report_work_on_an_unfinished_study(case, num_scram
     study = make_study(8, num_scrambles=num_scrambles, **EVERYTHING)
     outcomes = make_outcomes(study, random_errors(study), UNFINISHED[case])
     rows = make_rows(study, outcomes)
-    text = write_report(Results(study, outcomes, rows), Workdir(tmp_path), {"command": "python x.py"})
+    text = write_report(
+        Results(study, outcomes, rows), Workdir(tmp_path), {"command": "python x.py"}
+    )
     assert ("Unfinished." in text) == any(state == "missing" for state in UNFINISHED[case].values())
     drawn = figures.edf_panels(Results(study, outcomes, rows))
     assert ("no outcome yet" in all_text(drawn)) == (case in ("nothing yet", "only references"))
@@ -286,7 +329,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     outcomes = make_outcomes(study, random_errors(study), status)
     facts = {"command": "python studies/made.py --num 16", "tracking": "http://localhost:5000"}
     folder = tmp_path_factory.mktemp("report")
-    page = write_report(Results(study, outcomes, make_rows(study, outcomes)), Workdir(folder), facts)
+    page = write_report(
+        Results(study, outcomes, make_rows(study, outcomes)), Workdir(folder), facts
+    )
     assert (folder / "report.html").read_text() == page
     return folder / "report.html"
 
@@ -301,14 +346,27 @@ def test_report_is_well_formed_and_loads_nothing(report):
 
 def test_report_says_question_counts_reference_provenance_and_how_to_repeat(report):
     text = " ".join(" ".join(Page(report.read_text()).text).split())
-    for said in ("Is a < b & c?", "Nobody 2021", "First <note>.", "Second note.", "python studies/made.py --num 16",
-                 "http://localhost:5000", "1 of 16 draws of b", "ONE run", "of the last epoch",
-                 "All draws share seed 0", "How <points> were drawn.",
-                 "lr drawn (min-max)", "on this held-out split",
-                 "only the draws before the first missing one of their arm",
-                 "13 with an outcome are not",
-                 "A reference that many draws beat was not an optimum",
-                 "Code: abc.", "a 16 16 15 1 0 0 0", "b 16 1 0 1 1 13"):  # fmt: skip
+    for said in (
+        "Is a < b & c?",
+        "Nobody 2021",
+        "First <note>.",
+        "Second note.",
+        "python studies/made.py --num 16",
+        "http://localhost:5000",
+        "1 of 16 draws of b",
+        "ONE run",
+        "of the last epoch",
+        "All draws share seed 0",
+        "How <points> were drawn.",
+        "lr drawn (min-max)",
+        "on this held-out split",
+        "only the draws before the first missing one of their arm",
+        "13 with an outcome are not",
+        "A reference that many draws beat was not an optimum",
+        "Code: abc.",
+        "a 16 16 15 1 0 0 0",
+        "b 16 1 0 1 1 13",
+    ):
         assert said in text, said
 
 
@@ -368,7 +426,10 @@ def test_an_unknown_figure_is_refused_with_the_known_ones(tmp_path):
 def test_honesty_says_what_the_seeds_are():
     study = make_study(6, own_seeds=True)
     said = " ".join(caveats(Results(study, make_outcomes(study, random_errors(study)))))
-    assert "Each draw has a seed of its own, shared by the arms at a point, so seed noise is part" in said
+    assert (
+        "Each draw has a seed of its own, shared by the arms at a point, so seed noise is part"
+        in said
+    )
     assert "and other seeds" in said and "All draws share" not in said and "biased" not in said
 
 
@@ -376,8 +437,12 @@ def test_honesty_and_headline_say_that_a_reference_run_diverged():
     study = make_study(6, num_references=3)
     outcomes = make_outcomes(study, random_errors(study), {("a", "seed 2"): "diverged"})
     assert "mean of 3 runs" in " ".join(caveats(Results(study, outcomes)))
-    assert "Diverged or failed: 1 of 3 reference runs of a;" in " ".join(caveats(Results(study, outcomes)))
-    assert headline(Results(study, outcomes))[0].endswith("0 missing; 1 of 3 reference runs of a diverged or failed.")
+    assert "Diverged or failed: 1 of 3 reference runs of a;" in " ".join(
+        caveats(Results(study, outcomes))
+    )
+    assert headline(Results(study, outcomes))[0].endswith(
+        "0 missing; 1 of 3 reference runs of a diverged or failed."
+    )
 
 
 # ---- headline
@@ -386,12 +451,16 @@ def test_honesty_and_headline_say_that_a_reference_run_diverged():
 def test_headline_gives_shares_with_n_and_intervals():
     study = make_study(16, panels={"AdamW": ("a", "b")})
     status = {("b", 0): "diverged"}
-    outcomes = make_outcomes(study, {"a": np.full(16, 12.0), "b": np.r_[[0.0] * 8, [20.0] * 8]}, status)
+    outcomes = make_outcomes(
+        study, {"a": np.full(16, 12.0), "b": np.r_[[0.0] * 8, [20.0] * 8]}, status
+    )
     assert headline(Results(study, outcomes)) == [
         "Of 32 draws: 31 finished, 1 diverged, 0 failed, 0 missing.",
-        "AdamW, draws within 4 points, and 1.5 times the error, of their reference: a 100% [79, 100] and 100% [79, "
-        "100] (n=16, 0 diverged, 0 beyond 10 points); b 44% [20, 70] and 44% [20, 70] (n=16, 1 diverged, 0 beyond 10 "
-        "points).",
+        (
+            "AdamW, draws within 4 points, and 1.5 times the error, of their reference: a 100% "
+            "[79, 100] and 100% [79, 100] (n=16, 0 diverged, 0 beyond 10 points); b 44% [20, 70] "
+            "and 44% [20, 70] (n=16, 1 diverged, 0 beyond 10 points)."
+        ),
     ]
 
 
@@ -400,12 +469,19 @@ def test_headline_claims_a_difference_only_where_the_test_shows_one():
     rng = np.random.default_rng(0)
     base = rng.normal(20, 1, 16)
     errors = {"a": base, "b": base + np.where(np.arange(16) % 2, 1.0, -1.0), "c": base + 2}
-    points, ratios, text = headline(Results(study, make_outcomes(study, errors, reference=22.0)))[-3:]
+    points, ratios, text = headline(Results(study, make_outcomes(study, errors, reference=22.0)))[
+        -3:
+    ]
     assert text.startswith(
-        "Absolute error, which is another question: a is lower than c at 100% [79, 100] of 16 shared "
+        "Absolute error, which is another question: a is lower than c at 100% [79, 100] of 16 "
+        "shared "
     )
-    assert text.endswith("p < 0.001. No difference shown for a against b, p = 1.000 (p after Holm over 2 pairs).")
-    assert points.startswith("Forgiveness in points of error, area from 0 to 10 points above the reference: no diff")
+    assert text.endswith(
+        "p < 0.001. No difference shown for a against b, p = 1.000 (p after Holm over 2 pairs)."
+    )
+    assert points.startswith(
+        "Forgiveness in points of error, area from 0 to 10 points above the reference: no diff"
+    )
     assert "no difference shown for a against b, p = " in ratios and "DISAGREE" not in ratios
 
 
@@ -422,8 +498,13 @@ def test_headline_names_the_more_forgiving_arm():
     errors = {"a": np.full(16, 11.0), "b": np.r_[np.full(4, 11.0), np.full(12, 30.0)]}
     outcomes = narrow_references(make_outcomes(study, errors), a=10.0, b=10.0)
     points, ratios = headline(Results(study, outcomes))[-3:-1]
-    assert re.fullmatch(r".*: a is more forgiving than b by 0.68 \[0\.\d+, 0\.\d+\], p < 0.001\.", points)
-    assert re.search(r": b is 2\.\d+ \[[\d.]+, [\d.]+\] times as far above its reference as a, p < 0\.001", ratios)
+    assert re.fullmatch(
+        r".*: a is more forgiving than b by 0.68 \[0\.\d+, 0\.\d+\], p < 0.001\.", points
+    )
+    assert re.search(
+        r": b is 2\.\d+ \[[\d.]+, [\d.]+\] times as far above its reference as a, p < 0\.001",
+        ratios,
+    )
     assert ratios.endswith("Both scales agree in what they show.")
 
 
@@ -433,26 +514,39 @@ def test_headline_says_where_the_two_scales_disagree():
     factor = np.linspace(1, 3, 16)
     outcomes = make_outcomes(study, {"a": 5 * factor, "b": factor[::-1]})
     ratios = headline(Results(study, narrow_references(outcomes, a=5.0, b=1.0)))[-2]
-    assert ratios.endswith("THE TWO SCALES DISAGREE for a against b: what only one shows hangs on the scale.")
+    assert ratios.endswith(
+        "THE TWO SCALES DISAGREE for a against b: what only one shows hangs on the scale."
+    )
 
 
 def test_headline_with_one_reference_run_claims_no_forgiveness():
     study = make_study(16, pairs=(("b", "a"),))
     errors = {"a": np.full(16, 11.0), "b": np.r_[np.full(4, 11.0), np.full(12, 30.0)]}
     for sentence in headline(Results(study, make_outcomes(study, errors)))[-3:-1]:
-        assert sentence.endswith("1 of 1 pair not tested with ONE reference run per arm, whose noise is unknown.")
+        assert sentence.endswith(
+            "1 of 1 pair not tested with ONE reference run per arm, whose noise is unknown."
+        )
 
 
 def test_headline_without_references_does_not_promise_a_comparison():
     pairs = (("a", "b"), ("a", "c"))
     study = make_study(8, num_references=0, arms=("a", "b", "c"), pairs=pairs)
     points, ratios = headline(Results(study, make_outcomes(study, random_errors(study))))[-3:-1]
-    assert all("2 of 2 pairs not compared: no reference runs planned" in said for said in (points, ratios))
+    assert all(
+        "2 of 2 pairs not compared: no reference runs planned" in said for said in (points, ratios)
+    )
     whole = make_study(8, num_references=3, arms=("a", "b", "c"), pairs=pairs)
-    study = dataclasses.replace(whole, trials=tuple(t for t in whole.trials if t.point is not None or t.arm != "c"))
+    study = dataclasses.replace(
+        whole, trials=tuple(t for t in whole.trials if t.point is not None or t.arm != "c")
+    )
     points = headline(Results(study, make_outcomes(study, random_errors(study))))[-3]
-    assert "1 of 2 pairs not compared: no reference runs planned" in points and "not compared yet" not in points
-    unfinished = make_outcomes(whole, random_errors(whole), {(arm, None): "missing" for arm in "abc"})
+    assert (
+        "1 of 2 pairs not compared: no reference runs planned" in points
+        and "not compared yet" not in points
+    )
+    unfinished = make_outcomes(
+        whole, random_errors(whole), {(arm, None): "missing" for arm in "abc"}
+    )
     assert "2 of 2 pairs not compared yet" in headline(Results(whole, unfinished))[-3]
 
 
@@ -470,7 +564,9 @@ def test_headline_of_six_panels_stays_short():
 
 def test_summary_metrics_are_finite_numbers_of_the_arms():
     study = make_study(8)
-    outcomes = make_outcomes(study, random_errors(study), {("b", None): "missing", ("a", 0): "diverged"})
+    outcomes = make_outcomes(
+        study, random_errors(study), {("b", None): "missing", ("a", 0): "diverged"}
+    )
     metrics = summary_metrics(Results(study, outcomes))
     assert (metrics["a/n"], metrics["a/diverged"], metrics["b/missing"]) == (8, 1, 0)
     assert "b/area" not in metrics and 0 < metrics["a/area"] < 1

@@ -1,4 +1,6 @@
-"""Augmentation against torchvision, timm, PIL and SciPy, and against itself however a batch is cut."""
+"""Augmentation against torchvision, timm, PIL and SciPy,
+and against itself however a batch is cut.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,27 @@ from PIL import Image
 from timm.data import auto_augment as timm_ops
 from timm.data.mixup import Mixup
 from torch import Tensor
-from torchvision.transforms.v2 import AutoAugment, AutoAugmentPolicy, ColorJitter, InterpolationMode, TrivialAugmentWide
+from torchvision.transforms.v2 import (
+    AutoAugment,
+    AutoAugmentPolicy,
+    ColorJitter,
+    InterpolationMode,
+    TrivialAugmentWide,
+)
 from torchvision.transforms.v2 import functional as tv
 
 from vitscale.plan.config import TrainConfig, choices
 from vitscale.train import policies
-from vitscale.train.augment import augment, crop_boxes, crop_encoded, crop_for_eval, crop_pixels, erase, eval_side, mix
+from vitscale.train.augment import (
+    augment,
+    crop_boxes,
+    crop_encoded,
+    crop_for_eval,
+    crop_pixels,
+    erase,
+    eval_side,
+    mix,
+)
 from vitscale.train.parallel import cut
 from vitscale.train.pixel_ops import Warp, apply
 
@@ -32,7 +49,13 @@ POLICIES = choices(TrainConfig)["augment"]
 
 
 def config_of(num: int = 12, **fields: Any) -> TrainConfig:
-    base = {"dataset": "imagenet", "channels": 3, "num_classes": 1000, "resolution": 16, "batch_size": num}
+    base = {
+        "dataset": "imagenet",
+        "channels": 3,
+        "num_classes": 1000,
+        "resolution": 16,
+        "batch_size": num,
+    }
     return TrainConfig(**{**base, **fields})
 
 
@@ -60,11 +83,13 @@ def levels(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def one_op(images: Tensor, name: str, values: np.ndarray, warp: Warp = policies.TORCHVISION) -> Tensor:
+def one_op(
+    images: Tensor, name: str, values: np.ndarray, warp: Warp = policies.TORCHVISION
+) -> Tensor:
     return apply(images, np.full(len(images), name), np.asarray(values, float), warp)
 
 
-# --- operations -------------------------------------------------------------------------------------------------------
+# --- operations -----------------------------------------------------------------------------------
 
 EXACT_OPS: dict[str, tuple[str, list[float]]] = {  # ours: timm's name, strengths
     "Brightness": ("Brightness", [0.1, 0.37, 1.0, 1.63, 1.9]),
@@ -84,8 +109,13 @@ def test_an_operation_is_pils_to_the_bit(name: str) -> None:
     theirs, strengths = EXACT_OPS[name]
     images = photos(5)
     op = timm_ops.NAME_TO_OP[theirs]
-    arguments = [[] if name in ("Invert", "Equalize") else [int(s) if float(s).is_integer() else s] for s in strengths]
-    expected = torch.stack([levels(op(pil(image), *a)) for image, a in zip(images, arguments, strict=True)])
+    arguments = [
+        [] if name in ("Invert", "Equalize") else [int(s) if float(s).is_integer() else s]
+        for s in strengths
+    ]
+    expected = torch.stack(
+        [levels(op(pil(image), *a)) for image, a in zip(images, arguments, strict=True)]
+    )
     assert torch.equal(one_op(images, name, strengths), expected)
     assert not torch.equal(expected, images)
 
@@ -99,23 +129,34 @@ def test_autocontrast_is_pils_within_a_level() -> None:
 
 
 PHOTOMETRIC = {
-    "Brightness": tv.adjust_brightness, "Color": tv.adjust_saturation, "Contrast": tv.adjust_contrast,
-    "Sharpness": tv.adjust_sharpness, "Posterize": lambda image, bits: tv.posterize(image, int(bits)),
-    "Solarize": tv.solarize, "Invert": lambda image, _: tv.invert(image),
-    "Equalize": lambda image, _: tv.equalize(image), "AutoContrast": lambda image, _: tv.autocontrast(image),
-}  # fmt: skip
+    "Brightness": tv.adjust_brightness,
+    "Color": tv.adjust_saturation,
+    "Contrast": tv.adjust_contrast,
+    "Sharpness": tv.adjust_sharpness,
+    "Posterize": lambda image, bits: tv.posterize(image, int(bits)),
+    "Solarize": tv.solarize,
+    "Invert": lambda image, _: tv.invert(image),
+    "Equalize": lambda image, _: tv.equalize(image),
+    "AutoContrast": lambda image, _: tv.autocontrast(image),
+}
 
 
 @pytest.mark.parametrize("name", PHOTOMETRIC)
 def test_an_operation_is_torchvisions_within_two_levels(name: str) -> None:
-    """torchvision cuts off the grey image and the mean that PIL rounds: each half a level times a factor of 1.9."""
+    """torchvision cuts off the grey image and the mean that PIL
+    rounds: each half a level times a factor of 1.9.
+    """
     images, values = (
         photos(4),
         {"Posterize": [3, 5, 7, 8], "Solarize": [0, 50, 128, 255]}.get(name, [0.1, 0.6, 1.3, 1.9]),
     )
-    expected = torch.stack([PHOTOMETRIC[name](image, value) for image, value in zip(images, values, strict=True)])
+    expected = torch.stack(
+        [PHOTOMETRIC[name](image, value) for image, value in zip(images, values, strict=True)]
+    )
     difference = (one_op(images, name, np.array(values)).int() - expected.int()).abs()
-    assert difference.max() <= (2 if name in ("Color", "Contrast", "Sharpness") else 0 if name != "Brightness" else 1)
+    assert difference.max() <= (
+        2 if name in ("Color", "Contrast", "Sharpness") else 0 if name != "Brightness" else 1
+    )
 
 
 def torchvision_warp(name: str, image: Tensor, value: float) -> Tensor:
@@ -125,15 +166,20 @@ def torchvision_warp(name: str, image: Tensor, value: float) -> Tensor:
 
 
 WARPED = {
-    "ShearX": [-0.99, 0.31, 0.0], "ShearY": [-0.3, 0.77, 0.0], "TranslateX": [-7, 5, 0], "TranslateY": [-7, 32, 0],
+    "ShearX": [-0.99, 0.31, 0.0],
+    "ShearY": [-0.3, 0.77, 0.0],
+    "TranslateX": [-7, 5, 0],
+    "TranslateY": [-7, 32, 0],
     "Rotate": [-130.0, 17.0, 0.0],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WARPED)
 def test_a_geometric_operation_is_torchvisions(name: str) -> None:
     images = photos(3, side=23)
-    expected = torch.stack([torchvision_warp(name, i, v) for i, v in zip(images, WARPED[name], strict=True)])
+    expected = torch.stack(
+        [torchvision_warp(name, i, v) for i, v in zip(images, WARPED[name], strict=True)]
+    )
     same = (one_op(images, name, WARPED[name]) == expected).float().mean().item()
     assert same > 0.999  # the nearest of two pixels equally near may be either
     assert torch.equal(expected[2], images[2]) and not torch.equal(expected[0], images[0])
@@ -147,33 +193,46 @@ def test_a_geometric_operation_is_pils_within_a_level(name: str) -> None:
     options = {"resample": Image.Resampling.BILINEAR, "fillcolor": policies.TIMM.fill}
     arguments = -values if name.startswith("Translate") else values
     op = timm_ops.NAME_TO_OP[theirs]
-    expected = torch.stack([levels(op(pil(i), v, **options)) for i, v in zip(images, arguments, strict=True)])
+    expected = torch.stack(
+        [levels(op(pil(i), v, **options)) for i, v in zip(images, arguments, strict=True)]
+    )
     difference = (one_op(images, name, values, policies.TIMM).int() - expected.int()).abs()
-    assert (difference > 1).float().mean() < 0.002  # on the border, what is inside differs by rounding
-    assert (expected[0] == torch.tensor(policies.TIMM.fill)[:, None, None]).all(0).sum() > 24  # some of it is outside
+    # on the border, what is inside differs by rounding
+    assert (difference > 1).float().mean() < 0.002
+    # some of it is outside
+    assert (expected[0] == torch.tensor(policies.TIMM.fill)[:, None, None]).all(0).sum() > 24
 
 
 def test_blur_is_a_gaussian_filter() -> None:
     images, sigmas = photos(3, side=40), [0.1, 0.8, 2.0]
-    expected = [scipy.ndimage.gaussian_filter(i.double().numpy(), (0, s, s), mode="nearest", radius=(0, 8, 8))
-                for i, s in zip(images, sigmas, strict=True)]  # fmt: skip
+    expected = [
+        scipy.ndimage.gaussian_filter(
+            i.double().numpy(), (0, s, s), mode="nearest", radius=(0, 8, 8)
+        )
+        for i, s in zip(images, sigmas, strict=True)
+    ]
     blurred = one_op(images, "Blur", sigmas)
     assert np.abs(blurred.numpy() - np.stack(expected)).max() < 0.51
-    theirs = torch.stack([levels(timm_ops.gaussian_blur(pil(i), s)) for i, s in zip(images, sigmas, strict=True)])
+    theirs = torch.stack(
+        [levels(timm_ops.gaussian_blur(pil(i), s)) for i, s in zip(images, sigmas, strict=True)]
+    )
     difference = (blurred.int() - theirs.int()).abs()[..., 10:-10, 10:-10]
-    assert difference.max() <= 2  # PIL approximates by three box filters, and does so worse at the border
+    # PIL approximates by three box filters, and does so worse at the border
+    assert difference.max() <= 2
 
 
 def test_operations_touch_only_their_images() -> None:
     images = photos(6)
     names = np.array(["Invert", "", "Rotate", "Invert", "", "Blur"])
     out = apply(images, names, np.array([0, 0, 30, 0, 0, 1.0]), policies.TIMM)
-    assert torch.equal(out[[1, 4]], images[[1, 4]]) and torch.equal(out[[0, 3]], 255 - images[[0, 3]])
+    assert torch.equal(out[[1, 4]], images[[1, 4]]) and torch.equal(
+        out[[0, 3]], 255 - images[[0, 3]]
+    )
     assert torch.equal(out[2], one_op(images[2:3], "Rotate", [30], policies.TIMM)[0])
     assert torch.equal(images, photos(6))
 
 
-# --- policies ---------------------------------------------------------------------------------------------------------
+# --- policies -------------------------------------------------------------------------------------
 
 
 def test_the_autoaugment_table_and_its_strengths_are_torchvisions() -> None:
@@ -201,19 +260,27 @@ def check_strengths(space: dict[str, Any], strengths: policies.Strengths, num: i
             if name in policies.ENHANCEMENTS:
                 theirs = 1 + theirs
             elif name.startswith("Translate"):
-                theirs = np.trunc(theirs * (1 + 1e-6))  # 15 / 30 of 32 is 16, in float32 a little less
+                # 15 / 30 of 32 is 16, in float32 a little less
+                theirs = np.trunc(theirs * (1 + 1e-6))
             elif name == "Solarize":
                 theirs = 255 * theirs
-            np.testing.assert_allclose(strengths[name](share, sign * share, 97), theirs, atol=1e-4, err_msg=name)
+            np.testing.assert_allclose(
+                strengths[name](share, sign * share, 97), theirs, atol=1e-4, err_msg=name
+            )
 
 
 TIMM_NAMES = {"TranslateX": "TranslateXRel", "TranslateY": "TranslateYRel"} | {
-    name: f"{name}Increasing" for name in ("Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness")
+    name: f"{name}Increasing"
+    for name in ("Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness")
 }
 
 
-def test_the_randaugment_operations_and_strengths_are_timms(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [TIMM_NAMES.get(n, n) for n in policies.RANDAUGMENT] == timm_ops._RAND_INCREASING_TRANSFORMS
+def test_the_randaugment_operations_and_strengths_are_timms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert [
+        TIMM_NAMES.get(n, n) for n in policies.RANDAUGMENT
+    ] == timm_ops._RAND_INCREASING_TRANSFORMS
     magnitudes = np.array([0.0, 0.7, 4.9, 7.0, 9.0, 10.0])
     for name, sign in itertools.product(policies.INCREASING, (1, -1)):
         monkeypatch.setattr(timm_ops.random, "random", lambda s=sign: 0.75 if s < 0 else 0.25)
@@ -238,7 +305,13 @@ def test_the_three_of_3augment_are_timms() -> None:
 
 
 def test_randaugment_draws_operations_as_often_and_as_strong_as_asked() -> None:
-    config = config_of(NUM, augment="randaugment", randaugment_ops=3, randaugment_magnitude=7.0, randaugment_std=0.5)
+    config = config_of(
+        NUM,
+        augment="randaugment",
+        randaugment_ops=3,
+        randaugment_magnitude=7.0,
+        randaugment_std=0.5,
+    )
     drawn = policies.layers(config, rng())
     assert len(drawn) == 3
     names = np.concatenate([layer.names for layer in drawn])
@@ -254,7 +327,9 @@ def test_autoaugment_draws_pairs_and_their_probabilities() -> None:
     first, second = policies.layers(config_of(NUM, augment="autoaugment"), rng())
     for k, layer in enumerate((first, second)):
         for name in np.unique(layer.names[layer.names != ""]):
-            prob = np.mean([pair[k][1] if pair[k][0] == name else 0.0 for pair in policies.AUTOAUGMENT])
+            prob = np.mean(
+                [pair[k][1] if pair[k][0] == name else 0.0 for pair in policies.AUTOAUGMENT]
+            )
             assert scipy.stats.binomtest(int((layer.names == name).sum()), NUM, prob).pvalue > 0.001
     inverted = first.names == "Invert"
     assert set(second.names[inverted]) == {"Equalize"}  # its partner in the table, of probability 1
@@ -272,10 +347,11 @@ def test_colour_jitter_is_torchvisions_in_each_images_own_order() -> None:
         expected = images[i]
         for layer in drawn:
             expected = PHOTOMETRIC[layer.names[i]](expected, layer.values[i])
-        assert (out[i] * 255 - expected).abs().max() <= 4  # each of three roundings within a level or two
+        # each of three roundings within a level or two
+        assert (out[i] * 255 - expected).abs().max() <= 4
 
 
-# --- crops ------------------------------------------------------------------------------------------------------------
+# --- crops ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (37, 20), (11, 50)])
@@ -284,7 +360,8 @@ def test_random_resized_crops_are_torchvisions_of_the_same_boxes(shape: tuple[in
     images = torch.rand(12, 3, *shape)
     boxes = crop_boxes(np.array([shape] * 12), config, everyone(config), rng())
     expected = [
-        tv.resized_crop(i, *b, [16, 16], BICUBIC, antialias=True) for i, b in zip(images, boxes.tolist(), strict=True)
+        tv.resized_crop(i, *b, [16, 16], BICUBIC, antialias=True)
+        for i, b in zip(images, boxes.tolist(), strict=True)
     ]
     cropped = crop_pixels(images, config, everyone(config), rng())
     torch.testing.assert_close(cropped, torch.stack(expected).clamp(0, 1), rtol=0, atol=1e-5)
@@ -292,10 +369,14 @@ def test_random_resized_crops_are_torchvisions_of_the_same_boxes(shape: tuple[in
 
 @pytest.mark.parametrize("crop", ["rrc", "src"])
 @pytest.mark.parametrize("shape", [(24, 24), (37, 20), (11, 50)])
-def test_crops_of_encoded_images_are_pils_within_two_levels(crop: str, shape: tuple[int, int]) -> None:
+def test_crops_of_encoded_images_are_pils_within_two_levels(
+    crop: str, shape: tuple[int, int]
+) -> None:
     config, image = config_of(crop=crop), photos(1, side=50)[0][:, : shape[0], : shape[1]]
     short = 16 / min(shape)
-    resized = pil(image).resize((int(shape[1] * short), int(shape[0] * short)), Image.Resampling.BICUBIC)
+    resized = pil(image).resize(
+        (int(shape[1] * short), int(shape[0] * short)), Image.Resampling.BICUBIC
+    )
     padded = np.pad(np.array(resized), ((4, 4), (4, 4), (0, 0)), "reflect")
     for box in crop_boxes(np.array([shape] * 12), config, everyone(config), rng()):
         top, left, height, width = box.tolist()
@@ -321,22 +402,30 @@ def test_random_resized_crop_boxes_obey_the_law() -> None:
     small = share < 0.5  # always fits, so that nothing is drawn anew
     assert scipy.stats.kstest(share[small], scipy.stats.uniform(0.2, 0.3).cdf).pvalue > 0.01
     assert (
-        scipy.stats.kstest(np.log(ratio[small]), scipy.stats.uniform(np.log(3 / 4), 2 * np.log(4 / 3)).cdf).pvalue
+        scipy.stats.kstest(
+            np.log(ratio[small]), scipy.stats.uniform(np.log(3 / 4), 2 * np.log(4 / 3)).cdf
+        ).pvalue
         > 0.01
     )
     free = square[0][small] / (1000 - square[2][small])
     assert scipy.stats.kstest(free, scipy.stats.uniform(0, 1).cdf).pvalue > 0.01
 
 
-@pytest.mark.parametrize("shape, box", [((10, 1000), (0, 493, 10, 13)), ((1000, 10), (493, 0, 13, 10))])
-def test_an_image_that_no_rectangle_fits_is_cropped_at_its_centre(shape: tuple[int, int], box: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "shape, box", [((10, 1000), (0, 493, 10, 13)), ((1000, 10), (493, 0, 13, 10))]
+)
+def test_an_image_that_no_rectangle_fits_is_cropped_at_its_centre(
+    shape: tuple[int, int], box: tuple[int, ...]
+) -> None:
     config = config_of(crop="rrc", crop_scale_min=1.0)
     boxes = crop_boxes(np.array([shape] * 12), config, everyone(config), rng())
     assert (boxes == box).all()
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (24, 40), (50, 16), (9, 12)])
-def test_simple_random_crops_are_windows_of_the_resized_and_padded_image(shape: tuple[int, int]) -> None:
+def test_simple_random_crops_are_windows_of_the_resized_and_padded_image(
+    shape: tuple[int, int],
+) -> None:
     config = config_of(crop="src")
     images = torch.rand(12, 3, *shape)
     boxes = crop_boxes(np.array([shape] * 12), config, everyone(config), rng())
@@ -351,14 +440,17 @@ def test_simple_random_crops_are_windows_of_the_resized_and_padded_image(shape: 
 def test_simple_random_crops_reach_every_offset() -> None:
     config = config_of(NUM, crop="src")
     boxes = crop_boxes(np.array([[32, 36]] * NUM), config, everyone(config), rng())
-    assert scipy.stats.chisquare(np.bincount(boxes[:, 0], minlength=9)).pvalue > 0.01  # 16 + 8 - 16 + 1
-    assert scipy.stats.chisquare(np.bincount(boxes[:, 1], minlength=11)).pvalue > 0.01  # 18 + 8 - 16 + 1
+    # 16 + 8 - 16 + 1
+    assert scipy.stats.chisquare(np.bincount(boxes[:, 0], minlength=9)).pvalue > 0.01
+    # 18 + 8 - 16 + 1
+    assert scipy.stats.chisquare(np.bincount(boxes[:, 1], minlength=11)).pvalue > 0.01
 
 
 def test_the_crop_pad_refuses_images_of_another_size() -> None:
     config = config_of()
     with pytest.raises(
-        ValueError, match=r"resolution == height == width must hold .*resolution=16, height=16, width=17"
+        ValueError,
+        match=r"resolution == height == width must hold .*resolution=16, height=16, width=17",
     ):
         crop_pixels(torch.rand(12, 3, 16, 17), config, everyone(config), rng())
     with pytest.raises(ValueError, match=r"crop='pad'"):
@@ -373,25 +465,40 @@ def test_the_evaluation_crop_is_torchvisions() -> None:
     assert torch.equal(crop_for_eval(images, config), expected)
     raw = (images[0] * 255).to(torch.uint8)
     assert torch.equal(
-        crop_for_eval(raw, config), tv.center_crop(tv.resize(raw, [18], BICUBIC, antialias=True), [16, 16])
+        crop_for_eval(raw, config),
+        tv.center_crop(tv.resize(raw, [18], BICUBIC, antialias=True), [16, 16]),
     )
     same = torch.rand(2, 3, 16, 16)
     assert torch.equal(crop_for_eval(same, config_of()), same)
 
 
 def test_the_shorter_side_of_an_evaluation_is_that_of_the_codes() -> None:
-    """deit: int(input_size / eval_crop_ratio); timm: the floor; pycls: sizes of its own, which are the ratios here."""
-    sides = {(224, 0.95): 235, (224, 0.875): 256, (224, 1.0): 224, (224, 0.9): 248, (384, 1.0): 384, (224, 0.96): 233,
-             (232, 232 / 262): 262, (240, 240 / 272): 272, (256, 256 / 292): 292, (268, 268 / 305): 305}  # fmt: skip
+    """deit: int(input_size / eval_crop_ratio); timm: the floor;
+    pycls: sizes of its own, which are the ratios here.
+    """
+    sides = {
+        (224, 0.95): 235,
+        (224, 0.875): 256,
+        (224, 1.0): 224,
+        (224, 0.9): 248,
+        (384, 1.0): 384,
+        (224, 0.96): 233,
+        (232, 232 / 262): 262,
+        (240, 240 / 272): 272,
+        (256, 256 / 292): 292,
+        (268, 268 / 305): 305,
+    }
     for (resolution, ratio), side in sides.items():
         assert eval_side(config_of(resolution=resolution, eval_crop_ratio=ratio)) == side
     for resolution in range(5, 400, 13):
         for side in range(resolution, 500, 7):
-            config = TrainConfig(resolution=resolution, eval_crop_ratio=resolution / side, patch_size=resolution)
+            config = TrainConfig(
+                resolution=resolution, eval_crop_ratio=resolution / side, patch_size=resolution
+            )
             assert eval_side(config) == side
 
 
-# --- erasing and mixing -----------------------------------------------------------------------------------------------
+# --- erasing and mixing ---------------------------------------------------------------------------
 
 
 def test_erasing_puts_normal_noise_in_a_rectangle_of_legal_area() -> None:
@@ -403,8 +510,14 @@ def test_erasing_puts_normal_noise_in_a_rectangle_of_legal_area() -> None:
     assert torch.equal(images, torch.full((1200, 3, 32, 32), 7.0))
     heights, widths = changed[erased, 0].any(2).sum(1), changed[erased, 0].any(1).sum(1)
     areas = (heights * widths).double() / 1024
-    assert torch.equal(changed[erased].sum((1, 2, 3)), 3 * heights * widths)  # a rectangle, in all channels
-    assert areas.min() > 0.017 and areas.max() < 1 / 3 + 0.02 and (heights < 32).all() and (widths < 32).all()
+    # a rectangle, in all channels
+    assert torch.equal(changed[erased].sum((1, 2, 3)), 3 * heights * widths)
+    assert (
+        areas.min() > 0.017
+        and areas.max() < 1 / 3 + 0.02
+        and (heights < 32).all()
+        and (widths < 32).all()
+    )
     ratios = heights / widths
     assert 0.2 < ratios.min() < 0.4 and 2.5 < ratios.max() < 5
     noise = out[changed].numpy()
@@ -413,14 +526,26 @@ def test_erasing_puts_normal_noise_in_a_rectangle_of_legal_area() -> None:
     assert not torch.equal(first[:12], second[:12])
 
 
-@pytest.mark.parametrize("fields", [
-    {"mixup_alpha": 0.8}, {"cutmix_alpha": 1.0}, {"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "cutmix_share": 0.3},
-    {"mixup_alpha": 0.2, "cutmix_alpha": 1.0, "mix_prob": 0.5, "label_smoothing": 0.1},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"mixup_alpha": 0.8},
+        {"cutmix_alpha": 1.0},
+        {"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "cutmix_share": 0.3},
+        {"mixup_alpha": 0.2, "cutmix_alpha": 1.0, "mix_prob": 0.5, "label_smoothing": 0.1},
+    ],
+    ids=str,
+)
 def test_mixing_is_timms_to_the_bit(fields: dict[str, float]) -> None:
     config, images, labels = config_of(**fields), torch.rand(12, 3, 16, 16), torch.arange(12)
-    theirs = Mixup(config.mixup_alpha, config.cutmix_alpha, prob=config.mix_prob, switch_prob=config.cutmix_share,
-                   label_smoothing=config.label_smoothing, num_classes=1000)  # fmt: skip
+    theirs = Mixup(
+        config.mixup_alpha,
+        config.cutmix_alpha,
+        prob=config.mix_prob,
+        switch_prob=config.cutmix_share,
+        label_smoothing=config.label_smoothing,
+        num_classes=1000,
+    )
     for draw in range(20):
         mixed, targets = mix(images, labels, config, everyone(config), np.random.default_rng(draw))
         np.random.seed(np.random.default_rng(draw).integers(2**32, dtype=np.uint32))
@@ -429,13 +554,20 @@ def test_mixing_is_timms_to_the_bit(fields: dict[str, float]) -> None:
 
 
 def test_the_share_of_cutmix_and_of_mixed_batches_are_those_asked_for() -> None:
-    config = config_of(mixup_alpha=0.8, cutmix_alpha=1.0, mix_prob=0.7, cutmix_share=0.2, batch_size=2)
+    config = config_of(
+        mixup_alpha=0.8, cutmix_alpha=1.0, mix_prob=0.7, cutmix_share=0.2, batch_size=2
+    )
     images, kinds = torch.rand(2, 1, 16, 16), []
     for draw in range(600):
         mixed, _ = mix(images, torch.arange(2), config, np.arange(2), np.random.default_rng(draw))
         own, other = mixed == images, mixed == images.flip(0)
         kinds.append("none" if own.all() else "cutmix" if (own | other).all() else "mixup")
-    assert scipy.stats.chisquare([kinds.count(k) for k in ("none", "cutmix", "mixup")], [180, 84, 336]).pvalue > 0.001
+    assert (
+        scipy.stats.chisquare(
+            [kinds.count(k) for k in ("none", "cutmix", "mixup")], [180, 84, 336]
+        ).pvalue
+        > 0.001
+    )
 
 
 MIXED = {"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "label_smoothing": 0.1}
@@ -443,8 +575,14 @@ MIXED = {"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "label_smoothing": 0.1}
 
 @pytest.mark.parametrize("num_groups", [2, 3, 6])
 def test_each_group_is_mixed_as_timm_mixes_the_batch_of_a_process(num_groups: int) -> None:
-    """A draw of method, share and rectangle for each; the default of one group draws what it always drew."""
-    config, images, labels = config_of(**MIXED, mix_groups=num_groups), torch.rand(12, 3, 16, 16), torch.arange(12)
+    """A draw of method, share and rectangle for each; the
+    default of one group draws what it always drew.
+    """
+    config, images, labels = (
+        config_of(**MIXED, mix_groups=num_groups),
+        torch.rand(12, 3, 16, 16),
+        torch.arange(12),
+    )
     theirs = Mixup(0.8, 1.0, label_smoothing=0.1, num_classes=1000)
     shares = set()
     for draw in range(20):
@@ -453,24 +591,37 @@ def test_each_group_is_mixed_as_timm_mixes_the_batch_of_a_process(num_groups: in
         for group, seed in zip(cut(12, num_groups), seeds, strict=True):
             np.random.seed(seed)
             expected_images, expected_targets = theirs(images[group].clone(), labels[group])
-            assert torch.equal(mixed[group], expected_images) and torch.equal(targets[group], expected_targets)
+            assert torch.equal(mixed[group], expected_images) and torch.equal(
+                targets[group], expected_targets
+            )
             shares.add(round(float(targets[group[0], group[0]]), 6))
-    assert len(shares) > 15 * num_groups  # no two groups share a draw, but where a rectangle is the whole image
+    # no two groups share a draw, but where a rectangle is the whole image
+    assert len(shares) > 15 * num_groups
 
 
 @pytest.mark.parametrize("num_groups", [2, 4])
 @pytest.mark.parametrize("num_parts", [2, 3, 4, 8, 12])
-def test_a_sample_is_mixed_alike_however_parts_cut_the_groups(num_groups: int, num_parts: int) -> None:
-    config, images, labels = config_of(24, **MIXED, mix_groups=num_groups), torch.rand(24, 3, 16, 16), torch.arange(24)
+def test_a_sample_is_mixed_alike_however_parts_cut_the_groups(
+    num_groups: int, num_parts: int
+) -> None:
+    config, images, labels = (
+        config_of(24, **MIXED, mix_groups=num_groups),
+        torch.rand(24, 3, 16, 16),
+        torch.arange(24),
+    )
     for draw in range(5):
         whole, targets = mix(images, labels, config, everyone(config), np.random.default_rng(draw))
         for part in cut(24, num_parts):
-            out, of_part = mix(images[part], labels[part], config, part, np.random.default_rng(draw))
+            out, of_part = mix(
+                images[part], labels[part], config, part, np.random.default_rng(draw)
+            )
             assert torch.equal(out, whole[part]) and torch.equal(of_part, targets[part])
 
 
 def test_more_groups_vary_less_from_batch_to_batch() -> None:
-    """The mean share kept in a batch has as many times less variance as there are groups; its mean stays."""
+    """The mean share kept in a batch has as many times less
+    variance as there are groups; its mean stays.
+    """
     kept = {}
     for num_groups in (1, 8):
         config, images, labels = (
@@ -479,9 +630,13 @@ def test_more_groups_vary_less_from_batch_to_batch() -> None:
             torch.arange(16),
         )
         kept[num_groups] = [
-            float(mix(images, labels, config, everyone(config), np.random.default_rng(draw))[1].diagonal().mean())
+            float(
+                mix(images, labels, config, everyone(config), np.random.default_rng(draw))[1]
+                .diagonal()
+                .mean()
+            )
             for draw in range(400)
-        ]  # fmt: skip
+        ]
     assert np.mean(kept[1]) == pytest.approx(np.mean(kept[8]), abs=0.04)
     assert 4 < np.var(kept[1]) / np.var(kept[8]) < 16
 
@@ -492,25 +647,40 @@ def test_a_part_that_is_not_closed_under_mirroring_is_not_mixed() -> None:
         mix(torch.rand(2, 3, 16, 16), torch.arange(2), config, np.array([0, 1]), rng())
 
 
-# --- a batch and its parts --------------------------------------------------------------------------------------------
+# --- a batch and its parts ------------------------------------------------------------------------
 
 
 def pipeline(
-    images: Tensor, config: TrainConfig, positions: np.ndarray, seed: int, labels: Tensor | None = None
+    images: Tensor,
+    config: TrainConfig,
+    positions: np.ndarray,
+    seed: int,
+    labels: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     draws = np.random.default_rng(seed)
     out = augment(crop_pixels(images, config, positions, draws), config, positions, draws)
     out = erase(out - 0.5, config, positions, draws)
-    return mix(out, torch.from_numpy(positions) if labels is None else labels, config, positions, draws)
+    return mix(
+        out, torch.from_numpy(positions) if labels is None else labels, config, positions, draws
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("crop", ["pad", "rrc", "src"])
 def test_a_sample_does_not_depend_on_how_the_batch_is_cut(crop: str, policy: str) -> None:
     config = config_of(
-        22, crop=crop, crop_padding=2 if crop == "pad" else 0, flip_prob=0.5, augment=policy, color_jitter=0.3,
-        erasing_prob=0.5, mixup_alpha=0.8, cutmix_alpha=1.0, mix_prob=0.9, label_smoothing=0.1,
-    )  # fmt: skip
+        22,
+        crop=crop,
+        crop_padding=2 if crop == "pad" else 0,
+        flip_prob=0.5,
+        augment=policy,
+        color_jitter=0.3,
+        erasing_prob=0.5,
+        mixup_alpha=0.8,
+        cutmix_alpha=1.0,
+        mix_prob=0.9,
+        label_smoothing=0.1,
+    )
     images = photos(22, side=16 if crop == "pad" else 20) / 255
     for seed, num_parts in itertools.product(range(3), (2, 3, 5, 11)):
         whole, targets = pipeline(images, config, everyone(config), seed)
@@ -525,7 +695,13 @@ def test_a_sample_does_not_depend_on_how_the_batch_is_cut(crop: str, policy: str
 @pytest.mark.parametrize("crop", ["rrc", "src"])
 def test_a_gpu_does_the_same_and_is_never_waited_for(crop: str, policy: str) -> None:
     config = config_of(
-        64, crop=crop, flip_prob=0.5, augment=policy, color_jitter=0.3, erasing_prob=0.5, mixup_alpha=0.8
+        64,
+        crop=crop,
+        flip_prob=0.5,
+        augment=policy,
+        color_jitter=0.3,
+        erasing_prob=0.5,
+        mixup_alpha=0.8,
     )
     images = photos(64, side=20) / 255
     expected, expected_targets = pipeline(images, config, everyone(config), 0)
@@ -536,24 +712,34 @@ def test_a_gpu_does_the_same_and_is_never_waited_for(crop: str, policy: str) -> 
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(targets.cpu(), expected_targets)
-    assert ((out.cpu() - expected).abs() < 2.5 / 255).float().mean() > 0.99  # a level, and what follows from it
+    # a level, and what follows from it
+    assert ((out.cpu() - expected).abs() < 2.5 / 255).float().mean() > 0.99
 
 
 @pytest.mark.parametrize("policy", [p for p in POLICIES if p != "none"])
 def test_a_policy_changes_images_and_keeps_them_in_range(policy: str) -> None:
     config, images = config_of(64, augment=policy), photos(64, side=16) / 255
     out = augment(images, config, everyone(config), rng())
-    assert out.shape == images.shape and out.dtype == images.dtype and out.min() >= 0 and out.max() <= 1
+    assert (
+        out.shape == images.shape
+        and out.dtype == images.dtype
+        and out.min() >= 0
+        and out.max() <= 1
+    )
     changed = (out != images).flatten(1).any(1).float().mean()
     assert changed > {"3augment": 0.9}.get(policy, 0.6)
     assert torch.equal(out, augment(images, config, everyone(config), rng()))
 
 
 def test_padded_crops_and_flips_are_drawn_as_they_always_were() -> None:
-    """Results of earlier trials depend on it: all offsets of the batch, rows first, then one number a flip."""
+    """Results of earlier trials depend on it: all offsets of
+    the batch, rows first, then one number a flip.
+    """
     config, images = config_of(crop_padding=3, flip_prob=0.5), torch.rand(12, 3, 16, 16)
     draws = rng()
-    out = augment(crop_pixels(images, config, everyone(config), draws), config, everyone(config), draws)
+    out = augment(
+        crop_pixels(images, config, everyone(config), draws), config, everyone(config), draws
+    )
     expected = rng()
     top, left = expected.integers(0, 7, (2, 12))
     flips = expected.random(12) < 0.5

@@ -1,4 +1,6 @@
-"""Captions fit their figure, and speak of nothing that the study has not: references, strips, averaged weights."""
+"""Captions fit their figure, and speak of nothing that the
+study has not: references, strips, averaged weights.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,10 @@ def caption(figure: Figure) -> str:
 
 def with_ema(study: Study, arms: tuple[str, ...]) -> Study:
     """The study with averaged weights in some arms."""
-    trials = tuple(dataclasses.replace(t, config=t.config.replace(ema_decay=0.9 if t.arm in arms else 0.0))
-                   for t in study.trials)  # fmt: skip
+    trials = tuple(
+        dataclasses.replace(t, config=t.config.replace(ema_decay=0.9 if t.arm in arms else 0.0))
+        for t in study.trials
+    )
     return dataclasses.replace(study, trials=trials)
 
 
@@ -47,7 +51,8 @@ def test_a_caption_lies_within_its_figure(name: str, num_panels: int, num_refere
     assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
     labels = [ax.xaxis.label.get_window_extent() for ax in figure.axes]
     legends = [ax.get_legend().get_window_extent() for ax in figure.axes if ax.get_legend()]
-    assert labels and box.y1 <= min(part.y0 for part in [*labels, *legends]) + 3  # below all: a box has margins
+    # below all: a box has margins
+    assert labels and box.y1 <= min(part.y0 for part in [*labels, *legends]) + 3
     assert all(part.y0 >= -1 and part.y1 <= figure.bbox.y1 + 1 for part in [*labels, *legends])
 
 
@@ -83,8 +88,16 @@ def test_axes_say_ema_only_where_weights_are_averaged() -> None:
     assert metric_label(with_ema(study, ("a", "b"))) == "val EMA error"
     assert metric_label(with_ema(study, ())) == "val error"
     assert metric_label(with_ema(study, ("a",))) == "val error, EMA in some arms,"
-    assert metric_label(dataclasses.replace(with_ema(study, ("a", "b")), metric="val_error_pct")) == "val error"
+    assert (
+        metric_label(dataclasses.replace(with_ema(study, ("a", "b")), metric="val_error_pct"))
+        == "val error"
+    )
     for name in NAMES:
         figure = draw(with_ema(study, ()), name)
-        texts = [figure.get_supxlabel(), *(text for ax in figure.axes for text in (ax.get_xlabel(), ax.get_ylabel()))]
-        assert any("val error" in text for text in texts) and not any("EMA" in text for text in texts), name
+        texts = [
+            figure.get_supxlabel(),
+            *(text for ax in figure.axes for text in (ax.get_xlabel(), ax.get_ylabel())),
+        ]
+        assert any("val error" in text for text in texts) and not any(
+            "EMA" in text for text in texts
+        ), name

@@ -1,4 +1,6 @@
-"""Kills at random instants, of driver, worker or everything: nothing lost, nothing twice, rows bit for bit."""
+"""Kills at random instants, of driver, worker or everything:
+nothing lost, nothing twice, rows bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,12 @@ EPOCHS = 60
 
 @pytest.mark.timeout(900)
 def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
-    """At least 24 kills while trials were to do; then one start to the end, held against uninterrupted trainings.
+    """At least 24 kills while trials were to do; then one start to the end, held against
+    uninterrupted trainings.
 
-    The seed fixes who is killed and when, as seconds after the start; where in the work that falls, the machine
-    decides. When a study is complete before the kills are, it is extended, which must work at any time, too.
+    The seed fixes who is killed and when, as seconds after the start; where in the work that falls,
+    the machine decides. When a study is complete before the kills are, it is extended, which must
+    work at any time, too.
     """
     rng = random.Random(20261121)
     script, num = Script(tmp_path), 4
@@ -73,6 +77,8 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
     assert set(children) == set(expected)
     assert {run.info.status for run in children.values()} == {"FINISHED"}
     for trial_id, run in children.items():
-        shown = [(step, value) for step, _, value in history(uri, run.info.run_id, "val_ema_error_pct")]
+        shown = [
+            (step, value) for step, _, value in history(uri, run.info.run_id, "val_ema_error_pct")
+        ]
         assert shown == [(row["epoch"], row["val_ema_error_pct"]) for row in expected[trial_id]]
     assert len(runs_of(uri, "study")) == 1

@@ -1,7 +1,8 @@
 """Every choice of every field is built and trained, and none of them is another one in disguise.
 
-That a builder has a branch for each choice is a type error otherwise (`match` with `assert_never`). Here the choices
-run: a choice without a case fails, as does one that trains what another one trains.
+That a builder has a branch for each choice is a type error otherwise (`match` with `assert_never`).
+Here the choices run: a choice without a case fails, as does one that trains what another one
+trains.
 """
 
 from __future__ import annotations
@@ -28,12 +29,30 @@ from vitscale.train.profile import build_pass
 
 torch.set_num_threads(1)
 
-BASE = TrainConfig(width=8, depth=2, heads=2, patch_size=4, batch_size=64, subset_images=128, epochs=3,
-                   warmup_epochs=1.0, lr=0.01)  # fmt: skip
-RGB: dict[str, Any] = {"dataset": "rgb", "channels": 3, "num_images": 32, "num_classes": 4, "subset_images": 0,
-                       "batch_size": 16, "crop": "rrc", "resolution": 16}  # fmt: skip
+BASE = TrainConfig(
+    width=8,
+    depth=2,
+    heads=2,
+    patch_size=4,
+    batch_size=64,
+    subset_images=128,
+    epochs=3,
+    warmup_epochs=1.0,
+    lr=0.01,
+)
+RGB: dict[str, Any] = {
+    "dataset": "rgb",
+    "channels": 3,
+    "num_images": 32,
+    "num_classes": 4,
+    "subset_images": 0,
+    "batch_size": 16,
+    "crop": "rrc",
+    "resolution": 16,
+}
 CONV: dict[str, Any] = {"stem": "conv", "stem_channels": "4-8", "stem_strides": "2-2"}
-HELD_OUT: dict[str, Any] = {**RGB, "minival_images": 4, "eval_split": "minival"}  # digits have a minival of their own
+# digits have a minival of their own
+HELD_OUT: dict[str, Any] = {**RGB, "minival_images": 4, "eval_split": "minival"}
 
 
 def alike(names: str, **fields: Any) -> dict[str, dict[str, Any]]:
@@ -41,14 +60,18 @@ def alike(names: str, **fields: Any) -> dict[str, dict[str, Any]]:
     return {name: fields for name in names.split()}
 
 
-# field -> choice -> what else must be so for the choice to be legal, and to make a difference: with patches of 4 pixels
-# an hMLP stem is patchify_bn.
+# field -> choice -> what else must be so for the choice to be legal, and to make a difference: with
+# patches of 4 pixels an hMLP stem is patchify_bn.
 CASES: dict[str, dict[str, dict[str, Any]]] = {
     "minival_rule": alike("stratified last", **HELD_OUT),
     "crop": {**alike("rrc src"), "pad": {"crop_padding": 1}},
     "augment": alike("none autoaugment randaugment trivialaugment 3augment", **RGB),
-    "stem": {**alike("patchify patchify_bn patchify_gelu patchify_bn_gelu graham hmlp", **RGB, patch_size=8),
-             "conv": {**RGB, "patch_size": 8, "stem_channels": "4-8", "stem_strides": "4-2"}},
+    "stem": {
+        **alike(
+            "patchify patchify_bn patchify_gelu patchify_bn_gelu graham hmlp", **RGB, patch_size=8
+        ),
+        "conv": {**RGB, "patch_size": 8, "stem_channels": "4-8", "stem_strides": "4-2"},
+    },
     "stem_norm": alike("bn ln", **CONV),
     "pool": alike("token avg"),
     "pos_embed": alike("learned sincos none"),
@@ -59,7 +82,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "bce_targets": alike("soft present", loss="bce", mixup_alpha=1.0),
     "drop_path_rule": alike("uniform linear", drop_path=0.3),
     "precision": alike("fp32 bf16 fp16"),
-}  # fmt: skip
+}
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {
     "profile": alike("inference training"),
     "layout": alike("seq par", profile="training", branches=2),
@@ -68,7 +91,9 @@ PROFILES: dict[str, dict[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Class folders of random RGB images, 16 pixels per side: policies need colour, which digits lack."""
+    """Class folders of random RGB images, 16 pixels per
+    side: policies need colour, which digits lack.
+    """
     root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     for split, num in (("train", 32), ("val", 8)):
         for index in range(num):
@@ -81,7 +106,10 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(config: TrainConfig, folder: Path, data_root: Path) -> str:
     """A digest of the rows and of the final weights of a training."""
     folder.mkdir()
-    rows = [{k: v for k, v in row.items() if k not in TIMING} for row in train(config, folder, data_root=data_root)]
+    rows = [
+        {k: v for k, v in row.items() if k not in TIMING}
+        for row in train(config, folder, data_root=data_root)
+    ]
     assert len(rows) == config.epochs and not any(row["diverged"] for row in rows)
     weights = torch.load(max(folder.glob("checkpoint-*")), weights_only=True)["model"]
     digest = hashlib.sha256(repr(rows).encode())
@@ -91,28 +119,40 @@ def trained(config: TrainConfig, folder: Path, data_root: Path) -> str:
 
 
 def test_every_choice_has_a_case() -> None:
-    assert {field: set(of) for field, of in CASES.items()} == {f: set(c) for f, c in choices(TrainConfig).items()}
+    assert {field: set(of) for field, of in CASES.items()} == {
+        f: set(c) for f, c in choices(TrainConfig).items()
+    }
     both = {**CASES, **PROFILES}
-    assert {field: set(of) for field, of in both.items()} == {f: set(c) for f, c in choices(ProfileConfig).items()}
+    assert {field: set(of) for field, of in both.items()} == {
+        f: set(c) for f, c in choices(ProfileConfig).items()
+    }
 
 
 @pytest.mark.parametrize("field", choices(TrainConfig))
-def test_every_choice_trains_something_of_its_own(field: str, tmp_path: Path, data_root: Path) -> None:
+def test_every_choice_trains_something_of_its_own(
+    field: str, tmp_path: Path, data_root: Path
+) -> None:
     """The cost in closed form is that of the model which is built."""
     digests = {}
     for choice in choices(TrainConfig)[field]:
-        assert choice in CASES.get(field, {}), f"a case must be there for each choice, but got none ({field}={choice})"
+        assert choice in CASES.get(field, {}), (
+            f"a case must be there for each choice, but got none ({field}={choice})"
+        )
         config = BASE.replace(**{**CASES[field][choice], field: choice})
         assert complexity(config).params == sum(p.numel() for p in build_model(config).parameters())
         digests[choice] = trained(config, tmp_path / choice, data_root)
     assert len(set(digests.values())) == len(digests) >= 2, digests
 
 
-@pytest.mark.parametrize(("field", "choice"), [(f, c) for f in PROFILES for c in choices(ProfileConfig)[f]])
+@pytest.mark.parametrize(
+    ("field", "choice"), [(f, c) for f in PROFILES for c in choices(ProfileConfig)[f]]
+)
 def test_every_kind_of_profile_makes_a_pass(field: str, choice: str) -> None:
     fields = {"profile": "training", **PROFILES[field][choice], field: choice}
-    build_pass(ProfileConfig(width=8, depth=1, heads=2, batch_size=4, hardware=processor(1), **fields),
-               torch.device("cpu"))()  # fmt: skip
+    build_pass(
+        ProfileConfig(width=8, depth=1, heads=2, batch_size=4, hardware=processor(1), **fields),
+        torch.device("cpu"),
+    )()
 
 
 def test_every_sampler_of_a_search_is_another(tmp_path: Path) -> None:
@@ -120,5 +160,7 @@ def test_every_sampler_of_a_search_is_another(tmp_path: Path) -> None:
     kinds = set()
     for name in SAMPLERS:
         search = make_search(sampler=name)
-        kinds.add(type(Rounds(search, Store.open(tmp_path / name))._sampler(next(iter(search.arms)))))
+        kinds.add(
+            type(Rounds(search, Store.open(tmp_path / name))._sampler(next(iter(search.arms))))
+        )
     assert len(kinds) == len(SAMPLERS)

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.slow
 RAY = str(Path(sys.executable).parent / "ray")
 
 
-# For nodes; the driver finds the token by itself. At Ray's niceness of 15, other programs would starve the workers.
+# For nodes; the driver finds the token by itself. At Ray's niceness of 15, other programs would
+# starve the workers.
 TOKEN = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}
 
 
@@ -29,12 +30,21 @@ class Cluster:
 
     def __init__(self, folder: Path, *head: str) -> None:
         self.folder = folder
-        subprocess.run([RAY, "get-auth-token", "--generate"], check=True, capture_output=True, env=TOKEN)
+        subprocess.run(
+            [RAY, "get-auth-token", "--generate"], check=True, capture_output=True, env=TOKEN
+        )
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{probe.getsockname()[1]}"
-        self.nodes = [self._start("--head", f"--port={self.address.split(':')[1]}", "--include-dashboard=false",
-                                  f"--temp-dir={folder}/ray", *head)]  # fmt: skip
+        self.nodes = [
+            self._start(
+                "--head",
+                f"--port={self.address.split(':')[1]}",
+                "--include-dashboard=false",
+                f"--temp-dir={folder}/ray",
+                *head,
+            )
+        ]
         wait_for(self._answers, 60, "the head node")
 
     def grow(self, *before: str) -> None:
@@ -43,8 +53,18 @@ class Cluster:
         wait_for(lambda: self._num_alive() == len(self.nodes), 60, "another node")
 
     def _start(self, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
-        command = [*before, RAY, "start", "--block", "--num-cpus=1", "--num-gpus=2", "--object-store-memory=100000000"]
-        return subprocess.Popen([*command, *arguments], env=TOKEN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            *before,
+            RAY,
+            "start",
+            "--block",
+            "--num-cpus=1",
+            "--num-gpus=2",
+            "--object-store-memory=100000000",
+        ]
+        return subprocess.Popen(
+            [*command, *arguments], env=TOKEN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
     def _answers(self) -> bool:
         host, port = self.address.split(":")
@@ -52,9 +72,13 @@ class Cluster:
             return probe.connect_ex((host, int(port))) == 0
 
     def _num_alive(self) -> int:
-        code = f"import ray; ray.init('{self.address}', logging_level='ERROR', log_to_driver=False); "
+        code = (
+            f"import ray; ray.init('{self.address}', logging_level='ERROR', log_to_driver=False); "
+        )
         code += "print(sum(n['Alive'] for n in ray.nodes()))"
-        asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=TOKEN)
+        asked = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=TOKEN
+        )
         return int(asked.stdout.split()[-1]) if asked.returncode == 0 else 0
 
     def stop(self) -> None:
@@ -92,7 +116,9 @@ def empty() -> Iterator[Cluster]:
 def test_the_cluster_command_of_the_readme(tmp_path: Path, cluster: Cluster) -> None:
     """As it stands but for the address, the path, and what a machine without a GPU needs."""
     (command,) = re.findall(r"^python (.*--address auto .*)$", README, re.MULTILINE)
-    script, *arguments = command.replace("auto", cluster.address).replace("/shared/runs", f"{tmp_path}/runs").split()
+    script, *arguments = (
+        command.replace("auto", cluster.address).replace("/shared/runs", f"{tmp_path}/runs").split()
+    )
     shorter = ("--num", "1", "--num-references", "1", "--device", "cpu")
     result = Script(tmp_path, ROOT / script).run(*arguments, *shorter)
     assert result.returncode == 0, result.stdout
@@ -101,7 +127,9 @@ def test_the_cluster_command_of_the_readme(tmp_path: Path, cluster: Cluster) -> 
 
 
 def test_fractions_of_a_gpu_pack_trials_node_by_node(tmp_path: Path, cluster: Cluster) -> None:
-    """2 nodes of a core and 2 GPUs, said to be there: 2 cores fit nowhere; 1 GPU and a tenth of a core, 2 a node."""
+    """2 nodes of a core and 2 GPUs, said to be there: 2 cores fit
+    nowhere; 1 GPU and a tenth of a core, 2 a node.
+    """
     script = Script(tmp_path)
     fixed = ("--address", cluster.address, "--device", "cpu", "--num", "2")
     refused = script.run(*fixed, "--gpus-per-trial", "1", "--cpus-per-trial", "2")
@@ -115,7 +143,11 @@ def test_trials_of_a_dead_node_go_on_elsewhere(tmp_path: Path, cluster: Cluster)
     script = Script(tmp_path)
     arguments = ("--num", "3", "--epochs", "60", "--checkpoint-every-s", "0.3")
     process = script.start(*arguments, "--address", cluster.address)
-    wait_for(lambda: len(list(tmp_path.glob("runs/trials/*/checkpoint*"))) >= 2, 120, "both nodes training")
+    wait_for(
+        lambda: len(list(tmp_path.glob("runs/trials/*/checkpoint*"))) >= 2,
+        120,
+        "both nodes training",
+    )
     kill_family(cluster.nodes[1].pid)
     assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
     plan = load_script(TINY).study(num=3, epochs=60)
@@ -126,8 +158,13 @@ def test_trials_of_a_dead_node_go_on_elsewhere(tmp_path: Path, cluster: Cluster)
     assert {i: without_times(script.store().read(i).rows) for i in expected} == expected
 
 
-def test_a_cluster_that_begins_without_workers_is_waited_for(tmp_path: Path, empty: Cluster) -> None:
-    script, said = Script(tmp_path), "waiting for nodes: none of the cluster has a CPU yet; Ctrl-C stops"
+def test_a_cluster_that_begins_without_workers_is_waited_for(
+    tmp_path: Path, empty: Cluster
+) -> None:
+    script, said = (
+        Script(tmp_path),
+        "waiting for nodes: none of the cluster has a CPU yet; Ctrl-C stops",
+    )
     arguments = ("--num", "1", "--address", empty.address)
     for name in ("stopped", "served"):
         (tmp_path / "log.txt").write_text("")
@@ -141,7 +178,9 @@ def test_a_cluster_that_begins_without_workers_is_waited_for(tmp_path: Path, emp
         assert (tmp_path / "log.txt").read_text().count(said) == 1
 
 
-def test_a_store_that_a_node_does_not_share_is_refused_before_the_first_step(tmp_path: Path, empty: Cluster) -> None:
+def test_a_store_that_a_node_does_not_share_is_refused_before_the_first_step(
+    tmp_path: Path, empty: Cluster
+) -> None:
     """The only node with cores has another file system under the same path."""
     runs = tmp_path / "runs"
     runs.mkdir()
@@ -150,10 +189,17 @@ def test_a_store_that_a_node_does_not_share_is_refused_before_the_first_step(tmp
         pytest.skip("needs the right to mount in a namespace of its own")
     script = Script(tmp_path)
     process = script.start("--num", "1", "--address", empty.address)
-    wait_for(lambda: "waiting for nodes" in (tmp_path / "log.txt").read_text(), 100, "a word about waiting")
+    wait_for(
+        lambda: "waiting for nodes" in (tmp_path / "log.txt").read_text(),
+        100,
+        "a word about waiting",
+    )
     empty.grow(*elsewhere)
     assert process.wait(200) == 2
     (line,) = [line for line in (tmp_path / "log.txt").read_text().splitlines() if "error:" in line]
-    assert f"the store must be one folder that all nodes see, but got (store='{runs}', another one on: " in line
+    assert (
+        f"the store must be one folder that all nodes see, but got (store='{runs}', another one "
+        "on: "
+    ) in line
     assert "(node " in line
     assert not list((runs / "trials").iterdir())

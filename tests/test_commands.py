@@ -1,4 +1,6 @@
-"""The commands on studies: their numbers against sums by hand, scipy, exhaustive search and printed hours."""
+"""The commands on studies: their numbers against sums by
+hand, scipy, exhaustive search and printed hours.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,16 @@ from vitscale.record.store import Store
 
 # Xiao et al. 2021, Tables 1 and 2: minutes per epoch on 8 V100
 EPOCH_MINUTES = {
-    "ViT_P-1GF": 2.6, "ViT_P-4GF": 3.8, "ViT_P-18GF": 11.5, "ViT_C-1GF": 2.7, "ViT_C-4GF": 3.9, "ViT_C-18GF": 11.4,
-    "RegNetY-1GF": 3.1, "RegNetY-4GF": 7.6, "RegNetY-16GF": 17.9,
-}  # fmt: skip
+    "ViT_P-1GF": 2.6,
+    "ViT_P-4GF": 3.8,
+    "ViT_P-18GF": 11.5,
+    "ViT_C-1GF": 2.7,
+    "ViT_C-4GF": 3.9,
+    "ViT_C-18GF": 11.4,
+    "RegNetY-1GF": 3.1,
+    "RegNetY-4GF": 7.6,
+    "RegNetY-16GF": 17.9,
+}
 Say = Callable[..., str]
 
 
@@ -45,25 +54,37 @@ def plan_of(num: int = 3, **changed: object) -> Study:
 
 def put(store: Store, study: Study) -> None:
     """What the start of a study writes first."""
-    store.study(study.slug).write("plan.json", json.dumps({"command": "by hand", **to_json(study)}).encode())
+    store.study(study.slug).write(
+        "plan.json", json.dumps({"command": "by hand", **to_json(study)}).encode()
+    )
 
 
 def train(store: Store, study: Study, trials: tuple[Trial, ...]) -> None:
     """Trains as a worker does, without Ray."""
     for trial in trials:
-        list(train_trial(trial.config.id, trial.config.non_default(), store, study.slug, 1, Resources()))
+        list(
+            train_trial(
+                trial.config.id, trial.config.non_default(), store, study.slug, 1, Resources()
+            )
+        )
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """`tiny-demo` complete with a trial that diverged and one that raised; `longer-demo` of more draws and epochs,
-    one draw an arm trained; `other-demo` with another metric, none trained."""
+    """`tiny-demo` complete with a trial that diverged and one that raised; `longer-demo` of more
+    draws and epochs, one draw an arm trained; `other-demo` with another metric, none trained.
+    """
     store = Store.open(tmp_path_factory.mktemp("store") / "runs")
     tiny = plan_of()
     drawn = [trial for trial in plan_of(4).trials if trial.arm in ("patchify", "conv")]
-    longer = plan_of(name="longer", panels={}, pairs=(), trials=tuple(
-        dataclasses.replace(trial, config=trial.config.replace(epochs=4)) for trial in drawn
-    ))  # fmt: skip
+    longer = plan_of(
+        name="longer",
+        panels={},
+        pairs=(),
+        trials=tuple(
+            dataclasses.replace(trial, config=trial.config.replace(epochs=4)) for trial in drawn
+        ),
+    )
     other = plan_of(name="other", metric="val_error_pct")
     for study, trials in ((tiny, tiny.trials), (longer, longer.trials[:2]), (other, ())):
         put(store, study)
@@ -96,11 +117,14 @@ def errors_of(store: Store, study: Study, arm: str) -> np.ndarray:
 
 
 def test_the_example_of_graham() -> None:
-    """Graham 1969: longest first ends at 11 on three machines where 9 can be had, 11/9 = 4/3 - 1/(3 * 3)."""
+    """Graham 1969: longest first ends at 11 on three machines
+    where 9 can be had, 11/9 = 4/3 - 1/(3 * 3).
+    """
     assert makespan([3, 3, 3, 4, 4, 5, 5], 3) == (9.0, 11.0, 12.0)
     assert makespan([5, 5, 4, 4, 3, 3, 3], 3) == (9.0, 11.0, 11.0)
     assert makespan([1, 1, 2], 2) == (2.0, 2.0, 3.0)
-    assert makespan([2, 2, 2], 2) == (4.0, 4.0, 4.0)  # by the pair that must share: an even share would be 3
+    # by the pair that must share: an even share would be 3
+    assert makespan([2, 2, 2], 2) == (4.0, 4.0, 4.0)
     assert makespan([1] * 8, 3) == (3.0, 3.0, 3.0)  # by the three that must share
     assert makespan([7, 1], 5) == (7.0, 7.0, 7.0)
     assert makespan([], 2) == (0.0, 0.0, 0.0)
@@ -112,7 +136,9 @@ def test_no_schedule_is_below_the_bound_and_longest_first_is_within_graham_s(slo
     for _ in range(30):
         hours = rng.exponential(size=6).round(3)
         places = itertools.product(range(slots), repeat=len(hours))
-        best = min(max(hours[np.array(place) == slot].sum() for slot in range(slots)) for place in places)
+        best = min(
+            max(hours[np.array(place) == slot].sum() for slot in range(slots)) for place in places
+        )
         found = makespan(hours.tolist(), slots)
         assert found.lower_bound_h <= best + 1e-9
         assert best - 1e-9 <= found.longest_first_h <= (4 / 3 - 1 / (3 * slots)) * best + 1e-9
@@ -120,7 +146,13 @@ def test_no_schedule_is_below_the_bound_and_longest_first_is_within_graham_s(slo
 
 
 def test_a_share_of_a_device_packs_trials() -> None:
-    assert [num_slots(*of) for of in ((64, 8), (20, 8), (2, 0.25), (3, 0.3), (4, 1))] == [8, 2, 8, 9, 4]
+    assert [num_slots(*of) for of in ((64, 8), (20, 8), (2, 0.25), (3, 0.3), (4, 1))] == [
+        8,
+        2,
+        8,
+        9,
+        4,
+    ]
 
 
 # Plans
@@ -129,7 +161,11 @@ def test_a_share_of_a_device_packs_trials() -> None:
 def made(name: str, arms: dict[str, list[dict]]) -> Study:
     """A study of the paper's recipe, a trial for each set of fields."""
     base = TrainConfig().replace(**xiao2021.RECIPE)
-    trials = [Trial(arm, base.replace(**of), i) for arm, points in arms.items() for i, of in enumerate(points)]
+    trials = [
+        Trial(arm, base.replace(**of), i)
+        for arm, points in arms.items()
+        for i, of in enumerate(points)
+    ]
     return Study(
         kind="distribution",
         name=name,
@@ -140,7 +176,9 @@ def made(name: str, arms: dict[str, list[dict]]) -> Study:
     )
 
 
-def planned(capsys: pytest.CaptureFixture[str], study: Study, folder: Path, *arguments: str) -> dict:
+def planned(
+    capsys: pytest.CaptureFixture[str], study: Study, folder: Path, *arguments: str
+) -> dict:
     """The document of `--plan --json` of a script that states this study."""
 
     def state(scale: str = "imagenet") -> Study:
@@ -152,9 +190,13 @@ def planned(capsys: pytest.CaptureFixture[str], study: Study, folder: Path, *arg
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_edfs_of_the_paper_take_55_000_v100_hours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_edfs_of_the_paper_take_55_000_v100_hours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     study = load_script(ROOT / "studies" / "lr_wd_edf.py").study("imagenet")
-    draws = dataclasses.replace(study, trials=tuple(trial for trial in study.trials if trial.point is not None))
+    draws = dataclasses.replace(
+        study, trials=tuple(trial for trial in study.trials if trial.point is not None)
+    )
     plan = planned(capsys, draws, tmp_path, "--epoch-minutes", "xiao2021", "--devices", "512")
     hours = sum(EPOCH_MINUTES.values()) * 50 * 64 * 2 * 8 / 60
     assert plan["trials"] == plan["to_do"] == 1152
@@ -165,7 +207,11 @@ def test_the_edfs_of_the_paper_take_55_000_v100_hours(tmp_path: Path, capsys: py
     assert plan["trials_at_once"] == 64
     span = plan["makespan_h"]
     assert hours / 512 <= span["lower_bound_h"] * (1 + 1e-9)
-    assert span["lower_bound_h"] <= span["longest_first_h"] * (1 + 1e-9) <= hours / 512 + 17.9 * 50 / 60
+    assert (
+        span["lower_bound_h"]
+        <= span["longest_first_h"] * (1 + 1e-9)
+        <= hours / 512 + 17.9 * 50 / 60
+    )
 
 
 def test_the_72_stability_runs_of_the_paper_take_12_900_v100_hours(
@@ -184,26 +230,41 @@ def test_given_throughputs_and_minutes(tmp_path: Path, capsys: pytest.CaptureFix
     """Samples over images per second; minutes times epochs; the first that fits an arm counts."""
     study = plan_of()
     samples = 3 * (997 // 64) * 64  # of a trial: epochs, whole batches
-    plan = planned(capsys, study, tmp_path, "--throughput", "con*=100", "200", "--devices-per-trial", "2")
+    plan = planned(
+        capsys, study, tmp_path, "--throughput", "con*=100", "200", "--devices-per-trial", "2"
+    )
     assert plan["samples"] == samples * 7 + 3 * 997  # and one with batches of 1
     hours = {arm["arm"]: arm["device_hours"] for arm in plan["arms"]}
     assert hours["conv"] == pytest.approx(2 * 3 * samples / 100 / 3600)
     assert hours["diverging"] == pytest.approx(2 * samples / 200 / 3600)
     plan = planned(capsys, study, tmp_path, "--epoch-minutes", "2", "--devices", "3")
     assert plan["device_hours"] == pytest.approx(8 * 3 * 2 / 60)
-    assert plan["makespan_h"] == pytest.approx({name: 0.3 for name in plan["makespan_h"]})  # three rounds of 0.1 h
+    # three rounds of 0.1 h
+    assert plan["makespan_h"] == pytest.approx({name: 0.3 for name in plan["makespan_h"]})
     assert json.loads(Path(plan["plan"]).read_text())["trials"] == to_json(study)["trials"]
 
 
 def test_measured_hours_are_those_that_the_done_trials_took(store: Store, say: Say) -> None:
-    """An arm that is done costs what it took; one without a finished trial goes by the others' multiply-adds."""
+    """An arm that is done costs what it took; one without a
+    finished trial goes by the others' multiply-adds.
+    """
     study, plan = plan_of(), json.loads(say("plan", "tiny-demo", "--json", "--devices", "2"))
-    seconds = {arm: sum(row["train_s"] for row in rows_of(store, study, arm)) for arm in ("patchify", "conv")}
-    flops = {arm: sum(training_flops(t.config) for t in study.trials if t.arm == arm) for arm in study.arms}
+    seconds = {
+        arm: sum(row["train_s"] for row in rows_of(store, study, arm))
+        for arm in ("patchify", "conv")
+    }
+    flops = {
+        arm: sum(training_flops(t.config) for t in study.trials if t.arm == arm)
+        for arm in study.arms
+    }
     rate = sum(seconds.values()) / (flops["patchify"] + flops["conv"])
     expected = {arm: seconds.get(arm, flops[arm] * rate) / 3600 for arm in study.arms}
     assert {arm["arm"]: arm["device_hours"] for arm in plan["arms"]} == pytest.approx(expected)
-    assert plan["device_hours_to_do"] == plan["makespan_h"]["lower_bound_h"] == pytest.approx(expected["broken"])
+    assert (
+        plan["device_hours_to_do"]
+        == plan["makespan_h"]["lower_bound_h"]
+        == pytest.approx(expected["broken"])
+    )
     assert (plan["done"], plan["to_do"]) == (7, 1)
     assert "6 finished trials" in plan["time"]
 
@@ -211,16 +272,29 @@ def test_measured_hours_are_those_that_the_done_trials_took(store: Store, say: S
 def profiles(scale: str = "demo") -> Study:
     """Two models at three batches, timed four times each."""
     base = ProfileConfig(profile="training", hardware="x", width=32, heads=2, timed_runs=4)
-    trials = [Trial(f"depth {depth}", base.replace(depth=depth, batch_size=batch), i)
-              for depth in (1, 2) for i, batch in enumerate((1, 2, 4))]  # fmt: skip
-    return Study(kind="profile", name="fast", scale=scale, question="How fast?", source="ours",
-                 trials=tuple(trials), metric="images_per_s")  # fmt: skip
+    trials = [
+        Trial(f"depth {depth}", base.replace(depth=depth, batch_size=batch), i)
+        for depth in (1, 2)
+        for i, batch in enumerate((1, 2, 4))
+    ]
+    return Study(
+        kind="profile",
+        name="fast",
+        scale=scale,
+        question="How fast?",
+        source="ours",
+        trials=tuple(trials),
+        metric="images_per_s",
+    )
 
 
 def test_a_plan_of_profiles_has_timed_runs_and_no_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Parameters of a block of width D: 12 D^2 + 13 D. What is not known is null, and no column in the text."""
+    """Parameters of a block of width D: 12 D^2 + 13 D.
+
+    What is not known is null, and no column in the text.
+    """
     study, store = profiles(), Store.open(tmp_path)
     plan = planned(capsys, study, tmp_path)
     assert [plan[name] for name in ("trials", "to_do", "timed_runs")] == [6, 6, 24]
@@ -233,11 +307,18 @@ def test_a_plan_of_profiles_has_timed_runs_and_no_training(
     monkeypatch.setattr(sys, "argv", ["vitscale", "plan", study.slug, "--store", str(tmp_path)])
     main()
     text = capsys.readouterr().out
-    assert "epochs" not in text and "samples" not in text and "hours" not in text and "timed runs" in text
+    assert (
+        "epochs" not in text
+        and "samples" not in text
+        and "hours" not in text
+        and "timed runs" in text
+    )
     assert planned(capsys, plan_of(), tmp_path)["timed_runs"] is None
 
 
-@pytest.mark.parametrize("options", [["--devices", "2"], ["--throughput", "9"], ["--epoch-minutes", "2"]])
+@pytest.mark.parametrize(
+    "options", [["--devices", "2"], ["--throughput", "9"], ["--epoch-minutes", "2"]]
+)
 def test_times_of_profiles_cannot_be_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
@@ -250,8 +331,14 @@ def test_times_of_profiles_cannot_be_given(
 
 def test_plan_of_a_script_is_its_own(tmp_path: Path) -> None:
     arguments = ["--num", "2", "--throughput", "500", "--devices", "2", "--store", str(tmp_path)]
-    commands = [[sys.executable, "-m", "vitscale", "plan", str(TINY)], [sys.executable, str(TINY), "--plan"]]
-    first, second = (subprocess.run([*command, *arguments], capture_output=True, text=True) for command in commands)
+    commands = [
+        [sys.executable, "-m", "vitscale", "plan", str(TINY)],
+        [sys.executable, str(TINY), "--plan"],
+    ]
+    first, second = (
+        subprocess.run([*command, *arguments], capture_output=True, text=True)
+        for command in commands
+    )
     assert first.returncode == second.returncode == 0, first.stderr
     assert first.stdout == second.stdout
     assert "to do on 2 devices, 1 a trial, 2 trials at once" in first.stdout
@@ -259,15 +346,39 @@ def test_plan_of_a_script_is_its_own(tmp_path: Path) -> None:
 
 BAD_PLANS = [
     (["--devices", "0", "--throughput", "9"], "devices >= 1 must hold, but got (devices=0)"),
-    (["--devices", "2"], "throughput or epoch_minutes must be given while no trial is done, but got (devices=2)"),
-    (["--throughput", "9", "--epoch-minutes", "2"], "--epoch-minutes: not allowed with argument --throughput"),
-    (["--throughput", "fast"], "throughput must be a number > 0, or ARM=NUMBER, but got (throughput='fast')"),
+    (
+        ["--devices", "2"],
+        "throughput or epoch_minutes must be given while no trial is done, but got (devices=2)",
+    ),
+    (
+        ["--throughput", "9", "--epoch-minutes", "2"],
+        "--epoch-minutes: not allowed with argument --throughput",
+    ),
+    (
+        ["--throughput", "fast"],
+        "throughput must be a number > 0, or ARM=NUMBER, but got (throughput='fast')",
+    ),
     (["--throughput", "nan"], "throughput must be a number > 0"),
-    (["--epoch-minutes", "conv=2"], "every arm must have its epoch_minutes, but got none (arm='patchify')"),
-    (["--throughput", "x=2", "3"], "ARM of throughput must fit an arm of the study, but got ('x=2'"),
-    (["--epoch-minutes", "xiao2021"], "an arm must have a published epoch time, but got none (arm='patchify')"),
-    (["--throughput", "9", "--devices-per-trial", "1.5"], "devices_per_trial must be a whole number or a share of 1"),
-    (["--throughput", "9", "--devices-per-trial", "8", "--devices", "4"], "devices_per_trial <= devices must hold"),
+    (
+        ["--epoch-minutes", "conv=2"],
+        "every arm must have its epoch_minutes, but got none (arm='patchify')",
+    ),
+    (
+        ["--throughput", "x=2", "3"],
+        "ARM of throughput must fit an arm of the study, but got ('x=2'",
+    ),
+    (
+        ["--epoch-minutes", "xiao2021"],
+        "an arm must have a published epoch time, but got none (arm='patchify')",
+    ),
+    (
+        ["--throughput", "9", "--devices-per-trial", "1.5"],
+        "devices_per_trial must be a whole number or a share of 1",
+    ),
+    (
+        ["--throughput", "9", "--devices-per-trial", "8", "--devices", "4"],
+        "devices_per_trial <= devices must hold",
+    ),
 ]
 
 
@@ -306,7 +417,9 @@ def test_status_counts_trials_bytes_and_times(store: Store, say: Say) -> None:
     files = [path for folder in folders for path in folder.iterdir()]
     own = [path for path in (store.root / "studies/tiny-demo").rglob("*") if path.is_file()]
     assert of["tiny-demo"]["num_bytes"] == sum(path.stat().st_size for path in [*files, *own])
-    newest = max(path.stat().st_mtime for path in [*files, store.root / "studies/tiny-demo/plan.json"])
+    newest = max(
+        path.stat().st_mtime for path in [*files, store.root / "studies/tiny-demo/plan.json"]
+    )
     assert of["tiny-demo"]["changed_s"] == newest
     shared = sum(path.stat().st_size for path in files)
     assert told["num_bytes"] == sum(study["num_bytes"] for study in of.values()) - shared
@@ -351,9 +464,21 @@ def test_status_and_help_load_nothing_heavy(store: Store) -> None:
             pass
         print(*{name.split(".")[0] for name in sys.modules})
     """
-    heavy = {"torch", "torchvision", "timm", "ray", "mlflow", "pandas", "matplotlib", "sklearn", "scipy"}
+    heavy = {
+        "torch",
+        "torchvision",
+        "timm",
+        "ray",
+        "mlflow",
+        "pandas",
+        "matplotlib",
+        "sklearn",
+        "scipy",
+    }
     for arguments in (["--help"], ["status", "--store", str(store.root)]):
-        result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        result = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True
+        )
         *printed, loaded = result.stdout.splitlines()
         assert len(printed) > 3 and "vitscale" in loaded.split(), result.stderr
         assert not heavy & set(loaded.split())
@@ -367,13 +492,22 @@ def test_report_of_an_unfinished_study(store: Store, say: Say) -> None:
     assert "Of 8 draws: 2 finished, 0 diverged, 0 failed, 6 missing." in printed
     report = Path(printed.split()[-1])
     assert "Still missing: 3 of 4 draws of patchify, 3 of 4 draws of conv" in report.read_text()
-    assert all((report.parent / f"{name}.png").stat().st_size > 10_000 for name in plan_of().figures)
+    assert all(
+        (report.parent / f"{name}.png").stat().st_size > 10_000 for name in plan_of().figures
+    )
     table = pd.read_parquet(report.parent / "trials.parquet")
     assert dict(table["status"].value_counts()) == {"missing": 6, "finished": 2}
     document = json.loads(say("report", "longer-demo", "--json"))
-    assert set(document["tables"]) == set(plan_of().tables) and "2 finished" in document["headline"][0]
+    assert (
+        set(document["tables"]) == set(plan_of().tables) and "2 finished" in document["headline"][0]
+    )
     for row in document["tables"]["edf_summary"]:
-        assert (row["planned"], row["n"], row["missing"], row["reference_error_pct"]) == (4, 1, 3, None)
+        assert (row["planned"], row["n"], row["missing"], row["reference_error_pct"]) == (
+            4,
+            1,
+            3,
+            None,
+        )
 
 
 # Comparison
@@ -381,28 +515,44 @@ def test_report_of_an_unfinished_study(store: Store, say: Say) -> None:
 
 def test_two_arms_of_a_study_in_pairs(store: Store, say: Say) -> None:
     study = plan_of()
-    (told,) = json.loads(say("compare", "tiny-demo:patchify", "tiny-demo:conv", "--json"))["compared"]
+    (told,) = json.loads(say("compare", "tiny-demo:patchify", "tiny-demo:conv", "--json"))[
+        "compared"
+    ]
     a, b = (errors_of(store, study, arm) for arm in ("patchify", "conv"))
     difference = told["difference"]
     assert difference["paired_by"] == ["lr", "wd"] and difference["num_pairs"] == 3
     names = ("mean_points", "mean_points_low", "mean_points_high", "median_points")
-    assert [difference[name] for name in names] == [pytest.approx((a - b).mean()), None, None, np.median(a - b)]
-    assert told["a"]["median_error_pct"] == np.median(a) and told["b"]["mean_error_pct"] == pytest.approx(b.mean())
+    assert [difference[name] for name in names] == [
+        pytest.approx((a - b).mean()),
+        None,
+        None,
+        np.median(a - b),
+    ]
+    assert told["a"]["median_error_pct"] == np.median(a) and told["b"][
+        "mean_error_pct"
+    ] == pytest.approx(b.mean())
     assert {name: of["b"] for name, of in told["fields"].items()} == {
-        "stem": ["conv"], "stem_channels": ["8-16"], "stem_strides": ["1-2"],
-    }  # fmt: skip
+        "stem": ["conv"],
+        "stem_channels": ["8-16"],
+        "stem_strides": ["1-2"],
+    }
     assert told["shared_trials"] == 0
 
 
 def test_two_studies_arm_by_arm(store: Store, say: Say) -> None:
-    """A longer design extends a shorter one: their draws are pairs, though other epochs make other trials."""
+    """A longer design extends a shorter one: their draws are
+    pairs, though other epochs make other trials.
+    """
     told = json.loads(say("compare", "tiny-demo", "longer-demo", "--json"))
     assert told["alone"] == ["tiny-demo:diverging", "tiny-demo:broken"]
     for comparison, arm in zip(told["compared"], ("patchify", "conv"), strict=True):
         assert comparison["fields"]["epochs"] == {"a": [3], "b": [4]}
         assert {side: comparison[side]["arm"] for side in "ab"} == {"a": arm, "b": arm}
         assert [comparison[side]["planned"] for side in "ab"] == [3, 4]
-        assert (comparison["difference"]["paired_by"], comparison["difference"]["num_pairs"]) == (["lr", "wd"], 1)
+        assert (comparison["difference"]["paired_by"], comparison["difference"]["num_pairs"]) == (
+            ["lr", "wd"],
+            1,
+        )
         assert comparison["difference"]["mean_points_low"] is None  # of one pair
     text = say("compare", "tiny-demo", "longer-demo")
     assert "without a partner: tiny-demo:broken" in text
@@ -410,22 +560,45 @@ def test_two_studies_arm_by_arm(store: Store, say: Say) -> None:
 
 
 def test_a_diverged_arm_counts_at_100_and_has_no_mean(say: Say) -> None:
-    (told,) = json.loads(say("compare", "tiny-demo:patchify", "tiny-demo:diverging", "--json"))["compared"]
+    (told,) = json.loads(say("compare", "tiny-demo:patchify", "tiny-demo:diverging", "--json"))[
+        "compared"
+    ]
     assert (told["b"]["n"], told["b"]["diverged"], told["b"]["median_error_pct"]) == (1, 1, 100.0)
     assert told["b"]["mean_error_pct"] is None and told["difference"]["mean_points"] is None
     assert told["difference"]["paired_by"] is None and told["difference"]["num_pairs"] == 0
     assert told["fields"]["optimizer"] == {"a": ["adamw"], "b": ["sgd"]}
 
 
-def repeats(seeds_b: range, error: Callable[[str, int], float], num_scrambles: int = 0) -> tuple[Side, Side]:
-    """Two arms of other lr, each one setting with eight seeds; error(arm, seed) in percent, 100 for diverged."""
+def repeats(
+    seeds_b: range, error: Callable[[str, int], float], num_scrambles: int = 0
+) -> tuple[Side, Side]:
+    """Two arms of other lr, each one setting with eight seeds;
+    error(arm, seed) in percent, 100 for diverged.
+    """
     base = TrainConfig()
     trials = [Trial("A", base.replace(lr=1e-3, seed=i), i) for i in range(8)]
     trials += [Trial("B", base.replace(lr=2e-3, seed=seed), i) for i, seed in enumerate(seeds_b)]
-    study = Study(kind="distribution", name="made", scale="demo", question="?", source="ours", trials=tuple(trials),
-                  num_scrambles=num_scrambles)  # fmt: skip
-    table = pd.DataFrame([{"arm": t.arm, "point": t.point, "trial_id": t.config.id, **t.config.asdict(),
-                           "error_pct": error(t.arm, t.config.seed)} for t in trials])  # fmt: skip
+    study = Study(
+        kind="distribution",
+        name="made",
+        scale="demo",
+        question="?",
+        source="ours",
+        trials=tuple(trials),
+        num_scrambles=num_scrambles,
+    )
+    table = pd.DataFrame(
+        [
+            {
+                "arm": t.arm,
+                "point": t.point,
+                "trial_id": t.config.id,
+                **t.config.asdict(),
+                "error_pct": error(t.arm, t.config.seed),
+            }
+            for t in trials
+        ]
+    )
     table["status"] = np.where(table["error_pct"] == 100, "diverged", "finished")
     return Side(study, table, "A"), Side(study, table, "B")
 
@@ -466,7 +639,9 @@ def test_a_diverged_partner_is_in_the_median_and_in_no_mean() -> None:
 
 def test_a_sobol_design_has_no_interval_of_independent_draws() -> None:
     told = side_by_side(*repeats(range(8), noise, num_scrambles=4))
-    assert np.isnan(told["difference"]["mean_points_low"]) and np.isnan(told["a"]["mean_error_pct_high"])
+    assert np.isnan(told["difference"]["mean_points_low"]) and np.isnan(
+        told["a"]["mean_error_pct_high"]
+    )
     assert np.isfinite(told["difference"]["median_points_low"])
 
 
@@ -474,12 +649,17 @@ def test_a_mean_over_other_lr_has_no_interval() -> None:
     """Errors over draws of lr have a long tail: Student's interval of 8 would cover 80 to 87%."""
     a, _ = repeats(range(8), noise)
     drawn = tuple(
-        dataclasses.replace(t, config=t.config.replace(lr=t.config.lr * 3**t.config.seed)) for t in a.study.trials
+        dataclasses.replace(t, config=t.config.replace(lr=t.config.lr * 3**t.config.seed))
+        for t in a.study.trials
     )
     study = dataclasses.replace(a.study, trials=drawn)
-    table = a.outcomes.assign(lr=[t.config.lr for t in drawn], trial_id=[t.config.id for t in drawn])
+    table = a.outcomes.assign(
+        lr=[t.config.lr for t in drawn], trial_id=[t.config.id for t in drawn]
+    )
     told = side_by_side(Side(study, table, "A"), Side(study, table, "B"))
-    assert np.isfinite(told["a"]["mean_error_pct"]) and np.isfinite(told["a"]["median_error_pct_low"])
+    assert np.isfinite(told["a"]["mean_error_pct"]) and np.isfinite(
+        told["a"]["median_error_pct_low"]
+    )
     assert np.isnan([told["a"]["mean_error_pct_low"], told["difference"]["mean_points_high"]]).all()
 
 
@@ -499,17 +679,24 @@ def test_arms_without_a_common_name_must_be_named() -> None:
     assert arm_pairs(a.study, one, arm_a="A") == [("A", "B")]  # the only one that can be meant
     assert arm_pairs(a.study, b.study, "A", "B") == [("A", "B")]
     alien = made("alien", {"C": [{}], "D": [{"seed": 1}]})
-    with pytest.raises(ValueError, match="the two must share an arm, or STUDY:ARM must name one of each"):
+    with pytest.raises(
+        ValueError, match="the two must share an arm, or STUDY:ARM must name one of each"
+    ):
         arm_pairs(a.study, alien)
 
 
 def test_errors_on_other_images_are_not_compared() -> None:
     a, b = repeats(range(8), noise)
     trials = tuple(
-        dataclasses.replace(t, config=t.config.replace(dataset="cifar10", channels=3)) for t in b.study.trials
+        dataclasses.replace(t, config=t.config.replace(dataset="cifar10", channels=3))
+        for t in b.study.trials
     )
-    cifar = Side(dataclasses.replace(b.study, trials=trials), b.outcomes.assign(dataset="cifar10"), "B")
-    with pytest.raises(ValueError, match=r"the same images, but got \(made-demo:A: digits; made-demo:B: cifar10"):
+    cifar = Side(
+        dataclasses.replace(b.study, trials=trials), b.outcomes.assign(dataset="cifar10"), "B"
+    )
+    with pytest.raises(
+        ValueError, match=r"the same images, but got \(made-demo:A: digits; made-demo:B: cifar10"
+    ):
         side_by_side(a, cifar)
 
 
@@ -522,25 +709,50 @@ def test_profiles_are_not_compared_by_an_error_that_they_lack(
     with pytest.raises(SystemExit) as ended:
         main()
     told = capsys.readouterr().err or str(ended.value.code)
-    assert "arms compared must have errors, and profiles have none, but got (fast-demo:depth 1)" in told
+    assert (
+        "arms compared must have errors, and profiles have none, but got (fast-demo:depth 1)"
+        in told
+    )
     assert told.rstrip("\n").count("\n") == 0
 
 
 BAD_COMMANDS = [
-    (["compare", "tiny-demo", "other-demo"], "one metric, but got ('val_ema_error_pct', 'val_error_pct')"),
-    (["compare", "tiny-demo", "nothing"], "a study must be in the store, but got ('nothing'; there are: longer-demo"),
-    (["compare", "tiny-demo:x", "tiny-demo"], "an arm must be of tiny-demo, but got ('x'; there are: patchify, conv"),
-    (["compare", "tiny-demo:", "tiny-demo"], "an arm must be of tiny-demo, but got (''; there are:"),
-    (["report", "nothing"], "a study must be in the store, but got ('nothing'; there are: longer-demo"),
-    (["plan", "nothing"], "a study must be in the store, but got ('nothing'; there are: longer-demo"),
+    (
+        ["compare", "tiny-demo", "other-demo"],
+        "one metric, but got ('val_ema_error_pct', 'val_error_pct')",
+    ),
+    (
+        ["compare", "tiny-demo", "nothing"],
+        "a study must be in the store, but got ('nothing'; there are: longer-demo",
+    ),
+    (
+        ["compare", "tiny-demo:x", "tiny-demo"],
+        "an arm must be of tiny-demo, but got ('x'; there are: patchify, conv",
+    ),
+    (
+        ["compare", "tiny-demo:", "tiny-demo"],
+        "an arm must be of tiny-demo, but got (''; there are:",
+    ),
+    (
+        ["report", "nothing"],
+        "a study must be in the store, but got ('nothing'; there are: longer-demo",
+    ),
+    (
+        ["plan", "nothing"],
+        "a study must be in the store, but got ('nothing'; there are: longer-demo",
+    ),
     (["plan", "nothing.py"], "the script of a study must exist, but got ('nothing.py')"),
     (["plan", "tiny-demo", "--devices", "0"], "devices >= 1 must hold, but got (devices=0)"),
     (["report"], "the following arguments are required: STUDY"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "line"), BAD_COMMANDS, ids=[" ".join(a) for a, _ in BAD_COMMANDS])
-def test_bad_input_gets_one_line(say: Say, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "line"), BAD_COMMANDS, ids=[" ".join(a) for a, _ in BAD_COMMANDS]
+)
+def test_bad_input_gets_one_line(
+    say: Say, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
     with pytest.raises(SystemExit) as ended:
         say(*arguments)
     said = capsys.readouterr()
@@ -548,9 +760,14 @@ def test_bad_input_gets_one_line(say: Say, capsys: pytest.CaptureFixture[str], a
     assert ended.value.code not in (0, None) and said.out == ""
 
 
-@pytest.mark.parametrize("command", [["status"], ["report", "x"], ["compare", "x", "y"], ["plan", "x"]])
+@pytest.mark.parametrize(
+    "command", [["status"], ["report", "x"], ["compare", "x", "y"], ["plan", "x"]]
+)
 def test_an_empty_store_is_said_and_none_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["vitscale", *command, "--store", str(tmp_path / "none")])
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,6 @@
-"""What models cost: the closed form, the count of the built model and what papers print, against each other."""
+"""What models cost: the closed form, the count of the built
+model and what papers print, against each other.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,16 @@ from vitscale.train.stems import build_stem
 
 torch.set_num_threads(1)
 
-B12: dict[str, Any] = {"dataset": "imagenet", "channels": 3, "num_classes": 1000, "resolution": 224, "patch_size": 16,
-                       "width": 768, "heads": 12, "depth": 12}  # fmt: skip
+B12: dict[str, Any] = {
+    "dataset": "imagenet",
+    "channels": 3,
+    "num_classes": 1000,
+    "resolution": 224,
+    "patch_size": 16,
+    "width": 768,
+    "heads": 12,
+    "depth": 12,
+}
 P16: dict[str, Any] = {"resolution": 32, "patch_size": 16, "width": 24, "depth": 1, "heads": 3}
 SHAPES: dict[str, dict[str, Any]] = {
     "average": {"pool": "avg"},
@@ -44,7 +54,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         "stem_strides": "2-2-1-4",
         "stem_kernels": "3-2-1-4",
     },
-    "conv, LN": {**P16, "stem": "conv", "stem_norm": "ln", "stem_channels": "4", "stem_strides": "16"},
+    "conv, LN": {
+        **P16,
+        "stem": "conv",
+        "stem_norm": "ln",
+        "stem_channels": "4",
+        "stem_strides": "16",
+    },
     "RegNetY": {"model": "regnety-1gf", "resolution": 64, "drop_path": 0.1},
 }
 
@@ -58,7 +74,9 @@ def test_closed_form_is_what_the_built_model_costs(shape: str) -> None:
 def test_a_model_of_timm_has_no_closed_form_and_must_be_measured() -> None:
     """Its cost depends on the shape, and on nothing else of the config."""
     config = TrainConfig(model="timm:resnet18", resolution=32, crop="rrc")
-    with pytest.raises(ValueError, match=r"must be measured first, but got \(model='timm:resnet18'\)"):
+    with pytest.raises(
+        ValueError, match=r"must be measured first, but got \(model='timm:resnet18'\)"
+    ):
         complexity(config)
     measured = {shape_of(config): measured_complexity(config)}
     assert complexity(config.replace(lr=0.1), measured) == measured_complexity(config)
@@ -68,7 +86,9 @@ def test_a_model_of_timm_has_no_closed_form_and_must_be_measured() -> None:
 
 
 def test_products_are_counted_by_hand() -> None:
-    """A grouped convolution without bias, a linear layer with one, an einsum, attention and a batched product."""
+    """A grouped convolution without bias, a linear layer with
+    one, an einsum, attention and a batched product.
+    """
     x, tokens = torch.ones(1, 4, 6, 6, device="meta"), torch.ones(1, 2, 5, 3, device="meta")
     with torch.device("meta"):
         conv, linear = nn.Conv2d(4, 8, 3, padding=1, groups=2, bias=False), nn.Linear(3, 7)
@@ -83,12 +103,18 @@ def test_products_are_counted_by_hand() -> None:
         with torch.inference_mode(), Products() as products:
             product()
         counts.append((products.flops, products.acts))
-    assert counts == [(36 * 8 * 9 * 2, 36 * 8), (10 * (3 + 1) * 7, 70), (2 * 25 * 3, 50), (2 * 2 * 25 * 3, 50 + 30),
-                      (2 * 25 * 3, 50)]  # fmt: skip
+    assert counts == [
+        (36 * 8 * 9 * 2, 36 * 8),
+        (10 * (3 + 1) * 7, 70),
+        (2 * 25 * 3, 50),
+        (2 * 2 * 25 * 3, 50 + 30),
+        (2 * 25 * 3, 50),
+    ]
 
 
-# Xiao et al. 2021, Table 3 (appendix A): kernels and strides before the final 1x1, channels, FLOPs (M), params (M),
-# activations (M). S1 is printed with 42 channels first; only 52, half of the next as everywhere else, gives its costs.
+# Xiao et al. 2021, Table 3 (appendix A): kernels and strides before the final 1x1, channels, FLOPs
+# (M), params (M), activations (M). S1 is printed with 42 channels first; only 52, half of the next
+# as everywhere else, gives its costs.
 STEMS = {
     "C": ("", "2-2-2-2", "48-96-192-384", "435", "1.0", "1.2"),
     "S1": ("3-3-3-2", "2-2-2-2", "52-104-208-416", "422", "0.8", "1.3"),
@@ -101,8 +127,13 @@ STEMS = {
 @pytest.mark.parametrize("stem", STEMS)
 def test_stems_cost_what_table_3_says(stem: str) -> None:
     kernels, strides, channels, flops, params, acts = STEMS[stem]
-    config = TrainConfig(**{**B12, "width": 384, "heads": 6}, stem="conv", stem_kernels=kernels, stem_strides=strides,
-                         stem_channels=channels)  # fmt: skip
+    config = TrainConfig(
+        **{**B12, "width": 384, "heads": 6},
+        stem="conv",
+        stem_kernels=kernels,
+        stem_strides=strides,
+        stem_channels=channels,
+    )
     with torch.device("meta"):
         built, image = build_stem(config).eval(), torch.empty(1, 3, 224, 224)
     with torch.inference_mode(), Products() as products:
@@ -114,17 +145,30 @@ def test_stems_cost_what_table_3_says(stem: str) -> None:
 
 @pytest.mark.parametrize(
     ("printed", "ours", "rel", "same"),
-    [("1.1", 1.05, 0.0, True), ("1.1", 1.0499, 0.0, False), ("86", 86.49, 0.0, True), ("86", 86.57, 0.0, False),
-     ("10.0", 10.1, 0.01, True), ("10.0", 10.11, 0.01, False), ("0.5", 0.549, 0.01, True)],
-)  # fmt: skip
-def test_agreement_is_up_to_the_printed_digit(printed: str, ours: float, rel: float, same: bool) -> None:
+    [
+        ("1.1", 1.05, 0.0, True),
+        ("1.1", 1.0499, 0.0, False),
+        ("86", 86.49, 0.0, True),
+        ("86", 86.57, 0.0, False),
+        ("10.0", 10.1, 0.01, True),
+        ("10.0", 10.11, 0.01, False),
+        ("0.5", 0.549, 0.01, True),
+    ],
+)
+def test_agreement_is_up_to_the_printed_digit(
+    printed: str, ours: float, rel: float, same: bool
+) -> None:
     assert agrees(printed, ours, rel) is same
 
 
 def test_published_costs_are_ours_but_where_a_reason_is_given() -> None:
     rows = compare_published()
     assert len(rows) == len(published_models()) > 100
-    wrong = [(row["name"], row["deviates"]) for row in rows if bool(row["deviates"]) != bool(row["reason"])]
+    wrong = [
+        (row["name"], row["deviates"])
+        for row in rows
+        if bool(row["deviates"]) != bool(row["reason"])
+    ]
     assert not wrong
 
 
@@ -147,7 +191,11 @@ def test_the_command_prints_published_and_measured(
     printed = capsys.readouterr().out
     if as_json:
         row = json.loads(printed)[2]
-        assert (row["name"], row["published"]["params_m"], row["deviates"]) == ("ViT_P-18GF", "86.7", ["params_m"])
+        assert (row["name"], row["published"]["params_m"], row["deviates"]) == (
+            "ViT_P-18GF",
+            "86.7",
+            ["params_m"],
+        )
         assert row["ours"]["params_m"] == 86.567656 and row["reason"].startswith("A misprint")
     else:
         assert printed.count("86.57 *") == 3  # ViT_P-18GF, ViT-Base and DeiT-B are one model

@@ -1,4 +1,6 @@
-"""Warnings before the first step: what cannot answer its question is named, in one line, and nothing else is."""
+"""Warnings before the first step: what cannot answer its
+question is named, in one line, and nothing else is.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,13 @@ from vitscale.plan.doubts import doubts
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, Trial
 
-BASE = TrainConfig(width=16, heads=2, depth=1, batch_size=32, epochs=6, warmup_epochs=1.0)  # 186 steps
+# 186 steps
+BASE = TrainConfig(width=16, heads=2, depth=1, batch_size=32, epochs=6, warmup_epochs=1.0)
 
 
-def make(arms: dict[str, dict[str, Any]], references: bool = True, num: int = 3, **fields: Any) -> Study:
+def make(
+    arms: dict[str, dict[str, Any]], references: bool = True, num: int = 3, **fields: Any
+) -> Study:
     """Draws of lr, and a reference run an arm."""
     plan = trials(BASE, arms, [{"lr": 1e-3 * (i + 1), "seed": i} for i in range(num)])
     if references:
@@ -27,7 +32,14 @@ def make(arms: dict[str, dict[str, Any]], references: bool = True, num: int = 3,
     given = {"figures": ("edf_panels",), "tables": ("edf_summary", "arm_comparison"), **fields}
     pairs = tuple(itertools.combinations(arms, 2))
     return Study(
-        kind="distribution", name="s", scale="demo", question="?", source="none", trials=plan, pairs=pairs, **given
+        kind="distribution",
+        name="s",
+        scale="demo",
+        question="?",
+        source="none",
+        trials=plan,
+        pairs=pairs,
+        **given,
     )
 
 
@@ -37,16 +49,25 @@ def test_nothing_is_doubtful_where_nothing_is() -> None:
 
 def test_initial_weights_in_the_average_are_told_with_the_arms() -> None:
     """186 steps at batch 32 and 42 at 128, as 0.98 ** 42 is 43%."""
-    study = make({"small": {"ema_decay": 0.98}, "large": {"batch_size": 128, "ema_decay": 0.98}, "off": {}})
+    study = make(
+        {"small": {"ema_decay": 0.98}, "large": {"batch_size": 128, "ema_decay": 0.98}, "off": {}}
+    )
     (told,) = doubts(dataclasses.replace(study, pairs=()))
-    assert told.startswith("43% of the averaged model are still its initial weights at the end (ema_decay=0.98, 42 s")
+    assert told.startswith(
+        "43% of the averaged model are still its initial weights at the end (ema_decay=0.98, 42 s"
+    )
     assert ": small, large;" in told  # 0.98 ** 186 is 2.3%
-    assert doubts(dataclasses.replace(study, metric="val_error_pct")) == []  # of the weights themselves
+    # of the weights themselves
+    assert doubts(dataclasses.replace(study, metric="val_error_pct")) == []
 
 
 def test_an_average_by_alpha_is_told_alike() -> None:
     (told,) = doubts(make({"a": {}, "b": {"ema_alpha": 1e-4}}))  # exp(-1e-4 * 992) = 0.9055
-    assert told.startswith("91% of the averaged model") and "ema_alpha=0.0001" in told and ": b;" in told
+    assert (
+        told.startswith("91% of the averaged model")
+        and "ema_alpha=0.0001" in told
+        and ": b;" in told
+    )
     assert doubts(make({"a": {}, "b": {"ema_alpha": 1e-2}})) == []
 
 
@@ -70,10 +91,13 @@ def test_forgiveness_without_references_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num", "says"), [(1, "1 seed of an arm can show no interval"), (2, "2 seeds of an arm"), (3, "")]
+    ("num", "says"),
+    [(1, "1 seed of an arm can show no interval"), (2, "2 seeds of an arm"), (3, "")],
 )
 def test_too_few_seeds_in_a_comparison_are_told(num: int, says: str) -> None:
-    plan = trials(BASE, {f"arm {i}": {"depth": i + 1} for i in range(6)}, [{"seed": i} for i in range(num)])
+    plan = trials(
+        BASE, {f"arm {i}": {"depth": i + 1} for i in range(6)}, [{"seed": i} for i in range(num)]
+    )
     study = Study(
         kind="distribution",
         name="s",
@@ -89,7 +113,8 @@ def test_too_few_seeds_in_a_comparison_are_told(num: int, says: str) -> None:
     assert doubts(dataclasses.replace(study, tables=("seed_statistics",))) == []
 
 
-FEW = {"depth_vs_width-imagenet", "optimizer_stability-imagenet", "training_length-imagenet"}  # one run, as printed
+# one run, as printed
+FEW = {"depth_vs_width-imagenet", "optimizer_stability-imagenet", "training_length-imagenet"}
 
 
 def test_our_own_studies_are_doubtful_only_where_the_papers_train_once() -> None:
@@ -106,4 +131,8 @@ def test_a_plan_ends_with_its_doubts(tmp_path: Any) -> None:
     result = Script(tmp_path).run("--plan", "--epochs", "2")
     assert result.returncode == 0, result.stdout
     warnings = [line for line in result.stdout.splitlines() if line.startswith("warning: ")]
-    assert len(warnings) == 2 and "of the averaged model" in warnings[0] and "no reference run" in warnings[1]
+    assert (
+        len(warnings) == 2
+        and "of the averaged model" in warnings[0]
+        and "no reference run" in warnings[1]
+    )

@@ -24,7 +24,11 @@ def test_files_and_tests_that_a_guide_names_exist(page: str) -> None:
     """Paths, whole or as in a diagram; links; tests by name."""
     text = (ROOT / page).read_text()
     tests = "".join(path.read_text() for path in TESTS.glob("test_*.py"))
-    files = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    files = {
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.rglob("*.py")
+        if ".venv" not in path.parts
+    }
     for name in re.findall(r"\b(test_[a-z_0-9]+)\b(?!\.py)", text):
         assert f"def {name}(" in tests, name
     for name in re.findall(r"(?<![\w/*])(?:[\w]+/)*[a-z_0-9]\w*\.py\b", text):
@@ -34,9 +38,16 @@ def test_files_and_tests_that_a_guide_names_exist(page: str) -> None:
         assert (ROOT / page).parent.joinpath(link).exists(), link
 
 
-def test_the_command_refuses_tests_that_run_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = subprocess.run(["make", "-n", "test-fast"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "VITSCALE_TEST_FAST=1 .venv/bin/python -m pytest" in command and '-m "not slow and not long"' in command
+def test_the_command_refuses_tests_that_run_a_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = subprocess.run(
+        ["make", "-n", "test-fast"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert (
+        "VITSCALE_TEST_FAST=1 .venv/bin/python -m pytest" in command
+        and '-m "not slow and not long"' in command
+    )
     monkeypatch.setenv("VITSCALE_TEST_FAST", "1")
     with pytest.raises(AssertionError, match=r"belongs into tests/not_fast\.txt"):
         Script(tmp_path)

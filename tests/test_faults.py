@@ -1,4 +1,6 @@
-"""A failure of the machine is no result: it is tried again in another process, and ends as missing, with its reason."""
+"""A failure of the machine is no result: it is tried again in
+another process, and ends as missing, with its reason.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,28 @@ MACHINE = [  # as torch 2.15, its libraries and Python word them
     RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
     RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:94, unhandled system error"),
     RuntimeError("Pin memory thread exited unexpectedly"),
-    RuntimeError("unable to open shared memory object </torch_1_2_3> in read-write mode: No space left on device (28)"),
-    RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers "
-                 "are out of shared memory."),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"),
-    RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer"),
-]  # fmt: skip
-CONFIG = [ValueError("resolution == height == width must hold"), KeyError("x"), AssertionError(), ZeroDivisionError(),
-          RuntimeError("CUDA error: device-side assert triggered")]  # fmt: skip
+    RuntimeError(
+        "unable to open shared memory object </torch_1_2_3> in read-write mode: No space left on "
+        "device (28)"
+    ),
+    RuntimeError(
+        "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
+        "dataloader's workers are out of shared memory."
+    ),
+    RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"
+    ),
+    RuntimeError(
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer"
+    ),
+]
+CONFIG = [
+    ValueError("resolution == height == width must hold"),
+    KeyError("x"),
+    AssertionError(),
+    ZeroDivisionError(),
+    RuntimeError("CUDA error: device-side assert triggered"),
+]
 
 
 @pytest.mark.parametrize("error", MACHINE, ids=lambda error: one_line(error)[:40])
@@ -76,11 +92,16 @@ def test_data_that_a_node_lacks_are_no_fault_of_the_config(tmp_path: Path) -> No
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match="a manifest of a prepared set must be readable") as caught:
         read_manifest(tmp_path)
-    assert verdict(caught.value, one_line(caught.value), one_line(caught.value), Resources()) == "again"
+    assert (
+        verdict(caught.value, one_line(caught.value), one_line(caught.value), Resources())
+        == "again"
+    )
 
 
 class Gpu:
-    """What torch says of a device's memory, in GiB: free, of how much, and how much of it this process holds."""
+    """What torch says of a device's memory, in GiB: free, of
+    how much, and how much of it this process holds.
+    """
 
     def __init__(self, free: float, total: float, own: float) -> None:
         self.mem_get_info = lambda: (int(free * 2**30), int(total * 2**30))
@@ -95,7 +116,9 @@ class Gpu:
 def test_memory_that_runs_out_is_tried_alone_before_a_model_is_called_too_big(
     monkeypatch: pytest.MonkeyPatch, gpus: float, free: float, own: float, expected: str
 ) -> None:
-    """No device here has memory to run out of, so its size is told; the exception is torch's own."""
+    """No device here has memory to run out of, so its size
+    is told; the exception is torch's own.
+    """
     import torch
 
     gpu = Gpu(free, 79.1, own)
@@ -106,7 +129,10 @@ def test_memory_that_runs_out_is_tried_alone_before_a_model_is_called_too_big(
     assert verdict(error, one_line(error), "", resources) == expected
     assert resources.alone().gpus_per_trial == 1.0
     line = too_big(TrainConfig(batch_size=512), one_line(error), resources)
-    assert "but got (device_memory=79.1 GiB, batch_size=512, micro_batch=64); a smaller --micro-batch" in line
+    assert (
+        "but got (device_memory=79.1 GiB, batch_size=512, micro_batch=64); a smaller --micro-batch"
+        in line
+    )
 
 
 def driver(folder: Path) -> Driver:
@@ -120,10 +146,14 @@ def test_rows_that_the_driver_cannot_see_are_said_and_the_trial_is_missing(
 ) -> None:
     one, trial_id = driver(tmp_path), ids()[0]
     progress = Progress(one.study, dict.fromkeys(ids().values(), "missing"))
-    one._tell(Event(trial_id, Status.FINISHED, ({"epoch": 1.0, "step": 1.0},), {"machine": "node-b"}), progress)
-    assert f"{trial_id} is finished, but its rows, of a worker on node-b, are not in the store {tmp_path}" in (
-        capsys.readouterr().out.replace("\n", " ")
+    one._tell(
+        Event(trial_id, Status.FINISHED, ({"epoch": 1.0, "step": 1.0},), {"machine": "node-b"}),
+        progress,
     )
+    assert (
+        f"{trial_id} is finished, but its rows, of a worker on node-b, are not in the store "
+        f"{tmp_path}"
+    ) in (capsys.readouterr().out.replace("\n", " "))
     outcome = one._with_reasons(read_trials(one.study, one.store))[trial_id]
     assert outcome.status == "missing" and "which all nodes must share" in outcome.error
     assert one.mirror.latest[trial_id].status == "running"  # not finished, in MLflow either
@@ -135,28 +165,45 @@ def test_where_every_trial_is_lost_the_start_ends(tmp_path: Path) -> None:
 
     error_file = tmp_path / "error.txt"
     error_file.write_text("Failure # 1 (at noon)\nFailure # 2 (later)\nOSError: no disk\n")
-    trial = SimpleNamespace(config={"bundle": [("t1", {})]}, error_file=str(error_file), num_failures=4, max_failures=3)
+    trial = SimpleNamespace(
+        config={"bundle": [("t1", {})]}, error_file=str(error_file), num_failures=4, max_failures=3
+    )
     relay, news = ray_tune._Relay(), ray_tune._events
     ray_tune._lost.clear()
     for num in range(1, 20):
         relay.on_step_begin(0, [])
         relay.on_trial_error(0, [], trial)
         assert news.get_nowait() == Event("t1", "lost", facts={"error": "OSError: no disk"})
-        other = SimpleNamespace(config={"bundle": []}, error_file=str(error_file), num_failures=1, max_failures=3)
+        other = SimpleNamespace(
+            config={"bundle": []}, error_file=str(error_file), num_failures=1, max_failures=3
+        )
         relay.on_trial_recover(0, [], other)
-        assert other.max_failures == (3 if len(ray_tune._lost) < 2 else 1)  # nothing gets on: once more only
+        # nothing gets on: once more only
+        assert other.max_failures == (3 if len(ray_tune._lost) < 2 else 1)
         if num == 9:
-            relay.on_trial_result(0, [], trial, {"event": Event("t2", "running", ({"epoch": 1.0},))})
-            assert news.get_nowait().status == "running" and trial.max_failures == 4 + ray_tune.MAX_RETRIES
+            relay.on_trial_result(
+                0, [], trial, {"event": Event("t2", "running", ({"epoch": 1.0},))}
+            )
+            assert (
+                news.get_nowait().status == "running"
+                and trial.max_failures == 4 + ray_tune.MAX_RETRIES
+            )
     with pytest.raises(ray_tune._Stopped):
         relay.on_step_begin(0, [])
     ray_tune._lost.clear()
 
 
-def test_an_error_that_looks_like_markup_is_said_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Gloo's begin with a path in brackets, which rich takes for a tag that closes: the news would end there."""
+def test_an_error_that_looks_like_markup_is_said_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Gloo's begin with a path in brackets, which rich takes
+    for a tag that closes: the news would end there.
+    """
     one, error = driver(tmp_path), "RuntimeError: [/__w/gloo/pair.cc:545] Read error :smile:"
-    one._tell(Event(ids()[0], "again", facts={"error": error}), Progress(one.study, dict.fromkeys(ids().values(), "")))
+    one._tell(
+        Event(ids()[0], "again", facts={"error": error}),
+        Progress(one.study, dict.fromkeys(ids().values(), "")),
+    )
     assert error in capsys.readouterr().out
 
 
@@ -170,7 +217,9 @@ def test_the_display_names_what_waits_and_for_whom(tmp_path: Path) -> None:
     assert not one._is_held(of[0])  # its driver is gone
     for seed, status in ((0, "running"), (1, "again"), (2, "crowded"), (3, "lost")):
         progress.update(Event(of[seed], status))
-    assert "1 running, 0 diverged, 0 failed, 2 tried again, 1 lost to machines, ETA" in progress.line()
+    assert (
+        "1 running, 0 diverged, 0 failed, 2 tried again, 1 lost to machines, ETA" in progress.line()
+    )
 
 
 # seed -> how many tries fail, and what fails them: see tests/faulty/sitecustomize.py
@@ -207,19 +256,33 @@ def ids() -> dict[int, str]:
 def test_only_what_the_config_causes_has_failed(faulty: Script) -> None:
     out = (faulty.folder / "out.txt").read_text()
     assert "4 finished, 0 diverged, 2 failed, 2 missing of 8" in out
-    assert f"missing  one {ids()[5]}: PermissionError: [Errno 13] Permission denied: '/dev/shm/torch_1'" in out
+    assert (
+        f"missing  one {ids()[5]}: PermissionError: [Errno 13] Permission denied: "
+        "'/dev/shm/torch_1'"
+    ) in out
     assert f"missing  one {ids()[3]}: the worker died: " in out
     assert faulty.store().trial(ids()[3]).address("fault.log") in out
     assert f"failed  one {ids()[4]}: RuntimeError: {SHAPES}" in out
     assert f"failed  one {ids()[6]}: ValueError: no such thing" in out
     assert "the same command tries them again" in out
-    assert f"warning: a machine failed {ids()[1]} (tried again, 1 of 3): torch.OutOfMemoryError: {OOM}" in out
+    assert (
+        f"warning: a machine failed {ids()[1]} (tried again, 1 of 3): torch.OutOfMemoryError: {OOM}"
+    ) in out
 
 
 @pytest.mark.slow
 def test_every_try_is_another_process(faulty: Script) -> None:
     tries = {seed: (faulty.folder / f"{seed}.tries").read_text().split() for seed in range(8)}
-    assert {seed: len(pids) for seed, pids in tries.items()} == {0: 1, 1: 2, 2: 2, 3: 4, 4: 2, 5: 4, 6: 1, 7: 2}
+    assert {seed: len(pids) for seed, pids in tries.items()} == {
+        0: 1,
+        1: 2,
+        2: 2,
+        3: 4,
+        4: 2,
+        5: 4,
+        6: 1,
+        7: 2,
+    }
     assert all(len(set(pids)) == len(pids) for pids in tries.values())
     pauses = Counter((faulty.folder / "pauses").read_text().split())
     assert pauses == {"1": 6, "4": 2, "16": 2}  # times the first one
@@ -227,11 +290,18 @@ def test_every_try_is_another_process(faulty: Script) -> None:
 
 @pytest.mark.slow
 def test_they_are_in_no_figure_and_no_denominator(faulty: Script) -> None:
-    table = pd.read_parquet(faulty.folder / "runs/studies/faulty-demo/report/trials.parquet").set_index("seed")
+    table = pd.read_parquet(
+        faulty.folder / "runs/studies/faulty-demo/report/trials.parquet"
+    ).set_index("seed")
     assert table["error_pct"].isna().to_dict() == {seed: seed in (3, 5) for seed in range(8)}
     assert table.loc[[4, 6], "error_pct"].tolist() == [100.0, 100.0]
     summary = pd.read_parquet(faulty.folder / "runs/studies/faulty-demo/report/edf_summary.parquet")
-    assert (summary["n"].item(), summary["missing"].item(), summary["not_counted"].item()) == (3, 2, 3)  # seeds 0 to 2
+    # seeds 0 to 2
+    assert (summary["n"].item(), summary["missing"].item(), summary["not_counted"].item()) == (
+        3,
+        2,
+        3,
+    )
 
 
 @pytest.mark.slow
@@ -242,7 +312,10 @@ def test_mlflow_shows_them_with_their_reason_and_without_an_error(faulty: Script
         assert run.info.status == "KILLED"
         assert run.data.tags["vitscale.status"] == "missing" and run.data.tags["vitscale.error"]
         assert not {"final_error_pct", "failed"} & set(run.data.metrics)
-    assert runs[ids()[4]].info.status == "FAILED" and runs[ids()[4]].data.metrics["final_error_pct"] == 100
+    assert (
+        runs[ids()[4]].info.status == "FAILED"
+        and runs[ids()[4]].data.metrics["final_error_pct"] == 100
+    )
 
 
 @pytest.mark.slow

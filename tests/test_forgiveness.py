@@ -1,4 +1,6 @@
-"""Forgiveness under simulation: level, cover and power with the noise of the references in every study."""
+"""Forgiveness under simulation: level, cover and power with
+the noise of the references in every study.
+"""
 
 from __future__ import annotations
 
@@ -37,21 +39,34 @@ def rounded(u: np.ndarray) -> np.ndarray:
 POPULATIONS: dict[str, Draw] = {"skewed": skewed, "collapsing": collapsing, "rounded": rounded}
 
 
-def arm(error: np.ndarray, references: np.ndarray, scramble: np.ndarray | None = None) -> Population:
+def arm(
+    error: np.ndarray, references: np.ndarray, scramble: np.ndarray | None = None
+) -> Population:
     """The population of an arm with these errors; 100 is diverged."""
     status = np.where(error < 100, "finished", "diverged")
-    return Population("arm", np.arange(len(error)), error, status, scramble, {}, {}, {}, {}, 0, references, {})
+    return Population(
+        "arm", np.arange(len(error)), error, status, scramble, {}, {}, {}, {}, 0, references, {}
+    )
 
 
 def studies(
-    draw: Draw, n: int, k: int, sd: float, sims: int, seed: int = 0, worse: Draw | None = None, paired: float = 0.7
+    draw: Draw,
+    n: int,
+    k: int,
+    sd: float,
+    sims: int,
+    seed: int = 0,
+    worse: Draw | None = None,
+    paired: float = 0.7,
 ) -> list[tuple[Population, Population]]:
     """Pairs of arms: b draws by `worse`, at the same quantile as a with probability `paired`."""
     rng = np.random.default_rng(seed)
     u, own, choice = rng.random((3, sims, n))
     a, b = draw(u), (worse or draw)(np.where(choice < paired, u, own))
     runs = REFERENCE + sd * rng.normal(size=(2, sims, k))
-    return [(arm(REFERENCE + a[i], runs[0, i]), arm(REFERENCE + b[i], runs[1, i])) for i in range(sims)]
+    return [
+        (arm(REFERENCE + a[i], runs[0, i]), arm(REFERENCE + b[i], runs[1, i])) for i in range(sims)
+    ]
 
 
 def found(pairs: list[tuple[Population, Population]], paired: bool = True) -> dict[str, np.ndarray]:
@@ -67,18 +82,23 @@ def limit(share: float, sims: int) -> float:
 
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_comparisons_of_forgiveness_keep_their_level(name: str) -> None:
-    """No difference, 64 draws, three references of sd 0.6: McNemar's test given the references has 8% here."""
+    """No difference, 64 draws, three references of sd 0.6:
+    McNemar's test given the references has 8% here.
+    """
     sims = 1000
     null = found(studies(POPULATIONS[name], 64, 3, 0.6, sims))
     for kind in ("area", "error_ratio"):
         assert (null[f"{kind}_p"] < 0.05).mean() <= 0.05 + limit(0.05, sims), kind
-    assert (null["within_4_points_p"] < 0.05).mean() > 0.05 + limit(0.05, sims) / 2  # why it is not the primary one
+    # why it is not the primary one
+    assert (null["within_4_points_p"] < 0.05).mean() > 0.05 + limit(0.05, sims) / 2
 
 
 def test_the_level_holds_for_few_draws_and_independent_ones() -> None:
     sims = 600
     for n, paired in ((16, True), (16, False), (8, True)):
-        null = found(studies(skewed, n, 8, 0.6, sims, seed=1, paired=0.7 if paired else 0.0), paired)
+        null = found(
+            studies(skewed, n, 8, 0.6, sims, seed=1, paired=0.7 if paired else 0.0), paired
+        )
         assert (null["area_p"] < 0.05).mean() <= 0.05 + limit(0.05, sims), (n, paired)
         assert (null["error_ratio_p"] < 0.05).mean() <= 0.05 + limit(0.05, sims), (n, paired)
 
@@ -100,15 +120,21 @@ def test_a_difference_is_covered_and_seen_where_mcnemars_test_misses_it() -> Non
 
 @pytest.mark.parametrize(("n", "k"), [(16, 8), (64, 3)])
 def test_numbers_of_an_arm_cover_the_truth_about_the_true_reference(n: int, k: int) -> None:
-    """Shares, area, ratio and the whole band; given the references they cover 54 to 94% at 64 draws."""
+    """Shares, area, ratio and the whole band; given the
+    references they cover 54 to 94% at 64 draws.
+    """
     sims, u, grid = 300, (np.arange(100_000) + 0.5) / 100_000, np.linspace(-1, 10, 89)
     delta = np.sort(rounded(u))
     truth = {
-        "within_4_points_pct": 100 * (delta <= 4).mean(), "within_1.5_times_pct": 100 * (delta <= REFERENCE / 2).mean(),
-        "area": edf.area(delta), "error_ratio": math.exp(np.log1p(np.minimum(delta, 95) / REFERENCE).mean()),
-    }  # fmt: skip
+        "within_4_points_pct": 100 * (delta <= 4).mean(),
+        "within_1.5_times_pct": 100 * (delta <= REFERENCE / 2).mean(),
+        "area": edf.area(delta),
+        "error_ratio": math.exp(np.log1p(np.minimum(delta, 95) / REFERENCE).mean()),
+    }
     shares = edf.share_at(delta, grid)
-    held: dict[str, list[bool]] = {name: [] for name in (*truth, "band", "band given the references")}
+    held: dict[str, list[bool]] = {
+        name: [] for name in (*truth, "band", "band given the references")
+    }
     for a, _ in studies(rounded, n, k, 0.6, sims, seed=2):
         numbers = edf.summary(a)
         for name, value in truth.items():
@@ -123,13 +149,23 @@ def test_numbers_of_an_arm_cover_the_truth_about_the_true_reference(n: int, k: i
 
 
 def test_areas_of_sobol_designs_cover_with_a_rare_bad_corner() -> None:
-    """One corner of a twentieth of the square diverges; t over the scrambles alone covers 80 to 86% there."""
+    """One corner of a twentieth of the square diverges; t over
+    the scrambles alone covers 80 to 86% there.
+    """
     sims, held, spread_held = 300, 0, 0
     truth = 0.95 * edf.area(np.linspace(0, 4, 100_001))
     for seed in range(sims):
-        u = np.concatenate([scipy.stats.qmc.Sobol(2, rng=np.random.default_rng([seed, r])).random(4) for r in range(4)])
+        u = np.concatenate(
+            [
+                scipy.stats.qmc.Sobol(2, rng=np.random.default_rng([seed, r])).random(4)
+                for r in range(4)
+            ]
+        )
         noise = np.random.default_rng(seed).random(16) < 0.05
-        scores, scramble = edf.area_scores(np.where(noise, np.inf, 4 * u[:, 0])), np.repeat(np.arange(4), 4)
+        scores, scramble = (
+            edf.area_scores(np.where(noise, np.inf, 4 * u[:, 0])),
+            np.repeat(np.arange(4), 4),
+        )
         low, high = intervals.area_interval(scores, scramble)
         held += bool(low <= truth <= high)
         low, high = intervals.share_interval(scores, scramble)
@@ -140,8 +176,14 @@ def test_areas_of_sobol_designs_cover_with_a_rare_bad_corner() -> None:
 def test_draws_that_do_not_differ_leave_an_interval_with_a_width() -> None:
     runs = np.full(3, 5.0)
     result = forgiveness.forgiveness(arm(np.full(8, 6.0), runs), arm(np.full(8, 6.0), runs), True)
-    assert result["area_difference_low"] < 0 < result["area_difference_high"] and result["area_p"] == 1.0
-    assert math.isnan(result["error_ratio_p"]) and result["error_ratio_method"] == "none: draws do not differ"
+    assert (
+        result["area_difference_low"] < 0 < result["area_difference_high"]
+        and result["area_p"] == 1.0
+    )
+    assert (
+        math.isnan(result["error_ratio_p"])
+        and result["error_ratio_method"] == "none: draws do not differ"
+    )
 
 
 def test_the_primary_comparison_is_the_formula_by_hand() -> None:

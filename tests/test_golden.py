@@ -1,4 +1,6 @@
-"""Every number of the demos' reports, made from the rows of real runs, is what it was (golden/capture.py)."""
+"""Every number of the demos' reports, made from the rows of
+real runs, is what it was (golden/capture.py).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_the_report_has_the_numbers_that_it_had(slug: str) -> None:
     agree(now["summary"], then["summary"], f"{slug}/summary")
     agree(now["figures"], then["figures"], f"{slug}/figures")
     for name in ("headline", "caveats"):
-        assert [numbers(line) for line in now[name]] == [numbers(line) for line in then[name]], f"{slug}/{name}"
+        assert [numbers(line) for line in now[name]] == [numbers(line) for line in then[name]], (
+            f"{slug}/{name}"
+        )
 
 
 def test_there_is_a_golden_report_of_every_demo() -> None:

@@ -11,13 +11,20 @@ from conftest import ROOT, load_script
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study
 
-GOLDEN: dict[str, dict[str, list[str]]] = json.loads((ROOT / "tests" / "golden" / "ids.json").read_text())
+GOLDEN: dict[str, dict[str, list[str]]] = json.loads(
+    (ROOT / "tests" / "golden" / "ids.json").read_text()
+)
 
 
 def ids_by_arm(study: Study | Search) -> dict[str, list[str]]:
-    """Arm -> ids in the order of the plan; of a search, whose points are not planned, the settings that it varies."""
+    """Arm -> ids in the order of the plan; of a search, whose
+    points are not planned, the settings that it varies.
+    """
     if isinstance(study, Search):
-        return {arm: [config.replace(seed=seed).id for seed in study.seeds] for arm, config in study.arms.items()}
+        return {
+            arm: [config.replace(seed=seed).id for seed in study.seeds]
+            for arm, config in study.arms.items()
+        }
     ids: dict[str, list[str]] = {}
     for trial in study.trials:
         ids.setdefault(trial.arm, []).append(trial.config.id)
@@ -32,7 +39,9 @@ def made(slug: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("slug", GOLDEN)
 def test_ids_of_trials_that_may_have_been_trained_never_change(slug: str) -> None:
-    """To write the file again, when a study gets trials: `python tests/test_golden_ids.py`; look at the difference."""
+    """To write the file again, when a study gets trials: `python
+    tests/test_golden_ids.py`; look at the difference.
+    """
     assert made(slug) == GOLDEN[slug]
 
 
@@ -43,5 +52,9 @@ def test_no_study_is_left_out() -> None:
 
 if __name__ == "__main__":
     studies = sorted(path.stem for path in (ROOT / "studies").glob("*.py"))
-    found = {f"{name}-{scale}": made(f"{name}-{scale}") for name in studies for scale in ("demo", "cifar")}
+    found = {
+        f"{name}-{scale}": made(f"{name}-{scale}")
+        for name in studies
+        for scale in ("demo", "cifar")
+    }
     (ROOT / "tests" / "golden" / "ids.json").write_text(json.dumps(found, indent=0) + "\n")

@@ -1,4 +1,6 @@
-"""Datasets of people who mean harm: pickles that run code, images that fill the memory, links out of the root."""
+"""Datasets of people who mean harm: pickles that run code,
+images that fill the memory, links out of the root.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
             main()
         said = capsys.readouterr()
         told = said.err or str(ended.value.code)
-        assert ended.value.code not in (0, None) and said.out == "" and told.rstrip("\n").count("\n") == 0
+        assert (
+            ended.value.code not in (0, None)
+            and said.out == ""
+            and told.rstrip("\n").count("\n") == 0
+        )
         return told
 
     return run
@@ -59,15 +65,21 @@ PAYLOADS: dict[str, Callable[[Path], Payload]] = {
     "os.system": lambda proof: Payload(os.system, f"touch '{proof}'"),
     "open": lambda proof: Payload(open, str(proof), "w"),
     "eval": lambda proof: Payload(eval, f"open({str(proof)!r}, 'w')"),
-    "pickle.loads": lambda proof: Payload(pickle.loads, pickle.dumps(Payload(os.mkdir, str(proof)))),
+    "pickle.loads": lambda proof: Payload(
+        pickle.loads, pickle.dumps(Payload(os.mkdir, str(proof)))
+    ),
     "numpy.save": lambda proof: Payload(np.save, f"{proof}", np.zeros(1)),
 }
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 5])
 @pytest.mark.parametrize("name", PAYLOADS)
-def test_a_pickle_of_a_dataset_runs_no_code(tmp_path: Path, refused: Say, name: str, protocol: int) -> None:
-    """The payload makes a file, as it shows when pickle itself loads it; from a dataset's folder it makes none."""
+def test_a_pickle_of_a_dataset_runs_no_code(
+    tmp_path: Path, refused: Say, name: str, protocol: int
+) -> None:
+    """The payload makes a file, as it shows when pickle itself
+    loads it; from a dataset's folder it makes none.
+    """
     proof = tmp_path / "proof.npy"
     content = pickle.dumps({"data": PAYLOADS[name](proof), "labels": [0]}, protocol)
     pickle.loads(content)
@@ -78,9 +90,15 @@ def test_a_pickle_of_a_dataset_runs_no_code(tmp_path: Path, refused: Say, name: 
     for batch in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
         (folder / batch).write_bytes(content)
     line = refused("prepare", tmp_path / "scratch", tmp_path / "made", "--size", "8")
-    assert f"a CIFAR file must hold numpy arrays alone, but got ({folder / 'data_batch_1'}: " in line
-    line = refused("prepare", "torchvision:CIFAR10", tmp_path / "made", "--source-root", tmp_path / "scratch")
-    assert f"a CIFAR file must hold numpy arrays alone, but got ({folder / 'data_batch_1'}: " in line
+    assert (
+        f"a CIFAR file must hold numpy arrays alone, but got ({folder / 'data_batch_1'}: " in line
+    )
+    line = refused(
+        "prepare", "torchvision:CIFAR10", tmp_path / "made", "--source-root", tmp_path / "scratch"
+    )
+    assert (
+        f"a CIFAR file must hold numpy arrays alone, but got ({folder / 'data_batch_1'}: " in line
+    )
     with pytest.raises(ValueError, match="numpy arrays alone"):
         load_split(config_of("scratch"), "train", tmp_path)
     assert not proof.exists()
@@ -88,25 +106,42 @@ def test_a_pickle_of_a_dataset_runs_no_code(tmp_path: Path, refused: Say, name: 
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_arrays_and_plain_values_come_out_as_pickle_has_them(protocol: int) -> None:
-    batch = {"data": np.arange(6, dtype=np.uint8).reshape(2, 3), "labels": [np.int64(4), 5], "names": [b"a\xff", "b"],
-             "order": np.asfortranarray(np.eye(3))}  # fmt: skip
-    found, expected = load_arrays(pickle.dumps(batch, protocol)), pickle.loads(pickle.dumps(batch, protocol))
+    batch = {
+        "data": np.arange(6, dtype=np.uint8).reshape(2, 3),
+        "labels": [np.int64(4), 5],
+        "names": [b"a\xff", "b"],
+        "order": np.asfortranarray(np.eye(3)),
+    }
+    found, expected = (
+        load_arrays(pickle.dumps(batch, protocol)),
+        pickle.loads(pickle.dumps(batch, protocol)),
+    )
     assert found["labels"] == expected["labels"] and found["names"] == expected["names"]
     for name in ("data", "order"):
         np.testing.assert_array_equal(found[name], expected[name])
 
 
 def test_a_pickle_of_python_2_and_the_numpy_of_its_time(tmp_path: Path) -> None:
-    """The opcodes of the published files (2009): text is bytes, and numpy's core has its old name."""
-    old = (b"(dp0\nS'data'\np1\ncnumpy.core.multiarray\n_reconstruct\np2\n(cnumpy\nndarray\np3\n(I0\ntS'b'\ntRp4\n"
-           b"(I1\n(I1\nI3\ntcnumpy\ndtype\np5\n(S'u1'\nI0\nI1\ntRp6\n(I3\nS'|'\nNNNI-1\nI-1\nI0\ntbI00\nS'\\x01\\xff\\x03'\n"
-           b"tbsS'labels'\n(lp7\nI7\nas.")  # fmt: skip
+    """The opcodes of the published files (2009): text is
+    bytes, and numpy's core has its old name.
+    """
+    old = (
+        b"(dp0\nS'data'\np1\ncnumpy.core.multiarray\n_reconstruct\np2\n(cnumpy\nndarray\np3\n(I0\ntS'b'\ntRp4\n"
+        b"(I1\n(I1\nI3\ntcnumpy\ndtype\np5\n(S'u1'\nI0\nI1\ntRp6\n(I3\nS'|'\nNNNI-1\nI-1\nI0\ntbI00\nS'\\x01\\xff\\x03'\n"
+        b"tbsS'labels'\n(lp7\nI7\nas."
+    )
     found = load_arrays(old)
-    assert found["labels"] == [7] and found["data"].tolist() == [[1, 255, 3]] and found["data"].dtype == np.uint8
+    assert (
+        found["labels"] == [7]
+        and found["data"].tolist() == [[1, 255, 3]]
+        and found["data"].dtype == np.uint8
+    )
 
 
-@pytest.mark.parametrize(("name", "kind", "write"), [("CIFAR10", "", write_pickles),
-                                                     ("CIFAR100", "cifar-100-python", write_cifar100)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kind", "write"),
+    [("CIFAR10", "", write_pickles), ("CIFAR100", "cifar-100-python", write_cifar100)],
+)
 def test_cifar_by_its_torchvision_name_is_what_lies_in_its_folder(
     tmp_path: Path, name: str, kind: str, write: Callable[[Path, str], None]
 ) -> None:
@@ -124,7 +159,9 @@ def test_other_torchvision_classes_that_unpickle_are_refused(tmp_path: Path, ref
     import torchvision.datasets
 
     class Tidied(torchvision.datasets.LSUN):
-        """A later version that takes a split, and reads its list of keys by pickle.load all the same."""
+        """A later version that takes a split, and reads its
+        list of keys by pickle.load all the same.
+        """
 
         def __init__(self, root: str, split: str = "train") -> None:
             super().__init__(root, split)
@@ -137,7 +174,7 @@ def test_other_torchvision_classes_that_unpickle_are_refused(tmp_path: Path, ref
     assert "a dataset must be read without pickle, which may run any code" in line
 
 
-# --- images and links -------------------------------------------------------------------------------------------------
+# --- images and links -----------------------------------------------------------------------------
 
 
 def folders(tmp_path: Path) -> Path:
@@ -149,24 +186,38 @@ def folders(tmp_path: Path) -> Path:
 def header_of_png(width: int, height: int) -> bytes:
     """An image that says how large it is, and has no pixel."""
     chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk)) + b"\0\0\0\4IDAT"
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + chunk
+        + struct.pack(">I", zlib.crc32(chunk))
+        + b"\0\0\0\4IDAT"
+    )
 
 
 @pytest.mark.parametrize("size", [(10_001, 10_000), (100_000, 1_700), (60_000, 60_000)])
-def test_an_image_of_many_pixels_is_refused_by_its_header(tmp_path: Path, refused: Say, size: tuple[int, int]) -> None:
+def test_an_image_of_many_pixels_is_refused_by_its_header(
+    tmp_path: Path, refused: Say, size: tuple[int, int]
+) -> None:
     path = folders(tmp_path) / "train" / "c0" / "00.png"
     path.write_bytes(header_of_png(*size))
     line = refused("prepare", tmp_path / "tiny", tmp_path / "made", "--size", "8")
-    assert f"an image must have at most 100 megapixels, but got ({path}: " in line and "--max-megapixels" in line
+    assert (
+        f"an image must have at most 100 megapixels, but got ({path}: " in line
+        and "--max-megapixels" in line
+    )
     with pytest.raises(ValueError, match="at most 100 megapixels"):
         load_split(config_of("tiny"), "train", tmp_path)[0]
     before = Image.MAX_IMAGE_PIXELS
-    with pytest.raises(ValueError, match="an image must be whole"):  # within the limit it is read, and found to be cut
+    # within the limit it is read, and found to be cut
+    with pytest.raises(ValueError, match="an image must be whole"):
         decode_image(header_of_png(10_000, 10_000), path, 3)
     assert before == Image.MAX_IMAGE_PIXELS
 
 
-def test_the_limit_of_pixels_can_be_set_and_its_images_skipped(tmp_path: Path, refused: Say) -> None:
+def test_the_limit_of_pixels_can_be_set_and_its_images_skipped(
+    tmp_path: Path, refused: Say
+) -> None:
     source = folders(tmp_path)
     small = Image.fromarray(np.zeros((4, 4, 3), np.uint8))
     for split in ("train", "val"):
@@ -174,13 +225,19 @@ def test_the_limit_of_pixels_can_be_set_and_its_images_skipped(tmp_path: Path, r
             small.save(source / split / f"c{label}" / "small.png")
     wide = ("--size", "8", "--max-megapixels", "0.001")  # of 32 x 32 = 1,024 pixels
     assert "at most 0.001 megapixels" in refused("prepare", source, tmp_path / "made", *wide)
-    request = Request(str(source), tmp_path / "skipped", 8, skip_unreadable=True, max_megapixels=0.001)
+    request = Request(
+        str(source), tmp_path / "skipped", 8, skip_unreadable=True, max_megapixels=0.001
+    )
     assert read_manifest(prepare(request))["splits"]["train"]["num_images"] == 10
     for wrong in ("0", "-1", "nan", "1e9"):
-        assert "max_megapixels" in refused("prepare", source, tmp_path / "made", "--max-megapixels", wrong)
+        assert "max_megapixels" in refused(
+            "prepare", source, tmp_path / "made", "--max-megapixels", wrong
+        )
 
 
-def test_a_link_out_of_a_dataset_is_refused_unless_it_is_followed(tmp_path: Path, refused: Say) -> None:
+def test_a_link_out_of_a_dataset_is_refused_unless_it_is_followed(
+    tmp_path: Path, refused: Say
+) -> None:
     source = folders(tmp_path)
     path = source / "train" / "c0" / "00.png"
     other = tmp_path / "secret.png"
@@ -193,22 +250,31 @@ def test_a_link_out_of_a_dataset_is_refused_unless_it_is_followed(tmp_path: Path
     request = Request(str(source), tmp_path / "skipped", 8, skip_unreadable=True)
     (skipped,) = read_manifest(prepare(request))["splits"]["train"]["skipped"]
     assert skipped.startswith("train/c0/00.png: a link must stay within its dataset")
-    followed = prepare(dataclasses.replace(request, data_root=tmp_path / "followed", follow_symlinks=True))
+    followed = prepare(
+        dataclasses.replace(request, data_root=tmp_path / "followed", follow_symlinks=True)
+    )
     assert read_manifest(followed)["splits"]["train"]["skipped"] == []
     path.unlink()
     path.symlink_to("01.png")  # within
     assert (
-        read_manifest(prepare(dataclasses.replace(request, data_root=tmp_path / "in")))["splits"]["train"]["skipped"]
+        read_manifest(prepare(dataclasses.replace(request, data_root=tmp_path / "in")))["splits"][
+            "train"
+        ]["skipped"]
         == []
     )
 
 
-def test_a_class_folder_that_leads_elsewhere_is_refused_before_it_is_listed(tmp_path: Path, refused: Say) -> None:
+def test_a_class_folder_that_leads_elsewhere_is_refused_before_it_is_listed(
+    tmp_path: Path, refused: Say
+) -> None:
     source = folders(tmp_path)
     (source / "train" / "c0").rename(tmp_path / "elsewhere")
     (source / "train" / "c0").symlink_to(tmp_path / "elsewhere")
     line = refused("prepare", source, tmp_path / "made", "--size", "8", "--skip-unreadable")
-    assert f"a link must stay within its dataset, but got ({source}/train/c0: {tmp_path}/elsewhere)" in line
+    assert (
+        f"a link must stay within its dataset, but got ({source}/train/c0: {tmp_path}/elsewhere)"
+        in line
+    )
     with pytest.raises(ValueError, match="a link must stay within its dataset"):
         load_split(config_of("tiny"), "train", tmp_path)
     folder = prepare(Request(str(source), tmp_path / "followed", 8, follow_symlinks=True))
@@ -222,4 +288,6 @@ def test_a_class_folder_that_leads_elsewhere_is_refused_before_it_is_listed(tmp_
 def test_labels_of_real_that_lie_elsewhere_are_not_copied(tmp_path: Path, refused: Say) -> None:
     source = folders(tmp_path)
     (source / "real.json").symlink_to("/etc/hostname")
-    assert "real.json: /etc/hostname" in refused("prepare", source, tmp_path / "made", "--size", "8")
+    assert "real.json: /etc/hostname" in refused(
+        "prepare", source, tmp_path / "made", "--size", "8"
+    )

@@ -1,4 +1,6 @@
-"""Damaged and hostile files of single trials and studies: each is named in one line, and none stops the others."""
+"""Damaged and hostile files of single trials and studies: each
+is named in one line, and none stops the others.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,29 @@ FACTS = {"attempt": "1"}
 
 def study_of(name: str, num: int, seed: int) -> Study:
     """A study without figures: short trials that differ in their seeds."""
-    base = TrainConfig(width=8, depth=1, heads=2, patch_size=4, batch_size=498, epochs=2, warmup_epochs=0.0)
+    base = TrainConfig(
+        width=8, depth=1, heads=2, patch_size=4, batch_size=498, epochs=2, warmup_epochs=0.0
+    )
     trials = tuple(Trial("ViT", base.replace(seed=seed + i), i) for i in range(num))
-    return Study(kind="distribution", name=name, scale="demo", question="Does it read?", source="ours", trials=trials)
+    return Study(
+        kind="distribution",
+        name=name,
+        scale="demo",
+        question="Does it read?",
+        source="ours",
+        trials=trials,
+    )
 
 
 def rows_of(trial: Trial) -> list[dict[str, float]]:
-    both = {"diverged": 0.0, "samples": 498.0, "lr_now": 1e-3, "train_loss": 1.0, "train_s": 2.0, "eval_s": 1.0}
+    both = {
+        "diverged": 0.0,
+        "samples": 498.0,
+        "lr_now": 1e-3,
+        "train_loss": 1.0,
+        "train_s": 2.0,
+        "eval_s": 1.0,
+    }
     errors = {f"val_{kind}": 30.0 for kind in ("error_pct", "ema_error_pct", "loss", "ema_loss")}
     return [{"epoch": i, "step": i, "unix_s": 1.7e9, **both, **errors} for i in (1.0, 2.0)]
 
@@ -78,7 +96,9 @@ class Fault(NamedTuple):
 
 
 TRIAL_FAULTS = {
-    "another error's column": Fault("rows.parquet", table({"epoch": [1.0], "diverged": [0.0], "val_loss": [1.0]})),
+    "another error's column": Fault(
+        "rows.parquet", table({"epoch": [1.0], "diverged": [0.0], "val_loss": [1.0]})
+    ),
     "no epoch": Fault("rows.parquet", table({"val_ema_error_pct": [1.0], "diverged": [0.0]})),
     "no time": Fault("rows.parquet", table({"epoch": [1.0], "val_ema_error_pct": [1.0]})),
     "a column of text": Fault("rows.parquet", table({"epoch": [1.0], "val_ema_error_pct": ["x"]})),
@@ -92,7 +112,9 @@ TRIAL_FAULTS = {
     "claim not JSON": Fault("claim.json", content("claim.json", b"{"), False),
     "claim of another shape": Fault("claim.json", content("claim.json", b"[]"), False),
     "claim not in UTF-8": Fault("claim.json", content("claim.json", b"\xff"), False),
-    "claim of a path": Fault("claim.json", content("claim.json", b'{"study": "../..", "attempt": 1}'), False),
+    "claim of a path": Fault(
+        "claim.json", content("claim.json", b'{"study": "../..", "attempt": 1}'), False
+    ),
     "claim is a loop": Fault("claim.json", loop("claim.json"), False),
     "claim is a pipe": Fault("claim.json", pipe("claim.json"), False),
     "failure is a loop": Fault("failure.log", loop("failure.log"), False),
@@ -100,10 +122,16 @@ TRIAL_FAULTS = {
 
 
 def plan_with(**changed: object) -> Callable[[Path], None]:
-    """The plan of a study of the folder's name, but for some fields; "trials" may be of one trial's fields."""
+    """The plan of a study of the folder's name, but for some
+    fields; "trials" may be of one trial's fields.
+    """
 
     def make(folder: Path) -> None:
-        plan = to_json(dataclasses.replace(study_of("junk", 1, seed=900), name=folder.name.removesuffix("-demo")))
+        plan = to_json(
+            dataclasses.replace(
+                study_of("junk", 1, seed=900), name=folder.name.removesuffix("-demo")
+            )
+        )
         of_trial = changed.get("of_trial", {})
         plan["trials"] = [{**plan["trials"][0], **of_trial}]
         plan.update({k: v for k, v in changed.items() if k != "of_trial"})
@@ -157,14 +185,22 @@ TRIALS = study_of("bad", len(TRIAL_FAULTS) + 2, seed=100).trials  # the last two
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """All faults at once: a good study, one whose trials are damaged in all ways, and a study for each bad plan."""
+    """All faults at once: a good study, one whose trials are
+    damaged in all ways, and a study for each bad plan.
+    """
     store = Store.open(tmp_path_factory.mktemp("hostile") / "runs")
-    good, bad = study_of("good", 2, seed=0), dataclasses.replace(study_of("bad", 1, seed=100), trials=TRIALS)
+    good, bad = (
+        study_of("good", 2, seed=0),
+        dataclasses.replace(study_of("bad", 1, seed=100), trials=TRIALS),
+    )
     for study in (good, bad):
-        store.study(study.slug).write("plan.json", json.dumps({"command": "x", **to_json(study)}).encode())
+        store.study(study.slug).write(
+            "plan.json", json.dumps({"command": "x", **to_json(study)}).encode()
+        )
     for trial in (*good.trials, *TRIALS[-2:]):
         store.finish(
-            store.claim(trial.config.id, {}, "good-demo", 1), Outcome(Status.FINISHED, tuple(rows_of(trial)), FACTS)
+            store.claim(trial.config.id, {}, "good-demo", 1),
+            Outcome(Status.FINISHED, tuple(rows_of(trial)), FACTS),
         )
     store.trial(TRIALS[-1].config.id).write("failure.log", b"\xff\xfe of an earlier try")
     for trial, fault in zip(TRIALS, TRIAL_FAULTS.values(), strict=False):
@@ -190,8 +226,15 @@ Run = Callable[..., Said]
 
 
 @pytest.fixture
-def run(store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """What `vitscale COMMAND ...` says on this store; no warning has several lines, only SystemExit ends it."""
+def run(
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Run:
+    """What `vitscale COMMAND ...` says on this store; no
+    warning has several lines, only SystemExit ends it.
+    """
 
     def call(*arguments: str) -> Said:
         monkeypatch.setattr(sys, "argv", ["vitscale", *arguments, "--store", str(store.root)])
@@ -242,7 +285,9 @@ def test_a_report_of_other_trials_names_each(store: Store, run: Run) -> None:
 
 @pytest.mark.parametrize("name", [*PLAN_FAULTS, *STUDY_FAULTS])
 @pytest.mark.parametrize("command", [["report"], ["plan"], ["adopt"]], ids=" ".join)
-def test_a_bad_plan_is_refused_in_one_line_with_its_file(store: Store, run: Run, name: str, command: list[str]) -> None:
+def test_a_bad_plan_is_refused_in_one_line_with_its_file(
+    store: Store, run: Run, name: str, command: list[str]
+) -> None:
     said = run(*command, f"{name}-demo")
     assert said.code == 2 and said.out == ""
     path = store.root / "studies" / f"{name}-demo" / "plan.json"
@@ -250,7 +295,9 @@ def test_a_bad_plan_is_refused_in_one_line_with_its_file(store: Store, run: Run,
     assert not list((store.root / "studies").glob(f"{name}-demo/report"))
 
 
-def test_sync_shows_what_can_be_shown(store: Store, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sync_shows_what_can_be_shown(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "mlflow.db").write_bytes(empty_database())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     said = run("sync")
@@ -269,16 +316,23 @@ def test_the_next_start_sets_aside_whatever_cannot_be_read(store: Store) -> None
     for trial, fault in zip(TRIALS, TRIAL_FAULTS.values(), strict=False):
         assert not store.is_done(trial.config.id)
         aside = list(store.trial(trial.config.id).path.glob("rows.parquet.damaged-*"))
-        assert len(aside) == fault.has_rows or os.path.lexists(store.trial(trial.config.id).path / fault.file)
+        assert len(aside) == fault.has_rows or os.path.lexists(
+            store.trial(trial.config.id).path / fault.file
+        )
 
 
-@pytest.mark.parametrize("root", ["s3://bucket/runs", "gs://bucket", "file:///tmp/runs", "hdfs://host:9000/runs"])
+@pytest.mark.parametrize(
+    "root", ["s3://bucket/runs", "gs://bucket", "file:///tmp/runs", "hdfs://host:9000/runs"]
+)
 def test_a_store_with_a_scheme_is_refused_before_a_folder_is_made(
     root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        ValueError, match=re.escape(f"a store must be a folder, local or on a shared disk, but got (store='{root}'")
+        ValueError,
+        match=re.escape(
+            f"a store must be a folder, local or on a shared disk, but got (store='{root}'"
+        ),
     ):
         Store.open(root)
     for command in (["status"], ["report", "x"], ["sync"], ["plan", "x"]):

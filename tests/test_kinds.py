@@ -18,14 +18,18 @@ from vitscale.analysis.names import NAMES
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study, Trial, from_json, to_json
 
-STUDIES = sorted(path.stem for path in (ROOT / "studies").glob("[a-z]*.py") if path.stem != "tune_lr_wd")
+STUDIES = sorted(
+    path.stem for path in (ROOT / "studies").glob("[a-z]*.py") if path.stem != "tune_lr_wd"
+)
 OWN = Path(__file__).parent / "studies" / "own_kind.py"
 FIXED: dict[str, Any] = {"name": "made", "scale": "demo", "question": "?", "source": "none"}
 
 
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("scale", ["demo", "cifar", "imagenet"])
-def test_a_plan_of_a_version_without_kinds_has_the_kind_that_it_would_have(name: str, scale: str) -> None:
+def test_a_plan_of_a_version_without_kinds_has_the_kind_that_it_would_have(
+    name: str, scale: str
+) -> None:
     study = plan(name, scale)
     old = {key: value for key, value in to_json(study).items() if key != "kind"}
     assert json.loads(json.dumps(to_json(study)))["kind"] == study.kind == from_json(old).kind
@@ -37,28 +41,61 @@ def test_every_kind_lists_its_names_for_a_quick_plan() -> None:
 
 def arms(**settings: dict[str, Any]) -> tuple[Trial, ...]:
     return tuple(
-        Trial(arm, TrainConfig(**fields, seed=seed), seed) for arm, fields in settings.items() for seed in range(2)
+        Trial(arm, TrainConfig(**fields, seed=seed), seed)
+        for arm, fields in settings.items()
+        for seed in range(2)
     )
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"kind": "repeats", "trials": (Trial("a", TrainConfig(), 0), Trial("a", TrainConfig(lr=0.1), 1))},
-         "the runs of an arm must differ in their seed alone in a study of kind repeats"),
-        ({"kind": "repeats", "trials": arms(a={"depth": 2}, b={"depth": 3}), "tables": ("stability_cells",)},
-         "arms must differ in model, optimizer and epochs, by their configs or by their factors, or they would be"),
-        ({"kind": "repeats", "trials": arms(a={}, b={"depth": 3}), "tables": ("recipe_interaction",)},
-         "the factors of each arm of a study with these tables must name architecture and recipe"),
-        ({"kind": "shapes", "trials": arms(a={}, b={"depth": 3}), "tables": ("shape_cells",)},
-         "the factors of each arm of a study with these tables must name size"),
-        ({"kind": "shapes", "trials": arms(a={}, b={"wd": 0.2}), "factors": {"a": {"size": "S"}, "b": {"size": "S"}}},
-         "arms must differ in size, depth, branches, LayerScale and epochs"),
+        (
+            {
+                "kind": "repeats",
+                "trials": (Trial("a", TrainConfig(), 0), Trial("a", TrainConfig(lr=0.1), 1)),
+            },
+            "the runs of an arm must differ in their seed alone in a study of kind repeats",
+        ),
+        (
+            {
+                "kind": "repeats",
+                "trials": arms(a={"depth": 2}, b={"depth": 3}),
+                "tables": ("stability_cells",),
+            },
+            (
+                "arms must differ in model, optimizer and epochs, by their configs or by their "
+                "factors, or they would be"
+            ),
+        ),
+        (
+            {
+                "kind": "repeats",
+                "trials": arms(a={}, b={"depth": 3}),
+                "tables": ("recipe_interaction",),
+            },
+            (
+                "the factors of each arm of a study with these tables must name architecture and "
+                "recipe"
+            ),
+        ),
+        (
+            {"kind": "shapes", "trials": arms(a={}, b={"depth": 3}), "tables": ("shape_cells",)},
+            "the factors of each arm of a study with these tables must name size",
+        ),
+        (
+            {
+                "kind": "shapes",
+                "trials": arms(a={}, b={"wd": 0.2}),
+                "factors": {"a": {"size": "S"}, "b": {"size": "S"}},
+            },
+            "arms must differ in size, depth, branches, LayerScale and epochs",
+        ),
         ({"kind": "profile", "trials": arms(a={})}, "profiles must be of a study of kind profile"),
         ({"kind": "search", "trials": arms(a={})}, "adaptive must say how a study of kind search"),
         ({"kind": "Of mine", "trials": arms(a={})}, "the kind of a study must match"),
     ],
-)  # fmt: skip
+)
 def test_arms_that_would_be_pooled_or_lack_what_their_kind_needs_are_refused(
     fields: dict[str, Any], message: str
 ) -> None:
@@ -67,20 +104,28 @@ def test_arms_that_would_be_pooled_or_lack_what_their_kind_needs_are_refused(
 
 
 def test_factors_tell_arms_apart_that_would_be_pooled() -> None:
-    given = {"kind": "repeats", "trials": arms(a={"depth": 2}, b={"depth": 3}), "tables": ("stability_cells",)}
+    given = {
+        "kind": "repeats",
+        "trials": arms(a={"depth": 2}, b={"depth": 3}),
+        "tables": ("stability_cells",),
+    }
     study = Study(**{**FIXED, **given, "factors": {arm: {"model": arm} for arm in "ab"}})
     assert study.arms == ("a", "b")
 
 
 def test_a_kind_that_nothing_defines_is_refused_in_one_line() -> None:
     study = Study(**FIXED, kind="unheard_of", trials=arms(a={}))
-    with pytest.raises(ValueError, match=r"must be among \(distribution, .*or be registered by the script") as error:
+    with pytest.raises(
+        ValueError, match=r"must be among \(distribution, .*or be registered by the script"
+    ) as error:
         kind_of(study)
     assert "\n" not in str(error.value)
 
 
 def test_a_kind_of_ones_own_plans_runs_reports_and_shows_in_mlflow(tmp_path: Path) -> None:
-    """Without an edit in vitscale/: a table, a figure, a sentence, numbers of its arms in MLflow."""
+    """Without an edit in vitscale/: a table, a figure, a
+    sentence, numbers of its arms in MLflow.
+    """
     script = Script(tmp_path, OWN)
     planned = script.run("--plan")
     assert planned.returncode == 0 and "own_kind-demo" in planned.stdout, planned.stdout
@@ -89,14 +134,18 @@ def test_a_kind_of_ones_own_plans_runs_reports_and_shows_in_mlflow(tmp_path: Pat
     assert "The dearest arm is width 64." in result.stdout
     report = tmp_path / "runs" / "studies" / "own_kind-demo" / "report"
     table = pd.read_parquet(report / "epoch_cost.parquet")
-    assert table["arm"].tolist() == ["width 8", "width 64"] and (table["seconds_per_epoch"] > 0).all()
+    assert (
+        table["arm"].tolist() == ["width 8", "width 64"] and (table["seconds_per_epoch"] > 0).all()
+    )
     assert (report / "cost_by_width.png").stat().st_size > 1000 and "Seconds per epoch of" in (
         report / "report.html"
     ).read_text()
     store = client(f"sqlite:///{tmp_path}/mlflow.db")
     experiment = store.get_experiment_by_name("own_kind-demo")
     of_arms = store.search_runs([experiment.experiment_id], "tags.`vitscale.role` = 'arm'")
-    shown = {run.data.tags["vitscale.arm"]: run.data.metrics["seconds_per_epoch"] for run in of_arms}
+    shown = {
+        run.data.tags["vitscale.arm"]: run.data.metrics["seconds_per_epoch"] for run in of_arms
+    }
     assert shown == dict(zip(table["arm"], table["seconds_per_epoch"], strict=True))
     again = script.run("--report")
     assert again.returncode == 0 and "The dearest arm is width 64." in again.stdout

@@ -1,4 +1,6 @@
-"""A study through the real Ray and the real MLflow: what comes out, what a second start does, what is refused."""
+"""A study through the real Ray and the real MLflow: what comes
+out, what a second start does, what is refused.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def reference_rows(plan: Study, folder: Path) -> dict[str, list[Row]]:
     from vitscale.train.loop import train
 
     torch.set_num_threads(1)
-    return {t.config.id: without_times(list(train(t.config, folder / t.config.id))) for t in plan.trials}
+    return {
+        t.config.id: without_times(list(train(t.config, folder / t.config.id))) for t in plan.trials
+    }
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +63,9 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     return reference_rows(plan, folder)
 
 
-def test_rows_through_ray_are_those_of_the_trainer_by_hand(ran: Script, by_hand: dict[str, list[Row]]) -> None:
+def test_rows_through_ray_are_those_of_the_trainer_by_hand(
+    ran: Script, by_hand: dict[str, list[Row]]
+) -> None:
     store = ran.store()
     for trial_id, expected in by_hand.items():
         outcome = store.read(trial_id)
@@ -74,7 +80,10 @@ def test_a_failed_trial_stops_nothing_and_is_named_with_its_log(ran: Script) -> 
     out = (ran.folder / "out.txt").read_text()
     broken = study(broken=1).trials[-1]
     assert "6 finished, 1 diverged, 1 failed, 0 missing of 8" in out
-    assert f"failed  broken {broken.config.id}: ValueError: Expected more than 1 value per channel" in out
+    assert (
+        f"failed  broken {broken.config.id}: ValueError: Expected more than 1 value per channel"
+        in out
+    )
     log = ran.store().trial(broken.config.id).path / "failure.log"
     assert str(log) in out
     assert "Traceback" in log.read_text()
@@ -83,13 +92,17 @@ def test_a_failed_trial_stops_nothing_and_is_named_with_its_log(ran: Script) -> 
 def test_the_start_says_what_is_doubtful_before_it_trains(ran: Script) -> None:
     start, _, _ = (ran.folder / "out.txt").read_text().partition("training ")
     (warning,) = [line for line in start.splitlines() if line.startswith("warning: ")]
-    assert "no reference run is planned" in warning and "patchify, conv, diverging, broken" in warning
+    assert (
+        "no reference run is planned" in warning and "patchify, conv, diverging, broken" in warning
+    )
 
 
 def test_no_wall_of_log_lines(ran: Script) -> None:
     lines = (ran.folder / "out.txt").read_text().splitlines()
     assert len(lines) < 40
-    assert not [line for line in lines if "INFO" in line or "(raylet)" in line or "Trial status" in line]
+    assert not [
+        line for line in lines if "INFO" in line or "(raylet)" in line or "Trial status" in line
+    ]
 
 
 def test_the_table_is_tidy(ran: Script) -> None:
@@ -133,13 +146,19 @@ def test_a_finished_study_is_redrawn_without_ray(ran: Script) -> None:
 
 @pytest.mark.slow
 def test_interrupt_stops_cleanly_and_the_same_command_resumes(tmp_path: Path) -> None:
-    """Ctrl-C, then SIGTERM, then to the end: nothing is lost and rows are those of an uninterrupted training."""
+    """Ctrl-C, then SIGTERM, then to the end: nothing is lost
+    and rows are those of an uninterrupted training.
+    """
     script = Script(tmp_path)
     arguments = ("--num", "2", "--epochs", "60", "--checkpoint-every-s", "0.2")
     for name in (signal.SIGINT, signal.SIGTERM):
         before = set(tmp_path.glob("runs/trials/*/checkpoint*"))
         process = script.start(*arguments)
-        wait_for(lambda old=before: set(tmp_path.glob("runs/trials/*/checkpoint*")) - old, 120, "a new checkpoint")
+        wait_for(
+            lambda old=before: set(tmp_path.glob("runs/trials/*/checkpoint*")) - old,
+            120,
+            "a new checkpoint",
+        )
         assert interrupt(process, name) == 130
         assert "interrupted: the same command resumes" in (tmp_path / "log.txt").read_text()
         assert not script.store().driver_is_alive("tiny-demo")
@@ -159,19 +178,25 @@ def test_a_second_driver_is_refused_and_harms_nothing(tmp_path: Path) -> None:
     wait_for(lambda: script.store().driver_is_alive("tiny-demo"), 60, "the first driver")
     second = script.run("--num", "2", "--epochs", "20")
     assert second.returncode == 2
-    assert re.fullmatch(r"tiny.py: error: one driver may run a study, but got .*pid.*\n", second.stdout)
+    assert re.fullmatch(
+        r"tiny.py: error: one driver may run a study, but got .*pid.*\n", second.stdout
+    )
     assert process.wait(200) == 0
 
 
 @pytest.mark.slow
 def test_two_studies_share_a_trial_and_train_it_once(tmp_path: Path) -> None:
-    """Both at once on one store, under other names: no trial has two winners, and both end complete."""
+    """Both at once on one store, under other names: no
+    trial has two winners, and both end complete.
+    """
     text = TINY.read_text()
     (tmp_path / "twin.py").write_text(text.replace('name="tiny"', 'name="twin"'))
     first, second = Script(tmp_path), Script(tmp_path, tmp_path / "twin.py")
     arguments = ("--num", "2", "--epochs", "40", "--max-concurrent", "1")
     processes = [first.start(*arguments), second.start(*arguments)]
-    assert [process.wait(300) for process in processes] == [0, 0], (tmp_path / "log.txt").read_text()
+    assert [process.wait(300) for process in processes] == [0, 0], (
+        tmp_path / "log.txt"
+    ).read_text()
     store = first.store()
     starts = {store.read(t.config.id).facts["attempt"] for t in study(num=2, epochs=40).trials}
     assert starts == {"1"}
@@ -180,8 +205,12 @@ def test_two_studies_share_a_trial_and_train_it_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delay_s", [0.03, 0.1])
-def test_garbage_of_any_thread_does_not_end_the_process_while_ray_shuts_down(tmp_path: Path, delay_s: float) -> None:
-    """Ray ends a process in which a reference to its objects is dropped meanwhile; the collector runs in any thread."""
+def test_garbage_of_any_thread_does_not_end_the_process_while_ray_shuts_down(
+    tmp_path: Path, delay_s: float
+) -> None:
+    """Ray ends a process in which a reference to its objects is
+    dropped meanwhile; the collector runs in any thread.
+    """
     code = f"""if True:
         import gc, sys, threading, time
         from pathlib import Path
@@ -206,7 +235,9 @@ def test_garbage_of_any_thread_does_not_end_the_process_while_ray_shuts_down(tmp
             threading.Thread(target=collect, daemon=True).start()
         print("alive")
     """
-    result = subprocess.run([sys.executable, "-c", code, str(tmp_path / "log")], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "log")], capture_output=True, text=True
+    )
     assert result.stdout == "alive\n", result.stderr
 
 
@@ -217,17 +248,28 @@ BAD_INPUT = [
     (["--lr", "1"], "unrecognized arguments: --lr 1"),
     (["--cpus-per-trial", "0"], "cpus_per_trial >= 0.01 must hold, but got (cpus_per_trial=0.0)"),
     (["--cpus-per-trial", "999"], "a trial must fit on a node, but got (cpus_per_trial=999"),
-    (["--gpus-per-trial", "1", "--device", "cpu", "--cpus-per-trial", "1"], "a trial must fit on a node"),
+    (
+        ["--gpus-per-trial", "1", "--device", "cpu", "--cpus-per-trial", "1"],
+        "a trial must fit on a node",
+    ),
     (["--gpus-per-trial", "2"], "gpus_per_trial <= 1 must hold, for each worker trains on one GPU"),
-    (["--gpus-per-trial", "2", "--workers-per-trial", "2"], "(gpus_per_trial=2.0, workers_per_trial=2)"),
-    (["--device", "cuda", "--gpus-per-trial", "0"], "gpus_per_trial > 0 must hold on the device cuda"),
+    (
+        ["--gpus-per-trial", "2", "--workers-per-trial", "2"],
+        "(gpus_per_trial=2.0, workers_per_trial=2)",
+    ),
+    (
+        ["--device", "cuda", "--gpus-per-trial", "0"],
+        "gpus_per_trial > 0 must hold on the device cuda",
+    ),
     (["--address", "127.0.0.1:1"], "a Ray cluster must answer at (address='127.0.0.1:1')"),
     (["--store", "/proc/nowhere"], "the store must be writable, but got (store='/proc/nowhere'"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "line"), BAD_INPUT, ids=[" ".join(a) for a, _ in BAD_INPUT])
-def test_bad_input_gets_one_line_and_a_status(tmp_path: Path, arguments: list[str], line: str) -> None:
+def test_bad_input_gets_one_line_and_a_status(
+    tmp_path: Path, arguments: list[str], line: str
+) -> None:
     result = Script(tmp_path).run(*arguments)
     assert result.returncode == 2
     said = [text for text in result.stdout.splitlines() if "error:" in text]
@@ -241,13 +283,19 @@ def test_bad_input_gets_one_line_and_a_status(tmp_path: Path, arguments: list[st
 )
 def test_a_bad_field_in_a_script_gets_one_line(tmp_path: Path, fields: str, line: str) -> None:
     script = tmp_path / "bad.py"
-    script.write_text(TINY.read_text().replace("BASE.replace(epochs=epochs)", f"BASE.replace(epochs=epochs, {fields})"))
+    script.write_text(
+        TINY.read_text().replace(
+            "BASE.replace(epochs=epochs)", f"BASE.replace(epochs=epochs, {fields})"
+        )
+    )
     result = Script(tmp_path, script).run("--plan")
     assert result.returncode == 2
     assert line in result.stdout and len(result.stdout.splitlines()) == 1
 
 
-def test_damaged_rows_are_restored_from_the_checkpoint(ran: Script, by_hand: dict[str, list[Row]]) -> None:
+def test_damaged_rows_are_restored_from_the_checkpoint(
+    ran: Script, by_hand: dict[str, list[Row]]
+) -> None:
     trial_id = next(iter(by_hand))
     path = ran.folder / "runs/trials" / trial_id / "rows.parquet"
     path.write_bytes(path.read_bytes()[:100])
@@ -264,7 +312,8 @@ def test_a_full_disk_fails_with_a_line_and_room_makes_it_whole(tmp_path: Path) -
     with small_disk(tmp_path / "small", "600k") as folder:
         script = Script(tmp_path)
         (folder / "ballast").write_bytes(b"b" * 450_000)
-        result = script.run("--store", str(folder), timeout=400)  # every trial is tried again, after pauses
+        # every trial is tried again, after pauses
+        result = script.run("--store", str(folder), timeout=400)
         assert result.returncode in (1, 2), result.stdout
         assert "No space left on device" in result.stdout
         (folder / "ballast").unlink()
@@ -275,15 +324,22 @@ def test_a_full_disk_fails_with_a_line_and_room_makes_it_whole(tmp_path: Path) -
 
 
 def test_on_a_terminal_there_is_a_live_view_and_nothing_of_ray(tmp_path: Path) -> None:
-    """On a pseudo-terminal: the table lives, the end is printed below it, and what Ray says goes to its log."""
+    """On a pseudo-terminal: the table lives, the end is printed
+    below it, and what Ray says goes to its log.
+    """
     import pexpect
 
     script = Script(tmp_path)
     command, *arguments = script.command("--num", "1", "--epochs", "40", "--broken", "1")
     child = pexpect.spawn(
-        command, arguments, cwd=str(tmp_path), env={**script.environment, "TERM": "xterm"}, dimensions=(40, 120),
-        timeout=120, encoding="utf-8",
-    )  # fmt: skip
+        command,
+        arguments,
+        cwd=str(tmp_path),
+        env={**script.environment, "TERM": "xterm"},
+        dimensions=(40, 120),
+        timeout=120,
+        encoding="utf-8",
+    )
     child.expect(r"\d/4 done, \d running, \d diverged, \d failed, ETA")
     child.expect(r"conv\s+\S+e-\d+\s+\S+e-\d+\s+\d+/40")  # arm, lr, wd, epoch of a running trial
     child.expect("2 finished, 1 diverged, 1 failed, 0 missing of 4")
@@ -297,5 +353,7 @@ def test_on_a_terminal_there_is_a_live_view_and_nothing_of_ray(tmp_path: Path) -
 
 def test_study_scripts_answer_help_and_plan_in_a_fresh_process() -> None:
     for script in sorted((ROOT / "studies").glob("*.py")):
-        result = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True)
+        result = subprocess.run(
+            [sys.executable, str(script), "--help"], capture_output=True, text=True
+        )
         assert result.returncode == 0 and "--plan" in result.stdout

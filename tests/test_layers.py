@@ -1,4 +1,6 @@
-"""Who may import whom: stages import downwards only, and what is heavy is imported where it is used."""
+"""Who may import whom: stages import downwards only, and
+what is heavy is imported where it is used.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,21 @@ SOURCES = [
     for folder in ("vitscale", "search_spaces", "studies", "benchmarks")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
-HEAVY = ("torch", "torchvision", "timm", "ray", "mlflow", "pandas", "matplotlib", "sklearn", "pyarrow")
+HEAVY = (
+    "torch",
+    "torchvision",
+    "timm",
+    "ray",
+    "mlflow",
+    "pandas",
+    "matplotlib",
+    "sklearn",
+    "pyarrow",
+)
 
 ABOVE = ("vitscale.cli", "vitscale.launch")
-# folder -> what no file in it may import, not even within a function; "a.b except a.b.c" is written as two entries
+# folder -> what no file in it may import, not even within a function; "a.b except a.b.c" is written
+# as two entries
 FORBIDDEN = {
     "search_spaces": ("vitscale", *HEAVY),
     "vitscale/plan": (
@@ -77,7 +90,9 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def edges(path: Path, modules: dict[str, Path]) -> set[str]:
-    """The modules of ours that a file imports when it runs, at its top or within functions; not only for its types."""
+    """The modules of ours that a file imports when it runs, at its
+    top or within functions; not only for its types.
+    """
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -96,7 +111,10 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     """The groups of modules of which each imports every other, by way of others."""
     reach = {name: {name} for name in graph}
     for _ in graph:
-        longer = {name: set().union(seen, *(graph[other] for other in seen)) for name, seen in reach.items()}
+        longer = {
+            name: set().union(seen, *(graph[other] for other in seen))
+            for name, seen in reach.items()
+        }
         if longer == reach:
             break
         reach = longer
@@ -107,7 +125,8 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 def test_files_import_each_other_in_no_circle() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
     modules = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in SOURCES
     }
     assert not circles({name: edges(path, modules) - {name} for name, path in modules.items()})
 
@@ -118,7 +137,10 @@ def within(name: str, package: str) -> bool:
 
 def test_the_walk_sees_imports_of_every_kind(tmp_path: Path) -> None:
     file = tmp_path / "some.py"
-    file.write_text("import ray.tune as rt\ndef f():\n    from vitscale import train, plan\n    import torch, timm\n")
+    file.write_text(
+        "import ray.tune as rt\ndef f():\n    from vitscale import train, plan\n    import torch, "
+        "timm\n"
+    )
     seen = [name for name, _ in imports(file)]
     assert sorted(seen) == ["ray.tune", "timm", "torch", "vitscale.plan", "vitscale.train"]
     assert within("ray.tune", "ray") and within("ray", "ray") and not within("rayon", "ray")
@@ -139,11 +161,14 @@ def test_a_stage_imports_only_what_lies_below_it(folder: str) -> None:
 
 
 def test_two_files_import_ray() -> None:
-    """One schedules trials, one trains a trial on several workers; a benchmark may compare with Ray by itself."""
+    """One schedules trials, one trains a trial on several
+    workers; a benchmark may compare with Ray by itself.
+    """
     users = {
         path.relative_to(ROOT).as_posix()
         for path in SOURCES
-        if path.parts[len(ROOT.parts)] != "benchmarks" and any(within(name, "ray") for name, _ in imports(path))
+        if path.parts[len(ROOT.parts)] != "benchmarks"
+        and any(within(name, "ray") for name, _ in imports(path))
     }
     assert users == {"vitscale/launch/ray_tune.py", "vitscale/launch/ray_team.py"}
 
@@ -182,10 +207,15 @@ def test_the_trainer_runs_on_a_machine_without_ray_mlflow_and_optuna(tmp_path: P
     from vitscale.train.loop import train
 
     torch.set_num_threads(1)
-    config = TrainConfig(width=8, depth=1, heads=2, patch_size=4, batch_size=498, epochs=1, warmup_epochs=0.0)
+    config = TrainConfig(
+        width=8, depth=1, heads=2, patch_size=4, batch_size=498, epochs=1, warmup_epochs=0.0
+    )
     print([row["epoch"] for row in train(config, pathlib.Path(sys.argv[2]))])
     """
-    assert python(BLOCKER + code, "ray,mlflow,optuna,pandas,matplotlib,pyarrow", str(tmp_path)) == "[1.0]\n"
+    assert (
+        python(BLOCKER + code, "ray,mlflow,optuna,pandas,matplotlib,pyarrow", str(tmp_path))
+        == "[1.0]\n"
+    )
 
 
 def test_the_blocker_blocks() -> None:
@@ -198,15 +228,22 @@ def test_the_blocker_blocks() -> None:
     assert python(BLOCKER + code, "optuna") == "No module named 'optuna'\n"
 
 
-@pytest.mark.parametrize("module", ["vitscale", "vitscale.cli.script", "vitscale.plan.cost", "search_spaces.demo"])
+@pytest.mark.parametrize(
+    "module", ["vitscale", "vitscale.cli.script", "vitscale.plan.cost", "search_spaces.demo"]
+)
 def test_importing_loads_nothing_heavy(module: str) -> None:
-    code = "import sys, importlib; importlib.import_module(sys.argv[1]); print(*{m.split('.')[0] for m in sys.modules})"
+    code = (
+        "import sys, importlib; importlib.import_module(sys.argv[1]); print(*{m.split('.')[0] for "
+        "m in sys.modules})"
+    )
     loaded = set(python(code, module).split())
     assert module.split(".")[0] in loaded
     assert not loaded & set(HEAVY)
 
 
-@pytest.mark.parametrize("study", sorted((ROOT / "studies").glob("[a-z]*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "study", sorted((ROOT / "studies").glob("[a-z]*.py")), ids=lambda path: path.stem
+)
 def test_a_study_script_builds_its_plan_without_anything_heavy(study: Path) -> None:
     code = """
     import sys, runpy

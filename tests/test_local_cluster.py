@@ -1,4 +1,6 @@
-"""The cluster that a study starts on its own machine: what it listens on, how nice it is, and how it is lost."""
+"""The cluster that a study starts on its own machine: what it
+listens on, how nice it is, and how it is lost.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def family(pid: int) -> list[psutil.Process]:
 def listening(process: psutil.Process) -> list[str]:
     """Addresses on which a process listens."""
     try:
-        return [c.laddr.ip for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        return [
+            c.laddr.ip for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN
+        ]
     except psutil.NoSuchProcess:
         return []
 
@@ -44,7 +48,9 @@ def is_loopback(address: str) -> bool:
 
 @pytest.mark.slow
 def test_it_listens_on_loopback_alone_and_its_loss_is_survived(tmp_path: Path) -> None:
-    """The gcs_server is killed in the middle: last words, report, MLflow's states, exit 1; the same command goes on."""
+    """The gcs_server is killed in the middle: last words, report,
+    MLflow's states, exit 1; the same command goes on.
+    """
     script = Script(tmp_path)
     arguments = ("--num", "1", "--epochs", "60", "--checkpoint-every-s", "0.3")
     process = script.start(*arguments)
@@ -57,9 +63,13 @@ def test_it_listens_on_loopback_alone_and_its_loss_is_survived(tmp_path: Path) -
 
     (gcs,) = [member for member in members if member.name() == "gcs_server"]
     gcs.kill()
-    assert process.wait(50) == 1, (tmp_path / "log.txt").read_text()  # Ray ends its driver after 60 s
+    # Ray ends its driver after 60 s
+    assert process.wait(50) == 1, (tmp_path / "log.txt").read_text()
     out = (tmp_path / "log.txt").read_text()
-    assert "stopped by HeadLost: the head of the Ray cluster" in out and "the same command resumes" in out
+    assert (
+        "stopped by HeadLost: the head of the Ray cluster" in out
+        and "the same command resumes" in out
+    )
     assert " missing of 3" in out and "report  " in out and "Traceback" not in out
     uri = script.environment["MLFLOW_TRACKING_URI"]
     states = [run.info.status for role in ("study", "trial") for run in runs_of(uri, role).values()]
@@ -72,12 +82,16 @@ def test_it_listens_on_loopback_alone_and_its_loss_is_survived(tmp_path: Path) -
 
 
 def test_a_client_of_ray_is_refused_with_the_way_that_works() -> None:
-    with pytest.raises(ValueError, match=r"'ray://head:10001'.*--address auto, or .*ray job submit"):
+    with pytest.raises(
+        ValueError, match=r"'ray://head:10001'.*--address auto, or .*ray job submit"
+    ):
         Resources(address="ray://head:10001")
 
 
 def heeds_sighup() -> None:
-    """As of a program in a terminal; under nohup, which these tests may run under, it is ignored, and shall be."""
+    """As of a program in a terminal; under nohup, which these
+    tests may run under, it is ignored, and shall be.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
@@ -90,12 +104,21 @@ def test_a_signal_before_anything_was_begun_ends_in_a_line(tmp_path: Path, name:
         "def study(scale: str = 'demo'):\n    print('made', flush=True)\n    time.sleep(60)\n"
         "if __name__ == '__main__':\n    main(study)\n"
     )
-    with subprocess.Popen([sys.executable, str(slow)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env=os.environ, preexec_fn=heeds_sighup) as process:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, str(slow)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ,
+        preexec_fn=heeds_sighup,
+    ) as process:
         assert process.stdout and process.stdout.readline() == "made\n"
         process.send_signal(name)
         assert process.wait(30) == 130
-        assert process.stdout.read().split("\n")[1:] == ["interrupted before anything was begun", ""]
+        assert process.stdout.read().split("\n")[1:] == [
+            "interrupted before anything was begun",
+            "",
+        ]
 
 
 @pytest.mark.slow
@@ -103,12 +126,23 @@ def test_a_closed_terminal_stops_a_study_as_sigterm_does(tmp_path: Path) -> None
     import pexpect
 
     script = Script(tmp_path)
-    command, *arguments = script.command("--num", "1", "--epochs", "200", "--checkpoint-every-s", "0.3")
-    child = pexpect.spawn(command, arguments, cwd=str(tmp_path), env=script.environment, timeout=120, encoding="utf-8")
+    command, *arguments = script.command(
+        "--num", "1", "--epochs", "200", "--checkpoint-every-s", "0.3"
+    )
+    child = pexpect.spawn(
+        command, arguments, cwd=str(tmp_path), env=script.environment, timeout=120, encoding="utf-8"
+    )
     wait_for(lambda: list(tmp_path.glob("runs/trials/*/checkpoint*")), 200, "a checkpoint")
     os.close(child.child_fd)  # the kernel sends SIGHUP
-    wait_for(lambda: not psutil.pid_exists(child.pid) or os.waitpid(child.pid, os.WNOHANG)[0], 100, "the end")
+    wait_for(
+        lambda: not psutil.pid_exists(child.pid) or os.waitpid(child.pid, os.WNOHANG)[0],
+        100,
+        "the end",
+    )
     assert not script.store().driver_is_alive("tiny-demo")
-    states = [run.info.status for run in runs_of(script.environment["MLFLOW_TRACKING_URI"], "study").values()]
+    states = [
+        run.info.status
+        for run in runs_of(script.environment["MLFLOW_TRACKING_URI"], "study").values()
+    ]
     assert states == ["KILLED"]
     assert (tmp_path / "runs/studies/tiny-demo/report/report.html").exists()

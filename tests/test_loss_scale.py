@@ -1,4 +1,6 @@
-"""fp16 with a loss scale: what it skips is counted and is no divergence, and it resumes to the bit."""
+"""fp16 with a loss scale: what it skips is counted and is
+no divergence, and it resumes to the bit.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,28 @@ from vitscale.train.optim import build_optimizer
 torch.set_num_threads(1)
 
 TINY = TrainConfig(
-    width=8, depth=1, heads=2, patch_size=4, stem="conv", stem_channels="4-8", stem_strides="2-2", batch_size=100,
-    epochs=2, warmup_epochs=1.0, ema_decay=0.7, lr=0.01, precision="fp16",
-)  # fmt: skip
+    width=8,
+    depth=1,
+    heads=2,
+    patch_size=4,
+    stem="conv",
+    stem_channels="4-8",
+    stem_strides="2-2",
+    batch_size=100,
+    epochs=2,
+    warmup_epochs=1.0,
+    ema_decay=0.7,
+    lr=0.01,
+    precision="fp16",
+)
 OPTIMIZERS = {
-    "adamw": TINY, "adam": TINY.replace(optimizer="adam"), "sgd": TINY.replace(optimizer="sgd", lr=0.1),
-    "lamb": TINY.replace(optimizer="lamb"), "clipped": TINY.replace(clip_norm=1.0),
+    "adamw": TINY,
+    "adam": TINY.replace(optimizer="adam"),
+    "sgd": TINY.replace(optimizer="sgd", lr=0.1),
+    "lamb": TINY.replace(optimizer="lamb"),
+    "clipped": TINY.replace(clip_norm=1.0),
     "bce": TINY.replace(loss="bce", drop_path=0.1, dropout=0.1),
-}  # fmt: skip
+}
 
 
 def timeless(rows: list[Row]) -> list[Row]:
@@ -46,14 +62,19 @@ def test_fp16_computes_in_fp16_and_learns_what_fp32_learns(name: str, tmp_path: 
     assert fp16[-1]["train_loss"] == pytest.approx(fp32[-1]["train_loss"], rel=0.02)
     assert fp16[-1]["train_loss"] != fp32[-1]["train_loss"]
     assert [row["skipped_steps"] for row in fp16] == [0.0, 0.0] and "skipped_steps" not in fp32[0]
-    assert {value.dtype for value in weights(tmp_path / "fp16").values()} <= {torch.float32, torch.int64}
+    assert {value.dtype for value in weights(tmp_path / "fp16").values()} <= {
+        torch.float32,
+        torch.int64,
+    }
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_skipped_step_is_counted_and_is_no_divergence(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a scale of 2**40 gradients overflow until it is small enough; the trial goes on as one with less steps."""
+    """From a scale of 2**40 gradients overflow until it is small
+    enough; the trial goes on as one with less steps.
+    """
     monkeypatch.setattr(loss_scale, "FIRST_SCALE", 2.0**40)
     rows = list(train(OPTIMIZERS[name].replace(epochs=4), tmp_path))
     skipped = [row["skipped_steps"] for row in rows]
@@ -67,12 +88,20 @@ def test_a_skipped_step_is_counted_and_is_no_divergence(
 def test_a_skipped_step_changes_neither_weights_nor_moments(name: str) -> None:
     layer = nn.Linear(2, 1)
     optimizer = build_optimizer(layer, OPTIMIZERS[name].replace(wd=0.0))
-    scale, before = LossScale(TINY, torch.device("cpu")), [p.detach().clone() for p in layer.parameters()]
-    for loss, same in ((layer(torch.ones(1, 2)).sum() * math.inf, True), (layer(torch.ones(1, 2)).sum(), False)):
+    scale, before = (
+        LossScale(TINY, torch.device("cpu")),
+        [p.detach().clone() for p in layer.parameters()],
+    )
+    for loss, same in (
+        (layer(torch.ones(1, 2)).sum() * math.inf, True),
+        (layer(torch.ones(1, 2)).sum(), False),
+    ):
         optimizer.zero_grad()
         scale.scaled(loss).backward()
         scale.step(optimizer)
-        assert all(torch.equal(a, b) for a, b in zip(before, layer.parameters(), strict=True)) == same
+        assert (
+            all(torch.equal(a, b) for a, b in zip(before, layer.parameters(), strict=True)) == same
+        )
     assert scale.columns() == {"skipped_steps": 1.0}
     assert scale.scaler.get_scale() == loss_scale.FIRST_SCALE / 2
     for parameter, state in optimizer.state.items():
@@ -87,8 +116,13 @@ def test_a_scaled_step_is_the_step_of_the_gradient_itself() -> None:
     for clip in (False, True):
         layers = [nn.Linear(3, 1), nn.Linear(3, 1)]
         layers[1].load_state_dict(layers[0].state_dict())
-        optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, fused=True) for layer in layers]
-        scales = [LossScale(TINY.replace(precision=p), torch.device("cpu")) for p in ("fp16", "fp32")]
+        optimizers = [
+            torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, fused=True)
+            for layer in layers
+        ]
+        scales = [
+            LossScale(TINY.replace(precision=p), torch.device("cpu")) for p in ("fp16", "fp32")
+        ]
         for layer, optimizer, scale in zip(layers, optimizers, scales, strict=True):
             for step in range(3):
                 optimizer.zero_grad()
@@ -98,13 +132,21 @@ def test_a_scaled_step_is_the_step_of_the_gradient_itself() -> None:
                     nn.utils.clip_grad_norm_(layer.parameters(), 0.5)
                 scale.step(optimizer)
         assert torch.equal(layers[0].weight, layers[1].weight)
-        assert scales[0].columns() == {"skipped_steps": 0.0} and scales[1].columns() == scales[1].state_dict() == {}
+        assert (
+            scales[0].columns() == {"skipped_steps": 0.0}
+            and scales[1].columns() == scales[1].state_dict() == {}
+        )
 
 
-def test_the_scale_doubles_after_steps_that_were_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scale_doubles_after_steps_that_were_not_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 3)
     layer = nn.Linear(2, 1)
-    optimizer, scale = torch.optim.SGD(layer.parameters(), lr=0.0), LossScale(TINY, torch.device("cpu"))
+    optimizer, scale = (
+        torch.optim.SGD(layer.parameters(), lr=0.0),
+        LossScale(TINY, torch.device("cpu")),
+    )
     seen = []
     for factor in (1.0, 1.0, 1.0, math.inf, 1.0, 1.0, 1.0):
         optimizer.zero_grad()
@@ -137,7 +179,9 @@ def test_an_interruption_at_any_step_changes_nothing(
     assert all(torch.equal(value, other[part]) for part, value in last.items())
 
 
-def test_what_no_scale_makes_finite_is_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_scale_makes_finite_is_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the step after which the scale is below the least one; here that comes soon."""
     monkeypatch.setattr(loss_scale, "FIRST_SCALE", 2.0**60)
     monkeypatch.setattr(loss_scale, "LEAST_SCALE", 2.0**57)
@@ -148,4 +192,5 @@ def test_what_no_scale_makes_finite_is_divergence(tmp_path: Path, monkeypatch: p
 
 def test_a_loss_that_is_not_finite_is_divergence_as_ever(tmp_path: Path) -> None:
     (row,) = train(TINY.replace(optimizer="sgd", lr=1e20), tmp_path)
-    assert (row["diverged"], row["step"], row["skipped_steps"]) == (1, 2, 1)  # that of the step itself
+    # that of the step itself
+    assert (row["diverged"], row["step"], row["skipped_steps"]) == (1, 2, 1)

@@ -34,12 +34,18 @@ from vitscale.train.sources import Images, load_split
 
 torch.set_num_threads(1)
 
-CONV = TrainConfig(width=8, depth=1, heads=2, patch_size=4, stem="conv", stem_channels="4-8", stem_strides="2-2")
-QUICK = TrainConfig(width=8, depth=1, heads=2, patch_size=4, batch_size=332, epochs=2, warmup_epochs=1.0)
+CONV = TrainConfig(
+    width=8, depth=1, heads=2, patch_size=4, stem="conv", stem_channels="4-8", stem_strides="2-2"
+)
+QUICK = TrainConfig(
+    width=8, depth=1, heads=2, patch_size=4, batch_size=332, epochs=2, warmup_epochs=1.0
+)
 
 
 def ece_by_definition(probabilities: np.ndarray, right: np.ndarray) -> float:
-    """Guo et al. 2017, equations 2 and 3 and the definitions of acc and conf before them, a bin and a sample a time."""
+    """Guo et al. 2017, equations 2 and 3 and the definitions of acc
+    and conf before them, a bin and a sample a time.
+    """
     confidences, total = probabilities.max(1), 0.0
     for m in range(1, 16):
         members = [i for i, p in enumerate(confidences) if (m - 1) / 15 < p <= m / 15]
@@ -56,7 +62,9 @@ def random_logits(num: int, classes: int, scale: float = 2.0) -> tuple[Tensor, T
 
 
 def model_and_images(classes: int) -> tuple[nn.Module, Images, TrainConfig]:
-    """A model with BatchNorm and random answers; 600 training images with labels of so many classes."""
+    """A model with BatchNorm and random answers; 600
+    training images with labels of so many classes.
+    """
     config = CONV.replace(num_classes=10)
     torch.manual_seed(1)
     model = build_model(config)
@@ -70,20 +78,28 @@ def model_and_images(classes: int) -> tuple[nn.Module, Images, TrainConfig]:
 
 
 # Batches of an evaluation: an incomplete last one, all images in one, one of each.
-@pytest.mark.parametrize(("classes", "most"), [(3, 512), (5, 7), (6, 512), (6, 7), (10, 600), (10, 512), (10, 1)])
+@pytest.mark.parametrize(
+    ("classes", "most"), [(3, 512), (5, 7), (6, 512), (6, 7), (10, 600), (10, 512), (10, 1)]
+)
 def test_an_evaluation_is_that_of_sklearn_and_of_the_definition(classes: int, most: int) -> None:
     model, data, config = model_and_images(classes)
     buffers = {name: value.clone() for name, value in model.named_buffers()}
-    found = evaluate(model, HeldOut(data, config, torch.device("cpu"), Team(), most), config, Team())
+    found = evaluate(
+        model, HeldOut(data, config, torch.device("cpu"), Team(), most), config, Team()
+    )
     whole = load_split(config, "train", None).pixels.float() / data.white
     images = (data.pixels.float() / data.white - whole.mean()) / whole.std()
     with torch.no_grad():
         probabilities = model.eval()(images).double().softmax(1).numpy()
     labels, names = data.labels.numpy(), range(classes)
     right = probabilities.argmax(1) == labels
-    assert found["error_pct"] == pytest.approx(100 * (1 - accuracy_score(labels, probabilities.argmax(1))))
+    assert found["error_pct"] == pytest.approx(
+        100 * (1 - accuracy_score(labels, probabilities.argmax(1)))
+    )
     assert found["loss"] == pytest.approx(log_loss(labels, probabilities, labels=names), rel=1e-5)
-    assert found["ece_pct"] == pytest.approx(100 * ece_by_definition(probabilities, right), abs=1e-4)
+    assert found["ece_pct"] == pytest.approx(
+        100 * ece_by_definition(probabilities, right), abs=1e-4
+    )
     top5 = top_k_accuracy_score(labels, probabilities, k=5, labels=names) if classes > 5 else 1.0
     assert found["top5_error_pct"] == pytest.approx(100 * (1 - top5))
     assert 5 < found["ece_pct"] < 95 and 50 < found["error_pct"] < 100
@@ -95,7 +111,9 @@ def test_with_several_accepted_labels_the_best_of_them_counts() -> None:
     """ReaL (Beyer et al. 2020). Images without a label are in no number."""
     model, data, config = model_and_images(10)
     allowed = torch.rand(600, 10, generator=torch.Generator().manual_seed(0)) < 0.15
-    data = Images(torch.where(allowed.any(1), data.labels, -1), data.pixels, white=data.white, allowed=allowed)
+    data = Images(
+        torch.where(allowed.any(1), data.labels, -1), data.pixels, white=data.white, allowed=allowed
+    )
     held_out = HeldOut(data, config, torch.device("cpu"), Team(), 512)
     found = evaluate(model, held_out, config, Team())
     rows = allowed.any(1).nonzero()[:, 0]
@@ -109,7 +127,9 @@ def test_with_several_accepted_labels_the_best_of_them_counts() -> None:
     assert found["top5_error_pct"] == pytest.approx(100 * (1 - hits[:, :5].any(1).mean()))
     assert 0 < found["top5_error_pct"] < found["error_pct"]
     probabilities = torch.from_numpy(logits).double().softmax(1).numpy()
-    assert found["ece_pct"] == pytest.approx(100 * ece_by_definition(probabilities, hits[:, 0]), abs=1e-4)
+    assert found["ece_pct"] == pytest.approx(
+        100 * ece_by_definition(probabilities, hits[:, 0]), abs=1e-4
+    )
 
 
 # ---- closed forms and edges
@@ -129,7 +149,9 @@ def test_logits_that_are_not_finite_are_seen() -> None:
 
 
 def test_calibration_of_constant_confidence_is_its_distance_from_the_accuracy() -> None:
-    """Confidence p = e^a / (e^a + 9) for all: one bin, so |accuracy - p|; at 1/10, 6/15 and 1, in different bins."""
+    """Confidence p = e^a / (e^a + 9) for all: one bin, so
+    |accuracy - p|; at 1/10, 6/15 and 1, in different bins.
+    """
     for a, num_right in ((0.0, 10), (np.log(6.0), 40), (1e4, 100), (1e4, 0)):
         logits = torch.zeros(100, 10)
         logits[:, 0] = a
@@ -142,7 +164,9 @@ def test_calibration_of_constant_confidence_is_its_distance_from_the_accuracy() 
 def test_gaps_of_parts_add_up() -> None:
     logits, labels = random_logits(1000, 10)
     right = logits.argmax(1) == labels
-    parts = sum(calibration_gaps(logits[part], right[part]) for part in torch.arange(1000).split(173))
+    parts = sum(
+        calibration_gaps(logits[part], right[part]) for part in torch.arange(1000).split(173)
+    )
     torch.testing.assert_close(parts, calibration_gaps(logits, right), rtol=0, atol=1e-10)
 
 
@@ -157,10 +181,14 @@ def test_rows_have_the_columns_that_a_plan_counts_on(tmp_path: Path) -> None:
     (tmp_path / "diverged").mkdir()
     config = QUICK.replace(more_evals="test")
     for row in train(config, tmp_path):
-        assert all(evaluated(row, split) == set(evaluation_columns(split)) for split in config.evals)
+        assert all(
+            evaluated(row, split) == set(evaluation_columns(split)) for split in config.evals
+        )
     bad = config.replace(optimizer="sgd", lr=1e20, wd=0.0)
     (row,) = train(bad, tmp_path / "diverged")
-    assert row["diverged"] and all(evaluated(row, split) == set(error_columns(split)) for split in bad.evals)
+    assert row["diverged"] and all(
+        evaluated(row, split) == set(error_columns(split)) for split in bad.evals
+    )
     assert {row[name] for split in bad.evals for name in error_columns(split)} == {100.0}
 
 
@@ -168,7 +196,10 @@ def test_averaged_weights_have_numbers_of_their_own(tmp_path: Path) -> None:
     for decay, folder in ((0.0, tmp_path / "off"), (0.9, tmp_path / "on")):
         folder.mkdir()
         row = list(train(QUICK.replace(ema_decay=decay, lr=0.01), folder))[-1]
-        raw, averaged = (np.array([row[f"val_{w}{q}"] for q in ("loss", "error_pct", "ece_pct")]) for w in ("", "ema_"))
+        raw, averaged = (
+            np.array([row[f"val_{w}{q}"] for q in ("loss", "error_pct", "ece_pct")])
+            for w in ("", "ema_")
+        )
         assert (raw == averaged).all() if not decay else (raw != averaged).all()
 
 
@@ -176,12 +207,20 @@ def test_averaged_weights_have_numbers_of_their_own(tmp_path: Path) -> None:
 
 
 def without_news(rows: list[Row]) -> list[Row]:
-    return [{name: value for name, value in row.items() if "top5" not in name and "ece" not in name} for row in rows]
+    return [
+        {name: value for name, value in row.items() if "top5" not in name and "ece" not in name}
+        for row in rows
+    ]
 
 
-def test_a_training_that_older_code_began_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_older_code_began_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
-    config, (work, store) = QUICK.replace(ema_decay=0.5), (tmp_path / "work", Store.open(tmp_path / "runs"))
+    config, (work, store) = (
+        QUICK.replace(ema_decay=0.5),
+        (tmp_path / "work", Store.open(tmp_path / "runs")),
+    )
     work.mkdir()
     whole = list(train(config, tmp_path / "whole"))
     training = train(config, work, checkpoint_every_s=0.0)
@@ -195,8 +234,15 @@ def test_a_training_that_older_code_began_goes_on(tmp_path: Path, monkeypatch: p
     path.unlink()
     checkpoint.save(Workdir(work), state["step"], state)
     first, last = train(config, work)
-    assert evaluated(first, "val") == {"val_loss", "val_error_pct", "val_ema_loss", "val_ema_error_pct"}
-    assert [last[n] for n in evaluation_columns("val")] == [whole[1][n] for n in evaluation_columns("val")]
+    assert evaluated(first, "val") == {
+        "val_loss",
+        "val_error_pct",
+        "val_ema_loss",
+        "val_ema_error_pct",
+    }
+    assert [last[n] for n in evaluation_columns("val")] == [
+        whole[1][n] for n in evaluation_columns("val")
+    ]
     trial = store.claim(config.id, config.non_default(), "s", 1)
     assert store.finish(trial, Outcome.of([first, last], {}))
     assert store.read(config.id).rows == (first, last)
@@ -205,11 +251,22 @@ def test_a_training_that_older_code_began_goes_on(tmp_path: Path, monkeypatch: p
 def test_a_study_of_older_and_newer_trials_is_read_reported_and_shown(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "runs")
     points = [{"lr": 1e-3}, {"lr": 3e-3}, {"lr": 1e-2}, {"lr": 3e-2}]
-    plan = tuple(Trial(arm, QUICK.replace(**point, wd=wd), i)
-                 for arm, wd in (("a", 0.1), ("b", 0.2)) for i, point in enumerate(points))  # fmt: skip
-    study = Study(kind="distribution", name="mixed", scale="demo", question="Do they mix?", source="none", trials=plan,
-                  figures=("edf_panels", "learning_curves"), tables=("edf_summary", "arm_comparison"),
-                  pairs=(("a", "b"),))  # fmt: skip
+    plan = tuple(
+        Trial(arm, QUICK.replace(**point, wd=wd), i)
+        for arm, wd in (("a", 0.1), ("b", 0.2))
+        for i, point in enumerate(points)
+    )
+    study = Study(
+        kind="distribution",
+        name="mixed",
+        scale="demo",
+        question="Do they mix?",
+        source="none",
+        trials=plan,
+        figures=("edf_panels", "learning_curves"),
+        tables=("edf_summary", "arm_comparison"),
+        pairs=(("a", "b"),),
+    )
     written: dict[str, list[Row]] = {}
     for number, trial in enumerate(study.trials):
         rows = list(train(trial.config, tmp_path / trial.config.id))
@@ -220,11 +277,15 @@ def test_a_study_of_older_and_newer_trials_is_read_reported_and_shown(tmp_path: 
     assert {trial_id: list(outcome.rows) for trial_id, outcome in read.items()} == written
     table, rows_table = outcomes(study, read), tidy(study, read)
     assert table["error_pct"].notna().all() and table["val_ece_pct"].notna().sum() == len(plan) // 2
-    assert "mixed" in write_report(Results(study, table, rows_table), Workdir(tmp_path / "report"), {})
+    assert "mixed" in write_report(
+        Results(study, table, rows_table), Workdir(tmp_path / "report"), {}
+    )
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     create_database(uri)
     assert synchronize(View(study, uri, store), read) == len(plan)
     for run in roles(uri, "trial"):
         rows = written[run.data.tags["vitscale.trial_id"]]
         shown = history(uri, run.info.run_id, "val_ema_ece_pct")
-        assert [value for _, _, value in shown] == [row["val_ema_ece_pct"] for row in rows if "val_ema_ece_pct" in row]
+        assert [value for _, _, value in shown] == [
+            row["val_ema_ece_pct"] for row in rows if "val_ema_ece_pct" in row
+        ]

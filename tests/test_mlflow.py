@@ -1,4 +1,6 @@
-"""The MLflow view: complete, live, without duplicates, rebuilt from the store, and never in the way."""
+"""The MLflow view: complete, live, without duplicates,
+rebuilt from the store, and never in the way.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def runs_of_experiment(uri: str, name: str, role: str) -> dict[str, Any]:
     """Runs of a study's experiment by trial id ("" for the parent)."""
     mlflow = client(uri)
     experiment = mlflow.get_experiment_by_name(name)
-    found = mlflow.search_runs([experiment.experiment_id], f"tags.`vitscale.role` = '{role}'", max_results=1000)
+    found = mlflow.search_runs(
+        [experiment.experiment_id], f"tags.`vitscale.role` = '{role}'", max_results=1000
+    )
     runs = {run.data.tags.get("vitscale.trial_id", ""): run for run in found}
     assert len(runs) == len(found), "two runs of one trial"
     return runs
@@ -60,7 +64,9 @@ def arm_runs(uri: str) -> dict[str, Any]:
     mlflow = client(uri)
     experiment = mlflow.get_experiment_by_name("tiny-demo")
     found = mlflow.search_runs([experiment.experiment_id], "tags.`vitscale.role` = 'arm'")
-    assert len({run.data.tags["vitscale.arm"] for run in found}) == len(found), "two runs of one arm"
+    assert len({run.data.tags["vitscale.arm"] for run in found}) == len(found), (
+        "two runs of one arm"
+    )
     return {run.data.tags["vitscale.arm"]: run for run in found}
 
 
@@ -72,7 +78,9 @@ def history(uri: str, run_id: str, metric: str) -> list[tuple[int, int, float]]:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Script:
     script = Script(tmp_path_factory.mktemp("ran"))
     result = script.run("--broken", "1")
-    assert result.returncode == 1 and "6 finished, 1 diverged, 1 failed" in result.stdout, result.stdout
+    assert result.returncode == 1 and "6 finished, 1 diverged, 1 failed" in result.stdout, (
+        result.stdout
+    )
     return script
 
 
@@ -84,7 +92,9 @@ def uri(ran: Script) -> str:
 def sync(script: Script, uri: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "vitscale", "sync", "--store", str(script.folder / "runs")]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": uri}
-    return subprocess.run(command, cwd=script.folder, env=environment, capture_output=True, text=True, timeout=200)
+    return subprocess.run(
+        command, cwd=script.folder, env=environment, capture_output=True, text=True, timeout=200
+    )
 
 
 def test_experiment_states_question_and_source(uri: str) -> None:
@@ -96,7 +106,9 @@ def test_one_parent_and_a_child_for_each_trial(uri: str) -> None:
     parents, children = runs_of(uri, "study"), runs_of(uri, "trial")
     assert len(parents) == 1
     assert set(children) == {trial.config.id for trial in study(broken=1).trials}
-    assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {parents[""].info.run_id}
+    assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {
+        parents[""].info.run_id
+    }
 
 
 def test_a_child_tells_its_config_status_and_origin(uri: str) -> None:
@@ -114,7 +126,11 @@ def test_a_child_tells_its_config_status_and_origin(uri: str) -> None:
         assert run.data.metrics["diverged"] == (status == "diverged")
         assert run.data.metrics["failed"] == (status == "failed")
         if status != "failed":
-            assert tags["vitscale.commit"] and tags["vitscale.machine"] and "torch" in tags["vitscale.versions"]
+            assert (
+                tags["vitscale.commit"]
+                and tags["vitscale.machine"]
+                and "torch" in tags["vitscale.versions"]
+            )
 
 
 def test_every_row_is_there_once_with_the_time_it_was_made(ran: Script, uri: str) -> None:
@@ -122,7 +138,9 @@ def test_every_row_is_there_once_with_the_time_it_was_made(ran: Script, uri: str
         if run.data.tags["vitscale.status"] == "failed":
             continue
         rows = ran.store().read(trial_id).rows
-        expected = [(int(r["epoch"]), int(r["unix_s"] * 1000), r["val_ema_error_pct"]) for r in rows]
+        expected = [
+            (int(r["epoch"]), int(r["unix_s"] * 1000), r["val_ema_error_pct"]) for r in rows
+        ]
         assert history(uri, run.info.run_id, "val_ema_error_pct") == expected
         assert run.data.metrics["final_error_pct"] == rows[-1]["val_ema_error_pct"]
 
@@ -130,45 +148,89 @@ def test_every_row_is_there_once_with_the_time_it_was_made(ran: Script, uri: str
 def test_the_parent_carries_report_and_summary(uri: str) -> None:
     parent = runs_of(uri, "study")[""]
     files = {entry.path for entry in client(uri).list_artifacts(parent.info.run_id)}
-    assert {"report.html", "edf_panels.png", "edf_panels.svg", "rows.parquet", "edf_summary.csv"} <= files
-    assert parent.data.metrics == {"num_trials": 8, "finished": 6, "diverged": 1, "failed": 1, "missing": 0}
+    assert {
+        "report.html",
+        "edf_panels.png",
+        "edf_panels.svg",
+        "rows.parquet",
+        "edf_summary.csv",
+    } <= files
+    assert parent.data.metrics == {
+        "num_trials": 8,
+        "finished": 6,
+        "diverged": 1,
+        "failed": 1,
+        "missing": 0,
+    }
     assert parent.info.status == "FAILED"
     note = parent.data.tags["mlflow.note.content"]
     assert "Does a study survive being killed?" in note and "| patchify | 3 | 0 | 0 | 0 |" in note
 
 
-def test_each_arm_is_a_run_with_what_its_trials_share_and_its_summary(ran: Script, uri: str) -> None:
+def test_each_arm_is_a_run_with_what_its_trials_share_and_its_summary(
+    ran: Script, uri: str
+) -> None:
     runs = arm_runs(uri)
     plan = study(broken=1)
     assert set(runs) == set(plan.arms)
-    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {runs_of(uri, "study")[""].info.run_id}
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {
+        runs_of(uri, "study")[""].info.run_id
+    }
     for arm, run in runs.items():
         configs = [trial.config.asdict() for trial in plan.trials if trial.arm == arm]
-        shared = {name: str(configs[0][name]) for name in DEFAULTS if len({config[name] for config in configs}) == 1}
-        assert {name: value for name, value in run.data.params.items() if name in DEFAULTS} == shared
-    errors = [ran.store().read(t.config.id).rows[-1]["val_ema_error_pct"] for t in plan.trials if t.arm == "conv"]
+        shared = {
+            name: str(configs[0][name])
+            for name in DEFAULTS
+            if len({config[name] for config in configs}) == 1
+        }
+        assert {
+            name: value for name, value in run.data.params.items() if name in DEFAULTS
+        } == shared
+    errors = [
+        ran.store().read(t.config.id).rows[-1]["val_ema_error_pct"]
+        for t in plan.trials
+        if t.arm == "conv"
+    ]
     metrics = runs["conv"].data.metrics
     assert (metrics["n"], metrics["median_error_pct"]) == (3, statistics.median(errors))
-    assert metrics["median_error_pct_low"] <= metrics["median_error_pct"] <= metrics["median_error_pct_high"]
-    assert (runs["diverging"].data.metrics["diverged"], runs["broken"].data.metrics["failed"]) == (1, 1)
+    assert (
+        metrics["median_error_pct_low"]
+        <= metrics["median_error_pct"]
+        <= metrics["median_error_pct_high"]
+    )
+    assert (runs["diverging"].data.metrics["diverged"], runs["broken"].data.metrics["failed"]) == (
+        1,
+        1,
+    )
     assert (runs["conv"].info.status, runs["broken"].info.status) == ("FINISHED", "FAILED")
 
 
 def test_saved_views_name_only_what_runs_have(uri: str) -> None:
-    """Columns, axes and charts of each view exist in a run that its own filter finds; else a page opens empty."""
+    """Columns, axes and charts of each view exist in a run that
+    its own filter finds; else a page opens empty.
+    """
     mlflow = client(uri)
     experiment = mlflow.get_experiment_by_name("tiny-demo")
     views = {
-        key: json.loads(value) for key, value in experiment.tags.items() if key.startswith("mlflow.sharedViewState")
+        key: json.loads(value)
+        for key, value in experiment.tags.items()
+        if key.startswith("mlflow.sharedViewState")
     }
-    assert [view["name"] for _, view in sorted(views.items())] == ["Arms", "Curves by arm", "Trials"]
+    assert [view["name"] for _, view in sorted(views.items())] == [
+        "Arms",
+        "Curves by arm",
+        "Trials",
+    ]
     for view in views.values():
         state = json.loads(view["state"])
         assert set(view) == {"name", "createdAt", "state"} and isinstance(view["createdAt"], int)
-        found = mlflow.search_runs([experiment.experiment_id], state["searchFilter"], max_results=100)
+        found = mlflow.search_runs(
+            [experiment.experiment_id], state["searchFilter"], max_results=100
+        )
         assert len(found) == (5 if view["name"] == "Arms" else 8)
         params, metrics, tags = (
-            {k for run in found for k in getattr(run.data, part)} for part in ("params", "metrics", "tags")
+            {k for run in found for k in getattr(run.data, part)}
+            for part in ("params", "metrics", "tags")
         )
         known = {"params": params, "metrics": metrics, "tags": tags}
         for column in [*state["selectedColumns"], state["orderByKey"]]:
@@ -180,14 +242,20 @@ def test_saved_views_name_only_what_runs_have(uri: str) -> None:
             axes = [chart[axis] for axis in ("xaxis", "yaxis", "zaxis") if axis in chart]
             assert {axis["key"] for axis in axes if axis["type"] == "PARAM"} <= params
             assert {axis["key"] for axis in axes if axis["type"] == "METRIC"} <= metrics
-            assert set(chart.get("selectedParams", ())) <= params and set(chart.get("selectedMetrics", ())) <= metrics
+            assert (
+                set(chart.get("selectedParams", ())) <= params
+                and set(chart.get("selectedMetrics", ())) <= metrics
+            )
     assert "selectedParams" in json.dumps(views["mlflow.sharedViewState.vitscale-trials"])
 
 
 def test_axes_are_what_varies_within_arms_or_between_single_settings() -> None:
     assert axes(study()) == ["arm", "log10_lr", "log10_wd"]
-    lengths = tuple(replace(t, config=t.config.replace(lr=1e-3, wd=0.0, epochs=e, seed=e), arm=f"{t.arm} {e}")
-                    for t in study(num=1).trials[:1] for e in (3, 6))  # fmt: skip
+    lengths = tuple(
+        replace(t, config=t.config.replace(lr=1e-3, wd=0.0, epochs=e, seed=e), arm=f"{t.arm} {e}")
+        for t in study(num=1).trials[:1]
+        for e in (3, 6)
+    )
     assert axes(replace(study(), trials=lengths, panels={}, pairs=())) == ["arm", "epochs"]
 
 
@@ -210,8 +278,8 @@ def dump(database: Path) -> list[tuple[Any, ...]]:
     """What the view says, without run ids and without when it was said."""
     with sqlite3.connect(database) as db:
         metrics = db.execute(
-            "select t.value, m.key, m.step, m.timestamp, m.value, m.is_nan from metrics m join tags t "
-            "on t.run_uuid = m.run_uuid and t.key = 'vitscale.trial_id'"
+            "select t.value, m.key, m.step, m.timestamp, m.value, m.is_nan from metrics m join "
+            "tags t on t.run_uuid = m.run_uuid and t.key = 'vitscale.trial_id'"
         ).fetchall()
         params = db.execute(
             "select t.value, p.key, p.value from params p join tags t "
@@ -221,11 +289,15 @@ def dump(database: Path) -> list[tuple[Any, ...]]:
 
 
 def everything(database: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """All that a second telling must leave as it is: every run, metric, param and tag, also of parent and arms."""
+    """All that a second telling must leave as it is: every run,
+    metric, param and tag, also of parent and arms.
+    """
     tables = ("runs", "metrics", "latest_metrics", "params", "tags", "experiment_tags")
     with sqlite3.connect(database) as db:
         found = {table: sorted(map(repr, db.execute(f"select * from {table}"))) for table in tables}
-        found["runs"] = sorted(map(repr, db.execute("select run_uuid, name, status, lifecycle_stage from runs")))
+        found["runs"] = sorted(
+            map(repr, db.execute("select run_uuid, name, status, lifecycle_stage from runs"))
+        )
     return found
 
 
@@ -236,13 +308,18 @@ def test_sync_changes_nothing_where_the_view_is_up_to_date(ran: Script, uri: str
     assert everything(ran.folder / "mlflow.db") == before
 
 
-def test_sync_rebuilds_the_view_in_an_empty_tracking_store(ran: Script, uri: str, tmp_path: Path) -> None:
+def test_sync_rebuilds_the_view_in_an_empty_tracking_store(
+    ran: Script, uri: str, tmp_path: Path
+) -> None:
     result = sync(ran, f"sqlite:///{tmp_path}/new.db")
     assert result.returncode == 0, result.stderr
     assert "8 of 8 trials shown" in result.stdout
     old, new = dump(ran.folder / "mlflow.db"), dump(tmp_path / "new.db")
-    failed = study(broken=1).trials[-1].config.id  # it has no row, so the time is that of the telling
-    assert [line for line in new if failed not in line] == [line for line in old if failed not in line]
+    # it has no row, so the time is that of the telling
+    failed = study(broken=1).trials[-1].config.id
+    assert [line for line in new if failed not in line] == [
+        line for line in old if failed not in line
+    ]
     assert len(new) == len(old)
     assert runs_of(f"sqlite:///{tmp_path}/new.db", "study")[""].info.status
 
@@ -255,9 +332,23 @@ def free_port() -> int:
 
 def serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
     """A real MLflow server; returns when it answers."""
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/server.db",
-               "--artifacts-destination", str(folder / "artifacts"), "--port", str(port), "--workers", "1"]  # fmt: skip
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--backend-store-uri",
+        f"sqlite:///{folder}/server.db",
+        "--artifacts-destination",
+        str(folder / "artifacts"),
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
     def answers() -> bool:
         try:
@@ -277,7 +368,10 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_server_that_is_away_stops_nothing_and_is_caught_up(tmp_path: Path) -> None:
-    """Dead at first: all is trained, one line and status 3 tell. Alive later: the same command, or sync, catches up."""
+    """Dead at first: all is trained, one line and status 3 tell.
+
+    Alive later: the same command, or sync, catches up.
+    """
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     script = Script(tmp_path)
@@ -285,7 +379,9 @@ def test_a_server_that_is_away_stops_nothing_and_is_caught_up(tmp_path: Path) ->
     assert result.returncode == 3, result.stdout
     assert "2 finished, 1 diverged, 0 failed, 0 missing of 3" in result.stdout
     said = [line for line in result.stdout.splitlines() if line.startswith("mlflow")]
-    assert len(said) == 1 and f"{address} is not up to date" in said[0] and "vitscale sync" in said[0]
+    assert (
+        len(said) == 1 and f"{address} is not up to date" in said[0] and "vitscale sync" in said[0]
+    )
     refused = sync(script, address)
     assert refused.returncode == 2
     assert len(refused.stderr.strip().splitlines()) == 1 and "MLflow must answer" in refused.stderr
@@ -328,7 +424,9 @@ class SlowProxy(http.server.BaseHTTPRequestHandler):
 def slow_server(tmp_path: Path) -> Iterator[int]:
     target = free_port()
     server = serve(tmp_path, target)
-    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Proxy", (SlowProxy,), {"target": target}))
+    proxy = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Proxy", (SlowProxy,), {"target": target})
+    )
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
     yield proxy.server_address[1]
     proxy.shutdown()
@@ -336,8 +434,12 @@ def slow_server(tmp_path: Path) -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_a_slow_server_is_caught_up_and_live_while_it_trains(tmp_path: Path, slow_server: int) -> None:
-    """Every answer takes half a second more: rows of a running trial still appear, and in the end all is there once."""
+def test_a_slow_server_is_caught_up_and_live_while_it_trains(
+    tmp_path: Path, slow_server: int
+) -> None:
+    """Every answer takes half a second more: rows of a running
+    trial still appear, and in the end all is there once.
+    """
     script, address = Script(tmp_path), f"http://127.0.0.1:{slow_server}"
     arguments = ("--num", "1", "--epochs", "100")
     process = script.start(*arguments, MLFLOW_TRACKING_URI=address)
@@ -354,7 +456,9 @@ def test_a_slow_server_is_caught_up_and_live_while_it_trains(tmp_path: Path, slo
     for trial_id, run in runs_of(direct, "trial").items():
         rows = script.store().read(trial_id).rows
         shown = history(direct, run.info.run_id, "val_error_pct")
-        assert [(step, value) for step, _, value in shown] == [(r["epoch"], r["val_error_pct"]) for r in rows]
+        assert [(step, value) for step, _, value in shown] == [
+            (r["epoch"], r["val_error_pct"]) for r in rows
+        ]
 
 
 def test_ui_needs_a_database_and_says_so(tmp_path: Path) -> None:
@@ -368,7 +472,9 @@ def test_ui_needs_a_database_and_says_so(tmp_path: Path) -> None:
     )
 
 
-def test_ui_takes_a_port_that_is_free(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ui_takes_a_port_that_is_free(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The next one if MLflow's own is taken; one that was asked for is refused."""
     from vitscale.cli import commands
 
@@ -376,14 +482,19 @@ def test_ui_takes_a_port_that_is_free(monkeypatch: pytest.MonkeyPatch, capsys: p
         taken = busy.getsockname()[1]
         monkeypatch.setattr(commands, "PORT", taken)
         chosen = commands.free_port("127.0.0.1", None)
-        assert taken < chosen < taken + 100 and f"port {taken} is taken: {chosen}" in capsys.readouterr().out
+        assert (
+            taken < chosen < taken + 100
+            and f"port {taken} is taken: {chosen}" in capsys.readouterr().out
+        )
         with pytest.raises(ValueError, match=f"must be free.*port={taken}"):
             commands.free_port("127.0.0.1", taken)
     assert commands.free_port("127.0.0.1", None) == taken
 
 
 def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
-    """And prints a link for each study, with its own port, that names the study's experiment and its saved view."""
+    """And prints a link for each study, with its own port, that
+    names the study's experiment and its saved view.
+    """
     port = free_port()
     command = [sys.executable, "-m", "vitscale", "ui", "--port", str(port)]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": uri}
@@ -395,7 +506,9 @@ def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
         def shows() -> bool:
             try:
                 connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-                connection.request("GET", "/api/2.0/mlflow/experiments/get-by-name?experiment_name=tiny-demo")
+                connection.request(
+                    "GET", "/api/2.0/mlflow/experiments/get-by-name?experiment_name=tiny-demo"
+                )
                 answer = connection.getresponse()
                 return answer.status == 200 and b"Does a study survive" in answer.read()
             except OSError:
@@ -407,14 +520,22 @@ def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
         assert f"http://127.0.0.1:{port}" in said[0]
         number = client(uri).get_experiment_by_name("tiny-demo").experiment_id
         place, _, query = said[1].split()[-1].partition("?")
-        assert said[1].split()[0] == "tiny-demo" and place == f"http://127.0.0.1:{port}/#/experiments/{number}/runs"
-        assert "workflowType=machine_learning" in query and "viewStateShareKey=vitscale-trials" in query
+        assert (
+            said[1].split()[0] == "tiny-demo"
+            and place == f"http://127.0.0.1:{port}/#/experiments/{number}/runs"
+        )
+        assert (
+            "workflowType=machine_learning" in query
+            and "viewStateShareKey=vitscale-trials" in query
+        )
     finally:
         stop(process)
 
 
 def test_a_database_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A kill while MLflow makes its tables leaves no database that it cannot open, and the next start makes it."""
+    """A kill while MLflow makes its tables leaves no database
+    that it cannot open, and the next start makes it.
+    """
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     code = f"from vitscale.record.mlflow_place import create_database; create_database({uri!r})"
     for wait_s in (0.1, 0.5, 1.0):

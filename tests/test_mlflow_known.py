@@ -1,4 +1,6 @@
-"""What a start asks of an MLflow server, what it forgets and heals, and what an edited study leaves out."""
+"""What a start asks of an MLflow server, what it forgets
+and heals, and what an edited study leaves out.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return call
 
-    for name in ("search_runs", "get_run", "create_run", "log_batch", "set_tag", "get_experiment", "delete_run"):
+    for name in (
+        "search_runs",
+        "get_run",
+        "create_run",
+        "log_batch",
+        "set_tag",
+        "get_experiment",
+        "delete_run",
+    ):
         monkeypatch.setattr(MlflowClient, name, watched(name, getattr(MlflowClient, name)))
     return log
 
@@ -71,7 +81,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def roles(uri: str, role: str, chosen: str = "") -> list[Any]:
     mlflow = client(uri)
     experiments = [e.experiment_id for e in mlflow.search_experiments()]
-    return list(mlflow.search_runs(experiments, f"tags.`vitscale.role` = '{role}'{chosen}", max_results=5000))
+    return list(
+        mlflow.search_runs(
+            experiments, f"tags.`vitscale.role` = '{role}'{chosen}", max_results=5000
+        )
+    )
 
 
 def children(uri: str, chosen: str = "") -> dict[str, Any]:
@@ -81,7 +95,9 @@ def children(uri: str, chosen: str = "") -> dict[str, Any]:
     return found
 
 
-def test_params_of_trials_are_what_varies_and_the_parent_has_the_rest(store: Store, uri: str) -> None:
+def test_params_of_trials_are_what_varies_and_the_parent_has_the_rest(
+    store: Store, uri: str
+) -> None:
     plan = study()
     synchronize(View(plan, uri, store), finished(plan))
     (parent,) = roles(uri, "study")
@@ -106,7 +122,10 @@ def test_a_start_asks_only_for_what_the_store_does_not_remember(
     asked.clear()
     again = View(plan, uri, store)
     assert again.children == view.children
-    assert sum(int(line.split()[1]) for line in asked if line.startswith("search_runs")) == 0 and len(asked) <= 5
+    assert (
+        sum(int(line.split()[1]) for line in asked if line.startswith("search_runs")) == 0
+        and len(asked) <= 5
+    )
     asked.clear()
     synchronize(again, finished(plan))
     assert asked == []
@@ -171,11 +190,16 @@ def test_a_run_removed_for_good_while_a_study_runs_is_made_again(store: Store, u
     mlflow._tracking_client.store._hard_delete_run(view.children[trial_id].run_id)
     view.show(trial_id, Outcome(Status.FINISHED, tuple(rows_of(2))))
     run = children(uri)[trial_id]
-    assert [m.step for m in mlflow.get_metric_history(run.info.run_id, "val_ema_error_pct")] == [1, 2]
+    assert [m.step for m in mlflow.get_metric_history(run.info.run_id, "val_ema_error_pct")] == [
+        1,
+        2,
+    ]
 
 
 def test_an_edited_study_leaves_out_what_it_had_before(store: Store, uri: str) -> None:
-    """One trial has another lr, one arm another name: the pages show the plan of the last start and nothing else."""
+    """One trial has another lr, one arm another name: the pages
+    show the plan of the last start and nothing else.
+    """
     old = study(num=2)
     view = View(old, uri, store)
     synchronize(view, finished(old))
@@ -183,15 +207,21 @@ def test_an_edited_study_leaves_out_what_it_had_before(store: Store, uri: str) -
     view.save()
     first, second, *others = old.trials
     edited = (Trial("patchify", first.config.replace(lr=0.5), 0), replace(second, arm="patchify"))
-    renamed = tuple(replace(trial, arm=trial.arm.replace("conv", "convolutional")) for trial in others)
+    renamed = tuple(
+        replace(trial, arm=trial.arm.replace("conv", "convolutional")) for trial in others
+    )
     new = replace(old, trials=(*edited, *renamed), panels={}, pairs=())
     again = View(new, uri, store)
     synchronize(again, finished(new))
     again.summarize({"patchify/n": 2.0, "convolutional/n": 2.0}, None)
     planned = " and tags.`vitscale.planned` = 'true'"
     found = children(uri, planned)
-    assert {i: run.data.params["arm"] for i, run in found.items()} == {t.config.id: t.arm for t in new.trials}
-    assert {i: run.data.tags["vitscale.arm"] for i, run in found.items()} == {t.config.id: t.arm for t in new.trials}
+    assert {i: run.data.params["arm"] for i, run in found.items()} == {
+        t.config.id: t.arm for t in new.trials
+    }
+    assert {i: run.data.tags["vitscale.arm"] for i, run in found.items()} == {
+        t.config.id: t.arm for t in new.trials
+    }
     assert children(uri).keys() - found.keys() == {first.config.id}
     arms = {run.data.tags["vitscale.arm"] for run in roles(uri, "arm", planned)}
     assert arms == {"patchify", "convolutional"}
@@ -240,11 +270,15 @@ def test_a_missing_trial_says_why_and_has_no_error(store: Store, uri: str) -> No
     assert "final_error_pct" not in runs[fault].data.metrics
 
 
-def test_runs_have_the_colour_of_their_arm_and_references_their_seed(store: Store, uri: str) -> None:
+def test_runs_have_the_colour_of_their_arm_and_references_their_seed(
+    store: Store, uri: str
+) -> None:
     from vitscale.analysis.report.layout import COLORS
 
     plan = study()
-    references = tuple(Trial("conv", plan.trials[3].config.replace(seed=seed), None) for seed in (1003, 1004))
+    references = tuple(
+        Trial("conv", plan.trials[3].config.replace(seed=seed), None) for seed in (1003, 1004)
+    )
     plan = replace(plan, trials=(*plan.trials, *references))
     view = View(plan, uri, store, arm_colors)
     synchronize(view, finished(plan))
@@ -253,7 +287,10 @@ def test_runs_have_the_colour_of_their_arm_and_references_their_seed(store: Stor
     for run in (*children(uri).values(), *roles(uri, "arm")):
         arm = run.data.tags["vitscale.arm"]
         assert run.data.tags.get("mlflow.runColor") == colors.get(arm), arm
-    named = {run.info.run_name for run in children(uri, " and tags.`vitscale.point` = 'reference'").values()}
+    named = {
+        run.info.run_name
+        for run in children(uri, " and tags.`vitscale.point` = 'reference'").values()
+    }
     assert named == {"conv reference seed 1003", "conv reference seed 1004"}
 
 
@@ -265,7 +302,9 @@ def test_arms_that_share_a_place_in_two_panels_have_two_colours() -> None:
     assert colors == arm_colors(replace(plan, panels={"a": arms[:2], "b": (arms[2], arms[0])}))
 
 
-def test_pages_of_a_server_that_is_slow_get_smaller(store: Store, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_a_server_that_is_slow_get_smaller(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server that answers for at most 50 runs in time."""
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
@@ -278,14 +317,20 @@ def test_pages_of_a_server_that_is_slow_get_smaller(store: Store, uri: str, monk
     search = MlflowClient.search_runs
     sizes = []
 
-    def slow(self: Any, experiments: Any, chosen: str, kind: Any, max_results: int, page_token: Any) -> Any:
+    def slow(
+        self: Any, experiments: Any, chosen: str, kind: Any, max_results: int, page_token: Any
+    ) -> Any:
         sizes.append(max_results)
         if max_results > 50:
             raise MlflowException("API request failed with timeout exception")
-        return search(self, experiments, chosen, kind, max_results=max_results, page_token=page_token)
+        return search(
+            self, experiments, chosen, kind, max_results=max_results, page_token=page_token
+        )
 
     monkeypatch.setattr(MlflowClient, "search_runs", slow)
-    assert View(plan, uri, store, anew=True).children.keys() == {trial.config.id for trial in plan.trials}
+    assert View(plan, uri, store, anew=True).children.keys() == {
+        trial.config.id for trial in plan.trials
+    }
     assert sizes[-4:] == [200, 50, 50, 50]
 
 
@@ -297,8 +342,12 @@ def http_server(store: Store) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_large_study_connects_over_http(store: Store, uri: str, http_server: str, asked: list[str]) -> None:
-    """1,500 runs: never in one answer, and not read again by the next start, which goes on where the last one was."""
+def test_a_large_study_connects_over_http(
+    store: Store, uri: str, http_server: str, asked: list[str]
+) -> None:
+    """1,500 runs: never in one answer, and not read again by the
+    next start, which goes on where the last one was.
+    """
     large = load_script(ROOT / "benchmarks" / "mlflow_scale.py")
     plan = large.study_of(1500)
     first = plan.trials[0].config.id
@@ -314,7 +363,12 @@ def test_a_large_study_connects_over_http(store: Store, uri: str, http_server: s
     again = View(plan, http_server, store)
     assert again.children == anew.children and len(asked) <= 8
     asked.clear()
-    assert synchronize(again, {i: Outcome(Status.FINISHED, tuple(large.rows_of(i))) for i in again.trials}) == 1500
+    assert (
+        synchronize(
+            again, {i: Outcome(Status.FINISHED, tuple(large.rows_of(i))) for i in again.trials}
+        )
+        == 1500
+    )
     assert asked == []
     again.show(first, Outcome(Status.RUNNING, tuple(large.rows_of(first, 4))))
     (run,) = [run for run in roles(uri, "trial", f" and tags.`vitscale.trial_id` = '{first}'")]

@@ -1,4 +1,6 @@
-"""The MLflow database lies with its store: two stores never mix, and a store may be moved or copied."""
+"""The MLflow database lies with its store: two stores never
+mix, and a store may be moved or copied.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ def states(uri: str, store: Store) -> dict[str, tuple[str, float]]:
     chosen = f"tags.`vitscale.store` = '{store.identity()}' and tags.`vitscale.role` = 'trial'"
     runs = mlflow.search_runs([e.experiment_id for e in mlflow.search_experiments()], chosen)
     return {
-        run.data.tags["vitscale.trial_id"]: (run.data.tags["vitscale.status"], run.data.metrics["final_error_pct"])
+        run.data.tags["vitscale.trial_id"]: (
+            run.data.tags["vitscale.status"],
+            run.data.metrics["final_error_pct"],
+        )
         for run in runs
     }
 
@@ -68,16 +73,22 @@ def test_the_database_lies_in_the_store_unless_the_environment_says_otherwise(
     assert tracking_uri(Store(tmp_path / "runs")) == f"sqlite:///{tmp_path}/other.db"
 
 
-def test_sqlalchemy_opens_the_database_that_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlalchemy_opens_the_database_that_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sqlalchemy.engine import make_url
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for name in ("runs", "odd #100%20 ?x=1 \u00e9"):
-        assert make_url(tracking_uri(Store(tmp_path / name))).database == str(tmp_path / name / "mlflow.db")
+        assert make_url(tracking_uri(Store(tmp_path / name))).database == str(
+            tmp_path / name / "mlflow.db"
+        )
 
 
 def test_two_stores_on_one_server_keep_their_own_states(stores: tuple[Store, Store]) -> None:
-    """The same study fails in one store and trains in the other: neither page shows anything of the other."""
+    """The same study fails in one store and trains in the
+    other: neither page shows anything of the other.
+    """
     one, two = stores
     shared = f"sqlite:///{one.root}/mlflow.db"
     plan = study(num=1)
@@ -91,7 +102,10 @@ def test_two_stores_on_one_server_keep_their_own_states(stores: tuple[Store, Sto
     assert states(shared, two) == {trial_id: ("failed", 100.0)}
     again = [View(plan, shared, store) for store in (one, two)]
     assert [view.experiment_id for view in again] == [trained.experiment_id, failed.experiment_id]
-    assert [client(shared).get_run(view.parent_id).info.status for view in again] == ["FINISHED", "FAILED"]
+    assert [client(shared).get_run(view.parent_id).info.status for view in again] == [
+        "FINISHED",
+        "FAILED",
+    ]
     assert trained.experiment_id != failed.experiment_id
     names = {client(shared).get_experiment(view.experiment_id).name for view in again}
     assert names == {"tiny-demo", f"tiny-demo-{two.identity()[:8]}"}
@@ -112,14 +126,18 @@ def test_what_an_earlier_version_has_shown_is_kept(stores: tuple[Store, Store]) 
 
 
 @pytest.mark.parametrize("how", ["moved", "copied"])
-def test_reports_follow_a_store_that_is_moved_or_copied(stores: tuple[Store, Store], how: str, tmp_path: Path) -> None:
+def test_reports_follow_a_store_that_is_moved_or_copied(
+    stores: tuple[Store, Store], how: str, tmp_path: Path
+) -> None:
     from mlflow.tracking._tracking_service import utils
 
     old, plan = stores[0], study(num=1)
     (tmp_path / "report").mkdir()
     report = tmp_path / "report" / "report.html"
     report.write_text("before")
-    View(plan, f"sqlite:///{old.root}/mlflow.db", old).summarize({"conv/n": 1.0}, Workdir(report.parent))
+    View(plan, f"sqlite:///{old.root}/mlflow.db", old).summarize(
+        {"conv/n": 1.0}, Workdir(report.parent)
+    )
     place = tmp_path / "new"
     shutil.move(old.root, place) if how == "moved" else shutil.copytree(old.root, place)
     report.write_text("after")
@@ -150,7 +168,11 @@ def test_an_old_database_is_named_once_and_left_alone(
     View(study(num=1), f"sqlite:///{tmp_path}/mlflow.db", one)
     content = (tmp_path / "mlflow.db").read_bytes()
     note = note_of_old_database(two)
-    assert f"{tmp_path}/mlflow.db" in note and f"{two.root}/mlflow.db" in note and "vitscale sync" in note
+    assert (
+        f"{tmp_path}/mlflow.db" in note
+        and f"{two.root}/mlflow.db" in note
+        and "vitscale sync" in note
+    )
     assert note_of_old_database(one) == ""  # it has one: said before
     assert (tmp_path / "mlflow.db").read_bytes() == content
 

@@ -19,7 +19,16 @@ from torchvision.ops import StochasticDepth
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train.blocks import ParallelBlock, run_branches
-from vitscale.train.draws import Seeded, SeededDropout, SeededDropPath, key_of, mix, normal, seed_layers, uniform
+from vitscale.train.draws import (
+    Seeded,
+    SeededDropout,
+    SeededDropPath,
+    key_of,
+    mix,
+    normal,
+    seed_layers,
+    uniform,
+)
 from vitscale.train.model import build_model
 from vitscale.train.stems import build_stem
 
@@ -34,30 +43,48 @@ def built(seed: int = 0, **fields: Any) -> Any:
 
 
 def shaken(model: nn.Module) -> nn.Module:
-    """The model with random weights throughout, so that nothing is zero or one by its initialisation."""
+    """The model with random weights throughout, so that
+    nothing is zero or one by its initialisation.
+    """
     for p in model.parameters():
         nn.init.normal_(p, std=0.3)
     return model
 
 
-# --- ViT --------------------------------------------------------------------------------------------------------------
+# --- ViT ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("conv", [False, True], ids=["patchify", "conv"])
 def test_the_plain_vit_keeps_its_weights_bit_for_bit(conv: bool) -> None:
-    """Results are on disk: the same seed gives the weights, the outputs and the random state that it always gave."""
+    """Results are on disk: the same seed gives the weights, the
+    outputs and the random state that it always gave.
+    """
     stem = {"stem": "conv", "stem_channels": "4-8", "stem_strides": "2-2"} if conv else {}
     ours, state = built(**TINY, **stem), torch.get_rng_state()
     torch.manual_seed(0)
     embed: dict[str, Any] = {"patch_size": 4}
     if conv:
         layers = ConvStem(1, 3, (4, 8, 16), (3, 3, 1), (2, 2, 1), (1, 1, 0))
-        embed = {"patch_size": 1, "embed_layer": lambda **fields: HybridEmbed(layers, proj=False, **fields)}
-    theirs = VisionTransformer(img_size=8, in_chans=1, num_classes=10, embed_dim=16, depth=3, num_heads=2,
-                               weight_init="jax", **embed)  # fmt: skip
+        embed = {
+            "patch_size": 1,
+            "embed_layer": lambda **fields: HybridEmbed(layers, proj=False, **fields),
+        }
+    theirs = VisionTransformer(
+        img_size=8,
+        in_chans=1,
+        num_classes=10,
+        embed_dim=16,
+        depth=3,
+        num_heads=2,
+        weight_init="jax",
+        **embed,
+    )
     assert torch.equal(state, torch.get_rng_state())
     assert list(ours.state_dict()) == list(theirs.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True)
+    )
     for model in (ours, theirs):
         nn.init.ones_(model.head.weight)
     images = torch.randn(3, 1, 8, 8)
@@ -68,7 +95,9 @@ def test_average_pooling_is_normed_after_it_and_has_no_class_token() -> None:
     model = shaken(built(**TINY, pool="avg")).eval()
     x = model.blocks(model.patch_embed(images := torch.randn(2, 1, 8, 8)) + model.pos_embed)
     assert x.shape == (2, 4, 16) and model.cls_token is None
-    pooled = nn.functional.layer_norm(x.mean(1), (16,), model.fc_norm.weight, model.fc_norm.bias, 1e-6)
+    pooled = nn.functional.layer_norm(
+        x.mean(1), (16,), model.fc_norm.weight, model.fc_norm.bias, 1e-6
+    )
     torch.testing.assert_close(model(images), model.head(pooled))
 
 
@@ -77,17 +106,24 @@ def test_positions_leave_out_the_class_token_if_asked() -> None:
     model = shaken(built(**TINY, embed_token=False)).eval()
     assert model.pos_embed.shape == (1, 4, 16)
     tokens = model._pos_embed(torch.zeros(1, 4, 16))
-    assert torch.equal(tokens[:, :1], model.cls_token) and torch.equal(tokens[:, 1:], model.pos_embed)
+    assert torch.equal(tokens[:, :1], model.cls_token) and torch.equal(
+        tokens[:, 1:], model.pos_embed
+    )
 
 
 def test_fixed_positions_are_sines_and_cosines_of_both_axes() -> None:
-    """Chen et al. 2021 (MoCo v3), up to the order of channels; not a parameter, so never trained and never decayed."""
+    """Chen et al. 2021 (MoCo v3), up to the order of channels; not
+    a parameter, so never trained and never decayed.
+    """
     model = built(**TINY, pos_embed="sincos", resolution=12)
     expected = np.zeros((3, 3, 16))
     for y, x, band in np.ndindex(3, 3, 4):
         for axis, position in enumerate((y, x)):
             angle = position / 10_000 ** (band / 4)
-            expected[y, x, [4 * axis + band, 8 + 4 * axis + band]] = math.sin(angle), math.cos(angle)
+            expected[y, x, [4 * axis + band, 8 + 4 * axis + band]] = (
+                math.sin(angle),
+                math.cos(angle),
+            )
     np.testing.assert_allclose(model.pos_embed[0].numpy(), expected.reshape(9, 16), atol=1e-6)
     assert "pos_embed" not in dict(model.named_parameters())
     tokens = model.eval()._pos_embed(torch.zeros(1, 9, 16))
@@ -104,18 +140,28 @@ def test_without_positions_patches_are_a_set() -> None:
 
 
 def test_weights_are_those_of_deit_if_asked() -> None:
-    """Linear layers: a normal of deviation 0.02 cut at +-2, zero biases, the head included; LayerScale as given."""
+    """Linear layers: a normal of deviation 0.02 cut at +-2, zero
+    biases, the head included; LayerScale as given.
+    """
     model = built(width=64, depth=4, heads=4, weight_init="trunc_normal", layerscale=0.25)
-    weights = torch.cat([m.weight.flatten() for m in model.modules() if isinstance(m, nn.Linear)]).detach().numpy()
+    weights = (
+        torch.cat([m.weight.flatten() for m in model.modules() if isinstance(m, nn.Linear)])
+        .detach()
+        .numpy()
+    )
     assert scipy.stats.kstest(weights, scipy.stats.norm(0, 0.02).cdf).statistic < 0.01
     assert model.head.weight.std().item() == pytest.approx(0.02, rel=0.1)
     assert not any(m.bias.any() for m in model.modules() if isinstance(m, nn.Linear))
     gains = [p for name, p in model.named_parameters() if name.endswith("gamma")]
     assert len(gains) == 8 and all(torch.equal(gain, torch.full((64,), 0.25)) for gain in gains)
-    assert not built().head.weight.any() and not any("gamma" in name for name, _ in built().named_parameters())
+    assert not built().head.weight.any() and not any(
+        "gamma" in name for name, _ in built().named_parameters()
+    )
 
 
-@pytest.mark.parametrize(("rule", "rates"), [("linear", [0.0, 0.1, 0.2]), ("uniform", [0.2, 0.2, 0.2])])
+@pytest.mark.parametrize(
+    ("rule", "rates"), [("linear", [0.0, 0.1, 0.2]), ("uniform", [0.2, 0.2, 0.2])]
+)
 @pytest.mark.parametrize("branches", [1, 2])
 def test_drop_path_follows_the_rule(rule: str, rates: list[float], branches: int) -> None:
     model = built(**TINY, drop_path=0.2, drop_path_rule=rule, branches=branches)
@@ -128,7 +174,9 @@ def test_drop_path_follows_the_rule(rule: str, rates: list[float], branches: int
 def test_dropout_follows_positions_and_every_dense_layer_but_qkv(pos_embed: str) -> None:
     """Dosovitskiy et al. 2021, B.1."""
     model = built(**TINY, dropout=0.1, pos_embed=pos_embed)
-    active = {name for name, layer in model.named_modules() if isinstance(layer, nn.Dropout) and layer.p}
+    active = {
+        name for name, layer in model.named_modules() if isinstance(layer, nn.Dropout) and layer.p
+    }
     ends = ("attn.proj_drop", "mlp.drop1", "mlp.drop2")
     embedded = "norm_pre" if pos_embed == "none" else "pos_drop"
     assert active == {f"blocks.{i}.{end}" for i in range(3) for end in ends} | {embedded}
@@ -139,7 +187,7 @@ def test_dropout_follows_positions_and_every_dense_layer_but_qkv(pos_embed: str)
     assert calls == ["dropout", "block"]
 
 
-# --- parallel branches ------------------------------------------------------------------------------------------------
+# --- parallel branches ----------------------------------------------------------------------------
 
 
 def test_parallel_blocks_are_equation_2() -> None:
@@ -167,7 +215,9 @@ def test_branches_in_one_go_give_what_they_give_one_after_another(
 ) -> None:
     torch.manual_seed(1)
     block = shaken(
-        ParallelBlock(16, 2, branches, qkv_bias=True, init_values=0.3, proj_drop=dropout, drop_path=drop_path)
+        ParallelBlock(
+            16, 2, branches, qkv_bias=True, init_values=0.3, proj_drop=dropout, drop_path=drop_path
+        )
     )
     draws = seed_layers(block, 7)
     x = torch.randn(6, 5, 16)
@@ -216,7 +266,7 @@ def test_models_without_branches_take_either_mode() -> None:
     assert all(type(block) is Block for block in model.blocks)
 
 
-# --- stems ------------------------------------------------------------------------------------------------------------
+# --- stems ----------------------------------------------------------------------------------------
 
 STEMS = [(stem, "bn") for stem in ("patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu")]
 STEMS += [(stem, norm) for stem in ("conv", "graham", "hmlp") for norm in ("bn", "ln")]
@@ -224,34 +274,65 @@ STEMS += [(stem, norm) for stem in ("conv", "graham", "hmlp") for norm in ("bn",
 
 @pytest.mark.parametrize(("stem", "stem_norm"), STEMS)
 def test_every_stem_gives_a_token_for_each_patch(stem: str, stem_norm: str) -> None:
-    fields = {"stem_channels": "8-12", "stem_strides": "2-8", "stem_kernels": "3-8"} if stem == "conv" else {}
-    config = {**TINY, "patch_size": 16, "resolution": 48, "depth": 1, "stem": stem, "stem_norm": stem_norm, **fields}
+    fields = (
+        {"stem_channels": "8-12", "stem_strides": "2-8", "stem_kernels": "3-8"}
+        if stem == "conv"
+        else {}
+    )
+    config = {
+        **TINY,
+        "patch_size": 16,
+        "resolution": 48,
+        "depth": 1,
+        "stem": stem,
+        "stem_norm": stem_norm,
+        **fields,
+    }
     model = shaken(built(**config))
     images = torch.randn(2, 1, 48, 48)
     assert model.patch_embed(images).shape == (2, 9, 16) and model(images).shape == (2, 10)
-    norms = [type(m) for m in model.patch_embed.modules() if isinstance(m, (nn.BatchNorm2d, nn.LayerNorm))]
+    norms = [
+        type(m)
+        for m in model.patch_embed.modules()
+        if isinstance(m, (nn.BatchNorm2d, nn.LayerNorm))
+    ]
     counts = {"patchify_bn": 1, "patchify_bn_gelu": 1, "conv": 2, "graham": 4, "hmlp": 3}
     assert len(norms) == counts.get(stem, 0)
-    assert all(issubclass(norm, nn.LayerNorm if stem_norm == "ln" else nn.BatchNorm2d) for norm in norms)
+    assert all(
+        issubclass(norm, nn.LayerNorm if stem_norm == "ln" else nn.BatchNorm2d) for norm in norms
+    )
 
 
 def test_the_stem_of_graham_is_the_published_list() -> None:
-    """Graham et al. 2021 at 384: 3-48-96-192-384, four 3x3 convolutions of stride 2 (LeViT-384), without biases."""
+    """Graham et al. 2021 at 384: 3-48-96-192-384, four 3x3
+    convolutions of stride 2 (LeViT-384), without biases.
+    """
     stem = build_stem(TrainConfig(stem="graham", width=384, heads=6, patch_size=16, resolution=32))
     theirs = timm.create_model("levit_384").stem
     ours, published = ([m for m in s.modules() if isinstance(m, nn.Conv2d)] for s in (stem, theirs))
     assert [(m.out_channels, m.kernel_size, m.stride, m.padding, m.bias) for m in ours] == [
         (m.out_channels, m.kernel_size, m.stride, m.padding, m.bias) for m in published
     ]
-    assert [type(m) for m in stem] == [nn.Conv2d, nn.BatchNorm2d, nn.GELU] * 3 + [nn.Conv2d, nn.BatchNorm2d]
+    assert [type(m) for m in stem] == [nn.Conv2d, nn.BatchNorm2d, nn.GELU] * 3 + [
+        nn.Conv2d,
+        nn.BatchNorm2d,
+    ]
 
 
 def test_the_hmlp_stem_is_the_listing() -> None:
     """Touvron et al. 2022, appendix C."""
     stem = build_stem(TrainConfig(stem="hmlp", width=64, patch_size=16, resolution=32, channels=1))
     norm, gelu = nn.BatchNorm2d, nn.GELU
-    listing = nn.Sequential(nn.Conv2d(1, 16, 4, 4), norm(16), gelu(), nn.Conv2d(16, 16, 2, 2), norm(16), gelu(),
-                            nn.Conv2d(16, 64, 2, 2), norm(64))  # fmt: skip
+    listing = nn.Sequential(
+        nn.Conv2d(1, 16, 4, 4),
+        norm(16),
+        gelu(),
+        nn.Conv2d(16, 16, 2, 2),
+        norm(16),
+        gelu(),
+        nn.Conv2d(16, 64, 2, 2),
+        norm(64),
+    )
     listing.load_state_dict(stem.state_dict())
     images = torch.randn(4, 1, 32, 32)
     assert torch.equal(stem(images), listing(images))
@@ -263,8 +344,12 @@ def test_the_hmlp_stem_is_the_listing() -> None:
     ids=["BN in evaluation", "LN", "LN, training"],
 )
 def test_masking_before_an_hmlp_is_masking_after_it(stem_norm: str, training: bool) -> None:
-    """Touvron et al. 2022, section 5: what an unmasked patch becomes does not depend on the masked ones."""
-    config = TrainConfig(stem="hmlp", stem_norm=stem_norm, width=16, heads=2, patch_size=8, resolution=32)
+    """Touvron et al. 2022, section 5: what an unmasked patch
+    becomes does not depend on the masked ones.
+    """
+    config = TrainConfig(
+        stem="hmlp", stem_norm=stem_norm, width=16, heads=2, patch_size=8, resolution=32
+    )
     stem = shaken(build_stem(config)).train(training)
     images, mask = torch.randn(5, 1, 32, 32), torch.rand(5, 1, 4, 4) < 0.6
     pixels = mask.repeat_interleave(8, 2).repeat_interleave(8, 3)
@@ -274,7 +359,9 @@ def test_masking_before_an_hmlp_is_masking_after_it(stem_norm: str, training: bo
 
 
 def test_masking_before_a_conv_stem_is_not_masking_after_it() -> None:
-    stem = shaken(build_stem(TrainConfig(stem="graham", width=16, heads=2, patch_size=8, resolution=32))).eval()
+    stem = shaken(
+        build_stem(TrainConfig(stem="graham", width=16, heads=2, patch_size=8, resolution=32))
+    ).eval()
     images, mask = torch.randn(2, 1, 32, 32), torch.tensor([True, False]).repeat(8).view(1, 1, 4, 4)
     pixels = mask.repeat_interleave(8, 2).repeat_interleave(8, 3)
     before, after = stem(images.masked_fill(pixels, 0.0)), stem(images)
@@ -282,21 +369,37 @@ def test_masking_before_a_conv_stem_is_not_masking_after_it() -> None:
 
 
 def test_the_conv_stem_takes_other_kernels_and_norms() -> None:
-    """Xiao et al. 2021, appendix A: a kernel equal to its stride sees each pixel once, without padding."""
-    stem = build_stem(TrainConfig(stem="conv", patch_size=8, resolution=16, stem_channels="4-6", stem_strides="2-4",
-                                  stem_kernels="3-4", stem_norm="ln"))  # fmt: skip
+    """Xiao et al. 2021, appendix A: a kernel equal to its
+    stride sees each pixel once, without padding.
+    """
+    stem = build_stem(
+        TrainConfig(
+            stem="conv",
+            patch_size=8,
+            resolution=16,
+            stem_channels="4-6",
+            stem_strides="2-4",
+            stem_kernels="3-4",
+            stem_norm="ln",
+        )
+    )
     convs = [m for m in stem.modules() if isinstance(m, nn.Conv2d)]
     assert [(m.kernel_size[0], m.stride[0], m.padding[0], m.bias is None) for m in convs] == [
-        (3, 2, 1, True), (4, 4, 0, True), (1, 1, 0, False)]  # fmt: skip
+        (3, 2, 1, True),
+        (4, 4, 0, True),
+        (1, 1, 0, False),
+    ]
     x = convs[0](images := torch.randn(2, 1, 16, 16))
     norm = LayerNorm2d(4, eps=1e-5)
     torch.testing.assert_close(stem[0](images), norm(x).relu())
 
 
-# --- other models -----------------------------------------------------------------------------------------------------
+# --- other models ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rule", "rates"), [("uniform", [0.3] * 18), ("linear", list(np.linspace(0, 0.3, 18))[1:])])
+@pytest.mark.parametrize(
+    ("rule", "rates"), [("uniform", [0.3] * 18), ("linear", list(np.linspace(0, 0.3, 18))[1:])]
+)
 def test_regnety_drops_paths(rule: str, rates: list[float]) -> None:
     with torch.device("meta"):
         model = build_model(TrainConfig(model="regnety-1gf", drop_path=0.3, drop_path_rule=rule))
@@ -306,7 +409,10 @@ def test_regnety_drops_paths(rule: str, rates: list[float]) -> None:
 
 def test_the_last_norm_of_a_regnety_block_starts_at_one_and_timms_at_zero() -> None:
     """pycls, BN.ZERO_INIT_FINAL_GAMMA: False."""
-    ours, theirs = built(model="regnety-1gf", resolution=32), timm.create_model("regnety_008", num_classes=10)
+    ours, theirs = (
+        built(model="regnety-1gf", resolution=32),
+        timm.create_model("regnety_008", num_classes=10),
+    )
     for model, gain in ((ours, 1.0), (theirs, 0.0)):
         last = [module.conv3.bn.weight for module in model.modules() if hasattr(module, "conv3")]
         assert len(last) > 10 and all((weight == gain).all() for weight in last)
@@ -318,24 +424,38 @@ def test_a_timm_model_is_the_one_that_timm_makes() -> None:
     ours = built(model="timm:resnet18", resolution=32)
     torch.manual_seed(0)
     theirs = timm.create_model("resnet18", num_classes=10, in_chans=1)
-    assert all(torch.equal(a, b) for a, b in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True)
+    )
     with torch.device("meta"):
         vit = build_model(TrainConfig(model="timm:vit_tiny_patch16_224", resolution=48))
         swin = build_model(TrainConfig(model="timm:swin_tiny_patch4_window7_224", resolution=56))
     assert vit.pos_embed.shape == (1, 10, 192)
-    assert not any(isinstance(layer, DropPath) for layer in swin.modules())  # timm's own default is 0.1
+    # timm's own default is 0.1
+    assert not any(isinstance(layer, DropPath) for layer in swin.modules())
 
 
-# timm name, blocks with a drop path under the uniform rule, and under timm's own: linear, so that the first has none;
-# the class attention of CaiT never has one, and its other blocks know no linear rule.
-DROPPED = [("resnet18", 8, 7), ("convnext_tiny", 18, 17), ("deit3_small_patch16_224", 24, 22),
-           ("swin_tiny_patch4_window7_224", 24, 22), ("cait_xxs24_224", 24, 0)]  # fmt: skip
+# timm name, blocks with a drop path under the uniform rule, and under timm's own: linear, so that
+# the first has none; the class attention of CaiT never has one, and its other blocks know no linear
+# rule.
+DROPPED = [
+    ("resnet18", 8, 7),
+    ("convnext_tiny", 18, 17),
+    ("deit3_small_patch16_224", 24, 22),
+    ("swin_tiny_patch4_window7_224", 24, 22),
+    ("cait_xxs24_224", 24, 0),
+]
 
 
 @pytest.mark.parametrize(("name", "uniform_count", "linear_count"), DROPPED)
-def test_drop_path_of_timm_models_follows_the_rule(name: str, uniform_count: int, linear_count: int) -> None:
+def test_drop_path_of_timm_models_follows_the_rule(
+    name: str, uniform_count: int, linear_count: int
+) -> None:
     for rule, count in (("uniform", uniform_count), ("linear", linear_count)):
-        config = TrainConfig(model=f"timm:{name}", resolution=224, drop_path=0.2, drop_path_rule=rule)
+        config = TrainConfig(
+            model=f"timm:{name}", resolution=224, drop_path=0.2, drop_path_rule=rule
+        )
         if not count:
             with pytest.raises(ValueError, match="its drop path is uniform by construction"):
                 build_model(config)
@@ -353,16 +473,21 @@ def test_drop_path_of_timm_models_follows_the_rule(name: str, uniform_count: int
         ({"model": "timm:resnet5"}, "must name a model of timm.*resnet50"),
         ({"model": "timm:resnet50.a1_in1k"}, "must name a model of timm"),
         ({"model": "timm:hf-hub:someone/something"}, "must name a model of timm"),
-        ({"model": "timm:vgg11", "drop_path": 0.1}, "drop_path=0.1.*unexpected keyword argument 'drop_path_rate'"),
+        (
+            {"model": "timm:vgg11", "drop_path": 0.1},
+            "drop_path=0.1.*unexpected keyword argument 'drop_path_rate'",
+        ),
     ],
 )
-def test_a_timm_model_that_cannot_be_is_refused_in_one_line(fields: dict[str, Any], words: str) -> None:
+def test_a_timm_model_that_cannot_be_is_refused_in_one_line(
+    fields: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words) as caught, torch.device("meta"):
         build_model(TrainConfig(**fields))
     assert "\n" not in str(caught.value)
 
 
-# --- draws ------------------------------------------------------------------------------------------------------------
+# --- draws ----------------------------------------------------------------------------------------
 
 
 def numpy_mix(words: np.ndarray) -> np.ndarray:
@@ -375,7 +500,9 @@ def numpy_mix(words: np.ndarray) -> np.ndarray:
 
 def test_the_hash_is_that_of_numpy() -> None:
     words = np.random.default_rng(0).integers(-(2**31), 2**31, 10_000).astype(np.int32)
-    assert np.array_equal(mix(torch.from_numpy(words)).numpy().view(np.uint32), numpy_mix(words.view(np.uint32)))
+    assert np.array_equal(
+        mix(torch.from_numpy(words)).numpy().view(np.uint32), numpy_mix(words.view(np.uint32))
+    )
 
 
 def test_numbers_are_uniform_normal_and_reproducible() -> None:
@@ -385,18 +512,26 @@ def test_numbers_are_uniform_normal_and_reproducible() -> None:
     assert scipy.stats.kstest(u.flatten().numpy(), "uniform").pvalue > 0.001
     assert scipy.stats.kstest(z.flatten().numpy(), "norm").pvalue > 0.001
     assert torch.equal(uniform(key_of(1, 2), positions[7:9], (25, 40)), u[7:9])
-    keys = {key_of(*numbers) for numbers in [(1,), (1, 0), (0, 1), (1, 2), (2, 1), (2**32,), (2**62,), (0,), ()]}
+    keys = {
+        key_of(*numbers)
+        for numbers in [(1,), (1, 0), (0, 1), (1, 2), (2, 1), (2**32,), (2**62,), (0,), ()]
+    }
     assert len(keys) == 9 and all(-(2**31) <= key < 2**31 for key in keys)
 
 
 def test_numbers_of_samples_elements_and_keys_are_independent() -> None:
     """Correlations of 10,000 pairs have a deviation of 0.01."""
-    u = torch.stack([uniform(key_of(0, step), torch.arange(20), (10_000,)) for step in range(5)]).flatten(0, 1)
+    u = torch.stack(
+        [uniform(key_of(0, step), torch.arange(20), (10_000,)) for step in range(5)]
+    ).flatten(0, 1)
     correlations = torch.corrcoef(u).fill_diagonal_(0)
-    assert correlations.abs().max() < 0.05 and correlations[0, 1:].std().item() == pytest.approx(0.01, rel=0.3)
+    assert correlations.abs().max() < 0.05 and correlations[0, 1:].std().item() == pytest.approx(
+        0.01, rel=0.3
+    )
     neighbours = torch.corrcoef(torch.stack([u[:, :-1].flatten(), u[:, 1:].flatten()]))[0, 1]
     assert abs(neighbours) < 0.005
-    bits = (uniform(0, torch.arange(4096), (1,)).flatten() * 2).int().numpy()  # consecutive samples: no runs, no cycles
+    # consecutive samples: no runs, no cycles
+    bits = (uniform(0, torch.arange(4096), (1,)).flatten() * 2).int().numpy()
     runs = 1 + np.count_nonzero(np.diff(bits))
     assert abs(runs - 2048) < 4 * 32  # 4 deviations of a fair coin's number of runs
 
@@ -414,7 +549,11 @@ def test_masks_do_not_depend_on_the_cut_nor_on_the_global_generator() -> None:
     state, whole = torch.get_rng_state(), model(images)
     assert torch.equal(state, torch.get_rng_state())
     parts = torch.empty_like(whole)
-    for part in (torch.tensor([0, 11, 5]), torch.tensor([1, 2, 3, 4, 6]), torch.tensor([7, 8, 9, 10])):
+    for part in (
+        torch.tensor([0, 11, 5]),
+        torch.tensor([1, 2, 3, 4, 6]),
+        torch.tensor([7, 8, 9, 10]),
+    ):
         draws.at(9, part)
         torch.manual_seed(2)
         parts[part] = model(images[part])
@@ -431,15 +570,22 @@ def test_masks_depend_on_seed_step_layer_and_sample() -> None:
         outputs.append(model(images).detach())
     rows = torch.cat(outputs)
     assert len({tuple(row.tolist()) for row in rows}) == 24
-    masks = [layer(torch.ones(6, 50)) for layer in model.modules() if isinstance(layer, SeededDropout)]
+    masks = [
+        layer(torch.ones(6, 50)) for layer in model.modules() if isinstance(layer, SeededDropout)
+    ]
     assert len({tuple(mask.flatten().tolist()) for mask in masks}) == len(masks) == 10
 
 
 @pytest.mark.parametrize(
-    ("layer", "theirs"), [(SeededDropout, nn.Dropout(0.3)), (SeededDropPath, StochasticDepth(0.3, "row"))]
+    ("layer", "theirs"),
+    [(SeededDropout, nn.Dropout(0.3)), (SeededDropPath, StochasticDepth(0.3, "row"))],
 )
-def test_seeded_layers_have_the_statistics_of_torchs(layer: type[Seeded], theirs: nn.Module) -> None:
-    """Shares of zeros and the factor of the rest; what is zeroed is an element, or a sample as a whole."""
+def test_seeded_layers_have_the_statistics_of_torchs(
+    layer: type[Seeded], theirs: nn.Module
+) -> None:
+    """Shares of zeros and the factor of the rest; what is
+    zeroed is an element, or a sample as a whole.
+    """
     model = nn.Sequential(nn.Dropout(0.3) if layer is SeededDropout else DropPath(0.3))
     draws = seed_layers(model, 0)
     assert type(model[0]) is layer
@@ -460,8 +606,13 @@ def test_seeding_replaces_what_draws_and_nothing_else() -> None:
     assert list(plain.modules()) == before
     model, _ = layers_of(0)
     seeded = [layer for layer in model.modules() if isinstance(layer, Seeded)]
-    assert len(seeded) == 1 + 3 * 3 + 3 * 2 and {layer.layer for layer in seeded} == set(range(1, 17))
-    assert not any(isinstance(layer, DropPath) or (type(layer) is nn.Dropout and layer.p) for layer in model.modules())
+    assert len(seeded) == 1 + 3 * 3 + 3 * 2 and {layer.layer for layer in seeded} == set(
+        range(1, 17)
+    )
+    assert not any(
+        isinstance(layer, DropPath) or (type(layer) is nn.Dropout and layer.p)
+        for layer in model.modules()
+    )
     with pytest.raises(ValueError, match="must be Dropout or DropPath, but got"):
         seed_layers(nn.Sequential(nn.Dropout2d(0.5)), 0)
 

@@ -1,10 +1,11 @@
 """The CUDA path on a device that computes nothing (tests/nullcuda), since no GPU is here.
 
-CUDA's runtime, driver, cuBLAS, cuDNN, NCCL and NVML are replaced by libraries that keep memory, copy for real, and
-count what they are asked to do; torch and Ray take them for a GPU. So this sees devices that do not match, what waits
-for the device, what it is asked to do, memory that is not given back, the loading of checkpoints, and packing. It
-cannot see numbers: kernels do nothing, and losses and errors read as 0. Nor NCCL's transport, the choices of cuDNN's
-heuristics and of attention kernels, or time: nothing here is evidence that a result on a GPU is right, or fast.
+CUDA's runtime, driver, cuBLAS, cuDNN, NCCL and NVML are replaced by libraries that keep memory,
+copy for real, and count what they are asked to do; torch and Ray take them for a GPU. So this sees
+devices that do not match, what waits for the device, what it is asked to do, memory that is not
+given back, the loading of checkpoints, and packing. It cannot see numbers: kernels do nothing, and
+losses and errors read as 0. Nor NCCL's transport, the choices of cuDNN's heuristics and of
+attention kernels, or time: nothing here is evidence that a result on a GPU is right, or fast.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ sys.path.insert(0, str(NULL))
 import configs  # noqa: E402
 from build import build  # noqa: E402
 
-# The most operations, and copies from the host among them, that a training step asks of the device: what
-# `count_steps.py` counts. Augmentation asks for as many operations as it has drawn. A number that falls is progress,
-# and is put down here; one that rises has to be worth it.
+# The most operations, and copies from the host among them, that a training step asks of the device:
+# what `count_steps.py` counts. Augmentation asks for as many operations as it has drawn. A number
+# that falls is progress, and is put down here; one that rises has to be worth it.
 DEMO = {
     "demo ViT_P": (160, 2),
     "demo ViT_C": (141, 2),
@@ -55,15 +56,29 @@ PUBLISHED = {
     "depth-layerscale, S": (1528, 2),
     "vit, B": (2092, 4),
 }
-QUICK = ("adamw", "lamb, clip", "bf16", "fp16", "precise BatchNorm", "randaugment", "erasing", "bce", "dropout",
-         "drop path", "branches", "repeats, averages")  # fmt: skip
+QUICK = (
+    "adamw",
+    "lamb, clip",
+    "bf16",
+    "fp16",
+    "precise BatchNorm",
+    "randaugment",
+    "erasing",
+    "bce",
+    "dropout",
+    "drop path",
+    "branches",
+    "repeats, averages",
+)
 
 
 @pytest.fixture(scope="module")
 def null(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment under which a process has the null device. Where CI is true, a machine must be able to build it.
+    """The environment under which a process has the null device. Where CI is true, a machine must
+    be able to build it.
 
-    ClaimedByOther the tests are skipped, with the reason, if there is no compiler or no torch for CUDA.
+    ClaimedByOther the tests are skipped, with the reason, if there is no compiler or no torch for
+    CUDA.
     """
     try:
         return build(tmp_path_factory.mktemp("nullcuda"))
@@ -84,7 +99,9 @@ def run(null: dict[str, str], out: Path, program: str, *arguments: str) -> dict:
     """What a program of tests/nullcuda writes to `out`, on the null device."""
     command = [sys.executable, str(NULL / program), *arguments]
     environment = {**os.environ, **null, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    result = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     assert result.returncode == 0, result.stdout
     return json.loads(out.read_text())
 
@@ -93,23 +110,52 @@ def run(null: dict[str, str], out: Path, program: str, *arguments: str) -> dict:
 def test_a_step_waits_for_nothing_and_asks_for_no_more_than_it_did(
     group: str, null: dict[str, str], data_root: Path, tmp_path: Path
 ) -> None:
-    found = run(null, tmp_path / "out.json", "count_steps.py", group, str(data_root), str(tmp_path / "out.json"))
-    assert {name: [step["waits"] for step in steps] for name, steps in found.items()} == {n: [0] * 4 for n in found}
-    most = {name: tuple(max(step[what] for step in steps) for what in ("ops", "h2d")) for name, steps in found.items()}
+    found = run(
+        null,
+        tmp_path / "out.json",
+        "count_steps.py",
+        group,
+        str(data_root),
+        str(tmp_path / "out.json"),
+    )
+    assert {name: [step["waits"] for step in steps] for name, steps in found.items()} == {
+        n: [0] * 4 for n in found
+    }
+    most = {
+        name: tuple(max(step[what] for step in steps) for what in ("ops", "h2d"))
+        for name, steps in found.items()
+    }
     assert most == globals()[group]
 
 
 @pytest.mark.parametrize(
     "names",
-    [QUICK, pytest.param(tuple(name for name in configs.RESUMED if name not in QUICK), marks=pytest.mark.slow)],
+    [
+        QUICK,
+        pytest.param(
+            tuple(name for name in configs.RESUMED if name not in QUICK), marks=pytest.mark.slow
+        ),
+    ],
     ids=["quick", "others"],
 )
 def test_a_training_resumes_waits_for_nothing_and_leaves_no_memory(
     names: tuple[str, ...], null: dict[str, str], data_root: Path, tmp_path: Path
 ) -> None:
-    """One after another in a process, as a reused worker trains them; the first with loader workers."""
-    found = run(null, tmp_path / "out.json", "resume.py", str(data_root), str(tmp_path / "out.json"), *names)
-    expected = {"rows_before": 1, "rows": 2, "same": True, "resumed_at": 6, "steps": 2, "waits": 0, "left_bytes": 0}
+    """One after another in a process, as a reused worker
+    trains them; the first with loader workers.
+    """
+    found = run(
+        null, tmp_path / "out.json", "resume.py", str(data_root), str(tmp_path / "out.json"), *names
+    )
+    expected = {
+        "rows_before": 1,
+        "rows": 2,
+        "same": True,
+        "resumed_at": 6,
+        "steps": 2,
+        "waits": 0,
+        "left_bytes": 0,
+    }
     assert found == dict.fromkeys(names, expected)
 
 
@@ -123,9 +169,13 @@ def test_a_parcel_travels_in_one_copy_loaders_get_nothing_of_a_gpu_and_profiles_
 
 
 def test_a_study_packs_two_trials_on_a_gpu(null: dict[str, str], tmp_path: Path) -> None:
-    """On a cluster that Ray starts and whose GPU Ray finds; the cores would do for 20 trials at a time."""
+    """On a cluster that Ray starts and whose GPU Ray finds;
+    the cores would do for 20 trials at a time.
+    """
     script = Script(tmp_path)
-    result = script.run("--num", "1", "--epochs", "2", "--gpus-per-trial", "0.5", "--cpus-per-trial", "0.1", **null)
+    result = script.run(
+        "--num", "1", "--epochs", "2", "--gpus-per-trial", "0.5", "--cpus-per-trial", "0.1", **null
+    )
     assert result.returncode == 0, result.stdout
     assert "training 2 at a time" in result.stdout
     assert "3 finished, 0 diverged, 0 failed, 0 missing of 3" in result.stdout
@@ -141,13 +191,25 @@ from typing import Literal
 
 from vitscale import Study, TrainConfig, main, trials
 
-BASE = TrainConfig(heads=2, batch_size=256, epochs=1, warmup_epochs=0.0, ema_decay=0.9, crop_padding=1)
-ARMS = {"small": {"width": 16, "depth": 1}, "middle": {"width": 64, "depth": 4}, "large": {"width": 128, "depth": 8}}
+BASE = TrainConfig(
+    heads=2, batch_size=256, epochs=1, warmup_epochs=0.0, ema_decay=0.9, crop_padding=1
+)
+ARMS = {
+    "small": {"width": 16, "depth": 1},
+    "middle": {"width": 64, "depth": 4},
+    "large": {"width": 128, "depth": 8},
+}
 
 
 def study(scale: Literal["demo"] = "demo") -> Study:
-    return Study(kind="distribution", name="sizes", scale=scale, question="Do they fit?", source="none",
-                 trials=trials(BASE, ARMS, [{"lr": 1e-3}]))
+    return Study(
+        kind="distribution",
+        name="sizes",
+        scale=scale,
+        question="Do they fit?",
+        source="none",
+        trials=trials(BASE, ARMS, [{"lr": 1e-3}]),
+    )
 
 
 if __name__ == "__main__":
@@ -159,26 +221,60 @@ if __name__ == "__main__":
 def test_what_does_not_fit_beside_others_is_tried_alone_and_what_does_not_fit_alone_is_named(
     null: dict[str, str], tmp_path: Path
 ) -> None:
-    """On a device of 200 MiB, of which a trial gets half: they take 14, 88 and 328 MiB. The errors are torch's own."""
+    """On a device of 200 MiB, of which a trial gets half: they take 14, 88 and 328 MiB.
+
+    The errors are torch's own.
+    """
     (tmp_path / "sizes.py").write_text(SIZES)
     script = Script(tmp_path, tmp_path / "sizes.py")
-    result = script.run("--gpus-per-trial", "0.5", "--cpus-per-trial", "0.1", **null, NULLCUDA_LIMIT_MB="200")
+    result = script.run(
+        "--gpus-per-trial", "0.5", "--cpus-per-trial", "0.1", **null, NULLCUDA_LIMIT_MB="200"
+    )
     assert result.returncode == 1, result.stdout
     assert "2 finished, 0 diverged, 0 failed, 1 missing of 3" in result.stdout
-    assert result.stdout.count("(tried again with a device to itself): OutOfMemoryError: CUDA out of memory") == 2
+    assert (
+        result.stdout.count(
+            "(tried again with a device to itself): OutOfMemoryError: CUDA out of memory"
+        )
+        == 2
+    )
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("missing  large ")]
-    assert "a model must fit on a device that it has to itself, but got (device_memory=0.2 GiB, batch_size=256" in line
-    result = script.run("--gpus-per-trial", "1", "--cpus-per-trial", "0.1", "--micro-batch", "64", **null,
-                        NULLCUDA_LIMIT_MB="200")  # fmt: skip
+    assert (
+        "a model must fit on a device that it has to itself, but got (device_memory=0.2 GiB, "
+        "batch_size=256"
+    ) in line
+    result = script.run(
+        "--gpus-per-trial",
+        "1",
+        "--cpus-per-trial",
+        "0.1",
+        "--micro-batch",
+        "64",
+        **null,
+        NULLCUDA_LIMIT_MB="200",
+    )
     assert result.returncode == 0, result.stdout  # as the line advises
 
 
-def test_a_team_trains_on_two_gpus(null: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_team_trains_on_two_gpus(
+    null: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With gradients averaged by gloo: the null NCCL brings nothing from one process to another."""
     for name, value in {**null, "NULLCUDA_DEVICES": "2", "TEAM_DEVICE": "cuda"}.items():
         monkeypatch.setenv(name, value)
     config = TrainConfig(
-        width=16, depth=2, heads=2, batch_size=64, epochs=2, warmup_epochs=1.0, drop_path=0.2, precision="bf16",
-        ema_decay=0.9, mixup_alpha=0.8,
-    )  # fmt: skip
-    assert [[row["epoch"] for row in rows] for rows in on_team(2, config, tmp_path)] == [[1, 2], [1, 2]]
+        width=16,
+        depth=2,
+        heads=2,
+        batch_size=64,
+        epochs=2,
+        warmup_epochs=1.0,
+        drop_path=0.2,
+        precision="bf16",
+        ema_decay=0.9,
+        mixup_alpha=0.8,
+    )
+    assert [[row["epoch"] for row in rows] for rows in on_team(2, config, tmp_path)] == [
+        [1, 2],
+        [1, 2],
+    ]

@@ -1,4 +1,6 @@
-"""Optimizers, schedule, averages, losses and BatchNorm statistics against closed forms and second implementations."""
+"""Optimizers, schedule, averages, losses and BatchNorm
+statistics against closed forms and second implementations.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +25,26 @@ from vitscale.train.schedule import lr_at
 
 torch.set_num_threads(1)
 
-# --- optimizers -------------------------------------------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------------------
 
 Step = Callable[[np.ndarray, list[np.ndarray], list[float], float], np.ndarray]
-BETA1, BETA2, EPSILON, MOMENTUM = 0.8, 0.95, 1e-3, 0.7  # none is the default; the epsilon is large enough to be seen
+# none is the default; the epsilon is large enough to be seen
+BETA1, BETA2, EPSILON, MOMENTUM = 0.8, 0.95, 1e-3, 0.7
 
 
 def adam_update(grads: list[np.ndarray], t: int) -> np.ndarray:
-    """Kingma and Ba 2015, algorithm 1, at step t, with the moments written out as sums over all gradients so far."""
+    """Kingma and Ba 2015, algorithm 1, at step t, with the
+    moments written out as sums over all gradients so far.
+    """
     m = sum((1 - BETA1) * BETA1 ** (t - i) * grads[i - 1] for i in range(1, t + 1))
     v = sum((1 - BETA2) * BETA2 ** (t - i) * grads[i - 1] ** 2 for i in range(1, t + 1))
     return (m / (1 - BETA1**t)) / (np.sqrt(v / (1 - BETA2**t)) + EPSILON)
 
 
 def adamw(w: np.ndarray, grads: list[np.ndarray], lrs: list[float], wd: float) -> np.ndarray:
-    """Loshchilov and Hutter 2019, algorithm 2: the decay is apart from the gradient, and scaled by the rate."""
+    """Loshchilov and Hutter 2019, algorithm 2: the decay is
+    apart from the gradient, and scaled by the rate.
+    """
     for t, lr in enumerate(lrs, start=1):
         w = w - lr * wd * w - lr * adam_update(grads, t)
     return w
@@ -52,7 +59,9 @@ def adam(w: np.ndarray, grads: list[np.ndarray], lrs: list[float], wd: float) ->
     return w
 
 
-def sgd(w: np.ndarray, grads: list[np.ndarray], lrs: list[float], wd: float, nesterov: bool = False) -> np.ndarray:
+def sgd(
+    w: np.ndarray, grads: list[np.ndarray], lrs: list[float], wd: float, nesterov: bool = False
+) -> np.ndarray:
     """Sutskever et al. 2013 with the rate outside the momentum; L2 in the gradient."""
     velocity = np.zeros_like(w)
     for g, lr in zip(grads, lrs, strict=True):
@@ -67,7 +76,9 @@ def nesterov(w: np.ndarray, grads: list[np.ndarray], lrs: list[float], wd: float
 
 
 def lamb(w: np.ndarray, grads: list[np.ndarray], lrs: list[float], wd: float) -> np.ndarray:
-    """You et al. 2020, algorithm 2, phi the identity; a tensor without decay takes the step of Adam."""
+    """You et al. 2020, algorithm 2, phi the identity; a
+    tensor without decay takes the step of Adam.
+    """
     for t, lr in enumerate(lrs, start=1):
         update = adam_update(grads, t) + wd * w
         trust = np.linalg.norm(w) / np.linalg.norm(update) if wd and np.linalg.norm(w) else 1.0
@@ -77,26 +88,46 @@ def lamb(w: np.ndarray, grads: list[np.ndarray], lrs: list[float], wd: float) ->
 
 def small_vit(**fields: Any) -> nn.Module:
     return timm.create_model(
-        "vit_tiny_patch16_224", img_size=8, patch_size=4, embed_dim=8, depth=1, num_heads=2, num_classes=10,
-        init_values=0.1, **fields,
-    )  # fmt: skip
+        "vit_tiny_patch16_224",
+        img_size=8,
+        patch_size=4,
+        embed_dim=8,
+        depth=1,
+        num_heads=2,
+        num_classes=10,
+        init_values=0.1,
+        **fields,
+    )
 
 
 def decayed_by_hand(model: nn.Module, tokens: bool) -> set[str]:
-    """Names of the weights of convolutions and linear layers, and of class token and positions if asked."""
-    names = {f"{prefix}.weight" for prefix, layer in model.named_modules() if isinstance(layer, (nn.Conv2d, nn.Linear))}
+    """Names of the weights of convolutions and linear layers,
+    and of class token and positions if asked.
+    """
+    names = {
+        f"{prefix}.weight"
+        for prefix, layer in model.named_modules()
+        if isinstance(layer, (nn.Conv2d, nn.Linear))
+    }
     return names | ({"cls_token", "pos_embed"} if tokens else set())
 
 
 @pytest.mark.parametrize(
     ("fields", "reference"),
-    [({"optimizer": "adamw"}, adamw), ({"optimizer": "adam"}, adam), ({"optimizer": "lamb"}, lamb),
-     ({"optimizer": "sgd"}, sgd), ({"optimizer": "sgd", "nesterov": True}, nesterov)],
+    [
+        ({"optimizer": "adamw"}, adamw),
+        ({"optimizer": "adam"}, adam),
+        ({"optimizer": "lamb"}, lamb),
+        ({"optimizer": "sgd"}, sgd),
+        ({"optimizer": "sgd", "nesterov": True}, nesterov),
+    ],
     ids=["adamw", "adam", "lamb", "sgd", "nesterov"],
-)  # fmt: skip
+)
 def test_steps_are_those_of_numpy(fields: dict[str, Any], reference: Step) -> None:
     """Both groups, with gradients whose norm is far beyond 1: no optimizer clips."""
-    config = TrainConfig(**fields, wd=0.3, beta1=BETA1, beta2=BETA2, epsilon=EPSILON, momentum=MOMENTUM)
+    config = TrainConfig(
+        **fields, wd=0.3, beta1=BETA1, beta2=BETA2, epsilon=EPSILON, momentum=MOMENTUM
+    )
     torch.manual_seed(0)
     model = small_vit().double()
     optimizer = build_optimizer(model, config)
@@ -120,7 +151,9 @@ def test_steps_are_those_of_numpy(fields: dict[str, Any], reference: Step) -> No
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "lamb"])
 @pytest.mark.parametrize("decay_tokens", [True, False])
 def test_norms_biases_and_layerscale_are_never_decayed(optimizer: str, decay_tokens: bool) -> None:
-    config = TrainConfig(optimizer=optimizer, wd=0.3, decay_tokens=decay_tokens, lr=0.1, lr_batch=32, batch_size=64)
+    config = TrainConfig(
+        optimizer=optimizer, wd=0.3, decay_tokens=decay_tokens, lr=0.1, lr_batch=32, batch_size=64
+    )
     model = small_vit()
     groups = build_optimizer(model, config).param_groups
     wd_of = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
@@ -150,7 +183,7 @@ def test_positions_without_a_gradient_are_in_no_group() -> None:
     assert held == {id(p) for name, p in model.named_parameters() if name != "pos_embed"}
 
 
-# --- schedule ---------------------------------------------------------------------------------------------------------
+# --- schedule -------------------------------------------------------------------------------------
 
 # 997 // 99 = 10 steps per epoch, 6 epochs: 60 steps, of which 20 warm up and 40 decay.
 PLAN: dict[str, Any] = {"batch_size": 99, "epochs": 6, "warmup_epochs": 2.0, "lr": 0.3}
@@ -161,27 +194,44 @@ def schedule(config: TrainConfig) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("fields", "shares"),  # of the peak, after 1, 10 and 20 steps, at the start, half and last step of the decay
+    # of the peak, after 1, 10 and 20 steps, at the start, half and last step of the decay
+    ("fields", "shares"),
     [
         ({}, (0.05, 0.5, 1.0, 1.0, 0.5, 0.5 * (1 + math.cos(math.pi * 39 / 40)))),
-        ({"warmup_start": 0.1}, (0.145, 0.55, 1.0, 1.0, 0.5, 0.5 * (1 + math.cos(math.pi * 39 / 40)))),
-        ({"decay_floor": 0.2}, (0.05, 0.5, 1.0, 1.0, 0.6, 0.2 + 0.4 * (1 + math.cos(math.pi * 39 / 40)))),
+        (
+            {"warmup_start": 0.1},
+            (0.145, 0.55, 1.0, 1.0, 0.5, 0.5 * (1 + math.cos(math.pi * 39 / 40))),
+        ),
+        (
+            {"decay_floor": 0.2},
+            (0.05, 0.5, 1.0, 1.0, 0.6, 0.2 + 0.4 * (1 + math.cos(math.pi * 39 / 40))),
+        ),
         ({"decay": "linear"}, (0.05, 0.5, 1.0, 1.0, 0.5, 1 / 40)),
         ({"decay": "linear", "decay_floor": 0.2}, (0.05, 0.5, 1.0, 1.0, 0.6, 0.22)),
         ({"decay": "constant"}, (0.05, 0.5, 1.0, 1.0, 1.0, 1.0)),
     ],
 )
-@pytest.mark.parametrize("warmup", [{}, {"warmup_epochs": 0.0, "warmup_steps": 20}], ids=["epochs", "steps"])
-def test_schedule_at_chosen_steps(fields: dict[str, Any], shares: tuple[float, ...], warmup: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "warmup", [{}, {"warmup_epochs": 0.0, "warmup_steps": 20}], ids=["epochs", "steps"]
+)
+def test_schedule_at_chosen_steps(
+    fields: dict[str, Any], shares: tuple[float, ...], warmup: dict[str, Any]
+) -> None:
     config = TrainConfig(**{**PLAN, **fields, **warmup})
-    assert [lr_at(step, config) for step in (0, 9, 19, 20, 40, 59)] == pytest.approx([0.3 * share for share in shares])
+    assert [lr_at(step, config) for step in (0, 9, 19, 20, 40, 59)] == pytest.approx(
+        [0.3 * share for share in shares]
+    )
 
 
 def test_default_schedule_keeps_its_bits() -> None:
     """Trials that exist were trained with these expressions."""
     config = TrainConfig(**PLAN)
-    old = [config.lr * (s + 1) / 20 if s < 20 else config.lr * 0.5 * (1 + math.cos(math.pi * ((s - 20) / 40)))
-           for s in range(60)]  # fmt: skip
+    old = [
+        config.lr * (s + 1) / 20
+        if s < 20
+        else config.lr * 0.5 * (1 + math.cos(math.pi * ((s - 20) / 40)))
+        for s in range(60)
+    ]
     assert schedule(config) == old
 
 
@@ -215,16 +265,18 @@ def test_whole_schedule_is_that_of_timm() -> None:
     config = TrainConfig(**PLAN, warmup_start=0.1, decay_floor=0.01)
     reference = CosineLRScheduler(
         optimizer, t_initial=40, lr_min=0.003, warmup_t=20, warmup_lr_init=0.03, warmup_prefix=True
-    )  # fmt: skip
+    )
     expected = [reference._get_lr(step + 1 if step < 20 else step)[0] for step in range(60)]
     assert schedule(config) == pytest.approx(expected)
 
 
-# --- averages ---------------------------------------------------------------------------------------------------------
+# --- averages -------------------------------------------------------------------------------------
 
 
 def walk(model: nn.Module, ema: Ema, num_steps: int, start: int = 0) -> list[dict[str, Tensor]]:
-    """States of the model before and after each of some steps in random directions; the average sees every step."""
+    """States of the model before and after each of some steps in
+    random directions; the average sees every step.
+    """
     history = [{k: v.clone() for k, v in model.state_dict().items()}]
     for step in range(start, start + num_steps):
         model(torch.randn(6, 3))  # moves the running statistics
@@ -251,7 +303,8 @@ def closed_form(taken: list[Tensor], decay: float) -> Tensor:
 def test_average_is_the_closed_form_with_the_statistics_of_batchnorm(every: int) -> None:
     model = normed()
     ema = Ema(model, TrainConfig(ema_decay=0.8, ema_every=every))
-    taken = walk(model, ema, 10)[::every]  # the initial weights, then those after 1, 2, ... or 3, 6, 9 steps
+    # the initial weights, then those after 1, 2, ... or 3, 6, 9 steps
+    taken = walk(model, ema, 10)[::every]
     for name, value in ema.module.state_dict().items():
         states = [state[name] for state in taken]
         expected = closed_form(states, 0.8) if value.is_floating_point() else states[-1].double()
@@ -272,9 +325,18 @@ def test_default_average_keeps_its_bits() -> None:
 
 
 def test_average_is_a_copy_until_the_warmup_ends() -> None:
-    """997 // 99 = 10 steps per epoch: 20 warm up; copies after 8 and 16 steps, then averages from 24 on."""
+    """997 // 99 = 10 steps per epoch: 20 warm up; copies
+    after 8 and 16 steps, then averages from 24 on.
+    """
     model = normed()
-    config = TrainConfig(batch_size=99, epochs=6, warmup_epochs=2.0, ema_decay=0.8, ema_every=8, ema_after_warmup=True)
+    config = TrainConfig(
+        batch_size=99,
+        epochs=6,
+        warmup_epochs=2.0,
+        ema_decay=0.8,
+        ema_every=8,
+        ema_after_warmup=True,
+    )
     ema = Ema(model, config)
     history = walk(model, ema, 7)
     assert torch.equal(ema.module[0].weight, history[0]["0.weight"])
@@ -287,33 +349,54 @@ def test_average_is_a_copy_until_the_warmup_ends() -> None:
 
 
 def test_alpha_is_the_rule_of_pycls() -> None:
-    """At batch 2048 and an update each 32 steps, a = 0.65536 / epochs: 0.0131072 at 50 epochs, 0.0016384 at 400."""
-    fields: dict[str, Any] = {"dataset": "imagenet", "num_classes": 1000, "channels": 3, "batch_size": 2048,
-                              "ema_alpha": 1e-5, "ema_every": 32}  # fmt: skip
+    """At batch 2048 and an update each 32 steps, a = 0.65536 /
+    epochs: 0.0131072 at 50 epochs, 0.0016384 at 400.
+    """
+    fields: dict[str, Any] = {
+        "dataset": "imagenet",
+        "num_classes": 1000,
+        "channels": 3,
+        "batch_size": 2048,
+        "ema_alpha": 1e-5,
+        "ema_every": 32,
+    }
     decays = [decay_of(TrainConfig(**fields, epochs=epochs)) for epochs in (50, 400)]
     assert decays == pytest.approx([1 - 0.0131072, 1 - 0.0016384])
     assert decay_of(TrainConfig(ema_alpha=1e9)) == 0.0
     assert decay_of(TrainConfig(ema_decay=0.97)) == 0.97
-    # a window of the same share of the training, whatever its length: 32 steps / a of 625 steps per epoch
-    windows = [32 / (1 - decay) / (625 * epochs) for decay, epochs in zip(decays, (50, 400), strict=True)]
+    # a window of the same share of the training, whatever its length: 32 steps / a of 625 steps per
+    # epoch
+    windows = [
+        32 / (1 - decay) / (625 * epochs) for decay, epochs in zip(decays, (50, 400), strict=True)
+    ]
     assert windows == pytest.approx([0.078125] * 2)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"ema_decay": 0.98}, {"ema_decay": 0.9, "ema_every": 8}, {"ema_alpha": 1e-4, "ema_every": 4},
-        {"ema_decay": 0.98, "ema_after_warmup": True}, {"ema_decay": 0.9, "ema_every": 7, "ema_after_warmup": True},
-        {"ema_decay": 0.9, "ema_every": 50, "ema_after_warmup": True}, {},
+        {"ema_decay": 0.98},
+        {"ema_decay": 0.9, "ema_every": 8},
+        {"ema_alpha": 1e-4, "ema_every": 4},
+        {"ema_decay": 0.98, "ema_after_warmup": True},
+        {"ema_decay": 0.9, "ema_every": 7, "ema_after_warmup": True},
+        {"ema_decay": 0.9, "ema_every": 50, "ema_after_warmup": True},
+        {},
     ],
-)  # fmt: skip
+)
 def test_how_much_of_the_start_is_left_in_the_average(fields: dict[str, Any]) -> None:
-    """Weights that are 1 until the average last began, and 0 after it, leave in it what `initial_share` foretells."""
+    """Weights that are 1 until the average last began, and 0 after
+    it, leave in it what `initial_share` foretells.
+    """
     config = TrainConfig(epochs=3, warmup_epochs=1.0, **fields)  # 45 steps, of which 15 are warm-up
     model = nn.Linear(1, 1)
     nn.init.ones_(model.weight)
     ema = Ema(model, config)
-    first = config.num_warmup_steps if config.ema_after_warmup and config.ema_every <= config.num_warmup_steps else 0
+    first = (
+        config.num_warmup_steps
+        if config.ema_after_warmup and config.ema_every <= config.num_warmup_steps
+        else 0
+    )
     for step in range(config.num_steps):
         with torch.no_grad():
             model.weight.fill_(1.0 if step < first else 0.0)
@@ -327,12 +410,21 @@ def test_average_of_alpha_one_is_the_model_itself() -> None:
     model = normed()
     ema = Ema(model, TrainConfig(ema_alpha=1e9))
     walk(model, ema, 2)
-    assert ema.on and all(torch.equal(ema.module.state_dict()[k], v) for k, v in model.state_dict().items())
+    assert ema.on and all(
+        torch.equal(ema.module.state_dict()[k], v) for k, v in model.state_dict().items()
+    )
 
 
 def test_average_goes_on_from_its_state() -> None:
     """Cut at step 22 of 40, between two updates."""
-    config = TrainConfig(batch_size=99, epochs=6, warmup_epochs=2.0, ema_alpha=1e-4, ema_every=3, ema_after_warmup=True)
+    config = TrainConfig(
+        batch_size=99,
+        epochs=6,
+        warmup_epochs=2.0,
+        ema_alpha=1e-4,
+        ema_every=3,
+        ema_after_warmup=True,
+    )
     model = normed()
     whole = Ema(model, config)
     walk(model, whole, 22)
@@ -341,7 +433,9 @@ def test_average_goes_on_from_its_state() -> None:
     for step in range(22, 40):
         walk(model, whole, 1, step)
         resumed.update(model, step)
-    assert all(torch.equal(resumed.state_dict()[name], value) for name, value in whole.state_dict().items())
+    assert all(
+        torch.equal(resumed.state_dict()[name], value) for name, value in whole.state_dict().items()
+    )
     assert not torch.equal(whole.module[0].weight, model[0].weight)
 
 
@@ -352,7 +446,7 @@ def test_without_a_decay_there_is_no_average() -> None:
     assert not ema.on and ema.state_dict() == {}
 
 
-# --- loss -------------------------------------------------------------------------------------------------------------
+# --- loss -----------------------------------------------------------------------------------------
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 1.0, -2.0]])
 LABELS = torch.tensor([0, 2])
@@ -372,12 +466,16 @@ def bce_by_hand(targets: np.ndarray) -> float:
 
 @pytest.mark.parametrize(("loss", "by_hand"), [("ce", ce_by_hand), ("bce", bce_by_hand)])
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_loss_is_the_closed_form(loss: str, by_hand: Callable[[np.ndarray], float], smoothing: float) -> None:
+def test_loss_is_the_closed_form(
+    loss: str, by_hand: Callable[[np.ndarray], float], smoothing: float
+) -> None:
     """Smoothing of 0.3 over three classes: 0.8 and 0.1. Probabilities are taken as they are."""
     config = TrainConfig(loss=loss, label_smoothing=smoothing)
     on, off = (0.8, 0.1) if smoothing else (1.0, 0.0)
     smoothed = np.array([[on, off, off], [off, off, on]])
-    assert training_loss(LOGITS, LABELS, config, 2).item() == pytest.approx(by_hand(smoothed), rel=1e-6)
+    assert training_loss(LOGITS, LABELS, config, 2).item() == pytest.approx(
+        by_hand(smoothed), rel=1e-6
+    )
     mixed = MIXED.double().numpy()
     assert training_loss(LOGITS, MIXED, config, 2).item() == pytest.approx(by_hand(mixed), rel=1e-6)
 
@@ -395,7 +493,10 @@ def test_bce_of_present_classes_forgets_the_shares_of_a_mixed_image() -> None:
     expected = -(there * np.log(p) + (1 - there) * np.log(1 - p)).mean()
     assert training_loss(logits, shares, config, 4).item() == pytest.approx(expected)
     labels, soft = torch.arange(4), config.replace(bce_targets="soft")
-    assert torch.equal(training_loss(logits.float(), labels, config, 4), training_loss(logits.float(), labels, soft, 4))
+    assert torch.equal(
+        training_loss(logits.float(), labels, config, 4),
+        training_loss(logits.float(), labels, soft, 4),
+    )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -403,7 +504,10 @@ def test_bce_is_that_of_timm(smoothing: float) -> None:
     from timm.loss import BinaryCrossEntropy
 
     logits, labels, mixed = torch.randn(8, 10), torch.randint(10, (8,)), torch.rand(8, 10)
-    config, reference = TrainConfig(loss="bce", label_smoothing=smoothing), BinaryCrossEntropy(smoothing)
+    config, reference = (
+        TrainConfig(loss="bce", label_smoothing=smoothing),
+        BinaryCrossEntropy(smoothing),
+    )
     for targets in (labels, mixed):
         assert torch.equal(training_loss(logits, targets, config, 8), reference(logits, targets))
 
@@ -413,15 +517,22 @@ def test_smoothing_is_that_of_timm() -> None:
     from timm.data.mixup import mixup_target
 
     labels = torch.randint(10, (8,))
-    torch.testing.assert_close(smooth(labels, 10, 0.1), mixup_target(labels, 10, lam=1.0, smoothing=0.1))
+    torch.testing.assert_close(
+        smooth(labels, 10, 0.1), mixup_target(labels, 10, lam=1.0, smoothing=0.1)
+    )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_ce_of_a_whole_batch_keeps_its_bits(smoothing: float) -> None:
     config = TrainConfig(label_smoothing=smoothing)
-    logits, labels, mixed = torch.randn(37, 10), torch.randint(10, (37,)), torch.rand(37, 10).softmax(1)
+    logits, labels, mixed = (
+        torch.randn(37, 10),
+        torch.randint(10, (37,)),
+        torch.rand(37, 10).softmax(1),
+    )
     assert torch.equal(
-        training_loss(logits, labels, config, 37), F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        training_loss(logits, labels, config, 37),
+        F.cross_entropy(logits, labels, label_smoothing=smoothing),
     )
     assert torch.equal(training_loss(logits, mixed, config, 37), F.cross_entropy(logits, mixed))
 
@@ -434,7 +545,9 @@ def test_losses_of_parts_add_up_with_their_gradients(loss: str, soft: bool) -> N
     targets = torch.rand(12, 10).softmax(1).double() if soft else torch.randint(10, (12,))
     whole = training_loss(logits, targets, config, 12)
     (gradient,) = torch.autograd.grad(whole, logits)
-    parts = [training_loss(logits[i:j], targets[i:j], config, 12) for i, j in ((0, 5), (5, 6), (6, 12))]
+    parts = [
+        training_loss(logits[i:j], targets[i:j], config, 12) for i, j in ((0, 5), (5, 6), (6, 12))
+    ]
     torch.testing.assert_close(sum(parts), whole)
     torch.testing.assert_close(torch.autograd.grad(sum(parts), logits)[0], gradient)
 
@@ -443,10 +556,13 @@ def test_bce_under_autocast_is_in_full_precision() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         for loss in ("ce", "bce"):
             for targets in (LABELS, MIXED):
-                assert training_loss(LOGITS.bfloat16(), targets, TrainConfig(loss=loss), 2).dtype == torch.float32
+                assert (
+                    training_loss(LOGITS.bfloat16(), targets, TrainConfig(loss=loss), 2).dtype
+                    == torch.float32
+                )
 
 
-# --- statistics of BatchNorm ------------------------------------------------------------------------------------------
+# --- statistics of BatchNorm ----------------------------------------------------------------------
 
 
 def statistics(images: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -457,7 +573,9 @@ def statistics(images: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("num_batches", [1, 4])
 def test_statistics_are_averages_over_batches(num_batches: int) -> None:
-    """Of means, and of unbiased variances; batches of distinct means show that their spread is left out."""
+    """Of means, and of unbiased variances; batches of
+    distinct means show that their spread is left out.
+    """
     norm = nn.BatchNorm2d(3, momentum=0.3)
     with torch.no_grad():
         norm.weight.uniform_()
@@ -471,7 +589,9 @@ def test_statistics_are_averages_over_batches(num_batches: int) -> None:
 
 
 def test_only_batchnorm_trains_meanwhile() -> None:
-    """The second layer sees what the first one normalises with the batch; dropout is off, and draws nothing."""
+    """The second layer sees what the first one normalises with
+    the batch; dropout is off, and draws nothing.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.BatchNorm2d(3), nn.Dropout(0.5), nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
     model[1].eval()
@@ -479,12 +599,17 @@ def test_only_batchnorm_trains_meanwhile() -> None:
     batch, rng = torch.randn(6, 3, 4, 4), torch.get_rng_state()
     reestimate(model, [batch])
     with torch.no_grad():
-        hidden = model[2](F.batch_norm(batch, None, None, model[0].weight, model[0].bias, training=True))
+        hidden = model[2](
+            F.batch_norm(batch, None, None, model[0].weight, model[0].bias, training=True)
+        )
     np.testing.assert_allclose(model[3].running_mean, statistics(hidden)[0], rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(model[3].running_var, statistics(hidden)[1], rtol=1e-4)
     assert [module.training for module in model] == [True, False, True, True] and model.training
     assert torch.equal(torch.get_rng_state(), rng)
-    assert all(torch.equal(p, w) and p.grad is None for p, w in zip(model.parameters(), weights, strict=True))
+    assert all(
+        torch.equal(p, w) and p.grad is None
+        for p, w in zip(model.parameters(), weights, strict=True)
+    )
 
 
 def test_layers_that_join_norm_and_activation_count() -> None:
@@ -495,7 +620,11 @@ def test_layers_that_join_norm_and_activation_count() -> None:
     np.testing.assert_allclose(model.stem.bn.running_mean, mean, rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(model.stem.bn.running_var, variance, rtol=1e-3)
     norms = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
-    assert has_batchnorm(model) and len(norms) > 10 and all(norm.num_batches_tracked == 1 for norm in norms)
+    assert (
+        has_batchnorm(model)
+        and len(norms) > 10
+        and all(norm.num_batches_tracked == 1 for norm in norms)
+    )
 
 
 def test_the_average_is_reestimated_and_keeps_its_mode() -> None:
@@ -517,7 +646,9 @@ def test_a_model_without_batchnorm_is_left_alone() -> None:
         yield pytest.fail("a batch was read")
 
     reestimate(model, never())
-    assert not has_batchnorm(nn.BatchNorm2d(3, track_running_stats=False)) and has_batchnorm(nn.SyncBatchNorm(3))
+    assert not has_batchnorm(nn.BatchNorm2d(3, track_running_stats=False)) and has_batchnorm(
+        nn.SyncBatchNorm(3)
+    )
 
 
 def test_no_batch_is_refused() -> None:

@@ -20,9 +20,15 @@ def test_the_last_row_says_whether_a_training_diverged() -> None:
     assert Outcome.of([ROW], {}).status == "finished"  # a profile's rows say nothing of it
 
 
-@pytest.mark.parametrize(("status", "final", "best"), [
-    ("finished", 40.0, 30.0), ("stopped", 40.0, 30.0), ("diverged", 100.0, 30.0), ("failed", 100.0, 100.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "final", "best"),
+    [
+        ("finished", 40.0, 30.0),
+        ("stopped", 40.0, 30.0),
+        ("diverged", 100.0, 30.0),
+        ("failed", 100.0, 100.0),
+    ],
+)
 def test_what_a_result_counts_as(status: str, final: float, best: float) -> None:
     outcome = Outcome(Status(status), (ROW, LAST))
     assert (outcome.final("val_error_pct"), outcome.best("val_error_pct")) == (final, best)
@@ -39,7 +45,10 @@ def test_what_has_no_result_has_no_number(status: str) -> None:
 def test_the_lists_of_statuses_are_one_list() -> None:
     assert tuple(Status) == ("finished", "running", "diverged", "stopped", "failed", "missing")
     assert ENDINGS == ("finished", "diverged", "stopped", "failed", "missing")
-    assert FIXED == ("finished", "diverged", "failed", "missing") and DONE == ("finished", "diverged")
+    assert FIXED == ("finished", "diverged", "failed", "missing") and DONE == (
+        "finished",
+        "diverged",
+    )
 
 
 def test_rows_decide_before_a_failure_and_a_failure_before_a_fault(tmp_path: Path) -> None:

@@ -21,30 +21,70 @@ from vitscale.train.parallel import Team, cut, num_parts
 
 torch.set_num_threads(1)
 
-# All randomness on. 50 samples per batch cannot be cut evenly into 3; val has 400 images, which 3 do not divide either.
+# All randomness on. 50 samples per batch cannot be cut evenly into 3; val has 400 images, which 3
+# do not divide either.
 BUSY = TrainConfig(
-    width=16, depth=2, heads=2, branches=2, patch_size=4, layerscale=0.1, batch_size=50, epochs=2, warmup_epochs=1.0,
-    lr=3e-3, crop_padding=1, flip_prob=0.5, erasing_prob=0.5, mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1,
-    dropout=0.1, drop_path=0.2, ema_decay=0.9, clip_norm=1.0, repeats=2, subset_images=300,
-)  # fmt: skip
+    width=16,
+    depth=2,
+    heads=2,
+    branches=2,
+    patch_size=4,
+    layerscale=0.1,
+    batch_size=50,
+    epochs=2,
+    warmup_epochs=1.0,
+    lr=3e-3,
+    crop_padding=1,
+    flip_prob=0.5,
+    erasing_prob=0.5,
+    mixup_alpha=0.8,
+    cutmix_alpha=1.0,
+    label_smoothing=0.1,
+    dropout=0.1,
+    drop_path=0.2,
+    ema_decay=0.9,
+    clip_norm=1.0,
+    repeats=2,
+    subset_images=300,
+)
 NORMED = BUSY.replace(
-    branches=1, dropout=0.0, stem="conv", stem_channels="4-8", stem_strides="2-2", optimizer="sgd", lr=0.05
+    branches=1,
+    dropout=0.0,
+    stem="conv",
+    stem_channels="4-8",
+    stem_strides="2-2",
+    optimizer="sgd",
+    lr=0.05,
 )
 NO_MIX = BUSY.replace(batch_size=51, repeats=1, mixup_alpha=0.0, cutmix_alpha=0.0, loss="bce")
 CASES = {"busy": BUSY, "normed": NORMED.replace(precise_bn=120), "odd": NO_MIX}
 
 
-def on_team(size: int, config: TrainConfig, folder: Path, epochs: int | None = None) -> list[list[Row]]:
+def on_team(
+    size: int, config: TrainConfig, folder: Path, epochs: int | None = None
+) -> list[list[Row]]:
     """The rows that each process of a gloo team yields."""
     folder.mkdir(exist_ok=True)
     meeting, rows = folder / f"meeting-{uuid.uuid4().hex}", folder / "rows"
     fields = json.dumps(config.non_default())
     commands = [
-        [sys.executable, str(Path(__file__).with_name("team_worker.py")), str(rank), str(size), str(meeting),
-         str(folder), fields, str(rows), *([str(epochs)] if epochs else [])]
+        [
+            sys.executable,
+            str(Path(__file__).with_name("team_worker.py")),
+            str(rank),
+            str(size),
+            str(meeting),
+            str(folder),
+            fields,
+            str(rows),
+            *([str(epochs)] if epochs else []),
+        ]
         for rank in range(size)
-    ]  # fmt: skip
-    processes = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for c in commands]
+    ]
+    processes = [
+        subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for c in commands
+    ]
     said = [process.communicate(timeout=180)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * size, "\n".join(said)
     return [json.loads(Path(f"{rows}-{rank}.json").read_text()) for rank in range(size)]
@@ -55,19 +95,25 @@ def timeless(rows: list[Row]) -> list[Row]:
 
 
 def assert_close(rows: list[Row], others: list[Row]) -> None:
-    """Losses to fp32 tolerance; errors within one image of 400, which moves a calibration error by two at most."""
+    """Losses to fp32 tolerance; errors within one image of 400,
+    which moves a calibration error by two at most.
+    """
     assert len(rows) == len(others) > 0
     for row, other in zip(timeless(rows), timeless(others), strict=True):
         assert row.keys() == other.keys()
         for name, value in row.items():
             most = {"error_pct": 0.26, "ece_pct": 0.51}
-            tolerance: dict[str, Any] = next(({"abs": most[end]} for end in most if name.endswith(end)), {"rel": 2e-4})
+            tolerance: dict[str, Any] = next(
+                ({"abs": most[end]} for end in most if name.endswith(end)), {"rel": 2e-4}
+            )
             assert other[name] == pytest.approx(value, **tolerance), name
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
-    return {name: list(train(config, tmp_path_factory.mktemp(name))) for name, config in CASES.items()}
+    return {
+        name: list(train(config, tmp_path_factory.mktemp(name))) for name, config in CASES.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -75,11 +121,19 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     [
         ("busy", 3),
         ("normed", 2),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("busy", 2), ("normed", 3), ("odd", 3))),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("busy", 2), ("normed", 3), ("odd", 3))
+        ),
     ],
 )
-def test_a_team_trains_as_one_process_does(name: str, size: int, alone: dict[str, list[Row]], tmp_path: Path) -> None:
-    """With BatchNorm, too: its statistics are those of all processes. Every member has the same rows, bit for bit."""
+def test_a_team_trains_as_one_process_does(
+    name: str, size: int, alone: dict[str, list[Row]], tmp_path: Path
+) -> None:
+    """With BatchNorm, too: its statistics are those of all processes.
+
+    Every member has the same rows, bit for bit.
+    """
     rows, *others = on_team(size, CASES[name], tmp_path)
     assert_close(rows, alone[name])
     assert all(timeless(other) == timeless(rows) for other in others)
@@ -91,7 +145,8 @@ def test_another_number_of_workers_resumes(
     before: int, after: int, alone: dict[str, list[Row]], tmp_path: Path
 ) -> None:
     (row,) = on_team(before, BUSY, tmp_path, epochs=1)[0]
-    assert max(path.name for path in tmp_path.glob("checkpoint-*")) >= "checkpoint-000000005"  # of 12 steps
+    # of 12 steps
+    assert max(path.name for path in tmp_path.glob("checkpoint-*")) >= "checkpoint-000000005"
     rows = on_team(after, BUSY, tmp_path)[0]
     assert_close(rows, alone["busy"])
     assert rows[1]["train_s"] > row["train_s"]  # what was spent before counts on
@@ -114,23 +169,34 @@ def test_a_compiled_model_is_the_same_training(alone: dict[str, list[Row]], tmp_
     """With dropout, drop path and parallel branches, in one go or one after another."""
     (tmp_path / "both").mkdir()
     assert_close(list(train(BUSY, tmp_path, compiled=True)), alone["busy"])
-    assert_close(list(train(BUSY, tmp_path / "both", compiled=True, parallel_branches=True)), alone["busy"])
+    assert_close(
+        list(train(BUSY, tmp_path / "both", compiled=True, parallel_branches=True)), alone["busy"]
+    )
 
 
 def test_batchnorm_notices_a_cut_unless_it_is_part_of_the_config(tmp_path: Path) -> None:
-    """Its statistics are over the images that pass through together: norm_batch, and then it is another training."""
+    """Its statistics are over the images that pass through
+    together: norm_batch, and then it is another training.
+    """
     for name in "abcdfg":
         (tmp_path / name).mkdir()
-    with pytest.raises(ValueError, match=r"micro_batch >= 50 must hold, or norm_batch say .* \(micro_batch=25"):
+    with pytest.raises(
+        ValueError, match=r"micro_batch >= 50 must hold, or norm_batch say .* \(micro_batch=25"
+    ):
         next(train(NORMED, tmp_path / "a", micro_batch=25))
     ghost = NORMED.replace(batch_size=48, norm_batch=8, crop_padding=0)
     whole = list(train(ghost, tmp_path / "b"))
     same = list(train(ghost, tmp_path / "c", micro_batch=8))
     assert [row["train_loss"] for row in same] == [row["train_loss"] for row in whole]
     assert_close(same, whole)  # an evaluation is cut, too
-    assert whole[0]["train_loss"] != next(train(ghost.replace(norm_batch=0), tmp_path / "d"))["train_loss"]
-    assert_close(on_team(2, ghost.replace(precise_bn=300), tmp_path / "e")[0],
-                 list(train(ghost.replace(precise_bn=300), tmp_path / "f")))  # fmt: skip
+    assert (
+        whole[0]["train_loss"]
+        != next(train(ghost.replace(norm_batch=0), tmp_path / "d"))["train_loss"]
+    )
+    assert_close(
+        on_team(2, ghost.replace(precise_bn=300), tmp_path / "e")[0],
+        list(train(ghost.replace(precise_bn=300), tmp_path / "f")),
+    )
     with pytest.raises(ValueError, match="norm_batch <= micro_batch"):
         next(train(ghost, tmp_path / "g", micro_batch=4))
 
@@ -139,7 +205,9 @@ def test_batchnorm_notices_a_cut_unless_it_is_part_of_the_config(tmp_path: Path)
 def test_parts_are_a_partition_closed_under_mirroring(batch_size: int) -> None:
     for num in range(1, min(batch_size // 2, 9) + 1):
         parts = cut(batch_size, num)
-        assert sorted(itertools.chain(*(part.tolist() for part in parts))) == list(range(batch_size))
+        assert sorted(itertools.chain(*(part.tolist() for part in parts))) == list(
+            range(batch_size)
+        )
         for part in parts:
             assert (np.diff(part) > 0).all()
             assert (part == batch_size - 1 - part[::-1]).all()
@@ -151,9 +219,22 @@ def test_the_number_of_parts() -> None:
     """Of batch 2048: closed form."""
     whole = TrainConfig(dataset="cifar10", channels=3, batch_size=2048)
     teams = [(Team(0, size), micro) for size in (1, 2, 8) for micro in (0, 256, 300)]
-    assert [num_parts(whole, micro, team, False) for team, micro in teams] == [1, 8, 7, 2, 8, 8, 8, 8, 8]
+    assert [num_parts(whole, micro, team, False) for team, micro in teams] == [
+        1,
+        8,
+        7,
+        2,
+        8,
+        8,
+        8,
+        8,
+        8,
+    ]
     ghost = whole.replace(norm_batch=32, precise_bn=512)
     assert num_parts(ghost, 0, Team(0, 8), True) == 64
     assert num_parts(ghost, 0, Team(0, 8), False) == 8  # without BatchNorm, norm_batch says nothing
-    with pytest.raises(ValueError, match="precise_bn > 0 must hold for a BatchNorm model with norm_batch on several"):
+    with pytest.raises(
+        ValueError,
+        match="precise_bn > 0 must hold for a BatchNorm model with norm_batch on several",
+    ):
         num_parts(ghost.replace(precise_bn=0), 0, Team(0, 8), True)

@@ -1,4 +1,6 @@
-"""What a plan can show: against statsmodels, exact sums over binomial counts, and simulated studies."""
+"""What a plan can show: against statsmodels, exact sums
+over binomial counts, and simulated studies.
+"""
 
 from __future__ import annotations
 
@@ -43,21 +45,30 @@ def test_the_smallest_sign_is_the_exact_power_of_the_sign_test() -> None:
 
 
 def test_the_smallest_area_is_seen_in_four_of_five_simulated_studies() -> None:
-    """Normal scores and references of the assumed spreads; the standard error is 1.3% at 1,000 studies."""
+    """Normal scores and references of the assumed spreads;
+    the standard error is 1.3% at 1,000 studies.
+    """
     n, k, sims, rng = 16, 8, 1000, np.random.default_rng(0)
     truth, draws = power.smallest_area(n, k), rng.normal(0, power.PAIR_SD, (sims, n))
     runs = power.SENSITIVITY * rng.normal(0, power.REFERENCE_SD, (2, sims, k))
     parts = np.stack([draws.var(axis=1, ddof=1) / n, *(runs.var(axis=2, ddof=1) / k)])
-    freedom = parts.sum(axis=0) ** 2 / (parts**2 / np.array([[n - 1], [k - 1], [k - 1]])).sum(axis=0)
-    t = (truth + draws.mean(axis=1) + runs[0].mean(axis=1) - runs[1].mean(axis=1)) / np.sqrt(parts.sum(axis=0))
-    assert (2 * scipy.stats.t.sf(abs(t), freedom) <= 0.05).mean() == pytest.approx(0.8, abs=3 * 0.013)
+    freedom = parts.sum(axis=0) ** 2 / (parts**2 / np.array([[n - 1], [k - 1], [k - 1]])).sum(
+        axis=0
+    )
+    t = (truth + draws.mean(axis=1) + runs[0].mean(axis=1) - runs[1].mean(axis=1)) / np.sqrt(
+        parts.sum(axis=0)
+    )
+    assert (2 * scipy.stats.t.sf(abs(t), freedom) <= 0.05).mean() == pytest.approx(
+        0.8, abs=3 * 0.013
+    )
 
 
 def test_a_plan_says_what_it_can_show() -> None:
     study = load_script(Path(ROOT / "studies" / "lr_wd_edf.py")).study
     near, error = power.sentences(study("demo"))
     assert near.startswith(
-        "forgiveness (16 draws per arm, 2 pairs of arms, Holm, 8 reference runs): a difference of 0.2"
+        "forgiveness (16 draws per arm, 2 pairs of arms, Holm, 8 reference runs): a difference of "
+        "0.2"
     )
     assert error.endswith("an arm that is truly lower at 85% of the points")
     (paper,) = power.sentences(study("imagenet"))

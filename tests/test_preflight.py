@@ -1,4 +1,6 @@
-"""Data that a study cannot be trained on, or that are not those of its done trials: refused once, before Ray starts."""
+"""Data that a study cannot be trained on, or that are not those
+of its done trials: refused once, before Ray starts.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,19 @@ from vitscale.train.data import fingerprint
 from vitscale.train.sources import load_split
 
 BASE: dict[str, Any] = {
-    "dataset": "own", "num_images": 12, "num_classes": 3, "channels": 3, "resolution": 8, "batch_size": 4, "epochs": 1,
-    "warmup_epochs": 0.0, "width": 8, "heads": 2, "depth": 1, "crop": "rrc",
-}  # fmt: skip
+    "dataset": "own",
+    "num_images": 12,
+    "num_classes": 3,
+    "channels": 3,
+    "resolution": 8,
+    "batch_size": 4,
+    "epochs": 1,
+    "warmup_epochs": 0.0,
+    "width": 8,
+    "heads": 2,
+    "depth": 1,
+    "crop": "rrc",
+}
 
 
 def write(root: Path, seed: int = 0, size: int = 12, classes: str = "abc") -> Path:
@@ -47,9 +59,14 @@ def write(root: Path, seed: int = 0, size: int = 12, classes: str = "abc") -> Pa
 
 def study(num: int = 2, **fields: Any) -> Study:
     config = TrainConfig(**{**BASE, **fields})
-    trials = tuple(Trial(arm, config.replace(optimizer=arm, lr=(i + 1) * 1e-3), i)
-                   for arm in ("adamw", "sgd") for i in range(num))  # fmt: skip
-    return Study(kind="distribution", name="own", scale="demo", question="?", source="none", trials=trials)
+    trials = tuple(
+        Trial(arm, config.replace(optimizer=arm, lr=(i + 1) * 1e-3), i)
+        for arm in ("adamw", "sgd")
+        for i in range(num)
+    )
+    return Study(
+        kind="distribution", name="own", scale="demo", question="?", source="none", trials=trials
+    )
 
 
 def refusal(made: Study, root: Path, store: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -77,8 +94,14 @@ WRONG = [
     ({"crop": "pad"}, "crop in (rrc, src) must hold for images of any size, but got (crop='pad')"),
     ({"more_evals": "test"}, "an evaluation set of own must be one of train, val, but got (test)"),
     ({"dataset": "other"}, "a dataset must lie at root/name as a prepared set, class folders,"),
-    ({"dataset": "torchvision:os"}, "a class of torchvision.datasets with an argument train or split must be named"),
-    ({"dataset": "torchvision:VisionDataset"}, "a class of torchvision.datasets with an argument train or split must"),
+    (
+        {"dataset": "torchvision:os"},
+        "a class of torchvision.datasets with an argument train or split must be named",
+    ),
+    (
+        {"dataset": "torchvision:VisionDataset"},
+        "a class of torchvision.datasets with an argument train or split must",
+    ),
     ({"dataset": "torchvision:SVHN"}, "the files of torchvision:SVHN must be there"),
 ]
 
@@ -90,13 +113,18 @@ def test_data_that_a_config_cannot_be_trained_on_are_refused_once(
     assert said in refusal(study(**fields), write(tmp_path / "data"), tmp_path / "store", capsys)
 
 
-def test_one_wrong_config_of_many_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_wrong_config_of_many_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each of what differs is looked at: another crop, another evaluation set, another minival."""
     root, good = write(tmp_path / "data"), study()
-    for number, (wrong, said) in enumerate([
-        ({"crop": "pad"}, "crop in (rrc, src) must hold"), ({"more_evals": "test"}, "an evaluation set of own"),
-        ({"minival_images": 4, "minival_rule": "last"}, "a class must keep training images"),
-    ]):  # fmt: skip
+    for number, (wrong, said) in enumerate(
+        [
+            ({"crop": "pad"}, "crop in (rrc, src) must hold"),
+            ({"more_evals": "test"}, "an evaluation set of own"),
+            ({"minival_images": 4, "minival_rule": "last"}, "a class must keep training images"),
+        ]
+    ):
         odd = Trial("sgd", good.trials[0].config.replace(**wrong), 9)
         made = dataclasses.replace(good, trials=(*good.trials, odd))
         assert said in refusal(made, root, tmp_path / f"store{number}", capsys)
@@ -105,16 +133,25 @@ def test_one_wrong_config_of_many_is_found(tmp_path: Path, capsys: pytest.Captur
 def test_digits_of_another_size_are_refused_and_need_no_root(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = study(dataset="digits", num_images=0, num_classes=10, channels=1, resolution=16, crop="pad")
+    made = study(
+        dataset="digits", num_images=0, num_classes=10, channels=1, resolution=16, crop="pad"
+    )
     said = refusal(made, tmp_path, tmp_path / "store", capsys)
-    assert "resolution == height == width must hold for the crop pad, but got (dataset='digits', resolution=16" in said
+    assert (
+        "resolution == height == width must hold for the crop pad, but got (dataset='digits', "
+        "resolution=16"
+    ) in said
     Data("").look(study(dataset="digits", num_images=0, num_classes=10, channels=1, crop="pad"))
 
 
-def test_a_damaged_image_that_is_looked_at_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_image_that_is_looked_at_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = write(tmp_path / "data")
     (root / "own/train/a/0.png").write_bytes(b"no image")
-    assert "own/train/a/0.png: no known image format" in refusal(study(), root, tmp_path / "store", capsys)
+    assert "own/train/a/0.png: no known image format" in refusal(
+        study(), root, tmp_path / "store", capsys
+    )
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +161,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store]:
     root, store = write(folder / "data"), Store.open(folder / "store")
     for trial in study().trials[:2]:
         where = Resources(data_root=str(root))
-        events = list(train_trial(trial.config.id, trial.config.non_default(), store, "own-demo", 1, where))
+        events = list(
+            train_trial(trial.config.id, trial.config.non_default(), store, "own-demo", 1, where)
+        )
         assert events[-1].status == "finished"
     return root, store
 
@@ -143,14 +182,19 @@ def test_other_images_under_one_name_are_refused(
     plan.parent.mkdir()
     plan.write_text("{}")
     other = write(tmp_path / "other", seed=1)
-    digests = [fingerprint(load_split(study().trials[0].config, "train", path))[:8] for path in (other, root)]
+    digests = [
+        fingerprint(load_split(study().trials[0].config, "train", path))[:8]
+        for path in (other, root)
+    ]
     said = refusal(study(), other, copied, capsys)
     assert f"(digest {digests[0]}; of 2 done trials {digests[1]}; data_root='{other}')" in said
     assert "the images of own must be those that the trials of this study were trained on" in said
     assert plan.read_text() == "{}"  # a start that is refused plans nothing
 
 
-def test_the_same_images_elsewhere_are_the_same(tmp_path: Path, trained: tuple[Path, Store]) -> None:
+def test_the_same_images_elsewhere_are_the_same(
+    tmp_path: Path, trained: tuple[Path, Store]
+) -> None:
     root, store = trained
     moved = Path(shutil.copytree(root, tmp_path / "moved"))
     for path in (root, moved):
@@ -167,11 +211,15 @@ def test_trials_of_older_versions_are_believed_and_other_selections_are_not_mixe
     other = Data(str(write(tmp_path / "other", seed=1)))
     other.look(study())
     known = known_of(store, study())
-    older = {i: replace(o, facts={k: v for k, v in o.facts.items() if k != "data_digest"}) for i, o in known.items()}
+    older = {
+        i: replace(o, facts={k: v for k, v in o.facts.items() if k != "data_digest"})
+        for i, o in known.items()
+    }
     other.compare(study(), older)
     with pytest.raises(ValueError, match="of 1 done trials"):
         other.compare(study(), {**older, **dict([next(iter(known.items()))])})
-    data, subset = Data(str(root)), study(subset_images=6)  # of the same images, and has another digest
+    # of the same images, and has another digest
+    data, subset = Data(str(root)), study(subset_images=6)
     both = dataclasses.replace(study(), trials=(*study().trials, *subset.trials))
     data.look(both)
     assert len(set(data.digests.values())) == 2

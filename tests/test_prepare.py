@@ -1,4 +1,6 @@
-"""`vitscale prepare` against Pillow, and against itself: killed anywhere, damaged, asked for something else."""
+"""`vitscale prepare` against Pillow, and against itself:
+killed anywhere, damaged, asked for something else.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def config_of(dataset: str, num: int = NUM) -> TrainConfig:
 
 def content(folder: Path) -> dict[str, str]:
     """Hash of each file, and of the manifest without its date."""
-    hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.arrow")}
+    hashes = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.arrow")
+    }
     manifest = {**json.loads((folder / "manifest.json").read_text()), "date": ""}
     return {**hashes, "manifest": json.dumps(manifest)}
 
@@ -67,7 +71,9 @@ def by_hand(path: Path) -> np.ndarray:
     return np.asarray(image.crop((left, top, left + SIZE, top + SIZE)))
 
 
-def test_pixels_are_those_of_pillow_in_the_order_of_the_source(source: Path, tmp_path: Path) -> None:
+def test_pixels_are_those_of_pillow_in_the_order_of_the_source(
+    source: Path, tmp_path: Path
+) -> None:
     folder = prepare(request(source, tmp_path))
     assert folder == tmp_path / "tiny-16" and verify(folder) == 7
     images = load_split(config_of("tiny-16"), "train", tmp_path)
@@ -75,7 +81,9 @@ def test_pixels_are_those_of_pillow_in_the_order_of_the_source(source: Path, tmp
     assert images.pixels is not None and len(images) == NUM
     for i, path in enumerate(files):
         np.testing.assert_array_equal(images[i].permute(1, 2, 0).numpy(), by_hand(path))
-        assert images.name(i) == str(path.relative_to(source)) and images.labels[i] == int(path.parent.name[1])
+        assert images.name(i) == str(path.relative_to(source)) and images.labels[i] == int(
+            path.parent.name[1]
+        )
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["classes"] == ["c0", "c1"] and manifest["splits"]["val"]["num_images"] == 2
     assert sorted(path.suffix for path in folder.iterdir()) == [".arrow"] * 7 + [".json"]
@@ -86,15 +94,23 @@ def test_the_number_of_workers_changes_no_byte(source: Path, tmp_path: Path) -> 
     assert content(alone) == content(two)
 
 
-def test_images_of_the_size_already_keep_the_name_of_the_dataset(source: Path, tmp_path: Path) -> None:
+def test_images_of_the_size_already_keep_the_name_of_the_dataset(
+    source: Path, tmp_path: Path
+) -> None:
     once = prepare(request(source, tmp_path))
     again = prepare(request(once, tmp_path / "other"))
     assert again.name == "tiny-16"
-    assert torch.equal(*(load_split(config_of("tiny-16"), "val", f.parent).pixels[:] for f in (once, again)))  # type: ignore[index,union-attr]
+    assert torch.equal(
+        *(load_split(config_of("tiny-16"), "val", f.parent).pixels[:] for f in (once, again))
+    )  # type: ignore[index,union-attr]
 
 
-def test_images_of_one_size_beside_their_prepared_set_need_no_look(source: Path, tmp_path: Path) -> None:
-    """A folder inside the data root, all of its images 16 pixels already: NAME-SIZE, as for any other size."""
+def test_images_of_one_size_beside_their_prepared_set_need_no_look(
+    source: Path, tmp_path: Path
+) -> None:
+    """A folder inside the data root, all of its images 16
+    pixels already: NAME-SIZE, as for any other size.
+    """
     for path in source.rglob("*.jpg"):
         Image.new("RGB", (SIZE, SIZE)).save(path)
     assert prepare(request(source, source.parent)) == source.parent / "tiny-16"
@@ -125,13 +141,19 @@ def test_facts_are_the_fields_of_a_config_that_reads_the_set(source: Path, tmp_p
 def test_another_folder_is_not_written_into(source: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny-16").mkdir()
     (tmp_path / "tiny-16" / "mine.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"needs a folder of its own, but got \(.*/tiny-16: not empty\)"):
+    with pytest.raises(
+        ValueError, match=r"needs a folder of its own, but got \(.*/tiny-16: not empty\)"
+    ):
         prepare(request(source, tmp_path))
     assert [path.name for path in (tmp_path / "tiny-16").iterdir()] == ["mine.txt"]
 
 
-def test_a_run_that_is_killed_anywhere_ends_with_the_same_bytes(source: Path, tmp_path: Path) -> None:
-    """Killed within some milliseconds of the moment at which a further file appears, many files in all."""
+def test_a_run_that_is_killed_anywhere_ends_with_the_same_bytes(
+    source: Path, tmp_path: Path
+) -> None:
+    """Killed within some milliseconds of the moment at which
+    a further file appears, many files in all.
+    """
     for i, path in enumerate(sorted((source / "train").rglob("*.jpg")) * 12):
         (path.parent / f"copy{i}.jpg").write_bytes(path.read_bytes())
     whole = prepare(request(source, tmp_path / "whole"))
@@ -139,27 +161,38 @@ def test_a_run_that_is_killed_anywhere_ends_with_the_same_bytes(source: Path, tm
     code = f"""
 from pathlib import Path
 from vitscale.train.prepare import Request, prepare
-prepare(Request({str(source)!r}, Path({str(folder.parent)!r}), {SIZE}, shard_bytes={2 * 3 * SIZE * SIZE}))
+folder = Path({str(folder.parent)!r})
+prepare(Request({str(source)!r}, folder, {SIZE}, shard_bytes={2 * 3 * SIZE * SIZE}))
 """
     rng, found = random.Random(0), []
     for target in (0, 5, 30, 55):
         process = subprocess.Popen([sys.executable, "-c", code])
-        while process.poll() is None and not (folder.exists() and len(list(folder.glob("*.arrow"))) >= target):
+        while process.poll() is None and not (
+            folder.exists() and len(list(folder.glob("*.arrow"))) >= target
+        ):
             time.sleep(0.003)
         time.sleep(rng.random() * 0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
         if not (folder / "manifest.json").exists():
             found.append(len(list(folder.glob("*.arrow"))))
-            with pytest.raises(ValueError, match=r"a prepared set must be finished|a dataset must lie at"):
+            with pytest.raises(
+                ValueError, match=r"a prepared set must be finished|a dataset must lie at"
+            ):
                 load_split(config_of("tiny-16"), "train", folder.parent)
     assert sum(0 < num < 79 for num in found) >= 2 and found == sorted(found)
     assert content(prepare(request(source, folder.parent))) == content(whole)
 
 
-@pytest.mark.parametrize("stage", ["half a file", "a file without its facts", "a damaged file", "no manifest"])
-def test_what_a_kill_may_leave_behind_never_counts(source: Path, tmp_path: Path, stage: str) -> None:
-    """Each state between two writes, made by hand; files that were finished are not written again."""
+@pytest.mark.parametrize(
+    "stage", ["half a file", "a file without its facts", "a damaged file", "no manifest"]
+)
+def test_what_a_kill_may_leave_behind_never_counts(
+    source: Path, tmp_path: Path, stage: str
+) -> None:
+    """Each state between two writes, made by hand; files
+    that were finished are not written again.
+    """
     whole = prepare(request(source, tmp_path / "whole"))
     root = tmp_path / "again"
     interrupt_after(request(source, root), files=4)
@@ -192,7 +225,10 @@ def interrupt_after(request: Request, files: int) -> None:
 
 def test_a_set_that_was_begun_otherwise_is_left_alone(source: Path, tmp_path: Path) -> None:
     interrupt_after(request(source, tmp_path), files=1)
-    with pytest.raises(ValueError, match=r"splits == \[\] must hold for the set at .*, but got \(splits=\['train'\]\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"splits == \[\] must hold for the set at .*, but got \(splits=\['train'\]\)",
+    ):
         prepare(request(source, tmp_path, splits=("train",)))
     prepare(request(source, tmp_path))
     with pytest.raises(ValueError, match=r"skip_unreadable == False must hold"):
@@ -208,8 +244,12 @@ def test_unreadable_images_stop_or_are_left_out_and_counted(source: Path, tmp_pa
     assert "\n" not in str(error.value)
     folder = prepare(request(source, tmp_path / "skipped", skip_unreadable=True))
     facts = json.loads((folder / "manifest.json").read_text())["splits"]["train"]
-    assert facts["num_images"] == NUM - 1 and [line[:15] for line in facts["skipped"]] == ["train/c1/03.jpg"]
-    with pytest.raises(ValueError, match=r"12 training images of tiny-16 must be there, but got \(11\)"):
+    assert facts["num_images"] == NUM - 1 and [line[:15] for line in facts["skipped"]] == [
+        "train/c1/03.jpg"
+    ]
+    with pytest.raises(
+        ValueError, match=r"12 training images of tiny-16 must be there, but got \(11\)"
+    ):
         load_split(config_of("tiny-16"), "train", tmp_path / "skipped")
     images = load_split(config_of("tiny-16", NUM - 1), "train", tmp_path / "skipped")
     names = [path for path in sorted((source / "train").rglob("*.jpg")) if path.name != "03.jpg"]
@@ -222,16 +262,22 @@ def test_a_changed_file_and_another_version_are_named(source: Path, tmp_path: Pa
     good = path.read_bytes()
     middle = len(good) // 2
     path.write_bytes(good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1 :])  # one bit
-    with pytest.raises(ValueError, match=r"sha256 == \w{12}... must hold, but got \(.*train-00002.arrow: \w{12}"):
+    with pytest.raises(
+        ValueError, match=r"sha256 == \w{12}... must hold, but got \(.*train-00002.arrow: \w{12}"
+    ):
         verify(folder)
     path.write_bytes(good[:-1])
-    with pytest.raises(ValueError, match=rf"bytes == {len(good)} must hold .*train-00002.arrow: {len(good) - 1}\)"):
+    with pytest.raises(
+        ValueError, match=rf"bytes == {len(good)} must hold .*train-00002.arrow: {len(good) - 1}\)"
+    ):
         load_split(config_of("tiny-16"), "train", tmp_path)
     path.unlink()
     with pytest.raises(ValueError, match=r"train-00002.arrow: no file\)"):
         load_split(config_of("tiny-16"), "train", tmp_path)
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(ValueError, match=r"format == 1 must hold .*, but got \(.*manifest.json: format=2"):
+    with pytest.raises(
+        ValueError, match=r"format == 1 must hold .*, but got \(.*manifest.json: format=2"
+    ):
         load_split(config_of("tiny-16"), "train", tmp_path)
 
 
@@ -251,5 +297,8 @@ def test_the_command_prepares_and_verifies(source: Path, tmp_path: Path) -> None
     checked = vitscale("prepare", "--verify", tmp_path / "tiny-16")
     assert checked.stdout == f"{tmp_path}/tiny-16: 2 files are as they were written\n"
     wrong = vitscale("prepare", tmp_path / "nothing", tmp_path)
-    line = f"vitscale: error: a source must be a folder or torchvision:CLASS, but got ({tmp_path}/nothing)\n"
+    line = (
+        "vitscale: error: a source must be a folder or torchvision:CLASS, but got "
+        f"({tmp_path}/nothing)\n"
+    )
     assert (wrong.returncode, wrong.stderr) == (2, line)

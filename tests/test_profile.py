@@ -1,4 +1,6 @@
-"""Profiles: what one is, what it measures against a stopwatch, and the statistics of gains against what is known."""
+"""Profiles: what one is, what it measures against a stopwatch,
+and the statistics of gains against what is known.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,16 @@ from vitscale.train.step import TrainingStep
 torch.set_num_threads(1)
 
 HERE = processor(threads=1)
-SMALL = ProfileConfig(profile="inference", hardware=HERE, width=32, heads=2, depth=2, branches=2, timed_runs=2)
-OTHER = {"profile": "training", "layout": "par", "timed_runs": 3, "hardware": "NVIDIA H200", "branches": 3}
+SMALL = ProfileConfig(
+    profile="inference", hardware=HERE, width=32, heads=2, depth=2, branches=2, timed_runs=2
+)
+OTHER = {
+    "profile": "training",
+    "layout": "par",
+    "timed_runs": 3,
+    "hardware": "NVIDIA H200",
+    "branches": 3,
+}
 CPU = torch.device("cpu")
 
 
@@ -67,8 +77,14 @@ CPU = torch.device("cpu")
 
 
 def test_a_profile_is_no_training_and_each_of_its_fields_is_part_of_its_id() -> None:
-    trained = TrainConfig(**{name: getattr(SMALL, name) for name in ("width", "heads", "depth", "branches")})
-    ids = {trained.id, SMALL.id, *(SMALL.replace(**{name: value}).id for name, value in OTHER.items())}
+    trained = TrainConfig(
+        **{name: getattr(SMALL, name) for name in ("width", "heads", "depth", "branches")}
+    )
+    ids = {
+        trained.id,
+        SMALL.id,
+        *(SMALL.replace(**{name: value}).id for name, value in OTHER.items()),
+    }
     assert len(ids) == 2 + len(OTHER)
 
 
@@ -79,15 +95,33 @@ def test_a_profile_survives_json_under_its_own_class() -> None:
     assert ProfileConfig(**SMALL.asdict()) == SMALL
 
 
-@pytest.mark.parametrize(("fields", "said"), [
-    ({"profile": "backward"}, "profile in (inference, training) must hold, but got (profile='backward'"),
-    ({"layout": "par", "branches": 1}, "branches > 1 with the layout par must hold, but got (layout='par'"),
-    ({"lr": 0.1}, "lr == 0.001 in a profile of inference must hold, but got (profile='inference', lr=0.1)"),
-    ({"optimizer": "sgd"}, "optimizer == 'adamw' in a profile of inference must hold"),
-    ({"hardware": ""}, "hardware named must hold"), ({"timed_runs": 0}, "timed_runs >= 1 must hold"),
-    ({"num_runs": 2}, "a field of ProfileConfig must be known, but got (num_runs=2)"),
-])  # fmt: skip
-def test_what_a_profile_cannot_be_is_refused_in_one_line(fields: dict[str, object], said: str) -> None:
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"profile": "backward"},
+            "profile in (inference, training) must hold, but got (profile='backward'",
+        ),
+        (
+            {"layout": "par", "branches": 1},
+            "branches > 1 with the layout par must hold, but got (layout='par'",
+        ),
+        (
+            {"lr": 0.1},
+            (
+                "lr == 0.001 in a profile of inference must hold, but got (profile='inference', "
+                "lr=0.1)"
+            ),
+        ),
+        ({"optimizer": "sgd"}, "optimizer == 'adamw' in a profile of inference must hold"),
+        ({"hardware": ""}, "hardware named must hold"),
+        ({"timed_runs": 0}, "timed_runs >= 1 must hold"),
+        ({"num_runs": 2}, "a field of ProfileConfig must be known, but got (num_runs=2)"),
+    ],
+)
+def test_what_a_profile_cannot_be_is_refused_in_one_line(
+    fields: dict[str, object], said: str
+) -> None:
     with pytest.raises(ValueError) as error:
         SMALL.replace(**fields)
     assert said in str(error.value) and "\n" not in str(error.value)
@@ -102,14 +136,21 @@ def test_fields_with_a_bearing_on_training_are_free_there() -> None:
 def study(*configs: TrainConfig, metric: str = "images_per_s") -> Study:
     trials = tuple(Trial("arm", config, index) for index, config in enumerate(configs))
     kind = "profile" if isinstance(configs[0], ProfileConfig) else "distribution"
-    return Study(kind=kind, name="p", scale="demo", question="?", source="none", trials=trials, metric=metric)
+    return Study(
+        kind=kind, name="p", scale="demo", question="?", source="none", trials=trials, metric=metric
+    )
 
 
 def test_a_study_is_of_profiles_on_one_device_or_of_trainings() -> None:
     both = SMALL, SMALL.replace(batch_size=2)
-    assert study(*both).measures and from_json(json.loads(json.dumps(to_json(study(*both))))) == study(*both)
+    assert study(*both).measures and from_json(
+        json.loads(json.dumps(to_json(study(*both))))
+    ) == study(*both)
     mixed = (SMALL, TrainConfig()), (SMALL, SMALL.replace(hardware="x")), (TrainConfig(),)
-    for configs, metric in [*((configs, "images_per_s") for configs in mixed), (both, "val_error_pct")]:
+    for configs, metric in [
+        *((configs, "images_per_s") for configs in mixed),
+        (both, "val_error_pct"),
+    ]:
         with pytest.raises(ValueError, match="but got"):
             study(*configs, metric=metric)
 
@@ -121,8 +162,13 @@ def test_the_plan_at_imagenet_has_the_cells_of_the_published_tables() -> None:
     made = plan("throughput", "imagenet")
     of = [(made.factors[t.arm]["model"], t.config) for t in made.trials]
     table_4 = [(model, c.batch_size, c.layout) for model, c in of if model in ("S18x2", "B18x2")]
-    assert sorted(table_4) == sorted(itertools.product(("S18x2", "B18x2"), (1, 2, 4, 8, 16, 32, 64), ("seq", "par")))
-    assert all(c.timed_runs == 30 and c.precision == "fp16" for _, c in of) and len(of) == 28 + 8 + 5 + 11
+    assert sorted(table_4) == sorted(
+        itertools.product(("S18x2", "B18x2"), (1, 2, 4, 8, 16, 32, 64), ("seq", "par"))
+    )
+    assert (
+        all(c.timed_runs == 30 and c.precision == "fp16" for _, c in of)
+        and len(of) == 28 + 8 + 5 + 11
+    )
     pairs = {model: complexity(c).flops / 1e9 for model, c in of if "18x2" in model}
     assert pairs["B18x2"] == pytest.approx(52.5, abs=0.1)  # of B18x2: Touvron et al. 2022, Table 3
     others = [c for model, c in of if c.profile == "inference" and model not in ("S18x2", "B18x2")]
@@ -130,17 +176,30 @@ def test_the_plan_at_imagenet_has_the_cells_of_the_published_tables() -> None:
 
 
 def test_the_plan_at_imagenet_has_the_models_whose_memory_table_3_prints() -> None:
-    """At 224 pixels and batch 256: L24x1 is ViT-L of the thesis, and B12x1 differs from its ViT-B in LayerScale."""
-    found = {t.config for t in plan("throughput", "imagenet").trials if t.config.profile == "inference"}
+    """At 224 pixels and batch 256: L24x1 is ViT-L of the thesis,
+    and B12x1 differs from its ViT-B in LayerScale.
+    """
+    found = {
+        t.config for t in plan("throughput", "imagenet").trials if t.config.profile == "inference"
+    }
     for _, row in read("touvron2022_table3").iterrows():
         shape = Shape(row["size"], int(row["depth"]), int(row["branches"]), bool(row["layerscale"]))
-        expected = {"batch_size": 256, "resolution": 224, "width": SHAPES[shape.size]["width"], **shape.fields}
+        expected = {
+            "batch_size": 256,
+            "resolution": 224,
+            "width": SHAPES[shape.size]["width"],
+            **shape.fields,
+        }
         (config,) = [c for c in found if {name: getattr(c, name) for name in expected} == expected]
         cost = complexity(config)
         assert config.layout == "seq" and row["inference_memory_mb"] > 0
-        assert agrees(str(row["params_m"]), cost.params / 1e6) and agrees(str(row["flops_g"]), cost.flops / 1e9)
+        assert agrees(str(row["params_m"]), cost.params / 1e6) and agrees(
+            str(row["flops_g"]), cost.flops / 1e9
+        )
     thesis = {"B": 2078, "L": 3789}  # Tables 6.7 and 6.8, batch 256
-    printed = read("touvron2022_table3").set_index(["size", "depth", "branches"])["inference_memory_mb"]
+    printed = read("touvron2022_table3").set_index(["size", "depth", "branches"])[
+        "inference_memory_mb"
+    ]
     assert (printed["B", 12, 1], printed["L", 24, 1]) == (thesis["B"] - 1, thesis["L"] - 1)
 
 
@@ -150,24 +209,44 @@ def test_layouts_share_their_points_and_follow_each_other(scale: str) -> None:
     for index, trial in enumerate(made.trials):
         if trial.config.layout == "par":
             before = made.trials[index - 1]
-            assert before.config == trial.config.replace(layout="seq") and before.point == trial.point
-    assert made.slug == f"throughput-{scale}" and profiles.NUM_RUNS[scale] == made.trials[0].config.timed_runs
+            assert (
+                before.config == trial.config.replace(layout="seq") and before.point == trial.point
+            )
+    assert (
+        made.slug == f"throughput-{scale}"
+        and profiles.NUM_RUNS[scale] == made.trials[0].config.timed_runs
+    )
 
 
 # ---- a device to itself
 
 
 def test_a_profile_gets_a_whole_device_and_refuses_less() -> None:
-    on_cpu, on_gpu = (study(SMALL.replace(hardware=name)) for name in ("AMD EPYC, 8 threads", "NVIDIA H200"))
+    on_cpu, on_gpu = (
+        study(SMALL.replace(hardware=name)) for name in ("AMD EPYC, 8 threads", "NVIDIA H200")
+    )
     given = {"cpus_per_trial": None, "max_concurrent": 0, "device": "auto", "compiled": False}
     alone = resources_for(on_cpu, given)
     assert (alone.cpus_per_trial, alone.max_concurrent, alone.device_name()) == (8, 1, "cpu")
-    assert (resources_for(on_gpu, given).gpus_per_trial, resources_for(on_gpu, given).device_name()) == (1, "cuda")
+    assert (
+        resources_for(on_gpu, given).gpus_per_trial,
+        resources_for(on_gpu, given).device_name(),
+    ) == (1, "cuda")
     assert resources_for(study(TrainConfig(), metric="val_ema_error_pct"), given) == Resources()
-    less = [(on_gpu, "gpus_per_trial", 0.5), (on_cpu, "max_concurrent", 2), (on_cpu, "cpus_per_trial", 1.0)]
-    other = [(on_cpu, "compiled", True), (on_gpu, "workers_per_trial", 2), (on_gpu, "device", "cpu")]
+    less = [
+        (on_gpu, "gpus_per_trial", 0.5),
+        (on_cpu, "max_concurrent", 2),
+        (on_cpu, "cpus_per_trial", 1.0),
+    ]
+    other = [
+        (on_cpu, "compiled", True),
+        (on_gpu, "workers_per_trial", 2),
+        (on_gpu, "device", "cpu"),
+    ]
     for of, name, value in [*less, *other]:
-        with pytest.raises(ValueError, match="must hold for a profile, which has a device to itself, but got"):
+        with pytest.raises(
+            ValueError, match="must hold for a profile, which has a device to itself, but got"
+        ):
             resources_for(of, {name: value})
 
 
@@ -177,11 +256,15 @@ def test_profiles_do_not_start_beside_another_study(tmp_path: Path) -> None:
     refuse_company(study(SMALL), store)
     with store.drive("other-demo"):
         refuse_company(study(TrainConfig(), metric="val_ema_error_pct"), store)
-        with pytest.raises(ValueError, match=r"no other study of the store must run beside profiles, but got"):
+        with pytest.raises(
+            ValueError, match=r"no other study of the store must run beside profiles, but got"
+        ):
             refuse_company(study(SMALL), store)
         other = to_json(replace(study(SMALL), name="other"))
         store.study("other-demo").write("plan.json", json.dumps(other).encode())
-        with pytest.raises(ValueError, match=r"no other study of the store must run beside profiles, but got"):
+        with pytest.raises(
+            ValueError, match=r"no other study of the store must run beside profiles, but got"
+        ):
             refuse_company(study(TrainConfig(), metric="val_ema_error_pct"), store)
 
 
@@ -190,7 +273,11 @@ def test_another_device_fails_the_trial_with_both_names(tmp_path: Path) -> None:
     *_, event = train_trial(config.id, config.non_default(), store, "p-demo", 1, Resources())
     assert event.status == "failed"
     line = store.failure(config.id)
-    assert "a profile must be taken on its hardware" in line and "Tesla V100-SXM2-32GB" in line and HERE in line
+    assert (
+        "a profile must be taken on its hardware" in line
+        and "Tesla V100-SXM2-32GB" in line
+        and HERE in line
+    )
 
 
 def shown(progress: Progress) -> str:
@@ -208,7 +295,9 @@ def test_a_running_profile_shows_its_timed_runs_and_its_speed() -> None:
     progress.update(Event(first, Status.RUNNING, ({"epoch": 2.0, "images_per_s": 123.44},)))
     line = shown(progress).splitlines()[-1].split()
     assert line == ["arm", "8", "8", "2/10", "123.4"]
-    assert not {"epoch", "error", "lr"} & set(shown(progress).split()) and "%" not in shown(progress)
+    assert not {"epoch", "error", "lr"} & set(shown(progress).split()) and "%" not in shown(
+        progress
+    )
     assert progress.eta_s() is None  # there is no rate before half a trial
     progress.started -= 60
     progress.update(Event(first, Status.RUNNING, ({"epoch": 6.0, "images_per_s": 123.44},)))
@@ -219,7 +308,11 @@ def test_a_running_training_shows_its_epochs_and_its_error() -> None:
     made = study(TrainConfig(lr=0.002, wd=0.1, epochs=7), metric="val_ema_error_pct")
     progress = Progress(made, {made.trials[0].config.id: "running"})
     assert shown(progress).splitlines()[-1].split() == ["arm", "2.00e-03", "1.00e-01", "0/7"]
-    progress.update(Event(made.trials[0].config.id, Status.RUNNING, ({"epoch": 3.0, "val_ema_error_pct": 41.25},)))
+    progress.update(
+        Event(
+            made.trials[0].config.id, Status.RUNNING, ({"epoch": 3.0, "val_ema_error_pct": 41.25},)
+        )
+    )
     assert shown(progress).splitlines()[-1].split()[-2:] in (["3/7", "41.2%"], ["3/7", "41.3%"])
 
 
@@ -235,8 +328,8 @@ def test_a_profile_and_the_provenance_name_one_processor() -> None:
 
 @pytest.mark.parametrize("kind", ["inference", "training"])
 def test_images_per_second_agree_with_a_stopwatch(kind: str) -> None:
-    """Of timm's own blocks in a plain loop. By a loose factor in one round of ten, for the machine may be busy: numbers
-    that are wrong by the batch, by a pass or by a unit agree in none.
+    """Of timm's own blocks in a plain loop. By a loose factor in one round of ten, for the machine
+    may be busy: numbers that are wrong by the batch, by a pass or by a unit agree in none.
     """
     config = SMALL.replace(profile=kind, batch_size=8)
     one_pass = build_pass(config, CPU)
@@ -249,7 +342,9 @@ def test_images_per_second_agree_with_a_stopwatch(kind: str) -> None:
             one_pass()
         speed = 20 * 8 / (time.perf_counter() - start)
         ratios.append(max(row["images_per_s"] for row in rows) / speed)
-        assert [row["epoch"] for row in rows] == [1, 2] and all(row["diverged"] == 0 for row in rows)
+        assert [row["epoch"] for row in rows] == [1, 2] and all(
+            row["diverged"] == 0 for row in rows
+        )
         for row in rows:
             assert row["step_ms"] * row["images_per_s"] == pytest.approx(1000 * 8)
             assert row["train_s"] > 0.2 and row["load"] >= 0
@@ -263,7 +358,9 @@ def last_norm(config: ProfileConfig) -> torch.Tensor:
     torch.manual_seed(0)
     one_pass, seen = build_pass(config, CPU), []
     hook = register_module_forward_hook(
-        lambda layer, _inputs, output: seen.append(output) if isinstance(layer, torch.nn.LayerNorm) else None
+        lambda layer, _inputs, output: (
+            seen.append(output) if isinstance(layer, torch.nn.LayerNorm) else None
+        )
     )
     one_pass()
     hook.remove()
@@ -277,11 +374,14 @@ def test_layouts_compute_the_same_function() -> None:
 
 
 def test_peak_memory_is_that_of_weights_and_what_a_pass_must_hold() -> None:
-    """Inference holds the weights and a few activations; training three more copies of the weights, and activations."""
+    """Inference holds the weights and a few activations; training
+    three more copies of the weights, and activations.
+    """
     config = SMALL.replace(width=256, heads=2, batch_size=1)
     weights = complexity(config).params * 4 / 2**20
     assert weights < peak_memory_mib(config, CPU) < 1.2 * weights
-    training = peak_memory_mib(config.replace(profile="training"), CPU)  # gradients, and two moments of AdamW
+    # gradients, and two moments of AdamW
+    training = peak_memory_mib(config.replace(profile="training"), CPU)
     assert 4 * weights < training < 5 * weights
     larger = peak_memory_mib(config.replace(batch_size=129), CPU) - peak_memory_mib(config, CPU)
     assert larger > 128 * 17 * 4 * 256 * 4 / 2**20  # the hidden layer of one MLP, float32
@@ -295,22 +395,34 @@ def test_published_gains_are_those_of_the_published_images_a_second() -> None:
     table = published_throughput(Results(study(SMALL), pd.DataFrame()))
     assert len(table) == 14 and (table["printed_gain_pct"] - table["gain_pct"]).abs().max() < 1.0
     positive = table[table["gain_pct"] > 0].set_index(["model", "batch_size"])["gain_pct"].round(1)
-    assert list(positive["S18x2"]) == [38.6, 46.4, 45.8, 41.9] and list(positive["B18x2"]) == [45.2, 46.2, 20.6]
+    assert list(positive["S18x2"]) == [38.6, 46.4, 45.8, 41.9] and list(positive["B18x2"]) == [
+        45.2,
+        46.2,
+        20.6,
+    ]
     assert (table["best_printed"] == table[["seq_printed", "par_printed"]].max(axis=1)).all()
 
 
 def test_a_change_without_noise_is_exact() -> None:
     assert change(np.full(6, 44.0), np.full(6, 61.0)) == pytest.approx([100 * 17 / 44] * 3)
     assert gain((-5.0, -9.0, 2.0)) == (0.0, 0.0, 2.0)
-    assert np.isnan(change(np.empty(0), np.ones(6))).all() and np.isnan(change(np.ones(5), np.ones(6))[1:]).all()
+    assert (
+        np.isnan(change(np.empty(0), np.ones(6))).all()
+        and np.isnan(change(np.ones(5), np.ones(6))[1:]).all()
+    )
 
 
 def test_intervals_cover_as_they_say() -> None:
-    """10 log-normal runs per profile, medians known; 400 repetitions, so 95% is 91 to 98 with great probability."""
+    """10 log-normal runs per profile, medians known; 400
+    repetitions, so 95% is 91 to 98 with great probability.
+    """
     rng = np.random.default_rng(0)
     medians = [median_with_ends(100 * np.exp(0.1 * rng.normal(size=10))) for _ in range(400)]
     assert np.mean([low <= 100 <= high for _, low, high in medians]) >= 0.93
-    changes = [change(*(s * np.exp(0.1 * rng.normal(size=10)) for s in (100, 120)), seed=i) for i in range(400)]
+    changes = [
+        change(*(s * np.exp(0.1 * rng.normal(size=10)) for s in (100, 120)), seed=i)
+        for i in range(400)
+    ]
     assert 0.90 <= np.mean([low <= 20 <= high for _, low, high in changes]) <= 0.99
 
 
@@ -319,10 +431,23 @@ def measured(made: Study, speed: float = 100.0) -> dict[str, Outcome]:
     read: dict[str, Outcome] = {}
     for trial in made.trials:
         around = speed * (1.5 if getattr(trial.config, "layout", "") == "par" else 1.0)
-        rows = tuple({"epoch": i + 1.0, "images_per_s": around + i - 2.5, "step_ms": 1.0, "peak_memory_mib": 7.0,
-                 "load": 0.5, "train_s": 1.0, "unix_s": 1.0, "diverged": 0.0} for i in range(6))  # fmt: skip
+        rows = tuple(
+            {
+                "epoch": i + 1.0,
+                "images_per_s": around + i - 2.5,
+                "step_ms": 1.0,
+                "peak_memory_mib": 7.0,
+                "load": 0.5,
+                "train_s": 1.0,
+                "unix_s": 1.0,
+                "diverged": 0.0,
+            }
+            for i in range(6)
+        )
         read[trial.config.id] = Outcome(Status.FINISHED, rows)
-    read[made.trials[-1].config.id] = Outcome(Status.FAILED, facts={"error": "OutOfMemoryError: too large"})
+    read[made.trials[-1].config.id] = Outcome(
+        Status.FAILED, facts={"error": "OutOfMemoryError: too large"}
+    )
     return read
 
 
@@ -332,8 +457,16 @@ def test_the_table_has_both_layouts_and_names_what_failed() -> None:
     table = throughput(Results(made, done))
     first, last = table.iloc[0], table.iloc[-1]
     assert (first["seq_images_per_s"], first["par_images_per_s"], first["seq_n"]) == (100, 150, 6)
-    assert (first["gain_pct"], first["seq_min"], first["seq_max"], first["best"]) == (50, 97.5, 102.5, "par")
-    assert np.isnan(last["par_images_per_s"]) and last["not_measured"] == "par: OutOfMemoryError: too large"
+    assert (first["gain_pct"], first["seq_min"], first["seq_max"], first["best"]) == (
+        50,
+        97.5,
+        102.5,
+        "par",
+    )
+    assert (
+        np.isnan(last["par_images_per_s"])
+        and last["not_measured"] == "par: OutOfMemoryError: too large"
+    )
     assert "error_pct" not in done or done["error_pct"].isna().all()
     assert set(summary_metrics(Results(made, done))) >= {"S6x2 inference seq/images_per_s_batch_1"}
 
@@ -341,7 +474,9 @@ def test_the_table_has_both_layouts_and_names_what_failed() -> None:
 def test_minutes_an_epoch_stand_beside_the_printed_ones() -> None:
     """Xiao et al. 2021, Table 1: ViT_P-1GF takes 2.6 minutes on 8 V100; 1,281,167 images."""
     made = plan("throughput", "imagenet", hardware="x")
-    table = epoch_minutes(Results(made, outcomes(made, measured(made, speed=1000.0)))).set_index("model")
+    table = epoch_minutes(Results(made, outcomes(made, measured(made, speed=1000.0)))).set_index(
+        "model"
+    )
     assert len(table) == 11 and table.loc["ViT_P-1GF", "printed_minutes"] == 2.6
     assert table.loc["ViT_P-1GF", "minutes_on_8"] == pytest.approx(1281167 / 1000 / 60 / 8)
     assert table.loc["ViT_P-1GF", "minutes_low"] < table.loc["ViT_P-1GF", "minutes"]
@@ -351,17 +486,24 @@ def test_minutes_an_epoch_stand_beside_the_printed_ones() -> None:
 def test_a_report_of_profiles_speaks_of_no_error(scale: str, tmp_path: Path) -> None:
     made = replace(plan("throughput", scale, hardware=processor(2)), published=True)
     read = measured(made)
-    page = write_report(Results(made, outcomes(made, read), tidy(made, read)), Workdir(tmp_path), {})
+    page = write_report(
+        Results(made, outcomes(made, read), tidy(made, read)), Workdir(tmp_path), {}
+    )
     assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in made.figures)
-    assert "lr drawn" not in page and "held-out" not in page and "OutOfMemoryError: too large" in page
+    assert (
+        "lr drawn" not in page and "held-out" not in page and "OutOfMemoryError: too large" in page
+    )
 
 
 @pytest.mark.slow
 def test_a_shortened_demo_is_measured_shown_and_resumed(tmp_path: Path) -> None:
     lines = (
         "from search_spaces import profiles",
-        "profiles.PARTS['demo'] = tuple(part._replace(models={'S6x2': part.models['S6x2']}, axes={**part.axes, "
-        "'batch_size': (1, 8), 'resolution': (8,)}) for part in profiles.DEMO[:1])",
+        (
+            "profiles.PARTS['demo'] = tuple(part._replace(models={'S6x2': part.models['S6x2']}, "
+            "axes={**part.axes, 'batch_size': (1, 8), 'resolution': (8,)}) for part in "
+            "profiles.DEMO[:1])"
+        ),
     )
     script = shortened(tmp_path, "throughput", *lines)
     options = ("--num", "2", "--hardware", HERE)
@@ -369,7 +511,11 @@ def test_a_shortened_demo_is_measured_shown_and_resumed(tmp_path: Path) -> None:
     assert result.returncode == 0 and "4 finished" in result.stdout, result.stdout
     assert mlflow_statuses(script, "throughput-demo").count("FINISHED") >= 4
     table = pd.read_csv(script.folder / "runs/studies/throughput-demo/report/throughput.csv")
-    assert list(table["batch_size"]) == [1, 8] and (table["seq_images_per_s"] > 0).all() and (table["par_n"] == 2).all()
+    assert (
+        list(table["batch_size"]) == [1, 8]
+        and (table["seq_images_per_s"] > 0).all()
+        and (table["par_n"] == 2).all()
+    )
     again = script.run(*options)
     assert again.returncode == 0 and "4 trials, 4 done, 0 to do" in again.stdout, again.stdout
     assert_shown(script)
@@ -389,30 +535,47 @@ def assert_shown(script: Script) -> None:
     (parent,) = client.search_runs([experiment.experiment_id], "tags.`vitscale.role` = 'study'")
     for run in runs:
         history = client.get_metric_history(run.info.run_id, "images_per_s")
-        assert [metric.step for metric in history] == [1, 2] and "final_error_pct" not in run.data.metrics
-        assert run.data.metrics["median_images_per_s"] == pytest.approx(np.median([m.value for m in history]))
+        assert [metric.step for metric in history] == [
+            1,
+            2,
+        ] and "final_error_pct" not in run.data.metrics
+        assert run.data.metrics["median_images_per_s"] == pytest.approx(
+            np.median([m.value for m in history])
+        )
         params = {**parent.data.params, **run.data.params}
         assert {"batch_size", "resolution", "layout", "profile", "hardware"} <= set(params)
         assert not {"lr", "log10_lr", "epochs"} & set(params)
 
 
 def test_cells_without_a_change_seldom_have_one_after_holm() -> None:
-    """16 cells of ten runs each, as in the demo; without the correction some cell has p below 5% in over half."""
+    """16 cells of ten runs each, as in the demo; without the
+    correction some cell has p below 5% in over half.
+    """
     rng, num = np.random.default_rng(11), 200
-    p = np.array([[change_p(*cell) for cell in rng.normal(1000, 30, (16, 2, 10))] for _ in range(num)])
-    assert np.mean([min(holm(of.tolist())) < 0.05 for of in p]) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / num)
+    p = np.array(
+        [[change_p(*cell) for cell in rng.normal(1000, 30, (16, 2, 10))] for _ in range(num)]
+    )
+    assert np.mean([min(holm(of.tolist())) < 0.05 for of in p]) < 0.05 + 3 * np.sqrt(
+        0.05 * 0.95 / num
+    )
     assert np.mean(p.min(axis=1) < 0.05) > 0.4
     assert np.isnan(change_p(np.arange(5.0), np.arange(10.0)))
 
 
-def test_the_step_that_is_measured_is_that_of_the_trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """There is one place with a backward pass, and a training and a profile both come through it."""
+def test_the_step_that_is_measured_is_that_of_the_trainer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """There is one place with a backward pass, and a
+    training and a profile both come through it.
+    """
     package = Path(vitscale.train.__file__).parent
     calls = [
         (path.name, node.func.attr)
         for path in package.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "backward"
     ]
     assert calls == [("step.py", "backward")]
     taken: list[tuple[str, int]] = []
@@ -425,6 +588,12 @@ def test_the_step_that_is_measured_is_that_of_the_trainer(monkeypatch: pytest.Mo
     monkeypatch.setattr(TrainingStep, "take", take)
     shape: dict[str, Any] = {"width": 8, "depth": 1, "heads": 2, "patch_size": 4, "batch_size": 332}
     list(train(TrainConfig(**shape, epochs=1, warmup_epochs=0.0), tmp_path))
-    one_pass = build_pass(ProfileConfig(**shape, profile="training", hardware=processor(1)), torch.device("cpu"))
+    one_pass = build_pass(
+        ProfileConfig(**shape, profile="training", hardware=processor(1)), torch.device("cpu")
+    )
     one_pass(), one_pass()
-    assert taken == [*(("TrainConfig", step) for step in range(3)), ("ProfileConfig", 0), ("ProfileConfig", 1)]
+    assert taken == [
+        *(("TrainConfig", step) for step in range(3)),
+        ("ProfileConfig", 0),
+        ("ProfileConfig", 1),
+    ]

@@ -1,4 +1,6 @@
-"""What a user sees while a study runs, on a real terminal of 60 and 100 columns, and on one that can do nothing."""
+"""What a user sees while a study runs, on a real terminal of 60
+and 100 columns, and on one that can do nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def study() -> Study:
 
 
 def progress(store: Store | None = None) -> Progress:
-    """One trial done, one running, one that resumes at epoch 18, one that another study trains, others to do."""
+    """One trial done, one running, one that resumes at epoch
+    18, one that another study trains, others to do.
+    """
     plan = study()
     ids = [trial.config.id for trial in plan.trials]
     made = Progress(plan, dict.fromkeys(ids, "missing"), store=store)
@@ -51,7 +55,10 @@ def test_the_table_fits_its_width_with_every_part_whole(store: Store, width: int
     lines = table(made, width).plain.splitlines()
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    assert "tiny-demo 1/13 done, 2 running, 0 diverged, 0 failed, 1 waiting for other-demo, ETA 0:0" in text
+    assert (
+        "tiny-demo 1/13 done, 2 running, 0 diverged, 0 failed, 1 waiting for other-demo, ETA 0:0"
+        in text
+    )
     header = next(line for line in lines if line.startswith("arm"))
     row = next(line for line in lines if "29.0%" in line)
     for name, cell in (("lr", "e-0"), ("epoch", "5/20"), ("error", "29.0%")):
@@ -64,8 +71,10 @@ def test_the_table_fits_its_width_with_every_part_whole(store: Store, width: int
 
 def test_long_names_are_cut_and_numbers_are_not() -> None:
     made = progress()
-    made.trials = {i: type(t)("an arm with a name that is far too long for any terminal", t.config, t.point)
-                   for i, t in made.trials.items()}  # fmt: skip
+    made.trials = {
+        i: type(t)("an arm with a name that is far too long for any terminal", t.config, t.point)
+        for i, t in made.trials.items()
+    }
     lines = table(made, 60).plain.splitlines()
     assert max(map(len, lines)) <= 60
     assert any("…" in line and line.endswith("29.0%") for line in lines)
@@ -77,14 +86,20 @@ def test_a_trial_that_resumes_shows_rows_once_they_are_new(store: Store) -> None
     trial = made.study.trials[2]
     assert epochs_behind(trial, store) == 18 and epochs_behind(made.study.trials[1], store) == 0
     for epoch in (1.0, 18.0):
-        made.update(Event(trial.config.id, Status.RUNNING, ({"epoch": epoch, "val_ema_error_pct": 78.2},)))
+        made.update(
+            Event(trial.config.id, Status.RUNNING, ({"epoch": epoch, "val_ema_error_pct": 78.2},))
+        )
         assert "resumes at epoch 18" in table(made).plain and "78.2" not in table(made).plain
-    made.update(Event(trial.config.id, Status.RUNNING, ({"epoch": 19.0, "val_ema_error_pct": 11.5},)))
+    made.update(
+        Event(trial.config.id, Status.RUNNING, ({"epoch": 19.0, "val_ema_error_pct": 11.5},))
+    )
     assert "resumes" not in table(made).plain and re.search(r"19/20 +11\.5%", table(made).plain)
 
 
 def test_what_was_done_before_this_start_is_in_no_rate(store: Store) -> None:
-    """Half a trial a minute: 18 of 20 epochs of an earlier start do not count as done in this one."""
+    """Half a trial a minute: 18 of 20 epochs of an earlier
+    start do not count as done in this one.
+    """
     plan = study()
     ids = [trial.config.id for trial in plan.trials[1:3]]
     made = Progress(plan, {ids[0]: "missing", ids[1]: "missing"}, store=store)
@@ -121,9 +136,19 @@ def on_terminal(columns: int, term: str) -> str:
     import os
 
     environment = {**os.environ, "TERM": term}
-    environment = {k: v for k, v in environment.items() if k not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR", "CI")}
-    child = pexpect.spawn(sys.executable, ["-c", SHOW, str(Path(__file__).parent)], dimensions=(30, columns),
-                          env=environment, encoding="utf-8", timeout=120)  # fmt: skip
+    environment = {
+        k: v
+        for k, v in environment.items()
+        if k not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR", "CI")
+    }
+    child = pexpect.spawn(
+        sys.executable,
+        ["-c", SHOW, str(Path(__file__).parent)],
+        dimensions=(30, columns),
+        env=environment,
+        encoding="utf-8",
+        timeout=120,
+    )
     child.expect("the end")
     return child.before
 
@@ -131,10 +156,13 @@ def on_terminal(columns: int, term: str) -> str:
 @pytest.mark.parametrize("columns", [60, 100])
 def test_on_a_terminal_the_table_is_drawn_in_lines_that_fit(columns: int) -> None:
     shown = on_terminal(columns, "xterm-256color")
-    frame = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.split("\x1b[1A")[0])  # before it is drawn again
+    # before it is drawn again
+    frame = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.split("\x1b[1A")[0])
     lines = [line for line in re.split(r"[\r\n]+", frame) if line]
     assert max(map(len, lines)) <= columns
-    header = next(i for i, line in enumerate(lines) if line.split() == ["arm", "lr", "wd", "epoch", "error"])
+    header = next(
+        i for i, line in enumerate(lines) if line.split() == ["arm", "lr", "wd", "epoch", "error"]
+    )
     assert set(lines[header - 1]) == {"━"} and "29.0%" in lines[header + 1]
     count = " ".join(" ".join(lines[: header - 1]).split())
     assert "1 waiting for other-demo, ETA 0:0" in count and "1/13 done, 2 running" in count
@@ -144,4 +172,6 @@ def test_a_dumb_terminal_gets_plain_lines() -> None:
     shown = on_terminal(100, "dumb")
     assert "\x1b" not in shown
     lines = [line for line in shown.splitlines() if line.strip()]
-    assert len(lines) >= 2 and {line.startswith("tiny-demo: 1/13 done, 2 running, ") for line in lines} == {True}
+    assert len(lines) >= 2 and {
+        line.startswith("tiny-demo: 1/13 done, 2 running, ") for line in lines
+    } == {True}

@@ -1,4 +1,6 @@
-"""The papers' numbers behind ours: the print itself, positions in data, what stays out, and the index of the docs."""
+"""The papers' numbers behind ours: the print itself, positions
+in data, what stays out, and the index of the docs.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,22 @@ def make_outcomes(study: Study, mean: float = 5.0, status: str = "finished") -> 
     rng, rows = np.random.default_rng(0), []
     kind = study.metric.removeprefix(f"{study.trials[0].config.eval_split}_")
     for trial in study.trials:
-        found = {f"{name}_{kind}": mean + rng.normal() if done else 100.0 for name in trial.config.evals}
+        found = {
+            f"{name}_{kind}": mean + rng.normal() if done else 100.0 for name in trial.config.evals
+        }
         error = np.nan if status == "missing" else found[study.metric]
-        rows.append({"arm": trial.arm, "point": trial.point, "trial_id": trial.config.id, "status": status,
-                     "error_pct": error, **trial.config.asdict(), **found, "commit": "abc"})  # fmt: skip
+        rows.append(
+            {
+                "arm": trial.arm,
+                "point": trial.point,
+                "trial_id": trial.config.id,
+                "status": status,
+                "error_pct": error,
+                **trial.config.asdict(),
+                **found,
+                "commit": "abc",
+            }
+        )
     return pd.DataFrame(rows).astype({"point": "Int64"})
 
 
@@ -48,7 +62,10 @@ def make_rows(outcomes: pd.DataFrame, study: Study) -> pd.DataFrame:
     epochs = study.trials[0].config.epochs
     columns = [name for name in outcomes if name.endswith("_error_pct")]
     labels = outcomes[["arm", "point", "trial_id", "status"]].assign(diverged=0.0)
-    curves = [{name: outcomes[name] + 20 * (1 - e / epochs) for name in columns} for e in range(1, epochs + 1)]
+    curves = [
+        {name: outcomes[name] + 20 * (1 - e / epochs) for name in columns}
+        for e in range(1, epochs + 1)
+    ]
     return pd.concat([labels.assign(epoch=e + 1.0, **errors) for e, errors in enumerate(curves)])
 
 
@@ -68,11 +85,19 @@ def said(figure: Figure) -> str:
 
 
 OVERLAYS = {
-    "training_length": "training_length", "optimizer_stability": "optimizer_stability", "edf_panels": "lr_wd_edf",
-    "seed_histogram": "seed_distribution", "seed_sets": "seed_distribution", "seed_curves": "seed_distribution",
+    "training_length": "training_length",
+    "optimizer_stability": "optimizer_stability",
+    "edf_panels": "lr_wd_edf",
+    "seed_histogram": "seed_distribution",
+    "seed_sets": "seed_distribution",
+    "seed_curves": "seed_distribution",
     "recipe_interaction": "recipe_vs_architecture",
-}  # fmt: skip
-WITHOUT = {"seed_intermediate": "seed_distribution", "lr_wd_scatter": "lr_wd_edf", "learning_curves": "lr_wd_edf"}
+}
+WITHOUT = {
+    "seed_intermediate": "seed_distribution",
+    "lr_wd_scatter": "lr_wd_edf",
+    "learning_curves": "lr_wd_edf",
+}
 
 
 @pytest.mark.parametrize(("name", "script"), OVERLAYS.items())
@@ -81,10 +106,18 @@ def test_theirs_is_grey_named_in_the_note_and_in_no_legend(name: str, script: st
     shown, plain = draw(name, study), draw(name, replace(study, published=False))
     assert any(grey(ax) or ax.child_axes for ax in shown.axes)
     assert not any(grey(ax) or ax.child_axes for ax in plain.axes)
-    assert re.search(r"Grey, behind: (Xiao et al\. 2021|H\. Touvron's thesis, 2022), ImageNet", said(shown))
+    assert re.search(
+        r"Grey, behind: (Xiao et al\. 2021|H\. Touvron's thesis, 2022), ImageNet", said(shown)
+    )
     assert "ImageNet" not in said(plain) and "papers" not in said(plain)
-    legends = [[[text.get_text() for text in ax.get_legend().get_texts()] for ax in drawn.axes if ax.get_legend()]
-               for drawn in (shown, plain)]  # fmt: skip
+    legends = [
+        [
+            [text.get_text() for text in ax.get_legend().get_texts()]
+            for ax in drawn.axes
+            if ax.get_legend()
+        ]
+        for drawn in (shown, plain)
+    ]
     assert legends[0] == legends[1]
 
 
@@ -96,7 +129,9 @@ def test_a_figure_without_printed_numbers_says_so(name: str, script: str) -> Non
 
 
 @pytest.mark.parametrize(("name", "script"), OVERLAYS.items())
-def test_overlays_stand_a_study_without_outcomes_and_claim_nothing_that_is_not_drawn(name: str, script: str) -> None:
+def test_overlays_stand_a_study_without_outcomes_and_claim_nothing_that_is_not_drawn(
+    name: str, script: str
+) -> None:
     figure = draw(name, plan(script), "missing")
     drawn = any(grey(ax) or ax.child_axes for ax in figure.axes)
     assert ("Grey, behind" in said(figure)) == drawn
@@ -105,24 +140,35 @@ def test_overlays_stand_a_study_without_outcomes_and_claim_nothing_that_is_not_d
 def test_training_length_has_the_deltas_of_table_2_at_their_share_of_our_longest() -> None:
     (ax,) = draw("training_length", plan("training_length")).axes
     joined = {line.get_marker(): line for line in grey(ax) if len(line.get_xdata()) == 3}
-    assert joined["o"].get_ydata().tolist() == pytest.approx([33.2 - 27.7, 29.7 - 27.7, 0])  # ViT_P-1GF
-    assert joined["s"].get_ydata().tolist() == pytest.approx([28.6 - 24.7, 26.1 - 24.7, 0])  # ViT_C-1GF
+    # ViT_P-1GF
+    assert joined["o"].get_ydata().tolist() == pytest.approx([33.2 - 27.7, 29.7 - 27.7, 0])
+    # ViT_C-1GF
+    assert joined["s"].get_ydata().tolist() == pytest.approx([28.6 - 24.7, 26.1 - 24.7, 0])
     assert (2 ** joined["o"].get_xdata()).tolist() == pytest.approx(
         [20, 40, 80]
     )  # ours: 10 to 80 epochs, theirs to 400
-    alone = {line.get_marker(): (2 ** line.get_xdata()[0], line.get_ydata()[0]) for line in grey(ax)
-             if len(line.get_xdata()) == 1}  # fmt: skip
+    alone = {
+        line.get_marker(): (2 ** line.get_xdata()[0], line.get_ydata()[0])
+        for line in grey(ax)
+        if len(line.get_xdata()) == 1
+    }
     assert alone == {"o": pytest.approx((10, 10)), "s": pytest.approx((10, 6))}  # section 5.1
 
 
 def test_stability_at_imagenet_has_tables_2_and_3_of_the_panel_s_models() -> None:
     axes = draw("optimizer_stability", plan("optimizer_stability", "imagenet"), mean=25.0).axes
     points = [sorted(float(y) for line in grey(ax) for y in line.get_ydata()) for ax in axes]
-    assert points[1] == sorted([23.3, 20.8, 19.6, 20.9, 19.2, 18.6, 19.4, 18.3, 17.9, 27.7, 24.0, 33.0, 24.7])
+    assert points[1] == sorted(
+        [23.3, 20.8, 19.6, 20.9, 19.2, 18.6, 19.4, 18.3, 17.9, 27.7, 24.0, 33.0, 24.7]
+    )
     (inset,) = axes[-1].child_axes
     assert sorted(text.get_text() for text in inset.texts) == [
-        "RegNetY about 0.1 to 0.2", "ViT_C less than 0.2", "ViT_C-4GF 0.7", "ViT_P up to 10", "ViT_P-4GF 5.3",
-    ]  # fmt: skip
+        "RegNetY about 0.1 to 0.2",
+        "ViT_C less than 0.2",
+        "ViT_C-4GF 0.7",
+        "ViT_P up to 10",
+        "ViT_P-4GF 5.3",
+    ]
     assert not any(ax.child_axes for ax in axes[:-1])
 
 
@@ -148,30 +194,48 @@ def test_the_whisker_of_the_share_is_the_exact_interval_of_38_of_64() -> None:
     assert (low, high) == pytest.approx((exact.low, exact.high))
 
 
-def test_seed_statistics_are_those_of_figure_6_7_on_an_axis_where_a_point_is_as_long_as_ours() -> None:
+def test_seed_statistics_are_those_of_figure_6_7_on_an_axis_where_a_point_is_as_long_as_ours() -> (
+    None
+):
     study = plan("seed_distribution")
     ax = draw("seed_histogram", study).axes[0]
     (own,) = ax.child_axes
     own.figure.draw_without_rendering()
-    ends = next(line.get_xdata() for line in grey(ax) if line.get_marker() == "|" and len(line.get_xdata()) == 2)
+    ends = next(
+        line.get_xdata()
+        for line in grey(ax)
+        if line.get_marker() == "|" and len(line.get_xdata()) == 2
+    )
     ours = make_outcomes(study).query("point.notna()")["val_ema_error_pct"].mean()
-    assert (np.array(ends) - ours + (100 - 79.72)).tolist() == pytest.approx([100 - 79.98, 100 - 79.50])
+    assert (np.array(ends) - ours + (100 - 79.72)).tolist() == pytest.approx(
+        [100 - 79.98, 100 - 79.50]
+    )
     assert np.ptp(own.get_xlim()) == pytest.approx(np.ptp(ax.get_xlim()))
     assert own.get_xlim()[0] - ax.get_xlim()[0] == pytest.approx(100 - 79.72 - ours)
 
 
 def test_seed_statistics_at_imagenet_stand_at_their_own_place() -> None:
     axes = draw("seed_histogram", plan("seed_distribution", "imagenet"), mean=25.0).axes
-    ends = [next(tuple(line.get_xdata()) for line in grey(ax) if len(line.get_xdata()) == 2) for ax in axes]
-    assert ends == [pytest.approx(pair) for pair in ((20.02, 20.50), (31.31, 32.61), (14.45, 14.79))]  # val, v2, real
+    ends = [
+        next(tuple(line.get_xdata()) for line in grey(ax) if len(line.get_xdata()) == 2)
+        for ax in axes
+    ]
+    # val, v2, real
+    assert ends == [
+        pytest.approx(pair) for pair in ((20.02, 20.50), (31.31, 32.61), (14.45, 14.79))
+    ]
     assert not any(ax.child_axes for ax in axes)
 
 
 def test_ranges_by_epoch_are_10_points_at_a_third_and_0_48_at_the_end() -> None:
     early, late = draw("seed_curves", plan("seed_distribution")).axes
     (at_third,), (at_end,) = grey(early), grey(late)
-    assert np.ptp(at_third.get_ydata()) == pytest.approx(10) and at_third.get_xdata()[0] == pytest.approx(20 / 3)
-    assert np.ptp(at_end.get_ydata()) == pytest.approx(79.98 - 79.50) and at_end.get_xdata()[0] == 20
+    assert np.ptp(at_third.get_ydata()) == pytest.approx(10) and at_third.get_xdata()[
+        0
+    ] == pytest.approx(20 / 3)
+    assert (
+        np.ptp(at_end.get_ydata()) == pytest.approx(79.98 - 79.50) and at_end.get_xdata()[0] == 20
+    )
 
 
 def test_recipe_lines_have_the_interaction_of_section_6_3_4() -> None:
@@ -204,7 +268,11 @@ def test_a_study_keeps_whether_theirs_is_shown_and_older_plans_do_not_show_it() 
 def test_images_of_the_thesis_sets_are_ours_where_it_prints_none() -> None:
     assert "images" not in published.read("thesis_seed_statistics")
     table = published.published_seed_statistics(Results(plan("seed_distribution"), pd.DataFrame()))
-    assert dict(zip(table["evaluation"], table["images"], strict=True)) == {"val": 50_000, "v2": 10_000, "real": 46_837}
+    assert dict(zip(table["evaluation"], table["images"], strict=True)) == {
+        "val": 50_000,
+        "v2": 10_000,
+        "real": 46_837,
+    }
 
 
 def test_uncorrelated_pairs_are_as_many_as_seeds_of_an_arm() -> None:
@@ -222,7 +290,11 @@ INDEX = (ROOT / "docs" / "index.md").read_text()
 
 
 def test_figures_and_tables_of_the_index_exist_and_none_is_left_out() -> None:
-    rows = [line.split("|") for line in INDEX.splitlines() if line.startswith("| ") and line.count("|") == 5]
+    rows = [
+        line.split("|")
+        for line in INDEX.splitlines()
+        if line.startswith("| ") and line.count("|") == 5
+    ]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row[3])}
     known = {*kinds.FIGURES, *kinds.TABLES}
     assert named - known == set()

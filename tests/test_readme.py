@@ -17,19 +17,28 @@ from test_mlflow import runs_of_experiment, stop
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", README, re.DOTALL)
-COMMANDS = [line.split("  #")[0].strip() for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
+COMMANDS = [
+    line.split("  #")[0].strip()
+    for kind, text in BLOCKS
+    if kind == "bash"
+    for line in text.splitlines()
+]
 ELSEWHERE = {  # run, but not in this file
     "make demo": "its command is run here, its set-up by .ci/run",
     "make test": "by .ci/run",
     "python studies/tune_lr_wd.py": "shortened, by test_search.py",
     "vitscale adopt tune_lr_wd-demo": "into a copy of the package, by test_search.py",
-    "python studies/lr_wd_edf.py --address auto --store /shared/runs --gpus-per-trial 0.25": "by test_cluster.py",
+    "python studies/lr_wd_edf.py --address auto --store /shared/runs --gpus-per-trial 0.25": (
+        "by test_cluster.py"
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory in which the README's relative paths are right, with the demo run by its own command."""
+    """A directory in which the README's relative paths are
+    right, with the demo run by its own command.
+    """
     place = tmp_path_factory.mktemp("readme")
     (place / "studies").symlink_to(ROOT / "studies")
     write_flowers(place / "data" / "flowers")
@@ -49,19 +58,32 @@ def write_flowers(folder: Path) -> None:
 
 
 def run(command: str, place: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Runs a command line in the environment of this Python, without what the caller's environment sets."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "VITSCALE_"))}
+    """Runs a command line in the environment of this Python,
+    without what the caller's environment sets.
+    """
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "VITSCALE_"))
+    }
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     return subprocess.run(
-        shlex.split(command), cwd=place, env=environment, text=True, timeout=timeout,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        shlex.split(command),
+        cwd=place,
+        env=environment,
+        text=True,
+        timeout=timeout,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def test_make_runs_what_the_readme_says() -> None:
-    asked = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    asked = subprocess.run(
+        ["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert ".venv/bin/python studies/lr_wd_edf.py" in asked
-    asked = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    asked = subprocess.run(
+        ["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert ".venv/bin/python -m pytest" in asked
 
 
@@ -120,7 +142,9 @@ def test_command_does_what_the_readme_says(folder: Path, command: str) -> None:
 def test_ui_opens_on_the_results(folder: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     command = [str(Path(sys.executable).parent / "vitscale"), "ui"]
-    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     try:
         assert process.stdout is not None
         assert b"http://127.0.0.1:5000" in process.stdout.readline()
@@ -154,26 +178,42 @@ def write_digits(folder: Path, num_train: int = 500, num_val: int = 300) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(1600)
 def test_the_study_of_the_readme_finds_what_is_true(tmp_path: Path) -> None:
-    """On images of one's own: trained so shortly, a patchify stem errs far more, at every shared point."""
+    """On images of one's own: trained so shortly, a patchify
+    stem errs far more, at every shared point.
+    """
     from vitscale.train.prepare import Request, prepare
 
     (text,) = [text for kind, text in BLOCKS if kind == "python"]
     script = tmp_path / "early_conv.py"
     script.write_text(text)
     write_digits(tmp_path / "data" / "flowers")
-    assert prepare(Request(str(tmp_path / "data/flowers"), tmp_path / "data", 64)).name == "flowers-64"
+    assert (
+        prepare(Request(str(tmp_path / "data/flowers"), tmp_path / "data", 64)).name == "flowers-64"
+    )
     result = Script(tmp_path, script).run("--data-root", "data", timeout=900)
     assert result.returncode == 0, result.stdout
     assert "24 finished, 0 diverged, 0 failed, 0 missing of 24" in result.stdout
     assert "warning: " not in result.stdout and "not compared" not in result.stdout
     report = tmp_path / "runs/studies/early_conv-flowers/report"
     (pair,) = pd.read_parquet(report / "arm_comparison.parquet").to_dict("records")
-    assert (pair["a"], pair["b"], pair["n_a"], pair["n_b"], pair["paired"]) == ("conv", "patchify", 8, 8, True)
-    assert pair["error_prob_a_lower"] == 1.0 and pair["error_p"] < 0.01 and pair["error_median_difference"] < -10
+    assert (pair["a"], pair["b"], pair["n_a"], pair["n_b"], pair["paired"]) == (
+        "conv",
+        "patchify",
+        8,
+        8,
+        True,
+    )
+    assert (
+        pair["error_prob_a_lower"] == 1.0
+        and pair["error_p"] < 0.01
+        and pair["error_median_difference"] < -10
+    )
     assert pd.notna(pair["area_difference"])
     arms = pd.read_parquet(report / "edf_summary.parquet").set_index("arm")
     assert arms["num_references"].to_dict() == {"conv": 4, "patchify": 4}
-    assert arms.loc["conv", "reference_error_pct"] < arms.loc["patchify", "reference_error_pct"] - 10
+    assert (
+        arms.loc["conv", "reference_error_pct"] < arms.loc["patchify", "reference_error_pct"] - 10
+    )
     trials = pd.read_parquet(report / "trials.parquet")
     draws = trials[trials["point"].notna()]
     assert (draws["seed"] == draws["point"]).all() and (trials["dataset"] == "flowers-64").all()
@@ -181,6 +221,8 @@ def test_the_study_of_the_readme_finds_what_is_true(tmp_path: Path) -> None:
 
 
 def test_links_and_figures_of_the_readme_exist() -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r"`((?:studies|vitscale|docs)/[\w./]+)`", README)
+    targets = re.findall(r"\]\(([^)#]+)\)", README) + re.findall(
+        r"`((?:studies|vitscale|docs)/[\w./]+)`", README
+    )
     assert targets
     assert [target for target in targets if not (ROOT / target).exists()] == []

@@ -1,4 +1,6 @@
-"""Every recipe and family of models trains on image files, and resumes to the bit with all ingredients on."""
+"""Every recipe and family of models trains on image files,
+and resumes to the bit with all ingredients on.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,16 @@ torch.set_num_threads(1)
 
 NUM, CLASSES = 24, ("cat", "dog", "emu")
 SMALL: dict[str, Any] = {
-    "dataset": "zoo", "num_images": NUM, "num_classes": 3, "channels": 3, "resolution": 32, "batch_size": 8,
-    "epochs": 1, "warmup_epochs": 0.0, "warmup_steps": 1,
-}  # fmt: skip
+    "dataset": "zoo",
+    "num_images": NUM,
+    "num_classes": 3,
+    "channels": 3,
+    "resolution": 32,
+    "batch_size": 8,
+    "epochs": 1,
+    "warmup_epochs": 0.0,
+    "warmup_steps": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +49,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path = folder / "zoo" / split / CLASSES[index % 3] / f"{index:03d}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             pixels = rng.integers(0, 256, (40 + index % 5, 48 - index % 7, 3), dtype=np.uint8)
-            Image.fromarray(pixels).resize((60, 50), Image.Resampling.BICUBIC).save(path, quality=90)
+            Image.fromarray(pixels).resize((60, 50), Image.Resampling.BICUBIC).save(
+                path, quality=90
+            )
     return folder
 
 
@@ -49,12 +60,18 @@ def timeless(rows: list[Row]) -> list[Row]:
 
 
 def assert_trains(config: TrainConfig, root: Path, folder: Path) -> None:
-    """A few steps: finite, with a gradient in every weight that has one, and other weights than before."""
+    """A few steps: finite, with a gradient in every weight
+    that has one, and other weights than before.
+    """
     (row,) = train(config, folder, data_root=root)
     assert row["diverged"] == 0 and row["step"] == config.num_steps >= 3
     assert all(math.isfinite(value) for value in row.values())
     state = torch.load(max(folder.glob("checkpoint-*")), weights_only=True)
-    moments = [m for m in state["optimizer"]["state"].values() if any(t.abs().sum() > 0 for t in m.values() if t.ndim)]
+    moments = [
+        m
+        for m in state["optimizer"]["state"].values()
+        if any(t.abs().sum() > 0 for t in m.values() if t.ndim)
+    ]
     assert len(moments) > 0.8 * len(state["optimizer"]["state"]) > 5
 
 
@@ -76,24 +93,43 @@ def test_a_recipe_trains(name: str, root: Path, tmp_path: Path) -> None:
 
 
 FAMILIES = {
-    "deit_tiny_patch16_224": 32, "resnet18": 32, "convnext_atto": 32, "efficientnet_b0": 32,
-    "resnet50": 32, "cait_xxs24_224": 32, "resmlp_12_224": 32, "swin_tiny_patch4_window7_224": 56, "regnetz_005": 32,
-}  # fmt: skip
+    "deit_tiny_patch16_224": 32,
+    "resnet18": 32,
+    "convnext_atto": 32,
+    "efficientnet_b0": 32,
+    "resnet50": 32,
+    "cait_xxs24_224": 32,
+    "resmlp_12_224": 32,
+    "swin_tiny_patch4_window7_224": 56,
+    "regnetz_005": 32,
+}
 QUICK = ("deit_tiny_patch16_224", "resnet18")
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
 )
 def test_a_family_of_timm_trains(name: str, root: Path, tmp_path: Path) -> None:
-    config = TrainConfig(model=f"timm:{name}", **{**SMALL, "resolution": FAMILIES[name]}, crop="rrc", drop_path=0.1,
-                         lr=1e-4, mixup_alpha=0.8, ema_decay=0.5)  # fmt: skip
+    config = TrainConfig(
+        model=f"timm:{name}",
+        **{**SMALL, "resolution": FAMILIES[name]},
+        crop="rrc",
+        drop_path=0.1,
+        lr=1e-4,
+        mixup_alpha=0.8,
+        ema_decay=0.5,
+    )
     assert_trains(config, root, tmp_path)
 
 
-def test_a_training_does_not_go_on_with_the_images_of_another_dataset(root: Path, tmp_path: Path) -> None:
+def test_a_training_does_not_go_on_with_the_images_of_another_dataset(
+    root: Path, tmp_path: Path
+) -> None:
     """Of the same name: a store outlives the folder that its trials were trained on."""
-    config = TrainConfig(**{**SMALL, "epochs": 2}, patch_size=8, width=16, heads=2, depth=1, crop="rrc")
+    config = TrainConfig(
+        **{**SMALL, "epochs": 2}, patch_size=8, width=16, heads=2, depth=1, crop="rrc"
+    )
     training = train(config, tmp_path / "trial", data_root=root, checkpoint_every_s=0.0)
     next(training)
     next(training)
@@ -107,49 +143,108 @@ def test_a_training_does_not_go_on_with_the_images_of_another_dataset(root: Path
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_damaged_image_is_named_whoever_reads_it(num_workers: int, root: Path, tmp_path: Path) -> None:
+def test_a_damaged_image_is_named_whoever_reads_it(
+    num_workers: int, root: Path, tmp_path: Path
+) -> None:
     shutil.copytree(root / "zoo", tmp_path / "zoo")
     damaged = min((tmp_path / "zoo" / "val" / "dog").glob("*.jpg"))
     damaged.write_bytes(damaged.read_bytes()[:300])
     config = TrainConfig(**SMALL, patch_size=8, width=16, heads=2, depth=1, crop="rrc")
     with pytest.raises(ValueError) as error:
         list(train(config, tmp_path / "trial", data_root=tmp_path, num_loader_workers=num_workers))
-    assert one_line(error.value).startswith(f"ValueError: an image must be whole, but got ({damaged}")
+    assert one_line(error.value).startswith(
+        f"ValueError: an image must be whole, but got ({damaged}"
+    )
 
 
 def test_a_minival_may_not_take_all_images_of_a_class(root: Path, tmp_path: Path) -> None:
-    config = TrainConfig(**SMALL, patch_size=8, width=16, heads=2, depth=1, crop="rrc", minival_images=8)
-    with pytest.raises(ValueError, match=r"a class must keep training images.*minival_images=8, class 2: none"):
+    config = TrainConfig(
+        **SMALL, patch_size=8, width=16, heads=2, depth=1, crop="rrc", minival_images=8
+    )
+    with pytest.raises(
+        ValueError, match=r"a class must keep training images.*minival_images=8, class 2: none"
+    ):
         next(train(config.replace(minival_rule="last"), tmp_path / "a", data_root=root))
-    assert len(list(train(config.replace(eval_split="minival"), tmp_path / "b", data_root=root))) == 1
+    assert (
+        len(list(train(config.replace(eval_split="minival"), tmp_path / "b", data_root=root))) == 1
+    )
 
 
 # Between them, everything that draws, averages, cuts, mixes or keeps a state.
 VIT = TrainConfig(
-    **{**SMALL, "epochs": 2, "warmup_steps": 2}, patch_size=8, width=16, heads=2, depth=2, branches=2, layerscale=1e-2,
-    dropout=0.1, drop_path=0.2, drop_path_rule="linear", weight_init="trunc_normal", embed_token=False, crop="rrc",
-    flip_prob=0.5, augment="randaugment", color_jitter=0.3, erasing_prob=0.5, mixup_alpha=0.8, cutmix_alpha=1.0,
-    mix_prob=0.8, repeats=3, optimizer="lamb", loss="bce", label_smoothing=0.1, clip_norm=1.0, decay="linear",
-    decay_floor=0.1, ema_alpha=0.1, ema_every=2, ema_after_warmup=True, more_evals="v2", minival_images=3, lr=1e-2,
-)  # fmt: skip
+    **{**SMALL, "epochs": 2, "warmup_steps": 2},
+    patch_size=8,
+    width=16,
+    heads=2,
+    depth=2,
+    branches=2,
+    layerscale=1e-2,
+    dropout=0.1,
+    drop_path=0.2,
+    drop_path_rule="linear",
+    weight_init="trunc_normal",
+    embed_token=False,
+    crop="rrc",
+    flip_prob=0.5,
+    augment="randaugment",
+    color_jitter=0.3,
+    erasing_prob=0.5,
+    mixup_alpha=0.8,
+    cutmix_alpha=1.0,
+    mix_prob=0.8,
+    repeats=3,
+    optimizer="lamb",
+    loss="bce",
+    label_smoothing=0.1,
+    clip_norm=1.0,
+    decay="linear",
+    decay_floor=0.1,
+    ema_alpha=0.1,
+    ema_every=2,
+    ema_after_warmup=True,
+    more_evals="v2",
+    minival_images=3,
+    lr=1e-2,
+)
 CNN = TrainConfig(
-    **{**SMALL, "epochs": 2}, model="timm:resnet18", drop_path=0.1, crop="src", augment="3augment", optimizer="adam",
-    ema_decay=0.5, precise_bn=16, norm_batch=4, subset_images=18, decay="constant", lr=1e-4,
-)  # fmt: skip
-HMLP = VIT.replace(stem="hmlp", pool="avg", pos_embed="sincos", embed_token=True, branches=1, augment="autoaugment",
-                   optimizer="adamw")  # fmt: skip
+    **{**SMALL, "epochs": 2},
+    model="timm:resnet18",
+    drop_path=0.1,
+    crop="src",
+    augment="3augment",
+    optimizer="adam",
+    ema_decay=0.5,
+    precise_bn=16,
+    norm_batch=4,
+    subset_images=18,
+    decay="constant",
+    lr=1e-4,
+)
+HMLP = VIT.replace(
+    stem="hmlp",
+    pool="avg",
+    pos_embed="sincos",
+    embed_token=True,
+    branches=1,
+    augment="autoaugment",
+    optimizer="adamw",
+)
 
 
 @pytest.mark.parametrize("config", [VIT, CNN, HMLP], ids=["vit", "cnn", "hmlp"])
 def test_an_interruption_at_any_step_changes_nothing(
     config: TrainConfig, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closed at its checkpoint in the middle of an epoch, by loader workers or without: rows and weights to the bit."""
+    """Closed at its checkpoint in the middle of an epoch, by loader
+    workers or without: rows and weights to the bit.
+    """
     monkeypatch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
     (tmp_path / "whole").mkdir()
     (tmp_path / "cut").mkdir()
     whole = list(train(config, tmp_path / "whole", data_root=root))
-    training = train(config, tmp_path / "cut", data_root=root, checkpoint_every_s=0.0, num_loader_workers=2)
+    training = train(
+        config, tmp_path / "cut", data_root=root, checkpoint_every_s=0.0, num_loader_workers=2
+    )
     next(training)
     training.close()
     newest = max(path.name for path in (tmp_path / "cut").glob("checkpoint-*"))
@@ -157,8 +252,10 @@ def test_an_interruption_at_any_step_changes_nothing(
     torch.manual_seed(9), np.random.seed(9)  # whatever another training in the process draws
     rows = list(train(config, tmp_path / "cut", data_root=root))
     assert timeless(rows) == timeless(whole) and len(rows) == 2
-    last, other = (torch.load(max((tmp_path / name).glob("checkpoint-*")), weights_only=True)
-                   for name in ("whole", "cut"))  # fmt: skip
+    last, other = (
+        torch.load(max((tmp_path / name).glob("checkpoint-*")), weights_only=True)
+        for name in ("whole", "cut")
+    )
     for part in ("model", "ema"):
         assert all(torch.equal(value, other[part][name]) for name, value in last[part].items())
     if config.more_evals:

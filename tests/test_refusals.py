@@ -1,4 +1,7 @@
-"""Bad input of every kind: one line on stderr, status 2, nothing trained and nothing written. All in one process."""
+"""Bad input of every kind: one line on stderr, status 2, nothing trained and nothing written.
+
+All in one process.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,31 @@ HUGE = 10**22
 LONG = "x" * 100_000
 SPACE = {"lr": FloatDistribution(1e-4, 1e-2, log=True)}
 GOOD: dict[str, Any] = {
-    "kind": "distribution", "name": "made", "scale": "demo", "question": "Is bad input refused?", "source": "none",
-    "trials": tuple(Trial(arm, TrainConfig(seed=i, depth=d), i) for arm, d in (("a", 1), ("b", 2)) for i in range(2)),
-    "panels": {"": ("a", "b")}, "pairs": (("a", "b"),), "factors": {"a": {"depth": 1}, "b": {"depth": 2}},
-    "figures": ("learning_curves",), "tables": ("edf_summary",),
-}  # fmt: skip
+    "kind": "distribution",
+    "name": "made",
+    "scale": "demo",
+    "question": "Is bad input refused?",
+    "source": "none",
+    "trials": tuple(
+        Trial(arm, TrainConfig(seed=i, depth=d), i)
+        for arm, d in (("a", 1), ("b", 2))
+        for i in range(2)
+    ),
+    "panels": {"": ("a", "b")},
+    "pairs": (("a", "b"),),
+    "factors": {"a": {"depth": 1}, "b": {"depth": 2}},
+    "figures": ("learning_curves",),
+    "tables": ("edf_summary",),
+}
 GOOD_SEARCH: dict[str, Any] = {
-    "name": "made", "scale": "demo", "question": "Is bad input refused?", "source": "none",
-    "arms": {"a": TrainConfig(eval_split="minival")}, "spaces": {"a": SPACE}, "num": 2,
-}  # fmt: skip
+    "name": "made",
+    "scale": "demo",
+    "question": "Is bad input refused?",
+    "source": "none",
+    "arms": {"a": TrainConfig(eval_split="minival")},
+    "spaces": {"a": SPACE},
+    "num": 2,
+}
 NO_TEXT: list[Any] = [None, 0, 1.5, True, b"x", ["x"], object()]
 NO_LIST: list[Any] = [None, 0, True, "edf", b"x", {"a": 1}, (1,), (None,), object()]
 NO_MAP: list[Any] = [None, 0, True, "a", ("a",), [("a", "b")], object()]
@@ -53,46 +72,146 @@ BAD_STUDIES: list[tuple[str, list[Any]]] = [
     ("kind", [*NO_TEXT, "", "Of mine", "a-b", "x" * 101, "search", "profile", "shapes"]),
     ("name", [*NO_TEXT, "", "Made", "made-1", "made\n", "../x", "/etc", "x\0", "ä", LONG]),
     ("scale", [*NO_TEXT, "", "De mo", "../x", "x\0", LONG]),
-    ("question", [*NO_TEXT, "a\0b", "x" * 10**6]), ("source", [*NO_TEXT, "a\0b"]), ("design", [*NO_TEXT, "a\0b"]),
-    ("notes", [*NO_TEXT, "a\0b"]), ("measured", [None, 3, "x"]), ("adaptive", [*NO_TEXT, "a\0b"]),
+    ("question", [*NO_TEXT, "a\0b", "x" * 10**6]),
+    ("source", [*NO_TEXT, "a\0b"]),
+    ("design", [*NO_TEXT, "a\0b"]),
+    ("notes", [*NO_TEXT, "a\0b"]),
+    ("measured", [None, 3, "x"]),
+    ("adaptive", [*NO_TEXT, "a\0b"]),
     ("num_scrambles", [None, "2", 2.0, True, -1, 1]),
     ("published", [None, 0, 1, "yes"]),
-    ("metric", [*NO_TEXT, "", "val_nothing", "val_ece", "val_loss", "val_ema_loss", "val_top5_error_pct",
-                "val_ema_top5_error_pct", "test_error_pct", "error_pct", "images_per_s", "val_error_pct ", LONG]),
-    ("trials", [*NO_LIST, (), [], (Trial("a", None),), (Trial("a", {}),), (Trial("a", TrainConfig), ),  # type: ignore[arg-type,list-item]
-                (TrainConfig(),), (Trial("a", TrainConfig()),) * 2, *map(arms, [*NO_TEXT, *LABELS]),
-                *map(points, ["x", 0.5, math.nan, -1, True, HUGE, (1,)]),
-                (Trial("a", TrainConfig()), Trial("b", ProfileConfig(profile="inference", hardware="x")))]),
-    ("panels", [*NO_MAP, {"": "a"}, {"": ()}, {"": ("c",)}, {"": (1,)}, {1: ("a",)}, {None: ("a",)},
-                *({label: ("a",)} for label in LABELS[1:])]),
-    ("pairs", [*NO_LIST, ("a", "b"), (("a",),), (("a", "b", "a"),), (("a", "a"),), (("a", "c"),), ((1, 2),), ("ab",)]),
-    ("factors", [*NO_MAP, {"a": {}}, {"a": None, "b": None}, {"a": {"x": 1}, "b": {}}, {"a": {"x": 1.5}, "b": {"x": 1}},
-                 {"a": {1: 1}, "b": {1: 1}}, {"a": {"$x$": 1}, "b": {"$x$": 1}}, {"a": {"x": "$"}, "b": {"x": "$"}}]),
+    (
+        "metric",
+        [
+            *NO_TEXT,
+            "",
+            "val_nothing",
+            "val_ece",
+            "val_loss",
+            "val_ema_loss",
+            "val_top5_error_pct",
+            "val_ema_top5_error_pct",
+            "test_error_pct",
+            "error_pct",
+            "images_per_s",
+            "val_error_pct ",
+            LONG,
+        ],
+    ),
+    (
+        "trials",
+        [
+            *NO_LIST,
+            (),
+            [],
+            (Trial("a", None),),
+            (Trial("a", {}),),
+            (Trial("a", TrainConfig),),  # type: ignore[arg-type,list-item]
+            (TrainConfig(),),
+            (Trial("a", TrainConfig()),) * 2,
+            *map(arms, [*NO_TEXT, *LABELS]),
+            *map(points, ["x", 0.5, math.nan, -1, True, HUGE, (1,)]),
+            (
+                Trial("a", TrainConfig()),
+                Trial("b", ProfileConfig(profile="inference", hardware="x")),
+            ),
+        ],
+    ),
+    (
+        "panels",
+        [
+            *NO_MAP,
+            {"": "a"},
+            {"": ()},
+            {"": ("c",)},
+            {"": (1,)},
+            {1: ("a",)},
+            {None: ("a",)},
+            *({label: ("a",)} for label in LABELS[1:]),
+        ],
+    ),
+    (
+        "pairs",
+        [
+            *NO_LIST,
+            ("a", "b"),
+            (("a",),),
+            (("a", "b", "a"),),
+            (("a", "a"),),
+            (("a", "c"),),
+            ((1, 2),),
+            ("ab",),
+        ],
+    ),
+    (
+        "factors",
+        [
+            *NO_MAP,
+            {"a": {}},
+            {"a": None, "b": None},
+            {"a": {"x": 1}, "b": {}},
+            {"a": {"x": 1.5}, "b": {"x": 1}},
+            {"a": {1: 1}, "b": {1: 1}},
+            {"a": {"$x$": 1}, "b": {"$x$": 1}},
+            {"a": {"x": "$"}, "b": {"x": "$"}},
+        ],
+    ),
     ("figures", [*NO_LIST, ("edf_panel",), ("edf_panels", ""), ("search_history",), (LONG,)]),
     ("tables", [*NO_LIST, ("edf_sumary",), ("search_best",), (LONG,)]),
     ("spaces", [None, "a", 3, {"a": 1}, {"a": {"lr": 1}}, {"a": {1: "x"}}]),
     ("colour", ["red", None, LONG]),  # no field
-]  # fmt: skip
+]
 BAD_SEARCHES: list[tuple[str, list[Any]]] = [
-    ("name", [None, 1, "", "A b", LONG]), ("scale", [None, ""]), ("question", [None]), ("source", [None]),
-    ("arms", [*NO_MAP, {}, {"a": None}, {"b": TrainConfig(eval_split="minival")}, {1: TrainConfig()}]),
-    ("spaces", [*NO_MAP, {}, {"a": {}}, {"a": None}, {"a": {"lr": (1e-3, 1e-2)}}, {"a": {"wdd": SPACE["lr"]}}]),
-    ("num", [None, "2", 2.0, True, 0, -1, HUGE]), ("per_round", [None, 0, HUGE, 1.5]), ("seeds", [None, 0, (), (0, 0),
-     ("0",), (-1,), (HUGE,)]), ("sampler", [None, 1, "grid"]), ("sampler_seed", [None, -1]), ("asha", [None, 1]),
-    ("metric", [None, 1, "val_error_pct", "minival_loss", "minival_nothing"]), ("panels", [None, {"": ("c",)}]),
-    ("figures", [None, ("edf_panels",)]), ("tables", [None, ("edf_summary",)]), ("notes", [None]),
-    ("measured", [3, "x"]), ("colour", ["red"]),
-]  # fmt: skip
+    ("name", [None, 1, "", "A b", LONG]),
+    ("scale", [None, ""]),
+    ("question", [None]),
+    ("source", [None]),
+    (
+        "arms",
+        [*NO_MAP, {}, {"a": None}, {"b": TrainConfig(eval_split="minival")}, {1: TrainConfig()}],
+    ),
+    (
+        "spaces",
+        [
+            *NO_MAP,
+            {},
+            {"a": {}},
+            {"a": None},
+            {"a": {"lr": (1e-3, 1e-2)}},
+            {"a": {"wdd": SPACE["lr"]}},
+        ],
+    ),
+    ("num", [None, "2", 2.0, True, 0, -1, HUGE]),
+    ("per_round", [None, 0, HUGE, 1.5]),
+    ("seeds", [None, 0, (), (0, 0), ("0",), (-1,), (HUGE,)]),
+    ("sampler", [None, 1, "grid"]),
+    ("sampler_seed", [None, -1]),
+    ("asha", [None, 1]),
+    ("metric", [None, 1, "val_error_pct", "minival_loss", "minival_nothing"]),
+    ("panels", [None, {"": ("c",)}]),
+    ("figures", [None, ("edf_panels",)]),
+    ("tables", [None, ("edf_summary",)]),
+    ("notes", [None]),
+    ("measured", [3, "x"]),
+    ("colour", ["red"]),
+]
 MODES = [["--plan"], ["--report"], []]
 
 
-def refusal(make: Callable[..., Any], *arguments: str, capsys: pytest.CaptureFixture[str], store: Path) -> str:
+def refusal(
+    make: Callable[..., Any], *arguments: str, capsys: pytest.CaptureFixture[str], store: Path
+) -> str:
     """The one line with which a study is refused."""
     with pytest.raises(SystemExit) as ended:
         cli.main(make, [*arguments, "--store", str(store)])
     said = capsys.readouterr()
     assert ended.value.code == 2, (ended.value.code, said)
-    assert said.err.count("\n") == 1 and said.err.endswith("\n") and ": error: " in said.err and said.out == ""
+    assert (
+        said.err.count("\n") == 1
+        and said.err.endswith("\n")
+        and ": error: " in said.err
+        and said.out == ""
+    )
     assert len(said.err) < 2000 and "Traceback" not in said.err and not (store / "trials").exists()
     return said.err
 
@@ -103,22 +222,37 @@ def changed(kind: type, good: dict[str, Any], name: str, value: Any) -> Callable
 
 @pytest.mark.parametrize(
     ("kind", "good", "name", "values"),
-    [(Study, GOOD, *bad) for bad in BAD_STUDIES] + [(Search, GOOD_SEARCH, *bad) for bad in BAD_SEARCHES],
-    ids=[f"{kind}-{name}" for kind, bad in (("study", BAD_STUDIES), ("search", BAD_SEARCHES)) for name, _ in bad],
+    [(Study, GOOD, *bad) for bad in BAD_STUDIES]
+    + [(Search, GOOD_SEARCH, *bad) for bad in BAD_SEARCHES],
+    ids=[
+        f"{kind}-{name}"
+        for kind, bad in (("study", BAD_STUDIES), ("search", BAD_SEARCHES))
+        for name, _ in bad
+    ],
 )
 def test_a_wrong_study_is_refused_whatever_is_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: type, good: dict[str, Any], name: str, values: list[Any]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: type,
+    good: dict[str, Any],
+    name: str,
+    values: list[Any],
 ) -> None:
     for number, value in enumerate(values):
         for mode in MODES:
             make = changed(kind, good, name, value)
-            assert refusal(make, *mode, capsys=capsys, store=tmp_path / "store"), (name, number, mode)
+            assert refusal(make, *mode, capsys=capsys, store=tmp_path / "store"), (
+                name,
+                number,
+                mode,
+            )
 
 
 def test_every_field_of_a_study_was_tried() -> None:
     for kind, bad in ((Study, BAD_STUDIES), (Search, BAD_SEARCHES)):
         assert {name for name, _ in bad} == {f.name for f in dataclasses.fields(kind)} | {"colour"}
-    assert Study(**GOOD).arms == ("a", "b") and Search(**GOOD_SEARCH).num_trials == 2  # what is right is not refused
+    # what is right is not refused
+    assert Study(**GOOD).arms == ("a", "b") and Search(**GOOD_SEARCH).num_trials == 2
 
 
 @pytest.mark.parametrize("made", [None, 3, "study", Study, (), [Study(**GOOD)], {"name": "x"}])
@@ -133,16 +267,22 @@ def test_a_function_that_makes_no_study_is_refused(
 def test_a_study_without_its_keywords_is_refused() -> None:
     for without in ("name", "trials"):
         rest = {name: value for name, value in GOOD.items() if name != without}
-        with pytest.raises(ValueError, match=rf"the keywords of a Study must be .* but got \(without {without}\)$"):
+        with pytest.raises(
+            ValueError, match=rf"the keywords of a Study must be .* but got \(without {without}\)$"
+        ):
             Study(**rest)
-    with pytest.raises(ValueError, match=r"but got \(without kind, name, scale, question, source, trials\)$"):
+    with pytest.raises(
+        ValueError, match=r"but got \(without kind, name, scale, question, source, trials\)$"
+    ):
         Study("a", "b")  # type: ignore[misc]
     with pytest.raises(ValueError, match=r"but got \(positional \('a',\)\)$"):
         Study("a", **GOOD)  # type: ignore[misc]
 
 
 def test_names_that_a_plan_takes_for_known_are_drawn() -> None:
-    """One that is drawn and not among them only costs a plan a second: then those that draw are asked."""
+    """One that is drawn and not among them only costs a plan
+    a second: then those that draw are asked.
+    """
     for kind, known in names.NAMES.items():
         assert {*kinds.KINDS[kind].figures, *kinds.KINDS[kind].tables} >= known
 
@@ -172,43 +312,89 @@ def test_every_field_of_a_config_refuses_what_it_cannot_be() -> None:
 
 def test_limits_are_far_above_what_is_trained_and_hold_at_their_edge() -> None:
     most = limits(ProfileConfig)
-    assert most == {**limits(TrainConfig), "timed_runs": 10**6} and set(limits(TrainConfig)) <= set(DEFAULTS)
+    assert most == {**limits(TrainConfig), "timed_runs": 10**6} and set(limits(TrainConfig)) <= set(
+        DEFAULTS
+    )
     assert TrainConfig(epochs=most["epochs"]).epochs == 10**6
     for name in most:
         kind, known = (ProfileConfig, {}) if name == "timed_runs" else (TrainConfig, DEFAULTS)
-        with pytest.raises(ValueError, match=rf"^{name} <= {most[name]} must hold, but got \({name}="):
+        with pytest.raises(
+            ValueError, match=rf"^{name} <= {most[name]} must hold, but got \({name}="
+        ):
             kind(**{name: most[name] + 1})
         assert most[name] >= 100 * known.get(name, 1)
     stem = {"stem": "conv", "stem_strides": "2"}
     for channels in ("9" * 150, str(2**17 + 1), "-".join("4" * 33)):
-        with pytest.raises(ValueError, match="32 convolutions at most in the stem, of 131072 channels at most"):
+        with pytest.raises(
+            ValueError, match="32 convolutions at most in the stem, of 131072 channels at most"
+        ):
             TrainConfig(**stem, stem_channels=channels)
     assert TrainConfig(**stem, stem_channels=str(2**17)).stem_layers == [(2**17, 2, 3)]
 
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".", "..", "/etc", "../../etc", "a/../b", "a//b", "a/", "./a", ".hidden", "a/.b", " a", "a ", "a\0b", "a\nb",
-     "torchvision:", "torchvision:os.system", "torchvision:../x", "torchvision:SVHN ", "torchvision:__import__"],
-)  # fmt: skip
+    [
+        "",
+        ".",
+        "..",
+        "/etc",
+        "../../etc",
+        "a/../b",
+        "a//b",
+        "a/",
+        "./a",
+        ".hidden",
+        "a/.b",
+        " a",
+        "a ",
+        "a\0b",
+        "a\nb",
+        "torchvision:",
+        "torchvision:os.system",
+        "torchvision:../x",
+        "torchvision:SVHN ",
+        "torchvision:__import__",
+    ],
+)
 def test_a_dataset_is_named_and_no_path(name: str) -> None:
-    with pytest.raises(ValueError, match="dataset a name of a folder under the data root, or torchvision:CLASS, must"):
+    with pytest.raises(
+        ValueError,
+        match="dataset a name of a folder under the data root, or torchvision:CLASS, must",
+    ):
         TrainConfig(dataset=name, num_images=100)
 
 
-@pytest.mark.parametrize("name", ["flowers", "flowers-64", "sets/flowers", "my data", "Blümchen", "torchvision:SVHN"])
+@pytest.mark.parametrize(
+    "name", ["flowers", "flowers-64", "sets/flowers", "my data", "Blümchen", "torchvision:SVHN"]
+)
 def test_a_dataset_may_have_any_name_of_a_folder(name: str) -> None:
     assert TrainConfig(dataset=name, num_images=100).dataset == name
 
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("weight_decay", "wd"), ("image_size", "resolution"), ("learning_rate", "lr"), ("img_size", "resolution"),
-     ("batch", "batch_size"), ("bs", "batch_size"), ("hidden_dim", "width"), ("embed_dim", "width"),
-     ("num_layers", "depth"), ("num_heads", "heads"), ("drop_path_rate", "drop_path"), ("smoothing", "label_smoothing"),
-     ("init_values", "layerscale"), ("opt", "optimizer"), ("Weight_Decay", "wd"), ("weight-decay", "wd"),
-     ("patchsize", "patch_size"), ("num_epochs", "epochs")],
-)  # fmt: skip
+    [
+        ("weight_decay", "wd"),
+        ("image_size", "resolution"),
+        ("learning_rate", "lr"),
+        ("img_size", "resolution"),
+        ("batch", "batch_size"),
+        ("bs", "batch_size"),
+        ("hidden_dim", "width"),
+        ("embed_dim", "width"),
+        ("num_layers", "depth"),
+        ("num_heads", "heads"),
+        ("drop_path_rate", "drop_path"),
+        ("smoothing", "label_smoothing"),
+        ("init_values", "layerscale"),
+        ("opt", "optimizer"),
+        ("Weight_Decay", "wd"),
+        ("weight-decay", "wd"),
+        ("patchsize", "patch_size"),
+        ("num_epochs", "epochs"),
+    ],
+)
 def test_a_field_by_the_name_that_others_give_it(wrong: str, right: str) -> None:
     for make in (lambda: TrainConfig(**{wrong: 1}), lambda: TrainConfig().replace(**{wrong: 1})):
         with pytest.raises(ValueError, match=rf"\({wrong}=1\); did you mean '{right}'\?$"):
@@ -217,7 +403,11 @@ def test_a_field_by_the_name_that_others_give_it(wrong: str, right: str) -> None
 
 def test_aliases_are_of_fields_and_are_none() -> None:
     aliases = [alias for of_field in ALIASES.values() for alias in of_field.split()]
-    assert set(ALIASES) <= set(DEFAULTS) and not set(aliases) & set(DEFAULTS) and len(aliases) == len(set(aliases))
+    assert (
+        set(ALIASES) <= set(DEFAULTS)
+        and not set(aliases) & set(DEFAULTS)
+        and len(aliases) == len(set(aliases))
+    )
 
 
 # Designs and counts
@@ -225,9 +415,12 @@ def test_aliases_are_of_fields_and_are_none() -> None:
 
 def test_more_points_than_a_study_can_hold_are_not_drawn() -> None:
     for make in (
-        lambda: sample(SPACE, num=HUGE), lambda: grid(seed=range(HUGE)), lambda: grid(seed=iter(int, 1)),
-        lambda: grid(**{name: range(1000) for name in "abc"}), lambda: cross(*[grid(**{n: range(200)}) for n in "abc"]),
-    ):  # fmt: skip
+        lambda: sample(SPACE, num=HUGE),
+        lambda: grid(seed=range(HUGE)),
+        lambda: grid(seed=iter(int, 1)),
+        lambda: grid(**{name: range(1000) for name in "abc"}),
+        lambda: cross(*[grid(**{n: range(200)}) for n in "abc"]),
+    ):
         with pytest.raises(ValueError, match=rf"at most {MAX_TRIALS} .* must hold, but got \("):
             make()
     for num in (None, "3", 2.5, True, 0, -1):
@@ -242,8 +435,11 @@ def test_trials_are_made_of_a_config_of_arms_and_of_points() -> None:
     point = {"lr": 1e-3}
     good: list[Any] = [TrainConfig(), {"a": {}}, [point]]
     assert len(trials(*good)) == 1
-    for place, wrong in ((0, [None, {}, TrainConfig]), (1, [None, ["a"], {"a": None}, {"a": TrainConfig()}]),
-                         (2, [None, point, 3, [None], ["lr"], iter([point])])):  # fmt: skip
+    for place, wrong in (
+        (0, [None, {}, TrainConfig]),
+        (1, [None, ["a"], {"a": None}, {"a": TrainConfig()}]),
+        (2, [None, point, 3, [None], ["lr"], iter([point])]),
+    ):
         for value in wrong:
             with pytest.raises(ValueError, match=r"^(base|arms|points) must (be|map) .*but got \("):
                 trials(*good[:place], value, *good[place + 1 :])
@@ -255,33 +451,92 @@ def test_trials_are_made_of_a_config_of_arms_and_of_points() -> None:
 
 
 def counted(
-    scale: str = "demo", num: int = 3, epochs: int = 9, seed: int = 0, share: float = 0.5, deep: bool = True,
-    size: Literal["S", "B"] = "S", most: float | None = None,
-) -> Study:  # fmt: skip
+    scale: str = "demo",
+    num: int = 3,
+    epochs: int = 9,
+    seed: int = 0,
+    share: float = 0.5,
+    deep: bool = True,
+    size: Literal["S", "B"] = "S",
+    most: float | None = None,
+) -> Study:
     """Every type that an option may have."""
     base = TrainConfig(epochs=epochs, seed=seed, depth=2 + deep, drop_path=share, lr=most or 1e-3)
     plan = tuple(Trial(size, base.replace(lr=(i + 1) * 1e-4), i) for i in range(num))
-    return Study(kind="distribution", name="counted", scale=scale, question="?", source="none", trials=plan)
+    return Study(
+        kind="distribution", name="counted", scale=scale, question="?", source="none", trials=plan
+    )
 
 
 BAD_OPTIONS = [
-    *(f"--{name}={value}" for name in ("num", "epochs", "seed") for value in (HUGE, "9" * 5000, "--", "x", "1.5", "")),
-    f"--num={MAX_TRIALS + 1}", "--num=0", "--epochs=0", "--num=-1", "--share=nan", "--share=inf", "--share=--",
-    "--share=x", "--most=nan", "--size=M", "--scale=imagenet", "--scale=", "--scale=--", "--size=a\nb", "--unknown",
-    "--num 3 4", "--deep=1", "--gpus-per-trial=nan", "--gpus-per-trial=inf", "--gpus-per-trial=-1",
-    "--gpus-per-trial=2", "--cpus-per-trial=nan", "--cpus-per-trial=inf", "--cpus-per-trial=0", "--cpus-per-trial=1e22",
-    f"--workers-per-trial={HUGE}", "--workers-per-trial=0", "--micro-batch=-1", f"--max-concurrent={HUGE}",
-    "--max-concurrent=-1", "--num-loader-workers=-1", f"--num-loader-workers={HUGE}", "--checkpoint-every-s=nan",
-    "--checkpoint-every-s=inf", "--checkpoint-every-s=-1", "--device=tpu", "--device=cuda", "--workers-per-trial=x",
-]  # fmt: skip
+    *(
+        f"--{name}={value}"
+        for name in ("num", "epochs", "seed")
+        for value in (HUGE, "9" * 5000, "--", "x", "1.5", "")
+    ),
+    f"--num={MAX_TRIALS + 1}",
+    "--num=0",
+    "--epochs=0",
+    "--num=-1",
+    "--share=nan",
+    "--share=inf",
+    "--share=--",
+    "--share=x",
+    "--most=nan",
+    "--size=M",
+    "--scale=imagenet",
+    "--scale=",
+    "--scale=--",
+    "--size=a\nb",
+    "--unknown",
+    "--num 3 4",
+    "--deep=1",
+    "--gpus-per-trial=nan",
+    "--gpus-per-trial=inf",
+    "--gpus-per-trial=-1",
+    "--gpus-per-trial=2",
+    "--cpus-per-trial=nan",
+    "--cpus-per-trial=inf",
+    "--cpus-per-trial=0",
+    "--cpus-per-trial=1e22",
+    f"--workers-per-trial={HUGE}",
+    "--workers-per-trial=0",
+    "--micro-batch=-1",
+    f"--max-concurrent={HUGE}",
+    "--max-concurrent=-1",
+    "--num-loader-workers=-1",
+    f"--num-loader-workers={HUGE}",
+    "--checkpoint-every-s=nan",
+    "--checkpoint-every-s=inf",
+    "--checkpoint-every-s=-1",
+    "--device=tpu",
+    "--device=cuda",
+    "--workers-per-trial=x",
+]
 BAD_PLANS = [
-    "--throughput=1e22", "--throughput=nan", "--throughput=inf", "--throughput=0", "--throughput=-1", "--throughput=x",
-    "--throughput=1e-300", "--throughput=--", "--throughput=M=5", "--epoch-minutes=1e22", "--epoch-minutes=--",
-    "--throughput=5 --devices=0", f"--throughput=5 --devices={HUGE}", "--throughput=5 --devices=x", "--devices=2",
-    "--throughput=5 --devices-per-trial=--", "--throughput=5 --devices-per-trial=nan",
-    "--throughput=5 --devices-per-trial=inf", "--throughput=5 --devices=1 --devices-per-trial=1e-300",
-    "--throughput=5 --devices-per-trial=1.5", "--throughput=5 --epoch-minutes=5", "--data-root=/nope --num-images=8",
-]  # fmt: skip
+    "--throughput=1e22",
+    "--throughput=nan",
+    "--throughput=inf",
+    "--throughput=0",
+    "--throughput=-1",
+    "--throughput=x",
+    "--throughput=1e-300",
+    "--throughput=--",
+    "--throughput=M=5",
+    "--epoch-minutes=1e22",
+    "--epoch-minutes=--",
+    "--throughput=5 --devices=0",
+    f"--throughput=5 --devices={HUGE}",
+    "--throughput=5 --devices=x",
+    "--devices=2",
+    "--throughput=5 --devices-per-trial=--",
+    "--throughput=5 --devices-per-trial=nan",
+    "--throughput=5 --devices-per-trial=inf",
+    "--throughput=5 --devices=1 --devices-per-trial=1e-300",
+    "--throughput=5 --devices-per-trial=1.5",
+    "--throughput=5 --epoch-minutes=5",
+    "--data-root=/nope --num-images=8",
+]
 
 
 @pytest.mark.parametrize("options", BAD_OPTIONS, ids=[option[:40] for option in BAD_OPTIONS])
@@ -293,24 +548,33 @@ def test_a_wrong_option_is_refused_with_and_without_a_plan(
 
 
 @pytest.mark.parametrize("options", BAD_PLANS)
-def test_a_wrong_option_of_a_plan_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str) -> None:
+def test_a_wrong_option_of_a_plan_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str
+) -> None:
     refusal(counted, "--plan", *options.split(), capsys=capsys, store=tmp_path / "store")
 
 
-@pytest.mark.parametrize("make", [counted, load_script(ROOT / "tests/studies/tiny_search.py").study])
+@pytest.mark.parametrize(
+    "make", [counted, load_script(ROOT / "tests/studies/tiny_search.py").study]
+)
 def test_nothing_is_drawn_of_a_study_that_was_never_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[..., Any]
 ) -> None:
     said = refusal(make, "--report", capsys=capsys, store=tmp_path / "store")
-    assert "a trial of the study must be done for a report, but got none" in said and "--store" in said
+    assert (
+        "a trial of the study must be done for a report, but got none" in said and "--store" in said
+    )
     assert not (tmp_path / "store").exists()
 
 
-def test_right_options_are_read_as_their_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right_options_are_read_as_their_types(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for options, said in (
         ("--num=2 --epochs=12 --no-deep --size=B --most=0.5 --seed=4000000000", "B         2"),
-        ("--throughput=5 --devices=1000000 --devices-per-trial=0.001", "3 trials"), ("--scale=demo", "counted-demo: ?"),
-    ):  # fmt: skip
+        ("--throughput=5 --devices=1000000 --devices-per-trial=0.001", "3 trials"),
+        ("--scale=demo", "counted-demo: ?"),
+    ):
         with pytest.raises(SystemExit) as ended:
             cli.main(counted, ["--plan", "--store", str(tmp_path), *options.split()])
         told = capsys.readouterr()
@@ -327,26 +591,49 @@ def test_a_function_whose_parameters_cannot_be_options_is_refused(
 
     def listed(nums: tuple[int, ...] = (1,)) -> Study: ...  # type: ignore[empty-body]
 
-    for make, law in ((bare, "a type and a default"), (needed, "a type and a default"), (listed, "of type int, float")):
+    for make, law in (
+        (bare, "a type and a default"),
+        (needed, "a type and a default"),
+        (listed, "of type int, float"),
+    ):
         assert law in refusal(make, "--plan", capsys=capsys, store=tmp_path / "store")
 
 
 COMMANDS = [
-    "", "nothing", "status --store={0}/none", "report x --store={0}/none", "compare a b --store={0}/none",
-    "adopt x --store={0}/none", "plan x --store={0}/none", "plan x.py", "sync x --store={0}/none",
-    "prepare {0}/none {0} --size 8", "prepare {0} {0} --size=--", "prepare {0}", "prepare {0} {0} --size 0",
-    "prepare {0} --verify", "ui --port=x", "ui --store s3://bucket/runs", "report --store=--",
-    "complexity x", "status --json=1",
-]  # fmt: skip
+    "",
+    "nothing",
+    "status --store={0}/none",
+    "report x --store={0}/none",
+    "compare a b --store={0}/none",
+    "adopt x --store={0}/none",
+    "plan x --store={0}/none",
+    "plan x.py",
+    "sync x --store={0}/none",
+    "prepare {0}/none {0} --size 8",
+    "prepare {0} {0} --size=--",
+    "prepare {0}",
+    "prepare {0} {0} --size 0",
+    "prepare {0} --verify",
+    "ui --port=x",
+    "ui --store s3://bucket/runs",
+    "report --store=--",
+    "complexity x",
+    "status --json=1",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_refuses_with_status_2_and_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["vitscale", *command.format(tmp_path).split()])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     with pytest.raises(SystemExit) as ended:
         vitscale_main()
     said = capsys.readouterr()
-    assert ended.value.code == 2 and said.err.count("\n") == 1 and said.err.startswith("vitscale"), said
+    assert (
+        ended.value.code == 2 and said.err.count("\n") == 1 and said.err.startswith("vitscale")
+    ), said

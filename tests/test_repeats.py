@@ -1,4 +1,5 @@
-"""Levels and covers of the statistics of repeated seeds, simulated; closed forms and other sources where there are.
+"""Levels and covers of the statistics of repeated seeds, simulated; closed forms and other sources
+where there are.
 
 Tolerances are three Monte Carlo standard errors. The figures stand in docs/method.md.
 """
@@ -27,7 +28,9 @@ def within(share: float, expected: float, num: int) -> bool:
 
 
 def skewed(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Errors like those of seeds on few images: mean 2, sd 0.5, skewness 1.1, in steps of one of 400 images."""
+    """Errors like those of seeds on few images: mean 2, sd 0.5,
+    skewness 1.1, in steps of one of 400 images.
+    """
     return np.round((2 + 0.5 * (rng.gamma(3.3, size=n) - 3.3) / np.sqrt(3.3)) / 0.25) * 0.25
 
 
@@ -35,8 +38,12 @@ def skewed(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("mean", "sd", "n"), [(2.0, 1.0, 2), (1.0, 1.0, 3), (99.0, 1.0, 3)])
-def test_interval_of_a_mean_error_stays_where_errors_are_and_covers(mean: float, sd: float, n: int) -> None:
-    """Few seeds near 0 or 100: Student's ends lie beyond in many samples; cut there, they hold the truth as often."""
+def test_interval_of_a_mean_error_stays_where_errors_are_and_covers(
+    mean: float, sd: float, n: int
+) -> None:
+    """Few seeds near 0 or 100: Student's ends lie beyond in many
+    samples; cut there, they hold the truth as often.
+    """
     samples = np.random.default_rng(0).normal(mean, sd, (3000, n))
     found = np.array([estimates.error_interval(x) for x in samples])
     assert (found[:, 1] >= 0).all() and (found[:, 2] <= 100).all()
@@ -64,7 +71,9 @@ def test_interval_of_an_sd_covers_where_chi_squares_does_not(n: int) -> None:
     tails = np.sqrt((n - 1) / scipy.stats.chi2.ppf([0.975, 0.025], n - 1))
     found = np.array([estimates.sd_interval(x)[1:] for x in samples])
     of_normal = np.array([x.std(ddof=1) * tails for x in samples])
-    cover, of_chi2 = (np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])) for ends in (found, of_normal))
+    cover, of_chi2 = (
+        np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])) for ends in (found, of_normal)
+    )
     assert 0.92 < cover < 0.97 and of_chi2 < 0.915
 
 
@@ -89,12 +98,17 @@ def test_difference_holds_its_level_and_shared_seeds_only_lower_it(n: int, share
 
 
 def test_without_correlation_welch_needs_fewer_seeds_than_pairs() -> None:
-    """The reason why differences are unpaired: at 3 and 5 seeds pairs have intervals wider by 24 and by 12%."""
+    """The reason why differences are unpaired: at 3 and 5 seeds
+    pairs have intervals wider by 24 and by 12%.
+    """
     rng = np.random.default_rng(4)
     for n, factor in ((3, 1.24), (5, 1.12)):
         widths = []
         for x, y in rng.normal(size=(2000, 2, n)):
-            welch, pairs = estimates.contrast([x, y], [1.0, -1.0]), estimates.contrast([x - y], [1.0])
+            welch, pairs = (
+                estimates.contrast([x, y], [1.0, -1.0]),
+                estimates.contrast([x - y], [1.0]),
+            )
             widths.append((pairs.high - pairs.low, welch.high - welch.low))
         mean = np.mean(widths, axis=0)
         assert mean[0] / mean[1] == pytest.approx(factor, abs=0.05)
@@ -114,12 +128,16 @@ def test_an_interaction_that_is_not_there_is_seldom_shown(n: int) -> None:
 
 def runs(errors: np.ndarray) -> pd.DataFrame:
     """Runs with these errors; an infinite one diverged, one that is NaN has no outcome yet."""
-    status = np.where(np.isinf(errors), "diverged", np.where(np.isnan(errors), "missing", "finished"))
+    status = np.where(
+        np.isinf(errors), "diverged", np.where(np.isnan(errors), "missing", "finished")
+    )
     return pd.DataFrame({"status": status, "error_pct": np.where(np.isinf(errors), 100.0, errors)})
 
 
 def test_endings_are_those_of_all_permutations() -> None:
-    """Mann and Whitney's p against every way to deal the runs out, ties and diverged runs included."""
+    """Mann and Whitney's p against every way to deal the
+    runs out, ties and diverged runs included.
+    """
     a, b = np.array([3.0, 5.0, np.inf, np.inf]), np.array([1.0, 2.0, 3.0, 3.0, np.inf])
     ranks = scipy.stats.rankdata(np.concatenate([a, b]))
     sums = np.array([ranks[list(of)].sum() for of in combinations(range(9), 4)])
@@ -152,14 +170,20 @@ def test_ranks_hold_their_level_where_runs_diverge(n: int) -> None:
 
 
 def test_ranks_see_what_the_mean_of_finished_runs_hides() -> None:
-    """SGD's worst runs diverge: over the finished ones the arms are alike, in ranks they are not."""
+    """SGD's worst runs diverge: over the finished ones the
+    arms are alike, in ranks they are not.
+    """
     rng, num = np.random.default_rng(7), 300
     shown = []
     for _ in range(num):
         a, b = rng.normal(21, 1, 12), rng.normal(20, 1, 12)
         a[a > 20.5] = np.inf  # what is bad is lost
         kept = a[np.isfinite(a)]
-        by_mean = estimates.contrast([kept, b], [1.0, -1.0]).p < 0.05 and len(kept) > 1 and kept.mean() > b.mean()
+        by_mean = (
+            estimates.contrast([kept, b], [1.0, -1.0]).p < 0.05
+            and len(kept) > 1
+            and kept.mean() > b.mean()
+        )
         shown.append((by_mean, divergence.endings(runs(a), runs(b)).rank_p < 0.05))
     by_mean, by_rank = np.mean(shown, axis=0)
     assert by_mean < 0.02 and by_rank > 0.5
@@ -169,7 +193,9 @@ def test_ranks_see_what_the_mean_of_finished_runs_hides() -> None:
 
 
 def test_shared_sd_covers_the_spread_on_images_without_end() -> None:
-    """100 networks whose true errors have sd 0.16, each with its own coin flips on two sets of images."""
+    """100 networks whose true errors have sd 0.16, each with
+    its own coin flips on two sets of images.
+    """
     rng, num = np.random.default_rng(8), 1000
     covered, alone = [], []
     for _ in range(num):
@@ -192,8 +218,12 @@ def test_shared_sd_of_sets_with_nothing_in_common_reaches_0() -> None:
 # ---- what a plan can show
 
 
-@pytest.mark.parametrize(("n", "comparisons", "cells"), [(3, 1, 2), (5, 8, 2), (5, 4, 4), (20, 1, 2)])
-def test_a_plan_shows_with_80_percent_power_what_it_says(n: int, comparisons: int, cells: int) -> None:
+@pytest.mark.parametrize(
+    ("n", "comparisons", "cells"), [(3, 1, 2), (5, 8, 2), (5, 4, 4), (20, 1, 2)]
+)
+def test_a_plan_shows_with_80_percent_power_what_it_says(
+    n: int, comparisons: int, cells: int
+) -> None:
     """At the strictest step of Holm, in other samples than those that it was simulated with."""
     rng, num = np.random.default_rng(10), 4000
     shift = power.smallest_mean(n, comparisons, cells)
@@ -203,26 +233,44 @@ def test_a_plan_shows_with_80_percent_power_what_it_says(n: int, comparisons: in
     parts = x.var(axis=2, ddof=1) / n
     df = parts.sum(axis=1) ** 2 / (parts**2 / (n - 1)).sum(axis=1)
     t = (x.mean(axis=2) * signs).sum(axis=1) / np.sqrt(parts.sum(axis=1))
-    assert np.mean(2 * scipy.stats.t.sf(np.abs(t), df) < 0.05 / comparisons) == pytest.approx(0.8, abs=0.022)
+    assert np.mean(2 * scipy.stats.t.sf(np.abs(t), df) < 0.05 / comparisons) == pytest.approx(
+        0.8, abs=0.022
+    )
 
 
 def test_plans_say_what_seeds_can_show_and_that_two_show_nothing() -> None:
-    plan = {name: load_script(ROOT / "studies" / f"{name}.py").study for name in
-            ("optimizer_stability", "training_length", "recipe_vs_architecture", "depth_vs_width")}  # fmt: skip
+    plan = {
+        name: load_script(ROOT / "studies" / f"{name}.py").study
+        for name in (
+            "optimizer_stability",
+            "training_length",
+            "recipe_vs_architecture",
+            "depth_vs_width",
+        )
+    }
     said = {name: power.sentences(study()) for name, study in plan.items()}
     assert [len(of) for of in said.values()] == [2, 2, 2, 2]
     assert said["optimizer_stability"][0].startswith(
         "gap of SGD to AdamW (5 seeds per cell, 8 comparisons, Holm): a true"
     )
-    assert said["optimizer_stability"][1].startswith("gap of one model minus that of another (5 seeds per cell, 4 comp")
-    assert said["training_length"][0].startswith("error above that of the longest schedule (5 seeds per cell, 6 comp")
+    assert said["optimizer_stability"][1].startswith(
+        "gap of one model minus that of another (5 seeds per cell, 4 comp"
+    )
+    assert said["training_length"][0].startswith(
+        "error above that of the longest schedule (5 seeds per cell, 6 comp"
+    )
     assert said["recipe_vs_architecture"][1].startswith(
         "interaction of recipe and architecture (20 seeds per cell, 2 c"
     )
-    assert said["depth_vs_width"][0].startswith("branches against a sequence (5 seeds per cell, 10 comparisons, Holm)")
+    assert said["depth_vs_width"][0].startswith(
+        "branches against a sequence (5 seeds per cell, 10 comparisons, Holm)"
+    )
     assert said["depth_vs_width"][1].startswith(
         "more blocks against more width (5 seeds per cell, 4 comparisons, Holm)"
     )
     assert all("nothing" in sentence for sentence in power.sentences(plan["depth_vs_width"](num=2)))
-    assert all("single runs" in sentence for sentence in power.sentences(plan["optimizer_stability"]("imagenet")))
+    assert all(
+        "single runs" in sentence
+        for sentence in power.sentences(plan["optimizer_stability"]("imagenet"))
+    )
     assert power.sentences(load_script(ROOT / "studies" / "seed_distribution.py").study()) == []

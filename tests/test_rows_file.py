@@ -1,4 +1,6 @@
-"""The file of a done trial: no bit of a row or a fact changes unseen, and no other trial's file is believed."""
+"""The file of a done trial: no bit of a row or a fact changes
+unseen, and no other trial's file is believed.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,23 @@ FACTS = {"attempt": "1", "device": "cpu", "commit": "0123456789ab", "data_digest
 
 def some_rows(num: int = 10) -> list[Row]:
     rng = np.random.default_rng(0)
-    names = ("lr_now", "train_loss", "val_loss", "val_error_pct", "val_ema_error_pct", "train_s", "unix_s")
-    return [{"epoch": float(i), "diverged": 0.0, **dict(zip(names, rng.random(7).tolist(), strict=True))}
-            for i in range(1, num + 1)]  # fmt: skip
+    names = (
+        "lr_now",
+        "train_loss",
+        "val_loss",
+        "val_error_pct",
+        "val_ema_error_pct",
+        "train_s",
+        "unix_s",
+    )
+    return [
+        {
+            "epoch": float(i),
+            "diverged": 0.0,
+            **dict(zip(names, rng.random(7).tolist(), strict=True)),
+        }
+        for i in range(1, num + 1)
+    ]
 
 
 DONE = Outcome(Status.FINISHED, tuple(some_rows()), FACTS)
@@ -55,8 +71,10 @@ def test_no_flipped_bit_changes_a_row_or_a_fact_unseen(store: Store) -> None:
     """600 at random, and those before the metadata, whose length may shrink."""
     whole = store.trial("t1").read("rows.parquet")
     pairs_at = whole.index(b"vitscale.")
-    bits = [*np.random.default_rng(1).choice(8 * len(whole), 600, replace=False),
-            *range(8 * (pairs_at - 8), 8 * (pairs_at + 8))]  # fmt: skip
+    bits = [
+        *np.random.default_rng(1).choice(8 * len(whole), 600, replace=False),
+        *range(8 * (pairs_at - 8), 8 * (pairs_at + 8)),
+    ]
     found = Counter()
     for bit in map(int, bits):
         flipped = bytearray(whole)
@@ -64,7 +82,8 @@ def test_no_flipped_bit_changes_a_row_or_a_fact_unseen(store: Store) -> None:
         read = read_after(store, bytes(flipped))
         found["caught" if read is None else "same" if read == DONE else "other"] += 1
     assert found["other"] == 0
-    assert found["caught"] > 200 and found["same"] > 50  # a statistic of a column, say, is nothing that we read
+    # a statistic of a column, say, is nothing that we read
+    assert found["caught"] > 200 and found["same"] > 50
 
 
 def test_the_rows_of_another_trial_are_refused(store: Store) -> None:
@@ -99,19 +118,30 @@ def test_columns_of_text_are_refused(store: Store) -> None:
     path = store.trial("t1").path / "rows.parquet"
     table = pa.table({"epoch": [1.0], "val_error_pct": ["x"]})
     pq.write_table(table.replace_schema_metadata({"vitscale.status": "finished"}), path)
-    with pytest.raises(Damaged, match=r"t1/rows.parquet: a column must be of float64, but got \('val_error_pct'\)"):
+    with pytest.raises(
+        Damaged, match=r"t1/rows.parquet: a column must be of float64, but got \('val_error_pct'\)"
+    ):
         store.read("t1")
 
 
 def test_a_training_notes_which_images_it_saw(tmp_path: Path) -> None:
-    """The fingerprint that its checkpoint has, be it trained in one go or found whole by the next attempt."""
+    """The fingerprint that its checkpoint has, be it trained
+    in one go or found whole by the next attempt.
+    """
     store = Store.open(tmp_path)
-    config = TrainConfig(width=8, depth=1, heads=2, patch_size=4, batch_size=498, epochs=1, warmup_epochs=0.0)
+    config = TrainConfig(
+        width=8, depth=1, heads=2, patch_size=4, batch_size=498, epochs=1, warmup_epochs=0.0
+    )
     *_, event = train_trial(config.id, config.non_default(), store, "study-a", 1, Resources())
     state = checkpoint.load(store.trial(config.id), torch.device("cpu"))
     assert state is not None
     noted = store.read(config.id).facts["data_digest"]
-    assert noted == event.facts["data_digest"] == state["data"] == fingerprint(load_split(config, "train", None))
+    assert (
+        noted
+        == event.facts["data_digest"]
+        == state["data"]
+        == fingerprint(load_split(config, "train", None))
+    )
     store.set_aside(config.id)
     list(train_trial(config.id, config.non_default(), store, "study-a", 2, Resources()))
     assert store.read(config.id).facts["data_digest"] == noted

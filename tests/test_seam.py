@@ -1,4 +1,6 @@
-"""Nobody but vitscale.record.workdir opens a file of a store: by what modules call, and by a store at no path."""
+"""Nobody but vitscale.record.workdir opens a file of a store:
+by what modules call, and by a store at no path.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,60 @@ from conftest import ROOT, Script
 
 PACKAGE = ROOT / "vitscale"
 OF_PATHS = {
-    "read_bytes", "read_text", "write_bytes", "write_text", "mkdir", "unlink", "iterdir", "glob", "rglob", "is_file",
-    "is_dir", "stat", "touch", "rmdir", "symlink_to", "hardlink_to", "savefig",
-}  # fmt: skip
+    "read_bytes",
+    "read_text",
+    "write_bytes",
+    "write_text",
+    "mkdir",
+    "unlink",
+    "iterdir",
+    "glob",
+    "rglob",
+    "is_file",
+    "is_dir",
+    "stat",
+    "touch",
+    "rmdir",
+    "symlink_to",
+    "hardlink_to",
+    "savefig",
+}
 OF_OS = {
-    "open", "replace", "rename", "link", "symlink", "walk", "scandir", "listdir", "mkdir", "makedirs", "remove",
-    "unlink", "stat", "access", "truncate", "fdopen",
-}  # fmt: skip
+    "open",
+    "replace",
+    "rename",
+    "link",
+    "symlink",
+    "walk",
+    "scandir",
+    "listdir",
+    "mkdir",
+    "makedirs",
+    "remove",
+    "unlink",
+    "stat",
+    "access",
+    "truncate",
+    "fdopen",
+}
 MODULES = {"shutil", "tempfile", "sqlite3", "glob"}
 
-# Who calls what of this. The files are: datasets, the package's own, Ray's, MLflow's database, the user's project.
+# Who calls what of this. The files are: datasets, the package's own, Ray's, MLflow's database, the
+# user's project.
 ALLOWED = {
-    "record/workdir.py": {"open", "os.fdopen", "os.open", "os.link", "os.replace", "os.scandir", "os.stat", "os.walk",
-                          "mkdir", "unlink", "shutil.rmtree"},
+    "record/workdir.py": {
+        "open",
+        "os.fdopen",
+        "os.open",
+        "os.link",
+        "os.replace",
+        "os.scandir",
+        "os.stat",
+        "os.walk",
+        "mkdir",
+        "unlink",
+        "shutil.rmtree",
+    },
     "record/mlflow_place.py": {"sqlite3.connect", "is_file", "is_dir", "glob", "unlink", "os.link"},
     "plan/data.py": {"is_dir", "is_file", "iterdir", "read_text"},
     "plan/profile.py": {"read_text"},
@@ -35,7 +78,7 @@ ALLOWED = {
     "analysis/report/save.py": {"savefig"},  # into memory
     "analysis/published.py": {"open"},
     "cli/adoption.py": {"is_file", "is_dir", "glob", "os.access"},
-}  # fmt: skip
+}
 OF_DATASETS = ("train/sources/", "train/prepare.py")
 
 
@@ -65,9 +108,17 @@ def _makes_a_path(node: ast.expr) -> bool:
 
 def test_the_walk_sees_calls_of_every_kind(tmp_path: Path) -> None:
     file = tmp_path / "some.py"
-    file.write_text("import os\nopen('x')\nPath('x').read_bytes()\nos.replace(a, b)\n(a / 'b').open()\nstr.replace(a)\n"
-                    "workdir.open('x')\nsqlite3.connect(x)\nos.getpid()\n")  # fmt: skip
-    assert sorted(file_calls(file)) == ["open", "open", "os.replace", "read_bytes", "sqlite3.connect"]
+    file.write_text(
+        "import os\nopen('x')\nPath('x').read_bytes()\nos.replace(a, b)\n(a / "
+        "'b').open()\nstr.replace(a)\nworkdir.open('x')\nsqlite3.connect(x)\nos.getpid()\n"
+    )
+    assert sorted(file_calls(file)) == [
+        "open",
+        "open",
+        "os.replace",
+        "read_bytes",
+        "sqlite3.connect",
+    ]
 
 
 def test_modules_open_only_files_that_are_no_store_s() -> None:
@@ -84,7 +135,9 @@ def test_nobody_joins_a_path_to_that_of_a_store() -> None:
     wrong = []
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            left = node.left if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else None
+            left = (
+                node.left if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else None
+            )
             if isinstance(left, ast.Attribute) and left.attr in ("root", "path"):
                 wrong.append(f"{path.relative_to(PACKAGE).as_posix()}: {ast.unparse(node)}")
     allowed = ("record/workdir.py: self.path / name", "record/store.py: self.root / name")
@@ -97,8 +150,14 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Script:
     folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "hidden").mkdir()
     script = Script(folder)
-    path = os.pathsep.join([str(ROOT / "tests" / "elsewhere"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    script.environment |= {"ELSEWHERE": str(folder / "hidden"), "PYTHONPATH": path, "VITSCALE_STORE": "/dev/null/store"}
+    path = os.pathsep.join(
+        [str(ROOT / "tests" / "elsewhere"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    )
+    script.environment |= {
+        "ELSEWHERE": str(folder / "hidden"),
+        "PYTHONPATH": path,
+        "VITSCALE_STORE": "/dev/null/store",
+    }
     return script
 
 
@@ -109,8 +168,12 @@ def test_a_study_runs_in_a_store_that_only_the_verbs_reach(elsewhere: Script) ->
     hidden = elsewhere.folder / "hidden"
     assert len(list(hidden.glob("trials/*/rows.parquet"))) == 3
     report = hidden / "studies" / "tiny-demo" / "report"
-    assert {"report.html", "trials.parquet", "edf_panels.png"} <= {path.name for path in report.iterdir()}
-    assert "WARNING" not in result.stdout and (hidden / "studies" / "tiny-demo" / "ray.log").exists()
+    assert {"report.html", "trials.parquet", "edf_panels.png"} <= {
+        path.name for path in report.iterdir()
+    }
+    assert (
+        "WARNING" not in result.stdout and (hidden / "studies" / "tiny-demo" / "ray.log").exists()
+    )
 
 
 def test_so_do_the_commands(elsewhere: Script) -> None:
@@ -121,6 +184,12 @@ def test_so_do_the_commands(elsewhere: Script) -> None:
         (["sync"], "tiny-demo: 4 of 4 trials shown at"),
         (["plan", "tiny-demo"], "plan: /dev/null/store/studies/tiny-demo/plan-preview.json"),
     ):
-        done = subprocess.run([sys.executable, "-m", "vitscale", *command], cwd=elsewhere.folder, text=True,
-                              env=elsewhere.environment, capture_output=True, timeout=200)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "vitscale", *command],
+            cwd=elsewhere.folder,
+            text=True,
+            env=elsewhere.environment,
+            capture_output=True,
+            timeout=200,
+        )
         assert done.returncode == 0 and expected in done.stdout, (command, done.stdout, done.stderr)

@@ -1,4 +1,6 @@
-"""Searches: rounds that follow from outcomes alone, refusals, and the same through Ray, killed and started again."""
+"""Searches: rounds that follow from outcomes alone, refusals,
+and the same through Ray, killed and started again.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def train_all(search: Search, store: Store, only: slice = slice(None)) -> None:
     todo = [t for t in Rounds(search, store).study().trials if not store.is_done(t.config.id)]
     for trial in todo[only]:
         fields = trial.config.non_default()
-        events = list(train_trial(trial.config.id, fields, store, search.slug, 1, Resources(cpus_per_trial=1)))
+        events = list(
+            train_trial(trial.config.id, fields, store, search.slug, 1, Resources(cpus_per_trial=1))
+        )
         assert events[-1].status == "finished"
 
 
@@ -63,10 +67,13 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Search, Store]:
 # ---- rounds
 
 
-def test_an_interrupted_search_asks_the_same_points(searched: tuple[Search, Store], tmp_path: Path) -> None:
+def test_an_interrupted_search_asks_the_same_points(
+    searched: tuple[Search, Store], tmp_path: Path
+) -> None:
     search, store = searched
     other = Store.open(tmp_path / "runs")
-    for part in (slice(0, 3), slice(2, 5), slice(None)) * 2:  # stops in the middle of rounds, trains in another order
+    # stops in the middle of rounds, trains in another order
+    for part in (slice(0, 3), slice(2, 5), slice(None)) * 2:
         grow(search, other)
         train_all(search, other, part)
     assert not grow(search, other)
@@ -90,7 +97,9 @@ def test_nothing_is_asked_before_the_round_has_its_outcomes(tmp_path: Path) -> N
     assert store.asked(search.slug)["points"] == before
 
 
-def test_later_rounds_follow_from_the_outcomes_of_earlier_ones(searched: tuple[Search, Store], tmp_path: Path) -> None:
+def test_later_rounds_follow_from_the_outcomes_of_earlier_ones(
+    searched: tuple[Search, Store], tmp_path: Path
+) -> None:
     """The same first round with other errors is followed by another second one."""
     search, store = searched
     other = Store.open(tmp_path / "runs")
@@ -98,23 +107,33 @@ def test_later_rounds_follow_from_the_outcomes_of_earlier_ones(searched: tuple[S
     first = Rounds(search, other).study()
     for trial in first.trials:
         outcome = store.read(trial.config.id)
-        turned = tuple({**row, "minival_ema_error_pct": 100 - row["minival_ema_error_pct"]} for row in outcome.rows)
+        turned = tuple(
+            {**row, "minival_ema_error_pct": 100 - row["minival_ema_error_pct"]}
+            for row in outcome.rows
+        )
         other.finish(
-            other.claim(trial.config.id, trial.config.non_default(), search.slug, 1), replace(outcome, rows=turned)
+            other.claim(trial.config.id, trial.config.non_default(), search.slug, 1),
+            replace(outcome, rows=turned),
         )
     assert grow(search, other)
     mine, theirs = (s.asked(search.slug)["points"]["P AdamW"] for s in (other, store))
     assert mine[:2] == theirs[:2] and mine[2:] != theirs[2:]
 
 
-def test_more_points_extend_a_search_and_nothing_else_may_change(searched: tuple[Search, Store]) -> None:
+def test_more_points_extend_a_search_and_nothing_else_may_change(
+    searched: tuple[Search, Store],
+) -> None:
     search, store = searched
     longer = Rounds(make_search(epochs=1, num=6), store)
     assert longer.points == store.asked(search.slug)["points"]
     shorter = Rounds(make_search(epochs=1, num=3), store).study()
     assert len(shorter.trials) == 2 * 3 * 2
-    for fields, told in (({"per_round": 3}, "per_round: began=2, now=3"), ({"num_seeds": 1}, "seeds"),
-                         ({"sampler": "gp"}, "sampler"), ({}, "arms")):  # fmt: skip
+    for fields, told in (
+        ({"per_round": 3}, "per_round: began=2, now=3"),
+        ({"num_seeds": 1}, "seeds"),
+        ({"sampler": "gp"}, "sampler"),
+        ({}, "arms"),
+    ):
         with pytest.raises(ValueError, match=rf"a search must go on as it began .*{told}"):
             Rounds(make_search(**{"epochs": 1 if fields else 2, **fields}), store)
 
@@ -140,7 +159,9 @@ def test_a_round_with_a_failed_trial_waits_for_the_next_try(tmp_path: Path) -> N
     assert grow(search, store)
 
 
-def test_how_far_a_search_goes_changes_no_round(searched: tuple[Search, Store], tmp_path: Path) -> None:
+def test_how_far_a_search_goes_changes_no_round(
+    searched: tuple[Search, Store], tmp_path: Path
+) -> None:
     """Three points, then four: the same as four at once, though the second round is of two."""
     other = Store.open(tmp_path / "runs")
     shutil.copytree(searched[1].root / "trials", other.root / "trials", dirs_exist_ok=True)
@@ -170,10 +191,13 @@ def test_proposals_are_new_and_a_small_space_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "law"),
     [
-        ({"num": 0}, "num >= 1"), ({"per_round": 0}, "per_round >= 1"), ({"num_seeds": 0}, "distinct seeds"),
-        ({"sampler": "grid"}, r"sampler in \(tpe, gp\)"), ({"asha": True}, "num_seeds == 1 with asha"),
+        ({"num": 0}, "num >= 1"),
+        ({"per_round": 0}, "per_round >= 1"),
+        ({"num_seeds": 0}, "distinct seeds"),
+        ({"sampler": "grid"}, r"sampler in \(tpe, gp\)"),
+        ({"asha": True}, "num_seeds == 1 with asha"),
     ],
-)  # fmt: skip
+)
 def test_a_search_refuses(fields: dict[str, Any], law: str) -> None:
     with pytest.raises(ValueError, match=law):
         make_search(**fields)
@@ -196,12 +220,18 @@ def test_a_search_has_no_distribution(searched: tuple[Search, Store]) -> None:
 
 
 @pytest.mark.parametrize("option", [("--asha",), ("--sampler", "tpe")])
-@pytest.mark.parametrize("name", ["lr_wd_edf", "seed_distribution", "optimizer_stability", "depth_vs_width"])
-def test_a_study_refuses_what_is_adaptive_with_the_reason(name: str, option: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["lr_wd_edf", "seed_distribution", "optimizer_stability", "depth_vs_width"]
+)
+def test_a_study_refuses_what_is_adaptive_with_the_reason(
+    name: str, option: tuple[str, ...], tmp_path: Path
+) -> None:
     result = Script(tmp_path, ROOT / "studies" / f"{name}.py").run(*option, "--plan")
     assert result.returncode == 2
     (line,) = result.stdout.splitlines()
-    assert "must be fixed beforehand" in line and "forgiving" in line and option[0].strip("-") in line
+    assert (
+        "must be fixed beforehand" in line and "forgiving" in line and option[0].strip("-") in line
+    )
 
 
 def test_the_study_of_a_search_goes_through_json(searched: tuple[Search, Store]) -> None:
@@ -214,7 +244,9 @@ def test_the_study_of_a_search_goes_through_json(searched: tuple[Search, Store])
 
 
 def test_asha_stops_what_is_behind_at_a_rung(searched: tuple[Search, Store]) -> None:
-    """9 epochs: rungs at epochs 1, 3; of the trainings at a rung only the best third goes on (Li et al. 2020)."""
+    """9 epochs: rungs at epochs 1, 3; of the trainings at a rung
+    only the best third goes on (Li et al. 2020).
+    """
     _, store = searched
     search = make_search(epochs=9, num_seeds=1, num=6, asha=True)
     points = {arm: [{"lr": 1e-3 * (i + 1), "wd": 0.1} for i in range(6)] for arm in search.arms}
@@ -223,22 +255,37 @@ def test_asha_stops_what_is_behind_at_a_rung(searched: tuple[Search, Store]) -> 
     rungs = Rungs(search, study, store, {})
 
     def rows(*errors: float) -> tuple[dict[str, float], ...]:
-        return tuple({"epoch": i + 1.0, "minival_ema_error_pct": error} for i, error in enumerate(errors))
+        return tuple(
+            {"epoch": i + 1.0, "minival_ema_error_pct": error} for i, error in enumerate(errors)
+        )
 
-    assert rungs.behind_at(ids[0], rows(50.0)) is None  # the first at a rung has nobody to be behind
+    # the first at a rung has nobody to be behind
+    assert rungs.behind_at(ids[0], rows(50.0)) is None
     for trial_id, error in zip(ids[1:4], (60.0, 70.0, 55.0), strict=True):
-        assert rungs.behind_at(trial_id, rows(error)) == {"epoch": 1.0, "minival_ema_error_pct": error}
+        assert rungs.behind_at(trial_id, rows(error)) == {
+            "epoch": 1.0,
+            "minival_ema_error_pct": error,
+        }
     assert rungs.behind_at(ids[4], rows(40.0)) is None
     assert rungs.behind_at(ids[4], rows(40.0)) is None  # told again: nothing new
     assert rungs.behind_at(ids[4], rows(40.0, 39.0, 38.0)) is None
-    assert rungs.behind_at(ids[4], rows(40.0, 39.0, 38.0, *[38.0] * 5, 99.0)) is None  # the last epoch is no rung
-    assert rungs.behind_at(ids[0], rows(50.0, 49.0, 48.0)) == {"epoch": 3.0, "minival_ema_error_pct": 48.0}
-    again = Rungs(search, study, store, {ids[1]: list(rows(60.0)), ids[0]: list(rows(50.0, 49.0, 48.0))})
+    # the last epoch is no rung
+    assert rungs.behind_at(ids[4], rows(40.0, 39.0, 38.0, *[38.0] * 5, 99.0)) is None
+    assert rungs.behind_at(ids[0], rows(50.0, 49.0, 48.0)) == {
+        "epoch": 3.0,
+        "minival_ema_error_pct": 48.0,
+    }
+    again = Rungs(
+        search, study, store, {ids[1]: list(rows(60.0)), ids[0]: list(rows(50.0, 49.0, 48.0))}
+    )
     assert again.behind_at(ids[5], rows(65.0)) is not None  # rungs are rebuilt from the ledger
 
 
 def test_what_was_stopped_stays_stopped(searched: tuple[Search, Store], tmp_path: Path) -> None:
-    search, store = make_search(epochs=9, num_seeds=1, num=4, per_round=4, asha=True), Store.open(tmp_path / "runs")
+    search, store = (
+        make_search(epochs=9, num_seeds=1, num=4, per_round=4, asha=True),
+        Store.open(tmp_path / "runs"),
+    )
     grow(search, store)
     rounds = Rounds(search, store)
     ids = [trial.config.id for trial in rounds.study().trials if trial.arm == "P AdamW"]
@@ -246,9 +293,15 @@ def test_what_was_stopped_stays_stopped(searched: tuple[Search, Store], tmp_path
     def news(trial_id: str, error: float) -> Event:
         return Event(trial_id, Status.RUNNING, ({"epoch": 1.0, "minival_ema_error_pct": error},))
 
-    assert [rounds.should_stop(news(i, error)) for i, error in zip(ids, (40.0, 50.0, 60.0, 30.0), strict=True)] == [
-        False, True, True, False,
-    ]  # fmt: skip
+    assert [
+        rounds.should_stop(news(i, error))
+        for i, error in zip(ids, (40.0, 50.0, 60.0, 30.0), strict=True)
+    ] == [
+        False,
+        True,
+        True,
+        False,
+    ]
     read = read_trials(Rounds(search, store).study(), store)
     assert [read[i].status for i in ids] == ["missing", "stopped", "stopped", "missing"]
     table = outcomes(Rounds(search, store).study(), read).set_index("trial_id")
@@ -256,17 +309,25 @@ def test_what_was_stopped_stays_stopped(searched: tuple[Search, Store], tmp_path
 
 
 def test_asha_judges_the_trials_of_later_rounds(tmp_path: Path) -> None:
-    search, store = make_search(epochs=9, num_seeds=1, num=4, asha=True), Store.open(tmp_path / "runs")
+    search, store = (
+        make_search(epochs=9, num_seeds=1, num=4, asha=True),
+        Store.open(tmp_path / "runs"),
+    )
     grow(search, store)
     rounds = Rounds(search, store)
     for trial in rounds.study().trials:
-        rows = tuple({"epoch": epoch, "minival_ema_error_pct": 40.0, "unix_s": 0.0} for epoch in (1.0, 3.0, 9.0))
+        rows = tuple(
+            {"epoch": epoch, "minival_ema_error_pct": 40.0, "unix_s": 0.0}
+            for epoch in (1.0, 3.0, 9.0)
+        )
         rounds.should_stop(Event(trial.config.id, Status.FINISHED, rows))
         workdir = store.claim(trial.config.id, trial.config.non_default(), search.slug, 1)
         store.finish(workdir, Outcome(Status.FINISHED, tuple(rows)))
     assert rounds.grow(read_trials(rounds.study(), store))
     new = next(trial.config.id for trial in rounds.study().trials if trial.point == 2)
-    assert rounds.should_stop(Event(new, Status.RUNNING, ({"epoch": 1.0, "minival_ema_error_pct": 80.0},)))
+    assert rounds.should_stop(
+        Event(new, Status.RUNNING, ({"epoch": 1.0, "minival_ema_error_pct": 80.0},))
+    )
 
 
 # ---- winners
@@ -281,7 +342,11 @@ def test_winners_are_data_that_studies_can_read(searched: tuple[Search, Store]) 
     best = table.groupby(["arm", "lr", "wd"])["error_pct"].mean()
     for arm, key in (("P AdamW", ("P", "adamw")), ("C AdamW", ("C", "adamw"))):
         lr, wd = optima(result)[key]
-        assert best[arm, lr, wd] == best[arm].min() == pytest.approx(result["winners"][arm]["error_pct"])
+        assert (
+            best[arm, lr, wd]
+            == best[arm].min()
+            == pytest.approx(result["winners"][arm]["error_pct"])
+        )
     assert "4 points for each model and optimizer, 2 seeds each, 1 epochs" in in_words(result)
     refuse_unfinished(study, store)
 
@@ -295,7 +360,9 @@ def test_good_values_are_geometric_means_to_two_digits() -> None:
 def test_an_unfinished_search_has_no_winner(tmp_path: Path) -> None:
     search, store = make_search(epochs=1), Store.open(tmp_path / "runs")
     grow(search, store)
-    with pytest.raises(ValueError, match=r"a search must have ended, .*2 of 4 points asked, 8 trials to do"):
+    with pytest.raises(
+        ValueError, match=r"a search must have ended, .*2 of 4 points asked, 8 trials to do"
+    ):
         refuse_unfinished(Rounds(search, store).study(), store)
 
 
@@ -310,7 +377,10 @@ def plan_of(script: Script, slug: str = "tiny_search-demo") -> dict[str, Any]:
 @pytest.mark.timeout(900)
 def test_a_search_survives_kills(tmp_path: Path) -> None:
     """Killed five times and finished, it has asked and found what an uninterrupted one does."""
-    rng, arguments = random.Random(20261121), ("--num", "6", "--epochs", "6", "--checkpoint-every-s", "0.3")
+    rng, arguments = (
+        random.Random(20261121),
+        ("--num", "6", "--epochs", "6", "--checkpoint-every-s", "0.3"),
+    )
     places = [tmp_path / name for name in ("killed", "whole")]
     for place in places:
         place.mkdir()
@@ -329,7 +399,10 @@ def test_a_search_survives_kills(tmp_path: Path) -> None:
         assert result.returncode == 0, result.stdout
     a, b = (script.store().asked("tiny_search-demo") for script in scripts)
     assert a == b and [len(points) for points in a["points"].values()] == [6, 6]
-    tables = [pd.read_parquet(place / "runs/studies/tiny_search-demo/report/trials.parquet") for place in places]
+    tables = [
+        pd.read_parquet(place / "runs/studies/tiny_search-demo/report/trials.parquet")
+        for place in places
+    ]
     assert len(tables[0]) == 2 * 6 * 2 and set(tables[0]["status"]) == {"finished"}
     columns = ["trial_id", "lr", "wd", "seed", "error_pct", "epoch"]
     pd.testing.assert_frame_equal(*(table[columns] for table in tables))
@@ -348,7 +421,9 @@ def opens_in_optuna(place: Path, table: pd.DataFrame) -> None:
         " for s in optuna.get_all_study_names(sys.argv[1])}\n"
         "print(json.dumps({n: [t.value for t in s.trials] for n, s in studies.items()}))"
     )
-    out = subprocess.run([sys.executable, "-c", code, uri], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code, uri], capture_output=True, text=True, check=True
+    ).stdout
     means = table.groupby(["arm", "point"])["error_pct"].mean()
     values = json.loads(out.splitlines()[-1])
     assert len(values) == 2
@@ -358,12 +433,15 @@ def opens_in_optuna(place: Path, table: pd.DataFrame) -> None:
 
 
 def adopted(place: Path, copy: Path, table: pd.DataFrame) -> None:
-    """`vitscale adopt` writes the winners where studies read them: here, into a copy of the source tree."""
+    """`vitscale adopt` writes the winners where studies read
+    them: here, into a copy of the source tree.
+    """
     shutil.copytree(ROOT / "search_spaces", copy / "search_spaces")
     shutil.copytree(ROOT / "studies", copy / "studies")
     shutil.copy(ROOT / "pyproject.toml", copy)
     space = copy / "search_spaces/demo.py"
-    space.write_text(space.read_text() + "\nTUNING = {**TUNING, 'epochs': 6}\n")  # as long as the search was
+    # as long as the search was
+    space.write_text(space.read_text() + "\nTUNING = {**TUNING, 'epochs': 6}\n")
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     command = [sys.executable, "-m", "vitscale", "adopt", "tune_lr_wd-demo"]
     result = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
@@ -400,10 +478,16 @@ def test_a_search_with_asha_stops_trainings_and_remembers(tmp_path: Path) -> Non
     table = pd.read_parquet(tmp_path / "runs/studies/tiny_search-demo/report/trials.parquet")
     stopped, finished = (table[table["status"] == status] for status in ("stopped", "finished"))
     assert len(stopped) + len(finished) == len(table) == 16 and len(stopped) and len(finished)
-    assert (stopped["epoch"] < 27).all() and set(stopped["epoch"]) <= {3, 9} and (finished["epoch"] == 27).all()
+    assert (
+        (stopped["epoch"] < 27).all()
+        and set(stopped["epoch"]) <= {3, 9}
+        and (finished["epoch"] == 27).all()
+    )
     again = script.run(*arguments)
     assert again.returncode == 0 and "16 done, 0 to do" in again.stdout, again.stdout
     assert f"{len(stopped)} stopped" in again.stdout
-    winners = json.loads((tmp_path / "runs/studies/tiny_search-demo/report/winners.json").read_text())["winners"]
+    winners = json.loads(
+        (tmp_path / "runs/studies/tiny_search-demo/report/winners.json").read_text()
+    )["winners"]
     for arm, winner in winners.items():
         assert winner["error_pct"] == finished[finished["arm"] == arm]["error_pct"].min()

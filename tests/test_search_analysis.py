@@ -1,4 +1,6 @@
-"""Searches: a simulated bowl with a known optimum and a cliff of divergence, and what Optuna's own tools read."""
+"""Searches: a simulated bowl with a known optimum and a cliff
+of divergence, and what Optuna's own tools read.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ import optuna
 import pandas as pd
 import pytest
 import scipy.stats
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution, distribution_to_json
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    distribution_to_json,
+)
 from optuna.trial import TrialState
 
 from vitscale.analysis import kinds, side_by_side
@@ -29,19 +36,34 @@ from vitscale.record.workdir import Workdir
 
 ADAPTIVE = "TPE, 4 points at a time, sampler seed 0"
 SPACES = {
-    "A": {"lr": FloatDistribution(1e-4, 1e-1, log=True), "wd": FloatDistribution(1e-3, 1.0, log=True)},
-    "B": {"lr": FloatDistribution(1e-2, 1.0, log=True), "wd": FloatDistribution(1e-6, 1e-2, log=True)},
+    "A": {
+        "lr": FloatDistribution(1e-4, 1e-1, log=True),
+        "wd": FloatDistribution(1e-3, 1.0, log=True),
+    },
+    "B": {
+        "lr": FloatDistribution(1e-2, 1.0, log=True),
+        "wd": FloatDistribution(1e-6, 1e-2, log=True),
+    },
 }
 FIGURES, TABLES = tuple(search_words.KIND.figures), tuple(search_words.KIND.tables)
 SETTINGS: dict = {
-    "kind": "search", "name": "made", "scale": "demo", "question": "Which lr and wd?", "source": "Nobody 2021",
-    "metric": "minival_ema_error_pct", "figures": FIGURES, "tables": TABLES, "adaptive": ADAPTIVE,
-}  # fmt: skip
+    "kind": "search",
+    "name": "made",
+    "scale": "demo",
+    "question": "Which lr and wd?",
+    "source": "Nobody 2021",
+    "metric": "minival_ema_error_pct",
+    "figures": FIGURES,
+    "tables": TABLES,
+    "adaptive": ADAPTIVE,
+}
 BASE = TrainConfig(eval_split="minival", epochs=9)
 NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
 
 
-def make_study(asked: dict[str, list[dict]], seeds: tuple[int, ...] = (0, 1), spaces: dict | None = None) -> Study:
+def make_study(
+    asked: dict[str, list[dict]], seeds: tuple[int, ...] = (0, 1), spaces: dict | None = None
+) -> Study:
     """A search that has asked for these points."""
     depth = {arm: i for i, arm in enumerate(asked, start=2)}
     plan = tuple(
@@ -51,31 +73,50 @@ def make_study(asked: dict[str, list[dict]], seeds: tuple[int, ...] = (0, 1), sp
         for seed in seeds
     )
     written = {
-        arm: {name: distribution_to_json(axis) for name, axis in (spaces or SPACES)[arm].items()} for arm in asked
+        arm: {name: distribution_to_json(axis) for name, axis in (spaces or SPACES)[arm].items()}
+        for arm in asked
     }
     return Study(trials=plan, spaces=written, **SETTINGS)
 
 
 def bowl(config: TrainConfig) -> float:
-    """Percent: least at lr 3e-3 and wd 0.1; lr matters nine times as much as wd; beyond lr 3e-2 it diverges."""
+    """Percent: least at lr 3e-3 and wd 0.1; lr matters nine
+    times as much as wd; beyond lr 3e-2 it diverges.
+    """
     if config.lr > 3e-2:
         return 100.0
-    noise = np.random.default_rng([config.seed, int(1e7 * config.lr), int(1e7 * config.wd)]).normal(0, 0.2)
+    noise = np.random.default_rng([config.seed, int(1e7 * config.lr), int(1e7 * config.wd)]).normal(
+        0, 0.2
+    )
     return float(5 + 9 * np.log10(config.lr / 3e-3) ** 2 + np.log10(config.wd / 0.1) ** 2 + noise)
 
 
 def make_outcomes(
-    study: Study, error: Callable[[TrainConfig], float] = bowl, status: dict[tuple[int, int], str] | None = None
+    study: Study,
+    error: Callable[[TrainConfig], float] = bowl,
+    status: dict[tuple[int, int], str] | None = None,
 ) -> pd.DataFrame:
     """Outcomes of a search; `status`: (point, seed) to what is neither finished nor diverged."""
     records = []
     for trial in study.trials:
         config, value = trial.config, error(trial.config)
-        state = (status or {}).get((trial.point or 0, config.seed), "diverged" if value == 100 else "finished")
+        state = (status or {}).get(
+            (trial.point or 0, config.seed), "diverged" if value == 100 else "finished"
+        )
         value = {"missing": np.nan, "failed": 100.0}.get(state, value)
         epoch = {"missing": np.nan, "stopped": 3.0}.get(state, 9.0)
-        records.append({"arm": trial.arm, "point": trial.point, "trial_id": config.id, "status": state,
-                        "error_pct": value, **config.asdict(), "epoch": epoch, "commit": "abc"})  # fmt: skip
+        records.append(
+            {
+                "arm": trial.arm,
+                "point": trial.point,
+                "trial_id": config.id,
+                "status": state,
+                "error_pct": value,
+                **config.asdict(),
+                "epoch": epoch,
+                "commit": "abc",
+            }
+        )
     return pd.DataFrame(records).astype({"point": "Int64"})
 
 
@@ -91,7 +132,9 @@ def test_values_of_points_are_those_of_the_simulation() -> None:
     found = search.points(Results(study, make_outcomes(study)))
     errors = np.array([bowl(trial.config) for trial in study.trials]).reshape(40, 2)
     assert found["value"].tolist() == pytest.approx(errors.mean(1).tolist())
-    assert found["sd"].tolist() == pytest.approx((np.abs(errors[:, 0] - errors[:, 1]) / np.sqrt(2)).tolist())
+    assert found["sd"].tolist() == pytest.approx(
+        (np.abs(errors[:, 0] - errors[:, 1]) / np.sqrt(2)).tolist()
+    )
     assert found["diverged"].tolist() == (errors == 100).sum(1).tolist()
     assert found["diverged"].sum() > 0
     assert found["lr"].tolist() == [trial.config.lr for trial in study.trials[::2]]
@@ -106,7 +149,9 @@ def test_winner_is_that_of_brute_force_and_lies_near_the_bottom_of_the_bowl() ->
     assert best["error_pct"] == pytest.approx(errors[lowest])
     assert best["runner_up"]["point"] == second
     assert best["runner_up"]["difference_points"] == pytest.approx(errors[second] - errors[lowest])
-    assert best["trial_ids"] == [trial.config.id for trial in study.trials[2 * lowest : 2 * lowest + 2]]
+    assert best["trial_ids"] == [
+        trial.config.id for trial in study.trials[2 * lowest : 2 * lowest + 2]
+    ]
     assert abs(np.log10(best["values"]["lr"] / 3e-3)) < 0.2
     assert (best["num_points"], best["at_edge"], best["commit"]) == (200, {}, ["abc"])
     assert json.loads(json.dumps(best, allow_nan=False)) == best
@@ -114,15 +159,30 @@ def test_winner_is_that_of_brute_force_and_lies_near_the_bottom_of_the_bowl() ->
 
 def test_of_equal_means_the_lower_worst_seed_wins_then_the_smaller_lr() -> None:
     places = [{"lr": lr, "wd": 0.1} for lr in (0.01, 0.004, 0.002, 0.02)]
-    errors = {(0.01, 0): 3.0, (0.01, 1): 5.0, (0.004, 0): 4.5, (0.004, 1): 3.5, (0.002, 0): 3.5, (0.002, 1): 4.5,
-              (0.02, 0): 1.0, (0.02, 1): 7.1}  # fmt: skip
+    errors = {
+        (0.01, 0): 3.0,
+        (0.01, 1): 5.0,
+        (0.004, 0): 4.5,
+        (0.004, 1): 3.5,
+        (0.002, 0): 3.5,
+        (0.002, 1): 4.5,
+        (0.02, 0): 1.0,
+        (0.02, 1): 7.1,
+    }
     study = make_study({"A": places})
     outcomes = make_outcomes(study, lambda config: errors[config.lr, config.seed])
-    assert search.ranked(search.points(Results(study, outcomes)), "A")["point"].tolist() == [2, 1, 0, 3]
+    assert search.ranked(search.points(Results(study, outcomes)), "A")["point"].tolist() == [
+        2,
+        1,
+        0,
+        3,
+    ]
 
 
 def test_a_point_with_a_missing_or_a_stopped_training_has_no_value_and_cannot_win() -> None:
-    study = make_study({"A": [{"lr": 3e-3, "wd": 0.1}, {"lr": 4e-3, "wd": 0.1}, {"lr": 1e-3, "wd": 0.1}]})
+    study = make_study(
+        {"A": [{"lr": 3e-3, "wd": 0.1}, {"lr": 4e-3, "wd": 0.1}, {"lr": 1e-3, "wd": 0.1}]}
+    )
     outcomes = make_outcomes(study, status={(0, 1): "missing", (1, 0): "stopped"})
     found = search.points(Results(study, outcomes))
     assert found["state"].tolist() == ["running", "stopped", "complete"]
@@ -135,7 +195,9 @@ def test_a_point_with_a_missing_or_a_stopped_training_has_no_value_and_cannot_wi
 def test_diverged_and_failed_trainings_are_values_of_100() -> None:
     study = make_study({"A": [{"lr": 3e-3, "wd": 0.1}, {"lr": 0.09, "wd": 0.1}]})
     found = search.points(Results(study, make_outcomes(study, status={(0, 1): "failed"})))
-    assert found["value"].tolist() == pytest.approx([(100 + bowl(study.trials[0].config)) / 2, 100.0])
+    assert found["value"].tolist() == pytest.approx(
+        [(100 + bowl(study.trials[0].config)) / 2, 100.0]
+    )
     assert (found["failed"].tolist(), found["diverged"].tolist()) == ([1, 0], [0, 2])
 
 
@@ -145,7 +207,9 @@ def test_a_finished_training_without_an_error_is_refused() -> None:
         search.points(Results(study, make_outcomes(study, lambda _: np.nan)))
 
 
-@pytest.mark.parametrize(("lr", "edge"), [(1e-4, "low"), (1.3e-4, "low"), (1.5e-4, None), (6e-2, None), (8e-2, "high")])
+@pytest.mark.parametrize(
+    ("lr", "edge"), [(1e-4, "low"), (1.3e-4, "low"), (1.5e-4, None), (6e-2, None), (8e-2, "high")]
+)
 def test_the_edge_is_the_outer_20th_of_a_log_axis(lr: float, edge: str | None) -> None:
     share = np.log(lr / 1e-4) / np.log(1e3)
     assert (share < 0.05 or share > 0.95) == (edge is not None)
@@ -160,7 +224,9 @@ def test_optuna_has_the_points_in_order_with_exact_values() -> None:
     outcomes = make_outcomes(study)
     made = search.optuna_study(Results(study, outcomes), "B")
     asked = [trial.config for trial in study.trials if trial.arm == "B" and trial.config.seed == 0]
-    assert [trial.params for trial in made.trials] == [{"lr": config.lr, "wd": config.wd} for config in asked]
+    assert [trial.params for trial in made.trials] == [
+        {"lr": config.lr, "wd": config.wd} for config in asked
+    ]
     assert [trial.number for trial in made.trials] == list(range(40))
     assert made.trials[0].distributions == SPACES["B"]
     values = outcomes[outcomes["arm"] == "B"].groupby("point")["error_pct"].mean()
@@ -180,9 +246,15 @@ def test_unfinished_points_are_running_and_stopped_ones_pruned_at_their_epoch() 
 
 
 def test_values_of_every_kind_of_axis_survive_unchanged() -> None:
-    space = {"A": {"lr": FloatDistribution(1e-4, 0.1, log=True), "batch_size": IntDistribution(16, 64, step=16),
-                   "optimizer": CategoricalDistribution(["adamw", "sgd"]), "nesterov": CategoricalDistribution([False]),
-                   "clip_norm": FloatDistribution(0.0, 1.0, step=0.25)}}  # fmt: skip
+    space = {
+        "A": {
+            "lr": FloatDistribution(1e-4, 0.1, log=True),
+            "batch_size": IntDistribution(16, 64, step=16),
+            "optimizer": CategoricalDistribution(["adamw", "sgd"]),
+            "nesterov": CategoricalDistribution([False]),
+            "clip_norm": FloatDistribution(0.0, 1.0, step=0.25),
+        }
+    }
     drawn = sample(space["A"], num=12)
     study = make_study({"A": drawn}, spaces=space)
     study = from_json(json.loads(json.dumps(to_json(study))))
@@ -209,7 +281,9 @@ def test_a_sampler_goes_on_as_if_it_had_never_stopped() -> None:
         asked = lived.ask(SPACES["A"])
         lived.tell(asked, bowl(trial.config))
     lived.sampler = sampler()
-    assert [rebuilt.ask(SPACES["A"]).params for _ in range(4)] == [lived.ask(SPACES["A"]).params for _ in range(4)]
+    assert [rebuilt.ask(SPACES["A"]).params for _ in range(4)] == [
+        lived.ask(SPACES["A"]).params for _ in range(4)
+    ]
 
 
 LOAD = """
@@ -232,23 +306,36 @@ def test_the_file_opens_in_another_process_and_in_optunas_command_line(tmp_path:
     path.write_bytes(search.as_optuna(Results(study, outcomes)))
 
     cli = [str(Path(sys.executable).with_name("optuna")), "--storage", f"sqlite:///{path}"]
-    said = subprocess.run([*cli, "studies", "-f", "json"], capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [*cli, "studies", "-f", "json"], capture_output=True, text=True, check=True
+    )
     assert [(row["name"], row["n_trials"]) for row in json.loads(said.stdout)] == [
         ("made-demo:A", 3),
         ("made-demo:B", 3),
     ]
-    best = subprocess.run([*cli, "best-trial", "--study-name", "made-demo:A", "-f", "json"], capture_output=True,
-                          text=True, check=True)  # fmt: skip
+    best = subprocess.run(
+        [*cli, "best-trial", "--study-name", "made-demo:A", "-f", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     winner = search.winners(Results(study, outcomes))["A"]
     assert json.loads(best.stdout)["number"] == winner["point"]
 
-    done = subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, check=True
+    )
     found, after = map(json.loads, done.stdout.splitlines())
     values = search.points(Results(study, outcomes)).set_index(["arm", "point"])["value"]
     for arm in "AB":
-        assert [state for state, _, _ in found[f"made-demo:{arm}"]] == ["COMPLETE", "COMPLETE", "WAITING"]
+        assert [state for state, _, _ in found[f"made-demo:{arm}"]] == [
+            "COMPLETE",
+            "COMPLETE",
+            "WAITING",
+        ]
         assert [value for _, value, _ in found[f"made-demo:{arm}"]][:2] == values[arm].tolist()[:2]
-    assert after[:3] == ["COMPLETE"] * 3  # whoever goes on trains the waiting point, at the values proposed
+    # whoever goes on trains the waiting point, at the values proposed
+    assert after[:3] == ["COMPLETE"] * 3
     assert after[3] == study.trials[-1].config.lr
 
 
@@ -265,20 +352,31 @@ def test_importances_find_the_axis_that_dominates() -> None:
 
 
 def test_a_share_of_pure_noise_stands_beside_the_one_found() -> None:
-    """Of 1,500 searches of 20 random points in which nothing matters, 5% gave an axis 0.954 or more."""
+    """Of 1,500 searches of 20 random points in which
+    nothing matters, 5% gave an axis 0.954 or more.
+    """
     study = random_search(num=20, seeds=(0,))
     noise = make_outcomes(study)
     noise = noise.assign(error_pct=np.random.default_rng(1).normal(20, 1, len(noise)))
-    assert search.noise_shares(Results(study, noise), "A", num=300)["lr"] == pytest.approx(0.954, abs=0.045)
+    assert search.noise_shares(Results(study, noise), "A", num=300)["lr"] == pytest.approx(
+        0.954, abs=0.045
+    )
     few = random_search(num=14)
     assert np.isnan(list(search.noise_shares(Results(few, make_outcomes(few)), "A").values())).all()
 
 
 def test_fanova_splits_the_variance_of_a_sum_over_the_axes_own_scale() -> None:
-    """Equal slopes along log lr and dropout: a half each. On the raw axis log lr would have a fifth."""
-    space = {"A": {"lr": FloatDistribution(1e-4, 0.1, log=True), "dropout": FloatDistribution(0.0, 0.9)}}
+    """Equal slopes along log lr and dropout: a half each.
+
+    On the raw axis log lr would have a fifth.
+    """
+    space = {
+        "A": {"lr": FloatDistribution(1e-4, 0.1, log=True), "dropout": FloatDistribution(0.0, 0.9)}
+    }
     study = make_study({"A": sample(space["A"], num=150)}, seeds=(0,), spaces=space)
-    outcomes = make_outcomes(study, lambda config: 10 + np.log10(config.lr) + 3 * config.dropout / 0.9)
+    outcomes = make_outcomes(
+        study, lambda config: 10 + np.log10(config.lr) + 3 * config.dropout / 0.9
+    )
     found = search.importances(Results(study, outcomes), "A")["fanova"]
     assert found["lr"] == pytest.approx(0.5, abs=0.08)
 
@@ -297,9 +395,13 @@ def test_the_table_of_best_points_says_of_how_many_they_are_the_best() -> None:
     assert table.groupby("arm")["rank"].apply(list).tolist() == [[1, 2, 3, 4, 5]] * 2
     assert set(table["best_of"]) == {40}
     first = table.iloc[0]
-    errors = outcomes.loc[(outcomes["arm"] == "A") & (outcomes["point"] == first["point"]), "error_pct"]
+    errors = outcomes.loc[
+        (outcomes["arm"] == "A") & (outcomes["point"] == first["point"]), "error_pct"
+    ]
     interval = scipy.stats.ttest_1samp(errors, 0).confidence_interval(0.95)
-    assert (first["mean_error_pct_low"], first["mean_error_pct_high"]) == pytest.approx(tuple(interval))
+    assert (first["mean_error_pct_low"], first["mean_error_pct_high"]) == pytest.approx(
+        tuple(interval)
+    )
     assert "optimistic" in " ".join(headline(Results(study, outcomes)))
     assert "mean_error_pct_low" not in search.search_best(
         Results(random_search(seeds=(0,)), make_outcomes(random_search(seeds=(0,))))
@@ -309,7 +411,9 @@ def test_the_table_of_best_points_says_of_how_many_they_are_the_best() -> None:
 def test_the_report_of_a_search_calls_it_one_and_no_draws(tmp_path: Path) -> None:
     study = random_search(num=8, arms="AB")
     outcomes = make_outcomes(study, status={(3, 0): "stopped", (7, 1): "missing"})
-    page = report.write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {"command": "python x.py"})
+    page = report.write_report(
+        Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {"command": "python x.py"}
+    )
     text = page.split("<h2>Figures</h2>")[0] + page.split("What these numbers are")[1]
     for words in ("fixed before the first training", "independent draws", "draws"):
         assert words not in text
@@ -343,8 +447,12 @@ def test_the_history_falls_to_the_winner() -> None:
 # ---- what a search may not feed
 
 
-OTHERS = [(kind, name) for kind, known, own in (("figures", kinds.FIGURES, FIGURES), ("tables", kinds.TABLES,
-          TABLES)) for name in known if name not in own]  # fmt: skip
+OTHERS = [
+    (kind, name)
+    for kind, known, own in (("figures", kinds.FIGURES, FIGURES), ("tables", kinds.TABLES, TABLES))
+    for name in known
+    if name not in own
+]
 
 
 @pytest.mark.parametrize(("kind", "name"), OTHERS)

@@ -1,4 +1,6 @@
-"""The distribution over seeds, correlation, power: closed forms, scipy, simulation, the thesis' printed numbers."""
+"""The distribution over seeds, correlation, power: closed
+forms, scipy, simulation, the thesis' printed numbers.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,16 @@ from vitscale.record.workdir import Workdir
 EPOCHS = 12
 SEEDS = {
     "figures": ("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate"),
-    "tables": ("seed_statistics", "seed_normality", "seed_noise", "seed_correlation", "seed_power", "seed_epochs",
-               "published_seed_statistics"),
-}  # fmt: skip
+    "tables": (
+        "seed_statistics",
+        "seed_normality",
+        "seed_noise",
+        "seed_correlation",
+        "seed_power",
+        "seed_epochs",
+        "published_seed_statistics",
+    ),
+}
 
 
 def make_study(num: int = 30, more: str = "test", **fields: object) -> Study:
@@ -41,23 +50,44 @@ def make_study(num: int = 30, more: str = "test", **fields: object) -> Study:
     return Study(**{**settings, "trials": trials, **fields})
 
 
-def make_tables(study: Study, status: dict | None = None, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Outcomes and rows: errors on each set walk to a final one that is a whole number of images; `status` by seed."""
+def make_tables(
+    study: Study, status: dict | None = None, seed: int = 0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Outcomes and rows: errors on each set walk to a final one
+    that is a whole number of images; `status` by seed.
+    """
     rng = np.random.default_rng(seed)
     done, rows = [], []
     for trial in study.trials:
         state = (status or {}).get(trial.config.seed, "finished")
-        labels = {"arm": trial.arm, "point": trial.point, "trial_id": trial.config.id, "status": state, "commit": "abc"}
+        labels = {
+            "arm": trial.arm,
+            "point": trial.point,
+            "trial_id": trial.config.id,
+            "status": state,
+            "commit": "abc",
+        }
         images = {name: seeds.NUM_IMAGES["digits"][name] for name in trial.config.evals}
-        curves = {f"{name}_ema_error_pct": 100 * np.round(num * (0.05 + 0.5 / np.arange(1, EPOCHS + 1)
-                  + rng.normal(0, 0.01, EPOCHS))) / num for name, num in images.items()}  # fmt: skip
+        curves = {
+            f"{name}_ema_error_pct": 100
+            * np.round(num * (0.05 + 0.5 / np.arange(1, EPOCHS + 1) + rng.normal(0, 0.01, EPOCHS)))
+            / num
+            for name, num in images.items()
+        }
         if state == "missing":
             done.append({**labels, "error_pct": np.nan, **trial.config.asdict()})
             continue
         last = {name: 100.0 if state == "diverged" else curve[-1] for name, curve in curves.items()}
         done.append({**labels, "error_pct": last[study.metric], **trial.config.asdict(), **last})
-        rows += [{**labels, "epoch": i + 1.0, "diverged": 0.0, **{name: curve[i] for name, curve in curves.items()}}
-                 for i in range(EPOCHS)]  # fmt: skip
+        rows += [
+            {
+                **labels,
+                "epoch": i + 1.0,
+                "diverged": 0.0,
+                **{name: curve[i] for name, curve in curves.items()},
+            }
+            for i in range(EPOCHS)
+        ]
     columns = ["arm", "point", "trial_id", "status", "epoch"]
     frame = pd.DataFrame(rows, columns=None if rows else columns)
     return pd.DataFrame(done).astype({"point": "Int64"}), frame.astype({"point": "Int64"})
@@ -67,10 +97,14 @@ def make_tables(study: Study, status: dict | None = None, seed: int = 0) -> tupl
 
 
 def test_published_seed_statistics_have_the_derived_numbers():
-    table = published.published_seed_statistics(Results(make_study(), pd.DataFrame())).set_index("evaluation")
-    assert table.loc["val", ["mean_error_pct", "min_error_pct", "max_error_pct"]].round(2).tolist() == [
-        20.28, 20.02, 20.5]  # fmt: skip
-    assert (-table["min_z"]).round(2).tolist() == [2.6, 2.25, 3.04]  # highest accuracy, in sd above the mean
+    table = published.published_seed_statistics(Results(make_study(), pd.DataFrame())).set_index(
+        "evaluation"
+    )
+    assert table.loc["val", ["mean_error_pct", "min_error_pct", "max_error_pct"]].round(
+        2
+    ).tolist() == [20.28, 20.02, 20.5]
+    # highest accuracy, in sd above the mean
+    assert (-table["min_z"]).round(2).tolist() == [2.6, 2.25, 3.04]
     assert table["max_z"].round(1).tolist() == [2.2, 2.0, 2.6]
     assert (-table["seed_0_z"]).round(1).tolist() == [1.3, 1.0, -0.4]
     assert table["standard_error_points"].round(3).tolist() == [0.010, 0.008, 0.023]
@@ -78,9 +112,13 @@ def test_published_seed_statistics_have_the_derived_numbers():
 
 
 def test_seeds_needed_for_the_thesis_spread():
-    normal = [2 * (sd * (scipy.stats.norm.ppf(0.975) + scipy.stats.norm.ppf(0.8)) / 0.1) ** 2 for sd in (0.10, 0.23)]
+    normal = [
+        2 * (sd * (scipy.stats.norm.ppf(0.975) + scipy.stats.norm.ppf(0.8)) / 0.1) ** 2
+        for sd in (0.10, 0.23)
+    ]
     assert [int(np.ceil(n)) for n in normal] == [16, 84]  # 83.04: the normal approximation
-    assert [seeds.seeds_needed(0.1, sd) for sd in (0.10, 0.23)] == [17, 85]  # Student's t needs one more
+    # Student's t needs one more
+    assert [seeds.seeds_needed(0.1, sd) for sd in (0.10, 0.23)] == [17, 85]
 
 
 def test_the_largest_of_100_normal_values_is_expected_near_two_and_a_half():
@@ -88,7 +126,9 @@ def test_the_largest_of_100_normal_values_is_expected_near_two_and_a_half():
     assert seeds.expected_maximum(3) == pytest.approx(1.5 / np.sqrt(np.pi))
     assert seeds.expected_maximum(100) == pytest.approx(2.5076, abs=1e-4)  # Harter 1961
     samples = np.random.default_rng(0).standard_normal((20_000, 30)).max(axis=1)
-    assert seeds.expected_maximum(30) == pytest.approx(samples.mean(), abs=4 * samples.std() / 20_000**0.5)
+    assert seeds.expected_maximum(30) == pytest.approx(
+        samples.mean(), abs=4 * samples.std() / 20_000**0.5
+    )
 
 
 # ---- estimators
@@ -111,7 +151,9 @@ def test_power_is_that_of_simulated_comparisons():
     rng = np.random.default_rng(0)
     n = seeds.seeds_needed(1.0, 1.0, 0.8)
     a, b = rng.normal(0, 1, (4000, n)), rng.normal(1, 1, (4000, n))
-    assert np.mean(scipy.stats.ttest_ind(a, b, axis=1).pvalue < 0.05) == pytest.approx(0.8, abs=0.04)
+    assert np.mean(scipy.stats.ttest_ind(a, b, axis=1).pvalue < 0.05) == pytest.approx(
+        0.8, abs=0.04
+    )
     pairs = seeds.seeds_needed(1.0, 1.0, 0.8, correlation=0.2)
     shared, own = rng.normal(0, 0.2**0.5, (4000, pairs)), rng.normal(0, 0.8**0.5, (2, 4000, pairs))
     p = scipy.stats.ttest_rel(shared + own[0], shared + own[1] + 1, axis=1).pvalue
@@ -120,7 +162,9 @@ def test_power_is_that_of_simulated_comparisons():
 
 
 def test_a_difference_that_is_not_positive_is_refused():
-    with pytest.raises(ValueError, match=r"difference > 0 and sd > 0 must hold, but got \(difference=0.0, sd=1.0\)"):
+    with pytest.raises(
+        ValueError, match=r"difference > 0 and sd > 0 must hold, but got \(difference=0.0, sd=1.0\)"
+    ):
         seeds.seeds_needed(0.0, 1.0)
 
 
@@ -147,7 +191,9 @@ def test_shapiro_keeps_its_level_on_normal_values_and_breaks_it_on_rounded_ones(
 def test_normality_is_that_of_scipy():
     values = np.random.default_rng(0).normal(0, 1, 40)
     found = seeds.normality(values)
-    assert (found["shapiro_w"], found["shapiro_p"]) == pytest.approx(tuple(scipy.stats.shapiro(values)))
+    assert (found["shapiro_w"], found["shapiro_p"]) == pytest.approx(
+        tuple(scipy.stats.shapiro(values))
+    )
     assert found["skewness"] == pytest.approx(pd.Series(values).skew())
     assert found["excess_kurtosis"] == pytest.approx(pd.Series(values).kurt())
 
@@ -166,7 +212,11 @@ def test_correlations_are_those_of_scipy():
     other = scipy.stats.pearsonr(x, y)
     assert (r, low, high) == pytest.approx((other.statistic, *other.confidence_interval(0.95)))
     rho = scipy.stats.spearmanr(x, y).statistic
-    assert correlation.spearman(x, y)[0] == correlation.spearman_bootstrap(x, y)[0] == pytest.approx(rho)
+    assert (
+        correlation.spearman(x, y)[0]
+        == correlation.spearman_bootstrap(x, y)[0]
+        == pytest.approx(rho)
+    )
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.7])
@@ -177,8 +227,15 @@ def test_intervals_of_correlations_cover(rho):
     for _ in range(300):
         x, noise = rng.standard_normal((2, 40))
         y = rho * x + np.sqrt(1 - rho**2) * noise
-        found = correlation.pearson(x, y), correlation.spearman(x, y), correlation.spearman_bootstrap(x, y, num=200)
-        hits += [low <= truth <= high for (_, low, high), truth in zip(found, (rho, ranks, ranks), strict=True)]
+        found = (
+            correlation.pearson(x, y),
+            correlation.spearman(x, y),
+            correlation.spearman_bootstrap(x, y, num=200),
+        )
+        hits += [
+            low <= truth <= high
+            for (_, low, high), truth in zip(found, (rho, ranks, ranks), strict=True)
+        ]
     assert ((hits / 300 > 0.91) & (hits / 300 < 0.99)).all(), hits / 300
 
 
@@ -202,7 +259,9 @@ def test_seed_statistics_keep_the_reference_and_diverged_seeds_out():
     for name in ("val", "test"):
         values, row = draws[f"{name}_ema_error_pct"], table.loc[name]
         assert (row["n"], row["diverged"], row["missing"]) == (28, 1, 1)
-        assert (row["mean_error_pct"], row["sd_points"]) == pytest.approx((values.mean(), values.std()))
+        assert (row["mean_error_pct"], row["sd_points"]) == pytest.approx(
+            (values.mean(), values.std())
+        )
         assert (row["min_error_pct"], row["max_error_pct"]) == (values.min(), values.max())
         zero = outcomes.loc[outcomes["seed"] == 0, f"{name}_ema_error_pct"].item()
         assert row["reference_error_pct"] == zero
@@ -215,9 +274,14 @@ def test_seed_epochs_follow_the_draws_and_rank_them_against_their_end():
     table = seeds.seed_epochs(Results(study, outcomes, rows))
     row = table[(table["evaluation"] == "test") & (table["epoch"] == 7)].iloc[0]
     draws = rows[rows["point"].notna() & (rows["status"] == "finished")]
-    at, end = (draws[draws["epoch"] == epoch].set_index("trial_id")["test_ema_error_pct"] for epoch in (7, EPOCHS))
+    at, end = (
+        draws[draws["epoch"] == epoch].set_index("trial_id")["test_ema_error_pct"]
+        for epoch in (7, EPOCHS)
+    )
     assert (row["n"], row["min_error_pct"], row["max_error_pct"]) == (29, at.min(), at.max())
-    assert row["mean_error_pct"] == pytest.approx(at.mean()) and row["sd_points"] == pytest.approx(at.std())
+    assert row["mean_error_pct"] == pytest.approx(at.mean()) and row["sd_points"] == pytest.approx(
+        at.std()
+    )
     assert row["rank_correlation"] == pytest.approx(at.corr(end, method="spearman"))
     assert table.loc[table["epoch"] == EPOCHS, "rank_correlation"].isna().all()
 
@@ -240,7 +304,9 @@ def test_seed_power_asks_for_more_seeds_at_a_smaller_difference_and_a_larger_sd(
     assert of["difference_points"].tolist() == list(seeds.DIFFERENCES)
     assert of["seeds_per_arm"].is_monotonic_decreasing
     assert (of["seeds_per_arm_low"] <= of["seeds_per_arm"]).all()
-    assert (of["seeds_per_arm"] <= of["seeds_per_arm_high"]).all() and (of["pairs_at_half"] >= 2).all()
+    assert (of["seeds_per_arm"] <= of["seeds_per_arm_high"]).all() and (
+        of["pairs_at_half"] >= 2
+    ).all()
 
 
 def test_seed_noise_sets_the_spread_beside_the_sampling_error():
@@ -254,7 +320,9 @@ def test_seed_noise_sets_the_spread_beside_the_sampling_error():
 
 
 def test_tables_of_seeds_show_two_decimals_and_others_one():
-    table = pd.DataFrame({"x_pct": [1.2345], "x_pct_low": [1.0], "x_pct_high": [2.0], "y_points": [0.456]})
+    table = pd.DataFrame(
+        {"x_pct": [1.2345], "x_pct_low": [1.0], "x_pct_high": [2.0], "y_points": [0.456]}
+    )
     assert text.as_text(table).iloc[0].tolist() == ["1.2 [1.0, 2.0]", "0.5"]
     table.attrs["decimals"] = 2
     assert text.as_text(table).iloc[0].tolist() == ["1.23 [1.00, 2.00]", "0.46"]
@@ -280,7 +348,9 @@ def test_histogram_draws_all_finished_seeds_and_the_fitted_gaussian():
     ax, _ = kinds.FIGURES["seed_histogram"](Results(study, outcomes, rows)).axes
     assert sum(bar.get_height() for bar in ax.patches) == 29
     curve, width = ax.lines[0], ax.patches[0].get_width()
-    values = outcomes.loc[outcomes["point"].notna() & (outcomes["status"] == "finished"), "val_ema_error_pct"]
+    values = outcomes.loc[
+        outcomes["point"].notna() & (outcomes["status"] == "finished"), "val_ema_error_pct"
+    ]
     expected = 29 * width * scipy.stats.norm.pdf(curve.get_xdata(), values.mean(), values.std())
     assert np.allclose(curve.get_ydata(), expected)
     assert ax.get_title() == "a, n=29, 1 diverged"
@@ -292,7 +362,9 @@ def test_headline_of_a_seed_study_says_mean_sd_and_n():
     said = headline(Results(study, outcomes))
     assert said[0] == "Of 31 runs: 30 finished, 1 diverged, 0 failed, 0 missing."
     row = seeds.seed_statistics(Results(study, outcomes)).iloc[0]
-    assert said[1].startswith(f"a, error on val: mean {row['mean_error_pct']:.2f} [{row['mean_error_pct_low']:.2f}, ")
+    assert said[1].startswith(
+        f"a, error on val: mean {row['mean_error_pct']:.2f} [{row['mean_error_pct_low']:.2f}, "
+    )
     assert "over n=29 seeds, 1 diverged; the reference run, " in said[1] and len(said) == 3
 
 

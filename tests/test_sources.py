@@ -1,4 +1,6 @@
-"""Every form of a dataset against the arrays that were written, torchvision and the published files' layout."""
+"""Every form of a dataset against the arrays that were
+written, torchvision and the published files' layout.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +59,17 @@ def write_folders(folder: Path, split: str) -> None:
 
 
 def write_pickles(folder: Path, split: str) -> None:
-    """As cs.toronto.edu/~kriz/cifar.html: dicts with data (N, 3072), red first, and lists of labels."""
+    """As cs.toronto.edu/~kriz/cifar.html: dicts with data
+    (N, 3072), red first, and lists of labels.
+    """
     images, labels = arrays(split)
     folder = folder / "cifar-10-batches-py"
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in cifar_parts(split, "data_batch_{}", "test_batch"):
-        batch = {"data": images[rows].transpose(0, 3, 1, 2).reshape(-1, 3072), "labels": labels[rows].tolist()}
+        batch = {
+            "data": images[rows].transpose(0, 3, 1, 2).reshape(-1, 3072),
+            "labels": labels[rows].tolist(),
+        }
         (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
 
 
@@ -70,7 +77,9 @@ def write_binary(folder: Path, split: str) -> None:
     images, labels = arrays(split)
     folder = folder / "cifar-10-batches-bin"
     folder.mkdir(parents=True, exist_ok=True)
-    records = np.concatenate([labels[:, None].astype(np.uint8), images.transpose(0, 3, 1, 2).reshape(NUM, -1)], 1)
+    records = np.concatenate(
+        [labels[:, None].astype(np.uint8), images.transpose(0, 3, 1, 2).reshape(NUM, -1)], 1
+    )
     for name, rows in cifar_parts(split, "data_batch_{}.bin", "test_batch.bin"):
         (folder / name).write_bytes(records[rows].tobytes())
 
@@ -85,29 +94,44 @@ def write_cifar100(folder: Path, split: str) -> None:
 
 def cifar_parts(split: str, train: str, test: str) -> list[tuple[str, slice]]:
     return (
-        [(test, slice(None))] if split == "val" else [(train.format(i + 1), slice(4 * i, 4 * i + 4)) for i in range(5)]
+        [(test, slice(None))]
+        if split == "val"
+        else [(train.format(i + 1), slice(4 * i, 4 * i + 4)) for i in range(5)]
     )
 
 
 def write_parquet(folder: Path, split: str, image: str = "image", label: str = "label") -> None:
-    """As the library datasets: a struct of bytes and path, the features in the metadata, small row groups."""
+    """As the library datasets: a struct of bytes and path, the
+    features in the metadata, small row groups.
+    """
     images, labels = arrays(split)
     folder = folder / "data"
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{"bytes": encode(pixels), "path": f"{i:02d}.png"} for i, pixels in enumerate(images)]
-    features = {image: {"_type": "Image"}, label: {"names": [f"c{i}" for i in range(CLASSES)], "_type": "ClassLabel"}}
-    columns = {image: pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()})), label: pa.array(labels)}
-    table = pa.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    features = {
+        image: {"_type": "Image"},
+        label: {"names": [f"c{i}" for i in range(CLASSES)], "_type": "ClassLabel"},
+    }
+    columns = {
+        image: pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()})),
+        label: pa.array(labels),
+    }
+    table = pa.table(columns).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
     name = "validation" if split == "val" else split
     for i, (start, num) in enumerate([(0, 13), (13, 7)]):
-        pq.write_table(table.slice(start, num), folder / f"{name}-{i:05d}-of-00002.parquet", row_group_size=3)
+        pq.write_table(
+            table.slice(start, num), folder / f"{name}-{i:05d}-of-00002.parquet", row_group_size=3
+        )
 
 
 def write_prepared(folder: Path, split: str) -> None:
     raw = folder.parent / "raw" / folder.name
     write_folders(raw, split)
     if split == "val":  # the last: both are there
-        prepare(Request(str(raw), folder.parent, 32, shard_bytes=3 * 3072)).rename(folder)  # of the other forms' name
+        # of the other forms' name
+        prepare(Request(str(raw), folder.parent, 32, shard_bytes=3 * 3072)).rename(folder)
 
 
 WRITERS: dict[str, Callable[[Path, str], None]] = {
@@ -133,7 +157,7 @@ def stacked(images: Images) -> np.ndarray:
     return torch.stack([images[i] for i in range(len(images))]).permute(0, 2, 3, 1).numpy()
 
 
-# --- one content, many forms ------------------------------------------------------------------------------------------
+# --- one content, many forms ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -151,7 +175,9 @@ def test_every_form_serves_worker_processes(root: Path) -> None:
     reader: Any = images.pixels if images.pixels is not None else Items(images.decode)
     for sent in (reader, pickle.loads(pickle.dumps(reader))):
         loader = DataLoader(sent, batch_size=None, sampler=range(10), num_workers=1)
-        np.testing.assert_array_equal(torch.stack(list(loader)).permute(0, 2, 3, 1).numpy(), expected)
+        np.testing.assert_array_equal(
+            torch.stack(list(loader)).permute(0, 2, 3, 1).numpy(), expected
+        )
 
 
 class Items:
@@ -168,7 +194,10 @@ def test_every_form_is_split_alike(root: Path) -> None:
     pixels, labels = arrays("train")
     config = config_of(minival_images=10, subset_images=10, split_seed=5)
     train, minival = training_rows(labels, config)
-    assert set(train) | set(minival) == set(range(NUM)) and np.bincount(labels[train]).tolist() == [1] * CLASSES
+    assert (
+        set(train) | set(minival) == set(range(NUM))
+        and np.bincount(labels[train]).tolist() == [1] * CLASSES
+    )
     np.testing.assert_array_equal(stacked(load_split(config, "train", root)), pixels[train])
     np.testing.assert_array_equal(stacked(load_split(config, "minival", root)), pixels[minival])
 
@@ -180,7 +209,15 @@ def test_prepared_pixels_are_indexed_like_a_tensor(tmp_path: Path) -> None:
     images = load_split(config, "train", tmp_path).select(np.arange(16))
     whole = torch.from_numpy(arrays("train")[0]).permute(0, 3, 1, 2)[:16]
     assert images.pixels is not None and images.pixels.shape == whole.shape
-    for index in (3, -1, slice(2, 9), slice(None), torch.tensor([15, 0, 0, 7]), np.array([5, 4]), torch.tensor(6)):
+    for index in (
+        3,
+        -1,
+        slice(2, 9),
+        slice(None),
+        torch.tensor([15, 0, 0, 7]),
+        np.array([5, 4]),
+        torch.tensor(6),
+    ):
         assert torch.equal(images.pixels[index], whole[index])
 
 
@@ -190,7 +227,9 @@ def test_cifar100_has_its_fine_labels(tmp_path: Path, place: str) -> None:
         write_cifar100(tmp_path / "tiny" / place, split)
     images = load_split(config_of(), "val", tmp_path)
     assert images.labels.tolist() == arrays("val")[1].tolist()
-    with pytest.raises(ValueError, match=r"num_classes == 100 must hold for tiny, but got \(num_classes=10\)"):
+    with pytest.raises(
+        ValueError, match=r"num_classes == 100 must hold for tiny, but got \(num_classes=10\)"
+    ):
         load_split(config_of(), "train", tmp_path)
 
 
@@ -202,7 +241,9 @@ def test_other_parquet_columns_and_a_test_set_alone(tmp_path: Path) -> None:
 
 
 def test_torchvision_classes_in_memory_and_decoded(tmp_path: Path) -> None:
-    """A class with arrays (KMNIST, written as its own idx files) and one with image files (Imagenette)."""
+    """A class with arrays (KMNIST, written as its own idx
+    files) and one with image files (Imagenette).
+    """
     grey, labels = arrays("train")[0][:, :28, :28, 0], arrays("train")[1]
     raw = tmp_path / "KMNIST" / "raw"
     raw.mkdir(parents=True)
@@ -216,24 +257,40 @@ def test_torchvision_classes_in_memory_and_decoded(tmp_path: Path) -> None:
     assert images.labels.tolist() == labels.tolist()
     with pytest.raises(ValueError, match=r"must be one of train, val, but got \(test\)"):
         load_split(config_of("torchvision:KMNIST", channels=1, eval_split="test"), "test", tmp_path)
-    wnids = "n01440764 n02102040 n02979186 n03000684 n03028079 n03394916 n03417042 n03425413 n03445777 n03888257"
+    wnids = (
+        "n01440764 n02102040 n02979186 n03000684 n03028079 n03394916 n03417042 n03425413 "
+        "n03445777 n03888257"
+    )
     for i, wnid in enumerate(wnids.split()):
         for split in ("train", "val"):
             path = tmp_path / "imagenette2" / split / wnid / f"{i}.JPEG"
             path.parent.mkdir(parents=True)
             path.write_bytes(encode(arrays(split)[0][i], "JPEG"))
     images = load_split(config_of("torchvision:Imagenette", num=10), "val", tmp_path)
-    assert torch.equal(images[4], decode_image(encode(arrays("val")[0][4], "JPEG"), "", 3)) and len(images) == 10
+    assert (
+        torch.equal(images[4], decode_image(encode(arrays("val")[0][4], "JPEG"), "", 3))
+        and len(images) == 10
+    )
     with pytest.raises(ValueError, match="torchvision:SVHN must be there"):
         load_split(config_of("torchvision:SVHN"), "train", tmp_path)
-    with pytest.raises(ValueError, match=r"train or split must be named, but got \(torchvision:Nine\)"):
+    with pytest.raises(
+        ValueError, match=r"train or split must be named, but got \(torchvision:Nine\)"
+    ):
         load_split(config_of("torchvision:Nine"), "train", tmp_path)
 
 
 def test_folders_have_the_order_and_pixels_of_image_folder(tmp_path: Path) -> None:
-    """JPEGs of all kinds: grey, CMYK, rotated by EXIF, palette PNG; odd extensions; deeper folders."""
+    """JPEGs of all kinds: grey, CMYK, rotated by EXIF,
+    palette PNG; odd extensions; deeper folders.
+    """
     rng = np.random.default_rng(0)
-    kinds = {"a/1.JPEG": "L", "a/z/0.jpg": "RGB", "a/10.jpg": "CMYK", "b/x.Png": "P", "b/r.jpg": "EXIF"}
+    kinds = {
+        "a/1.JPEG": "L",
+        "a/z/0.jpg": "RGB",
+        "a/10.jpg": "CMYK",
+        "b/x.Png": "P",
+        "b/r.jpg": "EXIF",
+    }
     for name, mode in kinds.items():
         path = tmp_path / "odd" / "train" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -257,11 +314,13 @@ def test_grey_is_asked_for_by_channels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(images[7].numpy(), np.asarray(expected)[None])
 
 
-# --- evaluation sets of ImageNet --------------------------------------------------------------------------------------
+# --- evaluation sets of ImageNet ------------------------------------------------------------------
 
 
 def test_numbered_folders_are_indices(tmp_path: Path) -> None:
-    """ImageNet-V2: folders "0" to "11" beside twelve named classes; sorted as text, "10" would be class 2."""
+    """ImageNet-V2: folders "0" to "11" beside twelve named
+    classes; sorted as text, "10" would be class 2.
+    """
     for label in range(12):
         for place in (f"train/n{label:02d}", f"val/n{label:02d}", f"v2/{label}"):
             path = tmp_path / "tiny" / place / "x.png"
@@ -274,14 +333,18 @@ def test_numbered_folders_are_indices(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["folders", "parquet", "prepared"])
 def test_real_labels_are_those_of_the_file_names(tmp_path: Path, form: str) -> None:
-    """Names count down while folders count up, so that the two orders differ. Beyer et al. 2020: some have no label."""
+    """Names count down while folders count up, so that the two orders differ.
+
+    Beyer et al. 2020: some have no label.
+    """
     (raw := tmp_path / "raw" / "tiny").mkdir(parents=True)
     for split in ("train", "val"):
         for label in range(CLASSES):
             path = raw / split / f"c{label}" / f"ILSVRC2012_val_{CLASSES - label:08d}.png"
             path.parent.mkdir(parents=True)
             path.write_bytes(encode(np.full((8, 8, 3), label, np.uint8)))
-    lists = [[9 - i, i] if i != 3 else [] for i in range(CLASSES)]  # by file name: image i is of class 9 - i
+    # by file name: image i is of class 9 - i
+    lists = [[9 - i, i] if i != 3 else [] for i in range(CLASSES)]
     (raw / "real.json").write_text(json.dumps(lists))
     root = tmp_path / "raw"
     if form == "prepared":
@@ -290,7 +353,10 @@ def test_real_labels_are_those_of_the_file_names(tmp_path: Path, form: str) -> N
         root = tmp_path
         for split in ("train", "val"):
             files = sorted((raw / split).rglob("*.png"))
-            table = {"image": [{"bytes": f.read_bytes(), "path": f.name} for f in files], "label": range(CLASSES)}
+            table = {
+                "image": [{"bytes": f.read_bytes(), "path": f.name} for f in files],
+                "label": range(CLASSES),
+            }
             (root / "tiny").mkdir(exist_ok=True)
             pq.write_table(pa.table(table), root / "tiny" / f"{split}-0.parquet")
         (root / "tiny" / "real.json").write_text(json.dumps(lists))
@@ -303,15 +369,24 @@ def test_real_labels_are_those_of_the_file_names(tmp_path: Path, form: str) -> N
     assert int(real[8].max()) == 8
 
 
-# --- splits -----------------------------------------------------------------------------------------------------------
+# --- splits ---------------------------------------------------------------------------------------
 
 
 def test_digits_are_the_four_splits_of_always() -> None:
-    splits = {name: load_split(TrainConfig(), name, None) for name in ("train", "minival", "val", "test")}
-    assert {name: len(images) for name, images in splits.items()} == dict(train=997, minival=200, val=400, test=200)
-    pixels = np.concatenate([images.pixels[:].numpy() for images in splits.values() if images.pixels is not None])
+    splits = {
+        name: load_split(TrainConfig(), name, None) for name in ("train", "minival", "val", "test")
+    }
+    assert {name: len(images) for name, images in splits.items()} == dict(
+        train=997, minival=200, val=400, test=200
+    )
+    pixels = np.concatenate(
+        [images.pixels[:].numpy() for images in splits.values() if images.pixels is not None]
+    )
     whole = load_digits().images.astype(np.uint8)[:, None]
-    assert sorted(map(bytes, pixels)) == sorted(map(bytes, whole)) and splits["val"].white == 16 == whole.max()
+    assert (
+        sorted(map(bytes, pixels)) == sorted(map(bytes, whole))
+        and splits["val"].white == 16 == whole.max()
+    )
     digest = hashlib.sha256(splits["minival"].labels.numpy().astype(np.uint8).tobytes()).hexdigest()
     assert digest[:12] == DIGITS_MINIVAL
     subset = load_split(TrainConfig(subset_images=100), "train", None)
@@ -321,7 +396,9 @@ def test_digits_are_the_four_splits_of_always() -> None:
 DIGITS_MINIVAL = "2e9cef722155"
 
 
-@pytest.mark.parametrize("sizes", [[5] * 4, [1, 2, 3, 50], [90, *[1] * 10], [0, 7, 0, 13], [1300, 732, 1000]])
+@pytest.mark.parametrize(
+    "sizes", [[5] * 4, [1, 2, 3, 50], [90, *[1] * 10], [0, 7, 0, 13], [1300, 732, 1000]]
+)
 def test_seats_are_in_proportion_after_each_one(sizes: list[int]) -> None:
     """Balinski and Young 1975: the quota, rounded down or up, for every number of seats."""
     given = np.array(list(seats(sizes, sum(sizes))))
@@ -334,10 +411,14 @@ def test_subsets_are_nested_and_disjoint_from_minival() -> None:
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), [5, *[20] * 8, 35]))
     base = config_of(num=200, minival_images=40, split_seed=3)
     minival = set(training_rows(labels, base)[1])
-    subsets = [set(training_rows(labels, base.replace(subset_images=n))[0]) for n in (7, 40, 100, 159)]
+    subsets = [
+        set(training_rows(labels, base.replace(subset_images=n))[0]) for n in (7, 40, 100, 159)
+    ]
     rest = training_rows(labels, base)[0]
     assert [len(s) for s in subsets] == [7, 40, 100, 159] and len(minival) == 40
-    assert all(small < large for small, large in zip(subsets, [*subsets[1:], set(rest)], strict=True))
+    assert all(
+        small < large for small, large in zip(subsets, [*subsets[1:], set(rest)], strict=True)
+    )
     assert not minival & set(rest) and (np.diff(rest) > 0).all() and len(minival) + len(rest) == 200
     quotas = 40 * np.bincount(labels) / 200
     assert (np.abs(np.bincount(labels[sorted(minival)]) - quotas) < 1).all()
@@ -354,7 +435,7 @@ def test_the_balanced_order_is_the_same_everywhere() -> None:
 BALANCED_ORDER = "1ea2ebe3d70b"
 
 
-# --- bad data: one line that names the file ---------------------------------------------------------------------------
+# --- bad data: one line that names the file -------------------------------------------------------
 
 
 def refused(root: Path, match: str, split: str = "train", **fields: Any) -> None:
@@ -368,7 +449,9 @@ def test_damaged_images_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "tiny" / "train" / "c3"
     whole = encode(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8), "JPEG")
     (folder / "06.png").write_bytes(whole[: len(whole) // 2])
-    refused(tmp_path, r"an image must be whole, but got \(.*train/c3/06.png: image file is truncated")
+    refused(
+        tmp_path, r"an image must be whole, but got \(.*train/c3/06.png: image file is truncated"
+    )
     (folder / "06.png").write_text("this is text")
     refused(tmp_path, r"c3/06.png: no known image format\)")
 
@@ -378,10 +461,21 @@ def test_classes_and_counts_that_do_not_fit_are_named(tmp_path: Path) -> None:
         write_folders(tmp_path / "tiny", split)
     folder = tmp_path / "tiny"
     refused(tmp_path, r"25 training images of tiny must be there, but got \(20\)", num=25)
-    refused(tmp_path, r"num_classes == 10 must hold for tiny, but got \(num_classes=11\)", num_classes=11)
-    refused(tmp_path, r"an evaluation set of tiny must be one of train, val, but got \(v2\)", "v2", eval_split="v2")
+    refused(
+        tmp_path,
+        r"num_classes == 10 must hold for tiny, but got \(num_classes=11\)",
+        num_classes=11,
+    )
+    refused(
+        tmp_path,
+        r"an evaluation set of tiny must be one of train, val, but got \(v2\)",
+        "v2",
+        eval_split="v2",
+    )
     (folder / "val" / "cx").mkdir()
-    refused(tmp_path, r"a class must have training images, but got \(.*val/cx: not in train\)", "val")
+    refused(
+        tmp_path, r"a class must have training images, but got \(.*val/cx: not in train\)", "val"
+    )
     (folder / "val" / "cx").rename(folder / "val" / "other")
     (folder / "val" / "other").rmdir()
     (folder / "val" / "c9").rename(tmp_path / "c9")
@@ -389,7 +483,11 @@ def test_classes_and_counts_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (folder / "train" / "empty").mkdir()
     refused(tmp_path, r"a class folder must hold images, but got \(.*train/empty: none\)")
     (tmp_path / "none" / "train").mkdir(parents=True)
-    refused(tmp_path, r"a training set must have class folders, but got \(.*none/train: none\)", dataset="none")
+    refused(
+        tmp_path,
+        r"a training set must have class folders, but got \(.*none/train: none\)",
+        dataset="none",
+    )
 
 
 def test_labels_out_of_range_are_named(tmp_path: Path) -> None:
@@ -409,10 +507,21 @@ def test_labels_out_of_range_are_named(tmp_path: Path) -> None:
 def test_damaged_parquet_is_named(tmp_path: Path) -> None:
     write_parquet(tmp_path / "tiny", "train")
     path = tmp_path / "tiny" / "data" / "train-00001-of-00002.parquet"
-    pq.write_table(pa.table({"image": [{"bytes": b"?", "path": None}] * 7, "label": arrays("train")[1][13:]}), path)
-    refused(tmp_path, r"image must be whole, but got \(.*train-00001-of-00002.parquet, row 0 of row group 0: no known")
+    pq.write_table(
+        pa.table({"image": [{"bytes": b"?", "path": None}] * 7, "label": arrays("train")[1][13:]}),
+        path,
+    )
+    refused(
+        tmp_path,
+        r"image must be whole, but got \(.*train-00001-of-00002.parquet, row 0 of row group 0: "
+        r"no known",
+    )
     pq.write_table(pa.table({"picture": [1]}), path.with_name("train-00002.parquet"))
-    refused(tmp_path, r"all shards must have the same columns, but got \(.*train-00002.parquet: no image, label\)")
+    refused(
+        tmp_path,
+        r"all shards must have the same columns, but got \(.*train-00002.parquet: no image, "
+        r"label\)",
+    )
     path.with_name("train-00002.parquet").unlink()
     path.with_name("train-00003.parquet").write_text("no parquet")
     refused(tmp_path, r"a parquet file must be whole, but got \(.*train-00003.parquet: ")

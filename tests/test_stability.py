@@ -1,4 +1,6 @@
-"""Optimizer and training-length stability, and recipe against architecture: simulation, scipy, printed tables."""
+"""Optimizer and training-length stability, and recipe against
+architecture: simulation, scipy, printed tables.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,31 @@ from vitscale.record.workdir import Workdir
 LENGTHS = (4, 8, 16)
 STABILITY = {
     "figures": ("optimizer_stability", "optimizer_stability_copied", "training_length"),
-    "tables": ("optimizer_gap", "optimizer_gap_copied", "training_length", "stability_cells",
-               "published_training_length"),
-}  # fmt: skip
+    "tables": (
+        "optimizer_gap",
+        "optimizer_gap_copied",
+        "training_length",
+        "stability_cells",
+        "published_training_length",
+    ),
+}
 
 
-def make_study(num: int = 4, models: tuple[str, ...] = ("P", "C"), own_seeds: bool = False, **fields: object) -> Study:
-    """Models with two optimizers at three lengths, `num` seeds each; `own_seeds`: SGD has other ones."""
+def make_study(
+    num: int = 4, models: tuple[str, ...] = ("P", "C"), own_seeds: bool = False, **fields: object
+) -> Study:
+    """Models with two optimizers at three lengths, `num`
+    seeds each; `own_seeds`: SGD has other ones.
+    """
     trials, factors = [], {}
     for depth, model in enumerate(models, start=2):
         for optimizer in ("adamw", "sgd"):
             for epochs in LENGTHS:
                 arm = f"{model} {optimizer} {epochs}"
                 factors[arm] = {"model": model}
-                config = TrainConfig(depth=depth, optimizer=optimizer, epochs=epochs, warmup_epochs=1.0)
+                config = TrainConfig(
+                    depth=depth, optimizer=optimizer, epochs=epochs, warmup_epochs=1.0
+                )
                 first = 100 * (own_seeds and optimizer == "sgd")
                 trials += [Trial(arm, config.replace(seed=first + i), i) for i in range(num)]
     settings: dict = {
@@ -52,7 +65,9 @@ def make_study(num: int = 4, models: tuple[str, ...] = ("P", "C"), own_seeds: bo
 
 
 def make_outcomes(study: Study, error, status: dict | None = None) -> pd.DataFrame:
-    """Outcomes of a study; error(arm, seed) in percent on each set; `status`: (arm, seed) to what is not finished."""
+    """Outcomes of a study; error(arm, seed) in percent on each
+    set; `status`: (arm, seed) to what is not finished.
+    """
     rows = []
     for trial in study.trials:
         config = trial.config
@@ -61,7 +76,15 @@ def make_outcomes(study: Study, error, status: dict | None = None) -> pd.DataFra
         values = dict(zip(config.evals, np.broadcast_to(value, len(config.evals)), strict=True))
         labels = {"arm": trial.arm, "point": trial.point, "trial_id": config.id, "status": state}
         sets = {f"{name}_ema_error_pct": x for name, x in values.items()}
-        rows.append({**labels, "error_pct": values[config.eval_split], **config.asdict(), **sets, "commit": "abc"})
+        rows.append(
+            {
+                **labels,
+                "error_pct": values[config.eval_split],
+                **config.asdict(),
+                **sets,
+                "commit": "abc",
+            }
+        )
     return pd.DataFrame(rows).astype({"point": "Int64"})
 
 
@@ -90,13 +113,17 @@ def test_contrast_of_one_group_is_the_paired_test_of_scipy():
     rng = np.random.default_rng(0)
     a, b = rng.normal(0, 1, (2, 6))
     ours, other = estimates.contrast([a - b], [1]), scipy.stats.ttest_rel(a, b)
-    assert (ours.p, ours.low, ours.high) == pytest.approx((other.pvalue, *other.confidence_interval(0.95)))
+    assert (ours.p, ours.low, ours.high) == pytest.approx(
+        (other.pvalue, *other.confidence_interval(0.95))
+    )
 
 
 def test_interaction_is_that_of_a_regression_with_unequal_variances():
     groups = [np.random.default_rng(i).normal(i, 1 + i, 6) for i in range(4)]
     a, r = np.repeat([1, -1, 1, -1], 6), np.repeat([1, 1, -1, -1], 6)
-    fit = OLS(np.concatenate(groups), np.column_stack([np.ones(24), a, r, a * r])).fit(cov_type="HC2")
+    fit = OLS(np.concatenate(groups), np.column_stack([np.ones(24), a, r, a * r])).fit(
+        cov_type="HC2"
+    )
     ours = interaction.interaction(*groups)
     assert ours.estimate == pytest.approx(4 * fit.params[3])
     assert ours.error == pytest.approx(4 * fit.bse[3])  # HC2 is s**2 / n of each cell
@@ -105,8 +132,10 @@ def test_interaction_is_that_of_a_regression_with_unequal_variances():
 def test_welch_satterthwaite_interval_of_an_interaction_covers():
     rng = np.random.default_rng(0)
     sds, sizes, truth = (0.2, 1.0, 0.5, 0.2), (3, 5, 5, 8), 1 - 2 - 3 + 5
-    samples = [[rng.normal(mean, sd, n) for mean, sd, n in zip((1, 2, 3, 5), sds, sizes, strict=True)]
-               for _ in range(2000)]  # fmt: skip
+    samples = [
+        [rng.normal(mean, sd, n) for mean, sd, n in zip((1, 2, 3, 5), sds, sizes, strict=True)]
+        for _ in range(2000)
+    ]
     found = [interaction.interaction(*groups) for groups in samples]
     assert np.mean([x.estimate for x in found]) == pytest.approx(truth, abs=0.05)
     assert 0.935 < np.mean([x.low <= truth <= x.high for x in found]) < 0.97
@@ -123,7 +152,9 @@ def test_single_runs_and_equal_errors_have_no_interval_and_are_no_proof():
 
 def test_intervals_of_mean_and_sd_agree_with_scipy_and_cover():
     samples = np.random.default_rng(0).normal(5, 2, (3000, 7))
-    means, sds = (np.array([f(x) for x in samples]) for f in (estimates.mean_interval, estimates.sd_interval))
+    means, sds = (
+        np.array([f(x) for x in samples]) for f in (estimates.mean_interval, estimates.sd_interval)
+    )
     other = scipy.stats.ttest_1samp(samples[0], 0).confidence_interval(0.95)
     assert means[0, 1:] == pytest.approx(other)
     variance = 6 * samples[0].var(ddof=1) / scipy.stats.chi2.ppf([0.975, 0.025], 6)
@@ -140,12 +171,22 @@ def test_gap_is_welchs_whether_seeds_are_shared_or_not():
         study = make_study(5, own_seeds=own)
         outcomes = make_outcomes(study, drawn())
         row = stability.optimizer_gap(Results(study, outcomes)).iloc[1]
-        a, b = (outcomes.loc[outcomes["arm"] == f"P {optimizer} 8", "error_pct"] for optimizer in ("sgd", "adamw"))
+        a, b = (
+            outcomes.loc[outcomes["arm"] == f"P {optimizer} 8", "error_pct"]
+            for optimizer in ("sgd", "adamw")
+        )
         test = scipy.stats.ttest_ind(a, b, equal_var=False)
-        assert (row["model"], row["epochs"], row["n_sgd"], row["gap_method"]) == ("P", 8, 5, "Welch's t")
+        assert (row["model"], row["epochs"], row["n_sgd"], row["gap_method"]) == (
+            "P",
+            8,
+            5,
+            "Welch's t",
+        )
         assert row["gap_points"] == pytest.approx(a.mean() - b.mean())
         assert row["gap_p"] == pytest.approx(test.pvalue)
-        assert tuple(row[["gap_points_low", "gap_points_high"]]) == pytest.approx(tuple(test.confidence_interval(0.95)))
+        assert tuple(row[["gap_points_low", "gap_points_high"]]) == pytest.approx(
+            tuple(test.confidence_interval(0.95))
+        )
 
 
 def test_gaps_are_corrected_for_their_number():
@@ -157,23 +198,38 @@ def test_gaps_are_corrected_for_their_number():
 
 def test_a_diverged_run_is_in_no_mean_and_the_worst_in_ranks():
     study = make_study(4)
-    outcomes = make_outcomes(study, lambda arm, seed: 20 + seed**2 * ("sgd" in arm), {("P sgd 8", 3): "diverged"})
+    outcomes = make_outcomes(
+        study, lambda arm, seed: 20 + seed**2 * ("sgd" in arm), {("P sgd 8", 3): "diverged"}
+    )
     row = stability.optimizer_gap(Results(study, outcomes)).iloc[1]
-    assert (row["n_sgd"], row["n_adamw"], row["diverged_sgd"], row["diverged_adamw"]) == (3, 4, 1, 0)
-    assert row["gap_points"] == pytest.approx((0 + 1 + 4) / 3)  # with the label 100 it would be above 20
+    assert (row["n_sgd"], row["n_adamw"], row["diverged_sgd"], row["diverged_adamw"]) == (
+        3,
+        4,
+        1,
+        0,
+    )
+    # with the label 100 it would be above 20
+    assert row["gap_points"] == pytest.approx((0 + 1 + 4) / 3)
     assert row["prob_worse"] == pytest.approx((1 * 0.5 + 3) / 4) and row["diverged_p"] == 1.0
 
 
 def test_an_arm_that_always_diverges_is_shown_to_be_worse_though_it_has_no_mean():
-    """Five of five against none of five: 2 of 252 ways to deal ten runs out, by ranks and by counts."""
+    """Five of five against none of five: 2 of 252 ways to
+    deal ten runs out, by ranks and by counts.
+    """
     study = make_study(5, models=("P",))
     outcomes = make_outcomes(study, drawn(), {("P sgd 8", seed): "diverged" for seed in range(5)})
     table = stability.optimizer_gap(Results(study, outcomes)).set_index("epochs")
     assert np.isnan(table.loc[8, "gap_p"])
-    assert table.loc[8, ["prob_worse", "rank_p", "diverged_p"]].tolist() == pytest.approx([1.0, 2 / 252, 2 / 252])
-    assert table["diverged_p"].isna().tolist() == [True, False, True]  # nothing to compare where none diverged
+    assert table.loc[8, ["prob_worse", "rank_p", "diverged_p"]].tolist() == pytest.approx(
+        [1.0, 2 / 252, 2 / 252]
+    )
+    # nothing to compare where none diverged
+    assert table["diverged_p"].isna().tolist() == [True, False, True]
     assert table.loc[8, "diverged_p_holm"] == pytest.approx(2 / 252)
-    said = " ".join(headline(Results(dataclasses.replace(study, tables=("optimizer_gap",)), outcomes)))
+    said = " ".join(
+        headline(Results(dataclasses.replace(study, tables=("optimizer_gap",)), outcomes))
+    )
     assert "SGD ranks behind AdamW in 1 and ahead in 0" in said and "differ is shown in 1" in said
 
 
@@ -196,20 +252,38 @@ def test_interaction_is_the_difference_of_two_gaps():
     table, gaps = stability.optimizer_gap_interaction(results), stability.optimizer_gap(results)
     of = gaps.set_index(["model", "epochs"])["gap_points"]
     assert table[["a", "b"]].drop_duplicates().to_numpy().tolist() == [["P", "C"]]
-    assert table["interaction_points"].tolist() == pytest.approx([of["P", e] - of["C", e] for e in LENGTHS])
-    assert np.allclose(table["interaction_p_holm"], multipletests(table["interaction_p"], method="holm")[1])
-    groups = [outcomes.loc[outcomes["arm"] == f"{m} {o} 8", "error_pct"] for m in "PC" for o in ("sgd", "adamw")]
+    assert table["interaction_points"].tolist() == pytest.approx(
+        [of["P", e] - of["C", e] for e in LENGTHS]
+    )
+    assert np.allclose(
+        table["interaction_p_holm"], multipletests(table["interaction_p"], method="holm")[1]
+    )
+    groups = [
+        outcomes.loc[outcomes["arm"] == f"{m} {o} 8", "error_pct"]
+        for m in "PC"
+        for o in ("sgd", "adamw")
+    ]
     parts = np.array([group.var(ddof=1) / 6 for group in groups])
-    t, df = table["interaction_points"][1] / np.sqrt(parts.sum()), parts.sum() ** 2 / (parts**2 / 5).sum()
+    t, df = (
+        table["interaction_points"][1] / np.sqrt(parts.sum()),
+        parts.sum() ** 2 / (parts**2 / 5).sum(),
+    )
     assert table["interaction_p"][1] == pytest.approx(2 * scipy.stats.t.sf(abs(t), df))
     lengths = stability.training_length_interaction(Results(study, outcomes))
-    delta = stability.training_length(Results(study, outcomes)).set_index(["model", "epochs"])["delta_points"]
+    delta = stability.training_length(Results(study, outcomes)).set_index(["model", "epochs"])[
+        "delta_points"
+    ]
     assert lengths["epochs"].tolist() == list(LENGTHS[:-1])
     assert lengths["interaction_points"].tolist() == pytest.approx(
         [delta["P", e] - delta["C", e] for e in LENGTHS[:-1]]
     )
-    said = headline(Results(dataclasses.replace(study, tables=("optimizer_gap_interaction",)), outcomes))
-    assert said[-1].startswith("P minus C: 4 epochs") and f"{table['interaction_points'][0]:.1f} [" in said[-1]
+    said = headline(
+        Results(dataclasses.replace(study, tables=("optimizer_gap_interaction",)), outcomes)
+    )
+    assert (
+        said[-1].startswith("P minus C: 4 epochs")
+        and f"{table['interaction_points'][0]:.1f} [" in said[-1]
+    )
 
 
 def test_a_cell_that_diverged_has_no_gap_unless_the_papers_rule_is_asked_for():
@@ -217,7 +291,9 @@ def test_a_cell_that_diverged_has_no_gap_unless_the_papers_rule_is_asked_for():
     errors = {4: 30.0, 8: 25.0, 16: 90.0}
     status = {(f"P sgd {epochs}", seed): "diverged" for epochs in (16,) for seed in (0, 1)}
     outcomes = make_outcomes(
-        study, lambda arm, seed: (errors[int(arm.split()[-1])] if "sgd" in arm else 20.0) + seed / 10, status
+        study,
+        lambda arm, seed: (errors[int(arm.split()[-1])] if "sgd" in arm else 20.0) + seed / 10,
+        status,
     )
     shown, copied = (
         stability.optimizer_gap(Results(study, outcomes)),
@@ -255,28 +331,40 @@ def test_single_runs_give_gaps_without_intervals_or_p():
 def test_training_length_is_measured_from_the_longest_schedule_of_the_best_optimizer():
     study = make_study(3)
     outcomes = make_outcomes(
-        study, lambda arm, seed: 10 + 64 / int(arm.split()[-1]) + (arm.startswith("P") == ("sgd" in arm)) + seed**2
+        study,
+        lambda arm, seed: (
+            10 + 64 / int(arm.split()[-1]) + (arm.startswith("P") == ("sgd" in arm)) + seed**2
+        ),
     )
     table = stability.training_length(Results(study, outcomes))
     assert table[["model", "optimizer", "epochs", "longest_epochs"]].to_numpy().tolist() == [
-        ["P", "adamw", 4, 16], ["P", "adamw", 8, 16], ["C", "sgd", 4, 16], ["C", "sgd", 8, 16]]  # fmt: skip
+        ["P", "adamw", 4, 16],
+        ["P", "adamw", 8, 16],
+        ["C", "sgd", 4, 16],
+        ["C", "sgd", 8, 16],
+    ]
     assert set(table["optimizer_rule"]) == {"lowest mean error at 16 epochs"}
     assert table["delta_points"].tolist() == pytest.approx([12.0, 4.0, 12.0, 4.0])
 
 
 def test_an_optimizer_without_rival_is_taken_as_it_is():
     config = TrainConfig(optimizer="sgd", warmup_epochs=1.0)
-    trials = tuple(Trial(f"P sgd {e}", config.replace(epochs=e, seed=s), s) for e in LENGTHS for s in (0, 1))
+    trials = tuple(
+        Trial(f"P sgd {e}", config.replace(epochs=e, seed=s), s) for e in LENGTHS for s in (0, 1)
+    )
     study = make_study(trials=trials, factors={})
     table = stability.training_length(Results(study, make_outcomes(study, drawn())))
-    assert table[["model", "optimizer", "optimizer_rule", "n"]].drop_duplicates().to_numpy().tolist() == [
-        ["vit", "sgd", "the only one", 2]]  # fmt: skip
+    assert table[
+        ["model", "optimizer", "optimizer_rule", "n"]
+    ].drop_duplicates().to_numpy().tolist() == [["vit", "sgd", "the only one", 2]]
     assert stability.optimizer_gap(Results(study, make_outcomes(study, drawn()))).empty
 
 
 def test_without_a_finished_longest_schedule_there_is_no_delta():
     study = make_study(2, models=("P",))
-    status = {(f"P {optimizer} 16", seed): "diverged" for optimizer in ("sgd", "adamw") for seed in (0, 1)}
+    status = {
+        (f"P {optimizer} 16", seed): "diverged" for optimizer in ("sgd", "adamw") for seed in (0, 1)
+    }
     table = stability.training_length(Results(study, make_outcomes(study, drawn(), status)))
     assert table["delta_points"].isna().all()
     assert set(table["optimizer_rule"]) == {"none finished 16 epochs"}
@@ -302,8 +390,12 @@ def make_square(num: int = 5, more: str = "test") -> Study:
             factors[arm] = {"architecture": architecture, "recipe": recipe}
             config = TrainConfig(depth=depth, lr=lr, more_evals=more)
             trials += [Trial(arm, config.replace(seed=i), i) for i in range(num)]
-    return make_study(trials=tuple(trials), factors=factors, tables=("recipe_interaction",),
-                      figures=("recipe_interaction",))  # fmt: skip
+    return make_study(
+        trials=tuple(trials),
+        factors=factors,
+        tables=("recipe_interaction",),
+        figures=("recipe_interaction",),
+    )
 
 
 def square_errors(means: dict[str, tuple[float, float]], seed: int = 0):
@@ -327,25 +419,33 @@ def test_recipe_interaction_gives_simple_effects_and_their_difference_for_each_s
     truth = [-2 - 0, 2 - 1]  # A - B on val, less that on test, under x and y
     assert across["difference_points"].tolist() == pytest.approx(truth, abs=0.3)
     for _, rows in table.groupby("kind"):
-        assert np.allclose(rows["difference_p_holm"], multipletests(rows["difference_p"], method="holm")[1])
+        assert np.allclose(
+            rows["difference_p_holm"], multipletests(rows["difference_p"], method="holm")[1]
+        )
 
 
 def test_a_change_of_winner_is_said_only_if_both_effects_are_shown():
     study = make_square()
     said = headline(Results(study, make_outcomes(study, square_errors(CROSSED))))
     assert said[0] == "Of 20 runs: 20 finished, 0 diverged, 0 failed, 0 missing."
-    assert "A under x on val; B under y on val;" in said[1] and said[1].endswith("so the winner changes.")
-    parallel = {"A x": (10, 20), "B x": (12, 22), "A y": (11, 21), "B y": (19, 29)}  # an interaction, no change
+    assert "A under x on val; B under y on val;" in said[1] and said[1].endswith(
+        "so the winner changes."
+    )
+    # an interaction, no change
+    parallel = {"A x": (10, 20), "B x": (12, 22), "A y": (11, 21), "B y": (19, 29)}
     said = headline(Results(study, make_outcomes(study, square_errors(parallel))))
     assert said[1].endswith("no change of winner is shown.") and "p < 0.001 on val" in said[2]
 
 
 def test_published_differences_have_the_z_that_the_sd_over_seeds_gives():
-    table = published.published_recipe_interaction(Results(make_square(), NO_ROWS)).set_index(["evaluation", "effect"])
+    table = published.published_recipe_interaction(Results(make_square(), NO_ROWS)).set_index(
+        ["evaluation", "effect"]
+    )
     z = table["z"].abs().round(1)
     a2, t2 = (f"ResNet-50 − DeiT-S under {recipe}" for recipe in ("A2", "T2"))
     assert (z["val", a2], z["v2", a2], z["val", t2]) == (2.1, 0.6, 8.5)
-    difference = table["difference_points"].round(6)  # of errors: 79.9 - 79.6, 67.9 - 68.1 and 79.2 - 80.4 in accuracy
+    # of errors: 79.9 - 79.6, 67.9 - 68.1 and 79.2 - 80.4 in accuracy
+    difference = table["difference_points"].round(6)
     assert (difference["val", a2], difference["v2", a2], difference["val", t2]) == (-0.3, 0.2, 1.2)
     assert table["difference_points"]["val", "interaction"] == pytest.approx(-1.5)
 
@@ -359,8 +459,14 @@ def test_arms_without_architecture_and_recipe_are_refused():
 
 
 def test_factors_survive_json_and_must_fit_the_arms():
-    study = make_study(factors={f"{m} {o} {e}": {"model": m, "epochs": e} for m in "PC" for o in ("adamw", "sgd")
-                                for e in LENGTHS})  # fmt: skip
+    study = make_study(
+        factors={
+            f"{m} {o} {e}": {"model": m, "epochs": e}
+            for m in "PC"
+            for o in ("adamw", "sgd")
+            for e in LENGTHS
+        }
+    )
     plan = json.loads(json.dumps(to_json(study)))
     assert from_json(plan) == study
     del plan["factors"]
@@ -368,7 +474,9 @@ def test_factors_survive_json_and_must_fit_the_arms():
         from_json(plan)
     del plan["kind"]  # a plan from before there were any
     assert from_json(plan).factors == {} and from_json(plan).kind == "distribution"
-    with pytest.raises(ValueError, match=r"factors must name the arms of the study, but got \(\['C adamw 16', "):
+    with pytest.raises(
+        ValueError, match=r"factors must name the arms of the study, but got \(\['C adamw 16', "
+    ):
         make_study(factors={"P adamw 4": {"model": "P"}})
     with pytest.raises(ValueError, match="all arms must have the same factors"):
         make_study(factors={**study.factors, "P sgd 4": {"width": 3}})
@@ -386,7 +494,10 @@ def test_stability_figure_draws_means_and_breaks_where_all_diverged():
     assert np.allclose(2 ** down.get_xdata(), LENGTHS, rtol=0.05)
     assert [text.get_text() for text in ax.texts] == ["1/3", "3/3"]
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert legend == ["P AdamW\nn=9, 0 diverged, over 3 lengths", "P SGD\nn=5, 4 diverged, over 3 lengths"]
+    assert legend == [
+        "P AdamW\nn=9, 0 diverged, over 3 lengths",
+        "P SGD\nn=5, 4 diverged, over 3 lengths",
+    ]
     assert not [line for line in ax.lines if line.get_linestyle() == "--"]
 
 
@@ -395,7 +506,9 @@ def test_copied_figure_repeats_the_best_shorter_schedule_hollow_and_dashed():
     status = {("P sgd 16", seed): "diverged" for seed in range(2)}
     outcomes = make_outcomes(study, drawn(), status)
     (ax,) = kinds.FIGURES["optimizer_stability_copied"](Results(study, outcomes, NO_ROWS)).axes
-    (hollow,) = [line for line in ax.lines if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
+    (hollow,) = [
+        line for line in ax.lines if line.get_markerfacecolor() == "white" and len(line.get_xdata())
+    ]
     (dashed,) = [line for line in ax.lines if line.get_linestyle() == "--"]
     copied = outcomes.loc[outcomes["arm"] == "P sgd 8", "error_pct"].mean()
     assert hollow.get_ydata().tolist() == pytest.approx([copied])
@@ -404,11 +517,21 @@ def test_copied_figure_repeats_the_best_shorter_schedule_hollow_and_dashed():
 
 STATES = {
     "done": {},
-    "not begun": {(f"{m} {o} {e}", s): "missing" for m in "PC" for o in ("sgd", "adamw") for e in LENGTHS
-                  for s in range(2)},
-    "all diverged": {(f"{m} {o} {e}", s): "diverged" for m in "PC" for o in ("sgd", "adamw") for e in LENGTHS
-                     for s in range(2)},
-}  # fmt: skip
+    "not begun": {
+        (f"{m} {o} {e}", s): "missing"
+        for m in "PC"
+        for o in ("sgd", "adamw")
+        for e in LENGTHS
+        for s in range(2)
+    },
+    "all diverged": {
+        (f"{m} {o} {e}", s): "diverged"
+        for m in "PC"
+        for o in ("sgd", "adamw")
+        for e in LENGTHS
+        for s in range(2)
+    },
+}
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -418,7 +541,9 @@ def test_report_of_a_stability_study_at_any_stage(tmp_path, state):
     page = write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {})
     assert "Draws are independent" not in page and "conditional on finishing" in page
     for name in study.tables:
-        assert (tmp_path / f"{name}.md").read_text().count("\n") == len(pd.read_csv(tmp_path / f"{name}.csv")) + 2
+        assert (tmp_path / f"{name}.md").read_text().count("\n") == len(
+            pd.read_csv(tmp_path / f"{name}.csv")
+        ) + 2
     assert len(summary_metrics(Results(study, outcomes))) == 12 * (10 if state == "done" else 4)
 
 

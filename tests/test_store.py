@@ -14,7 +14,10 @@ from conftest import small_disk
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import ClaimedByOther, Damaged, Fenced, Store, Workdir
 
-ROWS = ({"epoch": 1.0, "step": 5.0, "loss": 0.25}, {"epoch": 2.0, "step": 10.0, "diverged_step": 9.0})
+ROWS = (
+    {"epoch": 1.0, "step": 5.0, "loss": 0.25},
+    {"epoch": 2.0, "step": 10.0, "diverged_step": 9.0},
+)
 DONE = Outcome(Status.FINISHED, ROWS, {"commit": "abc"})
 
 
@@ -84,7 +87,10 @@ def test_a_done_trial_keeps_only_its_final_checkpoint(store: Store) -> None:
 
 def test_a_study_has_one_driver_and_counts_its_starts(store: Store) -> None:
     with store.drive("s") as first:
-        with pytest.raises(ValueError, match=rf"one driver may run a study.*'s'.*{os.getpid()}"), store.drive("s"):
+        with (
+            pytest.raises(ValueError, match=rf"one driver may run a study.*'s'.*{os.getpid()}"),
+            store.drive("s"),
+        ):
             pass
         assert store.driver_is_alive("s")
         assert not store.driver_is_alive("other")
@@ -117,7 +123,11 @@ def test_damaged_rows_are_named_and_moved_aside(store: Store, damage: str) -> No
     if damage == "no facts":
         pq.write_table(pq.read_table(path).replace_schema_metadata({}), path)
     else:
-        path.write_bytes({"truncated": whole[: len(whole) // 2], "empty": b"", "no parquet": b"rows" * 99}[damage])
+        path.write_bytes(
+            {"truncated": whole[: len(whole) // 2], "empty": b"", "no parquet": b"rows" * 99}[
+                damage
+            ]
+        )
     kept = path.read_bytes()
     with pytest.raises(Damaged, match=str(path)) as caught:
         store.read("t1")
@@ -129,7 +139,9 @@ def test_damaged_rows_are_named_and_moved_aside(store: Store, damage: str) -> No
 
 def test_a_store_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"the store must be writable, but got \(store=.*file/runs"):
+    with pytest.raises(
+        ValueError, match=r"the store must be writable, but got \(store=.*file/runs"
+    ):
         Store.open(tmp_path / "file" / "runs")
 
 
@@ -143,7 +155,9 @@ def test_failure_is_recorded_and_forgotten_when_the_trial_succeeds(store: Store)
 
 
 def die_at(operation: int) -> None:
-    """Kills this process at the operation-th system call that changes a directory or makes a file durable."""
+    """Kills this process at the operation-th system call that
+    changes a directory or makes a file durable.
+    """
     count = 0
 
     def deadly(call):
@@ -161,7 +175,9 @@ def die_at(operation: int) -> None:
 
 
 def test_a_kill_between_any_two_file_operations_of_the_table_loses_nothing(tmp_path: Path) -> None:
-    """A trial is claimed, written and finished; whatever operation it dies at, the next attempt completes it once."""
+    """A trial is claimed, written and finished; whatever operation
+    it dies at, the next attempt completes it once.
+    """
     operation = 0
     while True:
         operation += 1
@@ -184,7 +200,9 @@ def test_a_kill_between_any_two_file_operations_of_the_table_loses_nothing(tmp_p
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
-    """On a real file system of 256 kB: the write is refused, what was there stays, and room makes it work again."""
+    """On a real file system of 256 kB: the write is refused, what
+    was there stays, and room makes it work again.
+    """
     with small_disk(tmp_path / "small", "256k") as folder:
         workdir = Workdir(folder)
         workdir.write("kept", b"k" * 1000)
@@ -198,8 +216,19 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
         assert workdir.read("kept") == b"x" * 150_000
 
 
-GARBAGE = [b"", b"garbage", b"[]", b"7", b"{}", b'{"study": "s"}', b'{"study": 3, "attempt": 1}', b"\xff\xfe",
-           b'{"study": "../../x", "attempt": 9}', b'{"study": "s", "attempt": "9"}', b"[" * 10**5]  # fmt: skip
+GARBAGE = [
+    b"",
+    b"garbage",
+    b"[]",
+    b"7",
+    b"{}",
+    b'{"study": "s"}',
+    b'{"study": 3, "attempt": 1}',
+    b"\xff\xfe",
+    b'{"study": "../../x", "attempt": 9}',
+    b'{"study": "s", "attempt": "9"}',
+    b"[" * 10**5,
+]
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda garbage: repr(garbage[:30]))
@@ -213,8 +242,12 @@ def test_a_claim_that_nobody_can_have_made_claims_nothing(store: Store, garbage:
 
 
 @pytest.mark.parametrize("counter", [None, b"", b"1", b"garbage", b"-5", b"9" * 5000])
-def test_an_attempt_is_later_than_every_claim_of_its_study(store: Store, counter: bytes | None) -> None:
-    """The counter may be lost, restored from an older copy, or damaged, while killed attempts have left claims."""
+def test_an_attempt_is_later_than_every_claim_of_its_study(
+    store: Store, counter: bytes | None
+) -> None:
+    """The counter may be lost, restored from an older copy, or
+    damaged, while killed attempts have left claims.
+    """
     for trial_id, slug, attempt in (("t1", "s", 3), ("t2", "s", 2), ("t3", "other", 9)):
         store.claim(trial_id, {}, slug, attempt)
     (store.trial("t2").path / "claim.json").write_text("garbage")
@@ -225,13 +258,17 @@ def test_an_attempt_is_later_than_every_claim_of_its_study(store: Store, counter
         assert store.finish(store.claim("t1", {}, "s", attempt), DONE)
 
 
-def test_a_folder_of_another_machine_is_not_taken_for_the_store(store: Store, tmp_path: Path) -> None:
+def test_a_folder_of_another_machine_is_not_taken_for_the_store(
+    store: Store, tmp_path: Path
+) -> None:
     """Neither an empty one, nor one with an older start of the same study."""
     with store.drive("s"):
         nonce = store.nonce("s")
         store.refuse_unshared("s", nonce)
         for other in (Store(tmp_path / "nothing"), Store.open(tmp_path / "other")):
-            with pytest.raises(OSError, match=r"the store must be one folder that all nodes see, but got \(store="):
+            with pytest.raises(
+                OSError, match=r"the store must be one folder that all nodes see, but got \(store="
+            ):
                 other.refuse_unshared("s", nonce, patience_s=30)
         with other.drive("s"), pytest.raises(OSError, match="which is another one on"):
             other.refuse_unshared("s", nonce)

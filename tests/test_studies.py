@@ -1,4 +1,6 @@
-"""Plans of the studies at every scale against what the papers state, and shortened demos through the real Ray."""
+"""Plans of the studies at every scale against what the papers
+state, and shortened demos through the real Ray.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +27,36 @@ from vitscale.train.model import build_model
 
 torch.set_num_threads(1)
 
-# Trials that the texts state at imagenet: Xiao et al. 2021, section 5.1 (24 ViT and 12 RegNetY runs), 5.2 (48 and 24),
-# 5.3 (64 draws of 9 models and 2 optimizers, 18 references); thesis, section 6.3.4 (100 seeds and seed 0).
+# Trials that the texts state at imagenet: Xiao et al. 2021, section 5.1 (24 ViT and 12 RegNetY
+# runs), 5.2 (48 and 24), 5.3 (64 draws of 9 models and 2 optimizers, 18 references); thesis,
+# section 6.3.4 (100 seeds and seed 0).
 COUNTS = {
-    ("lr_wd_edf", "demo"): 2 * 2 * (16 + 8), ("lr_wd_edf", "cifar"): 2 * 2 * (32 + 8),
+    ("lr_wd_edf", "demo"): 2 * 2 * (16 + 8),
+    ("lr_wd_edf", "cifar"): 2 * 2 * (32 + 8),
     ("lr_wd_edf", "imagenet"): 1152 + 18,
-    ("optimizer_stability", "demo"): 2 * 4 * 2 * 5, ("optimizer_stability", "cifar"): 2 * 4 * 2 * 5,
+    ("optimizer_stability", "demo"): 2 * 4 * 2 * 5,
+    ("optimizer_stability", "cifar"): 2 * 4 * 2 * 5,
     ("optimizer_stability", "imagenet"): 48 + 24,
-    ("training_length", "demo"): 2 * 4 * 5, ("training_length", "cifar"): 2 * 4 * 5,
+    ("training_length", "demo"): 2 * 4 * 5,
+    ("training_length", "cifar"): 2 * 4 * 5,
     ("training_length", "imagenet"): 24 + 12,
-    ("seed_distribution", "demo"): 101, ("seed_distribution", "cifar"): 101, ("seed_distribution", "imagenet"): 101,
-    ("recipe_vs_architecture", "demo"): 4 * 20, ("recipe_vs_architecture", "cifar"): 4 * 5,
+    ("seed_distribution", "demo"): 101,
+    ("seed_distribution", "cifar"): 101,
+    ("seed_distribution", "imagenet"): 101,
+    ("recipe_vs_architecture", "demo"): 4 * 20,
+    ("recipe_vs_architecture", "cifar"): 4 * 5,
     ("recipe_vs_architecture", "imagenet"): 4 * 5,
-    # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1 at 5 seeds.
-    ("depth_vs_width", "demo"): 9 * 3 * 5, ("depth_vs_width", "cifar"): 21 * 3 * 5,
+    # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1
+    # at 5 seeds.
+    ("depth_vs_width", "demo"): 9 * 3 * 5,
+    ("depth_vs_width", "cifar"): 21 * 3 * 5,
     ("depth_vs_width", "imagenet"): 12 + 8 + 4 + 6 + 4 + 19,  # 19 with a second drop path
     # 28 of Touvron et al. 2022, Table 4; 8 of the thesis; 5 of Table 3, besides L24x1;
     # the 11 models of Xiao et al. 2021 with a printed epoch time
-    ("throughput", "demo"): 2 * 2 * 2 * (7 + 1), ("throughput", "cifar"): 2 * 2 * 2 * (9 + 2),
+    ("throughput", "demo"): 2 * 2 * 2 * (7 + 1),
+    ("throughput", "cifar"): 2 * 2 * 2 * (9 + 2),
     ("throughput", "imagenet"): 28 + 8 + 5 + 11,
-}  # fmt: skip
+}
 SCALES = ("demo", "cifar", "imagenet")
 REPEATS = ("optimizer_stability", "training_length", "seed_distribution", "recipe_vs_architecture")
 
@@ -75,8 +87,11 @@ def test_a_plan_has_as_many_trials_as_the_text_states(name: str, scale: str) -> 
 @pytest.mark.parametrize(("name", "scale"), COUNTS)
 def test_no_study_reports_what_another_tuned_on(name: str, scale: str) -> None:
     configs = [trial.config for trial in plan(name, scale).trials]
-    chooses = name == "depth_vs_width" and scale != "imagenet"  # minival chooses an lr there, and is in no result
-    assert all(config.eval_split == "val" and ("minival" in config.evals) == chooses for config in configs)
+    # minival chooses an lr there, and is in no result
+    chooses = name == "depth_vs_width" and scale != "imagenet"
+    assert all(
+        config.eval_split == "val" and ("minival" in config.evals) == chooses for config in configs
+    )
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -96,7 +111,9 @@ def test_a_cell_of_the_recipes_is_part_of_the_distribution_over_seeds(scale: str
 
 def test_references_of_the_papers_distributions_are_cells_of_optimizer_stability() -> None:
     references = {t.config.id for t in plan("lr_wd_edf", "imagenet").trials if t.point is None}
-    cells = {t.config.id for t in plan("optimizer_stability", "imagenet").trials if t.config.epochs == 50}
+    cells = {
+        t.config.id for t in plan("optimizer_stability", "imagenet").trials if t.config.epochs == 50
+    }
     assert len(references) == 9 * 2 and references <= cells
 
 
@@ -113,26 +130,39 @@ def test_no_search_and_no_draw_used_the_seeds_of_the_references(scale: str) -> N
 def test_arms_are_single_settings_and_more_seeds_extend_them(name: str, scale: str) -> None:
     short, longer = plan(name, scale, num=2), plan(name, scale, num=7)
     assert equal_within_arms(longer.trials, "seed") and ids(short) < ids(longer)
-    assert all(len({t.config.replace(seed=0) for t in longer.trials if t.arm == arm}) == 1 for arm in longer.arms)
+    assert all(
+        len({t.config.replace(seed=0) for t in longer.trials if t.arm == arm}) == 1
+        for arm in longer.arms
+    )
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_cells_of_optimizer_stability_differ_in_what_they_are_named_for(scale: str) -> None:
     study = plan("optimizer_stability", scale, num=1)
     space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
-    planned = {(study.factors[t.arm]["model"], t.config.optimizer, t.config.epochs): t for t in study.trials}
+    planned = {
+        (study.factors[t.arm]["model"], t.config.optimizer, t.config.epochs): t
+        for t in study.trials
+    }
     models = [model for models in space.PANELS.values() for model in models]
     assert set(planned) == set(itertools.product(models, ("adamw", "sgd"), space.LENGTHS))
     for (model, optimizer, _), trial in planned.items():
         assert (trial.config.lr, trial.config.wd) == space.OPTIMA[model, optimizer]
-        assert trial.config.warmup_epochs == 5.0 and trial.config.seed == (0 if scale == "imagenet" else 1000)
+        assert trial.config.warmup_epochs == 5.0 and trial.config.seed == (
+            0 if scale == "imagenet" else 1000
+        )
     assert np.log2(np.divide(space.LENGTHS, space.LENGTHS[0])).tolist() == [0, 1, 2, 3]
 
 
 def test_the_rule_of_the_paper_is_another_drawing_of_the_same_trials() -> None:
-    shown, copied = (plan("optimizer_stability", "imagenet", diverged=rule) for rule in ("shown", "copied"))
+    shown, copied = (
+        plan("optimizer_stability", "imagenet", diverged=rule) for rule in ("shown", "copied")
+    )
     assert shown.trials == copied.trials and shown.slug == copied.slug
-    assert (shown.figures, copied.figures) == (("optimizer_stability",), ("optimizer_stability_copied",))
+    assert (shown.figures, copied.figures) == (
+        ("optimizer_stability",),
+        ("optimizer_stability_copied",),
+    )
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -140,14 +170,20 @@ def test_the_first_seed_stands_apart(scale: str) -> None:
     """The thesis: seed 0, which all its other experiments have, and seeds 1 to 100."""
     study, first = plan("seed_distribution", scale), 0 if scale == "imagenet" else 1000
     assert [t.config.seed for t in study.trials if t.point is None] == [first]
-    assert [t.config.seed for t in study.trials if t.point is not None] == list(range(first + 1, first + 101))
+    assert [t.config.seed for t in study.trials if t.point is not None] == list(
+        range(first + 1, first + 101)
+    )
     seeds = {t.config.seed for t in plan("recipe_vs_architecture", scale, num=3).trials}
     assert seeds == {first, first + 1, first + 2}
 
 
-@pytest.mark.parametrize(("name", "scale"), list(itertools.product((*REPEATS, "depth_vs_width"), ("demo", "cifar"))))
+@pytest.mark.parametrize(
+    ("name", "scale"), list(itertools.product((*REPEATS, "depth_vs_width"), ("demo", "cifar")))
+)
 def test_no_study_trains_a_seed_that_a_search_had(name: str, scale: str) -> None:
-    """The winner of a search was lucky with those seeds; at cifar no search found the lr of depth_vs_width."""
+    """The winner of a search was lucky with those seeds; at
+    cifar no search found the lr of depth_vs_width.
+    """
     searched = set(script("tune_lr_wd").study(scale).seeds)
     trained = {t.config.seed for t in plan(name, scale).trials}
     assert searched and (not searched & trained or (name, scale) == ("depth_vs_width", "cifar"))
@@ -159,37 +195,74 @@ def test_recipes_and_architectures_are_crossed(scale: str) -> None:
     outcomes = pd.DataFrame([{"arm": t.arm, "seed": t.config.seed} for t in study.trials])
     pairs = list(interaction_cells(Results(study, outcomes)))
     architectures, recipes = ({pair[i] for pair in pairs} for i in (0, 1))
-    assert len(architectures) == len(recipes) == 2 and set(pairs) == set(itertools.product(architectures, recipes))
+    assert len(architectures) == len(recipes) == 2 and set(pairs) == set(
+        itertools.product(architectures, recipes)
+    )
 
 
 # ---- search spaces
 
 
 def test_the_arms_of_cifar_hold_one_budget() -> None:
-    patchify, conv = (complexity(TrainConfig(**cifar.RECIPE, **cifar.MODELS[m])) for m in ("ViT_P", "ViT_C"))
+    patchify, conv = (
+        complexity(TrainConfig(**cifar.RECIPE, **cifar.MODELS[m])) for m in ("ViT_P", "ViT_C")
+    )
     assert conv.flops == pytest.approx(patchify.flops, rel=0.03)
     assert conv.params == pytest.approx(patchify.params, rel=0.06)
 
 
 def test_the_stem_of_cifar_follows_the_rule_of_the_paper() -> None:
-    """Xiao et al. 2021, section 3: stride 2 doubles the channels, stride 1 keeps them but in the first layer."""
+    """Xiao et al. 2021, section 3: stride 2 doubles the
+    channels, stride 1 keeps them but in the first layer.
+    """
     layers = TrainConfig(**cifar.RECIPE, **cifar.MODELS["ViT_C"]).stem_layers
-    assert [stride for _, stride, _ in layers][1:] == [b // a for (a, *_), (b, *_) in itertools.pairwise(layers)]
+    assert [stride for _, stride, _ in layers][1:] == [
+        b // a for (a, *_), (b, *_) in itertools.pairwise(layers)
+    ]
 
 
 # Thesis, Table 6.1, columns Wightman et al. and DeiT; batch and epochs: section 6.3.4
 TABLE_6_1 = {
-    "A2": {"optimizer": "lamb", "lr": 5e-3, "wd": 0.02, "mixup_alpha": 0.2, "randaugment_magnitude": 7.0, "loss": "bce",
-           "clip_norm": 1.0, "label_smoothing": 0.0, "erasing_prob": 0.0, "eval_crop_ratio": 0.95},
-    "DeiT": {"optimizer": "adamw", "lr": 5e-4, "wd": 0.05, "mixup_alpha": 0.8, "randaugment_magnitude": 9.0,
-             "loss": "ce", "clip_norm": 0.0, "label_smoothing": 0.1, "erasing_prob": 0.25, "eval_crop_ratio": 0.875},
-}  # fmt: skip
+    "A2": {
+        "optimizer": "lamb",
+        "lr": 5e-3,
+        "wd": 0.02,
+        "mixup_alpha": 0.2,
+        "randaugment_magnitude": 7.0,
+        "loss": "bce",
+        "clip_norm": 1.0,
+        "label_smoothing": 0.0,
+        "erasing_prob": 0.0,
+        "eval_crop_ratio": 0.95,
+    },
+    "DeiT": {
+        "optimizer": "adamw",
+        "lr": 5e-4,
+        "wd": 0.05,
+        "mixup_alpha": 0.8,
+        "randaugment_magnitude": 9.0,
+        "loss": "ce",
+        "clip_norm": 0.0,
+        "label_smoothing": 0.1,
+        "erasing_prob": 0.25,
+        "eval_crop_ratio": 0.875,
+    },
+}
 
 
 @pytest.mark.parametrize("recipe", TABLE_6_1)
 def test_recipes_of_the_thesis_are_the_same_for_both_architectures(recipe: str) -> None:
-    common = {"batch_size": 2048, "epochs": 300, "cutmix_alpha": 1.0, "repeats": 3, "warmup_epochs": 5.0,
-              "resolution": 224, "crop": "rrc", "more_evals": "v2,real", "ema_decay": 0.0}  # fmt: skip
+    common = {
+        "batch_size": 2048,
+        "epochs": 300,
+        "cutmix_alpha": 1.0,
+        "repeats": 3,
+        "warmup_epochs": 5.0,
+        "resolution": 224,
+        "crop": "rrc",
+        "more_evals": "v2,real",
+        "ema_decay": 0.0,
+    }
     for architecture in ("ResNet-50", "DeiT-S"):
         config = TrainConfig(**touvron_thesis.CELLS[architecture, recipe])
         expected = {**common, **TABLE_6_1[recipe]}
@@ -198,7 +271,9 @@ def test_recipes_of_the_thesis_are_the_same_for_both_architectures(recipe: str) 
 
 
 def test_architectures_of_the_thesis_have_the_published_size() -> None:
-    """ResNet-50: 25.6 M parameters (Xiao et al. 2021, Table 2); DeiT-S: 22 M (thesis, Table 3.1)."""
+    """ResNet-50: 25.6 M parameters (Xiao et al. 2021, Table
+    2); DeiT-S: 22 M (thesis, Table 3.1).
+    """
     for architecture, millions in (("ResNet-50", 25.6), ("DeiT-S", 22.05)):
         with torch.device("meta"):
             model = build_model(TrainConfig(**touvron_thesis.CELLS[architecture, "A2"]))
@@ -255,12 +330,16 @@ def test_optimizer_stability_runs_and_training_length_only_draws(tmp_path: Path)
     second = shortened(tmp_path, "training_length", *lines)
     result = second.run("--num", "2")
     assert result.returncode == 0 and "8 trials, 8 done, 0 to do" in result.stdout, result.stdout
-    delta = tables(second, "training_length-demo")["training_length"].set_index("model")["delta_points"]
+    delta = tables(second, "training_length-demo")["training_length"].set_index("model")[
+        "delta_points"
+    ]
     assert delta["ViT_C"] == pytest.approx(mean[2, 2, "adamw", 6] - mean[2, 2, "adamw", 8])
 
 
 @pytest.mark.slow
-def test_seed_distribution_runs_and_lends_its_trials_to_recipe_vs_architecture(tmp_path: Path) -> None:
+def test_seed_distribution_runs_and_lends_its_trials_to_recipe_vs_architecture(
+    tmp_path: Path,
+) -> None:
     lines = ("demo.CELLS = {cell: {**fields, 'epochs': 6} for cell, fields in demo.CELLS.items()}",)
     first = shortened(tmp_path, "seed_distribution", *lines)
     result = first.run("--num", "6")
@@ -269,7 +348,10 @@ def test_seed_distribution_runs_and_lends_its_trials_to_recipe_vs_architecture(t
     last = final(made["rows"])
     row = made["seed_statistics"].set_index("evaluation").loc["test"]
     draws, zero = last[last["seed"] != 1000], last[last["seed"] == 1000]
-    assert (row["n"], row["mean_error_pct"]) == (6, pytest.approx(draws["test_ema_error_pct"].mean()))
+    assert (row["n"], row["mean_error_pct"]) == (
+        6,
+        pytest.approx(draws["test_ema_error_pct"].mean()),
+    )
     assert row["sd_points"] == pytest.approx(np.std(draws["test_ema_error_pct"], ddof=1))
     assert row["reference_error_pct"] == pytest.approx(zero["test_ema_error_pct"].item())
     second = shortened(tmp_path, "recipe_vs_architecture", *lines)

@@ -1,4 +1,6 @@
-"""Trials on several workers, through the real Ray Tune and Ray Train: data-parallel, killed, and with a bad config."""
+"""Trials on several workers, through the real Ray Tune and Ray
+Train: data-parallel, killed, and with a bad config.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ def assert_as_by_hand(script: Script, folder: Path, **options: int) -> None:
     for trial_id, expected in reference_rows(plan, folder).items():
         outcome = script.store().read(trial_id)
         if expected[-1]["diverged"]:
-            assert outcome.status == "diverged" and outcome.rows[-1]["diverged_step"] == expected[-1]["diverged_step"]
+            assert (
+                outcome.status == "diverged"
+                and outcome.rows[-1]["diverged_step"] == expected[-1]["diverged_step"]
+            )
         else:
             assert_close(list(outcome.rows), expected)
             assert outcome.facts["workers"] == "2"
@@ -57,7 +62,9 @@ def test_a_killed_worker_is_tried_again_from_the_checkpoint(tmp_path: Path) -> N
     assert not first.is_running()
     for trial in study(num=1, epochs=20).trials:
         rows = script.store().read(trial.config.id).rows
-        assert without_times(rows) == without_times(on_team(2, trial.config, tmp_path / trial.config.id)[0])
+        assert without_times(rows) == without_times(
+            on_team(2, trial.config, tmp_path / trial.config.id)[0]
+        )
 
 
 def test_more_workers_than_the_machine_has_are_refused(tmp_path: Path) -> None:

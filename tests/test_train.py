@@ -32,13 +32,16 @@ torch.set_num_threads(1)
 TINY: dict[str, Any] = {"width": 8, "depth": 1, "heads": 2, "patch_size": 4}
 TINY_CONV: dict[str, Any] = {**TINY, "stem": "conv", "stem_channels": "4-8", "stem_strides": "2-2"}
 CIFAR: dict[str, Any] = {"dataset": "cifar10", "channels": 3}
-QUICK: dict[str, Any] = {**TINY, "batch_size": 332, "epochs": 2, "warmup_epochs": 1.0}  # 3 steps per epoch
+# 3 steps per epoch
+QUICK: dict[str, Any] = {**TINY, "batch_size": 332, "epochs": 2, "warmup_epochs": 1.0}
 
 
 def rows_of(config: TrainConfig, path: Path, **options: Any) -> list[Row]:
     """The rows of a whole training, without the columns that two runs of one trial do not share."""
     path.mkdir(parents=True, exist_ok=True)
-    return [{k: v for k, v in row.items() if k not in TIMING} for row in train(config, path, **options)]
+    return [
+        {k: v for k, v in row.items() if k not in TIMING} for row in train(config, path, **options)
+    ]
 
 
 def last_state(path: Path) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def last_state(path: Path) -> dict[str, Any]:
     return torch.load(newest, weights_only=True)
 
 
-# --- schedule ---------------------------------------------------------------------------------------------------------
+# --- schedule -------------------------------------------------------------------------------------
 
 # 997 // 99 = 10 steps per epoch, 6 epochs: 60 steps, of which 20 warm up and 40 anneal.
 SCHEDULE = [
@@ -57,20 +60,28 @@ SCHEDULE = [
     (30, 0.8535533905932737),  # a quarter: (1 + cos 45 deg) / 2 = (2 + sqrt 2) / 4
     (40, 0.5),  # half of the cosine: (1 + cos 90 deg) / 2
     (50, 0.14644660940672624),  # three quarters: (2 - sqrt 2) / 4
-    (59, 0.0015413331334360182),  # the last, a fortieth of the cosine before 0: (1 - cos 4.5 deg) / 2
+    # the last, a fortieth of the cosine before 0: (1 - cos 4.5 deg) / 2
+    (59, 0.0015413331334360182),
 ]
 
 
 def test_rows_show_the_rate_that_was_used(tmp_path: Path) -> None:
-    config = TrainConfig(**QUICK, lr=0.3)  # 3 steps of warm-up, 3 of cosine: 60 deg before 180 deg at the last
-    assert [row["lr_now"] for row in rows_of(config, tmp_path)] == pytest.approx([0.3, 0.3 * (1 - 0.5) / 2])
+    # 3 steps of warm-up, 3 of cosine: 60 deg before 180 deg at the last
+    config = TrainConfig(**QUICK, lr=0.3)
+    assert [row["lr_now"] for row in rows_of(config, tmp_path)] == pytest.approx(
+        [0.3, 0.3 * (1 - 0.5) / 2]
+    )
 
 
-# --- optimizers -------------------------------------------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------------------
 
 
-def numpy_adamw(weights: list[np.ndarray], grads: list[np.ndarray], lrs: list[float], wd: float) -> np.ndarray:
-    """Loshchilov and Hutter 2019, algorithm 2, with the decay scaled by the rate; betas 0.8 and 0.95."""
+def numpy_adamw(
+    weights: list[np.ndarray], grads: list[np.ndarray], lrs: list[float], wd: float
+) -> np.ndarray:
+    """Loshchilov and Hutter 2019, algorithm 2, with the
+    decay scaled by the rate; betas 0.8 and 0.95.
+    """
     w, m, v = weights[0], np.zeros_like(weights[0]), np.zeros_like(weights[0])
     for t, (g, lr) in enumerate(zip(grads, lrs, strict=True), start=1):
         m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g**2
@@ -80,9 +91,13 @@ def numpy_adamw(weights: list[np.ndarray], grads: list[np.ndarray], lrs: list[fl
 
 
 def numpy_sgd(nesterov: bool) -> Any:
-    """Sutskever et al. 2013 in the form that takes the rate outside the momentum, 0.7; L2 in the gradient."""
+    """Sutskever et al. 2013 in the form that takes the rate
+    outside the momentum, 0.7; L2 in the gradient.
+    """
 
-    def run(weights: list[np.ndarray], grads: list[np.ndarray], lrs: list[float], wd: float) -> np.ndarray:
+    def run(
+        weights: list[np.ndarray], grads: list[np.ndarray], lrs: list[float], wd: float
+    ) -> np.ndarray:
         w, velocity = weights[0], np.zeros_like(weights[0])
         for g, lr in zip(grads, lrs, strict=True):
             g = g + wd * w
@@ -94,20 +109,34 @@ def numpy_sgd(nesterov: bool) -> Any:
 
 
 def decayed_by_hand(model: nn.Module, tokens: bool) -> set[str]:
-    """Names of the weights of convolutions and linear layers, and of class token and positions if asked."""
-    names = {f"{prefix}.weight" for prefix, layer in model.named_modules() if isinstance(layer, (nn.Conv2d, nn.Linear))}
+    """Names of the weights of convolutions and linear layers,
+    and of class token and positions if asked.
+    """
+    names = {
+        f"{prefix}.weight"
+        for prefix, layer in model.named_modules()
+        if isinstance(layer, (nn.Conv2d, nn.Linear))
+    }
     return names | ({"cls_token", "pos_embed"} if tokens else set())
 
 
 @pytest.mark.parametrize("clip_norm", [0.01, 0.0, 1e6])
-def test_clipping_bounds_the_gradient_alike_for_both_optimizers(clip_norm: float, tmp_path: Path) -> None:
-    """One step with the whole training set: AdamW's first moment and SGD's buffer then hold the gradient it saw."""
-    config = TrainConfig(**TINY, batch_size=997, epochs=1, warmup_epochs=0.0, wd=0.0, clip_norm=clip_norm, beta1=0.75)
+def test_clipping_bounds_the_gradient_alike_for_both_optimizers(
+    clip_norm: float, tmp_path: Path
+) -> None:
+    """One step with the whole training set: AdamW's first moment
+    and SGD's buffer then hold the gradient it saw.
+    """
+    config = TrainConfig(
+        **TINY, batch_size=997, epochs=1, warmup_epochs=0.0, wd=0.0, clip_norm=clip_norm, beta1=0.75
+    )
     seed_everything(config.seed)
     model = build_model(config)
     images, labels = next(training_batches(config).iterate(0))
     nn.functional.cross_entropy(model(images), labels).backward()
-    gradient = np.concatenate([p.grad.numpy().ravel() for p in model.parameters() if p.grad is not None])
+    gradient = np.concatenate(
+        [p.grad.numpy().ravel() for p in model.parameters() if p.grad is not None]
+    )
     norm = np.linalg.norm(gradient)
     assert 0.01 < norm < 1e6
     expected = min(norm, clip_norm or math.inf)
@@ -119,29 +148,43 @@ def test_clipping_bounds_the_gradient_alike_for_both_optimizers(clip_norm: float
         assert seen.norm().item() == pytest.approx(expected, rel=1e-4)
 
 
-# --- averages, losses, augmentation -----------------------------------------------------------------------------------
+# --- averages, losses, augmentation ---------------------------------------------------------------
 
 
 def test_ema_off_reports_the_raw_error(tmp_path: Path) -> None:
     off = rows_of(TrainConfig(**QUICK), tmp_path / "off")
-    assert all(r["val_ema_error_pct"] == r["val_error_pct"] and r["val_ema_loss"] == r["val_loss"] for r in off)
+    assert all(
+        r["val_ema_error_pct"] == r["val_error_pct"] and r["val_ema_loss"] == r["val_loss"]
+        for r in off
+    )
     on = rows_of(TrainConfig(**QUICK, ema_decay=0.9), tmp_path / "on")
     assert all(row["val_ema_loss"] != row["val_loss"] for row in on)
-    assert [row["val_loss"] for row in on] == [row["val_loss"] for row in off]  # the average is not trained on
+    # the average is not trained on
+    assert [row["val_loss"] for row in on] == [row["val_loss"] for row in off]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-@pytest.mark.parametrize("alphas", [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0)], ids=["mixup", "cutmix", "either"])
-def test_mixed_targets_agree_with_the_mixed_pixels(alphas: tuple[float, float], smoothing: float) -> None:
-    """Image i is mixed with image B - 1 - i; lambda read off the targets must be the share of its own pixels."""
-    config = TrainConfig(mixup_alpha=alphas[0], cutmix_alpha=alphas[1], label_smoothing=smoothing, batch_size=10)
+@pytest.mark.parametrize(
+    "alphas", [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0)], ids=["mixup", "cutmix", "either"]
+)
+def test_mixed_targets_agree_with_the_mixed_pixels(
+    alphas: tuple[float, float], smoothing: float
+) -> None:
+    """Image i is mixed with image B - 1 - i; lambda read off
+    the targets must be the share of its own pixels.
+    """
+    config = TrainConfig(
+        mixup_alpha=alphas[0], cutmix_alpha=alphas[1], label_smoothing=smoothing, batch_size=10
+    )
     images, labels = torch.rand(10, 1, 8, 8, dtype=torch.float64), torch.arange(10)
     kinds, lambdas = set(), []
     for draw in range(60):
         mixed, targets = mix(images, labels, config, np.arange(10), np.random.default_rng(draw))
         torch.testing.assert_close(targets.sum(1), torch.ones(10), rtol=1e-6, atol=1e-6)
         off = smoothing / 10
-        lam = ((targets[0, 0].item() - off) / (1 - smoothing)) if smoothing else targets[0, 0].item()
+        lam = (
+            ((targets[0, 0].item() - off) / (1 - smoothing)) if smoothing else targets[0, 0].item()
+        )
         one_hot = torch.eye(10)
         expected = (1 - smoothing) * (lam * one_hot + (1 - lam) * one_hot.flip(0)) + off
         torch.testing.assert_close(targets, expected, rtol=0, atol=1e-6)
@@ -165,7 +208,9 @@ def test_mixed_targets_agree_with_the_mixed_pixels(alphas: tuple[float, float], 
 def test_mixing_is_off_without_alphas_and_leaves_the_global_generator_alone() -> None:
     images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
     everyone = np.arange(4)
-    same_images, same_labels = mix(images, labels, TrainConfig(batch_size=4), everyone, np.random.default_rng(0))
+    same_images, same_labels = mix(
+        images, labels, TrainConfig(batch_size=4), everyone, np.random.default_rng(0)
+    )
     assert same_images is images and same_labels is labels
     np.random.seed(3)
     before, copy = np.random.get_state(), images.clone()
@@ -207,7 +252,7 @@ def flipped_at(images: Tensor, prob: float) -> Tensor:
     return augment(images, config, np.arange(len(images)), np.random.default_rng(1))
 
 
-# --- data -------------------------------------------------------------------------------------------------------------
+# --- data -----------------------------------------------------------------------------------------
 
 SIZES = {"train": 997, "minival": 200, "val": 400, "test": 200}
 GOLDEN_SPLITS = {
@@ -241,7 +286,9 @@ def test_digits_splits_are_disjoint_and_together_everything(splits: dict[str, Im
     """All 1,797 images differ, so an image is known by its content."""
     assert {name: len(split.labels) for name, split in splits.items()} == SIZES
     images, labels = load_digits(return_X_y=True)
-    source = {(x / 16).astype(np.float32).tobytes(): int(y) for x, y in zip(images, labels, strict=True)}
+    source = {
+        (x / 16).astype(np.float32).tobytes(): int(y) for x, y in zip(images, labels, strict=True)
+    }
     seen = {name: set(contents(split)) for name, split in splits.items()}
     assert sum(map(len, seen.values())) == len(set.union(*seen.values())) == len(source) == 1797
     assert not seen["train"] & (seen["val"] | seen["minival"] | seen["test"])
@@ -272,25 +319,39 @@ def test_images_are_normalised_by_the_training_split_alone(splits: dict[str, Ima
     everything = np.concatenate([pixels_of(split).numpy().ravel() for split in splits.values()])
     assert abs(batches.mean.item() - everything.mean(dtype=np.float64)) > 1e-4
     images, _ = next(training_batches(TrainConfig(batch_size=997)).iterate(0))
-    assert images.mean().item() == pytest.approx(0, abs=1e-5) and images.std().item() == pytest.approx(1, abs=1e-5)
+    assert images.mean().item() == pytest.approx(
+        0, abs=1e-5
+    ) and images.std().item() == pytest.approx(1, abs=1e-5)
 
 
-BUSY = TrainConfig(batch_size=300, epochs=2, warmup_epochs=1.0, mixup_alpha=0.8, cutmix_alpha=1.0, crop_padding=1,
-                   flip_prob=0.5)  # fmt: skip
+BUSY = TrainConfig(
+    batch_size=300,
+    epochs=2,
+    warmup_epochs=1.0,
+    mixup_alpha=0.8,
+    cutmix_alpha=1.0,
+    crop_padding=1,
+    flip_prob=0.5,
+)
 
 
-def all_batches(config: TrainConfig, first_step: int = 0, num_workers: int = 0) -> list[tuple[Tensor, Tensor]]:
+def all_batches(
+    config: TrainConfig, first_step: int = 0, num_workers: int = 0
+) -> list[tuple[Tensor, Tensor]]:
     return list(training_batches(config).iterate(first_step, num_workers))
 
 
 def equal(a: list[tuple[Tensor, Tensor]], b: list[tuple[Tensor, Tensor]]) -> bool:
     """Bitwise."""
     return len(a) == len(b) and all(
-        torch.equal(x, y) for one, other in zip(a, b, strict=True) for x, y in zip(one, other, strict=True)
+        torch.equal(x, y)
+        for one, other in zip(a, b, strict=True)
+        for x, y in zip(one, other, strict=True)
     )
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")  # on purpose, on any machine
+# on purpose, on any machine
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_batches_do_not_depend_on_the_number_of_loader_workers(num_workers: int) -> None:
     assert equal(all_batches(BUSY, num_workers=num_workers), all_batches(BUSY))
@@ -306,11 +367,24 @@ def test_batches_from_the_middle_of_an_epoch_are_the_same(num_workers: int) -> N
 
 @pytest.mark.parametrize("crop", ["rrc", "src"])
 def test_images_are_cropped_alike_one_by_one_and_all_at_once(crop: str) -> None:
-    """On a CPU and on a GPU: the same windows, and pixels that differ by less than the rounding to 256 levels."""
-    config = TrainConfig(dataset="zoo", num_images=40, num_classes=2, channels=3, resolution=16, batch_size=20,
-                         epochs=1, warmup_epochs=0.0, crop=crop)  # fmt: skip
+    """On a CPU and on a GPU: the same windows, and pixels that
+    differ by less than the rounding to 256 levels.
+    """
+    config = TrainConfig(
+        dataset="zoo",
+        num_images=40,
+        num_classes=2,
+        channels=3,
+        resolution=16,
+        batch_size=20,
+        epochs=1,
+        warmup_epochs=0.0,
+        crop=crop,
+    )
     coarse = torch.rand(40, 3, 5, 5, generator=torch.Generator().manual_seed(0))
-    pixels = (nn.functional.interpolate(coarse, 24, mode="bicubic").clamp(0.1, 0.9) * 255).to(torch.uint8)
+    pixels = (nn.functional.interpolate(coarse, 24, mode="bicubic").clamp(0.1, 0.9) * 255).to(
+        torch.uint8
+    )
     batches = Batches(Images(torch.zeros(40, dtype=torch.int64), pixels), config)
     assert not batches.crops_in_batch
     one_by_one, _ = batches[1]
@@ -329,7 +403,9 @@ def test_two_seeds_give_different_batches_and_one_seed_the_same() -> None:
 
 
 def test_seed_reaches_order_crop_flip_and_mixing_each() -> None:
-    """A training set of one image over and over has no order, so that crop and flip show by themselves."""
+    """A training set of one image over and over has no
+    order, so that crop and flip show by themselves.
+    """
     digits = load_split(TrainConfig(), "train", None)
     one_image = dataclasses.replace(digits, pixels=digits.pixels[:1].expand(997, -1, -1, -1))
 
@@ -338,7 +414,9 @@ def test_seed_reaches_order_crop_flip_and_mixing_each() -> None:
 
     def weaker_share(**fields: Any) -> Tensor:
         """Of the two images of a mixed pair: the same in any order."""
-        return next(Batches(digits, TrainConfig(batch_size=996, **fields)).iterate(0))[1].amax(1).min()
+        return (
+            next(Batches(digits, TrainConfig(batch_size=996, **fields)).iterate(0))[1].amax(1).min()
+        )
 
     assert torch.equal(pixels(one_image, seed=0), pixels(one_image, seed=1))
     for part in (
@@ -353,7 +431,9 @@ def test_seed_reaches_order_crop_flip_and_mixing_each() -> None:
 def test_each_epoch_is_a_permutation_of_its_own() -> None:
     config = TrainConfig(batch_size=100, epochs=6)
     batches = training_batches(config)
-    epochs = [np.concatenate([batches.indices(9 * epoch + k) for k in range(9)]) for epoch in range(3)]
+    epochs = [
+        np.concatenate([batches.indices(9 * epoch + k) for k in range(9)]) for epoch in range(3)
+    ]
     for order in epochs:
         assert len(set(order)) == 900 and order.min() >= 0 and order.max() < 997
     assert not (epochs[0] == epochs[1]).all() and not (epochs[1] == epochs[2]).all()
@@ -362,17 +442,23 @@ def test_each_epoch_is_a_permutation_of_its_own() -> None:
 
 
 def test_repeated_augmentation_counts_samples_drawn() -> None:
-    """Three draws of each image in a row: an epoch of 990 draws sees 330 images, another epoch others."""
+    """Three draws of each image in a row: an epoch of 990
+    draws sees 330 images, another epoch others.
+    """
     config = TrainConfig(batch_size=99, repeats=3, epochs=6, crop_padding=1)
     batches = training_batches(config)
     assert config.steps_per_epoch == 10 and config.num_steps == 60
-    epochs = [np.concatenate([batches.indices(10 * epoch + k) for k in range(10)]) for epoch in range(2)]
+    epochs = [
+        np.concatenate([batches.indices(10 * epoch + k) for k in range(10)]) for epoch in range(2)
+    ]
     for drawn in epochs:
         assert (drawn == np.repeat(drawn[::3], 3)).all() and len(set(drawn)) == 330
     assert set(epochs[0]) != set(epochs[1])
     images, _ = next(batches.iterate(0))
-    assert len({image.numpy().tobytes() for image in images}) > 80  # copies are augmented each on its own
-    whole = training_batches(config.replace(batch_size=64, crop_padding=0))  # 64 is no multiple of 3: one straddles
+    # copies are augmented each on its own
+    assert len({image.numpy().tobytes() for image in images}) > 80
+    # 64 is no multiple of 3: one straddles
+    whole = training_batches(config.replace(batch_size=64, crop_padding=0))
     assert (np.concatenate([whole.indices(0), whole.indices(1)])[63:66] == whole.order[21]).all()
 
 
@@ -380,31 +466,46 @@ def test_batches_neither_read_nor_move_the_global_generators() -> None:
     runs = []
     for seed in (0, 99):
         random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
-        before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+        before = (
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+            torch.get_rng_state().tolist(),
+        )
         runs.append(all_batches(BUSY))
-        assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+        assert before == (
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+            torch.get_rng_state().tolist(),
+        )
     assert equal(*runs)
 
 
-# --- evaluation and whole trainings -----------------------------------------------------------------------------------
+# --- evaluation and whole trainings ---------------------------------------------------------------
 
 
 def test_evaluation_does_not_depend_on_the_split_it_reads(tmp_path: Path) -> None:
     """The split that is scored is named in the columns, and scoring does not touch the training."""
     val = rows_of(TrainConfig(**QUICK), tmp_path / "val")
     minival = rows_of(TrainConfig(**QUICK, eval_split="minival"), tmp_path / "minival")
-    assert {"minival_error_pct", "minival_ema_loss"} <= set(minival[0]) and "val_error_pct" not in minival[0]
+    assert {"minival_error_pct", "minival_ema_loss"} <= set(
+        minival[0]
+    ) and "val_error_pct" not in minival[0]
     assert [row["train_loss"] for row in val] == [row["train_loss"] for row in minival]
 
 
 def test_rows_count_epochs_steps_and_samples(tmp_path: Path) -> None:
     rows = rows_of(TrainConfig(**QUICK), tmp_path)
-    assert [(r["epoch"], r["step"], r["samples"], r["diverged"]) for r in rows] == [(1, 3, 996, 0), (2, 6, 1992, 0)]
+    assert [(r["epoch"], r["step"], r["samples"], r["diverged"]) for r in rows] == [
+        (1, 3, 996, 0),
+        (2, 6, 1992, 0),
+    ]
     assert all(type(value) is float for row in rows for value in row.values())
 
 
 def test_training_is_plain_gradient_descent(tmp_path: Path) -> None:
-    """SGD written out by hand, without momentum, decay, mixing: the same losses and the same weights."""
+    """SGD written out by hand, without momentum, decay,
+    mixing: the same losses and the same weights.
+    """
     config = TrainConfig(**QUICK, optimizer="sgd", momentum=0.0, wd=0.0, lr=0.2)
     rows = rows_of(config, tmp_path)
     seed_everything(0)
@@ -419,15 +520,23 @@ def test_training_is_plain_gradient_descent(tmp_path: Path) -> None:
                 if grad is not None:
                     p -= rate * grad
         losses.append(loss.item())
-    assert [row["train_loss"] for row in rows] == pytest.approx([sum(losses[:3]) / 3, sum(losses[3:]) / 3], rel=1e-5)
+    assert [row["train_loss"] for row in rows] == pytest.approx(
+        [sum(losses[:3]) / 3, sum(losses[3:]) / 3], rel=1e-5
+    )
     trained = last_state(tmp_path)["model"]
     for name, value in model.state_dict().items():
         torch.testing.assert_close(trained[name], value, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("fields", [{}, {"optimizer": "sgd", "lr": 0.1, "wd": 1e-4}], ids=["adamw", "sgd"])
-def test_a_training_repeats_itself_and_another_seed_is_another_training(fields: dict[str, Any], tmp_path: Path) -> None:
-    config = TrainConfig(**{**TINY_CONV, **QUICK, **fields, "ema_decay": 0.5, "mixup_alpha": 0.8, "batch_size": 332})
+@pytest.mark.parametrize(
+    "fields", [{}, {"optimizer": "sgd", "lr": 0.1, "wd": 1e-4}], ids=["adamw", "sgd"]
+)
+def test_a_training_repeats_itself_and_another_seed_is_another_training(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    config = TrainConfig(
+        **{**TINY_CONV, **QUICK, **fields, "ema_decay": 0.5, "mixup_alpha": 0.8, "batch_size": 332}
+    )
     first = rows_of(config, tmp_path / "first")
     random.seed(5), np.random.seed(5), torch.manual_seed(5)  # whatever the process did before
     assert rows_of(config, tmp_path / "again") == first
@@ -452,7 +561,10 @@ def first_bad_step(config: TrainConfig) -> int:
     """The first step with a non-finite loss, by plain SGD written out."""
     seed_everything(config.seed)
     model, batches = build_model(config), training_batches(config)
-    velocity, decayed = [torch.zeros_like(p) for p in model.parameters()], decayed_by_hand(model, tokens=True)
+    velocity, decayed = (
+        [torch.zeros_like(p) for p in model.parameters()],
+        decayed_by_hand(model, tokens=True),
+    )
     for step, (images, labels) in enumerate(batches.iterate(0)):
         loss = nn.functional.cross_entropy(model(images), labels)
         if not math.isfinite(loss.item()):
@@ -462,7 +574,12 @@ def first_bad_step(config: TrainConfig) -> int:
         with torch.no_grad():
             for (name, p), v in zip(model.named_parameters(), velocity, strict=True):
                 v.mul_(config.momentum).add_(p.grad + (config.wd if name in decayed else 0.0) * p)
-                p.add_(v, alpha=-config.lr * (step + 1) / round(config.warmup_epochs * config.steps_per_epoch))
+                p.add_(
+                    v,
+                    alpha=-config.lr
+                    * (step + 1)
+                    / round(config.warmup_epochs * config.steps_per_epoch),
+                )
     raise AssertionError("did not diverge")
 
 
@@ -474,8 +591,13 @@ def first_bad_step(config: TrainConfig) -> int:
 def test_divergence_is_a_last_row_at_the_step_where_it_arose(
     batch_size: int, lr: float, checked_at: int, tmp_path: Path
 ) -> None:
-    config = TrainConfig(**{**QUICK, "batch_size": batch_size, "ema_decay": 0.9}, optimizer="sgd", lr=lr, wd=0.0,
-                         clip_norm=0.0)  # fmt: skip
+    config = TrainConfig(
+        **{**QUICK, "batch_size": batch_size, "ema_decay": 0.9},
+        optimizer="sgd",
+        lr=lr,
+        wd=0.0,
+        clip_norm=0.0,
+    )
     expected = first_bad_step(config)
     assert 0 < expected < checked_at
     rows = rows_of(config, tmp_path)
@@ -491,8 +613,11 @@ def test_divergence_is_a_last_row_at_the_step_where_it_arose(
 
 
 def test_divergence_after_good_epochs_keeps_their_rows(tmp_path: Path) -> None:
-    """L2 with lr * wd far above 2 blows the weights up at every step: by 83, 166, 249 ... through the warm-up."""
-    slow = {**TINY, "batch_size": 249, "epochs": 4, "warmup_epochs": 3.0}  # 4 steps per epoch, 12 of warm-up
+    """L2 with lr * wd far above 2 blows the weights up at every
+    step: by 83, 166, 249 ... through the warm-up.
+    """
+    # 4 steps per epoch, 12 of warm-up
+    slow = {**TINY, "batch_size": 249, "epochs": 4, "warmup_epochs": 3.0}
     config = TrainConfig(**slow, optimizer="sgd", lr=1.0, wd=1e3, momentum=0.0)
     rows = rows_of(config, tmp_path)
     assert [row["diverged"] for row in rows] == [0, 1]
@@ -501,7 +626,9 @@ def test_divergence_after_good_epochs_keeps_their_rows(tmp_path: Path) -> None:
 
 def test_weights_lost_at_the_last_step_are_a_divergence(tmp_path: Path) -> None:
     """One step in all: its loss is ln 10 and finite, and no later loss could tell."""
-    config = TrainConfig(**TINY, batch_size=997, epochs=1, warmup_epochs=0.0, optimizer="sgd", lr=1e300, wd=0.0)
+    config = TrainConfig(
+        **TINY, batch_size=997, epochs=1, warmup_epochs=0.0, optimizer="sgd", lr=1e300, wd=0.0
+    )
     rows = rows_of(config, tmp_path)
     assert len(rows) == 1 and rows[0]["diverged"] == 1 and rows[0]["diverged_step"] == 0
     assert rows[0]["val_error_pct"] == 100 and rows_of(config, tmp_path) == rows
@@ -518,11 +645,14 @@ def test_weights_lost_at_the_last_step_are_a_divergence(tmp_path: Path) -> None:
         ),
         (
             {"resolution": 16},
-            r"resolution == height == width must hold for the crop pad, but got \(resolution=16, height=8, width=8\)",
+            r"resolution == height == width must hold for the crop pad, but got "
+            r"\(resolution=16, height=8, width=8\)",
         ),
     ],
 )
-def test_data_that_cannot_be_read_is_refused_in_one_line(fields: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_data_that_cannot_be_read_is_refused_in_one_line(
+    fields: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=said) as error:
         next(train(TrainConfig(**fields), tmp_path))
     assert "\n" not in str(error.value)
@@ -532,12 +662,16 @@ def test_data_that_cannot_be_read_is_refused_in_one_line(fields: dict[str, Any],
 def linear_error_pct(splits: dict[str, Images]) -> float:
     """Of scikit-learn's logistic regression on the same pixels."""
     train_split, val = splits["train"], splits["val"]
-    classifier = LogisticRegression(max_iter=2000).fit(pixels_of(train_split).flatten(1).numpy(), train_split.labels)
+    classifier = LogisticRegression(max_iter=2000).fit(
+        pixels_of(train_split).flatten(1).numpy(), train_split.labels
+    )
     return 100 * (1 - classifier.score(pixels_of(val).flatten(1).numpy(), val.labels))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_the_demo_learns_more_than_a_linear_classifier(optimizer: str, linear_error_pct: float, tmp_path: Path) -> None:
+def test_the_demo_learns_more_than_a_linear_classifier(
+    optimizer: str, linear_error_pct: float, tmp_path: Path
+) -> None:
     lr, wd = demo.OPTIMA["ViT_C", optimizer]
     fields = {**demo.RECIPE, **demo.MODELS["ViT_C"]}
     rows = rows_of(TrainConfig(**fields, optimizer=optimizer, lr=lr, wd=wd), tmp_path)

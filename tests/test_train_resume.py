@@ -1,4 +1,6 @@
-"""A training that is interrupted, killed or finds its checkpoints damaged yields the rows of one that was not."""
+"""A training that is interrupted, killed or finds its
+checkpoints damaged yields the rows of one that was not.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +31,37 @@ from vitscale.train.loop import TIMING, train
 
 torch.set_num_threads(1)
 
-# Everything that has a state: BatchNorm, EMA, an optimizer, and random streams that must not start again.
+# Everything that has a state: BatchNorm, EMA, an optimizer, and random streams that must not start
+# again.
 CONV = TrainConfig(
-    width=8, depth=1, heads=2, patch_size=4, stem="conv", stem_channels="4-8", stem_strides="2-2",
-    batch_size=332, epochs=2, warmup_epochs=1.0, ema_decay=0.7, mixup_alpha=0.8, cutmix_alpha=1.0, crop_padding=1,
-    flip_prob=0.5, label_smoothing=0.1, clip_norm=1.0, lr=0.01,
-)  # fmt: skip
+    width=8,
+    depth=1,
+    heads=2,
+    patch_size=4,
+    stem="conv",
+    stem_channels="4-8",
+    stem_strides="2-2",
+    batch_size=332,
+    epochs=2,
+    warmup_epochs=1.0,
+    ema_decay=0.7,
+    mixup_alpha=0.8,
+    cutmix_alpha=1.0,
+    crop_padding=1,
+    flip_prob=0.5,
+    label_smoothing=0.1,
+    clip_norm=1.0,
+    lr=0.01,
+)
 CONFIGS = {
     "adamw": CONV,  # 3 steps per epoch, 6 in all
     "adamw-4": CONV.replace(batch_size=498),  # 2 and 4: fewer files to be killed at
     "sgd": CONV.replace(optimizer="sgd", nesterov=True, lr=0.1, wd=1e-4, batch_size=498),
     "bf16": CONV.replace(precision="bf16"),
     "fp16": CONV.replace(precision="fp16"),
-    "diverged": CONV.replace(optimizer="sgd", lr=1e20, clip_norm=0.0, mixup_alpha=0.0, cutmix_alpha=0.0),
+    "diverged": CONV.replace(
+        optimizer="sgd", lr=1e20, clip_norm=0.0, mixup_alpha=0.0, cutmix_alpha=0.0
+    ),
 }
 
 
@@ -82,18 +102,28 @@ def final_tensors(path: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def assert_same(path: Path, rows: list[Row], whole: tuple[list[Row], dict[str, torch.Tensor]]) -> None:
+def assert_same(
+    path: Path, rows: list[Row], whole: tuple[list[Row], dict[str, torch.Tensor]]
+) -> None:
     """Bit for bit."""
     assert timeless(rows) == whole[0]
     tensors = final_tensors(path)
     assert set(tensors) == set(whole[1])
-    unequal = [name for name, t in tensors.items() if not torch.equal(t, whole[1][name]) and not t.isnan().any()]
+    unequal = [
+        name
+        for name, t in tensors.items()
+        if not torch.equal(t, whole[1][name]) and not t.isnan().any()
+    ]
     assert not unequal
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Row], dict[str, torch.Tensor]]]:
-    """Rows and final state of trainings that nothing disturbed, with no checkpoint before the last."""
+def whole(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, tuple[list[Row], dict[str, torch.Tensor]]]:
+    """Rows and final state of trainings that nothing
+    disturbed, with no checkpoint before the last.
+    """
     outcomes = {}
     for name, config in CONFIGS.items():
         path = tmp_path_factory.mktemp(name)
@@ -105,12 +135,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Row]
 def test_the_cases_are_what_they_claim(whole: dict[str, Any]) -> None:
     assert [len(rows) for rows, _ in whole.values()] == [2, 2, 2, 2, 2, 1]
     assert whole["diverged"][0][0]["diverged"] == 1
-    assert not any(row["diverged"] for name in whole if name != "diverged" for row in whole[name][0])
+    assert not any(
+        row["diverged"] for name in whole if name != "diverged" for row in whole[name][0]
+    )
     assert any("running_mean" in name for name in whole["adamw"][1])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_frequent_checkpoints_change_nothing(name: str, whole: dict[str, Any], tmp_path: Path) -> None:
+def test_frequent_checkpoints_change_nothing(
+    name: str, whole: dict[str, Any], tmp_path: Path
+) -> None:
     rows = list(every_step(CONFIGS[name], tmp_path))
     assert_same(tmp_path, rows, whole[name])
     assert len(list(tmp_path.iterdir())) == 2  # the newest two checkpoints, and nothing else
@@ -125,7 +159,9 @@ def test_a_finished_training_only_replays(name: str, whole: dict[str, Any], tmp_
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "bf16", "fp16"])
-def test_closing_after_each_epoch_changes_nothing(name: str, whole: dict[str, Any], tmp_path: Path) -> None:
+def test_closing_after_each_epoch_changes_nothing(
+    name: str, whole: dict[str, Any], tmp_path: Path
+) -> None:
     config = CONFIGS[name]
     seen: list[Row] = []
     for epoch in range(1, config.epochs + 1):
@@ -137,14 +173,20 @@ def test_closing_after_each_epoch_changes_nothing(name: str, whole: dict[str, An
     assert_same(tmp_path, seen, whole[name])
 
 
-def test_a_resumed_training_goes_on_from_its_checkpoint(whole: dict[str, Any], tmp_path: Path) -> None:
-    """Not from the start: the steps before the checkpoint leave no file again, and rows come back with their times."""
+def test_a_resumed_training_goes_on_from_its_checkpoint(
+    whole: dict[str, Any], tmp_path: Path
+) -> None:
+    """Not from the start: the steps before the checkpoint leave no
+    file again, and rows come back with their times.
+    """
     config = CONV.replace(epochs=3)
     training = every_step(config, tmp_path)
     first = next(training)
     next(training)  # two epochs; the checkpoint is at step 5 of 9, with the row of the first
     training.close()
-    (newest,) = [path for path in tmp_path.iterdir() if path.name.startswith("checkpoint-000000005-")]
+    (newest,) = [
+        path for path in tmp_path.iterdir() if path.name.startswith("checkpoint-000000005-")
+    ]
     resumed = every_step(config, tmp_path)
     assert next(resumed) == first
     next(resumed)
@@ -152,17 +194,28 @@ def test_a_resumed_training_goes_on_from_its_checkpoint(whole: dict[str, Any], t
     assert newest.exists() and len(list(tmp_path.iterdir())) == 2
 
 
-# --- kills ------------------------------------------------------------------------------------------------------------
+# --- kills ----------------------------------------------------------------------------------------
 
-SPAWNER = multiprocessing.get_context("forkserver")  # its children start with torch imported, and with no threads
+# its children start with torch imported, and with no threads
+SPAWNER = multiprocessing.get_context("forkserver")
 SPAWNER.set_forkserver_preload(
-    ["pytest", "vitscale.train.loop", "timm.models.vision_transformer_hybrid", "timm.optim", "timm.utils",
-     "timm.data.mixup", "sklearn.datasets", "sklearn.model_selection"]
-)  # fmt: skip
+    [
+        "pytest",
+        "vitscale.train.loop",
+        "timm.models.vision_transformer_hybrid",
+        "timm.optim",
+        "timm.utils",
+        "timm.data.mixup",
+        "sklearn.datasets",
+        "sklearn.model_selection",
+    ]
+)
 
 
 class Countdown:
-    """Kills its process at the k-th file operation, before it is done; a write is cut in the middle."""
+    """Kills its process at the k-th file operation, before
+    it is done; a write is cut in the middle.
+    """
 
     def __init__(self, k: int) -> None:
         self.left = k
@@ -227,16 +280,21 @@ def is_killed(config: TrainConfig, path: Path, k: int) -> bool:
     child = SPAWNER.Process(target=train_and_die, args=(config, path, k))
     child.start()
     child.join(60)
-    assert child.exitcode in (0, -signal.SIGKILL), f"the child must be killed or finish, but got ({child.exitcode=})"
+    assert child.exitcode in (0, -signal.SIGKILL), (
+        f"the child must be killed or finish, but got ({child.exitcode=})"
+    )
     return child.exitcode != 0
 
 
-@pytest.mark.filterwarnings("error:checkpoint is damaged")  # a kill leaves whole checkpoints or none
+# a kill leaves whole checkpoints or none
+@pytest.mark.filterwarnings("error:checkpoint is damaged")
 @pytest.mark.parametrize("name", ["adamw-4", "sgd"])
 def test_a_kill_between_any_two_file_operations_changes_nothing(
     name: str, whole: dict[str, Any], tmp_path: Path
 ) -> None:
-    """A fresh training is killed at its k-th operation and started again, for every k that there is."""
+    """A fresh training is killed at its k-th operation and
+    started again, for every k that there is.
+    """
     config, resumed_from = CONFIGS[name], set()
     for k in itertools.count(1):
         path = tmp_path / f"{k}"
@@ -261,7 +319,7 @@ def test_a_chain_of_kills_changes_nothing(whole: dict[str, Any], tmp_path: Path)
     assert_same(tmp_path, list(every_step(CONV, tmp_path)), whole["adamw"])
 
 
-# --- damage -----------------------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 
 def truncate(content: bytes) -> bytes:
@@ -278,7 +336,9 @@ def empty(content: bytes) -> bytes:
 
 
 def interrupted(path: Path) -> list[Path]:
-    """A training of CONV closed after its first epoch, and again after a step more; its two checkpoints."""
+    """A training of CONV closed after its first epoch, and
+    again after a step more; its two checkpoints.
+    """
     training = every_step(CONV, path)
     next(training)
     training.close()
@@ -335,8 +395,14 @@ def saved(state: object, tmp_path: Path) -> bytes:
 
 
 UNUSABLE: dict[str, tuple[Callable[[Path], bytes], str]] = {
-    "code": (lambda path: pickle.dumps({"step": Payload(path / "proof")}), "refused by torch (UnpicklingError)"),
-    "code in a file of torch": (lambda path: saved({"step": Payload(path / "proof")}, path), "refused by torch"),
+    "code": (
+        lambda path: pickle.dumps({"step": Payload(path / "proof")}),
+        "refused by torch (UnpicklingError)",
+    ),
+    "code in a file of torch": (
+        lambda path: saved({"step": Payload(path / "proof")}, path),
+        "refused by torch",
+    ),
     "half a zip": (lambda path: saved({"step": 1}, path)[:300], "refused by torch"),
     "no state": (lambda path: saved([1], path), "no state of a training"),
     "another trial's": (of_another_trial, "of another trial"),
@@ -365,7 +431,9 @@ def test_a_checkpoint_that_cannot_be_used_is_said_once_and_the_one_before_it_ser
     assert not (tmp_path / "proof").exists()
 
 
-def test_a_checkpoint_of_a_version_that_named_no_trial_is_gone_on_from(whole: dict[str, Any], tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_version_that_named_no_trial_is_gone_on_from(
+    whole: dict[str, Any], tmp_path: Path
+) -> None:
     path = tmp_path / "t"
     _, newest = interrupted(path)
     state = torch.load(newest, weights_only=True)
@@ -377,10 +445,12 @@ def test_a_checkpoint_of_a_version_that_named_no_trial_is_gone_on_from(whole: di
         assert_same(path, list(every_step(CONV, path)), whole["adamw"])
 
 
-# --- fences -----------------------------------------------------------------------------------------------------------
+# --- fences ---------------------------------------------------------------------------------------
 
 
-def test_a_worker_whose_trial_was_claimed_again_commits_nothing_more(whole: dict[str, Any], tmp_path: Path) -> None:
+def test_a_worker_whose_trial_was_claimed_again_commits_nothing_more(
+    whole: dict[str, Any], tmp_path: Path
+) -> None:
     store = Store.open(tmp_path)
     first = every_step(CONV, store.claim("t", {}, "study", 1))
     next(first)
@@ -405,7 +475,9 @@ def test_a_worker_is_fenced_when_the_trial_is_done(tmp_path: Path) -> None:
 
 
 def test_create_is_exclusive(tmp_path: Path) -> None:
-    """Of many threads that create one file at one time, one succeeds, and the content is that one's."""
+    """Of many threads that create one file at one time, one
+    succeeds, and the content is that one's.
+    """
     outcomes: dict[int, bool] = {}
     start = threading.Barrier(16)
 
@@ -424,7 +496,9 @@ def test_create_is_exclusive(tmp_path: Path) -> None:
 
 
 def test_repeated_damage_does_not_stop_progress(tmp_path: Path) -> None:
-    """Damaged files with high steps must not pass for the newest two for ever: what is saved next counts."""
+    """Damaged files with high steps must not pass for the
+    newest two for ever: what is saved next counts.
+    """
     import torch
 
     workdir = Workdir(tmp_path)

@@ -13,7 +13,9 @@ ZOO = ROOT / "tests" / "studies" / "zoo.py"
 
 
 def test_a_plan_measures_what_a_model_of_timm_costs(tmp_path: Path) -> None:
-    """ResNet-18 with 3 classes: 11.7 M parameters less the 513,000 of its head for 1,000, and 1,539 of this one."""
+    """ResNet-18 with 3 classes: 11.7 M parameters less the
+    513,000 of its head for 1,000, and 1,539 of this one.
+    """
     result = Script(tmp_path, ZOO).run("--plan")
     assert result.returncode == 0, result.stdout
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("cnn")]
@@ -46,11 +48,14 @@ def test_image_files_through_ray_and_mlflow(tmp_path: Path, root: Path) -> None:
         assert {"val_error_pct", "v2_error_pct", "v2_loss"} <= set(run.data.metrics)
         params = {**parent.data.params, **run.data.params}
         assert params["lr_used"] == params["lr"] and params["samples"] == "48"
-    (broken,) = sorted((root / "zoo" / "train" / "cat").glob("*"))[1:2]  # every third image is seen before the start
+    # every third image is seen before the start
+    (broken,) = sorted((root / "zoo" / "train" / "cat").glob("*"))[1:2]
     whole = broken.read_bytes()
     try:
         broken.write_bytes(whole[: len(whole) // 2])
-        result = Script(tmp_path, ZOO).run("--data-root", str(root), "--store", str(tmp_path / "other"))
+        result = Script(tmp_path, ZOO).run(
+            "--data-root", str(root), "--store", str(tmp_path / "other")
+        )
         assert result.returncode == 1 and str(broken) in result.stdout
     finally:
         broken.write_bytes(whole)

@@ -10,6 +10,18 @@ from vitscale.plan.search import Search
 from vitscale.plan.study import Study, Trial
 
 __all__ = [
-    "ProfileConfig", "Search", "Study", "TrainConfig", "Trial", "cross", "facts", "grid", "interleaved", "main",
-    "sample", "sobol", "trials", "winners",
-]  # fmt: skip
+    "ProfileConfig",
+    "Search",
+    "Study",
+    "TrainConfig",
+    "Trial",
+    "cross",
+    "facts",
+    "grid",
+    "interleaved",
+    "main",
+    "sample",
+    "sobol",
+    "trials",
+    "winners",
+]

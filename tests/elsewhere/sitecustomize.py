@@ -1,5 +1,5 @@
-"""On the PYTHONPATH of a driver and its workers: the store's root is where no file can be, and only the verbs of
-vitscale.record.workdir lead to its files, which are in $ELSEWHERE.
+"""On the PYTHONPATH of a driver and its workers: the store's root is where no file can be, and only
+the verbs of vitscale.record.workdir lead to its files, which are in $ELSEWHERE.
 """
 
 import importlib.abc
@@ -22,7 +22,9 @@ class Patched(importlib.abc.Loader):
 
     def exec_module(self, module) -> None:
         self.loader.exec_module(module)
-        module.Workdir._at = lambda self, name="": Path(ELSEWHERE) / self.path.relative_to(ROOT) / name
+        module.Workdir._at = lambda self, name="": (
+            Path(ELSEWHERE) / self.path.relative_to(ROOT) / name
+        )
 
 
 class Finder(importlib.abc.MetaPathFinder):

@@ -1,7 +1,8 @@
-"""On the PYTHONPATH of a driver and its workers: lets trainings fail, for real, as tests/test_faults.py says.
+"""On the PYTHONPATH of a driver and its workers: lets trainings fail, for real, as
+tests/test_faults.py says.
 
-$FAULTS is a folder: `plan.json` maps a seed to how often its training fails and to what fails it; every try leaves a
-line with its process in `<seed>.tries`.
+$FAULTS is a folder: `plan.json` maps a seed to how often its training fails and to what fails it;
+every try leaves a line with its process in `<seed>.tries`.
 """
 
 import importlib.abc
@@ -23,7 +24,12 @@ def fail(what: str) -> None:
 
     if what == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    kinds = {"oom": torch.OutOfMemoryError, "runtime": RuntimeError, "value": ValueError, "os": PermissionError}
+    kinds = {
+        "oom": torch.OutOfMemoryError,
+        "runtime": RuntimeError,
+        "value": ValueError,
+        "os": PermissionError,
+    }
     kind, _, text = what.partition(" ")
     raise kinds[kind](text) if kind != "os" else PermissionError(13, "Permission denied", text)
 

@@ -1,7 +1,7 @@
 """Every number of a study's report as plain values: of its tables, sentences, summary and figures.
 
-`python tests/golden/capture.py STORE` writes what the studies of a store report, and their rows, for test_golden.py.
-Run it only where numbers are meant to change, and name each change in LOG.md.
+`python tests/golden/capture.py STORE` writes what the studies of a store report, and their rows,
+for test_golden.py. Run it only where numbers are meant to change, and name each change in LOG.md.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def _figure(figure: Figure) -> list[dict[str, Any]]:
 def _axes(ax: Axes) -> dict[str, Any]:
     return {
         "lines": [_numbers(line.get_xydata()) for line in ax.lines],
-        "collections": [_numbers(path.vertices) for of in ax.collections for path in of.get_paths()],
+        "collections": [
+            _numbers(path.vertices) for of in ax.collections for path in of.get_paths()
+        ],
         "patches": [_numbers(patch.get_path().vertices) for patch in ax.patches],
         "offsets": [_numbers(of.get_offsets()) for of in ax.collections],
         "limits": _numbers([*ax.get_xlim(), *ax.get_ylim()]),
@@ -76,7 +78,9 @@ def load(slug: str) -> tuple[Study, dict[str, Outcome], dict[str, Any]]:
     read = {}
     for trial_id, (status, rows, facts) in kept["trials"].items():
         named = (zip(kept["columns"], row, strict=True) for row in rows)
-        kept_rows = tuple({name: value for name, value in row if value is not None} for row in named)
+        kept_rows = tuple(
+            {name: value for name, value in row if value is not None} for row in named
+        )
         read[trial_id] = Outcome(Status(status), kept_rows, facts)
     return from_json(kept["plan"]), read, kept["report"]
 
@@ -86,8 +90,10 @@ def write(store: Store, slug: str) -> None:
     study = from_json(plan)
     read = read_trials(study, store)
     names = list(dict.fromkeys(name for of in read.values() for row in of.rows for name in row))
-    trials = {i: (of.status, [[row.get(name) for name in names] for row in of.rows], dict(of.facts))
-              for i, of in read.items()}  # fmt: skip
+    trials = {
+        i: (of.status, [[row.get(name) for name in names] for row in of.rows], dict(of.facts))
+        for i, of in read.items()
+    }
     kept = {"plan": plan, "columns": names, "trials": trials, "report": report(study, read)}
     path = GOLDEN / f"{slug}.json.gz"
     path.write_bytes(gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0))

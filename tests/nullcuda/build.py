@@ -1,4 +1,6 @@
-"""Builds the null CUDA device beside the torch of this environment: `python tests/nullcuda/build.py FOLDER`."""
+"""Builds the null CUDA device beside the torch of this
+environment: `python tests/nullcuda/build.py FOLDER`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 API = r"(__cuda|cuda[A-Z]|cublas|cudnn|nccl)\w*$"
-LIBRARIES = ("torch_cuda", "c10_cuda", "torch_python", "torch_cpu", "torch_cuda_linalg", "torch_nvshmem")
+LIBRARIES = (
+    "torch_cuda",
+    "c10_cuda",
+    "torch_python",
+    "torch_cpu",
+    "torch_cuda_linalg",
+    "torch_nvshmem",
+)
 # What a stub counts as, by the first pattern that its name matches.
 COUNTED = (
     ("gemm", r"cublas.*(gemm|Gemm|gemv|dot|Dot|trsm|Batched)|cublasLtMatmul$"),
@@ -33,8 +42,14 @@ A100 = {
     36: 1215000,
     37: 5120,
 }  # fmt: skip  CUdevice_attribute -> its value
-MAKERS = ("cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoad", "cuModuleGetFunction", "cuStreamCreate",
-          "cuEventCreate")  # fmt: skip
+MAKERS = (
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuModuleLoad",
+    "cuModuleGetFunction",
+    "cuStreamCreate",
+    "cuEventCreate",
+)
 DRIVER = {  # functions of libcuda.so.1 of which torch or triton reads an answer
     "cuDeviceGetAttribute": "int* v, int a, int d",
     "cuDriverGetVersion": "int* v",
@@ -59,24 +74,38 @@ ANSWERS = {
 
 
 def build(folder: Path) -> dict[str, str]:
-    """Compiles the device into a folder; the environment under which a Python process has it, libraries first.
+    """Compiles the device into a folder; the environment under which a Python process has it,
+    libraries first.
 
-    Needs gcc, binutils and a torch built for CUDA, whose wheels bring the headers. Raises CalledProcessError or
-    FileNotFoundError where one is missing.
+    Needs gcc, binutils and a torch built for CUDA, whose wheels bring the headers. Raises
+    CalledProcessError or FileNotFoundError where one is missing.
     """
     site = folder_of("torch").parent
-    headers = [site / "nvidia/cu13/include", site / "triton/backends/nvidia/include"]  # triton has the crt folder
+    # triton has the crt folder
+    headers = [site / "nvidia/cu13/include", site / "triton/backends/nvidia/include"]
     (folder / "stubs.c").write_text(stubs(site / "torch/lib"))
     (folder / "driver.c").write_text(driver((headers[0] / "cuda.h").read_text()))
     runtime, libcuda = folder / "libnullcuda.so", folder / "lib" / "libcuda.so.1"
     libcuda.parent.mkdir()
     gcc = ["gcc", "-shared", "-fPIC", "-O1", "-w"]
     sources = [str(HERE / "runtime.c"), str(HERE / "libraries.c"), str(folder / "stubs.c")]
-    subprocess.run([*gcc, *(f"-I{path}" for path in headers), *sources, "-o", str(runtime), "-lpthread"], check=True)
-    for source, library in ((folder / "driver.c", libcuda), (HERE / "nvml.c", libcuda.with_name("libnvidia-ml.so.1"))):
-        subprocess.run([*gcc, f"-Wl,-soname,{library.name}", str(source), "-o", str(library)], check=True)
+    subprocess.run(
+        [*gcc, *(f"-I{path}" for path in headers), *sources, "-o", str(runtime), "-lpthread"],
+        check=True,
+    )
+    for source, library in (
+        (folder / "driver.c", libcuda),
+        (HERE / "nvml.c", libcuda.with_name("libnvidia-ml.so.1")),
+    ):
+        subprocess.run(
+            [*gcc, f"-Wl,-soname,{library.name}", str(source), "-o", str(library)], check=True
+        )
     # cuDNN's older interface: the newer one has its plans made by the library itself.
-    return {"LD_PRELOAD": str(runtime), "LD_LIBRARY_PATH": str(libcuda.parent), "TORCH_CUDNN_V8_API_DISABLED": "1"}
+    return {
+        "LD_PRELOAD": str(runtime),
+        "LD_LIBRARY_PATH": str(libcuda.parent),
+        "TORCH_CUDNN_V8_API_DISABLED": "1",
+    }
 
 
 def folder_of(package: str) -> Path:
@@ -87,7 +116,9 @@ def folder_of(package: str) -> Path:
 
 
 def stubs(libraries: Path) -> str:
-    """C of every function of CUDA's libraries that torch wants and that the C files here do not have."""
+    """C of every function of CUDA's libraries that torch
+    wants and that the C files here do not have.
+    """
     own = "".join((HERE / name).read_text() for name in ("runtime.c", "libraries.c"))
     paths = [path for name in LIBRARIES if (path := libraries / f"lib{name}.so").exists()]
     listed = said(["nm", "-D", "--undefined-only", *map(str, paths)])
@@ -100,7 +131,9 @@ def stubs(libraries: Path) -> str:
         if name.startswith("cudnnCreate"):
             lines.append(f"int {name}(void** made) {{ *made = malloc(64); return 0; }}")
         else:
-            lines.append(f"int {name}(void) {{ {f'nullcuda_{what}(); ' if what else ''}return 0; }}")
+            lines.append(
+                f"int {name}(void) {{ {f'nullcuda_{what}(); ' if what else ''}return 0; }}"
+            )
     return "\n".join([*lines, ""])
 
 

@@ -14,7 +14,12 @@ from vitscale.plan.config import TrainConfig
 from vitscale.train.prepare import Request, prepare
 
 NUM, SIZE, CLASSES = 512, 40, 4
-SET: dict[str, Any] = {"dataset": f"null-{SIZE}", "num_images": NUM, "num_classes": CLASSES, "channels": 3}
+SET: dict[str, Any] = {
+    "dataset": f"null-{SIZE}",
+    "num_images": NUM,
+    "num_classes": CLASSES,
+    "channels": 3,
+}
 
 
 def write_set(root: Path) -> None:
@@ -26,11 +31,14 @@ def write_set(root: Path) -> None:
         for index in range(num):
             path = root / "files" / split / str(index % CLASSES) / f"{index:04d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(rng.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)).save(path, compress_level=1)
+            Image.fromarray(rng.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)).save(
+                path, compress_level=1
+            )
     prepare(Request(str(root / "files"), root, SIZE, dataset="null"))
 
 
-# ---- device operations per step: demo models at a batch of 32, the papers' at their own resolution and a batch of 64
+# ---- device operations per step: demo models at a batch of 32, the papers' at their own resolution
+# and a batch of 64
 
 VIT_P = TrainConfig(**demo.RECIPE, **demo.MODELS["ViT_P"])
 VIT_C = TrainConfig(**demo.RECIPE, **demo.MODELS["ViT_C"])
@@ -50,8 +58,15 @@ VIT_S = TrainConfig(**{**SET, **BATCH, **SHAPES["S"]}, crop="rrc", flip_prob=0.5
 
 
 def published(name: str, shape: str) -> TrainConfig:
-    """A recipe with a shape of the papers, on the prepared set; all but the data, batch and length as it says."""
-    fields = {**RECIPES[name].fields, **(SHAPES.get(shape) or xiao2021.MODELS[shape]), **SET, **BATCH}
+    """A recipe with a shape of the papers, on the prepared set;
+    all but the data, batch and length as it says.
+    """
+    fields = {
+        **RECIPES[name].fields,
+        **(SHAPES.get(shape) or xiao2021.MODELS[shape]),
+        **SET,
+        **BATCH,
+    }
     kept = {"norm_batch": 32} if fields.get("norm_batch") else {}
     kept |= {"mix_groups": 2} if fields.get("mix_groups") else {}
     kept |= {"precise_bn": 64} if fields.get("precise_bn") else {}
@@ -74,12 +89,20 @@ PUBLISHED = {
 }
 
 
-# ---- interrupted and resumed: all that keeps a state, draws, mixes or waits, every kind of model; 4 steps per epoch
+# ---- interrupted and resumed: all that keeps a state, draws, mixes or waits, every kind of model;
+# 4 steps per epoch
 
 SMALL: dict[str, Any] = {
-    **SET, "resolution": 32, "batch_size": 64, "subset_images": 256, "epochs": 2, "warmup_epochs": 0.0,
-    "warmup_steps": 2, "crop": "rrc", "lr": 1e-4,
-}  # fmt: skip
+    **SET,
+    "resolution": 32,
+    "batch_size": 64,
+    "subset_images": 256,
+    "epochs": 2,
+    "warmup_epochs": 0.0,
+    "warmup_steps": 2,
+    "crop": "rrc",
+    "lr": 1e-4,
+}
 TINY: dict[str, Any] = {"patch_size": 8, "width": 24, "heads": 3, "depth": 2}
 VIT = TrainConfig(**SMALL, **TINY)
 CONV = VIT.replace(stem="conv", stem_channels="6-12-24", stem_strides="2-2-2")
@@ -116,5 +139,7 @@ RESUMED = {
     "resnet": RESNET,
     "regnety": TrainConfig(**SMALL, model="regnety-1gf"),
     "convnext": TrainConfig(**SMALL, model="timm:convnext_atto", drop_path=0.1),
-    "swin": TrainConfig(**{**SMALL, "resolution": 56}, model="timm:swin_tiny_patch4_window7_224", drop_path=0.1),
+    "swin": TrainConfig(
+        **{**SMALL, "resolution": 56}, model="timm:swin_tiny_patch4_window7_224", drop_path=0.1
+    ),
 }

@@ -1,4 +1,6 @@
-"""Device operations and waits of single training steps: GROUP DATA_ROOT OUT.json, on the null CUDA device."""
+"""Device operations and waits of single training steps:
+GROUP DATA_ROOT OUT.json, on the null CUDA device.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,16 @@ def steps(config: TrainConfig, data_root: Path, **options: int) -> list[dict[str
     true, loop.lr_at = loop.lr_at, at_a_step
     try:
         with tempfile.TemporaryDirectory() as folder:
-            list(loop.train(config, Path(folder), "cuda", data_root=data_root, checkpoint_every_s=1e9, **options))
+            list(
+                loop.train(
+                    config,
+                    Path(folder),
+                    "cuda",
+                    data_root=data_root,
+                    checkpoint_every_s=1e9,
+                    **options,
+                )
+            )
     except Enough:
         pass
     finally:
@@ -44,8 +55,8 @@ def steps(config: TrainConfig, data_root: Path, **options: int) -> list[dict[str
     found = []
     for (before, columns_before), (after, columns) in itertools.pairwise(seen):
         step, unfolded = after.since(before), columns - columns_before
-        # cuDNN's older interface has no bf16: torch unfolds each image and multiplies, in place of one convolution
-        # forward and one back.
+        # cuDNN's older interface has no bf16: torch unfolds each image and multiplies, in place of
+        # one convolution forward and one back.
         ops = step.ops - 2 * unfolded + (2 if unfolded else 0)
         found.append({"ops": ops, "waits": step.waits, **step._asdict()})
     return found
@@ -54,7 +65,9 @@ def steps(config: TrainConfig, data_root: Path, **options: int) -> list[dict[str
 def main() -> None:
     group, data_root, out = sys.argv[1:]
     torch.set_num_threads(1)
-    found = {name: steps(config, Path(data_root)) for name, config in getattr(configs, group).items()}
+    found = {
+        name: steps(config, Path(data_root)) for name, config in getattr(configs, group).items()
+    }
     Path(out).write_text(json.dumps(found))
 
 

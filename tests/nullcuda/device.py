@@ -31,11 +31,15 @@ class Counts(NamedTuple):
     @property
     def ops(self) -> int:
         """What the device is asked to do: kernels, products, convolutions, copies, memsets."""
-        return self.launches + self.gemms + self.convs + self.h2d + self.d2h + self.d2d + self.memsets
+        return (
+            self.launches + self.gemms + self.convs + self.h2d + self.d2h + self.d2d + self.memsets
+        )
 
     @property
     def waits(self) -> int:
-        """How often the host waited for the device, or took something from it, which is a wait, too."""
+        """How often the host waited for the device, or took
+        something from it, which is a wait, too.
+        """
         return self.syncs + self.event_syncs + self.d2h
 
 

@@ -1,4 +1,6 @@
-"""What goes from the host to a GPU, and what must not: DATA_ROOT OUT.json, on the null CUDA device."""
+"""What goes from the host to a GPU, and what must not:
+DATA_ROOT OUT.json, on the null CUDA device.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,15 @@ from vitscale.train.profile import profile
 from vitscale.train.sources import load_split
 
 ARRAYS: list[Any] = [
-    np.arange(7), np.arange(11) % 3 == 1, np.linspace(0, 1, 5, dtype=np.float32), np.empty(0, np.float32),
-    np.arange(12, dtype=np.uint8).reshape(3, 4).T, np.arange(3) * 0.5, np.ones((2, 3, 1), np.float32),
+    np.arange(7),
+    np.arange(11) % 3 == 1,
+    np.linspace(0, 1, 5, dtype=np.float32),
+    np.empty(0, np.float32),
+    np.arange(12, dtype=np.uint8).reshape(3, 4).T,
+    np.arange(3) * 0.5,
+    np.ones((2, 3, 1), np.float32),
     np.int64([[-1, 2**40]]),
-]  # fmt: skip
+]
 
 
 def arrivals(device: torch.device) -> tuple[dict[str, bool], int]:
@@ -39,13 +46,17 @@ def arrivals(device: torch.device) -> tuple[dict[str, bool], int]:
     tensors = [tensor() for tensor in given]
     same = {}
     for place, (array, tensor) in enumerate(zip(ARRAYS, tensors, strict=True)):
-        same[f"{place} {array.dtype}"] = tensor.is_cuda and np.array_equal(tensor.cpu().numpy(), array)
+        same[f"{place} {array.dtype}"] = tensor.is_cuda and np.array_equal(
+            tensor.cpu().numpy(), array
+        )
     return same, copies
 
 
 def on_gpu(state: dict[str, Any]) -> list[str]:
     """Names of what would go to a loader's process from the GPU."""
-    return [name for name, value in state.items() if isinstance(value, torch.Tensor) and value.is_cuda]
+    return [
+        name for name, value in state.items() if isinstance(value, torch.Tensor) and value.is_cuda
+    ]
 
 
 def main() -> None:
@@ -57,18 +68,29 @@ def main() -> None:
     again = [pickle.loads(pickle.dumps(dataset)) for dataset in datasets]
     alike = [torch.equal(a[0][0], b[0][0]) for a, b in zip(datasets, again, strict=True)]
     for kind, branches in (("inference", 1), ("training", 2)):
-        measured = ProfileConfig(profile=kind, hardware="Null GPU", width=16, heads=2, depth=1, branches=branches,
-                                 timed_runs=2, layout="par" if branches > 1 else "seq")  # fmt: skip
+        measured = ProfileConfig(
+            profile=kind,
+            hardware="Null GPU",
+            width=16,
+            heads=2,
+            depth=1,
+            branches=branches,
+            timed_runs=2,
+            layout="par" if branches > 1 else "seq",
+        )
         profiled = [row["epoch"] for row in profile(measured, "cuda")]
     found = {
         "profiled": profiled,
-        "arrived": arrived, "copies": copies, "read_alike": all(alike),
+        "arrived": arrived,
+        "copies": copies,
+        "read_alike": all(alike),
         "pickled_on_gpu": [name for dataset in datasets for name in on_gpu(dataset.__getstate__())],
         "devices": [str(device_at(name)) for name in ("cuda", "cuda:0", "cpu")],
-    }  # fmt: skip
+    }
     Path(out).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # torch's threads of a device end with its driver, which this one has not: C++ may abort on them
+    # torch's threads of a device end with its driver, which this one has not: C++ may abort on them
+    os._exit(0)

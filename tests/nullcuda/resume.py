@@ -1,4 +1,6 @@
-"""Trainings that are interrupted and resumed, one after another as by a reused worker: DATA_ROOT OUT.json NAME..."""
+"""Trainings that are interrupted and resumed, one after another
+as by a reused worker: DATA_ROOT OUT.json NAME...
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Interrupted(Exception):
 
 
 def resumed(config: TrainConfig, data_root: Path, num_loader_workers: int) -> dict[str, float]:
-    """Rows of an interrupted and of the resumed training, the steps of the latter, its waits, the memory it leaves."""
+    """Rows of an interrupted and of the resumed training, the
+    steps of the latter, its waits, the memory it leaves.
+    """
     steps: list[int] = []
     waits: list[int] = []
 
@@ -38,21 +42,36 @@ def resumed(config: TrainConfig, data_root: Path, num_loader_workers: int) -> di
     try:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                for row in loop.train(config, Path(folder), "cuda", data_root=data_root, checkpoint_every_s=0.0):
+                for row in loop.train(
+                    config, Path(folder), "cuda", data_root=data_root, checkpoint_every_s=0.0
+                ):
                     first.append(row)
             except Interrupted:
                 cut = False
             steps.clear(), waits.clear()
-            rows = list(loop.train(config, Path(folder), "cuda", data_root=data_root, checkpoint_every_s=1e9,
-                                   num_loader_workers=num_loader_workers))  # fmt: skip
+            rows = list(
+                loop.train(
+                    config,
+                    Path(folder),
+                    "cuda",
+                    data_root=data_root,
+                    checkpoint_every_s=1e9,
+                    num_loader_workers=num_loader_workers,
+                )
+            )
     finally:
         loop.lr_at = true
     del row
     gc.collect()
     return {
-        "rows_before": len(first), "rows": len(rows), "same": rows[: len(first)] == first, "resumed_at": steps[0],
-        "steps": len(steps), "waits": waits[-1] - waits[0], "left_bytes": torch.cuda.memory_allocated(),
-    }  # fmt: skip
+        "rows_before": len(first),
+        "rows": len(rows),
+        "same": rows[: len(first)] == first,
+        "resumed_at": steps[0],
+        "steps": len(steps),
+        "waits": waits[-1] - waits[0],
+        "left_bytes": torch.cuda.memory_allocated(),
+    }
 
 
 def main() -> None:
@@ -61,7 +80,9 @@ def main() -> None:
     loop.CHECKPOINT_SHARE = float("inf")
     found = {}
     for place, name in enumerate(names):
-        found[name] = resumed(configs.RESUMED[name], Path(data_root), num_loader_workers=2 * (place == 0))
+        found[name] = resumed(
+            configs.RESUMED[name], Path(data_root), num_loader_workers=2 * (place == 0)
+        )
     Path(out).write_text(json.dumps(found))
 
 

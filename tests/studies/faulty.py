@@ -1,10 +1,14 @@
-"""Trainings of one epoch that end as their seed says, see tests/test_faults.py; seed 0 has no fault."""
+"""Trainings of one epoch that end as their seed says, see
+tests/test_faults.py; seed 0 has no fault.
+"""
 
 from typing import Literal
 
 from vitscale import Study, TrainConfig, main, trials
 
-BASE = TrainConfig(width=16, heads=2, depth=1, batch_size=64, warmup_epochs=0.0, ema_decay=0.9, crop_padding=1)
+BASE = TrainConfig(
+    width=16, heads=2, depth=1, batch_size=64, warmup_epochs=0.0, ema_decay=0.9, crop_padding=1
+)
 
 
 def study(scale: Literal["demo"] = "demo", num: int = 8, epochs: int = 1) -> Study:

@@ -13,7 +13,10 @@ from vitscale.analysis.results import Results
 
 def epoch_cost(results: Results) -> pd.DataFrame:
     """A row per arm: mean seconds per epoch over its seeds."""
-    seconds = results.trials.groupby("arm", sort=False)["train_s"].mean() / results.trials["epochs"].iloc[0]
+    seconds = (
+        results.trials.groupby("arm", sort=False)["train_s"].mean()
+        / results.trials["epochs"].iloc[0]
+    )
     return seconds.rename("seconds_per_epoch").reset_index()
 
 
@@ -29,20 +32,33 @@ def dearest(results: Results) -> list[str]:
     return [f"The dearest arm is {table['arm'].iloc[-1]}."]
 
 
-register(Kind(
-    name="cost", tables=named([epoch_cost]), figures=named([cost_by_width]), headline=dearest,
-    summary=lambda results: {row["arm"]: {"seconds_per_epoch": row["seconds_per_epoch"]}
-                             for row in results.once(epoch_cost).to_dict("records")},
-))  # fmt: skip
+register(
+    Kind(
+        name="cost",
+        tables=named([epoch_cost]),
+        figures=named([cost_by_width]),
+        headline=dearest,
+        summary=lambda results: {
+            row["arm"]: {"seconds_per_epoch": row["seconds_per_epoch"]}
+            for row in results.once(epoch_cost).to_dict("records")
+        },
+    )
+)
 
 
 def study(scale: Literal["demo"] = "demo", num: int = 2) -> Study:
     base = TrainConfig(heads=2, depth=1, batch_size=64, epochs=1, warmup_epochs=0.5)
     arms = {f"width {width}": {"width": width} for width in (8, 64)}
     return Study(
-        kind="cost", name="own_kind", scale=scale, question="What does width cost?", source="none",
-        trials=trials(base, arms, grid(seed=range(num))), figures=("cost_by_width",), tables=("epoch_cost",),
-    )  # fmt: skip
+        kind="cost",
+        name="own_kind",
+        scale=scale,
+        question="What does width cost?",
+        source="none",
+        trials=trials(base, arms, grid(seed=range(num))),
+        figures=("cost_by_width",),
+        tables=("epoch_cost",),
+    )
 
 
 if __name__ == "__main__":

@@ -3,13 +3,24 @@
 from vitscale import Study, TrainConfig, grid, main, trials
 
 BASE = TrainConfig(
-    dataset="zoo", num_images=24, num_classes=3, channels=3, resolution=32, batch_size=8, epochs=2, warmup_epochs=1.0,
-    crop="rrc", more_evals="v2",
-)  # fmt: skip
+    dataset="zoo",
+    num_images=24,
+    num_classes=3,
+    channels=3,
+    resolution=32,
+    batch_size=8,
+    epochs=2,
+    warmup_epochs=1.0,
+    crop="rrc",
+    more_evals="v2",
+)
 
 
 def study(scale: str = "demo", model: str = "resnet18") -> Study:
-    arms = {"vit": {"patch_size": 8, "width": 16, "heads": 2, "depth": 1}, "cnn": {"model": f"timm:{model}"}}
+    arms = {
+        "vit": {"patch_size": 8, "width": 16, "heads": 2, "depth": 1},
+        "cnn": {"model": f"timm:{model}"},
+    }
     return Study(
         kind="distribution",
         name="zoo",

@@ -1,4 +1,5 @@
-"""A kind of study: what its tables, figures and sentences are. The rooms of this folder are kinds; KINDS lists them.
+"""A kind of study: what its tables, figures and sentences are. The rooms of this folder are kinds;
+KINDS lists them.
 
 A kind is a value, so that a study script can define one of its own and register it.
 """
@@ -19,7 +20,8 @@ T = TypeVar("T")
 Table = Callable[[Results], pd.DataFrame]
 Draw = Callable[[Results], Figure]
 Summary = dict[str, dict[str, float]]  # arm -> name of a number -> value, those that exist
-PROVENANCE = {"commit": "Code", "versions": "Versions", "machine": "Machines"}  # column -> its name in the report
+# column -> its name in the report
+PROVENANCE = {"commit": "Code", "versions": "Versions", "machine": "Machines"}
 
 
 def named(functions: Sequence[Callable[[Results], T]]) -> dict[str, Callable[[Results], T]]:
@@ -44,23 +46,34 @@ def unfinished(results: Results) -> str:
 
 def counts(results: Results) -> pd.DataFrame:
     """A row per arm: how many of its trials ended how."""
-    of = [(arm, results.trials.loc[results.trials["arm"] == arm, "status"]) for arm in results.study.arms]
+    of = [
+        (arm, results.trials.loc[results.trials["arm"] == arm, "status"])
+        for arm in results.study.arms
+    ]
     return pd.DataFrame(
-        [{"arm": arm, "planned": len(ended), **{status: int((ended == status).sum()) for status in STATUSES}}
-         for arm, ended in of]
-    )  # fmt: skip
+        [
+            {
+                "arm": arm,
+                "planned": len(ended),
+                **{status: int((ended == status).sum()) for status in STATUSES},
+            }
+            for arm, ended in of
+        ]
+    )
 
 
 def design(study: Study) -> pd.DataFrame:
-    """A row per arm: draws, intervals of lr and wd as drawn, epochs, and the model's size from its config."""
+    """A row per arm: draws, intervals of lr and wd as drawn,
+    epochs, and the model's size from its config.
+    """
     return pd.DataFrame([_design_row(study, arm) for arm in study.arms])
 
 
 def design_text(study: Study) -> str:
     """What was planned."""
     return (
-        f"{len(study.arms)} arms, {len(study.trials)} trials, all fixed before the first training. Parameters and "
-        "multiply-adds are those of the arm's first trial."
+        f"{len(study.arms)} arms, {len(study.trials)} trials, all fixed before the first "
+        "training. Parameters and multiply-adds are those of the arm's first trial."
     )
 
 
@@ -76,9 +89,9 @@ def no_numbers(results: Results) -> Summary:
 class Kind:
     """What a kind of study reports; what is not given is the same for all.
 
-    Tables make estimates from the results, one place for each number: a column `x` with `x_low` and `x_high` is an
-    estimate with its 95% interval. Figures draw what tables hold, sentences tell it. `check` raises ValueError for a
-    study that cannot be analysed, before anything is trained.
+    Tables make estimates from the results, one place for each number: a column `x` with `x_low` and
+    `x_high` is an estimate with its 95% interval. Figures draw what tables hold, sentences tell it.
+    `check` raises ValueError for a study that cannot be analysed, before anything is trained.
     """
 
     name: str  # Study.kind
@@ -87,7 +100,8 @@ class Kind:
     because: str = ""  # why it has no other tables and figures
     check: Callable[[Study], None] = check_nothing
     headline: Callable[[Results], list[str]] = progress  # how much is done, then the answers
-    caveats: Callable[[Results], list[str]] = no_sentences  # what a reader must know before believing a number
+    # what a reader must know before believing a number
+    caveats: Callable[[Results], list[str]] = no_sentences
     summary: Callable[[Results], Summary] = no_numbers  # for MLflow and `vitscale status`
     unfinished: Callable[[Results], str] = unfinished
     counts: Callable[[Results], pd.DataFrame] = counts

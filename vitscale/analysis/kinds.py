@@ -13,11 +13,16 @@ from vitscale.plan.study import Study
 ROOMS = (distribution, repeats, shapes, profile, search)
 KINDS: dict[str, Kind] = {room.KIND.name: room.KIND for room in ROOMS}
 TABLES: dict[str, Table] = {name: make for room in ROOMS for name, make in room.KIND.tables.items()}
-FIGURES: dict[str, Draw] = {name: draw for room in ROOMS for name, draw in room.KIND.figures.items()}
+FIGURES: dict[str, Draw] = {
+    name: draw for room in ROOMS for name, draw in room.KIND.figures.items()
+}
 
 
 def register(kind: Kind) -> Kind:
-    """Adds a kind, from the study script that needs it. Raises ValueError if the name is another's."""
+    """Adds a kind, from the study script that needs it.
+
+    Raises ValueError if the name is another's.
+    """
     if KINDS.setdefault(kind.name, kind) is not kind:
         raise ValueError(f"a kind must have a name of its own, but got (name={kind.name!r})")
     return kind
@@ -27,19 +32,23 @@ def kind_of(study: Study) -> Kind:
     """The kind of a study. Raises ValueError if nothing that was imported defines it."""
     if study.kind not in KINDS:
         raise ValueError(
-            f"the kind of a study must be among ({', '.join(KINDS)}), or be registered by the script that is run, but "
-            f"got (study={study.slug!r}, kind={study.kind!r})"
+            f"the kind of a study must be among ({', '.join(KINDS)}), or be registered by the "
+            f"script that is run, but got (study={study.slug!r}, kind={study.kind!r})"
         )
     return KINDS[study.kind]
 
 
 def check(study: Study) -> None:
-    """Raises ValueError for figures and tables that a study's kind does not have, and what else the kind refuses.
+    """Raises ValueError for figures and tables that a study's kind does not have, and what else the
+    kind refuses.
 
     For before training: nothing is computed.
     """
     kind = kind_of(study)
-    for what, names, known in (("figures", study.figures, kind.figures), ("tables", study.tables, kind.tables)):
+    for what, names, known in (
+        ("figures", study.figures, kind.figures),
+        ("tables", study.tables, kind.tables),
+    ):
         unknown = [name for name in names if name not in known]
         if unknown:
             law = f"{what} of a study of kind {kind.name} must be among ({', '.join(known)})"

@@ -1,4 +1,6 @@
-"""Names of the figures and tables of each kind of study, for who must know them before anything heavy is imported."""
+"""Names of the figures and tables of each kind of study, for who
+must know them before anything heavy is imported.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,8 @@ NAMES: dict[str, frozenset[str]] = {
 
 
 def refuse_unknown_names(study: Study) -> None:
-    """Raises ValueError as vitscale.analysis.kinds.check does, which it asks only about what it cannot tell.
+    """Raises ValueError as vitscale.analysis.kinds.check does, which it asks only about what it
+    cannot tell.
 
     So a plan of names that are known is made without pandas and matplotlib.
     """

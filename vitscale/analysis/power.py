@@ -1,7 +1,9 @@
-"""What a plan can show, before anything is trained: the smallest true difference that is seen with 80% power.
+"""What a plan can show, before anything is trained: the smallest true difference that is seen with
+80% power.
 
-No outcome is read: what decides the power beside the numbers of runs is assumed, and said. The power is that of one
-comparison at the first, strictest step of Holm's correction. `SAYS` has the sentences of a table's comparisons.
+No outcome is read: what decides the power beside the numbers of runs is assumed, and said. The
+power is that of one comparison at the first, strictest step of Holm's correction. `SAYS` has the
+sentences of a table's comparisons.
 """
 
 from __future__ import annotations
@@ -17,18 +19,26 @@ from scipy.stats import binom
 from vitscale.plan.study import Study
 
 POWER, ALPHA = 0.8, 0.05
-# Assumed where areas are compared: spreads as those on digits, and 8 in 10 draws between 0 and 10 points above the
-# reference, so that a point of the reference moves the area by 0.08.
+# Assumed where areas are compared: spreads as those on digits, and 8 in 10 draws between 0 and 10
+# points above the reference, so that a point of the reference moves the area by 0.08.
 PAIR_SD, SCORE_SD, REFERENCE_SD, SENSITIVITY = 0.25, 0.3, 0.6, 0.08
 
 
 def sentences(study: Study) -> list[str]:
-    """What the planned numbers can show, a sentence for each kind of comparison that the study's tables make."""
-    return [sentence for name, say in SAYS.items() if name in study.tables for sentence in say(study)]
+    """What the planned numbers can show, a sentence for each
+    kind of comparison that the study's tables make.
+    """
+    return [
+        sentence for name, say in SAYS.items() if name in study.tables for sentence in say(study)
+    ]
 
 
-def smallest_difference(error: float, df: float, alpha: float = ALPHA, power: float = POWER) -> float:
-    """The true difference at which a two-sided t test with this standard error and df rejects with this power."""
+def smallest_difference(
+    error: float, df: float, alpha: float = ALPHA, power: float = POWER
+) -> float:
+    """The true difference at which a two-sided t test with this
+    standard error and df rejects with this power.
+    """
     limit = float(stdtrit(df, 1 - alpha / 2))
 
     def missing(shift: float) -> float:
@@ -41,25 +51,32 @@ def smallest_difference(error: float, df: float, alpha: float = ALPHA, power: fl
 
 
 def smallest_area(n: int, references: int, paired: bool = True, alpha: float = ALPHA) -> float:
-    """Smallest true difference of areas between two arms of n draws and so many reference runs each; above 1: none."""
+    """Smallest true difference of areas between two arms of n
+    draws and so many reference runs each; above 1: none.
+    """
     draws = PAIR_SD**2 / n if paired else 2 * SCORE_SD**2 / n
     noise = (SENSITIVITY * REFERENCE_SD) ** 2 / references
-    freedom = (draws + 2 * noise) ** 2 / (draws**2 / ((n - 1) * (1 if paired else 2)) + 2 * noise**2 / (references - 1))
+    freedom = (draws + 2 * noise) ** 2 / (
+        draws**2 / ((n - 1) * (1 if paired else 2)) + 2 * noise**2 / (references - 1)
+    )
     return smallest_difference((draws + 2 * noise) ** 0.5, freedom, alpha)
 
 
 def smallest_share(n: int, alpha: float = ALPHA) -> float:
-    """Smallest true difference of shares of n pairs that McNemar's mid-p test sees, given the references; 1: none.
+    """Smallest true difference of shares of n pairs that McNemar's mid-p test sees, given the
+    references; 1: none.
 
-    Exact, in the best case for the test: no draw that the worse arm forgives is lost by the better one. Then the
-    mid-p of x discordant pairs is 2^-x.
+    Exact, in the best case for the test: no draw that the worse arm forgives is lost by the better
+    one. Then the mid-p of x discordant pairs is 2^-x.
     """
     needed = next(x for x in range(1, 200) if 0.5**x <= alpha)
     return float(betaincinv(needed, n - needed + 1, POWER)) if needed <= n else 1.0
 
 
 def smallest_sign(n: int, alpha: float = ALPHA) -> float:
-    """Smallest true share of n pairs won, without ties, that the exact sign test sees; NaN if it can see none."""
+    """Smallest true share of n pairs won, without ties, that the
+    exact sign test sees; NaN if it can see none.
+    """
     needed = int(binom.isf(alpha / 2, n, 0.5)) + 1
     return float(betaincinv(needed, n - needed + 1, POWER)) if needed <= n else float("nan")
 
@@ -70,17 +87,26 @@ def _of_draws(study: Study) -> list[str]:
         return []
     n, references = (_fewest(study, drawn) for drawn in (True, False))
     paired, alpha = _pairs_share_points(study), ALPHA / len(study.pairs)
-    head = f"{n} draws per arm, {len(study.pairs)} {'pair' if len(study.pairs) == 1 else 'pairs'} of arms"
+    head = (
+        f"{n} draws per arm, {len(study.pairs)} {'pair' if len(study.pairs) == 1 else 'pairs'} of "
+        "arms"
+    )
     head += ", Holm" if len(study.pairs) > 1 else ""
     said = []
     if references == 1:
-        said.append(f"forgiveness ({head}): nothing: ONE reference run per arm, whose noise stays unknown; two are the "
-                    "least for a test")  # fmt: skip
+        said.append(
+            f"forgiveness ({head}): nothing: ONE reference run per arm, whose noise stays "
+            "unknown; two are the least for a test"
+        )
     elif references > 1 and n > 1:
         said.append(_forgiveness(head, n, references, paired, alpha))
     if paired:
         share = smallest_sign(n, alpha)
-        seen = f"an arm that is truly lower at {100 * share:.0f}% of the points" if share == share else "no difference"
+        seen = (
+            f"an arm that is truly lower at {100 * share:.0f}% of the points"
+            if share == share
+            else "no difference"
+        )
         said.append(f"absolute error ({head}; sign test): {seen}")
     return said
 
@@ -89,15 +115,18 @@ def _forgiveness(head: str, n: int, references: int, paired: bool, alpha: float)
     area, share = smallest_area(n, references, paired, alpha), smallest_share(n, alpha)
     spread = f"score differences of sd {PAIR_SD}" if paired else f"scores of sd {SCORE_SD}"
     text = f"forgiveness ({head}, {references} reference runs): " + (
-        f"a difference of {area:.2f} in area, the primary comparison (t; assumed: {spread}, references of sd "
-        f"{REFERENCE_SD} points, 8 in 10 draws within 10 points)"
+        f"a difference of {area:.2f} in area, the primary comparison (t; assumed: {spread}, "
+        f"references of sd {REFERENCE_SD} points, 8 in 10 draws within 10 points)"
         if area <= 1
         else "no difference in area"
     )
     if not paired:
         return text
     points = f"{100 * share:.0f} percent points" if share < 1 else "none"
-    return f"{text}; of the share within 4 points {points} (McNemar's mid-p, given the references, none lost)"
+    return (
+        f"{text}; of the share within 4 points {points} (McNemar's mid-p, given the references, "
+        "none lost)"
+    )
 
 
 def _fewest(study: Study, drawn: bool) -> int:
@@ -107,9 +136,13 @@ def _fewest(study: Study, drawn: bool) -> int:
 
 
 def _pairs_share_points(study: Study) -> bool:
-    draws = {(t.arm, t.point): (t.config.lr, t.config.wd) for t in study.trials if t.point is not None}
+    draws = {
+        (t.arm, t.point): (t.config.lr, t.config.wd) for t in study.trials if t.point is not None
+    }
     points = {t.point for t in study.trials if t.point is not None}
-    return all(draws.get((a, point)) == draws.get((b, point)) for a, b in study.pairs for point in points)
+    return all(
+        draws.get((a, point)) == draws.get((b, point)) for a, b in study.pairs for point in points
+    )
 
 
 # ---- arms that are one setting, trained with several seeds
@@ -117,17 +150,21 @@ def _pairs_share_points(study: Study) -> bool:
 
 @functools.cache
 def smallest_mean(n: int, comparisons: int = 1, cells: int = 2) -> float:
-    """Smallest true difference of means, in sd of a seed, that Welch's t test of so many cells of n runs each sees.
+    """Smallest true difference of means, in sd of a seed, that Welch's t test of so many cells of n
+    runs each sees.
 
-    Of equal sds, at the strictest step of Holm's correction: 2 cells for a difference, 4 for a difference of two
-    differences. Simulated, for the test estimates its degrees of freedom, too: of 10,000 samples without a difference,
-    the quantile of the shift from which on each is rejected.
+    Of equal sds, at the strictest step of Holm's correction: 2 cells for a difference, 4 for a
+    difference of two differences. Simulated, for the test estimates its degrees of freedom, too: of
+    10,000 samples without a difference, the quantile of the shift from which on each is rejected.
     """
     import numpy as np
 
     runs = np.random.default_rng(0).standard_normal((10_000, cells, n))
     parts = runs.var(axis=2, ddof=1) / n
-    errors, df = np.sqrt(parts.sum(axis=1)), parts.sum(axis=1) ** 2 / (parts**2 / (n - 1)).sum(axis=1)
+    errors, df = (
+        np.sqrt(parts.sum(axis=1)),
+        parts.sum(axis=1) ** 2 / (parts**2 / (n - 1)).sum(axis=1),
+    )
     estimates = runs.mean(axis=2) @ np.array([1, -1, -1, 1])[:cells]
     return float(np.quantile(stdtrit(df, 1 - ALPHA / comparisons / 2) * errors - estimates, POWER))
 
@@ -136,42 +173,65 @@ def _of_means(study: Study, what: str, comparisons: int, cells: int = 2) -> list
     if not comparisons:
         return []
     n = min(Counter((t.arm, t.config.lr) for t in study.trials if t.point is not None).values())
-    head = f"{what} ({n} seed{'s' * (n > 1)} per cell, {comparisons} comparison{'s' * (comparisons > 1)}"
+    head = (
+        f"{what} ({n} seed{'s' * (n > 1)} per cell, {comparisons} "
+        f"comparison{'s' * (comparisons > 1)}"
+    )
     head += ", Holm)" if comparisons > 1 else ")"
     if n == 1:
         return [f"{head}: nothing: single runs have no spread"]
     sds = smallest_mean(n, comparisons, cells)
     if n == 2:
-        return [f"{head}: nothing that two seeds per cell could be expected to show: above {sds:.0f} sd of a seed"]
-    return [f"{head}: a true difference of {sds:.1f} sd of a seed (Welch's t; equal sds are assumed)"]
+        return [
+            (
+                f"{head}: nothing that two seeds per cell could be expected to show: above "
+                f"{sds:.0f} sd of a seed"
+            )
+        ]
+    return [
+        (f"{head}: a true difference of {sds:.1f} sd of a seed (Welch's t; equal sds are assumed)")
+    ]
 
 
 def _stability_cells(study: Study) -> set[tuple[str, str, int]]:
     """(model, optimizer, epochs) as planned."""
-    return {(str(study.factors[t.arm]["model"]), t.config.optimizer, t.config.epochs) for t in study.trials}
+    return {
+        (str(study.factors[t.arm]["model"]), t.config.optimizer, t.config.epochs)
+        for t in study.trials
+    }
 
 
 def _of_gaps(study: Study) -> list[str]:
     cells = _stability_cells(study)
-    both = {(model, epochs) for model, optimizer, epochs in cells if (model, "adamw", epochs) in cells}
+    both = {
+        (model, epochs) for model, optimizer, epochs in cells if (model, "adamw", epochs) in cells
+    }
     num = len({(m, e) for m, o, e in cells if o == "sgd"} & both)
     return _of_means(study, "gap of SGD to AdamW", num)
 
 
 def _of_lengths(study: Study) -> list[str]:
     cells = _stability_cells(study)
-    return _of_means(study, "error above that of the longest schedule",
-                     len({(m, e) for m, _, e in cells}) - len({m for m, _, _ in cells}))  # fmt: skip
+    return _of_means(
+        study,
+        "error above that of the longest schedule",
+        len({(m, e) for m, _, e in cells}) - len({m for m, _, _ in cells}),
+    )
 
 
 def _pairs_of_models(study: Study) -> int:
-    models = [{study.factors[arm]["model"] for arm in arms} for arms in (study.panels or {"": study.arms}).values()]
+    models = [
+        {study.factors[arm]["model"] for arm in arms}
+        for arms in (study.panels or {"": study.arms}).values()
+    ]
     return sum(len(of) * (len(of) - 1) // 2 for of in models)
 
 
 def _of_gap_interactions(study: Study) -> list[str]:
     lengths = len({epochs for _, _, epochs in _stability_cells(study)})
-    return _of_means(study, "gap of one model minus that of another", _pairs_of_models(study) * lengths, cells=4)
+    return _of_means(
+        study, "gap of one model minus that of another", _pairs_of_models(study) * lengths, cells=4
+    )
 
 
 def _of_length_interactions(study: Study) -> list[str]:
@@ -181,18 +241,24 @@ def _of_length_interactions(study: Study) -> list[str]:
 
 
 def _of_recipes(study: Study) -> list[str]:
-    architectures, recipes = ({factors[name] for factors in study.factors.values()}
-                              for name in ("architecture", "recipe"))  # fmt: skip
+    architectures, recipes = (
+        {factors[name] for factors in study.factors.values()} for name in ("architecture", "recipe")
+    )
     a, r, sets = len(architectures), len(recipes), len(study.trials[0].config.evals)
     pairs = a * (a - 1) // 2 * sets
-    return [*_of_means(study, "difference of architectures under a recipe", pairs * r),
-            *_of_means(study, "interaction of recipe and architecture", pairs * r * (r - 1) // 2, cells=4)]  # fmt: skip
+    return [
+        *_of_means(study, "difference of architectures under a recipe", pairs * r),
+        *_of_means(
+            study, "interaction of recipe and architecture", pairs * r * (r - 1) // 2, cells=4
+        ),
+    ]
 
 
 def _of_branches(study: Study) -> list[str]:
     shapes = {arm: config for arm, config in ((t.arm, t.config) for t in study.trials)}
     keys = {
-        arm: (study.factors[arm]["size"], c.depth * c.branches, c.layerscale, c.epochs) for arm, c in shapes.items()
+        arm: (study.factors[arm]["size"], c.depth * c.branches, c.layerscale, c.epochs)
+        for arm, c in shapes.items()
     }
     sequential = {keys[arm] for arm, config in shapes.items() if config.branches == 1}
     num = sum(config.branches > 1 and keys[arm] in sequential for arm, config in shapes.items())
@@ -200,7 +266,9 @@ def _of_branches(study: Study) -> list[str]:
 
 
 def _of_budgets(study: Study) -> list[str]:
-    return _of_means(study, "more blocks against more width", len(study.pairs) * _reported_sets(study))
+    return _of_means(
+        study, "more blocks against more width", len(study.pairs) * _reported_sets(study)
+    )
 
 
 def _reported_sets(study: Study) -> int:

@@ -1,8 +1,9 @@
 """Printed numbers of the papers, as context for ours: other data, other models, and never a target.
 
-Tables of them stand beside ours. With a study's `published` set they are drawn behind ours as well: grey, named by
-author, figure and data, in no legend, no table of ours and no metric. Where their errors are far from ours, they are
-shifted as a whole and have an axis of their own, on which a point is as long as on ours.
+Tables of them stand beside ours. With a study's `published` set they are drawn behind ours as well:
+grey, named by author, figure and data, in no legend, no table of ours and no metric. Where their
+errors are far from ours, they are shifted as a whole and have an axis of their own, on which a
+point is as long as on ours.
 """
 
 from __future__ import annotations
@@ -36,55 +37,76 @@ _SHIFTED = " Shifted so that the means meet; a point is as long as on our axis."
 # Figure -> what is drawn behind it, and what its note adds on the papers' data and on other data.
 SOURCES = {
     "training_length": (
-        "Xiao et al. 2021, ImageNet, marks as ours: joined, Table 2, with lr and wd of its own; alone, section 5.1 on "
-        "Figure 2. One run each, no interval.",
+        "Xiao et al. 2021, ImageNet, marks as ours: joined, Table 2, with lr and wd of its own; "
+        "alone, section 5.1 on Figure 2. One run each, no interval.",
         "",
         " Their smallest models; 400 of their epochs lie at our longest training.",
     ),
     "optimizer_stability": (
-        "Xiao et al. 2021, ImageNet: gaps, on an axis of their own; those of section 5.2 in words, said of larger "
-        "models and longer schedules; those of 4GF from Table 3, 50 epochs. One run each.",
-        " Alone: Table 3. Dotted: Table 2, AdamW for ViTs and SGD for RegNetY, with lr and wd of its own.",
+        "Xiao et al. 2021, ImageNet: gaps, on an axis of their own; those of section 5.2 in "
+        "words, said of larger models and longer schedules; those of 4GF from Table 3, 50 epochs. "
+        "One run each.",
+        (
+            " Alone: Table 3. Dotted: Table 2, AdamW for ViTs and SGD for RegNetY, with lr and wd "
+            "of its own."
+        ),
         "",
     ),
     "edf_panels": (
-        "Xiao et al. 2021, ImageNet, caption of Figure 5, SGD: shares of 64 draws within 4 points, in words. Whisker: "
-        "95%, computed by us for 38 of 64.",
+        "Xiao et al. 2021, ImageNet, caption of Figure 5, SGD: shares of 64 draws within 4 "
+        "points, in words. Whisker: 95%, computed by us for 38 of 64.",
         "",
         "",
     ),
-    "seed_histogram": (f"{THESIS}, ImageNet, Figure 6.7 (ResNet-50, A2, n=100): {_SPREAD}.", "", _SHIFTED),
+    "seed_histogram": (
+        f"{THESIS}, ImageNet, Figure 6.7 (ResNet-50, A2, n=100): {_SPREAD}.",
+        "",
+        _SHIFTED,
+    ),
     "seed_sets": (
-        f"{THESIS}, ImageNet, Figure 6.7 (ResNet-50, A2, n=100): {_SPREAD}; no correlation is printed.", "", _SHIFTED
+        (
+            f"{THESIS}, ImageNet, Figure 6.7 (ResNet-50, A2, n=100): {_SPREAD}; no correlation is "
+            "printed."
+        ),
+        "",
+        _SHIFTED,
     ),
     "seed_curves": (
-        f"{THESIS}, ImageNet-val, Figures 6.7 and 6.9 (ResNet-50, A2, n=100): lowest to highest, as lengths around our "
-        "mean at the same share of the training; levels on the way are not printed.",
+        f"{THESIS}, ImageNet-val, Figures 6.7 and 6.9 (ResNet-50, A2, n=100): lowest to highest, "
+        "as lengths around our mean at the same share of the training; levels on the way are not "
+        "printed.",
         "",
         "",
     ),
     "recipe_interaction": (
-        f"{THESIS}, ImageNet, section 6.3.4, recipes A2 and T2: one run per cell, no interval.", "", _SHIFTED
+        f"{THESIS}, ImageNet, section 6.3.4, recipes A2 and T2: one run per cell, no interval.",
+        "",
+        _SHIFTED,
     ),
-}  # fmt: skip
+}
 SOURCES["optimizer_stability_copied"] = SOURCES["optimizer_stability"]
 
 
 def read(name: str) -> pd.DataFrame:
-    """A table of search_spaces/published by name, as printed: "xiao2021_table2", "thesis_seed_statistics", ..."""
+    """A table of search_spaces/published by name, as printed:
+    "xiao2021_table2", "thesis_seed_statistics", ...
+    """
     with (files("search_spaces") / "published" / f"{name}.csv").open(encoding="utf-8") as file:
         return pd.read_csv(file)
 
 
 def published_training_length(results: Results) -> pd.DataFrame:
-    """Xiao et al. 2021, Table 2 (ImageNet): error after 100 and 200 epochs minus that after 400, in points.
+    """Xiao et al. 2021, Table 2 (ImageNet): error after 100 and 200 epochs minus that after 400, in
+    points.
 
-    Printed numbers, one run each, no interval; the recipe of peak performance, and not that of Figure 2.
+    Printed numbers, one run each, no interval; the recipe of peak performance, and not that of
+    Figure 2.
     """
     table = read("xiao2021_table2")
     longest = table["error_400_epochs_pct"]
     deltas = {
-        f"delta_{epochs}_points": (table[f"error_{epochs}_epochs_pct"] - longest).round(1) for epochs in (100, 200)
+        f"delta_{epochs}_points": (table[f"error_{epochs}_epochs_pct"] - longest).round(1)
+        for epochs in (100, 200)
     }
     return table[["model", "error_400_epochs_pct"]].assign(**deltas)
 
@@ -92,55 +114,89 @@ def published_training_length(results: Results) -> pd.DataFrame:
 def published_seed_statistics(results: Results) -> pd.DataFrame:
     """H. Touvron's thesis, 2022, Figure 6.7 (ResNet-50, recipe A2, 100 seeds, ImageNet), as errors.
 
-    Printed are mean, sd, min, max and seed 0, as accuracies with two decimals; all else is computed from them.
-    one_run_sampling_points is the binomial standard error of one run on the test set. The thesis gives the images of
-    val and v2; the 46,837 of real are not in it: so many have a label in Beyer et al. 2020.
+    Printed are mean, sd, min, max and seed 0, as accuracies with two decimals; all else is computed
+    from them. one_run_sampling_points is the binomial standard error of one run on the test set.
+    The thesis gives the images of val and v2; the 46,837 of real are not in it: so many have a
+    label in Beyer et al. 2020.
     """
     table = read("thesis_seed_statistics")
     table["images"] = table["evaluation"].map(seeds.NUM_IMAGES["imagenet"])
     mean, sd = 100 - table["mean_top1_pct"], table["sd_points"]
     worst, best, zero = (100 - table[f"{name}_top1_pct"] for name in ("min", "max", "seed_0"))
-    sampling = [seeds.sampling_error(error, num) for error, num in zip(mean, table["images"], strict=True)]
+    sampling = [
+        seeds.sampling_error(error, num) for error, num in zip(mean, table["images"], strict=True)
+    ]
     result = table[["evaluation", "images", "n"]].assign(
-        mean_error_pct=mean, sd_points=sd, standard_error_points=sd / np.sqrt(table["n"]), min_error_pct=best,
-        max_error_pct=worst, min_z=(best - mean) / sd, max_z=(worst - mean) / sd, seed_0_error_pct=zero,
-        seed_0_z=(zero - mean) / sd, one_run_sampling_points=sampling,
-    )  # fmt: skip
+        mean_error_pct=mean,
+        sd_points=sd,
+        standard_error_points=sd / np.sqrt(table["n"]),
+        min_error_pct=best,
+        max_error_pct=worst,
+        min_z=(best - mean) / sd,
+        max_z=(worst - mean) / sd,
+        seed_0_error_pct=zero,
+        seed_0_z=(zero - mean) / sd,
+        one_run_sampling_points=sampling,
+    )
     result.attrs["decimals"] = 2
     return result
 
 
 def published_recipe_interaction(results: Results) -> pd.DataFrame:
-    """H. Touvron's thesis, 2022, section 6.3.4 (ImageNet): error of ResNet-50 minus DeiT-S under recipes A2 and T2.
+    """H. Touvron's thesis, 2022, section 6.3.4 (ImageNet): error of ResNet-50 minus DeiT-S under
+    recipes A2 and T2.
 
-    Printed are single accuracies a cell. The intervals borrow the sd of 100 seeds of ResNet-50 under A2 for all four
-    cells, an assumption of ours; so they are no more than a guide.
+    Printed are single accuracies a cell. The intervals borrow the sd of 100 seeds of ResNet-50
+    under A2 for all four cells, an assumption of ours; so they are no more than a guide.
     """
-    error = 100 - read("thesis_recipe_architecture").set_index(["evaluation", "recipe", "architecture"])["top1_pct"]
+    error = (
+        100
+        - read("thesis_recipe_architecture").set_index(["evaluation", "recipe", "architecture"])[
+            "top1_pct"
+        ]
+    )
     spread = read("thesis_seed_statistics").set_index("evaluation")["sd_points"]
     rows = []
     for name in ("val", "v2"):
-        runs = [np.array([error[name, recipe, model]]) for recipe in ("A2", "T2") for model in ("ResNet-50", "DeiT-S")]
+        runs = [
+            np.array([error[name, recipe, model]])
+            for recipe in ("A2", "T2")
+            for model in ("ResNet-50", "DeiT-S")
+        ]
         sd = float(spread[name])
         for recipe, pair in (("A2", runs[:2]), ("T2", runs[2:])):
             simple = contrast(pair, [1, -1], sd=[sd, sd])
-            rows.append({"evaluation": name, "effect": f"ResNet-50 − DeiT-S under {recipe}", **_shown(simple)})
-        rows.append({"evaluation": name, "effect": "interaction", **_shown(interaction(*runs, sd=sd))})
+            rows.append(
+                {
+                    "evaluation": name,
+                    "effect": f"ResNet-50 − DeiT-S under {recipe}",
+                    **_shown(simple),
+                }
+            )
+        rows.append(
+            {"evaluation": name, "effect": "interaction", **_shown(interaction(*runs, sd=sd))}
+        )
     table = pd.DataFrame(rows)
     table.attrs["decimals"] = 2
     return table
 
 
 def _shown(result: Contrast) -> dict[str, float]:
-    return {"difference_points": result.estimate, "difference_points_low": result.low,
-            "difference_points_high": result.high, "z": result.estimate / result.error}  # fmt: skip
+    return {
+        "difference_points": result.estimate,
+        "difference_points_low": result.low,
+        "difference_points_high": result.high,
+        "z": result.estimate / result.error,
+    }
 
 
 # ---- drawn behind ours
 
 
 def note(study: Study, name: str, drawn: bool = False) -> str:
-    """What the note of a figure says about the papers' numbers, on a line; empty unless the study shows them."""
+    """What the note of a figure says about the papers' numbers,
+    on a line; empty unless the study shows them.
+    """
     if not study.published:
         return ""
     said = "The papers print no number for what this figure shows."
@@ -158,23 +214,36 @@ def is_imagenet(study: Study) -> bool:
 def draw_published_training_length(
     ax: Axes, models: Sequence[str], lengths: Sequence[int], markers: Sequence[str]
 ) -> bool:
-    """Xiao et al. 2021: Table 2 after 100 and 200 epochs above 400, and what section 5.1 says of 50, in points.
+    """Xiao et al. 2021: Table 2 after 100 and 200 epochs above 400, and what section 5.1 says of
+    50, in points.
 
-    x is the base-2 logarithm of epochs: their 400 epochs lie at our longest schedule. A model of ours that is none of
-    theirs has their smallest of its family behind it. Returns whether anything was drawn, as all of these do.
+    x is the base-2 logarithm of epochs: their 400 epochs lie at our longest schedule. A model of
+    ours that is none of theirs has their smallest of its family behind it. Returns whether anything
+    was drawn, as all of these do.
     """
     table, text = read("xiao2021_table2").set_index("model"), read("xiao2021_text")
     shift = np.log2(max(lengths)) - np.log2(400)
-    known = [(model, _named(model, table.index), marker) for model, marker in zip(models, markers, strict=False)]
+    known = [
+        (model, _named(model, table.index), marker)
+        for model, marker in zip(models, markers, strict=False)
+    ]
     known = [found for found in known if found[1]]
     for model, name, marker in known:
-        errors = table.loc[name, [f"error_{epochs}_epochs_pct" for epochs in (100, 200, 400)]].to_numpy(dtype=float)
+        errors = table.loc[
+            name, [f"error_{epochs}_epochs_pct" for epochs in (100, 200, 400)]
+        ].to_numpy(dtype=float)
         x = np.log2([100, 200, 400]) + shift
         ax.plot(x, errors - errors[-1], marker=marker, **HOLLOW, **LINE)
         said = text[(text["model"] == name) & (text["quantity"] == "delta_points")]
-        ax.plot(np.log2(said["epochs"].astype(float)) + shift, said["low"], marker, **HOLLOW, **LINE)
+        ax.plot(
+            np.log2(said["epochs"].astype(float)) + shift, said["low"], marker, **HOLLOW, **LINE
+        )
         if name != model:
-            first = (np.log2(50) + shift, said["low"].iloc[0]) if len(said) else (x[0], errors[0] - errors[-1])
+            first = (
+                (np.log2(50) + shift, said["low"].iloc[0])
+                if len(said)
+                else (x[0], errors[0] - errors[-1])
+            )
             _say(ax, *first, name, (6, 1))
     if known and shift:
         own = _own_axis(ax, "x", shift, "epochs on ImageNet, Xiao et al. 2021").xaxis
@@ -184,11 +253,25 @@ def draw_published_training_length(
 
 
 def draw_published_optimizer_stability(ax: Axes, models: Sequence[str], is_last: bool) -> bool:
-    """Xiao et al. 2021: errors of Tables 2 and 3 for models of their names; in the last panel their gaps."""
-    table, early = read("xiao2021_table2").set_index("model"), read("xiao2021_table3").set_index("model")
+    """Xiao et al. 2021: errors of Tables 2 and 3 for models
+    of their names; in the last panel their gaps.
+    """
+    table, early = (
+        read("xiao2021_table2").set_index("model"),
+        read("xiao2021_table3").set_index("model"),
+    )
     for name in [model for model in models if model in table.index]:
-        errors = table.loc[name, [f"error_{epochs}_epochs_pct" for epochs in (100, 200, 400)]].to_numpy(dtype=float)
-        ax.plot(np.log2([100, 200, 400]), errors, "v" if "RegNet" in name else "^", linestyle=":", **HOLLOW, **LINE)
+        errors = table.loc[
+            name, [f"error_{epochs}_epochs_pct" for epochs in (100, 200, 400)]
+        ].to_numpy(dtype=float)
+        ax.plot(
+            np.log2([100, 200, 400]),
+            errors,
+            "v" if "RegNet" in name else "^",
+            linestyle=":",
+            **HOLLOW,
+            **LINE,
+        )
         _say(ax, np.log2(100), errors[0], name.rpartition("-")[0], (4, 5))
     for column, marker in (("error_adamw_pct", "^"), ("error_sgd_pct", "v")):
         known = early[column][[model for model in models if model in early.index]]
@@ -199,21 +282,42 @@ def draw_published_optimizer_stability(ax: Axes, models: Sequence[str], is_last:
 
 
 def _gaps(ax: Axes) -> None:
-    """Gaps of Table 3 and, in words, of section 5.2, on axes of their own in the upper right, behind the curves."""
-    said, table = read("xiao2021_text").query("quantity == 'gap_points'"), read("xiao2021_table3").dropna()
-    bars = [(f"{row['model']} {row['relation']} {row['said']}", row["low"], row["high"]) for _, row in said.iterrows()]
-    bars += [(f"{row['model']} {row['gap_points']:g}", np.nan, row["gap_points"]) for _, row in table.iterrows()]
+    """Gaps of Table 3 and, in words, of section 5.2, on axes of
+    their own in the upper right, behind the curves.
+    """
+    said, table = (
+        read("xiao2021_text").query("quantity == 'gap_points'"),
+        read("xiao2021_table3").dropna(),
+    )
+    bars = [
+        (f"{row['model']} {row['relation']} {row['said']}", row["low"], row["high"])
+        for _, row in said.iterrows()
+    ]
+    bars += [
+        (f"{row['model']} {row['gap_points']:g}", np.nan, row["gap_points"])
+        for _, row in table.iterrows()
+    ]
     inset = ax.inset_axes((0.6, 0.44, 0.39, 0.37), zorder=0.5)
     for place, (words, low, high) in enumerate(sorted(bars, key=lambda bar: -bar[2])):
         inset.plot([0.0 if np.isnan(low) else low, high], [place, place], linewidth=7, **BAR)
-        inset.text(0.2 if high > 4 else high + 0.3, place, words, fontsize=SIZE, va="center", color="#444444")
+        inset.text(
+            0.2 if high > 4 else high + 0.3,
+            place,
+            words,
+            fontsize=SIZE,
+            va="center",
+            color="#444444",
+        )
     inset.set(xlim=(0, 10.5), ylim=(len(bars) - 0.5, -0.5), yticks=[])
-    inset.set_title("Xiao et al. 2021, ImageNet:\nSGD − AdamW (points)", fontsize=SIZE, color=GREY, loc="right")
+    inset.set_title(
+        "Xiao et al. 2021, ImageNet:\nSGD − AdamW (points)", fontsize=SIZE, color=GREY, loc="right"
+    )
     _make_grey(inset)
 
 
 def draw_published_edf(ax: Axes, study: Study, arms: Sequence[str]) -> bool:
-    """Xiao et al. 2021, caption of Figure 5: shares within 4 points of the best, with SGD, of the 18GF models.
+    """Xiao et al. 2021, caption of Figure 5: shares within 4 points of the best, with SGD, of the
+    18GF models.
 
     Only in the panel of that optimizer, at imagenet in that of those models.
     """
@@ -225,8 +329,16 @@ def draw_published_edf(ax: Axes, study: Study, arms: Sequence[str]) -> bool:
     highs, n = said["high"].astype(float).to_dict(), int(said["n"].iloc[0])
     about, most = highs["ViT_C-18GF"], highs["ViT_P-18GF"]
     low, high = (float(end) for end in clopper_pearson(np.round(about / 100 * n), n))
-    ax.errorbar([4], [about / 100], [[about / 100 - low], [high - about / 100]], elinewidth=1, capsize=2.5, marker="D",
-                **HOLLOW, **LINE)  # fmt: skip
+    ax.errorbar(
+        [4],
+        [about / 100],
+        [[about / 100 - low], [high - about / 100]],
+        elinewidth=1,
+        capsize=2.5,
+        marker="D",
+        **HOLLOW,
+        **LINE,
+    )
     ax.plot([4, 4], [0, most / 100], linewidth=5, **BAR)
     _say(ax, 4, about / 100, f"ViT_C-18GF\nabout {about:g}%", (6, -12))
     _say(ax, 4, most / 200, f"ViT_P-18GF\nless than {most:g}%", (6, 0))
@@ -234,7 +346,9 @@ def draw_published_edf(ax: Axes, study: Study, arms: Sequence[str]) -> bool:
 
 
 def draw_published_seed_histogram(ax: Axes, study: Study, name: str, values: np.ndarray) -> bool:
-    """The thesis, Figure 6.7: mean, sd, extremes and seed 0 on a strip above the bars; n errors in percent are ours."""
+    """The thesis, Figure 6.7: mean, sd, extremes and seed 0 on a
+    strip above the bars; n errors in percent are ours.
+    """
     theirs = _seed_errors(study, name)
     if theirs is None or not len(values):
         return False
@@ -247,13 +361,20 @@ def draw_published_seed_histogram(ax: Axes, study: Study, name: str, values: np.
     return True
 
 
-def draw_published_seed_sets(ax: Axes, study: Study, pair: tuple[str, str], values: Sequence[np.ndarray]) -> bool:
-    """The thesis, Figure 6.7: mean, sd, extremes and seed 0 on both sets, as a cross; `values` are ours."""
+def draw_published_seed_sets(
+    ax: Axes, study: Study, pair: tuple[str, str], values: Sequence[np.ndarray]
+) -> bool:
+    """The thesis, Figure 6.7: mean, sd, extremes and seed 0
+    on both sets, as a cross; `values` are ours.
+    """
     found = [_seed_errors(study, name) for name in pair]
     if found[0] is None or found[1] is None or not len(values[0]):
         return False
     theirs = found[0], found[1]
-    shifts = [0.0 if is_imagenet(study) else ours.mean() - of["mean"] for ours, of in zip(values, theirs, strict=True)]
+    shifts = [
+        0.0 if is_imagenet(study) else ours.mean() - of["mean"]
+        for ours, of in zip(values, theirs, strict=True)
+    ]
     (x, y), (dx, dy) = theirs, shifts
     for width, looks, ends in ((1.0, LINE, ("min", "max")), (5.0, BAR, ("below", "above"))):
         looks = {**looks, "linewidth": width}
@@ -267,34 +388,60 @@ def draw_published_seed_sets(ax: Axes, study: Study, pair: tuple[str, str], valu
 
 
 def draw_published_seed_curves(line: Sequence[Axes], table: pd.DataFrame) -> bool:
-    """The thesis: the range over seeds at epoch 100 of 300 (Figure 6.9, "as large as" 10 points) and at the last one.
+    """The thesis: the range over seeds at epoch 100 of 300 (Figure 6.9, "as large as" 10 points)
+    and at the last one.
 
-    `table`: mean errors of ours by epoch. Ranges are lengths in points around our mean, at that share of the training.
+    `table`: mean errors of ours by epoch. Ranges are lengths in points around our mean, at that
+    share of the training.
     """
     if table.empty:
         return False
     said = read("thesis_epoch_variability").dropna(subset="value").iloc[0]
     val = read("thesis_seed_statistics").set_index("evaluation").loc["val"]
-    epochs, mean = table["epoch"].to_numpy(dtype=float), table["mean_error_pct"].to_numpy(dtype=float)
+    epochs, mean = (
+        table["epoch"].to_numpy(dtype=float),
+        table["mean_error_pct"].to_numpy(dtype=float),
+    )
     early = float(said["epoch"] / said["of_epochs"] * epochs[-1])
     at = float(np.interp(early, epochs, mean))
     line[0].plot([early] * 2, [at - said["value"] / 2, at + said["value"] / 2], linewidth=5, **BAR)
-    _say(line[0], early, at + said["value"] / 2, f"ImageNet-val, epoch {said['epoch']:g} of {said['of_epochs']:g}:\n"
-         f"up to {said['value']:g} points", (4, 4), va="bottom")  # fmt: skip
+    _say(
+        line[0],
+        early,
+        at + said["value"] / 2,
+        (
+            f"ImageNet-val, epoch {said['epoch']:g} of {said['of_epochs']:g}:\nup to "
+            f"{said['value']:g} points"
+        ),
+        (4, 4),
+        va="bottom",
+    )
     worst, best = (val["mean_top1_pct"] - val[f"{end}_top1_pct"] for end in ("min", "max"))
     line[1].plot([epochs[-1]] * 2, [mean[-1] + best, mean[-1] + worst], linewidth=5, **BAR)
-    line[1].text(0.98, 0.96, f"grey: ImageNet-val, last epoch, {worst - best:.2f} points", fontsize=SIZE, color=GREY,
-                 ha="right", va="top", transform=line[1].transAxes)  # fmt: skip
+    line[1].text(
+        0.98,
+        0.96,
+        f"grey: ImageNet-val, last epoch, {worst - best:.2f} points",
+        fontsize=SIZE,
+        color=GREY,
+        ha="right",
+        va="top",
+        transform=line[1].transAxes,
+    )
     return True
 
 
 def draw_published_recipe_interaction(ax: Axes, study: Study, name: str, ours: float) -> bool:
-    """The thesis, section 6.3.4: ResNet-50 and DeiT-S under A2 and T2; `ours`: mean percent of ours."""
+    """The thesis, section 6.3.4: ResNet-50 and DeiT-S under
+    A2 and T2; `ours`: mean percent of ours.
+    """
     table = read("thesis_recipe_architecture")
     table = table[table["evaluation"] == _their_set(study, name)]
     if table.empty or np.isnan(ours):
         return False
-    errors = 100 - table.pivot(index="architecture", columns="recipe", values="top1_pct")[["A2", "T2"]]
+    errors = (
+        100 - table.pivot(index="architecture", columns="recipe", values="top1_pct")[["A2", "T2"]]
+    )
     shift = 0.0 if is_imagenet(study) else ours - float(errors.to_numpy().mean())
     for architecture, marker in (("ResNet-50", "o"), ("DeiT-S", "s")):
         y = errors.loc[architecture].to_numpy(dtype=float) + shift
@@ -314,30 +461,56 @@ def _named(model: str, known: pd.Index) -> str:
 
 
 def _their_set(study: Study, name: str) -> str:
-    """The set of the thesis that stands behind one of ours: that of its name; on other data v2 behind a second one."""
+    """The set of the thesis that stands behind one of ours: that
+    of its name; on other data v2 behind a second one.
+    """
     first = next(iter(estimates.evaluations(study)))
     return name if is_imagenet(study) or name == first else "v2"
 
 
 def _seed_errors(study: Study, name: str) -> dict[str, Any] | None:
-    """Errors in percent of the thesis' Figure 6.7 on the set that stands behind ours; None if it has no such set."""
+    """Errors in percent of the thesis' Figure 6.7 on the set that
+    stands behind ours; None if it has no such set.
+    """
     table = read("thesis_seed_statistics").set_index("evaluation")
     theirs = _their_set(study, name)
     if theirs not in table.index:
         return None
     row = table.loc[theirs]
     mean, sd = 100 - row["mean_top1_pct"], row["sd_points"]
-    return {"set": theirs, "mean": mean, "below": mean - sd, "above": mean + sd, "min": 100 - row["max_top1_pct"],
-            "max": 100 - row["min_top1_pct"], "seed_0": 100 - row["seed_0_top1_pct"]}  # fmt: skip
+    return {
+        "set": theirs,
+        "mean": mean,
+        "below": mean - sd,
+        "above": mean + sd,
+        "min": 100 - row["max_top1_pct"],
+        "max": 100 - row["min_top1_pct"],
+        "seed_0": 100 - row["seed_0_top1_pct"],
+    }
 
 
 def _strip(ax: Axes, theirs: dict[str, Any], shift: float, height: float) -> None:
     """Extremes, mean ± sd and seed 0 on a line; `height` is a share of the axes."""
     edge = ax.get_xaxis_transform()
-    ax.plot([theirs["min"] + shift, theirs["max"] + shift], [height] * 2, "|-", transform=edge, **LINE)
-    ax.plot([theirs["below"] + shift, theirs["above"] + shift], [height] * 2, transform=edge, linewidth=6, **BAR)
+    ax.plot(
+        [theirs["min"] + shift, theirs["max"] + shift], [height] * 2, "|-", transform=edge, **LINE
+    )
+    ax.plot(
+        [theirs["below"] + shift, theirs["above"] + shift],
+        [height] * 2,
+        transform=edge,
+        linewidth=6,
+        **BAR,
+    )
     ax.plot([theirs["mean"] + shift], [height], "|", transform=edge, markersize=9, **LINE)
-    ax.plot([theirs["seed_0"] + shift], [height], "*", transform=edge, **{**HOLLOW, "markersize": 7}, **LINE)
+    ax.plot(
+        [theirs["seed_0"] + shift],
+        [height],
+        "*",
+        transform=edge,
+        **{**HOLLOW, "markersize": 7},
+        **LINE,
+    )
 
 
 def _own_axis(ax: Axes, which: Literal["x", "y"], shift: float, label: str) -> Any:
@@ -364,7 +537,23 @@ def _make_grey(ax: Any) -> None:
         spine.set_edgecolor(GREY)
 
 
-def _say(ax: Axes, x: float, y: float, text: str, offset: tuple[float, float], ha: Side = "left", va: Level = "center"
-         ) -> None:  # fmt: skip
-    ax.annotate(text, (x, y), xytext=offset, textcoords="offset points", fontsize=SIZE, color=GREY, ha=ha, va=va,
-                zorder=1.6)  # fmt: skip
+def _say(
+    ax: Axes,
+    x: float,
+    y: float,
+    text: str,
+    offset: tuple[float, float],
+    ha: Side = "left",
+    va: Level = "center",
+) -> None:
+    ax.annotate(
+        text,
+        (x, y),
+        xytext=offset,
+        textcoords="offset points",
+        fontsize=SIZE,
+        color=GREY,
+        ha=ha,
+        va=va,
+        zorder=1.6,
+    )

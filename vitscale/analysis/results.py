@@ -1,4 +1,6 @@
-"""What a study found: a row per trial, a row per evaluation, and all that is made of them, each made once."""
+"""What a study found: a row per trial, a row per evaluation,
+and all that is made of them, each made once.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,10 @@ STATUSES = tuple(status.value for status in FIXED)
 class Results:
     """The outcomes of a study, and what was made of them so far.
 
-    Tables, figures and sentences ask `once` for what they are made of, so that each number of a report is computed in
-    one place and one time. `trials` has a row per planned trial (vitscale.record.table.outcomes), `rows` a row per
-    trial and evaluation; without it there is none.
+    Tables, figures and sentences ask `once` for what they are made of, so that each number of a
+    report is computed in one place and one time. `trials` has a row per planned trial
+    (vitscale.record.table.outcomes), `rows` a row per trial and evaluation; without it there is
+    none.
     """
 
     def __init__(
@@ -36,12 +39,17 @@ class Results:
         self._made: dict[Callable[[Results], Any], Any] = dict(made or {})
 
     def once(self, make: Callable[[Results], T]) -> T:
-        """What a function makes of these results; it is called at the first request only. Do not change its value."""
+        """What a function makes of these results; it is called at the first request only.
+
+        Do not change its value.
+        """
         if make not in self._made:
             self._made[make] = make(self)
         return cast(T, self._made[make])
 
-    def made(self, tables: Mapping[str, Callable[[Results], pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    def made(
+        self, tables: Mapping[str, Callable[[Results], pd.DataFrame]]
+    ) -> dict[str, pd.DataFrame]:
         """Those of these tables that were asked for so far, by name."""
         return {name: self._made[make] for name, make in tables.items() if make in self._made}
 

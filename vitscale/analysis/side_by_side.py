@@ -1,10 +1,12 @@
-"""Two arms side by side, of one study or of two: how their draws ended, their errors, and what sets them apart.
+"""Two arms side by side, of one study or of two: how their draws ended, their errors, and what sets
+them apart.
 
-Assumed: draws of an arm are independent, and means are nearly normal. Medians are over all draws with an outcome, a
-diverged or failed one at 100; means are over those that finished, and have an interval only where the draws of both
-arms are one setting with other seeds: over other lr and wd errors have a long tail, where Student's interval of 8 draws
-covers 80 to 87% instead of 95%. No p is given, and nothing is corrected for the
-number of arms: a comparison that was not planned is a look, and no test.
+Assumed: draws of an arm are independent, and means are nearly normal. Medians are over all draws
+with an outcome, a diverged or failed one at 100; means are over those that finished, and have an
+interval only where the draws of both arms are one setting with other seeds: over other lr and wd
+errors have a long tail, where Student's interval of 8 draws covers 80 to 87% instead of 95%. No p
+is given, and nothing is corrected for the number of arms: a comparison that was not planned is a
+look, and no test.
 """
 
 from __future__ import annotations
@@ -60,10 +62,13 @@ class Side:
         return [t.config for t in trials if t.point is not None] or [t.config for t in trials]
 
 
-def arm_pairs(a: Study, b: Study, arm_a: str | None = None, arm_b: str | None = None) -> list[tuple[str, str]]:
+def arm_pairs(
+    a: Study, b: Study, arm_a: str | None = None, arm_b: str | None = None
+) -> list[tuple[str, str]]:
     """The arms to compare: those named; else those of one name; else the only ones.
 
-    Raises ValueError for an arm that a study lacks, and where neither names nor numbers say which belong together.
+    Raises ValueError for an arm that a study lacks, and where neither names nor numbers say which
+    belong together.
     """
     of_a, of_b = (_arms(*side) for side in ((a, arm_a), (b, arm_b)))
     if len(of_a) == len(of_b) == 1:
@@ -71,8 +76,8 @@ def arm_pairs(a: Study, b: Study, arm_a: str | None = None, arm_b: str | None = 
     pairs = [(arm, arm) for arm in of_a if arm in of_b]
     if not pairs:
         raise ValueError(
-            f"the two must share an arm, or STUDY:ARM must name one of each, but got ({a.slug}: {', '.join(of_a)}; "
-            f"{b.slug}: {', '.join(of_b)})"
+            f"the two must share an arm, or STUDY:ARM must name one of each, but got ({a.slug}: "
+            f"{', '.join(of_a)}; {b.slug}: {', '.join(of_b)})"
         )
     return pairs
 
@@ -81,41 +86,59 @@ def _arms(study: Study, arm: str | None) -> tuple[str, ...]:
     if arm is None:
         return study.arms
     if arm not in study.arms:
-        raise ValueError(f"an arm must be of {study.slug}, but got ({arm!r}; there are: {', '.join(study.arms)})")
+        raise ValueError(
+            f"an arm must be of {study.slug}, but got ({arm!r}; there are: {', '.join(study.arms)})"
+        )
     return (arm,)
 
 
 def incomparable_reason(a: Side, b: Side) -> str:
-    """Why errors of two arms mean different things, the law and the values; "" if they can be compared."""
+    """Why errors of two arms mean different things, the law
+    and the values; "" if they can be compared.
+    """
     adaptive = next((side for side in (a, b) if side.study.adaptive), None)
     if adaptive:
-        return f"arms compared must not be of a search: {WHY}, but got ({adaptive.name}: {adaptive.study.adaptive})"
+        return (
+            f"arms compared must not be of a search: {WHY}, but got ({adaptive.name}: "
+            f"{adaptive.study.adaptive})"
+        )
     profiles = next((side for side in (a, b) if side.study.measures), None)
     if profiles:
         return f"arms compared must have errors, and profiles have none, but got ({profiles.name})"
     if a.study.metric != b.study.metric:
-        return f"arms compared must have one metric, but got ({a.study.metric!r}, {b.study.metric!r})"
+        return (
+            f"arms compared must have one metric, but got ({a.study.metric!r}, {b.study.metric!r})"
+        )
     images = [{_evaluated_on(config) for config in side.configs} for side in (a, b)]
     if images[0] != images[1]:
         shown = [", ".join(sorted({config.dataset for config in side.configs})) for side in (a, b)]
         return (
-            f"arms compared must be evaluated on the same images, but got ({a.name}: {shown[0]}; {b.name}: {shown[1]}, "
-            f"split {a.configs[0].eval_split})"
+            f"arms compared must be evaluated on the same images, but got ({a.name}: {shown[0]}; "
+            f"{b.name}: {shown[1]}, split {a.configs[0].eval_split})"
         )
     return ""
 
 
 def _evaluated_on(config: TrainConfig) -> tuple[object, ...]:
-    """What fixes the images of the evaluation. A dataset prepared at another size is the same dataset."""
-    carved = (config.minival_images, config.minival_rule, config.split_seed) if config.eval_split == "minival" else ()
+    """What fixes the images of the evaluation.
+
+    A dataset prepared at another size is the same dataset.
+    """
+    carved = (
+        (config.minival_images, config.minival_rule, config.split_seed)
+        if config.eval_split == "minival"
+        else ()
+    )
     return dataset_facts(config.dataset) or config.dataset, config.eval_split, *carved
 
 
 def side_by_side(a: Side, b: Side) -> dict[str, object]:
-    """Plain values: counts and errors of both arms with 95% intervals, the difference a - b, the fields that differ.
+    """Plain values: counts and errors of both arms with 95% intervals, the difference a - b, the
+    fields that differ.
 
-    The difference is of pairs of draws where the plans share them (see `paired_by`), else of independent draws;
-    negative favours a. Raises ValueError for arms whose errors mean different things.
+    The difference is of pairs of draws where the plans share them (see `paired_by`), else of
+    independent draws; negative favours a. Raises ValueError for arms whose errors mean different
+    things.
     """
     reason = incomparable_reason(a, b)
     if reason:
@@ -123,14 +146,22 @@ def side_by_side(a: Side, b: Side) -> dict[str, object]:
     fields = paired_by(a, b)
     difference = _unpaired(a, b) if fields is None else _paired(a, b, fields)
     shared = len({config.id for config in a.configs} & {config.id for config in b.configs})
-    return {"metric": a.study.metric, "a": _summary(a), "b": _summary(b), "difference": difference,
-            "shared_trials": shared, "fields": differing(a.configs, b.configs)}  # fmt: skip
+    return {
+        "metric": a.study.metric,
+        "a": _summary(a),
+        "b": _summary(b),
+        "difference": difference,
+        "shared_trials": shared,
+        "fields": differing(a.configs, b.configs),
+    }
 
 
 def paired_by(a: Side, b: Side) -> list[str] | None:
-    """The fields that vary within the arms, if every draw of the smaller one has a partner that agrees in all; or None.
+    """The fields that vary within the arms, if every draw of the smaller one has a partner that
+    agrees in all; or None.
 
-    Draws of one design share lr, wd and seed, repeats share the seed. The rule looks at the plan, never at errors.
+    Draws of one design share lr, wd and seed, repeats share the seed. The rule looks at the plan,
+    never at errors.
     """
     fields = [name for name in DEFAULTS if any(side.draws[name].nunique() > 1 for side in (a, b))]
     keys = [_keys(side.draws, fields) for side in (a, b)]
@@ -144,7 +175,9 @@ def _keys(draws: pd.DataFrame, fields: Sequence[str]) -> list[tuple[object, ...]
 
 
 def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
-    """Of the differences between partners, where both have an outcome; for the mean, where both finished."""
+    """Of the differences between partners, where both have an
+    outcome; for the mean, where both finished.
+    """
     partner = {key: i for i, key in enumerate(_keys(b.known, fields))}
     keys = _keys(a.known, fields)
     in_a = [i for i, key in enumerate(keys) if key in partner]
@@ -154,13 +187,20 @@ def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
     group = _scrambles(a, first)
     mean = estimates.contrast([difference[both]], [1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
-    return {**_named("median_points", _median(difference, group, (-100.0, 100.0))),
-            **_named("mean_points", (mean.estimate, mean.low, mean.high)),
-            "paired_by": fields, "num_pairs": len(difference), "num_finished_pairs": int(both.sum())}  # fmt: skip
+    return {
+        **_named("median_points", _median(difference, group, (-100.0, 100.0))),
+        **_named("mean_points", (mean.estimate, mean.low, mean.high)),
+        "paired_by": fields,
+        "num_pairs": len(difference),
+        "num_finished_pairs": int(both.sum()),
+    }
 
 
 def _unpaired(a: Side, b: Side) -> dict[str, object]:
-    """Of independent draws. The medians' own intervals are joined (Zou & Donner 2008); of means, Welch's."""
+    """Of independent draws.
+
+    The medians' own intervals are joined (Zou & Donner 2008); of means, Welch's.
+    """
     groups = [_scrambles(side, side.known) for side in (a, b)]
     (x, x_low, x_high), (y, y_low, y_high) = (
         _median(_errors(side.known), group) for side, group in zip((a, b), groups, strict=True)
@@ -168,20 +208,33 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
     low, high = x - y - np.hypot(x - x_low, y_high - y), x - y + np.hypot(x_high - x, y - y_low)
     mean = estimates.contrast([estimates.errors(side.draws) for side in (a, b)], [1.0, -1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
-    return {**_named("median_points", (x - y, float(max(low, -100.0)), float(min(high, 100.0)))),
-            **_named("mean_points", (mean.estimate, mean.low, mean.high)),
-            "paired_by": None, "num_pairs": 0, "num_finished_pairs": 0}  # fmt: skip
+    return {
+        **_named("median_points", (x - y, float(max(low, -100.0)), float(min(high, 100.0)))),
+        **_named("mean_points", (mean.estimate, mean.low, mean.high)),
+        "paired_by": None,
+        "num_pairs": 0,
+        "num_finished_pairs": 0,
+    }
 
 
 def _summary(side: Side) -> dict[str, object]:
     """How the draws ended; the median of those with an outcome, the mean of those that finished."""
     counts, group = estimates.counts(side.draws), _scrambles(side, side.known)
     errors = estimates.errors(side.draws)
-    mean = estimates.error_interval(errors) if len(errors) and _are_repeats(side) else (_mean(errors), np.nan, np.nan)
-    return {"study": side.study.slug, "arm": side.arm, "planned": len(side.draws), "n": len(side.known),
-            **{status: counts[status] for status in STATUSES},
-            **_named("median_error_pct", _median(_errors(side.known), group)),
-            **_named("mean_error_pct", mean)}  # fmt: skip
+    mean = (
+        estimates.error_interval(errors)
+        if len(errors) and _are_repeats(side)
+        else (_mean(errors), np.nan, np.nan)
+    )
+    return {
+        "study": side.study.slug,
+        "arm": side.arm,
+        "planned": len(side.draws),
+        "n": len(side.known),
+        **{status: counts[status] for status in STATUSES},
+        **_named("median_error_pct", _median(_errors(side.known), group)),
+        **_named("mean_error_pct", mean),
+    }
 
 
 def _mean(errors: np.ndarray) -> float:
@@ -190,7 +243,10 @@ def _mean(errors: np.ndarray) -> float:
 
 def _are_repeats(side: Side) -> bool:
     """Whether the draws of an arm are one setting with independent seeds."""
-    return not side.study.num_scrambles and len({config.replace(seed=0) for config in side.configs}) == 1
+    return (
+        not side.study.num_scrambles
+        and len({config.replace(seed=0) for config in side.configs}) == 1
+    )
 
 
 def _errors(draws: pd.DataFrame) -> np.ndarray:
@@ -201,8 +257,14 @@ def _scrambles(side: Side, draws: pd.DataFrame) -> np.ndarray | None:
     return scrambles(side.study, draws["point"].to_numpy(dtype=int), num=len(side.draws))
 
 
-def _median(values: np.ndarray, group: np.ndarray | None, bounds: tuple[float, float] = (0.0, 100.0)) -> Estimate:
-    return (float(np.median(values)), *median_interval(values, group, bounds=bounds)) if len(values) else NONE
+def _median(
+    values: np.ndarray, group: np.ndarray | None, bounds: tuple[float, float] = (0.0, 100.0)
+) -> Estimate:
+    return (
+        (float(np.median(values)), *median_interval(values, group, bounds=bounds))
+        if len(values)
+        else NONE
+    )
 
 
 def _without_interval(mean: Contrast) -> Contrast:
@@ -213,23 +275,39 @@ def _named(name: str, estimate: Estimate) -> dict[str, object]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), estimate, strict=True))
 
 
-def differing(a: Sequence[TrainConfig], b: Sequence[TrainConfig]) -> dict[str, dict[str, list[object]]]:
-    """Field -> its values in a and in b, ascending, for fields that do not have the same values in both."""
-    values = {name: [sorted({getattr(config, name) for config in side}) for side in (a, b)] for name in DEFAULTS}
-    return {name: {"a": first, "b": second} for name, (first, second) in values.items() if first != second}
+def differing(
+    a: Sequence[TrainConfig], b: Sequence[TrainConfig]
+) -> dict[str, dict[str, list[object]]]:
+    """Field -> its values in a and in b, ascending, for
+    fields that do not have the same values in both.
+    """
+    values = {
+        name: [sorted({getattr(config, name) for config in side}) for side in (a, b)]
+        for name in DEFAULTS
+    }
+    return {
+        name: {"a": first, "b": second}
+        for name, (first, second) in values.items()
+        if first != second
+    }
 
 
 def as_cells(comparison: dict) -> list[list[str]]:
     """The comparison as rows of four cells: what, a, b, a - b; the first row names the arms."""
     a, b, difference = (comparison[name] for name in ("a", "b", "difference"))
     rows = [["", *(f"{side['study']}:{side['arm']}" for side in (a, b)), "difference"]]
-    rows += [[name, str(a[name]), str(b[name]), _pairs(difference) if name == "n" else ""] for name in COUNTS]
+    rows += [
+        [name, str(a[name]), str(b[name]), _pairs(difference) if name == "n" else ""]
+        for name in COUNTS
+    ]
     for name, title in (("median", "median error (%)"), ("mean", "mean error of finished (%)")):
         cells = (_interval(side, f"{name}_error_pct") for side in (a, b))
         rows.append([title, *cells, _interval(difference, f"{name}_points", sign="+")])
     if comparison["shared_trials"]:
         rows.append(["trials in both", *[str(comparison["shared_trials"])] * 2, ""])
-    return rows + [[name, _values(of["a"]), _values(of["b"]), ""] for name, of in comparison["fields"].items()]
+    return rows + [
+        [name, _values(of["a"]), _values(of["b"]), ""] for name, of in comparison["fields"].items()
+    ]
 
 
 def _pairs(difference: dict) -> str:

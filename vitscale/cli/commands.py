@@ -1,4 +1,7 @@
-"""What the commands of `vitscale` do. Each takes the parsed options; the parsers are in `vitscale.cli.parsers`."""
+"""What the commands of `vitscale` do.
+
+Each takes the parsed options; the parsers are in `vitscale.cli.parsers`.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ def status(options: argparse.Namespace) -> None:
     store = existing(options.store)
     states = overview(store)
     if not states:
-        raise ValueError(f"a study must have a plan that can be read, but got none (store={str(store.root)!r})")
+        raise ValueError(
+            f"a study must have a plan that can be read, but got none (store={str(store.root)!r})"
+        )
     if options.json:
         studies = [{**state._asdict(), "changed": _when(state.changed_s)} for state in states]
         print_json({"store": str(store.root), "num_bytes": num_bytes(store), "studies": studies})
@@ -47,9 +52,19 @@ def status(options: argparse.Namespace) -> None:
     counts = [name for name in names if name != "stopped" or any(state.stopped for state in states)]
     rows = [["study", *counts, "on disk", "last activity", "driver"]]
     for state in states:
-        rows.append([state.study, *(str(getattr(state, name)) for name in counts), f"{si(state.num_bytes)}B",
-                     _when(state.changed_s), "runs" if state.driver_alive else "none"])  # fmt: skip
-    print(f"{columns(rows)}\n\nstore {store.root}: {si(num_bytes(store))}B in all; studies share trials")
+        rows.append(
+            [
+                state.study,
+                *(str(getattr(state, name)) for name in counts),
+                f"{si(state.num_bytes)}B",
+                _when(state.changed_s),
+                "runs" if state.driver_alive else "none",
+            ]
+        )
+    print(
+        f"{columns(rows)}\n\nstore {store.root}: {si(num_bytes(store))}B in all; studies share "
+        "trials"
+    )
 
 
 def report(options: argparse.Namespace) -> None:
@@ -73,7 +88,12 @@ def _report_as_json(study: Study, store: Store) -> dict[str, Any]:
     report, headline, _ = draw(study, store, read_trials(study, store))
     files = {name: io.BytesIO(report.read(f"{name}.parquet")) for name in study.tables}
     tables = {name: pd.read_parquet(file).to_dict("records") for name, file in files.items()}
-    return {"study": study.slug, "report": report.address(PAGE), "headline": headline, "tables": tables}
+    return {
+        "study": study.slug,
+        "report": report.address(PAGE),
+        "headline": headline,
+        "tables": tables,
+    }
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -82,22 +102,37 @@ def compare(options: argparse.Namespace) -> None:
 
     pairs, alone = _sides(existing(options.store), (options.a, options.b))
     reasons = [incomparable_reason(a, b) for a, b in pairs]
-    compared = [side_by_side(a, b) for (a, b), reason in zip(pairs, reasons, strict=True) if not reason]
+    compared = [
+        side_by_side(a, b) for (a, b), reason in zip(pairs, reasons, strict=True) if not reason
+    ]
     if not compared:
         raise ValueError(reasons[0])
     if options.json:
-        print_json({"compared": compared, "not_compared": [reason for reason in reasons if reason], "alone": alone})
+        print_json(
+            {
+                "compared": compared,
+                "not_compared": [reason for reason in reasons if reason],
+                "alone": alone,
+            }
+        )
         return
     cells = [row for comparison in compared for row in ([""] * 4, *as_cells(comparison))][1:]
     print(columns(cells))
-    print(f"\n{compared[0]['metric']} of the last epoch, 95% intervals; difference: left minus right, in points. "
-          "Medians hold diverged and failed draws at 100.")  # fmt: skip
-    for line in (*(f"without a partner: {arm}" for arm in alone), *(f"not compared: {why}" for why in reasons if why)):
+    print(
+        f"\n{compared[0]['metric']} of the last epoch, 95% intervals; difference: left minus "
+        "right, in points. Medians hold diverged and failed draws at 100."
+    )
+    for line in (
+        *(f"without a partner: {arm}" for arm in alone),
+        *(f"not compared: {why}" for why in reasons if why),
+    ):
         print(line)
 
 
 def _sides(store: Store, names: tuple[str, str]) -> tuple[list[tuple[Side, Side]], list[str]]:
-    """The pairs of arms that are meant by STUDY or STUDY:ARM twice, and the arms that have no partner."""
+    """The pairs of arms that are meant by STUDY or STUDY:ARM
+    twice, and the arms that have no partner.
+    """
     from vitscale.analysis.side_by_side import Side, arm_pairs
     from vitscale.record.table import outcomes, read_trials
 
@@ -106,8 +141,13 @@ def _sides(store: Store, names: tuple[str, str]) -> tuple[list[tuple[Side, Side]
     pairs = arm_pairs(studies[0], studies[1], arms[0], arms[1])
     tables = [outcomes(study, read_trials(study, store)) for study in studies]
     sides = [(Side(studies[0], tables[0], a), Side(studies[1], tables[1], b)) for a, b in pairs]
-    alone = [f"{study.slug}:{arm}" for i, study in enumerate(studies) if arms == [None, None]
-             for arm in study.arms if arm not in {pair[i] for pair in pairs}]  # fmt: skip
+    alone = [
+        f"{study.slug}:{arm}"
+        for i, study in enumerate(studies)
+        if arms == [None, None]
+        for arm in study.arms
+        if arm not in {pair[i] for pair in pairs}
+    ]
     return sides, alone
 
 
@@ -119,7 +159,9 @@ def adopt(options: argparse.Namespace) -> None:
 
 
 def plan(options: argparse.Namespace) -> None:
-    """Becomes the study's script with --plan, for a script; prints the plan of the last start, for a study."""
+    """Becomes the study's script with --plan, for a script;
+    prints the plan of the last start, for a study.
+    """
     script = Path(options.study if options.study.endswith(".py") else f"studies/{options.study}.py")
     if options.study.endswith(".py") and not script.exists():
         raise ValueError(f"the script of a study must exist, but got ({options.study!r})")
@@ -135,7 +177,9 @@ def plan(options: argparse.Namespace) -> None:
 
 
 def _refuse_unknown_study(study: str, script: Path, arguments: Sequence[str]) -> None:
-    """Raises ValueError for a name that is neither a script nor a study, before its options are found unknown."""
+    """Raises ValueError for a name that is neither a script nor
+    a study, before its options are found unknown.
+    """
     if {"-h", "--help"} & set(arguments):
         return
     parser = Parser(add_help=False)
@@ -145,7 +189,8 @@ def _refuse_unknown_study(study: str, script: Path, arguments: Sequence[str]) ->
     store = existing(root, hint)
     if study not in store.slugs():
         raise ValueError(
-            f"a study must be in the store, but got ({shown(study)}; there are: {', '.join(store.slugs())}){hint}"
+            f"a study must be in the store, but got ({shown(study)}; there are: "
+            f"{', '.join(store.slugs())}){hint}"
         )
 
 
@@ -157,16 +202,27 @@ def _when(unix_s: float) -> str:
 
 
 def ui(options: argparse.Namespace) -> None:
-    """Prints a link for each study, and becomes an MLflow server on the database; a server that runs is only named."""
-    from vitscale.record.mlflow_place import database_of, follow_move, note_of_old_database, tracking_uri
+    """Prints a link for each study, and becomes an MLflow server
+    on the database; a server that runs is only named.
+    """
+    from vitscale.record.mlflow_place import (
+        database_of,
+        follow_move,
+        note_of_old_database,
+        tracking_uri,
+    )
     from vitscale.record.mlflow_view import pages
 
     store = Store.at(options.store)
     uri = tracking_uri(store)
     database = database_of(uri)
     if database is not None and not database.exists():
-        raise ValueError(f"an MLflow database must exist, but got ({database}); run a study or `vitscale sync` first"
-                         f"\n{note_of_old_database(store)}".rstrip())  # fmt: skip
+        raise ValueError(
+            (
+                f"an MLflow database must exist, but got ({database}); run a study or `vitscale "
+                f"sync` first\n{note_of_old_database(store)}"
+            ).rstrip()
+        )
     follow_move(uri)
     if uri.startswith("http"):
         print(f"MLFLOW_TRACKING_URI is a server: {uri}")
@@ -180,7 +236,16 @@ def ui(options: argparse.Namespace) -> None:
     print(columns(list(links.items())) if links else "no study is shown there yet")
     sys.stdout.flush()
     if not uri.startswith("http"):
-        command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", options.host]
+        command = [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "ui",
+            "--backend-store-uri",
+            uri,
+            "--host",
+            options.host,
+        ]
         os.execv(sys.executable, [*command, "--port", str(port), "--workers", "1"])
 
 
@@ -188,10 +253,14 @@ PORT = 5000  # MLflow's own
 
 
 def free_port(host: str, asked: int | None) -> int:
-    """The port that was asked for, or the first free one from 5000. Raises ValueError if it is taken."""
+    """The port that was asked for, or the first free one from 5000.
+
+    Raises ValueError if it is taken.
+    """
     for port in [asked] if asked is not None else range(PORT, PORT + 100):
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of a server that has just ended
+            # of a server that has just ended
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except (OSError, OverflowError) as error:
@@ -232,7 +301,10 @@ def sync(options: argparse.Namespace) -> None:
                 view.save()
             print(f"{slug}: {num} of {len(study.trials)} trials shown at {view.page()}")
     if lost:
-        raise ValueError(f"every study asked for must be shown, but got ({len(lost)} not shown: {', '.join(lost)})")
+        raise ValueError(
+            f"every study asked for must be shown, but got ({len(lost)} not shown: "
+            f"{', '.join(lost)})"
+        )
 
 
 class Unreachable(ValueError):
@@ -262,7 +334,10 @@ def _going_on(slug: str, lost: list[str]) -> Iterator[None]:
 
 
 def complexity(options: argparse.Namespace) -> None:
-    """Prints what papers say that models cost, next to what ours cost as they are built. Takes half a minute."""
+    """Prints what papers say that models cost, next to what ours cost as they are built.
+
+    Takes half a minute.
+    """
     from vitscale.train.complexity import compare_published
 
     rows = compare_published()
@@ -276,8 +351,13 @@ def complexity(options: argparse.Namespace) -> None:
     for unit in ("params (M)", "multiply-adds (G)", "activations (M)"):
         table.add_column(unit, justify="right", no_wrap=True)
     for row in rows:
-        cells = [f"{row['published'][name] or '-'} | {number:.2f}{' *' if name in row['deviates'] else '  '}"
-                 for name, number in row["ours"].items()]  # fmt: skip
+        cells = [
+            (
+                f"{row['published'][name] or '-'} | "
+                f"{number:.2f}{' *' if name in row['deviates'] else '  '}"
+            )
+            for name, number in row["ours"].items()
+        ]
         table.add_row(row["source"], row["name"], str(row["resolution"]), *cells)
     Console(width=None if sys.stdout.isatty() else 150).print(table)
     for row in rows:
@@ -294,12 +374,21 @@ def prepare(options: argparse.Namespace) -> None:
     from vitscale.train.sources.prepared import read_manifest
 
     if options.verify:
-        print(f"{options.source}: {stage.verify(Path(options.source))} files are as they were written")
+        print(
+            f"{options.source}: {stage.verify(Path(options.source))} files are as they were written"
+        )
         return
     if options.data_root is None or options.size < 1:
-        raise ValueError(f"DEST and size >= 1 must be given, but got ({options.data_root}, size={options.size})")
-    fields = "source data_root size skip_unreadable dataset source_root channels max_megapixels follow_symlinks"
-    request = stage.Request(splits=tuple(options.splits), **{name: getattr(options, name) for name in fields.split()})
+        raise ValueError(
+            f"DEST and size >= 1 must be given, but got ({options.data_root}, size={options.size})"
+        )
+    fields = (
+        "source data_root size skip_unreadable dataset source_root channels max_megapixels "
+        "follow_symlinks"
+    )
+    request = stage.Request(
+        splits=tuple(options.splits), **{name: getattr(options, name) for name in fields.split()}
+    )
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         tasks: dict[str, Any] = {}
@@ -311,13 +400,21 @@ def prepare(options: argparse.Namespace) -> None:
 
         folder = stage.prepare(request, options.num_workers, show)
     for split, facts in read_manifest(folder)["splits"].items():
-        print(f"{folder} {split}: {facts['num_images']} images, {len(facts['skipped'])} unreadable left out")
+        print(
+            f"{folder} {split}: {facts['num_images']} images, {len(facts['skipped'])} unreadable "
+            "left out"
+        )
     _print_facts(folder)
 
 
 def _print_facts(folder: Path) -> None:
-    """What a config says of a prepared set, as a study may have it; nothing where the set does not tell."""
+    """What a config says of a prepared set, as a study may
+    have it; nothing where the set does not tell.
+    """
     from vitscale.plan.data import facts
 
     with contextlib.suppress(ValueError):
-        print(f"for a config: {', '.join(f'{name}={value!r}' for name, value in facts(folder).items())}")
+        print(
+            "for a config: "
+            f"{', '.join(f'{name}={value!r}' for name, value in facts(folder).items())}"
+        )

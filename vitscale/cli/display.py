@@ -1,4 +1,6 @@
-"""What a user sees while a study runs: a live table on a terminal, a line now and then elsewhere."""
+"""What a user sees while a study runs: a live table on a
+terminal, a line now and then elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,16 @@ def table(progress: Progress, width: int = 80) -> Text:
     done, total = n["finished"] + n["diverged"] + n["stopped"], len(progress.statuses)
     bar_width = min(width, 60)
     filled = round(bar_width * done / total)
-    text = Text("\n".join(_packed(slug, progress.parts(), width)), no_wrap=True, overflow="ellipsis")
+    text = Text(
+        "\n".join(_packed(slug, progress.parts(), width)), no_wrap=True, overflow="ellipsis"
+    )
     text.stylize("bold", 0, len(slug))
     text.append("\n" + "━" * filled, "green").append("━" * (bar_width - filled), "bright_black")
     running, waiting = progress.running(), progress.waiting()
     cells = [_cells(progress, trial) for trial, _ in running[:MAX_LINES]]
-    for i, line in enumerate(_aligned([list(COLUMNS[progress.study.measures]), *cells], width) if cells else []):
+    for i, line in enumerate(
+        _aligned([list(COLUMNS[progress.study.measures]), *cells], width) if cells else []
+    ):
         text.append(f"\n{line}", "" if i else "dim")
     if len(running) > MAX_LINES:
         text.append(f"\nand {len(running) - MAX_LINES} more")
@@ -56,10 +62,15 @@ def _packed(first: str, parts: list[str], width: int) -> list[str]:
 
 
 def _aligned(rows: list[list[str]], width: int) -> list[str]:
-    """Rows as lines of columns; the first column is cut if need be. A row may end early, with a longer last cell."""
+    """Rows as lines of columns; the first column is cut if need be.
+
+    A row may end early, with a longer last cell.
+    """
     full = [row for row in rows if len(row) == len(rows[0])]
     widths = [max(len(row[i]) for row in full) for i in range(len(rows[0]))]
-    longest = max(sum(2 + max(w, len(c)) for w, c in zip(widths[1:], row[1:], strict=False)) for row in rows)
+    longest = max(
+        sum(2 + max(w, len(c)) for w, c in zip(widths[1:], row[1:], strict=False)) for row in rows
+    )
     widths[0] = max(3, min(max(len(row[0]) for row in rows), width - longest))
     lines = []
     for row in rows:
@@ -72,9 +83,18 @@ def _aligned(rows: list[list[str]], width: int) -> list[str]:
 def _cells(progress: Progress, trial: Trial) -> list[str]:
     """What is shown of a running trial, under COLUMNS."""
     c, study, row = trial.config, progress.study, progress.rows.get(trial.config.id)
-    value, done = row.get(study.metric) if row else None, f"{progress.epoch(trial)}/{num_rows(trial)}"
+    value, done = (
+        row.get(study.metric) if row else None,
+        f"{progress.epoch(trial)}/{num_rows(trial)}",
+    )
     if study.measures:
-        return [trial.arm, str(c.batch_size), str(c.resolution), done, "" if value is None else f"{value:.1f}"]
+        return [
+            trial.arm,
+            str(c.batch_size),
+            str(c.resolution),
+            done,
+            "" if value is None else f"{value:.1f}",
+        ]
     where = [trial.arm, f"{c.lr:.2e}", f"{c.wd:.2e}"]
     if progress.resumes(trial):
         return [*where, f"resumes at epoch {progress.epoch(trial)}"]
@@ -100,12 +120,17 @@ class Display:
     def _run(self) -> None:
         if not self.console.is_terminal or self.console.is_dumb_terminal:
             while not self.stop.wait(LINE_EVERY_S):
-                self.console.print(f"{self.progress.study.slug}: {self.progress.line()}", highlight=False)
+                self.console.print(
+                    f"{self.progress.study.slug}: {self.progress.line()}", highlight=False
+                )
             return
         from rich.live import Live
 
-        # Redirection would fight with that of Ray's output; what this process prints goes through the console.
-        live = Live(console=self.console, transient=True, redirect_stdout=False, redirect_stderr=False)
+        # Redirection would fight with that of Ray's output; what this process prints goes through
+        # the console.
+        live = Live(
+            console=self.console, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
         with live:
             while not self.stop.wait(0.25):
                 live.update(table(self.progress, self.console.width))

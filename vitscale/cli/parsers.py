@@ -1,4 +1,7 @@
-"""`vitscale`: the studies of a store, and what is about no single study. A study itself is run by its script."""
+"""`vitscale`: the studies of a store, and what is about no single study.
+
+A study itself is run by its script.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,16 @@ def _parser() -> Parser:
     ui.add_argument("--host", default="127.0.0.1")
     ui.add_argument("--port", type=int, help="(default: 5000, or the next that is free)")
     ui.set_defaults(run=commands.ui)
-    sync = parsers.add_parser("sync", help="bring MLflow up to date with the store, or fill an empty server")
+    sync = parsers.add_parser(
+        "sync", help="bring MLflow up to date with the store, or fill an empty server"
+    )
     sync.add_argument("studies", nargs="*", help="such as lr_wd_edf-demo (default: all)")
     commands.add_store(sync)
     sync.set_defaults(run=commands.sync)
     add_prepare(parsers)
-    complexity = parsers.add_parser("complexity", help="published costs of models next to ours, as built")
+    complexity = parsers.add_parser(
+        "complexity", help="published costs of models next to ours, as built"
+    )
     complexity.add_argument("--json", action="store_true", help="print JSON instead of a table")
     complexity.set_defaults(run=commands.complexity)
     return parser
@@ -46,31 +53,45 @@ def add_studies(parsers: Any) -> None:
         "plan",
         help="what a study would train, and when it would be done",
         usage="%(prog)s [-h] STUDY [OPTION ...]",
-        description="The same as the study's script with --plan, for a script; for a study that was started, the plan "
-        "of its last start. `vitscale plan STUDY --help` lists the options: of the study, such as --scale, and "
-        "--devices, --throughput, --epoch-minutes, --json.",
+        description=(
+            "The same as the study's script with --plan, for a script; for a study that was "
+            "started, the plan of its last start. `vitscale plan STUDY --help` lists the "
+            "options: of the study, such as --scale, and --devices, --throughput, "
+            "--epoch-minutes, --json."
+        ),
     )
-    plan.add_argument("study", metavar="STUDY", help="studies/lr_wd_edf.py or lr_wd_edf; or of the store: "
-                      "lr_wd_edf-demo")  # fmt: skip
+    plan.add_argument(
+        "study",
+        metavar="STUDY",
+        help=("studies/lr_wd_edf.py or lr_wd_edf; or of the store: lr_wd_edf-demo"),
+    )
     plan.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     plan.set_defaults(run=commands.plan)
     status = parsers.add_parser("status", help="how far every study of the store is")
     status.set_defaults(run=commands.status)
-    report = parsers.add_parser("report", help="draw the report of a study as it stands, unfinished too")
+    report = parsers.add_parser(
+        "report", help="draw the report of a study as it stands, unfinished too"
+    )
     report.add_argument("study", metavar="STUDY", help="such as lr_wd_edf-demo")
     add_published(report)
     report.set_defaults(run=commands.report)
-    adopt = parsers.add_parser("adopt", help="make the winners of a search those that the studies of its scale use")
+    adopt = parsers.add_parser(
+        "adopt", help="make the winners of a search those that the studies of its scale use"
+    )
     adopt.add_argument("study", metavar="SEARCH", help="such as tune_lr_wd-demo")
     adopt.set_defaults(run=commands.adopt)
     compare = parsers.add_parser("compare", help="two studies, or two arms, side by side")
     for name in ("a", "b"):
-        compare.add_argument(name, metavar=name.upper(), help="STUDY, for all arms of one name, or STUDY:ARM")
+        compare.add_argument(
+            name, metavar=name.upper(), help="STUDY, for all arms of one name, or STUDY:ARM"
+        )
     compare.set_defaults(run=commands.compare)
     for parser in (status, report, adopt, compare):
         commands.add_store(parser)
     for parser in (status, report, compare):
-        parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
+        parser.add_argument(
+            "--json", action="store_true", help="print one JSON document instead of a table"
+        )
 
 
 def add_prepare(parsers: Any) -> None:
@@ -78,23 +99,60 @@ def add_prepare(parsers: Any) -> None:
     parser = parsers.add_parser(
         "prepare",
         help="write a dataset once as files that load fast, with all images at one size",
-        description="Writes DEST/NAME-SIZE (CIFAR at its own size keeps its name): DEST is the data root of studies, "
-        "NAME-SIZE is their dataset. Killed and run again, it goes on.",
+        description=(
+            "Writes DEST/NAME-SIZE (CIFAR at its own size keeps its name): DEST is the data "
+            "root of studies, NAME-SIZE is their dataset. Killed and run again, it goes on."
+        ),
     )
     parser.add_argument("source", metavar="SOURCE", help="a dataset's folder, or torchvision:CLASS")
-    parser.add_argument("data_root", metavar="DEST", nargs="?", type=Path, help="the data root, not the set's folder")
-    parser.add_argument("--size", type=int, default=256, help="pixels per side (default: %(default)s)")
-    parser.add_argument("--splits", nargs="+", default=[], metavar="SPLIT", help="such as train val (default: all)")
-    parser.add_argument("--dataset", default="", metavar="NAME", help="(default: the name of the folder or class)")
-    parser.add_argument("--source-root", default="", metavar="FOLDER", help="where the files of torchvision:CLASS are")
-    parser.add_argument("--channels", type=int, choices=(1, 3), default=3, help="of images: 3 (default) or 1, grey")
-    parser.add_argument("--skip-unreadable", action="store_true", help="leave out damaged images (default: stop), and "
-                        "those that the next two refuse")  # fmt: skip
-    parser.add_argument("--max-megapixels", type=float, default=100.0, metavar="M", help="refuse larger images, which "
-                        "take 16 bytes of memory a pixel to decode (default: 100)")  # fmt: skip
-    parser.add_argument("--follow-symlinks", action="store_true", help="out of SOURCE, too (default: refuse them)")
-    parser.add_argument("--num-workers", type=int, default=0, metavar="N", help="processes that decode images")
-    parser.add_argument("--verify", action="store_true", help="only compare the checksums of SOURCE, a prepared set")
+    parser.add_argument(
+        "data_root",
+        metavar="DEST",
+        nargs="?",
+        type=Path,
+        help="the data root, not the set's folder",
+    )
+    parser.add_argument(
+        "--size", type=int, default=256, help="pixels per side (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--splits", nargs="+", default=[], metavar="SPLIT", help="such as train val (default: all)"
+    )
+    parser.add_argument(
+        "--dataset", default="", metavar="NAME", help="(default: the name of the folder or class)"
+    )
+    parser.add_argument(
+        "--source-root",
+        default="",
+        metavar="FOLDER",
+        help="where the files of torchvision:CLASS are",
+    )
+    parser.add_argument(
+        "--channels", type=int, choices=(1, 3), default=3, help="of images: 3 (default) or 1, grey"
+    )
+    parser.add_argument(
+        "--skip-unreadable",
+        action="store_true",
+        help=("leave out damaged images (default: stop), and those that the next two refuse"),
+    )
+    parser.add_argument(
+        "--max-megapixels",
+        type=float,
+        default=100.0,
+        metavar="M",
+        help=(
+            "refuse larger images, which take 16 bytes of memory a pixel to decode (default: 100)"
+        ),
+    )
+    parser.add_argument(
+        "--follow-symlinks", action="store_true", help="out of SOURCE, too (default: refuse them)"
+    )
+    parser.add_argument(
+        "--num-workers", type=int, default=0, metavar="N", help="processes that decode images"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="only compare the checksums of SOURCE, a prepared set"
+    )
     parser.set_defaults(run=commands.prepare)
 
 

@@ -1,4 +1,6 @@
-"""The plan of a study before anything is trained: trials, samples, FLOPs, device-hours, and when it would be done."""
+"""The plan of a study before anything is trained: trials,
+samples, FLOPs, device-hours, and when it would be done.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,42 @@ from vitscale.record.store import Damaged, Store
 PREVIEW = "plan-preview.json"
 OPTIONS = ("devices", "devices_per_trial", "throughput", "epoch_minutes", "json")
 LEAST_PACE, MOST_PACE = 1e-6, 1e9  # images per second, or minutes per epoch
-MEASURED_TRIALS = 8  # of an arm at most: their mean is known well enough, and each is a file to read
+# of an arm at most: their mean is known well enough, and each is a file to read
+MEASURED_TRIALS = 8
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What a plan may be asked; `OPTIONS` names them."""
     group = parser.add_argument_group("the plan, with --plan")
-    group.add_argument("--devices", type=int, metavar="N", help="say when it would be done on N devices")
-    group.add_argument("--devices-per-trial", type=float, metavar="K", help="a share packs several trials on a device "
-                       "(default: 1, or as published)")  # fmt: skip
-    pace = group.add_mutually_exclusive_group()  # without either: as measured, once trials of the study are done
-    pace.add_argument("--throughput", nargs="+", metavar="[ARM=]IMAGES_PER_S", help="of a trial in training, on its "
-                      "devices; ARM may hold * (default: as measured on done trials)")  # fmt: skip
-    pace.add_argument("--epoch-minutes", nargs="+", metavar="[ARM=]MINUTES", help="that an epoch takes on a trial's "
-                      "devices; or xiao2021, as published for 8 V100")  # fmt: skip
-    group.add_argument("--json", action="store_true", default=None, help="one JSON document and nothing else")
+    group.add_argument(
+        "--devices", type=int, metavar="N", help="say when it would be done on N devices"
+    )
+    group.add_argument(
+        "--devices-per-trial",
+        type=float,
+        metavar="K",
+        help=("a share packs several trials on a device (default: 1, or as published)"),
+    )
+    # without either: as measured, once trials of the study are done
+    pace = group.add_mutually_exclusive_group()
+    pace.add_argument(
+        "--throughput",
+        nargs="+",
+        metavar="[ARM=]IMAGES_PER_S",
+        help=(
+            "of a trial in training, on its devices; ARM may hold * (default: as measured on done "
+            "trials)"
+        ),
+    )
+    pace.add_argument(
+        "--epoch-minutes",
+        nargs="+",
+        metavar="[ARM=]MINUTES",
+        help=("that an epoch takes on a trial's devices; or xiao2021, as published for 8 V100"),
+    )
+    group.add_argument(
+        "--json", action="store_true", default=None, help="one JSON document and nothing else"
+    )
 
 
 def refuse_options(options: argparse.Namespace) -> None:
@@ -48,18 +71,24 @@ def refuse_options(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None:
             raise ValueError(
-                f"--{name.replace('_', '-')} must come with --plan, but got ({name}={shown_text(str(value))})"
+                f"--{name.replace('_', '-')} must come with --plan, but got "
+                f"({name}={shown_text(str(value))})"
             )
 
 
 def show(study: Study, store: Store, options: argparse.Namespace) -> None:
-    """Prints the plan and writes every trial to a file. Raises ValueError for times that do not fit the study."""
+    """Prints the plan and writes every trial to a file.
+
+    Raises ValueError for times that do not fit the study.
+    """
     summary = summarize(study, store, options)
     try:
         folder = store.study(study.slug)
         folder.write(PREVIEW, json.dumps(to_json(study), indent=1).encode())
     except OSError as error:
-        raise ValueError(f"the store must be writable, but got (store={str(store.root)!r}: {error})") from error
+        raise ValueError(
+            f"the store must be writable, but got (store={str(store.root)!r}: {error})"
+        ) from error
     summary["plan"] = folder.address(PREVIEW)
     if options.json:
         print_json(summary)
@@ -68,10 +97,12 @@ def show(study: Study, store: Store, options: argparse.Namespace) -> None:
 
 
 def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[str, Any]:
-    """Plain values: counts, samples drawn, multiply-adds, device-hours and makespan; None for what is not known.
+    """Plain values: counts, samples drawn, multiply-adds, device-hours and makespan; None for what
+    is not known.
 
-    device_hours are of all trials, device_hours_to_do and makespan_h of those that are not done. Profiles have timed
-    runs, and neither epochs nor samples; how long they take is not known. Raises ValueError for options that cannot be.
+    device_hours are of all trials, device_hours_to_do and makespan_h of those that are not done.
+    Profiles have timed runs, and neither epochs nor samples; how long they take is not known.
+    Raises ValueError for options that cannot be.
     """
     done = {trial.config.id for trial in study.trials if store.is_done(trial.config.id)}
     if study.measures:
@@ -79,15 +110,26 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
     pace = None if study.measures else _pace(study, store, done, options)
     if options.devices is not None and pace is None:
         raise ValueError(
-            f"throughput or epoch_minutes must be given while no trial is done, but got (devices={options.devices})"
+            "throughput or epoch_minutes must be given while no trial is done, but got "
+            f"(devices={options.devices})"
         )
     arms = [_of_trials(study, arm, trials, done, pace) for arm, trials in _by_arm(study)]
-    summary = {"study": study.slug, "question": study.question, "source": study.source,
-               **_totals(arms), "arms": arms, "time": pace.source if pace else None,
-               "doubts": doubts(study)}  # fmt: skip
+    summary = {
+        "study": study.slug,
+        "question": study.question,
+        "source": study.source,
+        **_totals(arms),
+        "arms": arms,
+        "time": pace.source if pace else None,
+        "doubts": doubts(study),
+    }
     from vitscale.analysis import power  # scipy takes a moment
 
-    return {**summary, **_until_done(study, done, pace, options), "can_show": power.sentences(study)}
+    return {
+        **summary,
+        **_until_done(study, done, pace, options),
+        "can_show": power.sentences(study),
+    }
 
 
 def _refuse_times(options: argparse.Namespace) -> None:
@@ -95,7 +137,8 @@ def _refuse_times(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if name != "json" and value is not None:
             raise ValueError(
-                f"{name} must not be given for profiles, whose speed is what is measured, but got ({name}={value})"
+                f"{name} must not be given for profiles, whose speed is what is measured, but got "
+                f"({name}={value})"
             )
 
 
@@ -104,44 +147,75 @@ def _by_arm(study: Study) -> Iterator[tuple[str, list[Trial]]]:
         yield arm, [trial for trial in study.trials if trial.arm == arm]
 
 
-def _of_trials(study: Study, arm: str, trials: Sequence[Trial], done: set[str], pace: Pace | None) -> dict[str, Any]:
-    """The costs of an arm; parameters and multiply-adds of an image's forward pass are those of its first trial."""
+def _of_trials(
+    study: Study, arm: str, trials: Sequence[Trial], done: set[str], pace: Pace | None
+) -> dict[str, Any]:
+    """The costs of an arm; parameters and multiply-adds of an
+    image's forward pass are those of its first trial.
+    """
     cost = study.cost(trials[0].config)
     todo = [trial for trial in trials if trial.config.id not in done]
     return {
-        "arm": arm, "trials": len(trials), "done": len(trials) - len(todo), "to_do": len(todo),
-        "params": cost.params, "flops": cost.flops, **_work([trial.config for trial in trials], study.measured),
+        "arm": arm,
+        "trials": len(trials),
+        "done": len(trials) - len(todo),
+        "to_do": len(todo),
+        "params": cost.params,
+        "flops": cost.flops,
+        **_work([trial.config for trial in trials], study.measured),
         "device_hours": pace.device_hours(trials) if pace else None,
         "device_hours_to_do": pace.device_hours(todo) if pace else None,
-    }  # fmt: skip
+    }
 
 
 def _work(configs: Sequence[TrainConfig], measured: Measured) -> dict[str, Any]:
-    """What the trials do: epochs, samples drawn and multiply-adds of trainings, or the timed runs of profiles."""
+    """What the trials do: epochs, samples drawn and
+    multiply-adds of trainings, or the timed runs of profiles.
+    """
     timed_runs = [config.timed_runs for config in configs if isinstance(config, ProfileConfig)]
     if timed_runs:
-        return {"epochs": None, "samples": None, "training_flops": None, "timed_runs": sum(timed_runs)}
-    return {"epochs": sorted({config.epochs for config in configs}),
-            "samples": sum(config.num_samples for config in configs),
-            "training_flops": sum(training_flops(config, measured) for config in configs),
-            "timed_runs": None}  # fmt: skip
+        return {
+            "epochs": None,
+            "samples": None,
+            "training_flops": None,
+            "timed_runs": sum(timed_runs),
+        }
+    return {
+        "epochs": sorted({config.epochs for config in configs}),
+        "samples": sum(config.num_samples for config in configs),
+        "training_flops": sum(training_flops(config, measured) for config in configs),
+        "timed_runs": None,
+    }
 
 
 def _totals(arms: Sequence[dict[str, Any]]) -> dict[str, Any]:
     work = ("samples", "training_flops", "timed_runs")
     names = ("trials", "done", "to_do", *work, "device_hours", "device_hours_to_do")
-    return {name: None if arms[0][name] is None else sum(arm[name] for arm in arms) for name in names}
+    return {
+        name: None if arms[0][name] is None else sum(arm[name] for arm in arms) for name in names
+    }
 
 
-def _until_done(study: Study, done: set[str], pace: Pace | None, options: argparse.Namespace) -> dict[str, Any]:
+def _until_done(
+    study: Study, done: set[str], pace: Pace | None, options: argparse.Namespace
+) -> dict[str, Any]:
     """The makespan of what is to do on so many devices."""
     per_trial = pace.devices_per_trial if pace else None
     if pace is None or options.devices is None:
-        return {"devices": None, "devices_per_trial": per_trial, "trials_at_once": None, "makespan_h": None}
+        return {
+            "devices": None,
+            "devices_per_trial": per_trial,
+            "trials_at_once": None,
+            "makespan_h": None,
+        }
     slots = num_slots(options.devices, pace.devices_per_trial)
     todo = [pace.hours[trial.config.id] for trial in study.trials if trial.config.id not in done]
-    return {"devices": options.devices, "devices_per_trial": per_trial, "trials_at_once": slots,
-            "makespan_h": makespan(todo, slots)._asdict()}  # fmt: skip
+    return {
+        "devices": options.devices,
+        "devices_per_trial": per_trial,
+        "trials_at_once": slots,
+        "makespan_h": makespan(todo, slots)._asdict(),
+    }
 
 
 # How long trials take
@@ -165,23 +239,43 @@ def _pace(study: Study, store: Store, done: set[str], options: argparse.Namespac
     refuse_share(per_trial)
     if options.throughput:
         speed = _per_arm(study, "throughput", options.throughput)
-        return _timed(study, per_trial, "images/s as given", lambda t: t.config.num_samples / speed[t.arm] / 3600)
+        return _timed(
+            study,
+            per_trial,
+            "images/s as given",
+            lambda t: t.config.num_samples / speed[t.arm] / 3600,
+        )
     if options.epoch_minutes == ["xiao2021"]:
         return _published(study, options.devices_per_trial)
     if options.epoch_minutes:
         minutes = _per_arm(study, "epoch_minutes", options.epoch_minutes)
-        return _timed(study, per_trial, "minutes per epoch as given", lambda t: t.config.epochs * minutes[t.arm] / 60)
+        return _timed(
+            study,
+            per_trial,
+            "minutes per epoch as given",
+            lambda t: t.config.epochs * minutes[t.arm] / 60,
+        )
     return _measured(study, store, done, per_trial)
 
 
-def _timed(study: Study, devices_per_trial: float, source: str, hours_of: Callable[[Trial], float]) -> Pace:
-    return Pace({trial.config.id: hours_of(trial) for trial in study.trials}, devices_per_trial, source)
+def _timed(
+    study: Study, devices_per_trial: float, source: str, hours_of: Callable[[Trial], float]
+) -> Pace:
+    return Pace(
+        {trial.config.id: hours_of(trial) for trial in study.trials}, devices_per_trial, source
+    )
 
 
 def _per_arm(study: Study, name: str, texts: Sequence[str]) -> dict[str, float]:
-    """The number of each arm: of the first text whose ARM fits, or that has none. Raises ValueError for a rest."""
+    """The number of each arm: of the first text whose ARM fits, or that has none.
+
+    Raises ValueError for a rest.
+    """
     rules = [_rule(study, name, text) for text in texts]
-    found = {arm: [number for pattern, number in rules if fnmatchcase(arm, pattern)][:1] for arm in study.arms}
+    found = {
+        arm: [number for pattern, number in rules if fnmatchcase(arm, pattern)][:1]
+        for arm in study.arms
+    }
     without = [arm for arm, numbers in found.items() if not numbers]
     if without:
         raise ValueError(f"every arm must have its {name}, but got none (arm={without[0]!r})")
@@ -195,17 +289,25 @@ def _rule(study: Study, name: str, text: str) -> tuple[str, float]:
     except ValueError:
         value = math.nan
     if not value > 0:
-        raise ValueError(f"{name} must be a number > 0, or ARM=NUMBER, but got ({name}={shown(text)})")
+        raise ValueError(
+            f"{name} must be a number > 0, or ARM=NUMBER, but got ({name}={shown(text)})"
+        )
     if not LEAST_PACE <= value <= MOST_PACE:
-        raise ValueError(f"{LEAST_PACE:g} <= {name} <= {MOST_PACE:g} must hold, but got ({name}={shown(text)})")
+        raise ValueError(
+            f"{LEAST_PACE:g} <= {name} <= {MOST_PACE:g} must hold, but got ({name}={shown(text)})"
+        )
     if pattern and not any(fnmatchcase(arm, pattern) for arm in study.arms):
-        raise ValueError(f"ARM of {name} must fit an arm of the study, but got "
-                         f"({shown(text)}; {shown_text(', '.join(study.arms), 500)})")  # fmt: skip
+        raise ValueError(
+            f"ARM of {name} must fit an arm of the study, but got "
+            f"({shown(text)}; {shown_text(', '.join(study.arms), 500)})"
+        )
     return pattern or "*", value
 
 
 def _published(study: Study, devices_per_trial: float | None) -> Pace:
-    """By the printed epoch times, for models that cost exactly what the printed ones cost, on ImageNet."""
+    """By the printed epoch times, for models that cost
+    exactly what the printed ones cost, on ImageNet.
+    """
     if devices_per_trial not in (None, epoch_times.DEVICES):
         raise ValueError(
             f"devices_per_trial == {epoch_times.DEVICES} must hold for the published epoch times, "
@@ -214,31 +316,50 @@ def _published(study: Study, devices_per_trial: float | None) -> Pace:
     from search_spaces import xiao2021  # imports Optuna
 
     base, printed = TrainConfig().replace(**xiao2021.RECIPE), epoch_times.epoch_minutes()
-    minutes = {complexity(base.replace(**fields)): printed[name] for name, fields in xiao2021.MODELS.items()}
+    minutes = {
+        complexity(base.replace(**fields)): printed[name]
+        for name, fields in xiao2021.MODELS.items()
+    }
 
     def hours_of(trial: Trial) -> float:
         config, facts = trial.config, DATASETS["imagenet"]
         cost = study.cost(config)
         if dataset_facts(config.dataset) != facts or cost not in minutes:
-            raise ValueError(f"an arm must have a published epoch time, but got none (arm={trial.arm!r})")
+            raise ValueError(
+                f"an arm must have a published epoch time, but got none (arm={trial.arm!r})"
+            )
         return config.epochs * minutes[cost] * config.num_train / facts.num_train / 60
 
     return _timed(study, epoch_times.DEVICES, epoch_times.SOURCE, hours_of)
 
 
 def _measured(study: Study, store: Store, done: set[str], devices_per_trial: float) -> Pace | None:
-    """By the seconds a multiply-add took in the finished trials of the arm, or of the study if the arm has none."""
-    spent = {arm: _spent(study, store, [t for t in trials if t.config.id in done]) for arm, trials in _by_arm(study)}
+    """By the seconds a multiply-add took in the finished trials
+    of the arm, or of the study if the arm has none.
+    """
+    spent = {
+        arm: _spent(study, store, [t for t in trials if t.config.id in done])
+        for arm, trials in _by_arm(study)
+    }
     num, seconds, flops = (sum(numbers) for numbers in zip(*spent.values(), strict=True))
     if not num:
         return None
-    rates = {arm: arm_s / arm_flops if n else seconds / flops for arm, (n, arm_s, arm_flops) in spent.items()}
-    return _timed(study, devices_per_trial, f"seconds a multiply-add as measured on {num:.0f} finished trials",
-                  lambda trial: training_flops(trial.config, study.measured) * rates[trial.arm] / 3600)  # fmt: skip
+    rates = {
+        arm: arm_s / arm_flops if n else seconds / flops
+        for arm, (n, arm_s, arm_flops) in spent.items()
+    }
+    return _timed(
+        study,
+        devices_per_trial,
+        f"seconds a multiply-add as measured on {num:.0f} finished trials",
+        lambda trial: training_flops(trial.config, study.measured) * rates[trial.arm] / 3600,
+    )
 
 
 def _spent(study: Study, store: Store, done: Sequence[Trial]) -> tuple[int, float, float]:
-    """(number, seconds, multiply-adds) of a few finished trials; a diverged one ended early and tells nothing."""
+    """(number, seconds, multiply-adds) of a few finished trials;
+    a diverged one ended early and tells nothing.
+    """
     num, seconds, flops = 0, 0.0, 0.0
     for trial in done[:: max(1, math.ceil(len(done) / MEASURED_TRIALS))]:
         try:
@@ -255,13 +376,25 @@ def _spent(study: Study, store: Store, done: Sequence[Trial]) -> tuple[int, floa
 
 
 def _as_text(summary: dict[str, Any]) -> str:
-    lines = [f"{summary['study']}: {summary['question']}", summary["source"], "", _table(summary), ""]
+    lines = [
+        f"{summary['study']}: {summary['question']}",
+        summary["source"],
+        "",
+        _table(summary),
+        "",
+    ]
     if summary["timed_runs"] is not None:
-        lines.append("FLOPs: multiply-adds of the forward pass of one image, at the arm's first resolution")
+        lines.append(
+            "FLOPs: multiply-adds of the forward pass of one image, at the arm's first resolution"
+        )
         return "\n".join([*lines, f"plan: {summary['plan']}"])
-    lines.append(f"training: {summary['training_flops']:.3g} multiply-adds in all, forward and backward")
+    lines.append(
+        f"training: {summary['training_flops']:.3g} multiply-adds in all, forward and backward"
+    )
     if summary["time"] is None:
-        lines.append("device-hours: not known before a trial is done; or say --throughput or --epoch-minutes")
+        lines.append(
+            "device-hours: not known before a trial is done; or say --throughput or --epoch-minutes"
+        )
     else:
         total, todo = (hours(summary[name]) for name in ("device_hours", "device_hours_to_do"))
         lines.append(f"device-hours: {total} in all, {todo} to do (by {summary['time']})")
@@ -276,19 +409,29 @@ def _makespan_text(summary: dict[str, Any]) -> str:
     lower, longest_first, plan_order = (hours(number) for number in summary["makespan_h"].values())
     where = f"on {summary['devices']} devices, {summary['devices_per_trial']:g} a trial"
     return (
-        f"to do {where}, {summary['trials_at_once']} trials at once: {plan_order} hours in the order of the plan, as a "
-        f"study starts them; {longest_first} longest first; no schedule is below {lower}"
+        f"to do {where}, {summary['trials_at_once']} trials at once: {plan_order} hours in the "
+        f"order of the plan, as a study starts them; {longest_first} longest first; no schedule "
+        f"is below {lower}"
     )
 
 
 def _table(summary: dict[str, Any]) -> str:
     if summary["timed_runs"] is not None:
         return _table_of_profiles(summary)
-    rows = [["arm", "trials", "done", "to do", "params", "FLOPs", "epochs", "samples", "training FLOPs"]]
+    rows = [
+        ["arm", "trials", "done", "to do", "params", "FLOPs", "epochs", "samples", "training FLOPs"]
+    ]
     for arm in summary["arms"]:
         ends = arm["epochs"][:: max(1, len(arm["epochs"]) - 1)]
-        rows.append([*_counts(arm["arm"], arm), si(arm["params"]), si(arm["flops"]), "-".join(map(str, ends)),
-                     *_sums(arm)])  # fmt: skip
+        rows.append(
+            [
+                *_counts(arm["arm"], arm),
+                si(arm["params"]),
+                si(arm["flops"]),
+                "-".join(map(str, ends)),
+                *_sums(arm),
+            ]
+        )
     rows.append([*_counts("all", summary), "", "", "", *_sums(summary)])
     if summary["time"] is not None:
         numbers = [hours(part["device_hours"]) for part in (*summary["arms"], summary)]
@@ -298,8 +441,10 @@ def _table(summary: dict[str, Any]) -> str:
 
 def _table_of_profiles(summary: dict[str, Any]) -> str:
     rows = [["arm", "profiles", "done", "to do", "timed runs", "params", "FLOPs"]]
-    rows += [[*_counts(arm["arm"], arm), str(arm["timed_runs"]), si(arm["params"]), si(arm["flops"])]
-             for arm in summary["arms"]]  # fmt: skip
+    rows += [
+        [*_counts(arm["arm"], arm), str(arm["timed_runs"]), si(arm["params"]), si(arm["flops"])]
+        for arm in summary["arms"]
+    ]
     return columns([*rows, [*_counts("all", summary), str(summary["timed_runs"]), "", ""]])
 
 

@@ -13,7 +13,9 @@ from vitscale.record.workdir import Damaged
 
 def add_store(parser: argparse.ArgumentParser) -> None:
     """The option that names the store."""
-    parser.add_argument("--store", default=os.environ.get("VITSCALE_STORE", "runs"), help="folder (default: runs)")
+    parser.add_argument(
+        "--store", default=os.environ.get("VITSCALE_STORE", "runs"), help="folder (default: runs)"
+    )
 
 
 def existing(root: str, hint: str = "") -> Store:
@@ -21,19 +23,27 @@ def existing(root: str, hint: str = "") -> Store:
     store = Store.at(root)
     if not store.slugs():
         raise ValueError(
-            f"a study must be in the store, but got none (store={str(store.root)!r}); name another with --store or "
-            f"VITSCALE_STORE{hint}"
+            f"a study must be in the store, but got none (store={str(store.root)!r}); name "
+            f"another with --store or VITSCALE_STORE{hint}"
         )
     return store
 
 
 def read_plan(store: Store, slug: str) -> Study:
-    """The study as it was planned at its last start. Raises ValueError if there is none, Damaged for a damaged plan."""
+    """The study as it was planned at its last start.
+
+    Raises ValueError if there is none, Damaged for a damaged plan.
+    """
     if slug not in store.slugs():
-        raise ValueError(f"a study must be in the store, but got ({slug!r}; there are: {', '.join(store.slugs())})")
+        raise ValueError(
+            f"a study must be in the store, but got ({slug!r}; there are: "
+            f"{', '.join(store.slugs())})"
+        )
     where, plan = store.study(slug).address(PLAN), store.plan(slug)
     try:
         return from_json(plan)
     except Exception as error:  # whatever values that no study writes lead to
         reason = str(error) if isinstance(error, ValueError) else repr(error)
-        raise Damaged(f"a plan must state a study, but got ({where}: {one_line(reason)})") from error
+        raise Damaged(
+            f"a plan must state a study, but got ({where}: {one_line(reason)})"
+        ) from error

@@ -11,8 +11,13 @@ from typing import Any
 def columns(rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """Rows of cells as lines; the first `left` columns are flush left, the others right."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) if i < left else cell.rjust(width)
-                       for i, (cell, width) in enumerate(zip(row, widths, strict=True))) for row in rows]  # fmt: skip
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -23,13 +28,17 @@ def si(number: float) -> str:
 
 
 def one_line(message: object, most: int = 1000) -> str:
-    """A message on one line, cut at about `most` characters: some of other libraries have many lines."""
+    """A message on one line, cut at about `most`
+    characters: some of other libraries have many lines.
+    """
     line = " ".join(str(message).split())
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def hours(number: float) -> str:
-    """Whole hours with a comma at thousands, or three digits of fewer than a hundred: 55,040 or 0.0123."""
+    """Whole hours with a comma at thousands, or three digits
+    of fewer than a hundred: 55,040 or 0.0123.
+    """
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 

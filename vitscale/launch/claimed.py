@@ -1,4 +1,7 @@
-"""A trial that this process has claimed: trained or measured, and committed. Knows neither Ray nor other trials."""
+"""A trial that this process has claimed: trained or measured, and committed.
+
+Knows neither Ray nor other trials.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ TEAM_REPORT_EVERY_S = 10.0  # a team's news wait until Ray Train asks for them
 def train_claimed(
     config: TrainConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources
 ) -> Iterator[Event]:
-    """Trains a claimed trial; in a team, every process yields the same events, and the first one finishes the trial."""
+    """Trains a claimed trial; in a team, every process yields the
+    same events, and the first one finishes the trial.
+    """
     from vitscale.record.provenance import provenance
     from vitscale.train.loop import train
     from vitscale.train.parallel import Team
@@ -54,14 +59,19 @@ def train_claimed(
 
 
 def _telling_data(training: Generator[Row, None, str], facts: dict[str, str]) -> Iterator[Row]:
-    """The rows of a training; once it has ended, facts["data_digest"] tells its images from others of that name."""
+    """The rows of a training; once it has ended,
+    facts["data_digest"] tells its images from others of that
+    name.
+    """
     facts["data_digest"] = yield from training
 
 
 def profile_claimed(
     config: ProfileConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources
 ) -> Iterator[Event]:
-    """Measures a claimed trial: from its first run whenever it starts, with no news between runs to disturb them."""
+    """Measures a claimed trial: from its first run whenever it
+    starts, with no news between runs to disturb them.
+    """
     from vitscale.record.provenance import provenance
     from vitscale.train.profile import profile
 
@@ -69,13 +79,18 @@ def profile_claimed(
     reset_process(resources)
     yield Event(config.id, Status.RUNNING)
     rows = list(profile(config, device))
-    outcome = Outcome.of(rows, {"attempt": str(attempt), "device": device, "workers": "1", **provenance()})
+    outcome = Outcome.of(
+        rows, {"attempt": str(attempt), "device": device, "workers": "1", **provenance()}
+    )
     store.finish(workdir, outcome)
     yield Event.ended(config.id, outcome)
 
 
 def reset_process(resources: Resources) -> None:
-    """Gives the next trial of a reused worker a process as good as new. The trainer seeds all generators itself."""
+    """Gives the next trial of a reused worker a process as good as new.
+
+    The trainer seeds all generators itself.
+    """
     import torch
 
     torch.set_num_threads(max(1, int(resources.cpus_per_trial)))
@@ -86,7 +101,11 @@ def reset_process(resources: Resources) -> None:
         torch.compiler.reset()  # else the models of earlier trials count against its limit
     if resources.device_name() == "cuda":
         if not torch.cuda.is_available():
-            raise OSError("a GPU must be visible to torch for (device='cuda'); use --device cpu to train without")
+            raise OSError(
+                "a GPU must be visible to torch for (device='cuda'); use --device cpu to train "
+                "without"
+            )
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        torch.cuda.set_per_process_memory_fraction(min(1.0, resources.gpus_per_trial or 1.0))  # leave others theirs
+        # leave others theirs
+        torch.cuda.set_per_process_memory_fraction(min(1.0, resources.gpus_per_trial or 1.0))

@@ -8,7 +8,10 @@ _LIGHTER = 0.45  # share of white
 
 
 def arm_colors(study: Study) -> dict[str, str]:
-    """Arm -> "#rrggbb". MLflow has no panels: of arms that share a colour in different ones, the later are lighter."""
+    """Arm -> "#rrggbb".
+
+    MLflow has no panels: of arms that share a colour in different ones, the later are lighter.
+    """
     from vitscale.analysis.report.layout import COLORS
     from vitscale.analysis.results import panels
 

@@ -1,4 +1,6 @@
-"""One start of a study: trains what is missing, shows it in MLflow, draws the report, says what there is."""
+"""One start of a study: trains what is missing, shows it in
+MLflow, draws the report, says what there is.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,13 @@ RAY_LOG, PAGE = "ray.log", "report.html"
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 
-def run(study: Study | Search, store: Store, resources: Resources, display: Display | None = None) -> int:
+def run(
+    study: Study | Search, store: Store, resources: Resources, display: Display | None = None
+) -> int:
     """Trains what is missing of a study, or goes on with a search; returns the exit status.
 
-    `display` shows the progress while trials run. Raises ValueError or OSError, before anything is trained, for what
-    can be refused.
+    `display` shows the progress while trials run. Raises ValueError or OSError, before anything is
+    trained, for what can be refused.
     """
     stop = threading.Event()
     listen(stop)
@@ -51,7 +55,10 @@ def run(study: Study | Search, store: Store, resources: Resources, display: Disp
     data = Data(resources.data_root)
     data.look(sample)
     if not store.slugs():  # the commonest slip: the command was given in another folder
-        print(f"new store {store.root}: nothing is done in it (another is named by --store or VITSCALE_STORE)")
+        print(
+            f"new store {store.root}: nothing is done in it (another is named by --store or "
+            "VITSCALE_STORE)"
+        )
     with store.drive(study.slug) as attempt:
         refuse_company(sample, store)
         if isinstance(study, Study):
@@ -71,10 +78,11 @@ def _begin(search: Search, store: Store) -> Rounds:
 
 
 def listen(stop: threading.Event) -> None:
-    """Makes Ctrl-C, SIGTERM, with which schedulers preempt, and SIGHUP of a closed terminal ask for a stop.
+    """Makes Ctrl-C, SIGTERM, with which schedulers preempt, and SIGHUP of a closed terminal ask for
+    a stop.
 
-    A second one insists, but for SIGHUP, which comes twice by itself; `nohup` stays in force. Nothing is raised the
-    first time: an exception out of the middle of Ray may be swallowed there.
+    A second one insists, but for SIGHUP, which comes twice by itself; `nohup` stays in force.
+    Nothing is raised the first time: an exception out of the middle of Ray may be swallowed there.
     """
 
     def ask(name: int, _: object) -> None:
@@ -146,7 +154,8 @@ class Driver:
         self.mirror = Mirror(study, self.uri, store, arm_colors)
         self.folder = store.study(study.slug)
         self.num_faults = 0  # of machines, in this start
-        self.reasons: dict[str, str] = {}  # why trials are missing, where the store could not be told
+        # why trials are missing, where the store could not be told
+        self.reasons: dict[str, str] = {}
 
     def run(self) -> int:
         """Trains, then concludes, whatever stopped the training."""
@@ -159,11 +168,15 @@ class Driver:
         todo = [trial for trial in self.study.trials if trial.config.id not in known]
         self._write_plan()
         so_far = f" so far of {self.rounds.search.num_trials}" if self.rounds else ""
-        self.console.print(f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(known)} done, "
-                           f"{len(todo)} to do (store {self.store.root}, attempt {self.attempt})")  # fmt: skip
+        self.console.print(
+            f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(known)} done, "
+            f"{len(todo)} to do (store {self.store.root}, attempt {self.attempt})"
+        )
         if num := sum(self.store.trial(trial_id).exists() for trial_id in self.left_out):
-            self.console.print(f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its pages; "
-                               "the store keeps them")  # fmt: skip
+            self.console.print(
+                f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its "
+                "pages; the store keeps them"
+            )
         if note := note_of_old_database(self.store):
             self.console.print(note)
         for doubt in doubts(self.study):
@@ -177,9 +190,15 @@ class Driver:
                 self.stop.set()
             except ValueError:  # refused before the first step
                 raise
-            except Exception as error:  # the cluster is lost, or Ray broke: what is trained is safe and worth a report
-                stopped_by, deaf = f"{type(error).__name__}: {error}".splitlines()[0], _is_head_lost(error)
-            status = self._conclude(self._with_reasons(read_trials(self.study, self.store, known)), stopped_by)
+            # the cluster is lost, or Ray broke: what is trained is safe and worth a report
+            except Exception as error:
+                stopped_by, deaf = (
+                    f"{type(error).__name__}: {error}".splitlines()[0],
+                    _is_head_lost(error),
+                )
+            status = self._conclude(
+                self._with_reasons(read_trials(self.study, self.store, known)), stopped_by
+            )
         if deaf:  # at an orderly exit Ray would wait for its head
             sys.stdout.flush()
             sys.stderr.flush()
@@ -194,7 +213,10 @@ class Driver:
         return read
 
     def _read_done(self) -> dict[str, Outcome]:
-        """The outcomes of the done trials. Unreadable rows are moved away, to be restored from the checkpoint."""
+        """The outcomes of the done trials.
+
+        Unreadable rows are moved away, to be restored from the checkpoint.
+        """
         from vitscale.record.table import read_done, stopped
 
         known: dict[str, Outcome] = {}
@@ -204,7 +226,9 @@ class Driver:
                     known[trial_id] = read_done(trial_id, self.study, self.store)
                 except Damaged as damage:
                     aside = self.store.set_aside(trial_id)
-                    self.console.print(f"warning: {damage}; moved to {aside}, the trial is restored")
+                    self.console.print(
+                        f"warning: {damage}; moved to {aside}, the trial is restored"
+                    )
         return known | stopped(self.study, self.store)
 
     def _write_plan(self) -> None:
@@ -231,7 +255,9 @@ class Driver:
         from vitscale.launch.ray_tune import cluster, refuse_unshared
 
         events: queue.Queue[Event] = queue.Queue()
-        where = f"joining Ray at {self.resources.address}" if self.resources.address else "starting Ray"
+        where = (
+            f"joining Ray at {self.resources.address}" if self.resources.address else "starting Ray"
+        )
         self.console.print(f"{where}, log {self.folder.address(RAY_LOG)}")
         with cluster(self.resources, self._log, self.stop, self.console.print) as slots:
             if self.stop.is_set():
@@ -239,32 +265,51 @@ class Driver:
             listen(self.stop)  # again: ray.init puts a handler of its own in place
             if self.resources.address:
                 refuse_unshared(self.store, self.study.slug)
-            self.console.print(f"training {slots} at a time; Ctrl-C stops, and the same command resumes")
-            threading.Thread(target=self._follow, args=(events,), name="events", daemon=True).start()
+            self.console.print(
+                f"training {slots} at a time; Ctrl-C stops, and the same command resumes"
+            )
+            threading.Thread(
+                target=self._follow, args=(events,), name="events", daemon=True
+            ).start()
             self._train_planned(known, events)
             while self._grow(known):
                 self._write_plan()
                 self._train_planned(self._read_done(), events)
 
     def _train_planned(self, known: Mapping[str, Outcome], events: queue.Queue[Event]) -> None:
-        """Starts Ray Tune on what is missing; again for what another study has, and for what wants a device alone."""
+        """Starts Ray Tune on what is missing; again for what another
+        study has, and for what wants a device alone.
+        """
         from vitscale.launch.ray_tune import run_trials
 
         todo = [trial.config for trial in self.study.trials if trial.config.id not in known]
         ids = [trial.config.id for trial in self.study.trials]
         self.progress = Progress(
-            self.study, {i: known.get(i, Outcome(Status.MISSING)).status for i in ids}, store=self.store
+            self.study,
+            {i: known.get(i, Outcome(Status.MISSING)).status for i in ids},
+            store=self.store,
         )
         statuses = self.progress.statuses
         with self.display(self.progress, self.console):
             while todo and not self.stop.is_set():
                 free = [config for config in todo if not self._is_held(config.id)]
                 for status, where in (("", self.resources), ("crowded", self.resources.alone())):
-                    configs = [config for config in free if not status or statuses[config.id] == status]
+                    configs = [
+                        config for config in free if not status or statuses[config.id] == status
+                    ]
                     try:
                         if configs and not self.stop.is_set():
-                            run_trials(configs, self.store, self.study.slug, self.attempt, where, events, self.stop,
-                                       self._log, self.rounds.should_stop if self.rounds else None)  # fmt: skip
+                            run_trials(
+                                configs,
+                                self.store,
+                                self.study.slug,
+                                self.attempt,
+                                where,
+                                events,
+                                self.stop,
+                                self._log,
+                                self.rounds.should_stop if self.rounds else None,
+                            )
                     finally:
                         events.join()
                 todo = [config for config in todo if statuses[config.id] == "elsewhere"]
@@ -288,13 +333,16 @@ class Driver:
             event = events.get()
             try:
                 self._tell(event, self.progress)
-            except Exception as error:  # news may be lost, the training not: it waits until all news are told
+            # news may be lost, the training not: it waits until all news are told
+            except Exception as error:
                 self.console.print(f"warning: {type(error).__name__}: {error}")
             finally:
                 events.task_done()
 
     def _tell(self, event: Event, progress: Any) -> None:
-        """Shows news and passes them on to MLflow, where a trial that a machine failed has no outcome."""
+        """Shows news and passes them on to MLflow, where a
+        trial that a machine failed has no outcome.
+        """
         progress.update(event)
         if event.status in ("again", "crowded", "lost"):
             self._say_fault(event)
@@ -307,9 +355,14 @@ class Driver:
             self.mirror.put(event.trial_id, event.outcome)
 
     def _say_unseen(self, event: Event) -> None:
-        """A worker has finished a trial, but not in this store: it is missing here, and the reason is said."""
+        """A worker has finished a trial, but not in this store:
+        it is missing here, and the reason is said.
+        """
         where = event.facts.get("machine") or "a node"
-        reason = f"its rows, of a worker on {where}, are not in the store {self.store.root}, which all nodes must share"
+        reason = (
+            f"its rows, of a worker on {where}, are not in the store {self.store.root}, which all "
+            "nodes must share"
+        )
         self.reasons[event.trial_id] = reason
         self.console.print(f"warning: {event.trial_id} is {event.status}, but {reason}")
         self.mirror.put(event.trial_id, Outcome(Status.RUNNING, event.rows))
@@ -317,19 +370,34 @@ class Driver:
     def _say_fault(self, event: Event) -> None:
         """A line for each of the first faults of machines: silence would look like work."""
         self.num_faults += 1
-        then = {"again": f"tried again, {event.facts.get('tries')}", "crowded": "tried again with a device to itself"}
+        then = {
+            "again": f"tried again, {event.facts.get('tries')}",
+            "crowded": "tried again with a device to itself",
+        }
         if self.num_faults <= MOST_FAULTS_SAID:
             what = then.get(event.status, "not tried again by this start")
-            self.console.print(f"warning: a machine failed {event.trial_id} ({what}): {event.facts['error']}")
+            self.console.print(
+                f"warning: a machine failed {event.trial_id} ({what}): {event.facts['error']}"
+            )
         elif self.num_faults == MOST_FAULTS_SAID + 1:
-            self.console.print(f"warning: machines fail more trials; see {self.folder.address(RAY_LOG)} and the end")
+            self.console.print(
+                f"warning: machines fail more trials; see {self.folder.address(RAY_LOG)} and the "
+                "end"
+            )
 
     def _record_lost_worker(self, event: Event) -> None:
-        """A trial whose worker died too often left no note; on a full disk there is none from here either."""
-        if self.store.fault(event.trial_id) or self.store.holder(event.trial_id) not in ("", self.study.slug):
+        """A trial whose worker died too often left no note; on a
+        full disk there is none from here either.
+        """
+        if self.store.fault(event.trial_id) or self.store.holder(event.trial_id) not in (
+            "",
+            self.study.slug,
+        ):
             return
         try:
-            self.store.lose(self.store.trial(event.trial_id), event.facts["error"], event.facts["error"])
+            self.store.lose(
+                self.store.trial(event.trial_id), event.facts["error"], event.facts["error"]
+            )
         except OSError as error:
             self.reasons[event.trial_id] = event.facts["error"]
             self.console.print(f"warning: {event.facts['error']}; {error}")
@@ -343,18 +411,27 @@ class Driver:
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in shown)
         self.console.print(f"\n{self.study.slug}: {counts} of {len(statuses)}")
         for line in said:  # sentences wrap between words, paths are never cut
-            self.console.print(line, soft_wrap=not line.startswith(" ") or not self.console.is_terminal)
+            self.console.print(
+                line, soft_wrap=not line.startswith(" ") or not self.console.is_terminal
+            )
         if problem:
-            self.console.print(f"mlflow  {self.uri} is not up to date ({problem}); "
-                               f"`vitscale sync{self._option()}` does it later")  # fmt: skip
+            self.console.print(
+                f"mlflow  {self.uri} is not up to date ({problem}); "
+                f"`vitscale sync{self._option()}` does it later"
+            )
         else:
-            hint = "" if self.uri.startswith("http") else f"  (start it with `vitscale ui{self._option()}`)"
+            hint = (
+                ""
+                if self.uri.startswith("http")
+                else f"  (start it with `vitscale ui{self._option()}`)"
+            )
             self.console.print(f"mlflow  {pages[0]}{hint}")
         self._print_reasons(read, Status.FAILED, FAILURE)
         self._print_reasons(read, Status.MISSING, FAULT)
         if stopped_by:
             self.console.print(
-                f"stopped by {stopped_by}\n        log {self.folder.address(RAY_LOG)}; the same command resumes"
+                f"stopped by {stopped_by}\n        log {self.folder.address(RAY_LOG)}; the same "
+                "command resumes"
             )
         if self.stop.is_set() and Status.MISSING in statuses:
             self.console.print("interrupted: the same command resumes")
@@ -368,13 +445,22 @@ class Driver:
         root = self.store.root
         return "" if root == Path("runs").absolute() else f" --store {shlex.quote(str(root))}"
 
-    def _draw(self, read: Mapping[str, Outcome]) -> tuple[Workdir | None, list[str], tuple[Any, ...]]:
-        """(report, lines to say, what MLflow is told); no report if it cannot be drawn, which loses no result."""
+    def _draw(
+        self, read: Mapping[str, Outcome]
+    ) -> tuple[Workdir | None, list[str], tuple[Any, ...]]:
+        """(report, lines to say, what MLflow is told); no report
+        if it cannot be drawn, which loses no result.
+        """
         try:
             report, headline, summary = draw(self.study, self.store, read)
-        except Exception as error:  # a full disk, a plot that breaks: the trials are safe, and MLflow must be told
+        # a full disk, a plot that breaks: the trials are safe, and MLflow must be told
+        except Exception as error:
             line = f"{type(error).__name__}: {error}".splitlines()[0]
-            return None, [f"report  not drawn ({line}); `--report` draws it from what is done"], ({}, None)
+            return (
+                None,
+                [f"report  not drawn ({line}); `--report` draws it from what is done"],
+                ({}, None),
+            )
         figures = [f"figure  {report.address(name)}.png" for name in self.study.figures]
         said = [*(f"  {line}" for line in headline), *figures, f"report  {report.address(PAGE)}"]
         return report, said, (summary, report, headline)
@@ -397,7 +483,9 @@ class Driver:
     def _print_reasons(self, read: Mapping[str, Outcome], status: Status, log: str) -> None:
         """Names the trials that failed, or that a machine failed, with the reason and its log."""
         outcomes = [(trial, read[trial.config.id]) for trial in self.study.trials]
-        ended = [(t.config.id, t.arm, o.error) for t, o in outcomes if o.status is status and o.error]
+        ended = [
+            (t.config.id, t.arm, o.error) for t, o in outcomes if o.status is status and o.error
+        ]
         for trial_id, arm, error in ended[:10]:
             self.console.print(f"{status}  {arm} {trial_id}: {error}")
             if self.store.trial(trial_id).exists(log):
@@ -405,7 +493,9 @@ class Driver:
         if len(ended) > 10:
             self.console.print(f"{status}  and {len(ended) - 10} more")
         if ended and status is Status.MISSING:
-            self.console.print("        no results, since machines failed them: the same command tries them again")
+            self.console.print(
+                "        no results, since machines failed them: the same command tries them again"
+            )
 
 
 def _is_head_lost(error: Exception) -> bool:
@@ -414,8 +504,12 @@ def _is_head_lost(error: Exception) -> bool:
     return isinstance(error, HeadLost)
 
 
-def draw(study: Study, store: Store, read: Mapping[str, Outcome]) -> tuple[Workdir, list[str], dict[str, float]]:
-    """Writes the tables, figures and page of a study as it stands: (their folder, headline, summary numbers)."""
+def draw(
+    study: Study, store: Store, read: Mapping[str, Outcome]
+) -> tuple[Workdir, list[str], dict[str, float]]:
+    """Writes the tables, figures and page of a study as it
+    stands: (their folder, headline, summary numbers).
+    """
     from vitscale.analysis.report.report import headline, summary_metrics, write_report
     from vitscale.analysis.results import Results
     from vitscale.record.table import outcomes, tidy
@@ -429,7 +523,11 @@ def draw(study: Study, store: Store, read: Mapping[str, Outcome]) -> tuple[Workd
 
         folder.write("winners.json", json.dumps(found(results), indent=1).encode())
         folder.write("optuna.db", as_optuna(results))
-    facts = {"install": "make .venv/installed", "command": _planned_command(study, store), "store": str(store.root)}
+    facts = {
+        "install": "make .venv/installed",
+        "command": _planned_command(study, store),
+        "store": str(store.root),
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         write_report(results, folder, facts)

@@ -1,9 +1,12 @@
-"""Optuna proposes, round by round; the ledger of a search remembers what was asked and what was stopped.
+"""Optuna proposes, round by round; the ledger of a search remembers what was asked and what was
+stopped.
 
-    <root>/studies/<slug>/asked.json    written before a round is trained: the points of each arm, in order; and, with
-                                        ASHA, the rows of each training that was stopped
+    <root>/studies/<slug>/asked.json    written before a round is trained: the points of
+                                        each arm, in order; and, with ASHA, the rows of each
+                                        training that was stopped
 
-Optuna's own study is made anew from the ledger and the store for each round, and thrown away after it.
+Optuna's own study is made anew from the ledger and the store for each round, and thrown away after
+it.
 """
 
 from __future__ import annotations
@@ -35,47 +38,70 @@ class Rounds:
     """The rounds of one search in one store."""
 
     def __init__(self, search: Search, store: Store) -> None:
-        """Raises ValueError if the store has another search of that name: its points came from other outcomes."""
+        """Raises ValueError if the store has another search of
+        that name: its points came from other outcomes.
+        """
         self.search, self.store = search, store
         ledger = store.asked(search.slug)
         told = ledger.get("search", identity(search))
         differ = [name for name, value in identity(search).items() if value != told[name]]
         if differ:
             raise ValueError(
-                f"a search must go on as it began (another store starts anew), but got ({differ[0]}: "
-                f"began={told[differ[0]]!r}, now={identity(search)[differ[0]]!r})"
+                "a search must go on as it began (another store starts anew), but got "
+                f"({differ[0]}: began={told[differ[0]]!r}, now={identity(search)[differ[0]]!r})"
             )
-        self.points: dict[str, list[Point]] = {arm: ledger.get("points", {}).get(arm, []) for arm in search.arms}
+        self.points: dict[str, list[Point]] = {
+            arm: ledger.get("points", {}).get(arm, []) for arm in search.arms
+        }
         self.stopped: dict[str, list[Row]] = ledger.get("stopped", {})
-        self.exhausted: list[str] = ledger.get("exhausted", [])  # arms whose space has no point that is new
+        # arms whose space has no point that is new
+        self.exhausted: list[str] = ledger.get("exhausted", [])
         self._rungs: Rungs | None = None
 
     def study(self) -> Study:
-        """What was asked so far, and no more than the search wants. Raises ValueError if nothing was."""
+        """What was asked so far, and no more than the search wants.
+
+        Raises ValueError if nothing was.
+        """
         if not any(self.points.values()):
-            raise ValueError(f"a search must have begun, but got no point yet (study={self.search.slug!r})")
-        return self.search.study({arm: points[: self.search.num] for arm, points in self.points.items()})
+            raise ValueError(
+                f"a search must have begun, but got no point yet (study={self.search.slug!r})"
+            )
+        return self.search.study(
+            {arm: points[: self.search.num] for arm, points in self.points.items()}
+        )
 
     def grow(self, read: Mapping[str, Outcome]) -> bool:
-        """Asks for the next round, if all that was asked has an outcome and points are still wanted; says whether.
+        """Asks for the next round, if all that was asked has an outcome and points are still
+        wanted; says whether.
 
-        `read` has the outcome of every trial so far, as from record.table.read_trials. A failed trial, which the next
-        start tries again, has none. Rounds are always whole: how many points a study takes of them is its own affair.
+        `read` has the outcome of every trial so far, as from record.table.read_trials. A failed
+        trial, which the next start tries again, has none. Rounds are always whole: how many points
+        a study takes of them is its own affair.
         """
-        wanted = [arm for arm, points in self.points.items()
-                  if len(points) < self.search.num and arm not in self.exhausted]  # fmt: skip
-        if not wanted or any(outcome.status in (Status.MISSING, Status.FAILED) for outcome in read.values()):
+        wanted = [
+            arm
+            for arm, points in self.points.items()
+            if len(points) < self.search.num and arm not in self.exhausted
+        ]
+        if not wanted or any(
+            outcome.status in (Status.MISSING, Status.FAILED) for outcome in read.values()
+        ):
             return False
         new = {arm: self._ask(arm, self.search.per_round, read) for arm in wanted}
         for arm, points in new.items():
             self.points[arm] += points
-        self.exhausted += [arm for arm, points in new.items() if len(points) < self.search.per_round]
+        self.exhausted += [
+            arm for arm, points in new.items() if len(points) < self.search.per_round
+        ]
         self._rungs = None  # they know the trials of earlier rounds alone
         self._write()
         return any(new.values())
 
     def should_stop(self, event: Event) -> bool:
-        """Whether ASHA stops the training that tells this news; if so, its rows are in the ledger before it ends."""
+        """Whether ASHA stops the training that tells this news; if
+        so, its rows are in the ledger before it ends.
+        """
         if not self.search.asha or not event.rows:
             return False
         self._rungs = self._rungs or Rungs(self.search, self.study(), self.store, self.stopped)
@@ -87,7 +113,8 @@ class Rounds:
         return True
 
     def _ask(self, arm: str, num: int, read: Mapping[str, Outcome]) -> list[Point]:
-        """`num` points that do not know each other's outcome; the same for the same outcomes, wherever.
+        """`num` points that do not know each other's outcome; the same for the same outcomes,
+        wherever.
 
         Fewer, if a space of whole numbers or choices has no more that are new.
         """
@@ -99,7 +126,9 @@ class Rounds:
             from vitscale.record.table import outcomes
 
             study = self.study()
-            of_arm = optuna_study(Results(study, outcomes(study, read)), arm, sampler=self._sampler(arm))
+            of_arm = optuna_study(
+                Results(study, outcomes(study, read)), arm, sampler=self._sampler(arm)
+            )
         else:
             import optuna
 
@@ -125,13 +154,20 @@ class Rounds:
             case "gp":
                 return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup)
             case "tpe":
-                return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, multivariate=True)
+                return optuna.samplers.TPESampler(
+                    seed=seed, n_startup_trials=startup, multivariate=True
+                )
             case never:
                 assert_never(never)
 
     def _write(self) -> None:
-        ledger = {"search": identity(self.search), "num": self.search.num, "points": self.points,
-                  "stopped": self.stopped, "exhausted": self.exhausted}  # fmt: skip
+        ledger = {
+            "search": identity(self.search),
+            "num": self.search.num,
+            "points": self.points,
+            "stopped": self.stopped,
+            "exhausted": self.exhausted,
+        }
         self.store.study(self.search.slug).write(ASKED, json.dumps(ledger, indent=1).encode())
 
 
@@ -141,12 +177,17 @@ def identity(search: Search) -> dict[str, Any]:
         "arms": {arm: base.non_default() for arm, base in search.arms.items()},
         "spaces": {arm: as_json(space) for arm, space in search.spaces.items()},
         "seeds": list(search.seeds),
-        **{name: getattr(search, name) for name in ("per_round", "sampler", "sampler_seed", "asha", "metric")},
+        **{
+            name: getattr(search, name)
+            for name in ("per_round", "sampler", "sampler_seed", "asha", "metric")
+        },
     }
 
 
 def found(results: Results) -> dict[str, Any]:
-    """What a search found so far, and by which means: plain values, as `vitscale adopt` keeps them."""
+    """What a search found so far, and by which means: plain
+    values, as `vitscale adopt` keeps them.
+    """
     from vitscale.analysis.search.tables import winners
 
     study = results.study
@@ -155,17 +196,27 @@ def found(results: Results) -> dict[str, Any]:
         return sorted({str(value) for value in results.trials[column].dropna()} - {""})
 
     return {
-        "search": study.slug, "how": study.adaptive, "metric": study.metric,
+        "search": study.slug,
+        "how": study.adaptive,
+        "metric": study.metric,
         "epochs": max(trial.config.epochs for trial in study.trials),
         "trained": _trained(study),
-        **{name: known(column) for name, column in (("commits", "commit"), ("versions", "versions"),
-                                                    ("machines", "machine"))},
+        **{
+            name: known(column)
+            for name, column in (
+                ("commits", "commit"),
+                ("versions", "versions"),
+                ("machines", "machine"),
+            )
+        },
         "winners": results.once(winners),
-    }  # fmt: skip
+    }
 
 
 def _trained(study: Study) -> dict[str, dict[str, Any]]:
-    """Arm -> all that its trials share: what differs from its default, and what data, length and split they had."""
+    """Arm -> all that its trials share: what differs from its
+    default, and what data, length and split they had.
+    """
     shared = {}
     for arm in study.arms:
         config = next(trial.config for trial in study.trials if trial.arm == arm)
@@ -175,17 +226,28 @@ def _trained(study: Study) -> dict[str, dict[str, Any]]:
 
 
 def refuse_unfinished(study: Study, store: Store) -> None:
-    """Raises ValueError unless a study is a search that has asked for all its points and has all outcomes."""
+    """Raises ValueError unless a study is a search that has
+    asked for all its points and has all outcomes.
+    """
     if not study.adaptive:
-        raise ValueError(f"winners must be of a search, but got ({study.slug!r}, whose trials were fixed beforehand)")
+        raise ValueError(
+            f"winners must be of a search, but got ({study.slug!r}, whose trials were fixed "
+            "beforehand)"
+        )
     ledger = store.asked(study.slug)
-    asked = min((len(points) for arm, points in ledger["points"].items() if arm not in ledger["exhausted"]),
-                default=ledger["num"])  # fmt: skip
-    todo = [t for t in study.trials if t.config.id not in ledger["stopped"] and not store.is_done(t.config.id)]
+    asked = min(
+        (len(points) for arm, points in ledger["points"].items() if arm not in ledger["exhausted"]),
+        default=ledger["num"],
+    )
+    todo = [
+        t
+        for t in study.trials
+        if t.config.id not in ledger["stopped"] and not store.is_done(t.config.id)
+    ]
     if asked < ledger["num"] or todo:
         raise ValueError(
-            f"a search must have ended, but got ({study.slug!r}: {asked} of {ledger['num']} points asked, "
-            f"{len(todo)} trials to do)"
+            f"a search must have ended, but got ({study.slug!r}: {asked} of {ledger['num']} "
+            f"points asked, {len(todo)} trials to do)"
         )
 
 
@@ -202,13 +264,17 @@ ALWAYS_TOLD = (
 
 
 class Rungs:
-    """ASHA's rungs for each arm (Li et al. 2020, asynchronous successive halving), by Optuna's pruner.
+    """ASHA's rungs for each arm (Li et al. 2020, asynchronous successive halving), by Optuna's
+    pruner.
 
-    A training is compared with all that reached the rung before it, in this start or an earlier one. Which those are
-    depends on timing, so a search with ASHA is not the same twice; its decisions are kept in the ledger.
+    A training is compared with all that reached the rung before it, in this start or an earlier
+    one. Which those are depends on timing, so a search with ASHA is not the same twice; its
+    decisions are kept in the ledger.
     """
 
-    def __init__(self, search: Search, study: Study, store: Store, stopped: Mapping[str, list[Row]]) -> None:
+    def __init__(
+        self, search: Search, study: Study, store: Store, stopped: Mapping[str, list[Row]]
+    ) -> None:
         import optuna
 
         self.metric = search.metric
@@ -217,12 +283,16 @@ class Rungs:
         self.studies = {}
         for arm, base in search.arms.items():
             least = max(1, round(base.epochs / REDUCTION**2))
-            pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=least, reduction_factor=REDUCTION)
+            pruner = optuna.pruners.SuccessiveHalvingPruner(
+                min_resource=least, reduction_factor=REDUCTION
+            )
             self.studies[arm] = optuna.create_study(pruner=pruner)
         self.trials: dict[str, optuna.Trial] = {}
         self.told: dict[str, int] = {}  # rows told so far
         for trial_id in self.arms:
-            known = stopped.get(trial_id) or (store.read(trial_id).rows if store.is_done(trial_id) else ())
+            known = stopped.get(trial_id) or (
+                store.read(trial_id).rows if store.is_done(trial_id) else ()
+            )
             self.behind_at(trial_id, tuple(known))
 
     def behind_at(self, trial_id: str, rows: tuple[Row, ...]) -> Row | None:

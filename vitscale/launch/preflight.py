@@ -1,4 +1,6 @@
-"""The data of a start, looked at before Ray starts: once for all trials that read the same images."""
+"""The data of a start, looked at before Ray starts: once
+for all trials that read the same images.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,26 @@ from vitscale.record.outcome import Outcome
 
 # What decides which images a training reads.
 READ = (
-    "dataset", "num_images", "num_classes", "channels", "minival_images", "minival_rule", "subset_images", "split_seed",
-)  # fmt: skip
-DIGEST = "data_digest"  # the fact of a done trial that tells its images from others of the same name
+    "dataset",
+    "num_images",
+    "num_classes",
+    "channels",
+    "minival_images",
+    "minival_rule",
+    "subset_images",
+    "split_seed",
+)
+# the fact of a done trial that tells its images from others of the same name
+DIGEST = "data_digest"
 
 
 class Data:
     """What lies at a data root, as far as a study reads it.
 
-    Looking lists the images of a dataset, reads their labels and decodes ten images: milliseconds for a prepared set,
-    CIFAR's files per second, parquet shards their column of labels, class folders a listing of every file, which for
-    ImageNet takes some ten seconds on a local disk and minutes on a slow network file system.
+    Looking lists the images of a dataset, reads their labels and decodes ten images: milliseconds
+    for a prepared set, CIFAR's files per second, parquet shards their column of labels, class
+    folders a listing of every file, which for ImageNet takes some ten seconds on a local disk and
+    minutes on a slow network file system.
     """
 
     def __init__(self, root: str) -> None:
@@ -32,9 +43,11 @@ class Data:
         self.digests: dict[tuple[Any, ...], str] = {}
 
     def look(self, study: Study) -> None:
-        """Raises ValueError for data that are not there or that a config of the study cannot be trained on.
+        """Raises ValueError for data that are not there or that a config of the study cannot be
+        trained on.
 
-        Such as another number of images, other classes or channels, no such split, or sizes that the crop cannot take.
+        Such as another number of images, other classes or channels, no such split, or sizes that
+        the crop cannot take.
         """
         for key, configs in self._by_images(trial.config for trial in study.trials):
             refuse_unreadable(configs[0].dataset, self.root)
@@ -58,13 +71,18 @@ class Data:
             if other:
                 then = digests[other[0].id]
                 raise ValueError(
-                    f"the images of {other[0].dataset} must be those that the trials of this study were trained on, "
-                    f"but got others (digest {now:.8}; of {len(other)} done trials {then:.8}; "
-                    f"data_root={self.root!r}); name the root of those trials, or give these images a name of their own"
+                    f"the images of {other[0].dataset} must be those that the trials of this "
+                    f"study were trained on, but got others (digest {now:.8}; of {len(other)} "
+                    f"done trials {then:.8}; data_root={self.root!r}); name the root of those "
+                    "trials, or give these images a name of their own"
                 )
 
-    def _by_images(self, configs: Iterable[TrainConfig]) -> Iterator[tuple[tuple[Any, ...], list[TrainConfig]]]:
-        """Configs that read the same training images, with what says which; a profile reads none."""
+    def _by_images(
+        self, configs: Iterable[TrainConfig]
+    ) -> Iterator[tuple[tuple[Any, ...], list[TrainConfig]]]:
+        """Configs that read the same training images, with
+        what says which; a profile reads none.
+        """
         found: dict[tuple[Any, ...], list[TrainConfig]] = {}
         for config in configs:
             if not isinstance(config, ProfileConfig):

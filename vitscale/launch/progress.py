@@ -27,7 +27,8 @@ class Progress:
     def __post_init__(self) -> None:
         self.trials = {trial.config.id: trial for trial in self.study.trials}
         self.todo = {i for i, status in self.statuses.items() if status not in DONE}
-        self.resumed: dict[str, int] = {}  # epochs that a trial had behind it when it began to run in this start
+        # epochs that a trial had behind it when it began to run in this start
+        self.resumed: dict[str, int] = {}
 
     def update(self, event: Event) -> None:
         self.statuses[event.trial_id] = event.status
@@ -41,7 +42,11 @@ class Progress:
         return Counter(self.statuses.values())
 
     def running(self) -> list[tuple[Trial, Row | None]]:
-        return [(self.trials[i], self.rows.get(i)) for i, s in self.statuses.items() if s == Status.RUNNING]
+        return [
+            (self.trials[i], self.rows.get(i))
+            for i, s in self.statuses.items()
+            if s == Status.RUNNING
+        ]
 
     def waiting(self) -> list[tuple[Trial, str]]:
         """Trials that another study trains, and its name."""
@@ -62,12 +67,18 @@ class Progress:
         return before > 0 and (row is None or row["epoch"] <= before)
 
     def eta_s(self) -> float | None:
-        """Seconds left at the rate of this start so far, counted in whole trials; None before there is a rate."""
+        """Seconds left at the rate of this start so far, counted
+        in whole trials; None before there is a rate.
+        """
         before = {i: self.resumed.get(i, 0) / num_rows(self.trials[i]) for i in self.todo}
         done = sum(self._share(i) - before[i] for i in self.todo)
         if done < 0.5:
             return None
-        return (time.monotonic() - self.started) / done * (len(self.todo) - sum(before.values()) - done)
+        return (
+            (time.monotonic() - self.started)
+            / done
+            * (len(self.todo) - sum(before.values()) - done)
+        )
 
     def _share(self, trial_id: str) -> float:
         """How much of a trial is behind us, from 0 to 1."""
@@ -88,12 +99,22 @@ class Progress:
         done, eta = n["finished"] + n["diverged"] + n["stopped"], self.eta_s()
         begun = self.rows or set(n) - {Status.MISSING, *DONE}
         running = f"{n['running']} running" if begun or not n["missing"] else "starting workers"
-        parts = [f"{done}/{len(self.statuses)} done", running, f"{n['diverged']} diverged", f"{n['failed']} failed"]
+        parts = [
+            f"{done}/{len(self.statuses)} done",
+            running,
+            f"{n['diverged']} diverged",
+            f"{n['failed']} failed",
+        ]
         return [*parts, *self._waiting(n), f"ETA {_clock(eta)}"]
 
     def _waiting(self, n: Counter[str]) -> list[str]:
-        """What else there may be: trials that machines failed, and those that another study trains."""
-        again, elsewhere = n["again"] + n["crowded"], [i for i, s in self.statuses.items() if s == "elsewhere"]
+        """What else there may be: trials that machines
+        failed, and those that another study trains.
+        """
+        again, elsewhere = (
+            n["again"] + n["crowded"],
+            [i for i, s in self.statuses.items() if s == "elsewhere"],
+        )
         studies = ", ".join(sorted({self.holders.get(i) or "another start" for i in elsewhere}))
         said = [f"{again} tried again"] if again else []
         said += [f"{n['lost']} lost to machines"] if n["lost"] else []
@@ -113,7 +134,9 @@ def epochs_behind(trial: Trial, store: Store | None) -> int:
 
 def num_rows(trial: Trial) -> int:
     """How far "epoch" of a trial's rows will count: epochs, or the timed runs of a profile."""
-    return trial.config.timed_runs if isinstance(trial.config, ProfileConfig) else trial.config.epochs
+    return (
+        trial.config.timed_runs if isinstance(trial.config, ProfileConfig) else trial.config.epochs
+    )
 
 
 def _clock(seconds: float | None) -> str:

@@ -1,7 +1,9 @@
-"""Ray Tune schedules the trials it is given, and remembers nothing. The only file that imports Ray to schedule.
+"""Ray Tune schedules the trials it is given, and remembers nothing. The only file that imports Ray
+to schedule.
 
-Each start makes a fresh Tuner over the trials that are missing; what is done, and where a trial stopped, stands in the
-store. Workers are kept between trials, so that torch is imported once a worker and not once a trial.
+Each start makes a fresh Tuner over the trials that are missing; what is done, and where a trial
+stopped, stands in the store. Workers are kept between trials, so that torch is imported once a
+worker and not once a trial.
 """
 
 from __future__ import annotations
@@ -35,10 +37,14 @@ os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "300")  # then Ray ends the driver, without a word
+# then Ray ends the driver, without a word
+os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "300")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves a study on a busy machine
-# Ray asks for a token wherever one exists when a cluster starts, but does not show one by itself when it joins.
-if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ) or (Path.home() / ".ray" / "auth_token").exists():
+# Ray asks for a token wherever one exists when a cluster starts, but does not show one by itself
+# when it joins.
+if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ) or (
+    Path.home() / ".ray" / "auth_token"
+).exists():
     os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 import ray
@@ -50,11 +56,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 ShouldStop = Callable[[Event], bool]
 Log = Callable[[], contextlib.AbstractContextManager[TextIO]]  # opens it, to be added to
-MAX_RETRIES = 3  # of a trial that a machine fails again and again; with every new row the count begins anew
+# of a trial that a machine fails again and again; with every new row the count begins anew
+MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0  # before a trial is tried again; four times as long each time
 LOOK_S = 120.0  # for a look at the store from every node
 FEW_LOST = 2  # so many lost while none gets on: from then on a trial is tried once more only
-MOST_LOST = 10  # trials that machines fail one after another while none gets on anywhere: then something is broken
+# trials that machines fail one after another while none gets on anywhere: then something is broken
+MOST_LOST = 10
 
 
 # Tune pickles its callbacks, so what ties them to the driver cannot be one of their attributes.
@@ -77,35 +85,51 @@ def run_trials(
     log: Log,
     should_stop: ShouldStop | None = None,
 ) -> None:
-    """Trains the given trials on Ray, once; puts an Event for every piece of news. Ray must be up (see `cluster`).
+    """Trains the given trials on Ray, once; puts an Event for every piece of news. Ray must be up
+    (see `cluster`).
 
-    Returns early, within a second or so, when `stop` is set: the trials then stand where their checkpoints are.
+    Returns early, within a second or so, when `stop` is set: the trials then stand where their
+    checkpoints are.
 
-    `should_stop` may stop a running trial at its news, for a search; then the event goes on with status "stopped".
+    `should_stop` may stop a running trial at its news, for a search; then the event goes on with
+    status "stopped".
 
-    A trial that dies with its worker, or that a machine fails, is tried again from its checkpoint in another process,
-    after a pause: MAX_RETRIES times without a new row, then it is lost. What Ray and Tune print goes to
-    `log`. Raises OSError if MOST_LOST trials are lost one after another and none gets on, and HeadLost if the head
-    of the cluster (its GCS) is gone: Ray may answer nothing any more then, so Tune has a thread of its own.
+    A trial that dies with its worker, or that a machine fails, is tried again from its checkpoint
+    in another process, after a pause: MAX_RETRIES times without a new row, then it is lost. What
+    Ray and Tune print goes to `log`. Raises OSError if MOST_LOST trials are lost one after another
+    and none gets on, and HeadLost if the head of the cluster (its GCS) is gone: Ray may answer
+    nothing any more then, so Tune has a thread of its own.
     """
     global _events, _stop, _should_stop
     _events, _stop, _should_stop = events, stop, should_stop
     for kept in (_stopped, _rows, _lost):
         kept.clear()
-    constants = {"store": store, "slug": slug, "attempt": attempt, "nonce": store.nonce(slug),
-                 "resources": resources}  # fmt: skip
+    constants = {
+        "store": store,
+        "slug": slug,
+        "attempt": attempt,
+        "nonce": store.nonce(slug),
+        "resources": resources,
+    }
     bundles = [[(config.id, config.non_default())] for config in configs]
     amounts: dict[str, Any] = {"cpu": resources.cpus_per_trial, "gpu": resources.gpus_per_trial}
     at_once = resources.max_concurrent or None
-    if resources.workers_per_trial > 1:  # its team's workers hold them, and Tune knows nothing of those
+    # its team's workers hold them, and Tune knows nothing of those
+    if resources.workers_per_trial > 1:
         amounts, at_once = {"memory": 1}, _slots(resources)  # no request at all would mean a core
     trainable = tune.with_resources(train_bundle, amounts)
-    trainable.__name__ = f"vitscale_{slug}"  # trainables of one name overwrite each other on a shared cluster
-    with tempfile.TemporaryDirectory(prefix="vitscale-tune-", ignore_cleanup_errors=True) as scratch, _quiet(log):
+    # trainables of one name overwrite each other on a shared cluster
+    trainable.__name__ = f"vitscale_{slug}"
+    with (
+        tempfile.TemporaryDirectory(prefix="vitscale-tune-", ignore_cleanup_errors=True) as scratch,
+        _quiet(log),
+    ):
         tuner = tune.Tuner(
             trainable,
             param_space={"bundle": tune.grid_search(bundles), "pause_s": 0.0, **constants},
-            tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=at_once, scheduler=_Judged()),
+            tune_config=tune.TuneConfig(
+                reuse_actors=True, max_concurrent_trials=at_once, scheduler=_Judged()
+            ),
             run_config=tune.RunConfig(
                 name=f"attempt-{attempt}",
                 storage_path=scratch,
@@ -117,7 +141,9 @@ def run_trials(
         )
         _fit(tuner, 60.0 if resources.address else 10.0)
     if len(_lost) >= MOST_LOST:
-        raise OSError(f"{len(_lost)} trials were lost one after another, the last one to: {_lost[-1]}")
+        raise OSError(
+            f"{len(_lost)} trials were lost one after another, the last one to: {_lost[-1]}"
+        )
 
 
 class HeadLost(OSError):
@@ -125,7 +151,10 @@ class HeadLost(OSError):
 
 
 def _fit(tuner: tune.Tuner, patience_s: float) -> None:
-    """Runs a Tuner in a thread of its own. Raises what it raises, or HeadLost after `patience_s` without the head."""
+    """Runs a Tuner in a thread of its own.
+
+    Raises what it raises, or HeadLost after `patience_s` without the head.
+    """
     raised: list[BaseException] = []
 
     def fit() -> None:
@@ -164,16 +193,21 @@ def cluster(
     stop: threading.Event | None = None,
     say: Callable[[str], object] = lambda line: None,
 ) -> Iterator[int]:
-    """Connects to a Ray cluster, or starts one on this machine, and yields how many trials fit at once.
+    """Connects to a Ray cluster, or starts one on this machine, and yields how many trials fit at
+    once.
 
-    One that is started here listens on the loopback alone. Raises ValueError if no trial fits: it would wait for ever.
-    A cluster that begins without workers is waited for, until `stop` is set (see `_await_slots`): then the yield is 0.
+    One that is started here listens on the loopback alone. Raises ValueError if no trial fits: it
+    would wait for ever. A cluster that begins without workers is waited for, until `stop` is set
+    (see `_await_slots`): then the yield is 0.
     """
     _refuse_dead(resources.address)
     with _quiet(log):
         try:
-            local: dict[str, Any] = {} if resources.address else {"object_store_memory": 256 * 2**20}
-            # Ray would take the loopback for a mistake, but where it believes that there can be no other node.
+            local: dict[str, Any] = (
+                {} if resources.address else {"object_store_memory": 256 * 2**20}
+            )
+            # Ray would take the loopback for a mistake, but where it believes that there can be no
+            # other node.
             ray_constants.ENABLE_RAY_CLUSTER = bool(resources.address)
             ray.init(
                 address=resources.address or "local",
@@ -183,7 +217,9 @@ def cluster(
                 **local,
             )
         except ConnectionError as error:
-            raise ValueError(f"a Ray cluster must answer at (address={resources.address!r}): {error}") from error
+            raise ValueError(
+                f"a Ray cluster must answer at (address={resources.address!r}): {error}"
+            ) from error
     try:
         yield _await_slots(resources, stop or threading.Event(), say)
     except HeadLost:
@@ -205,7 +241,8 @@ def _shut_down(log: Log) -> None:
 
 @contextlib.contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Keeps the collector, which any thread may run, from dropping references to Ray's objects meanwhile.
+    """Keeps the collector, which any thread may run, from dropping references to Ray's objects
+    meanwhile.
 
     Ray ends the process, with status 1, if one is dropped while it shuts down.
     """
@@ -224,15 +261,17 @@ def _refuse_dead(address: str) -> None:
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except OSError as error:
-            raise ValueError(f"a Ray cluster must answer at (address={address!r}): {error}") from error
+            raise ValueError(
+                f"a Ray cluster must answer at (address={address!r}): {error}"
+            ) from error
 
 
 def _await_slots(resources: Resources, stop: threading.Event, say: Callable[[str], object]) -> int:
     """`_slots`, once there are any; 0 if `stop` is set before.
 
-    The law: where no node has any of a resource that a trial asks for (no core at all, or no GPU at all), a cluster
-    that was not started here may get such nodes yet, as one that scales by itself begins: it is asked for them and
-    waited for. Nodes that have it, but too little, are refused.
+    The law: where no node has any of a resource that a trial asks for (no core at all, or no GPU at
+    all), a cluster that was not started here may get such nodes yet, as one that scales by itself
+    begins: it is asked for them and waited for. Nodes that have it, but too little, are refused.
     """
     asked = False
     while not stop.is_set():
@@ -246,19 +285,28 @@ def _await_slots(resources: Resources, stop: threading.Event, say: Callable[[str
                 request_resources(bundles=[])
             return slots
         if not asked:
-            needed = {"CPU": resources.cpus_per_trial} | {name: 1.0 for name in ("GPU",) if resources.gpus_per_trial}
+            needed = {"CPU": resources.cpus_per_trial} | {
+                name: 1.0 for name in ("GPU",) if resources.gpus_per_trial
+            }
             request_resources(bundles=[needed] * resources.workers_per_trial)
-            say(f"waiting for nodes: none of the cluster has a {_lacking(resources)} yet; Ctrl-C stops")
+            say(
+                f"waiting for nodes: none of the cluster has a {_lacking(resources)} yet; Ctrl-C "
+                "stops"
+            )
             asked = True
         stop.wait(1)
     return 0
 
 
 def _lacking(resources: Resources) -> str:
-    """The resource that a trial asks for and of which no node has any, CPU or GPU; empty if there is none."""
+    """The resource that a trial asks for and of which no node
+    has any, CPU or GPU; empty if there is none.
+    """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = [("CPU", resources.cpus_per_trial), ("GPU", resources.gpus_per_trial)]
-    return next((name for name, n in wanted if n and not any(node.get(name, 0) for node in nodes)), "")
+    return next(
+        (name for name, n in wanted if n and not any(node.get(name, 0) for node in nodes)), ""
+    )
 
 
 def refuse_unshared(store: Store, slug: str) -> None:
@@ -266,17 +314,17 @@ def refuse_unshared(store: Store, slug: str) -> None:
     nonce = store.nonce(slug)
     look = ray.remote(num_cpus=0, max_retries=0)(_see)
     asked = {
-        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            store, slug, nonce
-        ): f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
+        look.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        ).remote(store, slug, nonce): f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
         for node in ray.nodes()
         if node["Alive"]
     }
     answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=LOOK_S)
     if blind := [asked[answer] for answer in answered if not _saw(answer)]:
         raise ValueError(
-            f"the store must be one folder that all nodes see, but got (store={str(store.root)!r}, another one on: "
-            f"{', '.join(blind)})"
+            "the store must be one folder that all nodes see, but got "
+            f"(store={str(store.root)!r}, another one on: {', '.join(blind)})"
         )
 
 
@@ -290,7 +338,9 @@ def _see(store: Store, slug: str, nonce: str) -> bool:
 
 
 def _saw(answer: Any) -> bool:
-    """A node that is lost meanwhile is not told apart from one that sees the store: each claim asks again."""
+    """A node that is lost meanwhile is not told apart from one
+    that sees the store: each claim asks again.
+    """
     try:
         return ray.get(answer)
     except ray.exceptions.RayError:
@@ -298,7 +348,9 @@ def _saw(answer: Any) -> bool:
 
 
 def _slots(resources: Resources) -> int:
-    """How many trials fit at once, node by node: a worker does not span nodes, a team of several may."""
+    """How many trials fit at once, node by node: a worker
+    does not span nodes, a team of several may.
+    """
     slots = 0
     for node in ray.nodes():
         if node["Alive"]:
@@ -312,8 +364,8 @@ def _slots(resources: Resources) -> int:
         total = {name: n for name, n in ray.cluster_resources().items() if name in ("CPU", "GPU")}
         raise ValueError(
             f"a trial must fit on a node, but got (cpus_per_trial={resources.cpus_per_trial:g}, "
-            f"gpus_per_trial={resources.gpus_per_trial:g}, workers_per_trial={resources.workers_per_trial}, "
-            f"cluster={total})"
+            f"gpus_per_trial={resources.gpus_per_trial:g}, "
+            f"workers_per_trial={resources.workers_per_trial}, cluster={total})"
         )
     return min(slots, resources.max_concurrent) if resources.max_concurrent else slots
 
@@ -329,7 +381,9 @@ def train_bundle(params: dict[str, Any]) -> None:
     time.sleep(params["pause_s"])
     store.refuse_unshared(params["slug"], params["nonce"])
     for trial_id, fields in params["bundle"]:
-        for event in train_trial(trial_id, fields, store, params["slug"], params["attempt"], resources):
+        for event in train_trial(
+            trial_id, fields, store, params["slug"], params["attempt"], resources
+        ):
             tune.report({"event": event})
 
 
@@ -350,13 +404,18 @@ class _Judged(FIFOScheduler):
 
 
 class _Relay(tune.Callback):
-    """Passes news on, and leaves Tune's loop when asked to. Any exception in a callback aborts the whole run."""
+    """Passes news on, and leaves Tune's loop when asked to.
+
+    Any exception in a callback aborts the whole run.
+    """
 
     def on_step_begin(self, iteration: int, trials: list, **_: Any) -> None:
         if _stop.is_set() or len(_lost) >= MOST_LOST:
             raise _Stopped
 
-    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **_: Any) -> None:
+    def on_trial_result(
+        self, iteration: int, trials: list, trial: Any, result: dict, **_: Any
+    ) -> None:
         if not isinstance(event := result.get("event"), Event):
             return
         if event.status in (*DONE, Status.FAILED):
@@ -384,16 +443,25 @@ class _Relay(tune.Callback):
 
 
 def _last_line(trial: Any) -> str:
-    """What a Tune trial died of last, in one line: the exception if a line names it, else how the worker died."""
+    """What a Tune trial died of last, in one line: the exception
+    if a line names it, else how the worker died.
+    """
     try:
-        told = Path(trial.error_file).read_text()  # here; what trial.get_error() reads is copied later
+        # here; what trial.get_error() reads is copied later
+        told = Path(trial.error_file).read_text()
     except (OSError, TypeError):
         return "the worker died: it left no word"
-    lines = [line.strip() for line in told.rpartition("Failure # ")[2].splitlines()[1:] if line.strip()]
+    lines = [
+        line.strip() for line in told.rpartition("Failure # ")[2].splitlines()[1:] if line.strip()
+    ]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     if named:
         return named[-1].removeprefix("ray.exceptions.")
-    how = lines[-1].partition(" Some common causes")[0].rpartition("Worker exit detail: ")[2] if lines else ""
+    how = (
+        lines[-1].partition(" Some common causes")[0].rpartition("Worker exit detail: ")[2]
+        if lines
+        else ""
+    )
     return f"the worker died: {how}"
 
 

@@ -17,12 +17,16 @@ MOST = 10**7  # of any amount: cores, trials at once, images, seconds
 
 @dataclass(frozen=True)
 class Resources:
-    """Where trials run and how fast: never part of what they are. Raises ValueError for impossible amounts."""
+    """Where trials run and how fast: never part of what they are.
+
+    Raises ValueError for impossible amounts.
+    """
 
     cpus_per_trial: float = 1.0  # of each of its workers
     gpus_per_trial: float = 0.0  # of each of its workers; a fraction packs several trials on a GPU
     workers_per_trial: int = 1  # processes that train a trial together, data-parallel
-    micro_batch: int = 0  # most images that pass through the model at once; 0: the worker's share of the batch
+    # most images that pass through the model at once; 0: the worker's share of the batch
+    micro_batch: int = 0
     parallel_branches: bool = False  # compute the branches of a parallel ViT in one go
     compiled: bool = False  # torch.compile
     device: str = "auto"  # cuda if a trial has a GPU, else cpu
@@ -33,34 +37,47 @@ class Resources:
     checkpoint_every_s: float = 5.0
 
     def __post_init__(self) -> None:
-        for name, least in (("cpus_per_trial", 0.01), ("gpus_per_trial", 0.0), ("max_concurrent", 0),
-                            ("workers_per_trial", 1), ("micro_batch", 0),
-                            ("num_loader_workers", 0), ("checkpoint_every_s", 0.0)):  # fmt: skip
+        for name, least in (
+            ("cpus_per_trial", 0.01),
+            ("gpus_per_trial", 0.0),
+            ("max_concurrent", 0),
+            ("workers_per_trial", 1),
+            ("micro_batch", 0),
+            ("num_loader_workers", 0),
+            ("checkpoint_every_s", 0.0),
+        ):
             if not getattr(self, name) >= least:
-                raise ValueError(f"{name} >= {least} must hold, but got ({name}={shown(getattr(self, name))})")
+                raise ValueError(
+                    f"{name} >= {least} must hold, but got ({name}={shown(getattr(self, name))})"
+                )
             if not getattr(self, name) <= MOST:
-                raise ValueError(f"{name} <= {MOST} must hold, but got ({name}={shown(getattr(self, name))})")
+                raise ValueError(
+                    f"{name} <= {MOST} must hold, but got ({name}={shown(getattr(self, name))})"
+                )
         if self.workers_per_trial > 1 and self.gpus_per_trial % 1:
             raise ValueError(
                 "gpus_per_trial a whole number must hold with several workers, but got "
-                f"(gpus_per_trial={self.gpus_per_trial}, workers_per_trial={self.workers_per_trial})"
+                f"(gpus_per_trial={self.gpus_per_trial}, "
+                f"workers_per_trial={self.workers_per_trial})"
             )
         if self.gpus_per_trial > 1:
             raise ValueError(
-                "gpus_per_trial <= 1 must hold, for each worker trains on one GPU (--workers-per-trial N takes N), but "
-                f"got (gpus_per_trial={self.gpus_per_trial}, workers_per_trial={self.workers_per_trial})"
+                "gpus_per_trial <= 1 must hold, for each worker trains on one GPU "
+                f"(--workers-per-trial N takes N), but got (gpus_per_trial={self.gpus_per_trial}, "
+                f"workers_per_trial={self.workers_per_trial})"
             )
         if self.device == "cuda" and not self.gpus_per_trial:
             raise ValueError(
-                "gpus_per_trial > 0 must hold on the device cuda, or every trial would take the first GPU, but "
-                f"got (gpus_per_trial={self.gpus_per_trial}, device='cuda')"
+                "gpus_per_trial > 0 must hold on the device cuda, or every trial would take the "
+                f"first GPU, but got (gpus_per_trial={self.gpus_per_trial}, device='cuda')"
             )
 
         if self.address.startswith("ray://"):
             raise ValueError(
-                "a driver must run on a node of the cluster, but got "
-                f"(address={self.address!r}): start the command on a node with --address auto, or from outside with "
-                "`ray job submit -- python studies/... --address auto`; the store must be a folder that all nodes see"
+                f"a driver must run on a node of the cluster, but got (address={self.address!r}): "
+                "start the command on a node with --address auto, or from outside with `ray job "
+                "submit -- python studies/... --address auto`; the store must be a folder that "
+                "all nodes see"
             )
 
     def alone(self) -> Resources:
@@ -74,7 +91,8 @@ class Resources:
 
 
 def resources_for(study: Study, given: Mapping[str, Any]) -> Resources:
-    """Resources as given, None for what is not; a profile has a device to itself, and what decides its speed is in it.
+    """Resources as given, None for what is not; a profile has a device to itself, and what decides
+    its speed is in it.
 
     Raises ValueError for impossible amounts, and for options that would change what a profile is.
     """
@@ -84,22 +102,31 @@ def resources_for(study: Study, given: Mapping[str, Any]) -> Resources:
         return Resources(**chosen)
     alone: dict[str, Any] = {"gpus_per_trial": 1.0, "device": "cuda"}
     if config.threads:
-        alone = {"cpus_per_trial": float(config.threads), "gpus_per_trial": 0.0, "max_concurrent": 1, "device": "cpu"}
+        alone = {
+            "cpus_per_trial": float(config.threads),
+            "gpus_per_trial": 0.0,
+            "max_concurrent": 1,
+            "device": "cpu",
+        }
     same = {f.name: f.default for f in fields(Resources) if f.name in OF_A_TRAINING} | alone
     for name, value in same.items():
         if chosen.get(name, value) not in (value, *UNSET.get(name, ())):
-            raise ValueError(f"{name} == {value} must hold for a profile, which has a device to itself, but got "
-                             f"({name}={chosen[name]}, hardware={config.hardware!r})")  # fmt: skip
+            raise ValueError(
+                f"{name} == {value} must hold for a profile, which has a device to itself, but "
+                f"got ({name}={chosen[name]}, hardware={config.hardware!r})"
+            )
     return Resources(**{**chosen, **alone})
 
 
 # A profile is measured without these, whatever they would do for its speed.
 OF_A_TRAINING = ("workers_per_trial", "micro_batch", "parallel_branches", "compiled")
-UNSET: dict[str, tuple[Any, ...]] = {"device": ("auto",), "max_concurrent": (0,)}  # what nobody has asked for
+# what nobody has asked for
+UNSET: dict[str, tuple[Any, ...]] = {"device": ("auto",), "max_concurrent": (0,)}
 
 
 def refuse_company(study: Study, store: Store) -> None:
-    """Raises ValueError if profiles would be measured beside another study of the store whose driver lives.
+    """Raises ValueError if profiles would be measured beside another study of the store whose
+    driver lives.
 
     Call it with the study's own lock held: then of two that start at once, one sees the other.
     """
@@ -107,7 +134,8 @@ def refuse_company(study: Study, store: Store) -> None:
     measuring = [slug for slug in others if _plans_profiles(store, slug)]
     if beside := others if study.measures else measuring:
         raise ValueError(
-            f"no other study of the store must run beside profiles, but got (study={study.slug}, running={beside})"
+            f"no other study of the store must run beside profiles, but got (study={study.slug}, "
+            f"running={beside})"
         )
 
 
@@ -119,7 +147,8 @@ def _plans_profiles(store: Store, slug: str) -> bool:
         return False
 
 
-# Another study trains the trial; or a machine failed it: it is tried again, now or with a device to itself, or no more.
+# Another study trains the trial; or a machine failed it: it is tried again, now or with a device to
+# itself, or no more.
 News = Literal["elsewhere", "again", "crowded", "lost"]
 
 
@@ -130,7 +159,8 @@ class Event:
     trial_id: str
     status: Status | News
     rows: tuple[Row, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)  # provenance of a done trial, error of another one
+    # provenance of a done trial, error of another one
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def ended(cls, trial_id: str, outcome: Outcome) -> Event:

@@ -1,4 +1,7 @@
-"""What a worker process does with a trial. Knows the store and the trainer, and leaves Ray to its callers."""
+"""What a worker process does with a trial.
+
+Knows the store and the trainer, and leaves Ray to its callers.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,18 @@ from vitscale.record.store import ClaimedByOther, Fenced, Store, Workdir
 
 
 def train_trial(
-    trial_id: str, fields: dict[str, Any], store: Store, slug: str, attempt: int, resources: Resources
+    trial_id: str,
+    fields: dict[str, Any],
+    store: Store,
+    slug: str,
+    attempt: int,
+    resources: Resources,
 ) -> Iterator[Event]:
-    """Trains a trial into the store, from its checkpoint if there is one; yields news about once a second.
+    """Trains a trial into the store, from its checkpoint if there is one; yields news about once a
+    second.
 
-    An exception that the config causes is recorded and ends in an Event; one of the machine (see launch.faults) is
-    noted, which is no result, and raised, to be tried again in another process.
+    An exception that the config causes is recorded and ends in an Event; one of the machine (see
+    launch.faults) is noted, which is no result, and raised, to be tried again in another process.
     """
     if store.is_done(trial_id):  # another study trained it in the meantime
         yield Event.ended(trial_id, store.read(trial_id))
@@ -41,13 +50,18 @@ def train_trial(
         else:
             yield from train_claimed(config, workdir, store, attempt, resources)
     except (ClaimedByOther, Fenced) as reason:
-        yield Event(trial_id, "elsewhere", facts={"error": str(reason), "study": getattr(reason, "study", "")})
+        yield Event(
+            trial_id,
+            "elsewhere",
+            facts={"error": str(reason), "study": getattr(reason, "study", "")},
+        )
     except Exception as error:
         line, text = one_line(error), traceback.format_exc()
         what = verdict(error, line, before, resources)
         if what == "unfit":
             line = too_big(config, line, resources)
-        if what == "config" or (what == "unfit" and isinstance(config, ProfileConfig)):  # whose hardware is its own
+        # whose hardware is its own
+        if what == "config" or (what == "unfit" and isinstance(config, ProfileConfig)):
             store.fail(workdir or store.trial(trial_id), line, text)
             yield Event(trial_id, Status.FAILED, facts={"error": line})
             return

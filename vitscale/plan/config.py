@@ -1,4 +1,6 @@
-"""What one training is: a flat frozen dataclass of scalars, refused when wrong and never repaired."""
+"""What one training is: a flat frozen dataclass of scalars,
+refused when wrong and never repaired.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,13 @@ class Bound(NamedTuple):
 
 
 class Most(NamedTuple):
-    """The most that a size may be: far above any paper's, as what lies beyond is a slip of the pen and would eat the
-    machine. Sizes without one are bounded by others, such as crop_padding by resolution.
+    """The most that a size may be: far above any paper's, as what lies beyond is a slip of the pen
+    and would eat the machine. Sizes without one are bounded by others, such as crop_padding by
+    resolution.
 
-    The largest known: LAION-5B has 5.9e9 images (Schuhmann et al. 2022), ImageNet-21k 21,841 classes, a hyperspectral
-    image some 200 channels, and ViT-22B a width of 6,144 (Dehghani et al. 2023).
+    The largest known: LAION-5B has 5.9e9 images (Schuhmann et al. 2022), ImageNet-21k 21,841
+    classes, a hyperspectral image some 200 channels, and ViT-22B a width of 6,144 (Dehghani et al.
+    2023).
     """
 
     value: int
@@ -51,7 +55,9 @@ ALIASES = {
     "wd": "weight_decay weightdecay decay_weight l2 l2_reg",
     "lr": "learning_rate learningrate base_lr max_lr peak_lr lr_peak blr",
     "resolution": "image_size img_size imgsize input_size crop_size size image_resolution",
-    "batch_size": "bs batch batchsize global_batch_size train_batch_size per_device_train_batch_size",
+    "batch_size": (
+        "bs batch batchsize global_batch_size train_batch_size per_device_train_batch_size"
+    ),
     "width": "hidden_dim hidden_size embed_dim embedding_dim dim d_model",
     "depth": "num_layers n_layers layers num_hidden_layers num_blocks blocks n_layer",
     "heads": "num_heads n_heads nhead n_head num_attention_heads",
@@ -91,7 +97,7 @@ ALIASES = {
     "repeats": "repeated_aug aug_repeats",
     "mix_groups": "mixup_groups num_mix_groups",
     "eval_crop_ratio": "crop_pct eval_crop",
-}  # fmt: skip
+}
 _FIELD_OF = {alias: name for name, aliases in ALIASES.items() for alias in aliases.split()}
 
 
@@ -99,8 +105,9 @@ _FIELD_OF = {alias: name for name, aliases in ALIASES.items() for alias in alias
 class TrainConfig:
     """Everything that decides a trial's outcome, and nothing else: where it runs is not part of it.
 
-    Each field is an axis of a search space, a column of the table and an MLflow param, under the same name.
-    Raises ValueError with one line, the law and the values, for an unknown field or an impossible value.
+    Each field is an axis of a search space, a column of the table and an MLflow param, under the
+    same name. Raises ValueError with one line, the law and the values, for an unknown field or an
+    impossible value.
     """
 
     # ---- data
@@ -116,7 +123,8 @@ class TrainConfig:
     subset_images: Annotated[Natural, Most(10**10)] = 0
     # which images are held out and which a subset keeps; subsets of one seed are nested
     split_seed: Natural = 0
-    resolution: Annotated[Count, Most(16_384)] = 8  # pixels per side of the image that the model sees
+    # pixels per side of the image that the model sees
+    resolution: Annotated[Count, Most(16_384)] = 8
     channels: Annotated[Count, Most(1_024)] = 1
     num_classes: Annotated[Count, Most(10**6)] = 10
     # samples an optimizer step; an incomplete last batch of an epoch is dropped
@@ -145,18 +153,21 @@ class TrainConfig:
     # equal parts of a batch, each with a draw of method and share of its own: the papers' GPUs
     mix_groups: Annotated[Count, Most(2**24)] = 1
 
-    # ---- model
-    # "vit" is a pre-norm ViT shaped by the fields below; "regnety-..." and "timm:NAME" are shaped by name
+    # ---- model "vit" is a pre-norm ViT shaped by the fields below; "regnety-..." and "timm:NAME"
+    # are shaped by name
     model: str = "vit"
     patch_size: Annotated[Count, Most(16_384)] = 2  # pixels per side; the stride of the whole stem
     width: Annotated[Count, Most(2**17)] = 64  # channels a token
     # blocks; each has `branches` attentions and `branches` MLPs
     depth: Annotated[Count, Most(10_000)] = 4
-    # attentions and MLPs in parallel (Touvron et al. 2022, equation 2), each with norm, LayerScale and drop path
+    # attentions and MLPs in parallel (Touvron et al. 2022, equation 2), each with norm, LayerScale
+    # and drop path
     branches: Annotated[Count, Most(1_000)] = 1
     heads: Annotated[Count, Most(2**17)] = 4
     mlp_ratio: Positive = 4.0
-    stem: Literal["patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu", "conv", "graham", "hmlp"] = "patchify"
+    stem: Literal[
+        "patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu", "conv", "graham", "hmlp"
+    ] = "patchify"
     stem_norm: Literal["bn", "ln"] = "bn"  # of stems that have one
     stem_channels: str = ""  # conv stem: output channels of its convolutions, "24-48-96-192"
     stem_strides: str = ""  # conv stem: their strides, "2-2-2-2"
@@ -249,12 +260,17 @@ class TrainConfig:
 
     @property
     def id(self) -> str:
-        """Twelve hex digits of a hash of the fields that differ from their defaults; the same everywhere."""
+        """Twelve hex digits of a hash of the fields that differ
+        from their defaults; the same everywhere.
+        """
         canonical = json.dumps(self.non_default(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     def non_default(self) -> dict[str, Any]:
-        """The fields that differ from their defaults. A new field with a default re-addresses no trial."""
+        """The fields that differ from their defaults.
+
+        A new field with a default re-addresses no trial.
+        """
         known = defaults(type(self))
         return {name: getattr(self, name) for name in known if getattr(self, name) != known[name]}
 
@@ -304,7 +320,9 @@ class TrainConfig:
 
     @property
     def stem_layers(self) -> list[tuple[int, int, int]]:
-        """(output channels, stride, kernel size) of each convolution of a conv stem, without its last 1x1."""
+        """(output channels, stride, kernel size) of each
+        convolution of a conv stem, without its last 1x1.
+        """
         channels = _ints(self.stem_channels)
         kernels = _ints(self.stem_kernels) or [3] * len(channels)
         return list(zip(channels, _ints(self.stem_strides), kernels, strict=True))
@@ -343,7 +361,9 @@ def _field_type(hint: Any) -> FieldType:
     if get_origin(hint) is Literal:
         return FieldType(str, choices=get_args(hint))
     bounds = tuple(extra for extra in extras if isinstance(extra, Bound))
-    return FieldType(hint, (), bounds, next((extra.value for extra in extras if isinstance(extra, Most)), None))
+    return FieldType(
+        hint, (), bounds, next((extra.value for extra in extras if isinstance(extra, Most)), None)
+    )
 
 
 def choices(kind: type[TrainConfig]) -> dict[str, tuple[str, ...]]:
@@ -366,27 +386,36 @@ def _refuse_unknown(kind: type[TrainConfig], fields: dict[str, Any]) -> None:
         if name not in known:
             close = _meant(name, known)
             hint = f"; did you mean {close!r}?" if close else f"; the fields are {', '.join(known)}"
-            raise ValueError(f"a field of {kind.__name__} must be known, but got "
-                             f"({shown_text(name)}={shown(fields[name])}){hint}")  # fmt: skip
+            raise ValueError(
+                f"a field of {kind.__name__} must be known, but got "
+                f"({shown_text(name)}={shown(fields[name])}){hint}"
+            )
 
 
 def _refuse_other_value(name: str, of: FieldType, value: Any) -> None:
-    """Raises ValueError for a value of another type or beyond the limits: before the laws, which write values out."""
+    """Raises ValueError for a value of another type or beyond the
+    limits: before the laws, which write values out.
+    """
     kind = of.kind
     is_kind = type(value) is kind or (kind is float and isinstance(value, float))
     if not is_kind:
         raise ValueError(f"{name} must be of type {kind.__name__}, but got ({name}={shown(value)})")
-    if kind is float and str(value) == "-0.0":  # it equals 0.0, but would give the same training another id
+    # it equals 0.0, but would give the same training another id
+    if kind is float and str(value) == "-0.0":
         raise ValueError(f"{name} must not be a negative zero, but got ({name}={value!r})")
     if kind is str and len(value) > MOST_CHARACTERS:
         law = f"{name} of at most {MOST_CHARACTERS} characters"
-        raise ValueError(f"{law} must hold, but got ({name}={shown(value)}, {len(value)} characters)")
+        raise ValueError(
+            f"{law} must hold, but got ({name}={shown(value)}, {len(value)} characters)"
+        )
     if of.most is not None and value > of.most:
         raise ValueError(f"{name} <= {of.most} must hold, but got ({name}={shown(value)})")
 
 
 def _meant(name: str, known: dict[str, Any]) -> str | None:
-    """The field that an unknown name most likely means: what others call it, or else how it is spelled."""
+    """The field that an unknown name most likely means: what
+    others call it, or else how it is spelled.
+    """
     meant = _FIELD_OF.get(name.lower().replace("-", "_"))
     if meant is not None:
         return meant
@@ -409,7 +438,10 @@ def shown_text(text: str, most: int = 100) -> str:
 
 
 def _ints(text: str) -> list[int]:
-    """The numbers of "2-2-1"; none for the empty text. Raises ValueError for any other way of writing them."""
+    """The numbers of "2-2-1"; none for the empty text.
+
+    Raises ValueError for any other way of writing them.
+    """
     numbers = [int(part) for part in text.split("-")] if text else []
     if "-".join(map(str, numbers)) != text:
         raise ValueError(f"numbers must be written like '24-48', but got ({text!r})")
@@ -419,10 +451,16 @@ def _ints(text: str) -> list[int]:
 def _laws(c: TrainConfig) -> list[Law]:
     """Those of every config."""
     types = field_types(type(c))
-    laws = [(f"{name} in ({', '.join(of.choices)})", getattr(c, name) in of.choices, name)
-            for name, of in types.items() if of.choices]  # fmt: skip
-    laws += [(bound.law.format(name), bound.holds(getattr(c, name)), name)
-             for name, of in types.items() for bound in of.bounds]  # fmt: skip
+    laws = [
+        (f"{name} in ({', '.join(of.choices)})", getattr(c, name) in of.choices, name)
+        for name, of in types.items()
+        if of.choices
+    ]
+    laws += [
+        (bound.law.format(name), bound.holds(getattr(c, name)), name)
+        for name, of in types.items()
+        for bound in of.bounds
+    ]
     return laws + _data_laws(c) + _training_laws(c) + _model_laws(c)
 
 
@@ -431,53 +469,110 @@ def _data_laws(c: TrainConfig) -> list[Law]:
     whole = facts.num_train if facts else c.num_images
     held_out = facts is None or not facts.own_minival
     laws = [
-        ("dataset a name of a folder under the data root, or torchvision:CLASS,", is_dataset_name(c.dataset),
-         "dataset"),
-        (f"num_images >= 1 for a dataset other than {', '.join(DATASETS)}", whole >= 1, "dataset num_images"),
-        ("num_images == 0 for a known dataset", facts is None or c.num_images == 0, "dataset num_images"),
-        ("minival_images == 0 for a dataset with a minival of its own", held_out or not c.minival_images,
-         "dataset minival_images"),
-        ("minival_images >= 1 to evaluate on minival", bool(c.minival_images) or not held_out
-         or "minival" not in c.evals,
-         "dataset minival_images eval_split"),
-        (f"minival_images + subset_images <= {whole} training images", c.minival_images + c.subset_images <= whole,
-         "dataset minival_images subset_images"),
-        (f"batch_size <= {c.num_train} training images", c.batch_size <= c.num_train, "dataset batch_size"),
+        (
+            "dataset a name of a folder under the data root, or torchvision:CLASS,",
+            is_dataset_name(c.dataset),
+            "dataset",
+        ),
+        (
+            f"num_images >= 1 for a dataset other than {', '.join(DATASETS)}",
+            whole >= 1,
+            "dataset num_images",
+        ),
+        (
+            "num_images == 0 for a known dataset",
+            facts is None or c.num_images == 0,
+            "dataset num_images",
+        ),
+        (
+            "minival_images == 0 for a dataset with a minival of its own",
+            held_out or not c.minival_images,
+            "dataset minival_images",
+        ),
+        (
+            "minival_images >= 1 to evaluate on minival",
+            bool(c.minival_images) or not held_out or "minival" not in c.evals,
+            "dataset minival_images eval_split",
+        ),
+        (
+            f"minival_images + subset_images <= {whole} training images",
+            c.minival_images + c.subset_images <= whole,
+            "dataset minival_images subset_images",
+        ),
+        (
+            f"batch_size <= {c.num_train} training images",
+            c.batch_size <= c.num_train,
+            "dataset batch_size",
+        ),
         ("crop_padding < resolution", c.crop_padding < c.resolution, "crop_padding resolution"),
-        ("crop_padding == 0 unless crop is pad", c.crop == "pad" or not c.crop_padding, "crop crop_padding"),
-        ("resolution >= 5 with the crop src", c.crop != "src" or c.resolution >= 5, "crop resolution"),  # it reflects 4
-        ("channels == 3 for a policy or colour jitter", c.channels == 3 or (c.augment == "none" and not c.color_jitter),
-         "channels augment color_jitter"),
+        (
+            "crop_padding == 0 unless crop is pad",
+            c.crop == "pad" or not c.crop_padding,
+            "crop crop_padding",
+        ),
+        # it reflects 4
+        (
+            "resolution >= 5 with the crop src",
+            c.crop != "src" or c.resolution >= 5,
+            "crop resolution",
+        ),
+        (
+            "channels == 3 for a policy or colour jitter",
+            c.channels == 3 or (c.augment == "none" and not c.color_jitter),
+            "channels augment color_jitter",
+        ),
         ("randaugment_magnitude <= 10", c.randaugment_magnitude <= 10, "randaugment_magnitude"),
-        ("batch_size % 2 == 0 with mixup or CutMix", c.batch_size % 2 == 0 or not (c.mixup_alpha or c.cutmix_alpha),
-         "batch_size mixup_alpha cutmix_alpha"),  # they mix pairs
-        ("batch_size % (2 * mix_groups) == 0 with more than one group", c.mix_groups <= 1
-         or c.batch_size % (2 * c.mix_groups) == 0, "batch_size mix_groups"),
+        (
+            "batch_size % 2 == 0 with mixup or CutMix",
+            c.batch_size % 2 == 0 or not (c.mixup_alpha or c.cutmix_alpha),
+            "batch_size mixup_alpha cutmix_alpha",
+        ),  # they mix pairs
+        (
+            "batch_size % (2 * mix_groups) == 0 with more than one group",
+            c.mix_groups <= 1 or c.batch_size % (2 * c.mix_groups) == 0,
+            "batch_size mix_groups",
+        ),
         ("distinct evaluation sets, named like 'v2,real'", _are_names(c), "eval_split more_evals"),
-    ]  # fmt: skip
+    ]
     if facts is not None:
         unknown = [name for name in c.evals if name not in (*facts.evals, "minival")]
         laws += [
-            (f"num_classes == {facts.num_classes} for {c.dataset}", c.num_classes == facts.num_classes,
-             "dataset num_classes"),
-            (f"channels == {facts.channels} for {c.dataset}", c.channels == facts.channels, "dataset channels"),
-            (f"evaluation sets of {c.dataset} in (minival, {', '.join(facts.evals)})", not unknown,
-             "eval_split more_evals"),
-        ]  # fmt: skip
+            (
+                f"num_classes == {facts.num_classes} for {c.dataset}",
+                c.num_classes == facts.num_classes,
+                "dataset num_classes",
+            ),
+            (
+                f"channels == {facts.channels} for {c.dataset}",
+                c.channels == facts.channels,
+                "dataset channels",
+            ),
+            (
+                f"evaluation sets of {c.dataset} in (minival, {', '.join(facts.evals)})",
+                not unknown,
+                "eval_split more_evals",
+            ),
+        ]
     return laws
 
 
 def is_dataset_name(name: str) -> bool:
-    """Whether a text names a dataset and no other place: "flowers-64", "sets/flowers", "torchvision:SVHN"."""
+    """Whether a text names a dataset and no other place:
+    "flowers-64", "sets/flowers", "torchvision:SVHN".
+    """
     if name.startswith("torchvision:"):
         return re.fullmatch(r"torchvision:[A-Za-z][A-Za-z0-9_]*", name) is not None
     parts = name.split("/")
-    return name.isprintable() and all(part.strip() == part != "" and not part.startswith(".") for part in parts)
+    return name.isprintable() and all(
+        part.strip() == part != "" and not part.startswith(".") for part in parts
+    )
 
 
 def _are_names(c: TrainConfig) -> bool:
     names = c.evals
-    distinct = len(set(names)) == len(names) and all(re.fullmatch("[a-z0-9_]+", name) for name in names)
+    distinct = len(set(names)) == len(names) and all(
+        re.fullmatch("[a-z0-9_]+", name) for name in names
+    )
     return distinct and ",".join(names[1:]) == c.more_evals
 
 
@@ -486,22 +581,48 @@ def _training_laws(c: TrainConfig) -> list[Law]:
         ("seed < 2**63", c.seed < 2**63, "seed"),
         ("split_seed < 2**32", c.split_seed < 2**32, "split_seed"),
         ("warmup_epochs < epochs", c.warmup_epochs < c.epochs, "warmup_epochs epochs"),
-        ("warmup_epochs == 0 with warmup_steps", not c.warmup_steps or c.warmup_epochs == 0,
-         "warmup_epochs warmup_steps"),
-        (f"warmup_steps < {c.num_steps if c.batch_size >= 1 else 0} steps", c.batch_size < 1
-         or c.warmup_steps < max(1, c.num_steps), "warmup_steps epochs"),
-        ("decay_floor == 0 with a constant decay", c.decay != "constant" or c.decay_floor == 0, "decay decay_floor"),
-        ("drop_path_rule == 'uniform' unless drop_path > 0", c.drop_path > 0 or c.drop_path_rule == "uniform",
-         "drop_path drop_path_rule"),
-        ("bce_targets == 'soft' unless the loss is bce and images are mixed", c.bce_targets == "soft"
-         or (c.loss == "bce" and bool(c.mixup_alpha or c.cutmix_alpha)), "bce_targets loss mixup_alpha cutmix_alpha"),
-        ("label_smoothing == 0 with bce_targets present", c.bce_targets == "soft" or c.label_smoothing == 0,
-         "bce_targets label_smoothing"),
+        (
+            "warmup_epochs == 0 with warmup_steps",
+            not c.warmup_steps or c.warmup_epochs == 0,
+            "warmup_epochs warmup_steps",
+        ),
+        (
+            f"warmup_steps < {c.num_steps if c.batch_size >= 1 else 0} steps",
+            c.batch_size < 1 or c.warmup_steps < max(1, c.num_steps),
+            "warmup_steps epochs",
+        ),
+        (
+            "decay_floor == 0 with a constant decay",
+            c.decay != "constant" or c.decay_floor == 0,
+            "decay decay_floor",
+        ),
+        (
+            "drop_path_rule == 'uniform' unless drop_path > 0",
+            c.drop_path > 0 or c.drop_path_rule == "uniform",
+            "drop_path drop_path_rule",
+        ),
+        (
+            "bce_targets == 'soft' unless the loss is bce and images are mixed",
+            c.bce_targets == "soft" or (c.loss == "bce" and bool(c.mixup_alpha or c.cutmix_alpha)),
+            "bce_targets loss mixup_alpha cutmix_alpha",
+        ),
+        (
+            "label_smoothing == 0 with bce_targets present",
+            c.bce_targets == "soft" or c.label_smoothing == 0,
+            "bce_targets label_smoothing",
+        ),
         ("momentum > 0 with nesterov", c.momentum > 0 or not c.nesterov, "momentum nesterov"),
-        ("ema_decay == 0 with ema_alpha", not c.ema_alpha or not c.ema_decay, "ema_decay ema_alpha"),
-        ("norm_batch even and a divisor of batch_size", not c.norm_batch
-         or (c.batch_size % c.norm_batch == 0 and c.norm_batch % 2 == 0), "norm_batch batch_size"),
-    ]  # fmt: skip
+        (
+            "ema_decay == 0 with ema_alpha",
+            not c.ema_alpha or not c.ema_decay,
+            "ema_decay ema_alpha",
+        ),
+        (
+            "norm_batch even and a divisor of batch_size",
+            not c.norm_batch or (c.batch_size % c.norm_batch == 0 and c.norm_batch % 2 == 0),
+            "norm_batch batch_size",
+        ),
+    ]
 
 
 def _model_laws(c: TrainConfig) -> list[Law]:
@@ -511,60 +632,122 @@ def _model_laws(c: TrainConfig) -> list[Law]:
         return laws + _vit_laws(c)
     # what shapes a ViT has no effect on others: two ids would be one training
     return laws + [
-        (f"{name} == {DEFAULTS[name]!r} unless the model is vit", getattr(c, name) == DEFAULTS[name], f"model {name}")
+        (
+            f"{name} == {DEFAULTS[name]!r} unless the model is vit",
+            getattr(c, name) == DEFAULTS[name],
+            f"model {name}",
+        )
         for name in VIT_ONLY
     ]
 
 
 VIT_ONLY = (
-    "patch_size", "width", "depth", "branches", "heads", "mlp_ratio", "stem", "stem_norm", "stem_channels",
-    "stem_strides", "stem_kernels", "pool", "pos_embed", "embed_token", "layerscale", "weight_init", "dropout",
-)  # fmt: skip
+    "patch_size",
+    "width",
+    "depth",
+    "branches",
+    "heads",
+    "mlp_ratio",
+    "stem",
+    "stem_norm",
+    "stem_channels",
+    "stem_strides",
+    "stem_kernels",
+    "pool",
+    "pos_embed",
+    "embed_token",
+    "layerscale",
+    "weight_init",
+    "dropout",
+)
 
 
 def _vit_laws(c: TrainConfig) -> list[Law]:
     power = c.patch_size >= 4 and c.patch_size & (c.patch_size - 1) == 0
     laws = [
         ("width % heads == 0", c.heads >= 1 and c.width % c.heads == 0, "width heads"),
-        ("resolution % patch_size == 0", c.patch_size >= 1 and c.resolution % c.patch_size == 0,
-         "resolution patch_size"),
+        (
+            "resolution % patch_size == 0",
+            c.patch_size >= 1 and c.resolution % c.patch_size == 0,
+            "resolution patch_size",
+        ),
         (f"mlp_ratio <= {MOST_MLP_RATIO:g}", c.mlp_ratio <= MOST_MLP_RATIO, "mlp_ratio"),
-        ("width * mlp_ratio >= 1", c.width * c.mlp_ratio >= 1, "width mlp_ratio"),  # else timm takes a ratio of 1
-        ("patch_size a power of 2 from 4 for the stems graham and hmlp", power or c.stem not in ("graham", "hmlp"),
-         "stem patch_size"),
-        ("width % (patch_size / 2) == 0 for the stem graham", c.stem != "graham" or c.patch_size < 1
-         or c.width % (c.patch_size // 2 or 1) == 0, "stem width patch_size"),
+        # else timm takes a ratio of 1
+        ("width * mlp_ratio >= 1", c.width * c.mlp_ratio >= 1, "width mlp_ratio"),
+        (
+            "patch_size a power of 2 from 4 for the stems graham and hmlp",
+            power or c.stem not in ("graham", "hmlp"),
+            "stem patch_size",
+        ),
+        (
+            "width % (patch_size / 2) == 0 for the stem graham",
+            c.stem != "graham" or c.patch_size < 1 or c.width % (c.patch_size // 2 or 1) == 0,
+            "stem width patch_size",
+        ),
         ("width % 4 == 0 for the stem hmlp", c.stem != "hmlp" or c.width % 4 == 0, "stem width"),
         # what has no effect would be the same training at another id
-        ("stem_norm == 'bn' unless the stem is conv, graham or hmlp", c.stem_norm == "bn"
-         or c.stem in ("conv", "graham", "hmlp"), "stem stem_norm"),
-        ("embed_token unless a class token has a learned position", c.embed_token
-         or (c.pool == "token" and c.pos_embed == "learned"), "embed_token pool pos_embed"),
-        ("width % 4 == 0 for sincos positions", c.pos_embed != "sincos" or c.width % 4 == 0, "width pos_embed"),
-    ]  # fmt: skip
+        (
+            "stem_norm == 'bn' unless the stem is conv, graham or hmlp",
+            c.stem_norm == "bn" or c.stem in ("conv", "graham", "hmlp"),
+            "stem stem_norm",
+        ),
+        (
+            "embed_token unless a class token has a learned position",
+            c.embed_token or (c.pool == "token" and c.pos_embed == "learned"),
+            "embed_token pool pos_embed",
+        ),
+        (
+            "width % 4 == 0 for sincos positions",
+            c.pos_embed != "sincos" or c.width % 4 == 0,
+            "width pos_embed",
+        ),
+    ]
     if c.stem != "conv":
         empty = not (c.stem_channels or c.stem_strides or c.stem_kernels)
-        return [*laws, ("stem_channels, stem_strides and stem_kernels empty without a conv stem", empty,
-                        "stem stem_channels stem_strides stem_kernels")]  # fmt: skip
+        return [
+            *laws,
+            (
+                "stem_channels, stem_strides and stem_kernels empty without a conv stem",
+                empty,
+                "stem stem_channels stem_strides stem_kernels",
+            ),
+        ]
     return laws + _stem_laws(c)
 
 
 def _stem_laws(c: TrainConfig) -> list[Law]:
     fields = "stem_channels stem_strides stem_kernels"
     try:
-        channels, strides, kernels = _ints(c.stem_channels), _ints(c.stem_strides), _ints(c.stem_kernels)
+        channels, strides, kernels = (
+            _ints(c.stem_channels),
+            _ints(c.stem_strides),
+            _ints(c.stem_kernels),
+        )
     except ValueError:
         return [('stem_channels, stem_strides and stem_kernels like "24-48"', False, fields)]
     positive = all(n >= 1 for n in channels + strides + kernels)
-    most = f"{MOST_CONVOLUTIONS} convolutions at most in the stem, of {MOST_CHANNELS} channels at most"
+    most = (
+        f"{MOST_CONVOLUTIONS} convolutions at most in the stem, of {MOST_CHANNELS} channels at most"
+    )
     if len(channels) > MOST_CONVOLUTIONS or max([0, *channels, *strides, *kernels]) > MOST_CHANNELS:
         return [(most, False, fields)]
     counts = len(channels) == len(strides) >= 1 and len(kernels) in (0, len(channels))
     return [
         ("one stride and one kernel for each convolution of the stem", counts, fields),
         ("stem_channels >= 1, stem_strides >= 1 and stem_kernels >= 1", positive, fields),
-        ("stem_kernels empty if all are 3", not kernels or any(k != 3 for k in kernels), "stem_kernels"),
-        ("a kernel of 3 or equal to its stride", not counts or all(
-            k in (3, s) for k, s in zip(kernels, strides, strict=False)), "stem_strides stem_kernels"),
-        ("product of stem_strides == patch_size", math.prod(strides) == c.patch_size, "stem_strides patch_size"),
-    ]  # fmt: skip
+        (
+            "stem_kernels empty if all are 3",
+            not kernels or any(k != 3 for k in kernels),
+            "stem_kernels",
+        ),
+        (
+            "a kernel of 3 or equal to its stride",
+            not counts or all(k in (3, s) for k, s in zip(kernels, strides, strict=False)),
+            "stem_strides stem_kernels",
+        ),
+        (
+            "product of stem_strides == patch_size",
+            math.prod(strides) == c.patch_size,
+            "stem_strides patch_size",
+        ),
+    ]

@@ -1,8 +1,10 @@
-"""What a trial costs, in closed form: parameters, multiply-adds, activations, training FLOPs. No torch.
+"""What a trial costs, in closed form: parameters, multiply-adds, activations, training FLOPs. No
+torch.
 
-Counts follow Xiao et al. 2021 (appendix D): FLOPs are multiply-adds of convolutions, linear layers and attention
-products, biases included, norms and activation functions free; activations are the output elements of the same layers.
-`vitscale.train.complexity` counts the built model; a test holds the two against each other and against Table 1.
+Counts follow Xiao et al. 2021 (appendix D): FLOPs are multiply-adds of convolutions, linear layers
+and attention products, biases included, norms and activation functions free; activations are the
+output elements of the same layers. `vitscale.train.complexity` counts the built model; a test holds
+the two against each other and against Table 1.
 """
 
 from __future__ import annotations
@@ -25,24 +27,30 @@ class Complexity:
     acts: int  # output elements
 
     def __add__(self, other: Complexity) -> Complexity:
-        return Complexity(self.params + other.params, self.flops + other.flops, self.acts + other.acts)
+        return Complexity(
+            self.params + other.params, self.flops + other.flops, self.acts + other.acts
+        )
 
     def __mul__(self, times: int) -> Complexity:
         return Complexity(self.params * times, self.flops * times, self.acts * times)
 
 
-Shape = tuple[str, int, int, int]  # what the cost of a model of timm hangs on: model, resolution, channels, classes
+# what the cost of a model of timm hangs on: model, resolution, channels, classes
+Shape = tuple[str, int, int, int]
 Measured = Mapping[Shape, Complexity]
 
 
 def complexity(config: TrainConfig, measured: Measured = MappingProxyType({})) -> Complexity:
     """Parameters, multiply-adds and activations of a config's model at its resolution.
 
-    A model of timm has no closed form: its cost is looked up in `measured`. Raises ValueError if it is not there.
+    A model of timm has no closed form: its cost is looked up in `measured`. Raises ValueError if it
+    is not there.
     """
     if config.model.startswith("timm:"):
         if shape_of(config) not in measured:
-            raise ValueError(f"the cost of a timm model must be measured first, but got (model={config.model!r})")
+            raise ValueError(
+                f"the cost of a timm model must be measured first, but got (model={config.model!r})"
+            )
         return measured[shape_of(config)]
     if config.model in REGNETY:
         return _regnety(config, REGNETY[config.model])
@@ -54,7 +62,9 @@ def shape_of(config: TrainConfig) -> Shape:
 
 
 def training_flops(config: TrainConfig, measured: Measured = MappingProxyType({})) -> float:
-    """Multiply-adds of the whole training: forward once and backward twice, for every sample drawn."""
+    """Multiply-adds of the whole training: forward once and
+    backward twice, for every sample drawn.
+    """
     return 3.0 * complexity(config, measured).flops * config.num_samples
 
 
@@ -64,7 +74,9 @@ def _linear(positions: int, inputs: int, outputs: int, bias: bool = True) -> Com
     return Complexity(weights, positions * weights, positions * outputs)
 
 
-def _conv(side: int, inputs: int, outputs: int, kernel: int, groups: int = 1, bias: bool = False) -> Complexity:
+def _conv(
+    side: int, inputs: int, outputs: int, kernel: int, groups: int = 1, bias: bool = False
+) -> Complexity:
     """A convolution with an output of side x side positions."""
     weights = kernel * kernel * inputs // groups * outputs + bias * outputs
     return Complexity(weights, side * side * weights, side * side * outputs)
@@ -77,7 +89,8 @@ def _norm(channels: int) -> Complexity:
 def _vit(c: TrainConfig) -> Complexity:
     side = c.resolution // c.patch_size
     tokens = side * side + (c.pool == "token")
-    placed = (side * side + (c.pool == "token" and c.embed_token)) * (c.pos_embed == "learned")  # fixed ones are free
+    # fixed ones are free
+    placed = (side * side + (c.pool == "token" and c.embed_token)) * (c.pos_embed == "learned")
     embedding = Complexity((placed + (c.pool == "token")) * c.width, 0, 0)
     head = _norm(c.width) + _linear(1, c.width, c.num_classes)
     return _stem(c, side) + embedding + _branch(c, tokens) * (c.depth * c.branches) + head
@@ -86,7 +99,9 @@ def _vit(c: TrainConfig) -> Complexity:
 def _branch(c: TrainConfig, tokens: int) -> Complexity:
     """One attention and one MLP."""
     hidden = int(c.width * c.mlp_ratio)
-    products = Complexity(0, 2 * tokens * tokens * c.width, c.heads * tokens * tokens + tokens * c.width)
+    products = Complexity(
+        0, 2 * tokens * tokens * c.width, c.heads * tokens * tokens + tokens * c.width
+    )
     attention = _linear(tokens, c.width, 3 * c.width) + products + _linear(tokens, c.width, c.width)
     mlp = _linear(tokens, c.width, hidden) + _linear(tokens, hidden, c.width)
     gains = Complexity(2 * c.width if c.layerscale else 0, 0, 0)
@@ -101,7 +116,9 @@ def _stem(c: TrainConfig, side: int) -> Complexity:
         case "patchify_bn" | "patchify_bn_gelu":
             return _conv(side, c.channels, c.width, c.patch_size, bias=True) + _norm(c.width)
         case "conv":
-            return _convs(c, c.stem_layers, bias=False) + _linear(side * side, c.stem_layers[-1][0], c.width)
+            return _convs(c, c.stem_layers, bias=False) + _linear(
+                side * side, c.stem_layers[-1][0], c.width
+            )
         case "graham":
             return _convs(c, [(c.width >> (num - 1 - i), 2, 3) for i in range(num)], bias=False)
         case "hmlp":
@@ -132,7 +149,9 @@ def _regnety(c: TrainConfig, shape: RegNetYShape) -> Complexity:
     return cost + _linear(1, inputs, c.num_classes)
 
 
-def _regnety_block(side: int, inputs: int, width: int, stride: int, shape: RegNetYShape) -> Complexity:
+def _regnety_block(
+    side: int, inputs: int, width: int, stride: int, shape: RegNetYShape
+) -> Complexity:
     after = -(-side // stride)
     squeezed = round(inputs * shape.se_ratio)
     cost = _conv(side, inputs, width, 1) + _norm(width)

@@ -15,7 +15,8 @@ EMBEDDED = {"digits": 8}  # in scikit-learn: needs no root; pixels per side
 TORCHVISION = "torchvision:"
 MANIFEST = "manifest.json"  # written last: a prepared set without one is unfinished
 BEGUN = "prepare.json"  # written first
-REAL = "real.json"  # Beyer et al. 2020: for each image of val, in the order of file names, its list of labels
+# Beyer et al. 2020: for each image of val, in the order of file names, its list of labels
+REAL = "real.json"
 CIFAR = {  # official folder: (the dataset's name, a file by which to know it)
     "cifar-10-batches-py": ("cifar10", "data_batch_1"),
     "cifar-10-batches-bin": ("cifar10", "data_batch_1.bin"),
@@ -33,7 +34,9 @@ class Layout(NamedTuple):
 
 
 def layout_of(folder: Path) -> Layout | None:
-    """The form of the dataset in a folder, or None; official subfolders ("cifar-10-batches-py", "data") count."""
+    """The form of the dataset in a folder, or None; official
+    subfolders ("cifar-10-batches-py", "data") count.
+    """
     for name, found in ((MANIFEST, "prepared"), (BEGUN, "unfinished")):
         if (folder / name).is_file():
             return Layout(found, folder)
@@ -50,7 +53,8 @@ def layout_of(folder: Path) -> Layout | None:
 
 
 def refuse_unreadable(dataset: str, root: str = "") -> None:
-    """Raises ValueError for a dataset that the trainer cannot find, naming what there is at the root.
+    """Raises ValueError for a dataset that the trainer cannot find, naming what there is at the
+    root.
 
     A cheap look at the names of files: whether images are whole is seen when they are read.
     """
@@ -58,8 +62,8 @@ def refuse_unreadable(dataset: str, root: str = "") -> None:
         return
     if not root:
         raise ValueError(
-            f"a data root must be given for a dataset other than digits, but got (dataset={dataset!r}); name it with "
-            "--data-root"
+            "a data root must be given for a dataset other than digits, but got "
+            f"(dataset={dataset!r}); name it with --data-root"
         )
     if not Path(root).is_dir():
         raise ValueError(f"the data root must be a folder, but got (root={root!r})")
@@ -68,21 +72,25 @@ def refuse_unreadable(dataset: str, root: str = "") -> None:
     layout = layout_of(Path(root) / dataset)
     if layout is None:
         raise ValueError(
-            f"a dataset must lie at root/name as a prepared set, class folders, parquet shards or CIFAR's files, "
-            f"but got (dataset={dataset!r}, root={root!r}; there are: {_listing(Path(root))})"
+            "a dataset must lie at root/name as a prepared set, class folders, parquet shards or "
+            f"CIFAR's files, but got (dataset={dataset!r}, root={root!r}; there are: "
+            f"{_listing(Path(root))})"
         )
     if layout.kind == "unfinished":
         raise ValueError(
-            f"a prepared set must be finished, but got ({layout.folder}); run the same `vitscale prepare` again"
+            f"a prepared set must be finished, but got ({layout.folder}); run the same `vitscale "
+            "prepare` again"
         )
 
 
 def facts(folder: str | Path) -> dict[str, Any]:
-    """What a config must say of a prepared set: dataset, num_images, num_classes, channels, resolution.
+    """What a config must say of a prepared set: dataset, num_images, num_classes, channels,
+    resolution.
 
-    `folder` is what `vitscale prepare` wrote, such as "data/flowers-64": `TrainConfig(**facts("data/flowers-64"))`. A
-    dataset that search_spaces.datasets knows has no num_images. Raises ValueError for a folder that is no such set, or
-    that does not name its classes.
+    `folder` is what `vitscale prepare` wrote, such as "data/flowers-64":
+    `TrainConfig(**facts("data/flowers-64"))`. A dataset that search_spaces.datasets knows has no
+    num_images. Raises ValueError for a folder that is no such set, or that does not name its
+    classes.
     """
     path = Path(folder) / MANIFEST
     try:
@@ -95,16 +103,22 @@ def facts(folder: str | Path) -> dict[str, Any]:
             "resolution": int(manifest["size"]),
         }
     except FileNotFoundError:
-        raise ValueError(f"facts must be of a set that `vitscale prepare` wrote, but got ({path}: no file)") from None
+        raise ValueError(
+            f"facts must be of a set that `vitscale prepare` wrote, but got ({path}: no file)"
+        ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"a manifest must name classes, size and a train split, but got ({path}: {error!r})") from None
+        raise ValueError(
+            f"a manifest must name classes, size and a train split, but got ({path}: {error!r})"
+        ) from None
     if dataset_facts(known["dataset"]):
         del known["num_images"]
     return known
 
 
 def refuse_other_embedded(configs: Iterable[TrainConfig]) -> None:
-    """Raises ValueError for configs of an embedded dataset whose crop cannot bring its images to their resolution."""
+    """Raises ValueError for configs of an embedded dataset whose
+    crop cannot bring its images to their resolution.
+    """
     for config in configs:
         size = EMBEDDED[config.dataset]
         if config.crop == "pad" and config.resolution != size:
@@ -116,4 +130,7 @@ def refuse_other_embedded(configs: Iterable[TrainConfig]) -> None:
 
 def _listing(root: Path, most: int = 20) -> str:
     names = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "nothing"
+    return (
+        ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+        or "nothing"
+    )

@@ -25,36 +25,49 @@ def grid(**axes: Iterable[Any]) -> list[Point]:
     values: dict[str, list[Any]] = {}
     for name, axis in axes.items():
         if isinstance(axis, str) or not isinstance(axis, Iterable):
-            raise ValueError(f"an axis of a grid must be a list of values, but got ({name}={shown(axis)})")
+            raise ValueError(
+                f"an axis of a grid must be a list of values, but got ({name}={shown(axis)})"
+            )
         values[name] = list(itertools.islice(axis, MAX_TRIALS + 1))
         if not values[name]:
             raise ValueError(f"an axis of a grid must have a value, but got ({name}=[])")
     _refuse_many(math.prod(map(len, values.values())), "points of a grid")
-    return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
+    return [
+        dict(zip(values, combination, strict=True))
+        for combination in itertools.product(*values.values())
+    ]
 
 
 def sample(space: SearchSpace, *, num: int, seed: int = 0) -> list[Point]:
-    """`num` independent draws from a search space. Draw i does not depend on num: a longer sample extends a shorter."""
+    """`num` independent draws from a search space.
+
+    Draw i does not depend on num: a longer sample extends a shorter.
+    """
     _refuse_empty(space, num)
     return [_point(space, np.random.default_rng([seed, i]).random(len(space))) for i in range(num)]
 
 
 def sobol(space: SearchSpace, *, num: int, num_scrambles: int, seed: int = 0) -> list[Point]:
-    """`num_scrambles` independently scrambled Sobol sequences of num / num_scrambles points each, one after another.
+    """`num_scrambles` independently scrambled Sobol sequences of num / num_scrambles points each,
+    one after another.
 
-    More even than `sample` and no longer i.i.d.: the spread between the scrambles is what an interval must be built
-    on, so 2 scrambles are the least. num / num_scrambles must be a power of 2, where Sobol points are balanced. More
-    scrambles extend the design; more points a scramble make a new one.
+    More even than `sample` and no longer i.i.d.: the spread between the scrambles is what an
+    interval must be built on, so 2 scrambles are the least. num / num_scrambles must be a power of
+    2, where Sobol points are balanced. More scrambles extend the design; more points a scramble
+    make a new one.
     """
     from scipy.stats import qmc
 
     _refuse_empty(space, num)
     if type(num_scrambles) is not int or num_scrambles < 2:
-        raise ValueError(f"num_scrambles >= 2 must hold, but got (num_scrambles={shown(num_scrambles)})")
+        raise ValueError(
+            f"num_scrambles >= 2 must hold, but got (num_scrambles={shown(num_scrambles)})"
+        )
     size, rest = divmod(num, num_scrambles)
     if rest or size & (size - 1):
         raise ValueError(
-            f"num / num_scrambles must be a power of 2, but got (num={num}, num_scrambles={num_scrambles})"
+            f"num / num_scrambles must be a power of 2, but got (num={num}, "
+            f"num_scrambles={num_scrambles})"
         )
     scrambles = (
         qmc.Sobol(len(space), scramble=True, rng=np.random.default_rng([seed, r])).random(size)
@@ -64,28 +77,40 @@ def sobol(space: SearchSpace, *, num: int, num_scrambles: int, seed: int = 0) ->
 
 
 def cross(*designs: Sequence[Point]) -> list[Point]:
-    """Every point of the first design with every point of the next; the last design varies fastest."""
+    """Every point of the first design with every point of
+    the next; the last design varies fastest.
+    """
     _refuse_many(math.prod(map(len, designs)), "points of crossed designs")
     points = []
     for parts in itertools.product(*designs):
         names = [name for part in parts for name in part]
         if len(names) != len(set(names)):
-            raise ValueError(f"crossed designs must have no axis in common, but got ({sorted(names)})")
+            raise ValueError(
+                f"crossed designs must have no axis in common, but got ({sorted(names)})"
+            )
         points.append({name: value for part in parts for name, value in part.items()})
     return points
 
 
-def trials(base: TrainConfig, arms: Mapping[str, Point], points: Sequence[Point]) -> tuple[Trial, ...]:
-    """A trial for every arm at every point, point by point. All arms share the points: they are compared in pairs.
+def trials(
+    base: TrainConfig, arms: Mapping[str, Point], points: Sequence[Point]
+) -> tuple[Trial, ...]:
+    """A trial for every arm at every point, point by point. All arms share the points: they are
+    compared in pairs.
 
     Raises ValueError for anything else than a config, fields of arms, and points.
     """
     if not isinstance(base, TrainConfig):
         raise ValueError(f"base must be a TrainConfig, but got (base={shown(base)})")
-    if not isinstance(arms, Mapping) or not all(isinstance(fields, Mapping) for fields in arms.values()):
+    if not isinstance(arms, Mapping) or not all(
+        isinstance(fields, Mapping) for fields in arms.values()
+    ):
         raise ValueError(f"arms must map each arm to its fields, but got (arms={shown(arms)})")
     if not isinstance(points, Sequence) or not all(isinstance(point, Mapping) for point in points):
-        raise ValueError(f"points must be a list of points, such as grid or sample make, but got ({shown(points)})")
+        raise ValueError(
+            "points must be a list of points, such as grid or sample make, but got "
+            f"({shown(points)})"
+        )
     _refuse_many(len(arms) * len(points), "trials")
     return tuple(
         Trial(arm, base.replace(**{**fields, **point}), index)
@@ -95,15 +120,18 @@ def trials(base: TrainConfig, arms: Mapping[str, Point], points: Sequence[Point]
 
 
 def interleaved(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """The same trials, references of all arms first, then point by point over the arms, else in their order.
+    """The same trials, references of all arms first, then point by point over the arms, else in
+    their order.
 
-    Trials train in the order of the plan. So an unfinished study has a reference for every arm, and about the same
-    draws of each, whatever the order in which its arms were made.
+    Trials train in the order of the plan. So an unfinished study has a reference for every arm, and
+    about the same draws of each, whatever the order in which its arms were made.
     """
     ranks: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
     def place(trial: Trial) -> tuple[bool, int]:
-        return trial.point is not None, next(ranks[trial.arm]) if trial.point is None else trial.point
+        return trial.point is not None, next(
+            ranks[trial.arm]
+        ) if trial.point is None else trial.point
 
     return tuple(sorted(trials, key=place))
 
@@ -129,15 +157,22 @@ def refuse_other_space(space: SearchSpace, name: str) -> None:
         raise ValueError(f"a search space must have an axis, but got ({name}={shown(space)})")
     for axis, distribution in space.items():
         if not isinstance(distribution, BaseDistribution):
-            raise ValueError(f"an axis must be an optuna distribution, but got ({name}, {axis}={shown(distribution)})")
+            raise ValueError(
+                f"an axis must be an optuna distribution, but got ({name}, "
+                f"{axis}={shown(distribution)})"
+            )
 
 
 def _point(space: SearchSpace, u: np.ndarray) -> Point:
-    return {name: _quantile(axis, float(q)) for (name, axis), q in zip(space.items(), u, strict=True)}
+    return {
+        name: _quantile(axis, float(q)) for (name, axis), q in zip(space.items(), u, strict=True)
+    }
 
 
 def _quantile(axis: BaseDistribution, q: float) -> Any:
-    """The value of an axis at probability q in [0, 1); floats keep 6 digits, so that no platform's libm shows."""
+    """The value of an axis at probability q in [0, 1); floats
+    keep 6 digits, so that no platform's libm shows.
+    """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(axis, CategoricalDistribution):

@@ -1,4 +1,6 @@
-"""What makes a study's answer doubtful before its first step: a sentence each, for its plan and its start."""
+"""What makes a study's answer doubtful before its first
+step: a sentence each, for its plan and its start.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from vitscale.plan.study import Study
 
 MOST_INITIAL = 0.01  # of an averaged model
 MOST_WARMUP = 0.5  # of a training
-FEWEST_SEEDS = 3  # two runs an arm have one degree of freedom: an interval that spans nearly everything
+# two runs an arm have one degree of freedom: an interval that spans nearly everything
+FEWEST_SEEDS = 3
 MAX_ARMS = 4  # that are named
-WITH_REFERENCES = ("edf_panels", "edf_summary", "arm_comparison")  # figures and tables that compare forgiveness
+# figures and tables that compare forgiveness
+WITH_REFERENCES = ("edf_panels", "edf_summary", "arm_comparison")
 OF_SEEDS = (
     "optimizer_gap",
     "optimizer_gap_copied",
@@ -25,7 +29,9 @@ OF_SEEDS = (
 
 
 def doubts(study: Study) -> list[str]:
-    """One sentence for each kind of doubt, with the arms concerned; none for profiles, which train nothing."""
+    """One sentence for each kind of doubt, with the arms
+    concerned; none for profiles, which train nothing.
+    """
     if study.measures:
         return []
     found = (_initial(study), _warmup(study), _references(study), _seeds(study))
@@ -49,8 +55,9 @@ def _initial(study: Study) -> str:
     began = "weights it had after the warm-up" if config.ema_after_warmup else "initial weights"
     return (
         f"{100 * share:.2g}% of the averaged model are still its {began} at the end "
-        f"({name}={getattr(config, name):g}, {config.num_steps} steps): {_listed(arms)}; its error says little about "
-        "the training: average over less or train longer, or set ema_decay=0"
+        f"({name}={getattr(config, name):g}, {config.num_steps} steps): {_listed(arms)}; its "
+        "error says little about the training: average over less or train longer, or set "
+        "ema_decay=0"
     )
 
 
@@ -61,8 +68,8 @@ def _warmup(study: Study) -> str:
         return ""
     share, config = max((shares[arm] for arm in arms), key=lambda worst: worst[0])
     return (
-        f"{100 * share:.2g}% of the training is warm-up ({config.num_warmup_steps} of {config.num_steps} steps): "
-        f"{_listed(arms)}; set warmup_epochs"
+        f"{100 * share:.2g}% of the training is warm-up ({config.num_warmup_steps} of "
+        f"{config.num_steps} steps): {_listed(arms)}; set warmup_epochs"
     )
 
 
@@ -84,18 +91,22 @@ def _seeds(study: Study) -> str:
     for trial in study.trials if names else ():
         setting = trial.config.replace(seed=0)
         seeds[trial.arm][setting] = seeds[trial.arm].get(setting, 0) + 1
-    few = {arm: min(of.values()) for arm, of in seeds.items() if of and min(of.values()) < FEWEST_SEEDS}
+    few = {
+        arm: min(of.values()) for arm, of in seeds.items() if of and min(of.values()) < FEWEST_SEEDS
+    }
     if not few:
         return ""
     num = min(few.values())
     says = "no interval and no p" if num == 1 else "next to nothing, however large the difference"
     return (
-        f"{num} seed{'s' * (num > 1)} of an arm can show {says} in {', '.join(names)}: {_listed(list(few))}; "
-        f"plan {FEWEST_SEEDS} or more"
+        f"{num} seed{'s' * (num > 1)} of an arm can show {says} in {', '.join(names)}: "
+        f"{_listed(list(few))}; plan {FEWEST_SEEDS} or more"
     )
 
 
-def _worst(study: Study, of: Callable[[TrainConfig], float]) -> Mapping[str, tuple[float, TrainConfig]]:
+def _worst(
+    study: Study, of: Callable[[TrainConfig], float]
+) -> Mapping[str, tuple[float, TrainConfig]]:
     """Arm -> its largest number, and the config that has it."""
     worst: dict[str, tuple[float, TrainConfig]] = {}
     for trial in study.trials:

@@ -1,4 +1,5 @@
-"""What each kind of study needs of its arms: laws about the plan alone, refused before anything is trained.
+"""What each kind of study needs of its arms: laws about the plan alone, refused before anything is
+trained.
 
 What a kind reports is in vitscale.analysis; a kind of a user's own has no law here.
 """
@@ -16,11 +17,33 @@ if TYPE_CHECKING:
     from vitscale.plan.study import Study, Trial
 
 Factors = dict[str, object]
-STABILITY = ("stability_cells", "optimizer_gap", "optimizer_gap_copied", "training_length", "optimizer_gap_interaction",
-             "training_length_interaction", "optimizer_stability", "optimizer_stability_copied")  # fmt: skip
-SHAPES = ("shape_cells", "branch_differences", "layerscale_and_epochs", "blocks_or_width", "published_depth_vs_width",
-          "branches", "widths", "depths")  # fmt: skip
-PROFILES = ("throughput", "throughput_by_batch", "throughput_gain", "throughput_by_resolution", "peak_memory")
+STABILITY = (
+    "stability_cells",
+    "optimizer_gap",
+    "optimizer_gap_copied",
+    "training_length",
+    "optimizer_gap_interaction",
+    "training_length_interaction",
+    "optimizer_stability",
+    "optimizer_stability_copied",
+)
+SHAPES = (
+    "shape_cells",
+    "branch_differences",
+    "layerscale_and_epochs",
+    "blocks_or_width",
+    "published_depth_vs_width",
+    "branches",
+    "widths",
+    "depths",
+)
+PROFILES = (
+    "throughput",
+    "throughput_by_batch",
+    "throughput_gain",
+    "throughput_by_resolution",
+    "peak_memory",
+)
 
 
 def equal_within_arms(trials: Iterable[Trial], *but: str) -> bool:
@@ -29,7 +52,9 @@ def equal_within_arms(trials: Iterable[Trial], *but: str) -> bool:
 
 
 def infer_kind(trials: Collection[Trial], fields: Mapping[str, Any]) -> str:
-    """The kind of a study whose plan is of a version that had none; `fields` are those of Study by name."""
+    """The kind of a study whose plan is of a version that had
+    none; `fields` are those of Study by name.
+    """
     if fields.get("adaptive"):
         return "search"
     if any(isinstance(trial.config, ProfileConfig) for trial in trials):
@@ -41,13 +66,19 @@ def infer_kind(trials: Collection[Trial], fields: Mapping[str, Any]) -> str:
 
 
 def check_kind(study: Study) -> None:
-    """Raises ValueError where arms are not what the study's kind is about, or would be pooled for want of factors."""
+    """Raises ValueError where arms are not what the study's kind
+    is about, or would be pooled for want of factors.
+    """
     if (study.kind == "search") != bool(study.adaptive):
-        raise ValueError(f"adaptive must say how a study of kind search, and no other, chose its points, but got "
-                         f"(kind={study.kind!r}, adaptive={study.adaptive!r})")  # fmt: skip
+        raise ValueError(
+            "adaptive must say how a study of kind search, and no other, chose its points, but "
+            f"got (kind={study.kind!r}, adaptive={study.adaptive!r})"
+        )
     if (study.kind == "profile") != isinstance(study.trials[0].config, ProfileConfig):
-        raise ValueError(f"profiles must be of a study of kind profile, and trainings of another, but got "
-                         f"(kind={study.kind!r}, study={study.slug!r})")  # fmt: skip
+        raise ValueError(
+            "profiles must be of a study of kind profile, and trainings of another, but got "
+            f"(kind={study.kind!r}, study={study.slug!r})"
+        )
     CHECKS.get(study.kind, _nothing)(study)
 
 
@@ -57,38 +88,57 @@ def _nothing(study: Study) -> None:
 
 def _repeats(study: Study) -> None:
     if arm := _unequal_arm(study.trials, "seed"):
-        raise ValueError(f"the runs of an arm must differ in their seed alone in a study of kind repeats, but got "
-                         f"(study={study.slug!r}, arm={arm!r})")  # fmt: skip
+        raise ValueError(
+            "the runs of an arm must differ in their seed alone in a study of kind repeats, but "
+            f"got (study={study.slug!r}, arm={arm!r})"
+        )
     if _asks(study, STABILITY):
-        _refuse_pooled(study, "model, optimizer and epochs", lambda of: (of["model"], of["optimizer"], of["epochs"]))
+        _refuse_pooled(
+            study,
+            "model, optimizer and epochs",
+            lambda of: (of["model"], of["optimizer"], of["epochs"]),
+        )
     if _asks(study, ("recipe_interaction",)):
         _need_factors(study, ("architecture", "recipe"))
-        _refuse_pooled(study, "architecture and recipe", lambda of: (of["architecture"], of["recipe"]))
+        _refuse_pooled(
+            study, "architecture and recipe", lambda of: (of["architecture"], of["recipe"])
+        )
 
 
 def _shapes(study: Study) -> None:
     if arm := _unequal_arm(study.trials, "seed", "lr"):
-        raise ValueError(f"the runs of an arm must differ in lr and seed alone in a study of kind shapes, but got "
-                         f"(study={study.slug!r}, arm={arm!r})")  # fmt: skip
+        raise ValueError(
+            "the runs of an arm must differ in lr and seed alone in a study of kind shapes, but "
+            f"got (study={study.slug!r}, arm={arm!r})"
+        )
     _need_factors(study, ("size",))
     _refuse_pooled(
-        study, "size, depth, branches, LayerScale and epochs",
+        study,
+        "size, depth, branches, LayerScale and epochs",
         lambda of: (of["size"], of["depth"], of["branches"], of["layerscale"] != 0, of["epochs"]),
-    )  # fmt: skip
+    )
 
 
 def _profiles(study: Study) -> None:
     if not _asks(study, PROFILES):
         return
     names = ("model", "profile", "resolution", "batch_size", "layout")
-    factors = [{**trial.config.asdict(), **study.factors.get(trial.arm, {})} for trial in study.trials]
+    factors = [
+        {**trial.config.asdict(), **study.factors.get(trial.arm, {})} for trial in study.trials
+    ]
     num, cell = _most_common(tuple(of[name] for name in names) for of in factors)
     if num > 1:
-        raise ValueError(f"profiles must differ in {', '.join(names)}, or factors must tell them apart, but got "
-                         f"({num} of {shown(cell)})")  # fmt: skip
+        raise ValueError(
+            f"profiles must differ in {', '.join(names)}, or factors must tell them apart, but "
+            f"got ({num} of {shown(cell)})"
+        )
 
 
-CHECKS: dict[str, Callable[[Study], None]] = {"repeats": _repeats, "shapes": _shapes, "profile": _profiles}
+CHECKS: dict[str, Callable[[Study], None]] = {
+    "repeats": _repeats,
+    "shapes": _shapes,
+    "profile": _profiles,
+}
 
 
 def _asks(study: Study, names: Collection[str]) -> bool:
@@ -107,8 +157,11 @@ def _factors(study: Study) -> dict[str, Factors]:
 def _need_factors(study: Study, names: Collection[str]) -> None:
     absent = [arm for arm in study.arms if not set(names) <= set(study.factors.get(arm, {}))]
     if absent:
-        raise ValueError(f"the factors of each arm of a study with these tables must name {' and '.join(names)}, but "
-                         f"got (arm={absent[0]!r}: {shown(dict(study.factors.get(absent[0], {})))})")  # fmt: skip
+        raise ValueError(
+            "the factors of each arm of a study with these tables must name "
+            f"{' and '.join(names)}, but got (arm={absent[0]!r}: "
+            f"{shown(dict(study.factors.get(absent[0], {})))})"
+        )
 
 
 def _refuse_pooled(study: Study, what: str, cell: Callable[[Factors], tuple[object, ...]]) -> None:
@@ -116,8 +169,10 @@ def _refuse_pooled(study: Study, what: str, cell: Callable[[Factors], tuple[obje
     num, most = _most_common(by_arm.values())
     if num > 1:
         pooled = [arm for arm, of in by_arm.items() if of == most]
-        raise ValueError(f"arms must differ in {what}, by their configs or by their factors, or they would be pooled, "
-                         f"but got ({shown(pooled)}: {shown(most)})")  # fmt: skip
+        raise ValueError(
+            f"arms must differ in {what}, by their configs or by their factors, or they would be "
+            f"pooled, but got ({shown(pooled)}: {shown(most)})"
+        )
 
 
 def _most_common(values: Iterable[tuple[object, ...]]) -> tuple[int, tuple[object, ...]]:
@@ -129,7 +184,9 @@ def _unequal_arm(trials: Iterable[Trial], *but: str) -> str:
     """The first arm whose configs differ in another field than these; empty if there is none."""
     first: dict[str, dict[str, Any]] = {}
     for trial in trials:
-        fields = {name: value for name, value in trial.config.non_default().items() if name not in but}
+        fields = {
+            name: value for name, value in trial.config.non_default().items() if name not in but
+        }
         if first.setdefault(trial.arm, fields) != fields:
             return trial.arm
     return ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-ERRORS = ("error_pct", "top5_error_pct")  # 100 in the row of a diverged training, which has none of the others
+# 100 in the row of a diverged training, which has none of the others
+ERRORS = ("error_pct", "top5_error_pct")
 QUANTITIES = ("loss", "error_pct", "top5_error_pct", "ece_pct")
-WEIGHTS = ("", "ema_")  # raw and averaged; without an average the columns of the latter repeat those of the former
+# raw and averaged; without an average the columns of the latter repeat those of the former
+WEIGHTS = ("", "ema_")
 
 
 def column(split: str, weights: str, quantity: str) -> str:
@@ -13,7 +15,8 @@ def column(split: str, weights: str, quantity: str) -> str:
 
 
 def evaluation_columns(split: str) -> tuple[str, ...]:
-    """The columns of one evaluation set in the row of each epoch; `vitscale.train.loop.evaluate` defines them.
+    """The columns of one evaluation set in the row of each epoch; `vitscale.train.loop.evaluate`
+    defines them.
 
     Rows of trials that were trained before a quantity was there lack its columns.
     """
@@ -21,5 +24,7 @@ def evaluation_columns(split: str) -> tuple[str, ...]:
 
 
 def error_columns(split: str) -> tuple[str, ...]:
-    """Those of `evaluation_columns` that are errors in percent, and are in the row of a diverged training too."""
+    """Those of `evaluation_columns` that are errors in percent,
+    and are in the row of a diverged training too.
+    """
     return tuple(column(split, weights, quantity) for weights in WEIGHTS for quantity in ERRORS)

@@ -1,4 +1,7 @@
-"""A search: points are proposed in rounds, from the errors of earlier ones. It never feeds a distribution."""
+"""A search: points are proposed in rounds, from the errors of earlier ones.
+
+It never feeds a distribution.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,12 @@ SAMPLERS: dict[Sampler, str] = {"tpe": "TPE", "gp": "Gaussian process"}
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """A question that is answered by looking for good points. Raises ValueError if the parts contradict each other.
+    """A question that is answered by looking for good points. Raises ValueError if the parts
+    contradict each other.
 
-    What is asked next depends on what came out, so there is no plan to write down at the start; but a round is a
-    function of the rounds before it, whatever the machine: points of one round know nothing of each other's errors.
+    What is asked next depends on what came out, so there is no plan to write down at the start; but
+    a round is a function of the rounds before it, whatever the machine: points of one round know
+    nothing of each other's errors.
     """
 
     name: str  # as of a Study
@@ -42,8 +47,10 @@ class Search:
     arms: Mapping[str, TrainConfig]  # arm -> all that its points share
     spaces: Mapping[str, SearchSpace]  # arm -> its axes
     num: int  # points per arm
-    seeds: tuple[int, ...] = (0,)  # a point is trained with each of them, and its value is the mean error
-    per_round: int = 4  # points of an arm that are proposed at once; those of the first round at random
+    # a point is trained with each of them, and its value is the mean error
+    seeds: tuple[int, ...] = (0,)
+    # points of an arm that are proposed at once; those of the first round at random
+    per_round: int = 4
     sampler: Sampler = "tpe"
     sampler_seed: int = 0
     asha: bool = False  # stop trainings that are behind at a third, at a ninth, ... of their epochs
@@ -61,18 +68,40 @@ class Search:
     def __post_init__(self) -> None:
         _refuse_other_types(self)
         laws = (
-            (f"sampler in ({', '.join(SAMPLERS)})", self.sampler in SAMPLERS, f"sampler={self.sampler!r}"),
-            ("distinct seeds, at least one,", len(set(self.seeds)) == len(self.seeds) > 0,
-             f"seeds={shown(self.seeds)}"),
-            ("num_seeds == 1 with asha, which compares trainings and no means,", len(self.seeds) == 1 or not self.asha,
-             f"num_seeds={len(self.seeds)}, asha={self.asha}"),
-            (f"a metric on minival ({', '.join(error_metrics('minival'))}), where no result of a study comes from,",
-             self.metric in error_metrics("minival"), f"metric={shown(self.metric)}"),
-            ("a space for each arm", set(self.arms) == set(self.spaces) and bool(self.arms),
-             f"arms={shown(sorted(self.arms))}, spaces={shown(sorted(self.spaces))}"),
-            (f"at most {MAX_TRIALS} trials", self.num_trials <= MAX_TRIALS, f"num={self.num}, arms={len(self.arms)}, "
-             f"seeds={len(self.seeds)}"),
-        )  # fmt: skip
+            (
+                f"sampler in ({', '.join(SAMPLERS)})",
+                self.sampler in SAMPLERS,
+                f"sampler={self.sampler!r}",
+            ),
+            (
+                "distinct seeds, at least one,",
+                len(set(self.seeds)) == len(self.seeds) > 0,
+                f"seeds={shown(self.seeds)}",
+            ),
+            (
+                "num_seeds == 1 with asha, which compares trainings and no means,",
+                len(self.seeds) == 1 or not self.asha,
+                f"num_seeds={len(self.seeds)}, asha={self.asha}",
+            ),
+            (
+                (
+                    f"a metric on minival ({', '.join(error_metrics('minival'))}), where no "
+                    "result of a study comes from,"
+                ),
+                self.metric in error_metrics("minival"),
+                f"metric={shown(self.metric)}",
+            ),
+            (
+                "a space for each arm",
+                set(self.arms) == set(self.spaces) and bool(self.arms),
+                f"arms={shown(sorted(self.arms))}, spaces={shown(sorted(self.spaces))}",
+            ),
+            (
+                f"at most {MAX_TRIALS} trials",
+                self.num_trials <= MAX_TRIALS,
+                (f"num={self.num}, arms={len(self.arms)}, seeds={len(self.seeds)}"),
+            ),
+        )
         for law, holds, values in laws:
             if not holds:
                 raise ValueError(f"{law} must hold, but got ({values})")
@@ -90,10 +119,15 @@ class Search:
     def adaptive(self) -> str:
         """How points are chosen, in words."""
         stops = ", stopped early by ASHA" if self.asha else ""
-        return f"{SAMPLERS[self.sampler]}, {self.per_round} points at a time, sampler seed {self.sampler_seed}{stops}"
+        return (
+            f"{SAMPLERS[self.sampler]}, {self.per_round} points at a time, sampler seed "
+            f"{self.sampler_seed}{stops}"
+        )
 
     def study(self, asked: Mapping[str, Sequence[Point]]) -> Study:
-        """The study of the points that were asked so far; a point's number is its place in its arm."""
+        """The study of the points that were asked so far; a
+        point's number is its place in its arm.
+        """
         plan = [
             Trial(arm, base.replace(**point, seed=seed), number)
             for arm, base in self.arms.items()
@@ -102,21 +136,42 @@ class Search:
         ]
         spaces = {trial.arm: as_json(self.spaces[trial.arm]) for trial in plan}
         return Study(
-            kind="search", name=self.name, scale=self.scale, question=self.question, source=self.source,
-            trials=tuple(plan), metric=self.metric, panels=self.panels, figures=self.figures, tables=self.tables,
-            notes=self.notes, measured=self.measured, adaptive=self.adaptive, spaces=spaces,
-            design=f"{self.num} points per arm, each trained with seeds {', '.join(map(str, self.seeds))}, proposed by "
-            f"{self.adaptive}.",
-        )  # fmt: skip
+            kind="search",
+            name=self.name,
+            scale=self.scale,
+            question=self.question,
+            source=self.source,
+            trials=tuple(plan),
+            metric=self.metric,
+            panels=self.panels,
+            figures=self.figures,
+            tables=self.tables,
+            notes=self.notes,
+            measured=self.measured,
+            adaptive=self.adaptive,
+            spaces=spaces,
+            design=(
+                f"{self.num} points per arm, each trained with seeds "
+                f"{', '.join(map(str, self.seeds))}, proposed by {self.adaptive}."
+            ),
+        )
 
     def stand_in(self) -> Study:
-        """A study of as many trials that cost as much, at points drawn at random: for a plan before there is one."""
-        return self.study({arm: sample(space, num=self.num, seed=self.sampler_seed)
-                           for arm, space in self.spaces.items()})  # fmt: skip
+        """A study of as many trials that cost as much, at points
+        drawn at random: for a plan before there is one.
+        """
+        return self.study(
+            {
+                arm: sample(space, num=self.num, seed=self.sampler_seed)
+                for arm, space in self.spaces.items()
+            }
+        )
 
 
 def _refuse_other_types(search: Search) -> None:
-    """Raises ValueError for a field that is not what its type says; texts are looked at by the study."""
+    """Raises ValueError for a field that is not what its
+    type says; texts are looked at by the study.
+    """
     refuse_other_names(search.name, search.scale)
     for name, least in (("num", 1), ("per_round", 1), ("sampler_seed", 0)):
         value = getattr(search, name)
@@ -128,15 +183,26 @@ def _refuse_other_types(search: Search) -> None:
     if type(search.asha) is not bool:
         raise ValueError(f"asha must be of type bool, but got (asha={shown(search.asha)})")
     seeds = search.seeds
-    if not isinstance(seeds, tuple | list) or not all(type(seed) is int and 0 <= seed < 2**63 for seed in seeds):
+    if not isinstance(seeds, tuple | list) or not all(
+        type(seed) is int and 0 <= seed < 2**63 for seed in seeds
+    ):
         raise ValueError(f"seeds must be a tuple of seeds from 0, but got (seeds={shown(seeds)})")
     for name in ("sampler", "metric"):
         if not isinstance(getattr(search, name), str):
-            raise ValueError(f"{name} must be of type str, but got ({name}={shown(getattr(search, name))})")
-    for name, values, of in (("arms", search.arms, "TrainConfig"), ("spaces", search.spaces, "axes")):
+            raise ValueError(
+                f"{name} must be of type str, but got ({name}={shown(getattr(search, name))})"
+            )
+    for name, values, of in (
+        ("arms", search.arms, "TrainConfig"),
+        ("spaces", search.spaces, "axes"),
+    ):
         kind = TrainConfig if of == "TrainConfig" else Mapping
-        if not isinstance(values, Mapping) or not all(isinstance(value, kind) for value in values.values()):
-            raise ValueError(f"{name} must map each arm to its {of}, but got ({name}={shown(values)})")
+        if not isinstance(values, Mapping) or not all(
+            isinstance(value, kind) for value in values.values()
+        ):
+            raise ValueError(
+                f"{name} must map each arm to its {of}, but got ({name}={shown(values)})"
+            )
         for arm in values:
             refuse_other_label("an arm", arm)
     for arm, axes in search.spaces.items():

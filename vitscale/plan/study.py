@@ -14,7 +14,8 @@ from vitscale.plan.cost import Complexity, Measured, complexity
 from vitscale.plan.kinds import check_kind, infer_kind
 from vitscale.plan.profile import METRIC, ProfileConfig
 
-MAX_TRIALS = 10**6  # of a study, and of points that are drawn at once: each is a directory, and a row of every table
+# of a study, and of points that are drawn at once: each is a directory, and a row of every table
+MAX_TRIALS = 10**6
 MOST_IN_A_NAME, MOST_IN_A_LABEL, MOST_IN_A_TEXT = 100, 200, 100_000  # characters
 
 
@@ -22,8 +23,9 @@ MOST_IN_A_NAME, MOST_IN_A_LABEL, MOST_IN_A_TEXT = 100, 200, 100_000  # character
 class Trial:
     """One training run to completion, as part of an arm.
 
-    `point` is its index in the arm's design; trials of two arms with one index share the point. None marks the
-    reference run, trained at the arm's tuned optimum, which is no draw of the design.
+    `point` is its index in the arm's design; trials of two arms with one index share the point.
+    None marks the reference run, trained at the arm's tuned optimum, which is no draw of the
+    design.
     """
 
     arm: str
@@ -33,11 +35,12 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A question and the trials that answer it. Raises ValueError if the parts contradict each other.
+    """A question and the trials that answer it. Raises ValueError if the parts contradict each
+    other.
 
-    `kind` names what is done with the outcomes, a room of vitscale.analysis: "distribution" of errors over draws,
-    "repeats" of single settings with several seeds, "shapes" at the lr that suits each, "profile", "search", or one
-    that the script registers.
+    `kind` names what is done with the outcomes, a room of vitscale.analysis: "distribution" of
+    errors over draws, "repeats" of single settings with several seeds, "shapes" at the lr that
+    suits each, "profile", "search", or one that the script registers.
     """
 
     kind: str
@@ -46,19 +49,27 @@ class Study:
     question: str  # one sentence
     source: str  # author, year, figure
     trials: tuple[Trial, ...]
-    num_scrambles: int = 0  # 0: draws are i.i.d.; R: the points are R equal blocks of independent Sobol scrambles
-    metric: str = "val_ema_error_pct"  # the column of a row that figures are about, in percent, lower is better
-    panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # title -> arms drawn together
+    # 0: draws are i.i.d.; R: the points are R equal blocks of independent Sobol scrambles
+    num_scrambles: int = 0
+    # the column of a row that figures are about, in percent, lower is better
+    metric: str = "val_ema_error_pct"
+    # title -> arms drawn together
+    panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pairs: tuple[tuple[str, str], ...] = ()  # arms compared with each other
-    factors: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)  # arm -> what it is made of: its model
+    # arm -> what it is made of: its model
+    factors: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)
     figures: tuple[str, ...] = ()  # names of its kind
     tables: tuple[str, ...] = ()  # names of its kind
     design: str = ""  # how points, seeds and reference runs were chosen, for its report
     notes: str = ""  # what the study does and does not show, for its report
-    published: bool = False  # draw the papers' printed numbers behind ours, as context and never as a target
-    adaptive: str = ""  # how points were chosen from outcomes of others, of a search; such a study has no distribution
-    spaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of a search: arm -> axis -> Optuna's JSON
-    measured: Measured = field(default_factory=dict, compare=False, repr=False)  # costs that have no closed form
+    # draw the papers' printed numbers behind ours, as context and never as a target
+    published: bool = False
+    # how points were chosen from outcomes of others, of a search; such a study has no distribution
+    adaptive: str = ""
+    # of a search: arm -> axis -> Optuna's JSON
+    spaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # costs that have no closed form
+    measured: Measured = field(default_factory=dict, compare=False, repr=False)
 
     def __new__(cls, *args: object, **given: object) -> Self:
         refuse_other_arguments(cls, args, given)
@@ -68,18 +79,25 @@ class Study:
         _refuse_other_types(self)
         if not self.trials:
             raise ValueError(f"a study must have a trial, but got (name={self.name!r}, trials=())")
-        twice = [trial_id for trial_id, n in Counter(t.config.id for t in self.trials).items() if n > 1]
+        twice = [
+            trial_id for trial_id, n in Counter(t.config.id for t in self.trials).items() if n > 1
+        ]
         if twice:
             trial = next(t for t in self.trials if t.config.id == twice[0])
             raise ValueError(
-                f"each config must occur once in a study (vary seed to repeat a run), "
-                f"but got {len(twice)} twice, first (arm={trial.arm!r}, {shown(trial.config.non_default(), 500)})"
+                "each config must occur once in a study (vary seed to repeat a run), but got "
+                f"{len(twice)} twice, first (arm={trial.arm!r}, "
+                f"{shown(trial.config.non_default(), 500)})"
             )
         _refuse_mixed(self)
         _refuse_other_metrics(self)
-        unknown = {arm for arms in [*self.panels.values(), *self.pairs] for arm in arms} - set(self.arms)
+        unknown = {arm for arms in [*self.panels.values(), *self.pairs] for arm in arms} - set(
+            self.arms
+        )
         if unknown:
-            raise ValueError(f"panels and pairs must name arms of the study, but got ({shown(sorted(unknown))})")
+            raise ValueError(
+                f"panels and pairs must name arms of the study, but got ({shown(sorted(unknown))})"
+            )
         if alone := [pair for pair in self.pairs if pair[0] == pair[1]]:
             raise ValueError(f"a pair must be of two arms, but got ({shown(alone[0])})")
         if self.factors and set(self.factors) != set(self.arms):
@@ -87,7 +105,9 @@ class Study:
             raise ValueError(f"factors must name the arms of the study, but got ({shown(others)})")
         names = {tuple(sorted(factors)) for factors in self.factors.values()}
         if len(names) > 1:
-            raise ValueError(f"all arms must have the same factors, but got ({shown(sorted(names))})")
+            raise ValueError(
+                f"all arms must have the same factors, but got ({shown(sorted(names))})"
+            )
         check_kind(self)
 
     @property
@@ -111,18 +131,33 @@ class Study:
 
 
 def config_of(fields: Mapping[str, Any]) -> TrainConfig:
-    """The config of these fields: a profile if they say so. Raises ValueError as the config does."""
+    """The config of these fields: a profile if they say so.
+
+    Raises ValueError as the config does.
+    """
     return ProfileConfig(**fields) if "profile" in fields else TrainConfig(**fields)
 
 
-def refuse_other_arguments(kind: type, args: Collection[object], given: Mapping[str, object]) -> None:
-    """Raises ValueError for arguments that a dataclass does not take, and for those that it must have."""
+def refuse_other_arguments(
+    kind: type, args: Collection[object], given: Mapping[str, object]
+) -> None:
+    """Raises ValueError for arguments that a dataclass does
+    not take, and for those that it must have.
+    """
     known = {f.name: f for f in dataclasses.fields(kind)}
     unknown = [name for name in given if name not in known]
     required = (dataclasses.MISSING, dataclasses.MISSING)
-    missing = [name for name, f in known.items() if (f.default, f.default_factory) == required and name not in given]
+    missing = [
+        name
+        for name, f in known.items()
+        if (f.default, f.default_factory) == required and name not in given
+    ]
     if args or unknown or missing:
-        wrong = f"{shown_text(unknown[0])}={shown(given[unknown[0]])}" if unknown else f"without {', '.join(missing)}"
+        wrong = (
+            f"{shown_text(unknown[0])}={shown(given[unknown[0]])}"
+            if unknown
+            else f"without {', '.join(missing)}"
+        )
         raise ValueError(
             f"the keywords of a {kind.__name__} must be among ({', '.join(known)}), but got "
             f"({wrong if unknown or missing else f'positional {shown(args)}'})"
@@ -130,25 +165,36 @@ def refuse_other_arguments(kind: type, args: Collection[object], given: Mapping[
 
 
 def _refuse_other_types(study: Study) -> None:
-    """Raises ValueError for a field that is not what its type says, or too long to be what it is."""
+    """Raises ValueError for a field that is not what its
+    type says, or too long to be what it is.
+    """
     refuse_other_names(study.name, study.scale)
     if not isinstance(study.kind, str) or not re.fullmatch(r"[a-z0-9_]{1,100}", study.kind):
-        raise ValueError(f"the kind of a study must match [a-z0-9_]+, but got (kind={shown(study.kind)})")
+        raise ValueError(
+            f"the kind of a study must match [a-z0-9_]+, but got (kind={shown(study.kind)})"
+        )
     for name in ("question", "source", "design", "notes", "adaptive"):
         _refuse_other_text(name, getattr(study, name))
     if type(study.published) is not bool:
-        raise ValueError(f"published must be of type bool, but got (published={shown(study.published)})")
+        raise ValueError(
+            f"published must be of type bool, but got (published={shown(study.published)})"
+        )
     if type(study.num_scrambles) is not int or study.num_scrambles < 0 or study.num_scrambles == 1:
         raise ValueError(
-            f"num_scrambles must be 0, or a count from 2, but got (num_scrambles={shown(study.num_scrambles)})"
+            "num_scrambles must be 0, or a count from 2, but got "
+            f"(num_scrambles={shown(study.num_scrambles)})"
         )
     if not isinstance(study.measured, Mapping):
-        raise ValueError(f"measured must map shapes to costs, but got (measured={shown(study.measured)})")
+        raise ValueError(
+            f"measured must map shapes to costs, but got (measured={shown(study.measured)})"
+        )
     for name in ("figures", "tables"):
         _refuse_other_list(name, getattr(study, name))
     _refuse_other_trials(study.trials)
     refuse_other_panels(study.panels)
-    if not _is_list(study.pairs) or not all(_is_list(pair) and len(pair) == 2 for pair in study.pairs):
+    if not _is_list(study.pairs) or not all(
+        _is_list(pair) and len(pair) == 2 for pair in study.pairs
+    ):
         raise ValueError(f"pairs must be tuples of two arms, but got (pairs={shown(study.pairs)})")
     for pair in study.pairs:
         _refuse_other_list("pairs", pair)
@@ -160,7 +206,9 @@ def refuse_other_names(name: object, scale: object) -> None:
     """Raises ValueError unless name and scale of a study can name a folder."""
     for text in (name, scale):
         if not isinstance(text, str) or not re.fullmatch(r"[a-z0-9_]+", text):
-            raise ValueError(f"name and scale of a study must match [a-z0-9_]+, but got ({shown(text)})")
+            raise ValueError(
+                f"name and scale of a study must match [a-z0-9_]+, but got ({shown(text)})"
+            )
         if len(text) > MOST_IN_A_NAME:
             law = f"name and scale of a study of at most {MOST_IN_A_NAME} characters"
             raise ValueError(f"{law} must hold, but got ({shown(text)})")
@@ -168,15 +216,25 @@ def refuse_other_names(name: object, scale: object) -> None:
 
 def _refuse_other_trials(trials: object) -> None:
     if not _is_list(trials) or not all(isinstance(trial, Trial) for trial in trials):
-        raise ValueError(f"trials of a study must be a tuple of Trial, but got (trials={shown(trials)})")
+        raise ValueError(
+            f"trials of a study must be a tuple of Trial, but got (trials={shown(trials)})"
+        )
     if len(trials) > MAX_TRIALS:
-        raise ValueError(f"at most {MAX_TRIALS} trials of a study must hold, but got ({len(trials)})")
-    for arm in {trial.arm if isinstance(trial.arm, str) else repr(trial.arm): trial.arm for trial in trials}.values():
+        raise ValueError(
+            f"at most {MAX_TRIALS} trials of a study must hold, but got ({len(trials)})"
+        )
+    for arm in {
+        trial.arm if isinstance(trial.arm, str) else repr(trial.arm): trial.arm for trial in trials
+    }.values():
         refuse_other_label("an arm", arm)
     for trial in trials:
         if not isinstance(trial.config, TrainConfig):
-            raise ValueError(f"config of a trial must be a TrainConfig, but got (config={shown(trial.config)})")
-        if trial.point is not None and (type(trial.point) is not int or not 0 <= trial.point < MAX_TRIALS):
+            raise ValueError(
+                f"config of a trial must be a TrainConfig, but got (config={shown(trial.config)})"
+            )
+        if trial.point is not None and (
+            type(trial.point) is not int or not 0 <= trial.point < MAX_TRIALS
+        ):
             law = f"point of a trial must be None, for a reference, or 0 <= point < {MAX_TRIALS}"
             raise ValueError(f"{law}, but got (arm={trial.arm!r}, point={shown(trial.point)})")
 
@@ -184,7 +242,9 @@ def _refuse_other_trials(trials: object) -> None:
 def refuse_other_panels(panels: object) -> None:
     """Raises ValueError unless panels map titles to arms."""
     if not isinstance(panels, Mapping):
-        raise ValueError(f"panels must map titles to tuples of arms, but got (panels={shown(panels)})")
+        raise ValueError(
+            f"panels must map titles to tuples of arms, but got (panels={shown(panels)})"
+        )
     for title, arms in panels.items():
         if title != "":  # the only panel needs no title
             refuse_other_label("the title of a panel", title)
@@ -194,17 +254,28 @@ def refuse_other_panels(panels: object) -> None:
 
 
 def refuse_other_label(what: str, label: object) -> None:
-    """Raises ValueError unless a label can be drawn: figures read a $ as the beginning of a formula."""
-    whole = isinstance(label, str) and label.isprintable() and label.strip() == label != "" and "$" not in label
+    """Raises ValueError unless a label can be drawn:
+    figures read a $ as the beginning of a formula.
+    """
+    whole = (
+        isinstance(label, str)
+        and label.isprintable()
+        and label.strip() == label != ""
+        and "$" not in label
+    )
     if not whole or len(str(label)) > MOST_IN_A_LABEL:
-        raise ValueError(f"{what} must be plain text on one line, without $ and of 1 to {MOST_IN_A_LABEL} characters, "
-                         f"but got ({shown(label)})")  # fmt: skip
+        raise ValueError(
+            f"{what} must be plain text on one line, without $ and of 1 to {MOST_IN_A_LABEL} "
+            f"characters, but got ({shown(label)})"
+        )
 
 
 def _refuse_other_text(name: str, text: object) -> None:
     if not isinstance(text, str) or len(text) > MOST_IN_A_TEXT or "\0" in text:
-        raise ValueError(f"{name} must be a text of at most {MOST_IN_A_TEXT} characters, but got "
-                         f"({name}={shown(text)})")  # fmt: skip
+        raise ValueError(
+            f"{name} must be a text of at most {MOST_IN_A_TEXT} characters, but got "
+            f"({name}={shown(text)})"
+        )
 
 
 def _is_list(value: object) -> TypeGuard[tuple[Any, ...]]:
@@ -219,20 +290,29 @@ def _refuse_other_list(name: str, value: object) -> None:
 
 def _refuse_other_mapping(name: str, value: object, kinds: tuple[type, ...]) -> None:
     """Raises ValueError unless a value maps arms to names to values of some kinds."""
-    if not isinstance(value, Mapping) or not all(isinstance(of_arm, Mapping) for of_arm in value.values()):
-        raise ValueError(f"{name} must map arms to names and values, but got ({name}={shown(value)})")
+    if not isinstance(value, Mapping) or not all(
+        isinstance(of_arm, Mapping) for of_arm in value.values()
+    ):
+        raise ValueError(
+            f"{name} must map arms to names and values, but got ({name}={shown(value)})"
+        )
     for of_arm in value.values():
         for key, item in of_arm.items():
             refuse_other_label(f"a name in {name}", key)
             if type(item) not in kinds:
-                law = f"a value in {name} must be of type {' or '.join(kind.__name__ for kind in kinds)}"
+                law = (
+                    f"a value in {name} must be of type "
+                    f"{' or '.join(kind.__name__ for kind in kinds)}"
+                )
                 raise ValueError(f"{law}, but got ({key}={shown(item)})")
             if name == "factors" and isinstance(item, str):
                 refuse_other_label(f"a value in {name}", item)
 
 
 def _refuse_other_metrics(study: Study) -> None:
-    """Raises ValueError for a metric that is no error, in percent, of the split that every trial evaluates."""
+    """Raises ValueError for a metric that is no error, in
+    percent, of the split that every trial evaluates.
+    """
     trainings = [t.config for t in study.trials if not isinstance(t.config, ProfileConfig)]
     for config in {config.eval_split: config for config in trainings}.values():
         known = error_metrics(config.eval_split)
@@ -244,44 +324,77 @@ def _refuse_other_metrics(study: Study) -> None:
 
 
 def error_metrics(split: str) -> tuple[str, str]:
-    """The columns of a row that are errors in percent on a split: of the averaged weights, and of the raw ones."""
+    """The columns of a row that are errors in percent on a
+    split: of the averaged weights, and of the raw ones.
+    """
     return f"{split}_ema_error_pct", f"{split}_error_pct"
 
 
 def _refuse_mixed(study: Study) -> None:
-    devices = {t.config.hardware if isinstance(t.config, ProfileConfig) else "" for t in study.trials}
+    devices = {
+        t.config.hardware if isinstance(t.config, ProfileConfig) else "" for t in study.trials
+    }
     if len(devices) > 1:
-        raise ValueError(f"a study must be of trainings, or of profiles on one hardware, but got ({sorted(devices)})")
+        raise ValueError(
+            "a study must be of trainings, or of profiles on one hardware, but got "
+            f"({sorted(devices)})"
+        )
     if bool(devices - {""}) != (study.metric == METRIC):
         raise ValueError(
-            f"{METRIC} must be the metric of profiles, and of nothing else, but got (metric={shown(study.metric)})"
+            f"{METRIC} must be the metric of profiles, and of nothing else, but got "
+            f"(metric={shown(study.metric)})"
         )
 
 
 def to_json(study: Study) -> dict[str, object]:
-    """Everything about a study as plain values, for plan.json. Configs are given by their non-default fields."""
+    """Everything about a study as plain values, for plan.json.
+
+    Configs are given by their non-default fields.
+    """
     texts = {name: getattr(study, name) for name in _PLAIN}
     trials = [
-        {"id": t.config.id, "arm": t.arm, "point": t.point, "config": t.config.non_default()} for t in study.trials
+        {"id": t.config.id, "arm": t.arm, "point": t.point, "config": t.config.non_default()}
+        for t in study.trials
     ]
-    factors, spaces = ({arm: dict(of_arm) for arm, of_arm in of.items()} for of in (study.factors, study.spaces))
-    return {**texts, "panels": dict(study.panels), "pairs": study.pairs, "factors": factors, "spaces": spaces,
-            "trials": trials}  # fmt: skip
+    factors, spaces = (
+        {arm: dict(of_arm) for arm, of_arm in of.items()} for of in (study.factors, study.spaces)
+    )
+    return {
+        **texts,
+        "panels": dict(study.panels),
+        "pairs": study.pairs,
+        "factors": factors,
+        "spaces": spaces,
+        "trials": trials,
+    }
 
 
 def from_json(plan: Mapping[str, Any]) -> Study:
-    """The study of a plan.json. Raises ValueError if a config no longer has the id that the plan gave it."""
+    """The study of a plan.json.
+
+    Raises ValueError if a config no longer has the id that the plan gave it.
+    """
     trials = tuple(Trial(t["arm"], config_of(t["config"]), t["point"]) for t in plan["trials"])
     for trial, entry in zip(trials, plan["trials"], strict=True):
         if trial.config.id != entry["id"]:
-            raise ValueError(f"a config must keep its id, but got (planned={entry['id']}, now={trial.config.id})")
+            raise ValueError(
+                f"a config must keep its id, but got (planned={entry['id']}, now={trial.config.id})"
+            )
     texts: dict[str, Any] = {
-        name: tuple(plan[name]) if isinstance(plan[name], list) else plan[name] for name in _PLAIN if name in plan
+        name: tuple(plan[name]) if isinstance(plan[name], list) else plan[name]
+        for name in _PLAIN
+        if name in plan
     }  # those of an older version have fewer
     panels = {title: tuple(arms) for title, arms in plan["panels"].items()}
     pairs = tuple((a, b) for a, b in plan["pairs"])
     mappings = {name: plan.get(name, {}) for name in ("factors", "spaces")}
-    fields: dict[str, Any] = {**texts, "panels": panels, "pairs": pairs, **mappings, "trials": trials}
+    fields: dict[str, Any] = {
+        **texts,
+        "panels": panels,
+        "pairs": pairs,
+        **mappings,
+        "trials": trials,
+    }
     if "kind" in fields:
         return Study(**fields)
     try:
@@ -290,5 +403,18 @@ def from_json(plan: Mapping[str, Any]) -> Study:
         return Study(kind="distribution", **fields)
 
 
-_PLAIN = ("kind", "name", "scale", "question", "source", "num_scrambles", "metric", "figures", "tables", "design",
-          "notes", "adaptive", "published")  # fmt: skip
+_PLAIN = (
+    "kind",
+    "name",
+    "scale",
+    "question",
+    "source",
+    "num_scrambles",
+    "metric",
+    "figures",
+    "tables",
+    "design",
+    "notes",
+    "adaptive",
+    "published",
+)

@@ -1,4 +1,6 @@
-"""What a store remembers of its runs in MLflow, so that a start need not read 10,000 of them from a server."""
+"""What a store remembers of its runs in MLflow, so that a
+start need not read 10,000 of them from a server.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 FILE = "mlflow.json"  # in the folder of the study
-LEFT_OUT = "left out"  # instead of a digest: the run of a trial that is not planned any more, and says so
+# instead of a digest: the run of a trial that is not planned any more, and says so
+LEFT_OUT = "left out"
 
 
 @dataclass
@@ -26,15 +29,25 @@ class Child:
     epoch: int = 0  # the last that it shows
     status: str = ""  # of the trial; empty: not known for certain
     error: bool = False  # whether it has the tag of one
-    told: str = ""  # digest of the params and tags that do not change while it trains; empty: not known
+    # digest of the params and tags that do not change while it trains; empty: not known
+    told: str = ""
 
     @classmethod
     def read(cls, run: Run, told: str) -> Child:
-        """Of a run as the server has it. One that a killed driver left RUNNING is shown anew, whatever its tag says."""
+        """Of a run as the server has it.
+
+        One that a killed driver left RUNNING is shown anew, whatever its tag says.
+        """
         state = run.info.status
         status = run.data.tags.get("vitscale.status", "") if state != "RUNNING" else ""
-        return cls(run.info.run_id, state, int(run.data.metrics.get("epoch", 0)), status,
-                   "vitscale.error" in run.data.tags, told)  # fmt: skip
+        return cls(
+            run.info.run_id,
+            state,
+            int(run.data.metrics.get("epoch", 0)),
+            status,
+            "vitscale.error" in run.data.tags,
+            told,
+        )
 
 
 @dataclass
@@ -48,10 +61,14 @@ class Known:
 
 
 def recall(store: Store, slug: str, uri: str) -> Known:
-    """What the store remembers; nothing if the file is damaged or another store's, and then the server is read."""
+    """What the store remembers; nothing if the file is damaged
+    or another store's, and then the server is read.
+    """
     try:
         found = _read(store, slug).get(_place(uri), {})
-        children = {trial_id: Child(*entry) for trial_id, entry in found.get("children", {}).items()}
+        children = {
+            trial_id: Child(*entry) for trial_id, entry in found.get("children", {}).items()
+        }
         return Known(**{**found, "children": children})
     except (TypeError, AttributeError):
         return Known()
@@ -60,7 +77,10 @@ def recall(store: Store, slug: str, uri: str) -> Known:
 def remember(store: Store, slug: str, uri: str, known: Known) -> None:
     """Writes what is known, as of now. Raises OSError."""
     known.saved_ms = int(time.time() * 1000)
-    plain = {**asdict(known), "children": {i: list(asdict(child).values()) for i, child in known.children.items()}}
+    plain = {
+        **asdict(known),
+        "children": {i: list(asdict(child).values()) for i, child in known.children.items()},
+    }
     servers = {**_read(store, slug), _place(uri): plain}
     content = json.dumps({"store": store.identity(), "servers": servers}, separators=(",", ":"))
     store.study(slug).write(FILE, content.encode())

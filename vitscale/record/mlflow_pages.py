@@ -1,7 +1,9 @@
-"""What MLflow's pages show of a study as they open: saved views of its runs, and the description of its parent run.
+"""What MLflow's pages show of a study as they open: saved views of its runs, and the description of
+its parent run.
 
-MLflow 3.17 keeps a saved view as a tag of the experiment: a JSON envelope with a name and a state, which has filter,
-order, columns and charts. Its page lists them under "Views" and opens one that the address names.
+MLflow 3.17 keeps a saved view as a tag of the experiment: a JSON envelope with a name and a state,
+which has filter, order, columns and charts. Its page lists them under "Views" and opens one that
+the address names.
 """
 
 from __future__ import annotations
@@ -21,47 +23,75 @@ MAX_ARMS = 40  # in a description, of which MLflow keeps 8,000 characters
 _COUNTS = ("n", "diverged", "failed", "missing")
 _PLANNED = "tags.`vitscale.planned` = 'true'"  # not what an earlier plan had
 _TAG = "mlflow.sharedViewState."
-_COLLAPSED = ("Model metrics", "System metrics")  # MLflow adds a chart for each metric there, wanted or not
+# MLflow adds a chart for each metric there, wanted or not
+_COLLAPSED = ("Model metrics", "System metrics")
 
 
 def address(base: str, experiment_id: str, view: str = TRIALS) -> str:
     """The page of an experiment's runs with a saved view open, its charts beside the table."""
-    query = {"workflowType": "machine_learning", "compareRunsMode": "CHART", "viewStateShareKey": view}
+    query = {
+        "workflowType": "machine_learning",
+        "compareRunsMode": "CHART",
+        "viewStateShareKey": view,
+    }
     return f"{base}/#/experiments/{experiment_id}/runs?{urlencode(query)}"
 
 
 def tags(views: Mapping[str, Mapping[str, object]], created_ms: int) -> dict[str, str]:
     """Saved views as tags of their experiment: tag -> the envelope that MLflow reads."""
     return {
-        _TAG + key: json.dumps({"name": view["name"], "createdAt": created_ms, "state": json.dumps(view["state"])})
+        _TAG + key: json.dumps(
+            {"name": view["name"], "createdAt": created_ms, "state": json.dumps(view["state"])}
+        )
         for key, view in views.items()
     }
 
 
 def trial_views(study: Study) -> dict[str, dict[str, Any]]:
-    """All trials with the plots that relate their axes to the result; and grouped by arm, with learning curves."""
+    """All trials with the plots that relate their axes to the
+    result; and grouped by arm, with learning curves.
+    """
     result, own = result_of(study), axes(study)
-    columns = ["tags.`vitscale.status`", *(f"params.`{name}`" for name in own), f"metrics.`{result}`"]
+    columns = [
+        "tags.`vitscale.status`",
+        *(f"params.`{name}`" for name in own),
+        f"metrics.`{result}`",
+    ]
     role = f"tags.`vitscale.role` = 'trial' and {_PLANNED}"
     curves = [_line(study.metric)] + ([] if study.measures else [_line("train_loss")])
     counts = [] if study.measures else ["metrics.`diverged`", "metrics.`failed`"]
     trials = _view("Trials", role, f"metrics.`{result}`", columns, _relations(own, result))
     by_arm = _view(
-        "Curves by arm", role, "params.`arm`", [f"metrics.`{result}`", *counts], {"One line per trial": curves}
+        "Curves by arm",
+        role,
+        "params.`arm`",
+        [f"metrics.`{result}`", *counts],
+        {"One line per trial": curves},
     )
-    grouping = {"aggregateFunction": "average", "groupByKeys": [{"mode": "param", "groupByData": "arm"}]}
+    grouping = {
+        "aggregateFunction": "average",
+        "groupByKeys": [{"mode": "param", "groupByData": "arm"}],
+    }
     by_arm["state"] |= {"groupBy": grouping, "useGroupedValuesInCharts": False}
     return {TRIALS: trials, CURVES: by_arm}
 
 
 def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The parent and a run for each arm: estimates between the ends of their intervals as columns, and as axes."""
+    """The parent and a run for each arm: estimates between the
+    ends of their intervals as columns, and as axes.
+    """
     known = dict.fromkeys(names)  # in the order of the summary
     estimates = [name for name in known if f"{name}_low" in known]
     spans = [f"{name}{end}" for name in estimates for end in ("_low", "", "_high")]
-    columns = [f"metrics.`{name}`" for name in (*(count for count in _COUNTS if count in known), *spans)]
+    columns = [
+        f"metrics.`{name}`" for name in (*(count for count in _COUNTS if count in known), *spans)
+    ]
     columns += ["params.`params_m`", "params.`flops_g`"]
-    plots = {"Estimates of the arms; their intervals are in the table": [_parallel(["arm", "params_m"], estimates)]}
+    plots = {
+        "Estimates of the arms; their intervals are in the table": [
+            _parallel(["arm", "params_m"], estimates)
+        ]
+    }
     role = f"tags.`vitscale.role` != 'trial' and {_PLANNED}"
     return {ARMS: _view("Arms", role, "tags.`vitscale.arm`", columns, plots if estimates else {})}
 
@@ -72,7 +102,9 @@ def result_of(study: Study) -> str:
 
 
 def axes(study: Study) -> list[str]:
-    """The params worth an axis: the arm, and what varies within arms, or between them where only the seed does."""
+    """The params worth an axis: the arm, and what varies within
+    arms, or between them where only the seed does.
+    """
     configs = {arm: [t.config.asdict() for t in study.trials if t.arm == arm] for arm in study.arms}
     within = _varying(*configs.values())
     between = _varying([config for of_arm in configs.values() for config in of_arm])
@@ -86,19 +118,29 @@ def _varying(*groups: Sequence[Mapping[str, object]]) -> list[str]:
     """Fields that vary within some group, but for the seed."""
     names = groups[0][0].keys() - {"seed"}
     return [
-        name for name in groups[0][0] if name in names and any(len({c[name] for c in group}) > 1 for group in groups)
+        name
+        for name in groups[0][0]
+        if name in names and any(len({c[name] for c in group}) > 1 for group in groups)
     ]
 
 
-def description(study: Study, arms: Mapping[str, Mapping[str, float]], headline: Sequence[str] = ()) -> str:
-    """Markdown for the parent run: question, source, answer, and a table of the arms with their intervals."""
-    parts = [f"**{study.question}**", f"Source: {study.source}", "\n".join(f"- {line}" for line in headline)]
+def description(
+    study: Study, arms: Mapping[str, Mapping[str, float]], headline: Sequence[str] = ()
+) -> str:
+    """Markdown for the parent run: question, source, answer,
+    and a table of the arms with their intervals.
+    """
+    parts = [
+        f"**{study.question}**",
+        f"Source: {study.source}",
+        "\n".join(f"- {line}" for line in headline),
+    ]
     parts.append("\n".join(_table(arms)))
     if len(arms) > MAX_ARMS:
         parts.append(f"and {len(arms) - MAX_ARMS} more arms: see the view Arms")
     parts.append(
-        "In brackets 95% intervals. How diverged and failed trials count is in `report.html`, under Artifacts. "
-        "The command that started the study goes on with it, or redraws it."
+        "In brackets 95% intervals. How diverged and failed trials count is in `report.html`, "
+        "under Artifacts. The command that started the study goes on with it, or redraws it."
     )
     return "\n\n".join(part for part in parts if part)
 
@@ -108,13 +150,18 @@ def _table(arms: Mapping[str, Mapping[str, float]]) -> list[str]:
     names = [name for name in known if name in _COUNTS or f"{name}_low" in known]
     lines = [f"| {' | '.join(['arm', *names])} |", "|---" * (1 + len(names)) + "|"] if names else []
     shown = list(arms.items())[:MAX_ARMS] if names else []
-    return lines + [f"| {' | '.join([arm, *(_cell(of_arm, name) for name in names)])} |" for arm, of_arm in shown]
+    return lines + [
+        f"| {' | '.join([arm, *(_cell(of_arm, name) for name in names)])} |"
+        for arm, of_arm in shown
+    ]
 
 
 def _cell(numbers: Mapping[str, float], name: str) -> str:
     if name not in numbers:
         return "–"
-    ends = [f"{numbers[f'{name}{end}']:.4g}" for end in ("_low", "_high") if f"{name}{end}" in numbers]
+    ends = [
+        f"{numbers[f'{name}{end}']:.4g}" for end in ("_low", "_high") if f"{name}{end}" in numbers
+    ]
     return f"{numbers[name]:.4g}" + (f" [{', '.join(ends)}]" if ends else "")
 
 
@@ -122,18 +169,54 @@ def _cell(numbers: Mapping[str, float], name: str) -> str:
 
 
 def _view(
-    name: str, chosen: str, order: str, columns: Sequence[str], plots: Mapping[str, Sequence[Mapping[str, object]]]
+    name: str,
+    chosen: str,
+    order: str,
+    columns: Sequence[str],
+    plots: Mapping[str, Sequence[Mapping[str, object]]],
 ) -> dict[str, Any]:
-    """`plots` are by section. Order is never by time: MLflow then adds the parents of what the filter has chosen."""
-    sections = [{"uuid": title, "name": title, "display": True, "isReordered": True, "columns": len(charts),
-                 "cardHeight": CARD_HEIGHT} for title, charts in plots.items()]  # fmt: skip
-    sections += [{"uuid": title, "name": title, "display": False, "isReordered": True} for title in _COLLAPSED]
-    charts = [{"uuid": f"{title} {i}", "metricSectionId": title, "deleted": False, "isGenerated": False, **chart}
-              for title, of_section in plots.items() for i, chart in enumerate(of_section)]  # fmt: skip
-    state = {"searchFilter": chosen, "orderByKey": order, "orderByAsc": True, "selectedColumns": list(columns),
-             "columnOrder": list(columns), "columnWidths": {column: _width(column) for column in columns},
-             "compareRunCharts": charts, "compareRunSections": sections, "isAccordionReordered": True,
-             "runsHiddenMode": "SHOW_ALL"}  # fmt: skip
+    """`plots` are by section.
+
+    Order is never by time: MLflow then adds the parents of what the filter has chosen.
+    """
+    sections = [
+        {
+            "uuid": title,
+            "name": title,
+            "display": True,
+            "isReordered": True,
+            "columns": len(charts),
+            "cardHeight": CARD_HEIGHT,
+        }
+        for title, charts in plots.items()
+    ]
+    sections += [
+        {"uuid": title, "name": title, "display": False, "isReordered": True}
+        for title in _COLLAPSED
+    ]
+    charts = [
+        {
+            "uuid": f"{title} {i}",
+            "metricSectionId": title,
+            "deleted": False,
+            "isGenerated": False,
+            **chart,
+        }
+        for title, of_section in plots.items()
+        for i, chart in enumerate(of_section)
+    ]
+    state = {
+        "searchFilter": chosen,
+        "orderByKey": order,
+        "orderByAsc": True,
+        "selectedColumns": list(columns),
+        "columnOrder": list(columns),
+        "columnWidths": {column: _width(column) for column in columns},
+        "compareRunCharts": charts,
+        "compareRunSections": sections,
+        "isAccordionReordered": True,
+        "runsHiddenMode": "SHOW_ALL",
+    }
     return {"name": name, "state": state}
 
 
@@ -146,16 +229,28 @@ def _relations(params: Sequence[str], result: str) -> dict[str, list[dict[str, o
     """Parallel coordinates of all axes; the result over each logarithm, and over both."""
     numbers = [name for name in params if name.startswith("log10_")]
     plots: list[dict[str, object]] = [
-        {"type": "SCATTER", "xaxis": _axis(name), "yaxis": _axis(result, "METRIC")} for name in numbers
+        {"type": "SCATTER", "xaxis": _axis(name), "yaxis": _axis(result, "METRIC")}
+        for name in numbers
     ]
     if len(numbers) == 2:
-        contour = {"xaxis": _axis(numbers[0]), "yaxis": _axis(numbers[1]), "zaxis": _axis(result, "METRIC")}
+        contour = {
+            "xaxis": _axis(numbers[0]),
+            "yaxis": _axis(numbers[1]),
+            "zaxis": _axis(result, "METRIC"),
+        }
         plots.append({"type": "CONTOUR", **contour})
-    return {"One line per trial": [_parallel(params, [result])]} | ({"One point per trial": plots} if plots else {})
+    return {"One line per trial": [_parallel(params, [result])]} | (
+        {"One point per trial": plots} if plots else {}
+    )
 
 
 def _parallel(params: Sequence[str], metrics: Sequence[str]) -> dict[str, object]:
-    return {"type": "PARALLEL", "selectedParams": list(params), "selectedMetrics": list(metrics), "showAllRuns": True}
+    return {
+        "type": "PARALLEL",
+        "selectedParams": list(params),
+        "selectedMetrics": list(metrics),
+        "showAllRuns": True,
+    }
 
 
 def _axis(key: str, kind: str = "PARAM") -> dict[str, str]:
@@ -163,5 +258,13 @@ def _axis(key: str, kind: str = "PARAM") -> dict[str, str]:
 
 
 def _line(metric: str) -> dict[str, object]:
-    return {"type": "LINE", "metricKey": metric, "selectedMetricKeys": [metric], "scaleType": "linear",
-            "xAxisKey": "step", "xAxisScaleType": "linear", "lineSmoothness": 0, "range": {}}  # fmt: skip
+    return {
+        "type": "LINE",
+        "metricKey": metric,
+        "selectedMetricKeys": [metric],
+        "scaleType": "linear",
+        "xAxisKey": "step",
+        "xAxisScaleType": "linear",
+        "lineSmoothness": 0,
+        "range": {},
+    }

@@ -1,8 +1,8 @@
 """The MLflow view of a study: one experiment, one parent run, one child run a trial for life.
 
-It is a view: everything in it stands in the store, and `synchronize` makes it anew. One thread in the driver writes it
-while a study runs; it keeps what it could not write and tries again, so a tracking server that is slow or away neither
-stops nor slows the training.
+It is a view: everything in it stands in the store, and `synchronize` makes it anew. One thread in
+the driver writes it while a study runs; it keeps what it could not write and tries again, so a
+tracking server that is slow or away neither stops nor slows the training.
 """
 
 from __future__ import annotations
@@ -51,12 +51,21 @@ Colors = Callable[[Study], Mapping[str, str]]  # arm -> "#rrggbb"
 
 
 class View:
-    """A connection to the experiment of one study of one store. Every method may raise what MLflow raises.
+    """A connection to the experiment of one study of one store. Every method may raise what MLflow
+    raises.
 
     `anew` reads every run from the server; else only those that the store does not remember.
     """
 
-    def __init__(self, study: Study, uri: str, store: Store, colors: Colors | None = None, *, anew: bool = False):
+    def __init__(
+        self,
+        study: Study,
+        uri: str,
+        store: Store,
+        colors: Colors | None = None,
+        *,
+        anew: bool = False,
+    ):
         self.uri, self.store, self.store_id, self.colors = uri, store, store.identity(), colors
         create_database(uri)
         follow_move(uri)
@@ -66,7 +75,9 @@ class View:
         experiment = self._experiment(known.experiment_id)
         self.experiment_id = experiment.experiment_id
         self._save_views(mlflow_pages.trial_views(study), experiment)
-        self.parent_id = self._parent(known.parent_id if known.experiment_id == self.experiment_id else "")
+        self.parent_id = self._parent(
+            known.parent_id if known.experiment_id == self.experiment_id else ""
+        )
         self.children = self._children(known if known.parent_id == self.parent_id else Known())
 
     @property
@@ -74,7 +85,9 @@ class View:
         return self._trials
 
     def _plan(self, study: Study) -> None:
-        """Sorts the params: those in which trials differ, and what they share, which only the parent has."""
+        """Sorts the params: those in which trials differ, and
+        what they share, which only the parent has.
+        """
         self.study = study
         self._trials = {trial.config.id: trial for trial in study.trials}
         self._digests: dict[str, str] = {}
@@ -85,7 +98,9 @@ class View:
             params = dict(_params(trial, study.measured))
             if i:
                 self.varying |= shared.keys() ^ params.keys()
-            self.varying |= {name for name, value in params.items() if shared.setdefault(name, value) != value}
+            self.varying |= {
+                name for name, value in params.items() if shared.setdefault(name, value) != value
+            }
         self.shared = {name: value for name, value in shared.items() if name not in self.varying}
 
     def extend(self, study: Study) -> None:
@@ -99,7 +114,10 @@ class View:
         remember(self.store, self.study.slug, self.uri, known)
 
     def show(self, trial_id: str, outcome: Outcome) -> None:
-        """Brings a trial's run up to its rows and status. Rows that the run has already are not written again."""
+        """Brings a trial's run up to its rows and status.
+
+        Rows that the run has already are not written again.
+        """
         try:
             self._show(trial_id, outcome)
         except Exception as error:
@@ -110,7 +128,12 @@ class View:
     def _show(self, trial_id: str, outcome: Outcome) -> None:
         trial, told, status = self.trials[trial_id], self._told(trial_id), outcome.status
         child = self.children.get(trial_id)
-        if child is not None and child.told == told and child.status == status and status is not Status.RUNNING:
+        if (
+            child is not None
+            and child.told == told
+            and child.status == status
+            and status is not Status.RUNNING
+        ):
             return
         if child is None or child.told != told:
             child = self.children[trial_id] = self._renewed(child, trial)
@@ -129,13 +152,19 @@ class View:
         if status != child.status:
             self._set_state(child, outcome)
 
-    def _log(self, child: Child, trial: Trial, metrics: list[Metric], tags: Mapping[str, str]) -> None:
+    def _log(
+        self, child: Child, trial: Trial, metrics: list[Metric], tags: Mapping[str, str]
+    ) -> None:
         """One call; with it go the params, the first time."""
         from mlflow.entities import Param, RunTag
 
         told = self._told(trial.config.id)
         named = [RunTag(f"vitscale.{key}", value) for key, value in tags.items() if value]
-        params = [Param(*entry) for entry in self._own_params(trial).items()] if child.told != told else []
+        params = (
+            [Param(*entry) for entry in self._own_params(trial).items()]
+            if child.told != told
+            else []
+        )
         if metrics or named or params:
             self.client.log_batch(child.run_id, metrics=metrics, params=params, tags=named)
         child.told = told
@@ -149,7 +178,8 @@ class View:
         return self._digests[trial_id]
 
     def _renewed(self, child: Child | None, trial: Trial) -> Child:
-        """The run of a trial with its tags as they are now; a new one if a param is another: params cannot be changed.
+        """The run of a trial with its tags as they are now; a new one if a param is another: params
+        cannot be changed.
 
         The params that it lacks go with the next metrics.
         """
@@ -166,12 +196,16 @@ class View:
         """Sets the tags that a run lacks or has otherwise."""
         from mlflow.entities import RunTag
 
-        news = [RunTag(name, value) for name, value in tags.items() if run.data.tags.get(name) != value]
+        news = [
+            RunTag(name, value) for name, value in tags.items() if run.data.tags.get(name) != value
+        ]
         if news:
             self.client.log_batch(run.info.run_id, tags=news)
 
     def leave_out(self, most: int | None = None) -> None:
-        """Marks runs of trials that the study does not plan any more, at most so many; pages then skip them."""
+        """Marks runs of trials that the study does not plan any
+        more, at most so many; pages then skip them.
+        """
         gone = [c for i, c in self.children.items() if i not in self.trials and c.told != LEFT_OUT]
         for child in gone[:most]:
             try:
@@ -182,7 +216,9 @@ class View:
             child.told = LEFT_OUT
 
     def _final_metrics(self, outcome: Outcome, epoch: int) -> list[Metric]:
-        """What a trial ended with; nothing of one that is missing, for which no config is to blame."""
+        """What a trial ended with; nothing of one that is
+        missing, for which no config is to blame.
+        """
         from mlflow.entities import Metric
 
         if outcome.status is Status.MISSING:
@@ -194,13 +230,20 @@ class View:
         else:
             error, diverged = outcome.final(self.study.metric), outcome.status is Status.DIVERGED
             final = {"final_error_pct": error, "diverged": diverged, **final}
-        return [Metric(name, float(value), _end_ms(outcome.rows), epoch) for name, value in final.items()]
+        return [
+            Metric(name, float(value), _end_ms(outcome.rows), epoch)
+            for name, value in final.items()
+        ]
 
     def _set_state(self, child: Child, outcome: Outcome) -> None:
-        """The state of the run, as MLflow knows states: a diverged trial is FINISHED, a tag tells it apart."""
+        """The state of the run, as MLflow knows states: a
+        diverged trial is FINISHED, a tag tells it apart.
+        """
         running = outcome.status is Status.RUNNING
         if not running:
-            state = {Status.FAILED: "FAILED", Status.MISSING: "KILLED"}.get(outcome.status, "FINISHED")
+            state = {Status.FAILED: "FAILED", Status.MISSING: "KILLED"}.get(
+                outcome.status, "FINISHED"
+            )
             self.client.set_terminated(child.run_id, state, _end_ms(outcome.rows))
         elif child.state != "RUNNING":
             self.client.update_run(child.run_id, status="RUNNING")
@@ -223,15 +266,22 @@ class View:
                 self.client.set_terminated(child.run_id, "KILLED")
                 child.status, child.state = "interrupted", "ended"
 
-    def summarize(self, metrics: Mapping[str, float], report: Workdir | None, headline: Sequence[str] = ()) -> None:
-        """Numbers named `arm/name` on a run for each arm; counts, description and the report's files on the parent."""
+    def summarize(
+        self, metrics: Mapping[str, float], report: Workdir | None, headline: Sequence[str] = ()
+    ) -> None:
+        """Numbers named `arm/name` on a run for each arm; counts,
+        description and the report's files on the parent.
+        """
         arms: dict[str, dict[str, float]] = {arm: {} for arm in self.study.arms}
         for key, value in metrics.items():
             arm, _, name = key.rpartition("/")
             if math.isfinite(value):
                 arms[arm][_key(name)] = float(value)
         self._save_views(mlflow_pages.arm_view(name for of_arm in arms.values() for name in of_arm))
-        known = {run.data.tags["vitscale.arm"]: run for run in self._search("tags.`vitscale.role` = 'arm'")}
+        known = {
+            run.data.tags["vitscale.arm"]: run
+            for run in self._search("tags.`vitscale.role` = 'arm'")
+        }
         for arm, of_arm in arms.items():
             if of_arm:
                 self._show_arm(arm, of_arm, known.get(arm))
@@ -243,7 +293,9 @@ class View:
             with report.as_folder() as folder:
                 self.client.log_artifacts(self.parent_id, str(folder))
 
-    def _save_views(self, views: Mapping[str, Mapping[str, object]], experiment: Experiment | None = None) -> None:
+    def _save_views(
+        self, views: Mapping[str, Mapping[str, object]], experiment: Experiment | None = None
+    ) -> None:
         """Saves views of the experiment's runs, but for those that it has just so."""
         experiment = experiment or self.client.get_experiment(self.experiment_id)
         for tag, value in mlflow_pages.tags(views, experiment.creation_time or 0).items():
@@ -251,34 +303,61 @@ class View:
                 self.client.set_experiment_tag(self.experiment_id, tag, value)
 
     def _show_arm(self, arm: str, metrics: Mapping[str, float], run: Run | None) -> None:
-        """Brings an arm's run up to date. Params cannot be changed: an arm made of other things gets a new run."""
+        """Brings an arm's run up to date.
+
+        Params cannot be changed: an arm made of other things gets a new run.
+        """
         from mlflow.entities import Param
 
         params = self._common_params(arm)
-        tags = {"mlflow.parentRunId": self.parent_id, "mlflow.runName": arm, "vitscale.role": "arm", **self._origin(),
-                "vitscale.arm": arm, **self._color(arm)}  # fmt: skip
+        tags = {
+            "mlflow.parentRunId": self.parent_id,
+            "mlflow.runName": arm,
+            "vitscale.role": "arm",
+            **self._origin(),
+            "vitscale.arm": arm,
+            **self._color(arm),
+        }
         if run is not None and run.data.params != params:
             self.client.delete_run(run.info.run_id)
             run = None
         if run is None:
             run = self.client.create_run(self.experiment_id, tags=tags)
-            self.client.log_batch(run.info.run_id, params=[Param(name, value) for name, value in params.items()])
+            self.client.log_batch(
+                run.info.run_id, params=[Param(name, value) for name, value in params.items()]
+            )
         self._set_tags(run, tags)
         self._log_news(run, metrics)
-        state = "KILLED" if metrics.get("missing") else "FAILED" if metrics.get("failed") else "FINISHED"
+        state = (
+            "KILLED"
+            if metrics.get("missing")
+            else "FAILED"
+            if metrics.get("failed")
+            else "FINISHED"
+        )
         if run.info.status != state:
             self.client.set_terminated(run.info.run_id, state)
 
     def _common_params(self, arm: str) -> dict[str, str]:
         """What all trials of an arm share."""
-        of_arm = [dict(_params(trial, self.study.measured)) for trial in self.study.trials if trial.arm == arm]
+        of_arm = [
+            dict(_params(trial, self.study.measured))
+            for trial in self.study.trials
+            if trial.arm == arm
+        ]
         shared = set.intersection(*(set(params.items()) for params in of_arm))
-        return {name: value for name, value in of_arm[0].items() if (name, value) in shared and name != "point"}
+        return {
+            name: value
+            for name, value in of_arm[0].items()
+            if (name, value) in shared and name != "point"
+        }
 
     def _counts(self) -> dict[str, float]:
         """How many trials of the study ended how; what has no outcome yet is missing."""
         ended = Counter(self.children[i].status for i in self.trials if i in self.children)
-        shown = [s for s in ENDINGS if s is not Status.MISSING and (s is not Status.STOPPED or ended[s])]
+        shown = [
+            s for s in ENDINGS if s is not Status.MISSING and (s is not Status.STOPPED or ended[s])
+        ]
         counts = {status.value: float(ended[status]) for status in shown}
         total = len(self.trials)
         return {"num_trials": float(total), **counts, "missing": total - sum(counts.values())}
@@ -288,17 +367,31 @@ class View:
         from mlflow.entities import Metric, RunTag
 
         now, have = int(time.time() * 1000), run.data.metrics
-        entries = [Metric(name, value, now, 0) for name, value in metrics.items() if have.get(name) != value]
-        news = [RunTag("mlflow.note.content", note)] if note != run.data.tags.get("mlflow.note.content", "") else []
+        entries = [
+            Metric(name, value, now, 0)
+            for name, value in metrics.items()
+            if have.get(name) != value
+        ]
+        news = (
+            [RunTag("mlflow.note.content", note)]
+            if note != run.data.tags.get("mlflow.note.content", "")
+            else []
+        )
         if entries or news:
             self.client.log_batch(run.info.run_id, metrics=entries, tags=news)
 
     def page(self, base: str = "http://127.0.0.1:5000") -> str:
-        """Where to look at the study, once a server shows the store: its trials with their charts."""
-        return mlflow_pages.address(base if not self.uri.startswith("http") else self.uri, self.experiment_id)
+        """Where to look at the study, once a server shows
+        the store: its trials with their charts.
+        """
+        return mlflow_pages.address(
+            base if not self.uri.startswith("http") else self.uri, self.experiment_id
+        )
 
     def _experiment(self, known_id: str) -> Experiment:
-        """The experiment of this study of this store; others of the name, of other stores, are left alone."""
+        """The experiment of this study of this store; others of
+        the name, of other stores, are left alone.
+        """
         found = self._if_there(self.client.get_experiment, known_id)
         if found is not None and self._is_own(found.tags) and found.lifecycle_stage != "deleted":
             return found
@@ -306,10 +399,17 @@ class View:
         for name in (self.study.slug, f"{self.study.slug}-{self.store_id[:8]}"):
             found = self.client.get_experiment_by_name(name)
             if found is None:
-                made = self.client.create_experiment(name, artifact_location=artifacts_of(self.uri, name), tags={
-                    "mlflow.experimentKind": "custom_model_development", **self._origin(),
-                    "mlflow.note.content": f"{self.study.question}\n\nSource: {self.study.source}",
-                })  # fmt: skip
+                made = self.client.create_experiment(
+                    name,
+                    artifact_location=artifacts_of(self.uri, name),
+                    tags={
+                        "mlflow.experimentKind": "custom_model_development",
+                        **self._origin(),
+                        "mlflow.note.content": (
+                            f"{self.study.question}\n\nSource: {self.study.source}"
+                        ),
+                    },
+                )
                 return self.client.get_experiment(made)
             if not self._is_own(found.tags):
                 continue
@@ -330,40 +430,63 @@ class View:
             raise
 
     def _is_own(self, tags: Mapping[str, str]) -> bool:
-        """Whether an experiment is of this study and store, or of a version that told no stores apart."""
+        """Whether an experiment is of this study and store, or
+        of a version that told no stores apart.
+        """
         return (
-            tags.get("vitscale.study") == self.study.slug and tags.get("vitscale.store", self.store_id) == self.store_id
+            tags.get("vitscale.study") == self.study.slug
+            and tags.get("vitscale.store", self.store_id) == self.store_id
         )
 
     def _origin(self) -> dict[str, str]:
-        """Tags of everything that is made here; what is not planned any more is marked by `leave_out`."""
-        return {"vitscale.study": self.study.slug, "vitscale.store": self.store_id, "vitscale.planned": "true"}
+        """Tags of everything that is made here; what is not
+        planned any more is marked by `leave_out`.
+        """
+        return {
+            "vitscale.study": self.study.slug,
+            "vitscale.store": self.store_id,
+            "vitscale.planned": "true",
+        }
 
     def _parent(self, known_id: str) -> str:
         """The parent run with what all trials share as params; a new one if it says otherwise."""
         from mlflow.entities import Param
 
         run = self._if_there(self.client.get_run, known_id)
-        if run is None or run.info.lifecycle_stage == "deleted" or run.info.experiment_id != self.experiment_id:
+        if (
+            run is None
+            or run.info.lifecycle_stage == "deleted"
+            or run.info.experiment_id != self.experiment_id
+        ):
             run = next(iter(self._search("tags.`vitscale.role` = 'study'")), None)
         said = {} if run is None else run.data.params
-        if run is not None and any(n in self.varying or self.shared.get(n, v) != v for n, v in said.items()):
+        if run is not None and any(
+            n in self.varying or self.shared.get(n, v) != v for n, v in said.items()
+        ):
             self.client.delete_run(run.info.run_id)
             run = None
         tags = {"vitscale.role": "study", **self._origin(), "mlflow.runName": self.study.slug}
         if run is None:
             note = f"{self.study.question}\n\nSource: {self.study.source}"
-            run = self.client.create_run(self.experiment_id, tags={**tags, "mlflow.note.content": note})
+            run = self.client.create_run(
+                self.experiment_id, tags={**tags, "mlflow.note.content": note}
+            )
         self._set_tags(run, tags)
-        lacking = [Param(*entry) for entry in self.shared.items() if entry[0] not in run.data.params]
+        lacking = [
+            Param(*entry) for entry in self.shared.items() if entry[0] not in run.data.params
+        ]
         for start in range(0, len(lacking), 100):  # MLflow's limit
             self.client.log_batch(run.info.run_id, params=lacking[start : start + 100])
         return run.info.run_id
 
     def _children(self, known: Known) -> dict[str, Child]:
-        """Runs by trial id: those that the store remembers, less the deleted, and those made since it was told."""
+        """Runs by trial id: those that the store remembers, less
+        the deleted, and those made since it was told.
+        """
         role = "tags.`vitscale.role` = 'trial'"
-        since = f" and attributes.start_time >= {known.saved_ms - MARGIN_MS}" if known.children else ""
+        since = (
+            f" and attributes.start_time >= {known.saved_ms - MARGIN_MS}" if known.children else ""
+        )
         children = dict(known.children)
         if children:
             deleted = {run.info.run_id for run in self._search(role, deleted=True)}
@@ -378,18 +501,24 @@ class View:
         if trial_id not in self.trials:
             return LEFT_OUT if run.data.tags.get("vitscale.planned") == "false" else ""
         trial = self.trials[trial_id]
-        says_all = (self._own_params(trial).items() <= run.data.params.items()
-                    and self._own_tags(trial).items() <= run.data.tags.items())  # fmt: skip
+        says_all = (
+            self._own_params(trial).items() <= run.data.params.items()
+            and self._own_tags(trial).items() <= run.data.tags.items()
+        )
         return self._told(trial_id) if says_all else ""
 
     def _search(self, chosen: str, deleted: bool = False) -> Iterator[Run]:
-        """Runs of the experiment, page by page; what a server cannot answer in time is asked for in smaller ones."""
+        """Runs of the experiment, page by page; what a server
+        cannot answer in time is asked for in smaller ones.
+        """
         from mlflow.entities import ViewType
 
         kind, token, size = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY, None, PAGE
         while True:
             try:
-                page = self.client.search_runs([self.experiment_id], chosen, kind, max_results=size, page_token=token)
+                page = self.client.search_runs(
+                    [self.experiment_id], chosen, kind, max_results=size, page_token=token
+                )
             except Exception as error:
                 if not _may_pass(error) or size <= LEAST_PAGE:
                     raise
@@ -405,9 +534,16 @@ class View:
         """Tags of a trial's run that do not change while it trains."""
         seeded = isinstance(trial.config, TrainConfig) and trial.point is None
         name = f"{trial.arm} {_point(trial)}" + (f" seed {trial.config.seed}" if seeded else "")
-        return {"mlflow.parentRunId": self.parent_id, "mlflow.runName": name, "vitscale.role": "trial",
-                "vitscale.trial_id": trial.config.id, **self._origin(), "vitscale.arm": trial.arm,
-                "vitscale.point": _point(trial), **self._color(trial.arm)}  # fmt: skip
+        return {
+            "mlflow.parentRunId": self.parent_id,
+            "mlflow.runName": name,
+            "vitscale.role": "trial",
+            "vitscale.trial_id": trial.config.id,
+            **self._origin(),
+            "vitscale.arm": trial.arm,
+            "vitscale.point": _point(trial),
+            **self._color(trial.arm),
+        }
 
     def _color(self, arm: str) -> dict[str, str]:
         """The tag by which MLflow draws a run in its arm's colour."""
@@ -415,27 +551,43 @@ class View:
 
     def _own_params(self, trial: Trial) -> dict[str, str]:
         """The params in which a trial may differ from others of its study."""
-        return {name: value for name, value in _params(trial, self.study.measured) if name in self.varying}
+        return {
+            name: value
+            for name, value in _params(trial, self.study.measured)
+            if name in self.varying
+        }
 
 
 def _params(trial: Trial, measured: Measured) -> list[tuple[str, str]]:
     """Every field of the config under its name, and what MLflow's charts need as numbers."""
     config, cost = trial.config, complexity(trial.config, measured)
-    params = {"arm": trial.arm, "point": _point(trial), **config.asdict(), "log10_lr": _log10(config.lr),
-              "lr_used": config.peak_lr, "params_m": f"{cost.params / 1e6:.4g}",
-              "flops_g": f"{cost.flops / 1e9:.4g}", "samples": config.num_samples,
-              "training_flops": f"{training_flops(config, measured):.4g}"}  # fmt: skip
+    params = {
+        "arm": trial.arm,
+        "point": _point(trial),
+        **config.asdict(),
+        "log10_lr": _log10(config.lr),
+        "lr_used": config.peak_lr,
+        "params_m": f"{cost.params / 1e6:.4g}",
+        "flops_g": f"{cost.flops / 1e9:.4g}",
+        "samples": config.num_samples,
+        "training_flops": f"{training_flops(config, measured):.4g}",
+    }
     if config.wd > 0:
         params["log10_wd"] = _log10(config.wd)
     if isinstance(config, ProfileConfig):  # lr and the like have no bearing on a speed
         own = BEARING[config.profile] | {"profile", "layout", "timed_runs", "hardware"}
-        params = {k: v for k, v in params.items() if k in own | {"arm", "point", "params_m", "flops_g"}}
+        params = {
+            k: v for k, v in params.items() if k in own | {"arm", "point", "params_m", "flops_g"}
+        }
     return [(name, str(value)) for name, value in params.items()]
 
 
 def client_of(uri: str) -> MlflowClient:
-    """A client that notices a dead server in seconds, where MLflow's own patience is minutes, and says nothing."""
-    # A request that is sent again unasked may make a second run of a trial: we ask again ourselves, but for those.
+    """A client that notices a dead server in seconds, where
+    MLflow's own patience is minutes, and says nothing.
+    """
+    # A request that is sent again unasked may make a second run of a trial: we ask again ourselves,
+    # but for those.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -447,7 +599,9 @@ def client_of(uri: str) -> MlflowClient:
 
 
 def pages(uri: str, store: Store, base: str) -> dict[str, str]:
-    """Study -> the address of its page, of the studies that the store has shown; `base` is the server's address."""
+    """Study -> the address of its page, of the studies that the
+    store has shown; `base` is the server's address.
+    """
     found = client_of(uri).search_experiments(
         filter_string=f"tags.`vitscale.store` = '{store.identity()}'", max_results=1000
     )
@@ -456,14 +610,18 @@ def pages(uri: str, store: Store, base: str) -> dict[str, str]:
 
 
 class _Patient:
-    """A client that asks again, after a pause, what a server may answer later; but never to make a run twice."""
+    """A client that asks again, after a pause, what a server
+    may answer later; but never to make a run twice.
+    """
 
     def __init__(self, client: MlflowClient) -> None:
         self.client = client
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.client, name)
-        return method if name.startswith(("create_", "search_")) else functools.partial(_again, method)
+        return (
+            method if name.startswith(("create_", "search_")) else functools.partial(_again, method)
+        )
 
 
 def _again(method: Callable[..., T], *arguments: Any, **options: Any) -> T:
@@ -479,7 +637,12 @@ def _again(method: Callable[..., T], *arguments: Any, **options: Any) -> T:
 
 def _may_pass(error: Exception) -> bool:
     """Whether a server was away, slow or broken; not whether it refused."""
-    codes = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED")
+    codes = (
+        "INTERNAL_ERROR",
+        "TEMPORARILY_UNAVAILABLE",
+        "REQUEST_LIMIT_EXCEEDED",
+        "DEADLINE_EXCEEDED",
+    )
     return getattr(error, "error_code", "") in codes
 
 
@@ -510,7 +673,8 @@ def metrics_of(row: Row) -> list[Metric]:
 
 
 def _in_batches(rows: Iterable[list[Metric]]) -> Iterable[list[Metric]]:
-    """Whole rows, in batches of at most 1,000 metrics (MLflow's limit): a row is shown whole or not at all.
+    """Whole rows, in batches of at most 1,000 metrics (MLflow's limit): a row is shown whole or not
+    at all.
 
     At least one batch, be it empty.
     """
@@ -554,7 +718,8 @@ class Mirror:
             self.latest[trial_id] = outcome
 
     def finish(self, last_words: Callable[[View], None]) -> str:
-        """Writes what is left, then calls `last_words` with the view; returns "" or why it could not be done.
+        """Writes what is left, then calls `last_words` with the view; returns "" or why it could
+        not be done.
 
         Waits as long as the server takes something at least every PATIENCE_S.
         """
@@ -587,7 +752,9 @@ class Mirror:
             self.view = None  # it may have written a part: read that anew
 
     def _save(self) -> None:
-        """Lets the store remember the runs; if it cannot, they are read from the server the next time."""
+        """Lets the store remember the runs; if it cannot, they
+        are read from the server the next time.
+        """
         self.saved = time.monotonic()
         if self.view is not None:
             with contextlib.suppress(OSError):
@@ -618,7 +785,9 @@ class Mirror:
 
 
 def state_of(read: Mapping[str, Outcome]) -> str:
-    """The state of the parent run: FINISHED if every trial has an outcome, FAILED if some failed, else KILLED."""
+    """The state of the parent run: FINISHED if every trial has
+    an outcome, FAILED if some failed, else KILLED.
+    """
     statuses = {outcome.status for outcome in read.values()}
     if Status.MISSING in statuses:
         return "KILLED"
@@ -626,7 +795,9 @@ def state_of(read: Mapping[str, Outcome]) -> str:
 
 
 def synchronize(view: View, read: Mapping[str, Outcome]) -> int:
-    """Shows every trial that has an outcome in the store, and marks what has lost it; returns how many have one."""
+    """Shows every trial that has an outcome in the store, and
+    marks what has lost it; returns how many have one.
+    """
     view.leave_out()
     num = 0
     for trial_id, outcome in read.items():

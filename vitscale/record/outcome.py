@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 Row = dict[str, float]
-WORST = 100.0  # what a training without a result counts as: the error of a model that is always wrong, percent
+# what a training without a result counts as: the error of a model that is always wrong, percent
+WORST = 100.0
 
 
 class Status(StrEnum):
@@ -23,12 +24,15 @@ class Status(StrEnum):
 
 DONE = (Status.FINISHED, Status.DIVERGED)  # these have a file of rows
 ENDINGS = tuple(status for status in Status if status is not Status.RUNNING)
-FIXED = tuple(status for status in ENDINGS if status is not Status.STOPPED)  # of trials that were fixed beforehand
+# of trials that were fixed beforehand
+FIXED = tuple(status for status in ENDINGS if status is not Status.STOPPED)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known of a trial: rows in order of epochs, and facts (provenance, or the error that ended it)."""
+    """What is known of a trial: rows in order of epochs, and
+    facts (provenance, or the error that ended it).
+    """
 
     status: Status
     rows: tuple[Row, ...] = ()
@@ -36,7 +40,9 @@ class Outcome:
 
     @classmethod
     def of(cls, rows: Iterable[Row], facts: Mapping[str, str]) -> Outcome:
-        """Of a training or a profile that has come to its end: the last row says whether it diverged."""
+        """Of a training or a profile that has come to its
+        end: the last row says whether it diverged.
+        """
         rows = tuple(rows)
         return cls(Status.DIVERGED if rows[-1].get("diverged") else Status.FINISHED, rows, facts)
 
@@ -51,7 +57,9 @@ class Outcome:
         return self.facts.get("error", "")
 
     def final(self, metric: str, worst: float = WORST) -> float:
-        """A metric in the last row; `worst` for a trial that diverged or failed, NaN where there is no result."""
+        """A metric in the last row; `worst` for a trial that
+        diverged or failed, NaN where there is no result.
+        """
         if self.status in (Status.DIVERGED, Status.FAILED):
             return worst
         return self.rows[-1][metric] if self.is_known and self.rows else float("nan")
@@ -60,7 +68,11 @@ class Outcome:
         """The minimum over epochs, which a test set must not choose; otherwise as `final`."""
         if self.status is Status.FAILED:
             return worst
-        return min((row[metric] for row in self.rows), default=float("nan")) if self.is_known else float("nan")
+        return (
+            min((row[metric] for row in self.rows), default=float("nan"))
+            if self.is_known
+            else float("nan")
+        )
 
     def because(self, error: str) -> Outcome:
         """The same with a reason."""

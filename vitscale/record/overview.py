@@ -1,4 +1,6 @@
-"""What there is in a store: for each study, how many trials ended how, the size on disk and the last sign of life."""
+"""What there is in a store: for each study, how many trials
+ended how, the size on disk and the last sign of life.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class TrialState(NamedTuple):
 
 
 class StudyState(NamedTuple):
-    """One study: every planned trial is counted once, under running or how it ended, or as missing."""
+    """One study: every planned trial is counted once, under
+    running or how it ended, or as missing.
+    """
 
     study: str
     planned: int
@@ -39,8 +43,8 @@ class StudyState(NamedTuple):
 def overview(store: Store) -> list[StudyState]:
     """The studies of a store that were started, by name. Raises ValueError if there is none.
 
-    A study whose plan cannot be read is left out, and a trial with a damaged file counts as missing; each has a
-    warning that names the file.
+    A study whose plan cannot be read is left out, and a trial with a damaged file counts as
+    missing; each has a warning that names the file.
     """
     slugs = store.slugs()
     if not slugs:
@@ -52,7 +56,9 @@ def overview(store: Store) -> list[StudyState]:
 
 
 def _or_warn(default: T, ask: Callable[..., T], *arguments: Any) -> T:
-    """What a function says, or a default with a warning where it meets a file that cannot be read."""
+    """What a function says, or a default with a warning
+    where it meets a file that cannot be read.
+    """
     try:
         return ask(*arguments)
     except (Damaged, OSError) as damage:
@@ -65,21 +71,30 @@ def num_bytes(store: Store) -> int:
     return sum(file.num_bytes for file in store.folder.files().values())
 
 
-def _study_state(store: Store, slug: str, alive: dict[str, bool], known: dict[str, TrialState]) -> StudyState | None:
+def _study_state(
+    store: Store, slug: str, alive: dict[str, bool], known: dict[str, TrialState]
+) -> StudyState | None:
     """Adds what it reads to `known`: studies share trials."""
     trials, stopped = [], store.asked(slug).get("stopped", {})
     for trial_id in (trial["id"] for trial in store.plan(slug)["trials"]):
         if trial_id not in known:
             known[trial_id] = _trial_state(store, trial_id, alive)
-        trials.append(known[trial_id]._replace(status=Status.STOPPED) if trial_id in stopped else known[trial_id])
+        trials.append(
+            known[trial_id]._replace(status=Status.STOPPED)
+            if trial_id in stopped
+            else known[trial_id]
+        )
     files = store.study(slug).files()
     own_bytes = sum(file.num_bytes for file in files.values())
     counts = {status.value: sum(trial.status is status for trial in trials) for status in Status}
     return StudyState(
-        slug, len(trials), **counts, num_bytes=own_bytes + sum(trial.num_bytes for trial in trials),
+        slug,
+        len(trials),
+        **counts,
+        num_bytes=own_bytes + sum(trial.num_bytes for trial in trials),
         changed_s=max([files[PLAN].changed_s, *(trial.changed_s for trial in trials)]),
         driver_alive=alive[slug],
-    )  # fmt: skip
+    )
 
 
 def _trial_state(store: Store, trial_id: str, alive: dict[str, bool]) -> TrialState:

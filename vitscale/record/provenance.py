@@ -20,9 +20,12 @@ def provenance() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Short hash of the checkout that this runs from, "+changes" if it has any; the version if it is no checkout."""
+    """Short hash of the checkout that this runs from, "+changes"
+    if it has any; the version if it is no checkout.
+    """
     try:
-        _git("ls-files", "--error-unmatch", __file__)  # else the checkout around us is somebody else's
+        # else the checkout around us is somebody else's
+        _git("ls-files", "--error-unmatch", __file__)
         commit = _git("rev-parse", "--short=12", "HEAD")
         return commit + ("+changes" if _git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
@@ -48,7 +51,10 @@ def _version(name: str) -> str:
 
 
 def _machine() -> str:
-    return f"{processor_name()}, {os.cpu_count()} cores{_gpus()}, {platform.system()} {platform.machine()}"
+    return (
+        f"{processor_name()}, {os.cpu_count()} cores{_gpus()}, {platform.system()} "
+        f"{platform.machine()}"
+    )
 
 
 def _gpus() -> str:

@@ -1,20 +1,21 @@
-"""The store: one directory a trial, shared by all studies; a trial is done when its rows.parquet exists.
+"""The store: one directory per trial, shared by all studies; a trial is done once its rows.parquet
+exists.
 
-    <root>/store-id                            a random name, by which a shared MLflow server tells stores apart
+    <root>/store-id                            a random name; tells stores apart on a shared MLflow
            trials/<id>/config.json             the fields that differ from their defaults
                        claim.json              who trains it now
                        checkpoint-<step>-<digest>.pt
-                       failure.log             what the config failed of, with its traceback
-                       fault.log               how a machine failed it last, with the traceback: no result
+                       failure.log             why the config failed, with the traceback
+                       fault.log               the last failure of a machine, no result
                        rows.parquet            written last, atomically and exclusively
     <root>/studies/<slug>/plan.json            what was asked
                           attempt              number of starts so far
-                          nonce                of the running start: a node that does not find it sees another store
+                          nonce                of this start; a node without it sees another store
                           driver.lock          held by the running driver
-                          asked.json           of a search: the points it asked for, and what it stopped
+                          asked.json           of a search: points it asked for, and what it stopped
 
-Every file is written whole or not at all. This module says which files there are and what they mean; how they are read
-and written is the affair of vitscale.record.workdir alone.
+Every file is written whole or not at all. This module says which files there are and what they
+mean; how they are read and written is the affair of vitscale.record.workdir alone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,17 @@ from typing import Any
 
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.rows import decode, decode_facts, encode
-from vitscale.record.workdir import CLAIM, SLUG, Damaged, Fenced, Held, Workdir, claim_of, read_json, read_text
+from vitscale.record.workdir import (
+    CLAIM,
+    SLUG,
+    Damaged,
+    Fenced,
+    Held,
+    Workdir,
+    claim_of,
+    read_json,
+    read_text,
+)
 
 ROWS = "rows.parquet"
 PLAN = "plan.json"
@@ -44,7 +55,8 @@ ASKED = "asked.json"
 IDENTITY = "store-id"
 NONCE = "nonce"
 LOCK = "driver.lock"
-SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # s3://bucket; as a path it would become a folder named "s3:"
+# s3://bucket; as a path it would become a folder named "s3:"
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 TRIAL_ID = re.compile(r"[0-9a-f]{12}")  # of vitscale.plan.config
 
 
@@ -64,9 +76,15 @@ class Store:
 
     @classmethod
     def at(cls, root: str | Path) -> Store:
-        """The store in a folder, of which nothing is made. Raises ValueError for an address with a scheme."""
+        """The store in a folder, of which nothing is made.
+
+        Raises ValueError for an address with a scheme.
+        """
         if SCHEME.match(str(root)):
-            raise ValueError(f"a store must be a folder, local or on a shared disk, but got (store={str(root)!r})")
+            raise ValueError(
+                "a store must be a folder, local or on a shared disk, but got "
+                f"(store={str(root)!r})"
+            )
         return cls(Path(root).absolute())
 
     @classmethod
@@ -75,10 +93,13 @@ class Store:
         store = cls.at(root)
         try:
             for folder in (store.trials, store.studies):
-                folder.create(".writable", b"")  # the way in which trials are finished: needs hard links
+                # the way in which trials are finished: needs hard links
+                folder.create(".writable", b"")
                 folder.remove(".writable")
         except OSError as error:
-            raise ValueError(f"the store must be writable, but got (store={str(store.root)!r}: {error})") from error
+            raise ValueError(
+                f"the store must be writable, but got (store={str(store.root)!r}: {error})"
+            ) from error
         return store
 
     @property
@@ -87,7 +108,9 @@ class Store:
         return Workdir(self.root)
 
     def beside(self, name: str) -> Path:
-        """Where a library keeps a database of its own, on a disk of this machine: no file of the store."""
+        """Where a library keeps a database of its own, on a
+        disk of this machine: no file of the store.
+        """
         return self.root / name
 
     # Trials
@@ -100,19 +123,23 @@ class Store:
         return self.trials.within(trial_id)
 
     def is_done(self, trial_id: str) -> bool:
-        """Whether a trial has finished or diverged; also by a link to nothing, which reading finds damaged."""
+        """Whether a trial has finished or diverged; also by a
+        link to nothing, which reading finds damaged.
+        """
         return self.trial(trial_id).exists(ROWS)
 
     def claim(self, trial_id: str, config: Mapping[str, Any], study: str, attempt: int) -> Workdir:
         """Makes this worker the only one that may write to the trial, until the next claim.
 
-        Raises ClaimedByOther while the driver of another study lives and has claimed the trial, and Fenced if a later
-        attempt of this study has.
+        Raises ClaimedByOther while the driver of another study lives and has claimed the trial, and
+        Fenced if a later attempt of this study has.
         """
         workdir = self.trial(trial_id)
         holder = claim_of(workdir)
         if holder and holder["study"] == study and holder["attempt"] > attempt:
-            raise Fenced(f"attempt {holder['attempt']} has claimed {trial_id}, this is attempt {attempt}")
+            raise Fenced(
+                f"attempt {holder['attempt']} has claimed {trial_id}, this is attempt {attempt}"
+            )
         if holder and holder["study"] != study and self.driver_is_alive(holder["study"]):
             raise ClaimedByOther(holder["study"], trial_id)
         for leftover in workdir.names("."):
@@ -122,7 +149,9 @@ class Store:
         claim = {"token": token, "study": study, "attempt": attempt, **_whoami()}
         workdir.write(CLAIM, json.dumps(claim).encode())
         if not workdir.exists("config.json"):
-            workdir.write("config.json", json.dumps(dict(config), indent=1, sort_keys=True).encode())
+            workdir.write(
+                "config.json", json.dumps(dict(config), indent=1, sort_keys=True).encode()
+            )
         for ended in (FAILURE, FAULT):  # of an earlier try: from now on the trial is running
             workdir.remove(ended)
         return replace(workdir, token=token)
@@ -130,8 +159,8 @@ class Store:
     def finish(self, workdir: Workdir, outcome: Outcome) -> bool:
         """Commits a finished or diverged trial; False if another worker was first.
 
-        Status and facts travel in the metadata of the parquet file, so that both are one commit; the file
-        is sealed, see vitscale.record.rows.
+        Status and facts travel in the metadata of the parquet file, so that both are one commit;
+        the file is sealed, see vitscale.record.rows.
         """
         first = workdir.create(ROWS, encode(workdir.name, outcome))
         for name in workdir.names("checkpoint-")[:-1]:  # the last one holds the final weights
@@ -145,15 +174,19 @@ class Store:
             return decode(self.trial(trial_id).read(ROWS), trial_id)
 
     def peek(self, trial_id: str) -> Outcome:
-        """A done trial without its rows, from the end of the file alone, which takes less. Raises Damaged."""
+        """A done trial without its rows, from the end of the file alone, which takes less.
+
+        Raises Damaged.
+        """
         with _naming(self.trial(trial_id).address(ROWS)), self.trial(trial_id).open(ROWS) as file:
             return decode_facts(file, trial_id)
 
     def outcome(self, trial_id: str, read: Callable[[str], Outcome] | None = None) -> Outcome:
-        """How a trial ended, as its files decide in this order: its rows, what it failed of, how a machine failed it.
+        """How a trial ended, as its files decide in this order: its rows, what it failed of, how a
+        machine failed it.
 
-        `read` reads a done trial (default: `read` of the store). A damaged file counts for nothing, with a warning
-        that names it.
+        `read` reads a done trial (default: `read` of the store). A damaged file counts for nothing,
+        with a warning that names it.
         """
         try:
             if self.is_done(trial_id):
@@ -174,22 +207,32 @@ class Store:
         return str(claim_of(self.trial(trial_id)).get("study", ""))
 
     def refuse_damaged_claim(self, trial_id: str) -> None:
-        """Raises Damaged for a claim that no worker left. It claims nothing, but who looks at the store is told."""
+        """Raises Damaged for a claim that no worker left.
+
+        It claims nothing, but who looks at the store is told.
+        """
         claim, where = read_json(self.trial(trial_id), CLAIM), self.trial(trial_id).address(CLAIM)
         study, attempt = claim.get("study"), claim.get("attempt")
-        if claim and not (isinstance(study, str) and SLUG.fullmatch(study) and isinstance(attempt, int)):
+        if claim and not (
+            isinstance(study, str) and SLUG.fullmatch(study) and isinstance(attempt, int)
+        ):
             raise Damaged(
-                f"a claim must name a study and its attempt, but got ({where}: {study!r:.60}, {attempt!r:.60})"
+                f"a claim must name a study and its attempt, but got ({where}: {study!r:.60}, "
+                f"{attempt!r:.60})"
             )
 
     def set_aside(self, trial_id: str) -> str:
-        """Moves a damaged rows.parquet out of the way, so that the trial is restored from its checkpoint; its name."""
+        """Moves a damaged rows.parquet out of the way, so that the
+        trial is restored from its checkpoint; its name.
+        """
         aside = f"{ROWS}.damaged-{int(time.time())}"
         self.trial(trial_id).rename(ROWS, aside)
         return aside
 
     def fail(self, workdir: Workdir, error: str, traceback: str) -> None:
-        """Records what a trial failed of, its one line first, and lets go of the trial; the checkpoints stay."""
+        """Records what a trial failed of, its one line first, and
+        lets go of the trial; the checkpoints stay.
+        """
         self._end(workdir, FAILURE, error, traceback)
 
     def lose(self, workdir: Workdir, error: str, traceback: str) -> None:
@@ -205,13 +248,17 @@ class Store:
         return read_text(self.trial(trial_id), FAILURE, errors="replace").partition("\n")[0]
 
     def fault(self, trial_id: str) -> str:
-        """The one line in which a machine failed a trial last; empty if none has since it was last begun."""
+        """The one line in which a machine failed a trial last;
+        empty if none has since it was last begun.
+        """
         return read_text(self.trial(trial_id), FAULT, errors="replace").partition("\n")[0]
 
     # Studies
 
     def identity(self) -> str:
-        """A random name that tells this store from others, wherever it lies; made when it is first asked for."""
+        """A random name that tells this store from others,
+        wherever it lies; made when it is first asked for.
+        """
         if not self.folder.exists(IDENTITY):
             self.folder.create(IDENTITY, uuid.uuid4().hex.encode())
         return read_text(self.folder, IDENTITY).strip()
@@ -232,7 +279,8 @@ class Store:
         return [slug for slug in self.studies.names() if self.study(slug).exists(PLAN)]
 
     def plan(self, slug: str) -> dict[str, Any]:
-        """The plan of a study's last start, as plain values; empty if there is none. Raises Damaged.
+        """The plan of a study's last start, as plain values; empty if there is none. Raises
+        Damaged.
 
         Its configs may be of another version and are not looked at.
         """
@@ -242,7 +290,9 @@ class Store:
             return {}
         if reason := _not_the_plan(plan, slug):
             where = folder.address(PLAN)
-            raise Damaged(f"a plan must be as the start of its study wrote it, but got ({where}: {reason})")
+            raise Damaged(
+                f"a plan must be as the start of its study wrote it, but got ({where}: {reason})"
+            )
         return plan
 
     def asked(self, slug: str) -> dict[str, Any]:
@@ -250,19 +300,28 @@ class Store:
         asked, where = read_json(self.study(slug), ASKED), self.study(slug).address(ASKED)
         for name, kind in (("points", list), ("stopped", list)):
             found = asked.get(name, {})
-            if not isinstance(found, dict) or not all(isinstance(value, kind) for value in found.values()):
-                raise Damaged(f"what a search asked for must be as it wrote it, but got ({where}: {name})")
+            if not isinstance(found, dict) or not all(
+                isinstance(value, kind) for value in found.values()
+            ):
+                raise Damaged(
+                    f"what a search asked for must be as it wrote it, but got ({where}: {name})"
+                )
         return asked
 
     @contextlib.contextmanager
     def drive(self, slug: str) -> Iterator[int]:
-        """Holds the study's lock and yields the number of this attempt. Raises ValueError if a driver lives."""
+        """Holds the study's lock and yields the number of this attempt.
+
+        Raises ValueError if a driver lives.
+        """
         folder = self.study(slug)
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(folder.hold(LOCK, json.dumps(_whoami())))
             except Held as held:
-                raise ValueError(f"one driver may run a study, but got (study={slug!r}, running: {held})") from held
+                raise ValueError(
+                    f"one driver may run a study, but got (study={slug!r}, running: {held})"
+                ) from held
             attempt = 1 + max(_number(folder, "attempt"), *self._attempts(slug))
             folder.write("attempt", str(attempt).encode())
             folder.write(NONCE, uuid.uuid4().hex.encode())
@@ -273,9 +332,11 @@ class Store:
         return read_text(self.study(slug), NONCE, errors="replace")
 
     def refuse_unshared(self, slug: str, nonce: str, patience_s: float = 0.0) -> None:
-        """Raises OSError if this machine does not see what the driver wrote: then its store is another one.
+        """Raises OSError if this machine does not see what the driver wrote: then its store is
+        another one.
 
-        Some network file systems show news late: asks again until `patience_s` are over, if there is such a study.
+        Some network file systems show news late: asks again until `patience_s` are over, if there
+        is such a study.
         """
         end = time.monotonic() + patience_s
         while self.nonce(slug) != nonce:
@@ -287,7 +348,9 @@ class Store:
             time.sleep(1)
 
     def _attempts(self, slug: str) -> list[int]:
-        """Attempts of a study that have a claim: they may be later than its counter, which can be lost or restored."""
+        """Attempts of a study that have a claim: they may be later
+        than its counter, which can be lost or restored.
+        """
         claims = (claim_of(self.trial(trial_id)) for trial_id in self.trials.names())
         return [0, *(claim["attempt"] for claim in claims if claim.get("study") == slug)]
 
@@ -298,7 +361,9 @@ class Store:
 
 @contextlib.contextmanager
 def _naming(address: str) -> Iterator[None]:
-    """Raises Damaged with the file for whatever reading rows raises: a damaged one may make pyarrow raise anything."""
+    """Raises Damaged with the file for whatever reading rows
+    raises: a damaged one may make pyarrow raise anything.
+    """
     try:
         yield
     except Exception as error:
@@ -307,7 +372,11 @@ def _naming(address: str) -> Iterator[None]:
 
 
 def _whoami() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
 
 
 def _number(workdir: Workdir, name: str) -> int:
@@ -320,11 +389,18 @@ def _number(workdir: Workdir, name: str) -> int:
 
 
 def _not_the_plan(plan: Mapping[str, Any], slug: str) -> str:
-    """Why an object is not the plan of a study; empty if it is. Trials' ids become paths, so they must be ids."""
+    """Why an object is not the plan of a study; empty if it is.
+
+    Trials' ids become paths, so they must be ids.
+    """
     trials = plan.get("trials")
     if f"{plan.get('name')}-{plan.get('scale')}" != slug:
         return f"of a study {plan.get('name')!r:.60} at scale {plan.get('scale')!r:.60}"
-    if not isinstance(trials, list) or not trials or not all(isinstance(trial, dict) for trial in trials):
+    if (
+        not isinstance(trials, list)
+        or not trials
+        or not all(isinstance(trial, dict) for trial in trials)
+    ):
         return "no list of trials"
     ids = [trial.get("id") for trial in trials]
     wrong = [name for name in ids if not isinstance(name, str) or not TRIAL_ID.fullmatch(name)]

@@ -17,35 +17,49 @@ PROVENANCE = ("commit", "versions", "machine", "device", "error")
 ROW_COLUMNS = ["study", "arm", "point", "trial_id", "status"]
 
 
-def read_trials(study: Study, store: Store, known: Mapping[str, Outcome] | None = None) -> dict[str, Outcome]:
+def read_trials(
+    study: Study, store: Store, known: Mapping[str, Outcome] | None = None
+) -> dict[str, Outcome]:
     """The outcome of every planned trial, as the store and the ledger of a search have it.
 
-    Those in `known` are not read again: what is done does not change. A trial with a damaged file counts as missing,
-    with a warning that names it.
+    Those in `known` are not read again: what is done does not change. A trial with a damaged file
+    counts as missing, with a warning that names it.
     """
     known = {**(known or {}), **stopped(study, store)}
     ids = [trial.config.id for trial in study.trials]
-    return {i: known.get(i) or store.outcome(i, lambda trial_id: read_done(trial_id, study, store)) for i in ids}
+    return {
+        i: known.get(i) or store.outcome(i, lambda trial_id: read_done(trial_id, study, store))
+        for i in ids
+    }
 
 
 def read_done(trial_id: str, study: Study, store: Store) -> Outcome:
-    """The outcome of a done trial. Raises Damaged, also for rows of something other than the study's trials."""
+    """The outcome of a done trial.
+
+    Raises Damaged, also for rows of something other than the study's trials.
+    """
     outcome = store.read(trial_id)
     needed = [study.metric, *NEEDED]
     if absent := [name for name in needed if any(name not in row for row in outcome.rows)]:
         where = store.trial(trial_id).address(ROWS)
-        raise Damaged(f"rows must have the columns ({', '.join(needed)}), but got ({where}: no {absent[0]})")
+        raise Damaged(
+            f"rows must have the columns ({', '.join(needed)}), but got ({where}: no {absent[0]})"
+        )
     return outcome
 
 
 def stopped(study: Study, store: Store) -> dict[str, Outcome]:
-    """The trainings that a search stopped, with their rows until then: even if another study trained them further."""
+    """The trainings that a search stopped, with their rows until
+    then: even if another study trained them further.
+    """
     rows_of = store.asked(study.slug).get("stopped", {}) if study.adaptive else {}
     return {trial_id: Outcome(Status.STOPPED, tuple(rows)) for trial_id, rows in rows_of.items()}
 
 
 def tidy(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
-    """A row for every (trial, evaluation): study, arm, point, trial_id, status, config columns, metrics."""
+    """A row for every (trial, evaluation): study, arm, point,
+    trial_id, status, config columns, metrics.
+    """
     records = []
     for trial in study.trials:
         outcome = read[trial.config.id]
@@ -55,24 +69,32 @@ def tidy(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
 
 
 def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
-    """A row for every planned trial: labels, config columns, the metrics of its last row, provenance.
+    """A row for every planned trial: labels, config columns, the metrics of its last row,
+    provenance.
 
-    `error_pct` is the study's metric at the end: 100 for a diverged or failed trial, NaN for a missing one.
-    `best_error_pct` is the minimum over epochs, which a test set must not choose: context only. A profile has neither:
-    its metrics are medians over its timed runs, and `images_per_s_runs` has the runs.
+    `error_pct` is the study's metric at the end: 100 for a diverged or failed trial, NaN for a
+    missing one. `best_error_pct` is the minimum over epochs, which a test set must not choose:
+    context only. A profile has neither: its metrics are medians over its timed runs, and
+    `images_per_s_runs` has the runs.
     """
     records = []
     for trial in study.trials:
         outcome = read[trial.config.id]
         last: dict[str, Any] = outcome.rows[-1] if outcome.rows else {}
         if study.measures:
-            last = {**_medians(outcome.rows), f"{study.metric}_runs": [row[study.metric] for row in outcome.rows]}
+            last = {
+                **_medians(outcome.rows),
+                f"{study.metric}_runs": [row[study.metric] for row in outcome.rows],
+            }
         provenance = {
-            name: outcome.facts.get(name, "") for name in ("commit", "versions", "machine", "device", "error")
+            name: outcome.facts.get(name, "")
+            for name in ("commit", "versions", "machine", "device", "error")
         }
         labels, errors = _labels(study, trial, outcome), _errors(study, outcome)
         records.append({**labels, **errors, **trial.config.asdict(), **last, **provenance})
-    frame = _frame(records, [*ROW_COLUMNS, "error_pct", "best_error_pct", "diverged_step", "train_s"])
+    frame = _frame(
+        records, [*ROW_COLUMNS, "error_pct", "best_error_pct", "diverged_step", "train_s"]
+    )
     numbers = ["error_pct", "best_error_pct", "diverged_step", "train_s"]
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
@@ -88,7 +110,9 @@ def _labels(study: Study, trial: Trial, outcome: Outcome) -> dict[str, Any]:
 
 
 def _medians(rows: Sequence[Row]) -> Row:
-    return {name: statistics.median(row[name] for row in rows) for name in (rows[0] if rows else ())}
+    return {
+        name: statistics.median(row[name] for row in rows) for name in (rows[0] if rows else ())
+    }
 
 
 def _errors(study: Study, outcome: Outcome) -> dict[str, float]:

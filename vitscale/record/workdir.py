@@ -1,8 +1,9 @@
-"""The seam between a store and where it lies: a folder through a few verbs. No other module opens a file of a store.
+"""The seam between a store and where it lies: a folder through a few verbs. No other module opens a
+file of a store.
 
-A store elsewhere than on a file system is another class with these verbs, in this file: what it must give is a whole
-file or none to every reader (`write`), one winner among those that create a file (`create`), and a lock that goes with
-its process (`hold`).
+A store elsewhere than on a file system is another class with these verbs, in this file: what it
+must give is a whole file or none to every reader (`write`), one winner among those that create a
+file (`create`), and a lock that goes with its process (`hold`).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class FileState(NamedTuple):
 
 @dataclass(frozen=True)
 class Workdir:
-    """A folder of a store, made when something is written. With a token, it is a trial's as its worker has claimed it:
-    a write is refused once another worker has claimed the trial.
+    """A folder of a store, made when something is written. With a token, it is a trial's as its
+    worker has claimed it: a write is refused once another worker has claimed the trial.
     """
 
     path: Path
@@ -64,11 +65,17 @@ class Workdir:
             return file.read()
 
     def open(self, name: str) -> BinaryIO:
-        """A file to read parts of. Raises as `read`: a pipe would be waited for, a device has no end."""
+        """A file to read parts of.
+
+        Raises as `read`: a pipe would be waited for, a device has no end.
+        """
         return os.fdopen(_open_regular(self._at(name)), "rb")
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a whole file atomically and durably. Raises Fenced, or OSError if the disk refuses."""
+        """Writes a whole file atomically and durably.
+
+        Raises Fenced, or OSError if the disk refuses.
+        """
         with self._prepared(name, content) as temporary:
             self._refuse_if_fenced()
             os.replace(temporary, self._at(name))
@@ -95,23 +102,32 @@ class Workdir:
     # What there is
 
     def exists(self, name: str = "") -> bool:
-        """Whether there is a file, or without a name the folder; also a link to nothing, which cannot be read."""
+        """Whether there is a file, or without a name the folder;
+        also a link to nothing, which cannot be read.
+        """
         return os.path.lexists(self._at(name))
 
     def names(self, prefix: str = "") -> list[str]:
         """Sorted names in the folder that begin with a prefix; none if there is no folder."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._at()) as entries:
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(self._at()) as entries,
+        ):
             return sorted(entry.name for entry in entries if entry.name.startswith(prefix))
         return []
 
     def files(self) -> dict[str, FileState]:
-        """All files below by their path in the folder; without those that vanish meanwhile, as checkpoints do."""
+        """All files below by their path in the folder; without
+        those that vanish meanwhile, as checkpoints do.
+        """
         found, top = {}, self._at()
         for path, _, names in os.walk(top):
             for name in names:
                 with contextlib.suppress(OSError):  # links that lead nowhere, too
                     state = os.stat(os.path.join(path, name))
-                    found[os.path.relpath(os.path.join(path, name), top)] = FileState(state.st_size, state.st_mtime)
+                    found[os.path.relpath(os.path.join(path, name), top)] = FileState(
+                        state.st_size, state.st_mtime
+                    )
         return found
 
     def within(self, name: str) -> Workdir:
@@ -154,12 +170,16 @@ class Workdir:
 
     @contextlib.contextmanager
     def as_folder(self) -> Iterator[Path]:
-        """The files in a folder of this machine, for libraries that read no other; not to be written to."""
+        """The files in a folder of this machine, for libraries
+        that read no other; not to be written to.
+        """
         yield self._at()
 
     @contextlib.contextmanager
     def scratch(self, name: str) -> Iterator[str]:
-        """The address of a folder that all nodes can write to, for libraries that want one; gone at the end."""
+        """The address of a folder that all nodes can write to,
+        for libraries that want one; gone at the end.
+        """
         try:
             yield str(self._at(name))
         finally:
@@ -190,24 +210,35 @@ class Workdir:
 
 
 def claim_of(workdir: Workdir) -> dict[str, Any]:
-    """Who claims a trial; empty if nobody does, or if the file is none that a claim leaves: that claims nothing."""
+    """Who claims a trial; empty if nobody does, or if the file is
+    none that a claim leaves: that claims nothing.
+    """
     try:
         claim = json.loads(workdir.read(CLAIM))
     except (OSError, ValueError, RecursionError):
         return {}
-    whole = isinstance(claim, dict) and isinstance(claim.get("study"), str) and isinstance(claim.get("attempt"), int)
+    whole = (
+        isinstance(claim, dict)
+        and isinstance(claim.get("study"), str)
+        and isinstance(claim.get("attempt"), int)
+    )
     return claim if whole and SLUG.fullmatch(claim["study"]) else {}
 
 
 def read_text(workdir: Workdir, name: str, errors: str = "strict") -> str:
-    """The text of a file; empty if there is none. Raises Damaged if it is none, with `errors` as of bytes.decode."""
+    """The text of a file; empty if there is none.
+
+    Raises Damaged if it is none, with `errors` as of bytes.decode.
+    """
     try:
         return workdir.read(name).decode(errors=errors)
     except FileNotFoundError:
         return ""
     except UnicodeDecodeError as error:
         where = workdir.address(name)
-        raise Damaged(f"a file of the store must be text in UTF-8, but got ({where}: {error.reason})") from error
+        raise Damaged(
+            f"a file of the store must be text in UTF-8, but got ({where}: {error.reason})"
+        ) from error
 
 
 def read_json(workdir: Workdir, name: str) -> dict[str, Any]:
@@ -218,7 +249,10 @@ def read_json(workdir: Workdir, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, too
         raise Damaged(f"a file of the store must be JSON, but got ({where}: {error})") from error
     if not isinstance(content, dict):
-        raise Damaged(f"a file of the store must be a JSON object, but got ({where}: a {type(content).__name__})")
+        raise Damaged(
+            f"a file of the store must be a JSON object, but got ({where}: a "
+            f"{type(content).__name__})"
+        )
     return content
 
 
@@ -245,7 +279,9 @@ def _open_regular(path: Path) -> int:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
-            raise Damaged(f"a file of the store must be a file, but got ({path}: {error.strerror})") from error
+            raise Damaged(
+                f"a file of the store must be a file, but got ({path}: {error.strerror})"
+            ) from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,10 +1,13 @@
-"""Augmentation of a batch on its device: crop, flip, policy, normalisation, erasing, mixing, in this order.
+"""Augmentation of a batch on its device: crop, flip, policy, normalisation, erasing, mixing, in
+this order.
 
-Random numbers are drawn for the whole batch of `batch_size` samples, and those used are of `positions`: which samples
-of it, in ascending order, the images in hand are. So what happens to a sample does not depend on how a batch is cut.
+Random numbers are drawn for the whole batch of `batch_size` samples, and those used are of
+`positions`: which samples of it, in ascending order, the images in hand are. So what happens to a
+sample does not depend on how a batch is cut.
 
-Each step is in two parts: `plan_...` draws on the host and puts what the device needs into a parcel; what it returns
-works on the images once the parcel is sent. So a batch's parameters travel in one copy.
+Each step is in two parts: `plan_...` draws on the host and puts what the device needs into a
+parcel; what it returns works on the images once the parcel is sent. So a batch's parameters travel
+in one copy.
 """
 
 from __future__ import annotations
@@ -33,17 +36,26 @@ Planned = Callable[[Parcel, tuple[int, ...], TrainConfig, np.ndarray, np.random.
 TRIES = 10  # to draw a rectangle that lies within the image: torchvision's and timm's
 
 
-def crop_boxes(sizes: np.ndarray, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """What to crop from images of sizes (b, 2), heights and widths in pixels: (b, 4) top, left, height and width.
+def crop_boxes(
+    sizes: np.ndarray, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """What to crop from images of sizes (b, 2), heights and widths in pixels: (b, 4) top, left,
+    height and width.
 
-    For rrc, in the image, as torchvision's RandomResizedCrop; for src, in the image resized and padded. Raises
-    ValueError for a crop of another kind, which does not change the size of an image.
+    For rrc, in the image, as torchvision's RandomResizedCrop; for src, in the image resized and
+    padded. Raises ValueError for a crop of another kind, which does not change the size of an
+    image.
     """
     match config.crop:
         case "pad":
-            raise ValueError(f"crop in (rrc, src) must hold for images of any size, but got (crop={config.crop!r})")
+            raise ValueError(
+                "crop in (rrc, src) must hold for images of any size, but got "
+                f"(crop={config.crop!r})"
+            )
         case "src":
-            return _src_boxes(sizes, config.resolution, rng.random((config.batch_size, 2))[positions])
+            return _src_boxes(
+                sizes, config.resolution, rng.random((config.batch_size, 2))[positions]
+            )
         case "rrc":
             draws = rng.random((config.batch_size, TRIES, 4))[positions]
             return _rrc_boxes(sizes, config.crop_scale_min, draws)
@@ -60,17 +72,25 @@ def crop_encoded(image: Tensor, box: Iterable[int], config: TrainConfig) -> Tens
     match config.crop:
         case "rrc":
             size = [config.resolution, config.resolution]
-            return tv.resized_crop(image, top, left, height, width, size, InterpolationMode.BICUBIC, antialias=True)
+            return tv.resized_crop(
+                image, top, left, height, width, size, InterpolationMode.BICUBIC, antialias=True
+            )
         case "src":
-            padded = tv.pad(_resize(image, config.resolution), [SRC_PADDING], padding_mode="reflect")
+            padded = tv.pad(
+                _resize(image, config.resolution), [SRC_PADDING], padding_mode="reflect"
+            )
             return padded[:, top : top + height, left : left + width]
         case "pad":
-            raise AssertionError("a batch of one size is padded and cropped at once: crop_boxes refuses others")
+            raise AssertionError(
+                "a batch of one size is padded and cropped at once: crop_boxes refuses others"
+            )
         case never:
             assert_never(never)
 
 
-def crop_pixels(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:
+def crop_pixels(
+    images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+) -> Tensor:
     """Random crops, each image its own: float (b, C, H, W) in [0, 1] -> (b, C, R, R) in [0, 1].
 
     Raises ValueError for images of another size than `resolution` where the crop is "pad".
@@ -79,7 +99,11 @@ def crop_pixels(images: Tensor, config: TrainConfig, positions: np.ndarray, rng:
 
 
 def plan_crop(
-    parcel: Parcel, size: tuple[int, ...], config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+    parcel: Parcel,
+    size: tuple[int, ...],
+    config: TrainConfig,
+    positions: np.ndarray,
+    rng: np.random.Generator,
 ) -> Step:
     """What crop_pixels does to images of a height and width, once the parcel is sent."""
     height, width = size
@@ -91,7 +115,9 @@ def plan_crop(
         case "src":
             boxes = crop_boxes(sizes, config, positions, rng)
             window = _windows(parcel, boxes[:, 0], boxes[:, 1], config.resolution)
-            return lambda images: window(F.pad(_resize(images, config.resolution), [SRC_PADDING] * 4, mode="reflect"))
+            return lambda images: window(
+                F.pad(_resize(images, config.resolution), [SRC_PADDING] * 4, mode="reflect")
+            )
         case "rrc":
             boxes = crop_boxes(sizes, config, positions, rng)
             return _resized_crop(parcel, boxes, height, width, config)
@@ -99,7 +125,9 @@ def plan_crop(
             assert_never(never)
 
 
-def _resized_crop(parcel: Parcel, boxes: np.ndarray, height: int, width: int, config: TrainConfig) -> Step:
+def _resized_crop(
+    parcel: Parcel, boxes: np.ndarray, height: int, width: int, config: TrainConfig
+) -> Step:
     """Resizes a box (b, 4) of each image, all of height x width pixels, to the resolution."""
     sent = parcel.add(boxes.T.astype(np.float32))
 
@@ -113,7 +141,9 @@ def _resized_crop(parcel: Parcel, boxes: np.ndarray, height: int, width: int, co
 
 
 def crop_for_eval(images: Tensor, config: TrainConfig) -> Tensor:
-    """The centre, after resizing the shorter side to eval_side(config) pixels: (..., C, H, W) -> (..., C, R, R)."""
+    """The centre, after resizing the shorter side to
+    eval_side(config) pixels: (..., C, H, W) -> (..., C, R, R).
+    """
     from torchvision.transforms.v2.functional import center_crop
 
     resized = _resize(images, eval_side(config))
@@ -121,27 +151,39 @@ def crop_for_eval(images: Tensor, config: TrainConfig) -> Tensor:
 
 
 def eval_side(config: TrainConfig) -> int:
-    """Pixels of the shorter side before the centre is cropped: R / eval_crop_ratio, rounded down as in deit and timm.
+    """Pixels of the shorter side before the centre is cropped: R / eval_crop_ratio, rounded down as
+    in deit and timm.
 
     224 / 0.95 = 235.8 pixels are 235. A ratio like 232 / 262 means 262, whatever its last bit.
     """
     return math.floor(config.resolution / config.eval_crop_ratio + 1e-6)
 
 
-def augment(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:
-    """Horizontal flip, policy, colour jitter: (b, C, R, R) in [0, 1] -> the same; policies work on 256 levels."""
+def augment(
+    images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+) -> Tensor:
+    """Horizontal flip, policy, colour jitter: (b, C, R, R) in
+    [0, 1] -> the same; policies work on 256 levels.
+    """
     return _at_once(plan_augment, images, config, positions, rng)
 
 
 def plan_augment(
-    parcel: Parcel, size: tuple[int, ...], config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+    parcel: Parcel,
+    size: tuple[int, ...],
+    config: TrainConfig,
+    positions: np.ndarray,
+    rng: np.random.Generator,
 ) -> Step:
     """What augment does to images of a height and width, once the parcel is sent."""
     flips = None
     if config.flip_prob:
         flips = parcel.add((rng.random(config.batch_size) < config.flip_prob)[positions])
     drawn = layers(config, rng)
-    steps = [plan(parcel, layer.names[positions], layer.values[positions], layer.warp, size) for layer in drawn]
+    steps = [
+        plan(parcel, layer.names[positions], layer.values[positions], layer.warp, size)
+        for layer in drawn
+    ]
 
     def step(images: Tensor) -> Tensor:
         if flips is not None:
@@ -160,8 +202,11 @@ def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return images.sub(mean).div_(std)
 
 
-def erase(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Tensor:
-    """Replaces a rectangle by normal noise, in a share of the images: normalised (b, C, H, W) -> the same.
+def erase(
+    images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+) -> Tensor:
+    """Replaces a rectangle by normal noise, in a share of the images: normalised (b, C, H, W) ->
+    the same.
 
     Zhong et al. 2020 as in timm's mode "pixel", which DeiT uses: 2% to a third of the area.
     """
@@ -169,7 +214,11 @@ def erase(images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.ra
 
 
 def plan_erase(
-    parcel: Parcel, size: tuple[int, ...], config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+    parcel: Parcel,
+    size: tuple[int, ...],
+    config: TrainConfig,
+    positions: np.ndarray,
+    rng: np.random.Generator,
 ) -> Step:
     """What erase does to images of a height and width, once the parcel is sent."""
     if not config.erasing_prob:
@@ -187,23 +236,33 @@ def plan_erase(
     def step(images: Tensor) -> Tensor:
         noise = normal(key, erased(), tuple(images.shape[1:])).to(images.dtype)
         inside = _inside(where(), height, width)
-        return images.index_copy(0, index(), torch.where(inside, noise, images.index_select(0, index())))
+        return images.index_copy(
+            0, index(), torch.where(inside, noise, images.index_select(0, index()))
+        )
 
     return step
 
 
 def mix(
-    images: Tensor, labels: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+    images: Tensor,
+    labels: Tensor,
+    config: TrainConfig,
+    positions: np.ndarray,
+    rng: np.random.Generator,
 ) -> tuple[Tensor, Tensor]:
-    """Mixup or CutMix with the sample at the mirrored place in the batch: images (b, C, H, W) and labels (b,).
+    """Mixup or CutMix with the sample at the mirrored place in the batch: images (b, C, H, W) and
+    labels (b,).
 
-    Each of `mix_groups` equal groups of the batch draws one of the two methods, the share and the rectangle (timm, once
-    per process): group g is part g of vitscale.train.parallel.cut. Targets become (b, num_classes) with smoothing
-    folded in, also where `mix_prob` leaves a group as it is; with both methods off they stay labels.
+    Each of `mix_groups` equal groups of the batch draws one of the two methods, the share and the
+    rectangle (timm, once per process): group g is part g of vitscale.train.parallel.cut. Targets
+    become (b, num_classes) with smoothing folded in, also where `mix_prob` leaves a group as it is;
+    with both methods off they stay labels.
     """
     if not config.mixup_alpha and not config.cutmix_alpha:
         return images, labels
-    assert (positions + positions[::-1] == config.batch_size - 1).all(), f"mirrored pairs, but got {positions}"
+    assert (positions + positions[::-1] == config.batch_size - 1).all(), (
+        f"mirrored pairs, but got {positions}"
+    )
     seeds = rng.integers(2**32, size=config.mix_groups, dtype=np.uint32)
     state = np.random.get_state()  # timm draws from NumPy's global generator
     try:
@@ -226,10 +285,12 @@ def _mixed_groups(
         label_smoothing=config.label_smoothing,
         num_classes=config.num_classes,
     )
-    # Positions ascend, so a group is a slice of the first half and the mirrored slice of the second: no index has to
-    # travel to the device.
+    # Positions ascend, so a group is a slice of the first half and the mirrored slice of the
+    # second: no index has to travel to the device.
     num, half = len(positions), len(positions) // 2
-    groups, starts = np.unique(positions[:half] * len(seeds) // (config.batch_size // 2), return_index=True)
+    groups, starts = np.unique(
+        positions[:half] * len(seeds) // (config.batch_size // 2), return_index=True
+    )
     if len(groups) == 1:
         np.random.seed(seeds[groups[0]])
         return mixup(images.clone(), labels)
@@ -245,7 +306,8 @@ def _mixed_groups(
 
 
 def cubic_weights(start: Tensor, length: Tensor, size: int, num: int) -> Tensor:
-    """Weights (b, num, size) that resize pixels start to start + length (b,) of a line of `size` pixels to `num`.
+    """Weights (b, num, size) that resize pixels start to start + length (b,) of a line of `size`
+    pixels to `num`.
 
     Bicubic (a = -1/2) with antialiasing, as torch.nn.functional.interpolate and PIL.
     """
@@ -260,13 +322,18 @@ def cubic_weights(start: Tensor, length: Tensor, size: int, num: int) -> Tensor:
 
 
 def _rrc_boxes(sizes: np.ndarray, scale_min: float, draws: np.ndarray) -> np.ndarray:
-    """The first rectangle of draws (b, TRIES, 4) that fits, else the largest one at the centre of a legal ratio."""
+    """The first rectangle of draws (b, TRIES, 4) that fits, else
+    the largest one at the centre of a legal ratio.
+    """
     height, width = sizes[:, :1], sizes[:, 1:]
     area = height * width * (scale_min + (1 - scale_min) * draws[..., 0])
     ratio = _log_uniform(CROP_RATIO, draws[..., 1])
     h, w = np.round(np.sqrt(area / ratio)), np.round(np.sqrt(area * ratio))
     fits = (h > 0) & (w > 0) & (h <= height) & (w <= width)
-    top, left = np.floor(draws[..., 2] * (height - h + 1)), np.floor(draws[..., 3] * (width - w + 1))
+    top, left = (
+        np.floor(draws[..., 2] * (height - h + 1)),
+        np.floor(draws[..., 3] * (width - w + 1)),
+    )
     drawn = _first(np.stack([top, left, h, w], -1), fits)
     return np.where(fits.any(1)[:, None], drawn, _centre_boxes(sizes)).astype(np.int64)
 
@@ -281,7 +348,8 @@ def _centre_boxes(sizes: np.ndarray) -> np.ndarray:
 def _src_boxes(sizes: np.ndarray, side: int, draws: np.ndarray) -> np.ndarray:
     """Windows of side x side pixels, in images resized as by _resize and padded; draws (b, 2).
 
-    At random along both axes, as in the authors' code (deit); the thesis, section 6.2.3, says along the x-axis.
+    At random along both axes, as in the authors' code (deit); the thesis, section 6.2.3, says along
+    the x-axis.
     """
     resized = side * sizes // sizes.min(1, keepdims=True)
     corners = np.floor(draws * (resized + 2 * SRC_PADDING - side + 1)).astype(np.int64)
@@ -289,12 +357,17 @@ def _src_boxes(sizes: np.ndarray, side: int, draws: np.ndarray) -> np.ndarray:
 
 
 def _erased_boxes(height: int, width: int, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first rectangle of draws (b, TRIES, 4) that fits: (b, 4) top, left, height, width; and whether one does."""
+    """The first rectangle of draws (b, TRIES, 4) that fits: (b, 4)
+    top, left, height, width; and whether one does.
+    """
     area = height * width * (ERASED_AREA[0] + (ERASED_AREA[1] - ERASED_AREA[0]) * draws[..., 0])
     ratio = _log_uniform(ERASED_RATIO, draws[..., 1])
     h, w = np.round(np.sqrt(area * ratio)), np.round(np.sqrt(area / ratio))
     fits = (h < height) & (w < width)
-    top, left = np.floor(draws[..., 2] * (height - h + 1)), np.floor(draws[..., 3] * (width - w + 1))
+    top, left = (
+        np.floor(draws[..., 2] * (height - h + 1)),
+        np.floor(draws[..., 3] * (width - w + 1)),
+    )
     return _first(np.stack([top, left, h, w], -1), fits).astype(np.int64), fits.any(1)
 
 
@@ -304,7 +377,9 @@ def _log_uniform(limits: tuple[float, float], draws: np.ndarray) -> np.ndarray:
 
 
 def _first(boxes: np.ndarray, fits: np.ndarray) -> np.ndarray:
-    """Of boxes (b, TRIES, 4), for each image the first that fits (b, TRIES); any, where none does."""
+    """Of boxes (b, TRIES, 4), for each image the first that
+    fits (b, TRIES); any, where none does.
+    """
     return boxes[np.arange(len(boxes)), fits.argmax(1)]
 
 
@@ -328,15 +403,19 @@ def _resize(images: Tensor, side: int) -> Tensor:
 
 
 def refuse_other_sizes(height: int, width: int, config: TrainConfig) -> None:
-    """Raises ValueError for images of another size than `resolution`: padding and cropping back does not change it."""
+    """Raises ValueError for images of another size than
+    `resolution`: padding and cropping back does not change it.
+    """
     if (height, width) != (config.resolution, config.resolution):
         raise ValueError(
-            f"resolution == height == width must hold for the crop pad, but got (resolution={config.resolution}, "
-            f"height={height}, width={width})"
+            "resolution == height == width must hold for the crop pad, but got "
+            f"(resolution={config.resolution}, height={height}, width={width})"
         )
 
 
-def _padded_crop(parcel: Parcel, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator) -> Step:
+def _padded_crop(
+    parcel: Parcel, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+) -> Step:
     """Pads with zeros (black) and crops back to the size."""
     padding = config.crop_padding
     if not padding:
@@ -362,7 +441,11 @@ def _windows(parcel: Parcel, top: np.ndarray, left: np.ndarray, side: int) -> St
 
 
 def _at_once(
-    planned: Planned, images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+    planned: Planned,
+    images: Tensor,
+    config: TrainConfig,
+    positions: np.ndarray,
+    rng: np.random.Generator,
 ) -> Tensor:
     """Draws, sends and does one step."""
     parcel = Parcel()

@@ -19,14 +19,18 @@ def has_batchnorm(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def reestimate(
-    model: nn.Module, batches: Iterable[Tensor], autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Replaces the running statistics of all BatchNorm layers by those of the batches, each of (B, C, H, W).
+    """Replaces the running statistics of all BatchNorm layers by those of the batches, each of (B,
+    C, H, W).
 
-    A layer gets the average over the batches of their means, and that of their unbiased variances, as in the code of
-    Xiao et al. 2021: the spread of the batches' means is left out, as it is when training normalises a batch. All
-    layers but these are in evaluation mode meanwhile; weights, modes and random generators stay as they are. A model
-    without BatchNorm is not run. Raises ValueError if there is no batch.
+    A layer gets the average over the batches of their means, and that of their unbiased variances,
+    as in the code of Xiao et al. 2021: the spread of the batches' means is left out, as it is when
+    training normalises a batch. All layers but these are in evaluation mode meanwhile; weights,
+    modes and random generators stay as they are. A model without BatchNorm is not run. Raises
+    ValueError if there is no batch.
     """
     layers = _layers(model)
     if not layers:
@@ -41,8 +45,10 @@ def reestimate(
     num = 0
     for num, images in enumerate(batches, start=1):
         for layer in layers:
-            layer.momentum = 1 / num  # the average; momentum None is the same, and waits for the device in each layer
-        with autocast():  # around the model alone: what makes the batches has a precision of its own
+            # the average; momentum None is the same, and waits for the device in each layer
+            layer.momentum = 1 / num
+        # around the model alone: what makes the batches has a precision of its own
+        with autocast():
             model(images)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
@@ -54,5 +60,11 @@ def reestimate(
 
 
 def _layers(model: nn.Module) -> list[_BatchNorm]:
-    """Every BatchNorm layer with running statistics, those of timm and the synchronised included."""
-    return [layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
+    """Every BatchNorm layer with running statistics, those
+    of timm and the synchronised included.
+    """
+    return [
+        layer
+        for layer in model.modules()
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats
+    ]

@@ -11,9 +11,11 @@ from torch.nn import functional as F
 
 
 def run_branches(model: nn.Module, parallel: bool) -> None:
-    """Sets how the branches of a model's parallel blocks are computed: in one go, or one after another.
+    """Sets how the branches of a model's parallel blocks are computed: in one go, or one after
+    another.
 
-    The weights, their names and the results are the same, up to rounding. Models without such blocks stay as they are.
+    The weights, their names and the results are the same, up to rounding. Models without such
+    blocks stay as they are.
     """
     for block in model.modules():
         if isinstance(block, ParallelBlock):
@@ -21,9 +23,11 @@ def run_branches(model: nn.Module, parallel: bool) -> None:
 
 
 class ParallelBlock(ParallelThingsBlock):
-    """x += sum of the attentions of x, x += sum of the MLPs of x (Touvron et al. 2022, equation 2); x is (B, N, C).
+    """x += sum of the attentions of x, x += sum of the MLPs of x (Touvron et al. 2022, equation 2);
+    x is (B, N, C).
 
-    Each branch has its own norm, LayerScale and drop path, as in timm's block, whose parameters these are.
+    Each branch has its own norm, LayerScale and drop path, as in timm's block, whose parameters
+    these are.
     """
 
     attns: Any  # of Sequential(norm, attn, ls, drop_path)
@@ -44,22 +48,42 @@ class ParallelBlock(ParallelThingsBlock):
     def _attend(self, x: Tensor, w: dict[str, Tensor]) -> Tensor:
         """The sum of all attentions of x, which is normalised already."""
         first, (num, tokens, _) = self.attns[0].attn, x.shape
-        qkv = F.linear(x, w["qkv"], w["qkv_bias"]).view(num, tokens, 3, -1, first.head_dim).permute(2, 0, 3, 1, 4)
+        qkv = (
+            F.linear(x, w["qkv"], w["qkv_bias"])
+            .view(num, tokens, 3, -1, first.head_dim)
+            .permute(2, 0, 3, 1, 4)
+        )
         q, k, v = qkv.unbind(0)
         seen = F.scaled_dot_product_attention(q, k, v)  # over the heads of all branches
         seen = seen.transpose(1, 2).reshape(num, tokens, self.num_parallel, -1)
-        return _sum(seen, w["proj"], w["proj_bias"], [branch.attn.proj_drop for branch in self.attns], self.attns)
+        return _sum(
+            seen,
+            w["proj"],
+            w["proj_bias"],
+            [branch.attn.proj_drop for branch in self.attns],
+            self.attns,
+        )
 
     def _feed(self, x: Tensor, w: dict[str, Tensor]) -> Tensor:
         """The sum of all MLPs of x, which is normalised already."""
-        hidden = self.ffns[0].mlp.act(F.linear(x, w["fc1"], w["fc1_bias"])).unflatten(-1, (self.num_parallel, -1))
+        hidden = (
+            self.ffns[0]
+            .mlp.act(F.linear(x, w["fc1"], w["fc1_bias"]))
+            .unflatten(-1, (self.num_parallel, -1))
+        )
         drops = [branch.mlp.drop1 for branch in self.ffns]
         if _draw(drops):
-            hidden = torch.stack([drop(h) for drop, h in zip(drops, hidden.unbind(2), strict=True)], 2)
-        return _sum(hidden, w["fc2"], w["fc2_bias"], [branch.mlp.drop2 for branch in self.ffns], self.ffns)
+            hidden = torch.stack(
+                [drop(h) for drop, h in zip(drops, hidden.unbind(2), strict=True)], 2
+            )
+        return _sum(
+            hidden, w["fc2"], w["fc2_bias"], [branch.mlp.drop2 for branch in self.ffns], self.ffns
+        )
 
     def _weights(self) -> dict[str, Tensor]:
-        """The weights of all branches side by side; kept until one changes where no gradient is wanted."""
+        """The weights of all branches side by side; kept until
+        one changes where no gradient is wanted.
+        """
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             self._stacked = None
             return self._side_by_side()
@@ -69,20 +93,35 @@ class ParallelBlock(ParallelThingsBlock):
         return self._stacked[1]
 
     def _side_by_side(self) -> dict[str, Tensor]:
-        """Inner layers as one linear layer that takes over the gains of the norms; outer ones take over LayerScale."""
-        inner = {"qkv": [(b.norm, b.attn.qkv) for b in self.attns], "fc1": [(b.norm, b.mlp.fc1) for b in self.ffns]}
-        outer = {"proj": [(b.ls, b.attn.proj) for b in self.attns], "fc2": [(b.ls, b.mlp.fc2) for b in self.ffns]}
+        """Inner layers as one linear layer that takes over the gains
+        of the norms; outer ones take over LayerScale.
+        """
+        inner = {
+            "qkv": [(b.norm, b.attn.qkv) for b in self.attns],
+            "fc1": [(b.norm, b.mlp.fc1) for b in self.ffns],
+        }
+        outer = {
+            "proj": [(b.ls, b.attn.proj) for b in self.attns],
+            "fc2": [(b.ls, b.mlp.fc2) for b in self.ffns],
+        }
         weights = {}
         for name, pairs in inner.items():
             weights[name] = torch.stack([layer.weight * norm.weight for norm, layer in pairs])
-            bias = torch.stack([(layer.weight * norm.bias).sum(1) + layer.bias for norm, layer in pairs])
+            bias = torch.stack(
+                [(layer.weight * norm.bias).sum(1) + layer.bias for norm, layer in pairs]
+            )
             if name == "qkv":  # the three parts first, then the branches, then their heads
                 weights[name] = weights[name].unflatten(1, (3, -1)).transpose(0, 1)
                 bias = bias.unflatten(1, (3, -1)).transpose(0, 1)
-            weights[name], weights[f"{name}_bias"] = weights[name].reshape(-1, weights[name].shape[-1]), bias.flatten()
+            weights[name], weights[f"{name}_bias"] = (
+                weights[name].reshape(-1, weights[name].shape[-1]),
+                bias.flatten(),
+            )
         for name, pairs in outer.items():
             weights[name] = torch.stack([_scaled(layer.weight, scale) for scale, layer in pairs])
-            weights[f"{name}_bias"] = torch.stack([_scaled(layer.bias, scale) for scale, layer in pairs])
+            weights[f"{name}_bias"] = torch.stack(
+                [_scaled(layer.bias, scale) for scale, layer in pairs]
+            )
         return weights
 
 
@@ -94,16 +133,23 @@ def _scaled(weight: Tensor, scale: nn.Module) -> Tensor:
 
 def _draw(layers: list[nn.Module]) -> bool:
     """Whether these dropouts or drop paths do anything."""
-    rates = [getattr(layer, "p", 0) or getattr(layer, "rate", 0) or getattr(layer, "drop_prob", 0) for layer in layers]
+    rates = [
+        getattr(layer, "p", 0) or getattr(layer, "rate", 0) or getattr(layer, "drop_prob", 0)
+        for layer in layers
+    ]
     return any(layer.training and rate > 0 for layer, rate in zip(layers, rates, strict=True))
 
 
 def _sum(x: Tensor, weight: Tensor, bias: Tensor, drops: list[nn.Module], branches: Any) -> Tensor:
-    """The sum over branches of a linear layer, dropout and drop path: x (B, N, P, F), weight (P, C, F), bias (P, C)."""
+    """The sum over branches of a linear layer, dropout and drop
+    path: x (B, N, P, F), weight (P, C, F), bias (P, C).
+    """
     paths = [branch.drop_path for branch in branches]
     if _draw(drops):  # of what each branch gives: the sum cannot be left to one product
         each = torch.einsum("bnpf,pcf->pbnc", x, weight) + bias[:, None, None]
-        return torch.stack([path(drop(y)) for path, drop, y in zip(paths, drops, each, strict=True)]).sum(0)
+        return torch.stack(
+            [path(drop(y)) for path, drop, y in zip(paths, drops, each, strict=True)]
+        ).sum(0)
     if _draw(paths):
         kept = torch.cat([path(bias.new_ones(len(x), 1)) for path in paths], 1)
         x = x * kept[:, None, :, None].to(x.dtype)

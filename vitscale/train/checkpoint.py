@@ -1,4 +1,6 @@
-"""Checkpoints that verify themselves: the name carries a digest of the content, and the newest whole one counts."""
+"""Checkpoints that verify themselves: the name carries a digest
+of the content, and the newest whole one counts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ KEPT = 2  # if the newest is damaged, the one before it serves
 
 
 class OtherImages(ValueError):
-    """A checkpoint is of other training images than those that lie here under the dataset's name."""
+    """A checkpoint is of other training images than those
+    that lie here under the dataset's name.
+    """
 
 
 def save(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
@@ -33,16 +37,21 @@ def save(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
 def load(workdir: Workdir, device: torch.device, trial_id: str = "") -> dict[str, Any] | None:
     """The state of the newest whole checkpoint of a trial; None if there is none.
 
-    Others are renamed, with a warning: those that are damaged, that torch refuses (of arrays and plain values only,
-    never of code), and those of another trial. A state without "trial", as older versions wrote it, is believed.
+    Others are renamed, with a warning: those that are damaged, that torch refuses (of arrays and
+    plain values only, never of code), and those of another trial. A state without "trial", as older
+    versions wrote it, is believed.
     """
     for name in reversed(workdir.names("checkpoint-")):
         content = workdir.read(name)
         try:
             return _whole(name, content, device, trial_id)
         except _Unusable as unusable:
-            workdir.rename(name, f"damaged-{name}")  # out of the way: it must not pass for the newest again
-            warnings.warn(f"checkpoint is {unusable}, using the one before it: {workdir.address(name)}", stacklevel=2)
+            # out of the way: it must not pass for the newest again
+            workdir.rename(name, f"damaged-{name}")
+            warnings.warn(
+                f"checkpoint is {unusable}, using the one before it: {workdir.address(name)}",
+                stacklevel=2,
+            )
     return None
 
 
@@ -70,12 +79,20 @@ def _whole(name: str, content: bytes, device: torch.device, trial_id: str) -> di
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:
-    """State of every global generator that a layer or a library may draw from, those of GPUs if the device is one."""
+    """State of every global generator that a layer or a library
+    may draw from, those of GPUs if the device is one.
+    """
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": (version, list(internal), gauss),
-        "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached),
+        "numpy": (
+            name,
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            position,
+            has_gauss,
+            cached,
+        ),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if device.type == "cuda" else [],
     }

@@ -1,4 +1,6 @@
-"""Counts parameters, multiply-adds and activations of a model as it is built, without allocating its weights."""
+"""Counts parameters, multiply-adds and activations of a model
+as it is built, without allocating its weights.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ ATTENTION = aten.scaled_dot_product_attention
 def measured_complexity(config: TrainConfig) -> Complexity:
     """Cost of one forward pass of one image on the meta device.
 
-    Convolutions, linear layers and all other matrix products count, biases included, as in Xiao et al. 2021, appendix
-    D. Buffers that are not trained are no parameters. Raises ValueError if the model does not take such images.
+    Convolutions, linear layers and all other matrix products count, biases included, as in Xiao et
+    al. 2021, appendix D. Buffers that are not trained are no parameters. Raises ValueError if the
+    model does not take such images.
     """
     with torch.device("meta"):
         model = build_model(config).eval()
@@ -36,8 +39,8 @@ def measured_complexity(config: TrainConfig) -> Complexity:
             model(image)
         except (RuntimeError, AssertionError) as error:
             raise ValueError(
-                f"{config.model} must take images of such a size, but got (resolution={config.resolution}): "
-                f"{' '.join(str(error).split())}"
+                f"{config.model} must take images of such a size, but got "
+                f"(resolution={config.resolution}): {' '.join(str(error).split())}"
             ) from None
     return Complexity(sum(p.numel() for p in model.parameters()), products.flops, products.acts)
 
@@ -92,10 +95,11 @@ def _has_bias(kind: Any, args: Any) -> bool:
 
 
 def compare_published() -> list[dict[str, Any]]:
-    """Each published model (search_spaces.published) next to ours: numbers as printed and as measured, deviations.
+    """Each published model (search_spaces.published) next to ours: numbers as printed and as
+    measured, deviations.
 
-    Parameters (millions) must agree to the printed digit, multiply-adds (billions) and activations (millions) within 1%
-    or the printed digit. Takes seconds.
+    Parameters (millions) must agree to the printed digit, multiply-adds (billions) and activations
+    (millions) within 1% or the printed digit. Takes seconds.
     """
     return [_compare(published) for published in published_models()]
 
@@ -110,5 +114,13 @@ def _compare(published: PublishedModel) -> dict[str, Any]:
         for name, text in printed.items()
         if text and not agrees(text, ours[name], 0.0 if name == "params_m" else 0.01)
     ]
-    return {"source": published.source, "name": published.name, "model": config.model, "resolution": config.resolution,
-            "published": printed, "ours": ours, "deviates": deviates, "reason": published.reason}  # fmt: skip
+    return {
+        "source": published.source,
+        "name": published.name,
+        "model": config.model,
+        "resolution": config.resolution,
+        "published": printed,
+        "ours": ours,
+        "deviates": deviates,
+        "reason": published.reason,
+    }

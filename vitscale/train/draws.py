@@ -1,7 +1,9 @@
-"""Randomness of layers as a function of (seed, step, layer, sample): no generator, and the same on every device.
+"""Randomness of layers as a function of (seed, step, layer, sample): no generator, and the same on
+every device.
 
-So dropout and drop path do not depend on how a batch is cut, over how many workers it is spread, or what else has
-drawn random numbers. Words are int32 tensors, whose products wrap around, on a CPU as on a GPU.
+So dropout and drop path do not depend on how a batch is cut, over how many workers it is spread, or
+what else has drawn random numbers. Words are int32 tensors, whose products wrap around, on a CPU as
+on a GPU.
 """
 
 from __future__ import annotations
@@ -38,12 +40,16 @@ def mix(words: Tensor) -> Tensor:
 
 
 def uniform(key: int, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Numbers in [0, 1), float32, (B, *shape), that depend on the key, a sample's position (B,) and the element."""
+    """Numbers in [0, 1), float32, (B, *shape), that depend on the
+    key, a sample's position (B,) and the element.
+    """
     return _uniform(_rows(key, positions), math.prod(shape)).view(len(positions), *shape)
 
 
 def normal(key: int, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal numbers, float32, (B, *shape), of the same arguments (Box and Muller 1958)."""
+    """Standard normal numbers, float32, (B, *shape), of the
+    same arguments (Box and Muller 1958).
+    """
     u, v = uniform(key, positions, (2, *shape)).unbind(1)
     return (-2 * (1 - u).log()).sqrt() * (2 * math.pi * v).cos()
 
@@ -54,7 +60,11 @@ def _rows(key: int, positions: Tensor) -> Tensor:
 
 
 def _uniform(rows: Tensor, num: int) -> Tensor:
-    """(B, num). Elements are mixed before they meet the sample, so that no two samples share a stretch of numbers."""
+    """(B, num).
+
+    Elements are mixed before they meet the sample, so that no two samples share a stretch of
+    numbers.
+    """
     elements = mix(torch.arange(num, dtype=torch.int32, device=rows.device))
     return _unit(mix(rows[:, None] ^ elements))
 
@@ -65,15 +75,18 @@ def _unit(words: Tensor) -> Tensor:
 
 
 class Draws:
-    """What the seeded layers of a model share: which samples, at which step, the next forward pass sees.
+    """What the seeded layers of a model share: which samples, at which step, the next forward pass
+    sees.
 
-    Words of layers that draw for each element, and masks of those that draw once for a sample, are made on the CPU for
-    all layers at once, and sent in one copy: a kernel a layer and operation would take a GPU's host longer.
+    Words of layers that draw for each element, and masks of those that draw once for a sample, are
+    made on the CPU for all layers at once, and sent in one copy: a kernel a layer and operation
+    would take a GPU's host longer.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self.seed, self.device = seed, device
-        self.layers: list[tuple[int, float, bool]] = []  # number, rate and whether to scale, of each layer
+        # number, rate and whether to scale, of each layer
+        self.layers: list[tuple[int, float, bool]] = []
         self.constants: tuple[Tensor, Tensor, Tensor] | None = None
         self.sent: Tensor | None = None  # (L, B) int32: words of a layer, or the bits of its masks
         self.masks: Tensor | None = None  # (L, B) float32: the same memory
@@ -85,7 +98,9 @@ class Draws:
         self.layers.append((layer.layer, layer.rate if layer.once else -1.0, layer.scale))
 
     def at(self, step: int, positions: Tensor) -> None:
-        """Sets the step and the positions (B,), integers on the CPU, of the samples in the batch of all workers."""
+        """Sets the step and the positions (B,), integers on the
+        CPU, of the samples in the batch of all workers.
+        """
         if not self.layers:
             return
         drawn = self._drawn(_rows(key_of(self.seed, step), positions))
@@ -95,11 +110,14 @@ class Draws:
             self.masks_bf16 = torch.empty(drawn.shape, dtype=torch.bfloat16, device=self.device)
         assert self.masks is not None and self.masks_bf16 is not None
         on_gpu = self.device.type == "cuda"
-        self.sent.copy_(drawn.pin_memory() if on_gpu else drawn, non_blocking=on_gpu)  # a compiled model keeps these
+        # a compiled model keeps these
+        self.sent.copy_(drawn.pin_memory() if on_gpu else drawn, non_blocking=on_gpu)
         self.masks_bf16.copy_(self.masks)
 
     def _drawn(self, rows: Tensor) -> Tensor:
-        """A word for each layer and sample, (L, B) int32; of a layer that draws once, the mask as float32, in bits."""
+        """A word for each layer and sample, (L, B) int32; of a layer
+        that draws once, the mask as float32, in bits.
+        """
         self.constants = self.constants or self._constants()
         keys, rates, gains = self.constants
         words = mix(rows ^ keys)
@@ -107,15 +125,21 @@ class Draws:
         return torch.where(rates >= 0, masks.view(torch.int32), words)
 
     def _constants(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each layer, (L, 1): its key, its rate, below 0 if it draws for each element, and what is kept times."""
+        """Of each layer, (L, 1): its key, its rate, below 0 if it
+        draws for each element, and what is kept times.
+        """
         numbers, rates, scaled = zip(*self.layers, strict=True)
         keys = torch.tensor([key_of(number) for number in numbers], dtype=torch.int32)
-        gains = 1 / torch.tensor([1 - rate if scale else 1.0 for rate, scale in zip(rates, scaled, strict=True)])
+        gains = 1 / torch.tensor(
+            [1 - rate if scale else 1.0 for rate, scale in zip(rates, scaled, strict=True)]
+        )
         return keys[:, None], torch.tensor(rates)[:, None], gains[:, None]
 
 
 class Seeded(nn.Module):
-    """Zeroes a share `rate` of elements in training, and scales the others up; `Draws` decide which."""
+    """Zeroes a share `rate` of elements in training, and
+    scales the others up; `Draws` decide which.
+    """
 
     once = False  # whether it draws one number for a sample
     place: int  # among the layers of the draws
@@ -129,7 +153,9 @@ class Seeded(nn.Module):
         return x * self.mask(x) if self.training else x
 
     def mask(self, x: Tensor) -> Tensor:
-        """What x (B, ...), or a multiple of B where a layer has cut images in windows, is to be multiplied by."""
+        """What x (B, ...), or a multiple of B where a layer has
+        cut images in windows, is to be multiplied by.
+        """
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -156,7 +182,9 @@ class SeededDropPath(Seeded):
         assert self.draws.masks is not None and self.draws.masks_bf16 is not None, UNSET
         masks = self.draws.masks_bf16 if x.dtype == torch.bfloat16 else self.draws.masks
         mask = masks[self.place].to(x.dtype)
-        assert len(mask) == len(x), f"as many positions as samples must be set, but got {len(mask)} for {len(x)}"
+        assert len(mask) == len(x), (
+            f"as many positions as samples must be set, but got {len(mask)} for {len(x)}"
+        )
         return mask.view(-1, *[1] * (x.ndim - 1))
 
 
@@ -164,11 +192,12 @@ UNSET = "Draws.at must come before a forward pass in training"
 
 
 def seed_layers(model: nn.Module, seed: int) -> Draws:
-    """Replaces each active dropout and drop path of a model by a seeded one, and returns what tells them where it is.
+    """Replaces each active dropout and drop path of a model by a seeded one, and returns what tells
+    them where it is.
 
-    Layers are told apart by their order among such layers of the model, which must be on its device already. Call
-    `draws.at(step, positions)` before each forward pass in training, and not again before its backward pass. Raises
-    ValueError for other layers that draw random numbers.
+    Layers are told apart by their order among such layers of the model, which must be on its device
+    already. Call `draws.at(step, positions)` before each forward pass in training, and not again
+    before its backward pass. Raises ValueError for other layers that draw random numbers.
     """
     draws = Draws(seed, next((p.device for p in model.parameters()), torch.device("cpu")))
     known: dict[nn.Module, nn.Module] = {}
@@ -188,7 +217,11 @@ def _seeded(layer: nn.Module, draws: Draws, number: int) -> nn.Module | None:
     if isinstance(layer, Seeded):
         return type(layer)(layer.rate, draws, number, layer.scale)
     if isinstance(layer, DropPath):
-        return SeededDropPath(layer.drop_prob, draws, number, layer.scale_by_keep) if layer.drop_prob else None
+        return (
+            SeededDropPath(layer.drop_prob, draws, number, layer.scale_by_keep)
+            if layer.drop_prob
+            else None
+        )
     if type(layer) is nn.Dropout:
         return SeededDropout(layer.p, draws, number) if layer.p else None
     if (isinstance(layer, _DropoutNd) and layer.p) or isinstance(layer, (PatchDropout, nn.RReLU)):

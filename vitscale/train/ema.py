@@ -11,11 +11,12 @@ from vitscale.plan.config import TrainConfig
 
 
 class Ema:
-    """Averages weights and BatchNorm statistics: ema <- decay * ema + (1 - decay) * model, every `ema_every` steps.
+    """Averages weights and BatchNorm statistics: ema <- decay * ema + (1 - decay) * model, every
+    `ema_every` steps.
 
-    Starts at the initial weights; with `ema_after_warmup`, an update within the warm-up copies the model instead. Where
-    `ema_decay` and `ema_alpha` are both 0 it is off, keeps no copy, and its state is empty. The state is the averaged
-    model alone: the step says all else.
+    Starts at the initial weights; with `ema_after_warmup`, an update within the warm-up copies the
+    model instead. Where `ema_decay` and `ema_alpha` are both 0 it is off, keeps no copy, and its
+    state is empty. The state is the averaged model alone: the step says all else.
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
@@ -37,7 +38,9 @@ class Ema:
         return self.average.module
 
     def update(self, model: nn.Module, step: int) -> None:
-        """Takes in the model after optimizer step `step`, counted from 0, if `ema_every` divides the steps taken."""
+        """Takes in the model after optimizer step `step`, counted
+        from 0, if `ema_every` divides the steps taken.
+        """
         if self.average is None or (step + 1) % self.every:
             return
         if step < self.num_copied:

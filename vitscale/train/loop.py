@@ -35,8 +35,10 @@ from vitscale.train.sources import load_split
 from vitscale.train.step import TrainingStep, autocast
 
 CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints: large ones come less often
-CHECK_EVERY = 50  # steps between two looks at whether the loss is still finite: each look waits for the device
-# Columns of a row that two runs of one trial do not share. train_s: all that it took so far, eval_s of it evaluation.
+# steps between two looks at whether the loss is still finite: each look waits for the device
+CHECK_EVERY = 50
+# Columns of a row that two runs of one trial do not share. train_s: all that it took so far, eval_s
+# of it evaluation.
 TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
 
 
@@ -52,27 +54,33 @@ def train(
     parallel_branches: bool = False,
     compiled: bool = False,
 ) -> Generator[Row, None, str]:
-    """Trains one model and yields a row of metrics for each epoch; errors in percent, losses in nats.
+    """Trains one model and yields a row of metrics for each epoch; errors in percent, losses in
+    nats.
 
-    What it returns at the end is the fingerprint of the training images, by which two datasets of one name differ.
+    What it returns at the end is the fingerprint of the training images, by which two datasets of
+    one name differ.
 
-    The rows are always those of the whole training: an interrupted one first yields the rows of its newest checkpoint
-    again and goes on from there, bit for bit as if nothing had happened (TIMING columns apart). A non-finite loss or
-    weight ends the training with a row of `diverged` 1 at the step where it arose, and error 100. With precision fp16 a
-    row has `skipped_steps`, the steps so far that the loss scale skipped; a skipped step is no divergence.
+    The rows are always those of the whole training: an interrupted one first yields the rows of its
+    newest checkpoint again and goes on from there, bit for bit as if nothing had happened (TIMING
+    columns apart). A non-finite loss or weight ends the training with a row of `diverged` 1 at the
+    step where it arose, and error 100. With precision fp16 a row has `skipped_steps`, the steps so
+    far that the loss scale skipped; a skipped step is no divergence.
 
-    The arguments after `workdir` bear on speed and safety, never on results, up to the rounding of sums: at most
-    `micro_batch` images pass through the model at once (0: the batch), `parallel_branches` computes the branches of a
-    parallel ViT in one go, `compiled` calls torch.compile. Where torch.distributed is set up, its processes train the
-    trial together, all of them yield the rows, and the first one writes the checkpoints.
+    The arguments after `workdir` bear on speed and safety, never on results, up to the rounding of
+    sums: at most `micro_batch` images pass through the model at once (0: the batch),
+    `parallel_branches` computes the branches of a parallel ViT in one go, `compiled` calls
+    torch.compile. Where torch.distributed is set up, its processes train the trial together, all of
+    them yield the rows, and the first one writes the checkpoints.
 
-    Raises ValueError for a dataset that cannot be read or a cut of the batch that BatchNorm would notice, OSError if a
-    checkpoint cannot be written, and vitscale.record.workdir.Fenced if another worker has claimed the workdir.
+    Raises ValueError for a dataset that cannot be read or a cut of the batch that BatchNorm would
+    notice, OSError if a checkpoint cannot be written, and vitscale.record.workdir.Fenced if another
+    worker has claimed the workdir.
     """
     workdir = Workdir(workdir) if isinstance(workdir, Path) else workdir
     at, team = device_at(device), Team.join()
     seed_everything(config.seed)
-    torch.backends.cudnn.allow_tf32 = config.precision != "fp32"  # else fp32 convolutions would not be
+    # else fp32 convolutions would not be
+    torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
     model = build_model(config).to(at)
     normed = has_batchnorm(model)
     cuts = cut(config.batch_size, num_parts(config, micro_batch, team, normed))
@@ -81,8 +89,10 @@ def train(
     data, images = fingerprint(images), resident(images, at)
     batches = Batches(images, config, at, mine)
     most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
-    held_out = {name: HeldOut(resident(load_split(config, name, data_root), at), config, at, team, most)
-                for name in config.evals}  # fmt: skip
+    held_out = {
+        name: HeldOut(resident(load_split(config, name, data_root), at), config, at, team, most)
+        for name in config.evals
+    }
 
     if parallel_branches:
         run_branches(model, parallel=True)
@@ -97,12 +107,19 @@ def train(
     precise = Batches(images, config, at, own) if config.precise_bn and normed else None
 
     step, rows, spent_s = 0, [], 0.0
-    loss_sum, bad_step = torch.zeros((), dtype=torch.float64, device=at), torch.tensor(-1, device=at)
-    state = team.share(checkpoint.load(workdir, torch.device("cpu"), config.id) if team.rank == 0 else None)
+    loss_sum, bad_step = (
+        torch.zeros((), dtype=torch.float64, device=at),
+        torch.tensor(-1, device=at),
+    )
+    state = team.share(
+        checkpoint.load(workdir, torch.device("cpu"), config.id) if team.rank == 0 else None
+    )
     if state is not None:
         if state["data"] != data:
-            raise checkpoint.OtherImages("a training must resume on its own images, but got others "
-                                         f"(dataset={config.dataset!r}, data_root={str(data_root)!r})")  # fmt: skip
+            raise checkpoint.OtherImages(
+                "a training must resume on its own images, but got others "
+                f"(dataset={config.dataset!r}, data_root={str(data_root)!r})"
+            )
         step, rows, spent_s = state["step"], state["rows"], state["spent_s"]
         loss_sum, bad_step = state["loss_sum"].to(at), state["bad_step"].to(at)
         model.load_state_dict(state["model"])
@@ -119,18 +136,29 @@ def train(
     def commit() -> float:
         began = time.perf_counter()
         state = {
-            "trial": config.id, "step": step, "data": data, "rows": rows,
+            "trial": config.id,
+            "step": step,
+            "data": data,
+            "rows": rows,
             "spent_s": spent_s + time.perf_counter() - start,
-            "loss_sum": loss_sum, "bad_step": bad_step, "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(), "ema": ema.state_dict(),
-            "loss_scale": loss_scale.state_dict(), "rng": checkpoint.rng_state(at),
-        }  # fmt: skip
+            "loss_sum": loss_sum,
+            "bad_step": bad_step,
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "ema": ema.state_dict(),
+            "loss_scale": loss_scale.state_dict(),
+            "rng": checkpoint.rng_state(at),
+        }
         checkpoint.save(workdir, step, state)
-        return time.perf_counter() + max(checkpoint_every_s, (time.perf_counter() - began) / CHECKPOINT_SHARE)
+        return time.perf_counter() + max(
+            checkpoint_every_s, (time.perf_counter() - began) / CHECKPOINT_SHARE
+        )
 
     replica = team.wrap(cast(nn.Module, torch.compile(model)) if compiled else model)
     positions = [torch.from_numpy(part) for part in mine]
-    training_step = TrainingStep(config, model, replica, draws, optimizer, ema, loss_scale, team, positions)
+    training_step = TrainingStep(
+        config, model, replica, draws, optimizer, ema, loss_scale, team, positions
+    )
     stream = batches.iterate(step, num_loader_workers)
     start = time.perf_counter()
     next_commit = start + checkpoint_every_s
@@ -151,15 +179,30 @@ def train(
                 row = diverged_row(config, diverged_step)
             elif epoch_ends:
                 eval_began = time.perf_counter()
-                row = {"epoch": step // config.steps_per_epoch, "step": step, "samples": step * config.batch_size,
-                       "lr_now": lr, "train_loss": loss_sum.item() / config.steps_per_epoch, "diverged": 0.0,
-                       **evaluate_all(model, ema, held_out, precise, config, team, num_loader_workers)}  # fmt: skip
+                row = {
+                    "epoch": step // config.steps_per_epoch,
+                    "step": step,
+                    "samples": step * config.batch_size,
+                    "lr_now": lr,
+                    "train_loss": loss_sum.item() / config.steps_per_epoch,
+                    "diverged": 0.0,
+                    **evaluate_all(model, ema, held_out, precise, config, team, num_loader_workers),
+                }
                 loss_sum.zero_()
                 eval_s += time.perf_counter() - eval_began
             if row is not None:
-                timing = {"train_s": spent_s + time.perf_counter() - start, "eval_s": eval_s, "unix_s": time.time(),
-                          **peak_memory(at)}  # fmt: skip
-                rows.append({name: float(value) for name, value in {**row, **loss_scale.columns(), **timing}.items()})
+                timing = {
+                    "train_s": spent_s + time.perf_counter() - start,
+                    "eval_s": eval_s,
+                    "unix_s": time.time(),
+                    **peak_memory(at),
+                }
+                rows.append(
+                    {
+                        name: float(value)
+                        for name, value in {**row, **loss_scale.columns(), **timing}.items()
+                    }
+                )
                 if is_last(rows[-1], config) and team.rank == 0:
                     commit()
                 yield rows[-1]
@@ -176,11 +219,20 @@ def is_last(row: Row, config: TrainConfig) -> bool:
 
 
 def diverged_row(config: TrainConfig, step: int) -> Row:
-    """The last row of a training whose loss or weights became non-finite at optimizer step `step` (from 0)."""
+    """The last row of a training whose loss or weights became
+    non-finite at optimizer step `step` (from 0).
+    """
     epoch = step // config.steps_per_epoch + 1
     errors = {name: 100.0 for split in config.evals for name in error_columns(split)}
-    return {"epoch": epoch, "step": step + 1, "samples": (step + 1) * config.batch_size, "lr_now": lr_at(step, config),
-            "diverged": 1.0, "diverged_step": step, **errors}  # fmt: skip
+    return {
+        "epoch": epoch,
+        "step": step + 1,
+        "samples": (step + 1) * config.batch_size,
+        "lr_now": lr_at(step, config),
+        "diverged": 1.0,
+        "diverged_step": step,
+        **errors,
+    }
 
 
 def evaluate_all(
@@ -192,9 +244,11 @@ def evaluate_all(
     team: Team,
     num_loader_workers: int = 0,
 ) -> Row:
-    """The `evaluation_columns` of every evaluation set: what `evaluate` says of the raw and of the averaged weights.
+    """The `evaluation_columns` of every evaluation set: what `evaluate` says of the raw and of the
+    averaged weights.
 
-    With `precise` batches, the statistics of BatchNorm are estimated on them first, for each of the two.
+    With `precise` batches, the statistics of BatchNorm are estimated on them first, for each of the
+    two.
     """
     row: Row = {}
     for weights, module in zip(WEIGHTS, (model, ema.module if ema.on else None), strict=True):
@@ -211,15 +265,20 @@ def evaluate_all(
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: HeldOut, config: TrainConfig, team: Team, num_loader_workers: int = 0) -> Row:
-    """The QUANTITIES of vitscale.plan.metrics on an evaluation set, for any team those of all its images.
+def evaluate(
+    model: nn.Module, data: HeldOut, config: TrainConfig, team: Team, num_loader_workers: int = 0
+) -> Row:
+    """The QUANTITIES of vitscale.plan.metrics on an evaluation set, for any team those of all its
+    images.
 
-    loss: mean cross entropy in nats, to the label. error_pct and top5_error_pct: share of images, in percent, whose
-    label is not the class, or among the five classes, of the largest logits; 0 for the latter where there are five
-    classes or fewer. ece_pct: expected calibration error in percent, over 15 bins of equal width of the top-1
-    confidence (Guo et al. 2017), weighted by their images.
+    loss: mean cross entropy in nats, to the label. error_pct and top5_error_pct: share of images,
+    in percent, whose label is not the class, or among the five classes, of the largest logits; 0
+    for the latter where there are five classes or fewer. ece_pct: expected calibration error in
+    percent, over 15 bins of equal width of the top-1 confidence (Guo et al. 2017), weighted by
+    their images.
 
-    With several accepted labels (ReaL), a prediction is right if it is one of them, and the loss is to the original.
+    With several accepted labels (ReaL), a prediction is right if it is one of them, and the loss is
+    to the original.
     """
     model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=data.device)
@@ -235,7 +294,9 @@ def evaluate(model: nn.Module, data: HeldOut, config: TrainConfig, team: Team, n
         gaps += calibration_gaps(logits, right)
     model.train()
     # Sums of all processes; this is the one place of an evaluation that waits for the device.
-    sums = torch.cat([team.sum(loss)[None], team.sum(wrong).double(), team.sum(gaps).abs().sum()[None]])
+    sums = torch.cat(
+        [team.sum(loss)[None], team.sum(wrong).double(), team.sum(gaps).abs().sum()[None]]
+    )
     loss_sum, num_wrong, num_wrong_top5, gap = sums.tolist()
     return {
         "loss": loss_sum / data.num,
@@ -246,13 +307,23 @@ def evaluate(model: nn.Module, data: HeldOut, config: TrainConfig, team: Team, n
 
 
 def device_at(name: str) -> torch.device:
-    """The device of a name; "cuda" is the current GPU, with its index: parts of torch.cuda take no device without."""
-    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+    """The device of a name; "cuda" is the current GPU, with its
+    index: parts of torch.cuda take no device without.
+    """
+    return (
+        torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+    )
 
 
 def peak_memory(device: torch.device) -> Row:
-    """The most memory that tensors took on the GPU since the process started on it, MiB; nothing on a CPU."""
-    return {"peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20} if device.type == "cuda" else {}
+    """The most memory that tensors took on the GPU since the
+    process started on it, MiB; nothing on a CPU.
+    """
+    return (
+        {"peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20}
+        if device.type == "cuda"
+        else {}
+    )
 
 
 def seed_everything(seed: int) -> None:
@@ -263,11 +334,14 @@ def seed_everything(seed: int) -> None:
 
 
 def _diverged_step(bad_step: Tensor, model: nn.Module, last_step: int | None) -> int | None:
-    """The first step with a non-finite loss; else, if `last_step` is given, that step if a weight is non-finite."""
+    """The first step with a non-finite loss; else, if `last_step`
+    is given, that step if a weight is non-finite.
+    """
     if (step := int(bad_step.item())) >= 0:
         return step
     if last_step is None:
         return None
-    # Norms are finite if all weights are, short of overflow: weights beyond 1e19 count as diverged, too.
+    # Norms are finite if all weights are, short of overflow: weights beyond 1e19 count as diverged,
+    # too.
     norm = torch.stack(torch._foreach_norm([p.detach() for p in model.parameters()])).sum().item()
     return None if math.isfinite(norm) else last_step

@@ -1,4 +1,6 @@
-"""The loss scale of fp16 training: gradients too small for fp16 are computed larger, those too large skip a step."""
+"""The loss scale of fp16 training: gradients too small for fp16
+are computed larger, those too large skip a step.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,22 @@ from torch import Tensor
 
 from vitscale.plan.config import TrainConfig
 
-# As torch.amp.GradScaler and apex: at a non-finite gradient the scale is halved and the step skipped; it doubles after
-# so many steps in a row that were not.
+# As torch.amp.GradScaler and apex: at a non-finite gradient the scale is halved and the step
+# skipped; it doubles after so many steps in a row that were not.
 FIRST_SCALE = 2.0**16
 GROWTH_INTERVAL = 2_000
-# Below this a gradient is non-finite whatever the scale, which is divergence: from the first scale, 31 skips in a row.
+# Below this a gradient is non-finite whatever the scale, which is divergence: from the first scale,
+# 31 skips in a row.
 LEAST_SCALE = 2.0**-14
 
 
 class LossScale:
-    """Dynamic loss scaling (Micikevicius et al. 2018) by torch's GradScaler; with other precisions than fp16, nothing.
+    """Dynamic loss scaling (Micikevicius et al. 2018) by torch's GradScaler; with other precisions
+    than fp16, nothing.
 
-    A skipped step leaves the weights and the state of the optimizer as they are, and counts as a step of the schedule,
-    as in the papers' codes. With the fused optimizers the host never waits for the device; LAMB's, which is not fused,
-    waits once per step to learn whether to skip.
+    A skipped step leaves the weights and the state of the optimizer as they are, and counts as a
+    step of the schedule, as in the papers' codes. With the fused optimizers the host never waits
+    for the device; LAMB's, which is not fused, waits once per step to learn whether to skip.
     """
 
     def __init__(self, config: TrainConfig, device: torch.device) -> None:
@@ -31,7 +35,8 @@ class LossScale:
             device.type, init_scale=FIRST_SCALE, growth_interval=GROWTH_INTERVAL, enabled=self.on
         )
         self.num_skipped = torch.zeros((), dtype=torch.int64, device=device)
-        self.exhausted = torch.zeros((), dtype=torch.bool, device=device)  # the scale fell below the least one
+        # the scale fell below the least one
+        self.exhausted = torch.zeros((), dtype=torch.bool, device=device)
 
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss () to call backward on."""
@@ -45,7 +50,8 @@ class LossScale:
     def step(self, optimizer: torch.optim.Optimizer, bad_step: Tensor | None = None) -> None:
         """The optimizer's step, unless a gradient is non-finite; then the next scale.
 
-        Once `bad_step` () is not negative, the training has diverged, and what is skipped from there on is not counted.
+        Once `bad_step` () is not negative, the training has diverged, and what is skipped from
+        there on is not counted.
         """
         if not self.on:
             optimizer.step()
@@ -62,7 +68,9 @@ class LossScale:
 
     def state_dict(self) -> dict[str, Any]:
         """Empty with other precisions than fp16."""
-        return {"scaler": self.scaler.state_dict(), "num_skipped": self.num_skipped} if self.on else {}
+        return (
+            {"scaler": self.scaler.state_dict(), "num_skipped": self.num_skipped} if self.on else {}
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self.on:
@@ -77,7 +85,8 @@ class LossScale:
 def _prepare_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Gives SGD momenta of 0 before its first step, which changes no step that is not skipped.
 
-    Fused SGD makes them without a value, and leaves them so if the first step is skipped (torch 2.15).
+    Fused SGD makes them without a value, and leaves them so if the first step is skipped (torch
+    2.15).
     """
     if not isinstance(optimizer, torch.optim.SGD):
         return

@@ -16,10 +16,11 @@ from vitscale.train.stems import build_stem
 
 
 def build_model(config: TrainConfig) -> nn.Module:
-    """A model that maps (B, channels, resolution, resolution) to logits (B, num_classes), on the default device.
+    """A model that maps (B, channels, resolution, resolution) to logits (B, num_classes), on the
+    default device.
 
-    Weights follow torch's global generator. Raises ValueError for a timm model that does not exist or cannot be built
-    as the config says.
+    Weights follow torch's global generator. Raises ValueError for a timm model that does not exist
+    or cannot be built as the config says.
     """
     if config.model.startswith("timm:"):
         return _timm(config, config.model.removeprefix("timm:"))
@@ -31,15 +32,18 @@ def build_model(config: TrainConfig) -> nn.Module:
 def _vit(config: TrainConfig) -> nn.Module:
     """Pre-norm ViT (Dosovitskiy et al. 2021) with the stem of the config.
 
-    weight_init "jax" is the authors' code: zero head, Xavier-uniform linear layers, lecun-normal convolutions. The
-    average of patch tokens is taken before the last norm, as in timm.
+    weight_init "jax" is the authors' code: zero head, Xavier-uniform linear layers, lecun-normal
+    convolutions. The average of patch tokens is taken before the last norm, as in timm.
     """
     from timm.layers import HybridEmbed
     from timm.models.vision_transformer import VisionTransformer
 
     parts: dict[str, Any] = {"patch_size": config.patch_size, "block_fn": _block(config)}
     if config.stem != "patchify":  # which timm's model has itself
-        parts |= {"patch_size": 1, "embed_layer": partial(HybridEmbed, backbone=build_stem(config), proj=False)}
+        parts |= {
+            "patch_size": 1,
+            "embed_layer": partial(HybridEmbed, backbone=build_stem(config), proj=False),
+        }
     match config.pool:
         case "token":
             parts |= {"global_pool": "token", "class_token": True}
@@ -83,7 +87,9 @@ def _fix_positions(model: Any, config: TrainConfig) -> nn.Module:
         case "sincos":  # Chen et al. 2021, MoCo v3: the class token has no position
             side = config.resolution // config.patch_size
             del model.pos_embed
-            model.register_buffer("pos_embed", build_sincos2d_pos_embed([side, side], config.width)[None])
+            model.register_buffer(
+                "pos_embed", build_sincos2d_pos_embed([side, side], config.width)[None]
+            )
         case "none":  # timm skips the dropout where nothing is added
             model.norm_pre, model.pos_drop = model.pos_drop, nn.Identity()
         case never:
@@ -114,9 +120,10 @@ def _block(config: TrainConfig) -> Callable[..., nn.Module]:
 def _regnety(config: TrainConfig, shape: RegNetYShape) -> nn.Module:
     """RegNetY with depths and widths written out; timm's models of this name are others.
 
-    The last norm of a block starts with a gain of 1, as in the authors' code (BN.ZERO_INIT_FINAL_GAMMA is False in
-    pycls), and not at timm's 0. Other initial weights are timm's: those of grouped convolutions are larger than in
-    pycls by the root of the number of groups, which the norm after them undoes.
+    The last norm of a block starts with a gain of 1, as in the authors' code
+    (BN.ZERO_INIT_FINAL_GAMMA is False in pycls), and not at timm's 0. Other initial weights are
+    timm's: those of grouped convolutions are larger than in pycls by the root of the number of
+    groups, which the norm after them undoes.
     """
     from timm.layers import calculate_drop_path_rates
     from timm.models.regnet import RegNet, RegNetCfg
@@ -131,14 +138,23 @@ def _regnety(config: TrainConfig, shape: RegNetYShape) -> nn.Module:
             assert_never(never)
 
     class WrittenOut(RegNet):
-        def _get_stage_args(self, cfg: Any, *_: Any, **__: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        def _get_stage_args(
+            self, cfg: Any, *_: Any, **__: Any
+        ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             common = super()._get_stage_args(RegNetCfg(se_ratio=shape.se_ratio))[1]
             stages = zip(shape.widths, shape.depths, rates, strict=True)
             return [
-                {"out_chs": width, "stride": 2, "dilation": 1, "depth": depth, "bottle_ratio": 1.0,
-                 "group_size": shape.group_width, "drop_path_rates": drop_path_rates}
+                {
+                    "out_chs": width,
+                    "stride": 2,
+                    "dilation": 1,
+                    "depth": depth,
+                    "bottle_ratio": 1.0,
+                    "group_size": shape.group_width,
+                    "drop_path_rates": drop_path_rates,
+                }
                 for width, depth, drop_path_rates in stages
-            ], common  # fmt: skip
+            ], common
 
     return WrittenOut(
         RegNetCfg(se_ratio=shape.se_ratio),
@@ -149,18 +165,31 @@ def _regnety(config: TrainConfig, shape: RegNetYShape) -> nn.Module:
 
 
 def _timm(config: TrainConfig, name: str) -> nn.Module:
-    """A model of timm, untrained. What its own defaults would drop is not dropped unless the config says so."""
+    """A model of timm, untrained.
+
+    What its own defaults would drop is not dropped unless the config says so.
+    """
     import timm
 
     if name not in (names := timm.list_models()):
         close = difflib.get_close_matches(name, names, n=3)
         hint = f"; close are {', '.join(close)}" if close else ""
-        raise ValueError(f"timm:NAME must name a model of timm, but got (model={config.model!r}){hint}")
-    optional: dict[str, Any] = {"img_size": config.resolution, "drop_rate": 0.0, "drop_path_rate": config.drop_path}
+        raise ValueError(
+            f"timm:NAME must name a model of timm, but got (model={config.model!r}){hint}"
+        )
+    optional: dict[str, Any] = {
+        "img_size": config.resolution,
+        "drop_rate": 0.0,
+        "drop_path_rate": config.drop_path,
+    }
     while True:
         try:
             model = timm.create_model(
-                name, pretrained=False, num_classes=config.num_classes, in_chans=config.channels, **optional
+                name,
+                pretrained=False,
+                num_classes=config.num_classes,
+                in_chans=config.channels,
+                **optional,
             )
         except (TypeError, ValueError, AssertionError) as error:
             unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
@@ -175,13 +204,16 @@ def _timm(config: TrainConfig, name: str) -> nn.Module:
 def _refusal(config: TrainConfig, reason: str) -> ValueError:
     """What to raise, in one line, for a timm model that cannot be built so."""
     return ValueError(
-        f"a model that timm can build must be named, but got (model={config.model!r}, resolution={config.resolution}, "
-        f"channels={config.channels}, drop_path={config.drop_path}): {' '.join(reason.split())}"
+        f"a model that timm can build must be named, but got (model={config.model!r}, "
+        f"resolution={config.resolution}, channels={config.channels}, "
+        f"drop_path={config.drop_path}): {' '.join(reason.split())}"
     )
 
 
 def _with_drop_path(model: nn.Module, config: TrainConfig) -> nn.Module:
-    """The model with the drop path rates of the config; timm's own rule is linear but for models that are uniform."""
+    """The model with the drop path rates of the config; timm's own
+    rule is linear but for models that are uniform.
+    """
     from timm.layers import DropPath
 
     drawn = [layer.drop_prob for layer in model.modules() if isinstance(layer, DropPath)]
@@ -192,7 +224,10 @@ def _with_drop_path(model: nn.Module, config: TrainConfig) -> nn.Module:
         raise _refusal(config, "its drop path is uniform by construction")
     if len(rates) > 1 and config.drop_path_rule == "uniform":
         for block in list(model.modules()):
-            for name in [name for name in (*block._modules, *vars(block)) if name.startswith("drop_path")]:
-                if isinstance(getattr(block, name), (DropPath, nn.Identity, type(None))):  # without any in the first
+            for name in [
+                name for name in (*block._modules, *vars(block)) if name.startswith("drop_path")
+            ]:
+                # without any in the first
+                if isinstance(getattr(block, name), (DropPath, nn.Identity, type(None))):
                     setattr(block, name, DropPath(config.drop_path))
     return model

@@ -11,10 +11,12 @@ from vitscale.plan.config import TrainConfig
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW, Adam, SGD or LAMB at the peak learning rate; none of them clips gradients, the loop does for all alike.
+    """AdamW, Adam, SGD or LAMB at the peak learning rate; none of them clips gradients, the loop
+    does for all alike.
 
-    Weight decay: AdamW (Loshchilov and Hutter 2019) takes it off the weights, times the learning rate; Adam and SGD
-    add it to the gradient (L2); LAMB (You et al. 2020, algorithm 2) adds it to Adam's update, before the trust ratio.
+    Weight decay: AdamW (Loshchilov and Hutter 2019) takes it off the weights, times the learning
+    rate; Adam and SGD add it to the gradient (L2); LAMB (You et al. 2020, algorithm 2) adds it to
+    Adam's update, before the trust ratio.
     """
     groups = decay_groups(model, config)
     adaptive: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.epsilon}
@@ -27,27 +29,38 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
             return _lamb(groups, config, adaptive)
         case "sgd":
             return torch.optim.SGD(
-                groups, lr=config.peak_lr, momentum=config.momentum, nesterov=config.nesterov, fused=True
+                groups,
+                lr=config.peak_lr,
+                momentum=config.momentum,
+                nesterov=config.nesterov,
+                fused=True,
             )
         case never:
             assert_never(never)
 
 
 def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-    """Parameter groups with and without weight decay; what has no gradient (sine-cosine positions) is in neither.
+    """Parameter groups with and without weight decay; what has no gradient (sine-cosine positions)
+    is in neither.
 
-    Biases and all that has one dimension are never decayed: norm gains (Xiao et al. 2021, section 5: decaying them
-    costs small models many points) and LayerScale gains. Class token and position embeddings, by the names that a timm
-    model gives them, are decayed or not by `decay_tokens`.
+    Biases and all that has one dimension are never decayed: norm gains (Xiao et al. 2021, section
+    5: decaying them costs small models many points) and LayerScale gains. Class token and position
+    embeddings, by the names that a timm model gives them, are decayed or not by `decay_tokens`.
     """
     from timm.optim import param_groups_weight_decay
 
-    tokens: set[str] = set() if config.decay_tokens else set(getattr(model, "no_weight_decay", set)())
+    tokens: set[str] = (
+        set() if config.decay_tokens else set(getattr(model, "no_weight_decay", set)())
+    )
     return param_groups_weight_decay(model, config.wd, no_weight_decay_list=tokens)
 
 
-def _lamb(groups: list[dict[str, Any]], config: TrainConfig, adaptive: dict[str, Any]) -> torch.optim.Optimizer:
-    """LAMB with bias correction; tensors without decay take Adam's step, as in the NVIDIA kernel of the ViT recipes."""
+def _lamb(
+    groups: list[dict[str, Any]], config: TrainConfig, adaptive: dict[str, Any]
+) -> torch.optim.Optimizer:
+    """LAMB with bias correction; tensors without decay take Adam's
+    step, as in the NVIDIA kernel of the ViT recipes.
+    """
     from timm.optim import Lamb
 
     return Lamb(

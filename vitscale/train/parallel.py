@@ -17,7 +17,9 @@ from vitscale.train.batchnorm import ESTIMATED
 
 @dataclass(frozen=True)
 class Team:
-    """This process' place among those that train a trial; all of them call the same methods in the same order."""
+    """This process' place among those that train a trial; all of
+    them call the same methods in the same order.
+    """
 
     rank: int = 0
     size: int = 1
@@ -49,10 +51,14 @@ class Team:
             return model
         on_gpu = next(model.parameters()).is_cuda
         return nn.parallel.DistributedDataParallel(
-            model, device_ids=[torch.cuda.current_device()] if on_gpu else None, broadcast_buffers=False
+            model,
+            device_ids=[torch.cuda.current_device()] if on_gpu else None,
+            broadcast_buffers=False,
         )
 
-    def holding_back(self, model: nn.Module, until: bool) -> contextlib.AbstractContextManager[None]:
+    def holding_back(
+        self, model: nn.Module, until: bool
+    ) -> contextlib.AbstractContextManager[None]:
         """Gradients stay with this process until the last part of its share of the batch."""
         if self.size == 1 or until:
             return contextlib.nullcontext()
@@ -61,53 +67,63 @@ class Team:
 
 
 def cut(batch_size: int, num_parts: int) -> list[np.ndarray]:
-    """Positions 0 .. batch_size - 1 in parts, each sorted and closed under mirroring, i -> batch_size - 1 - i.
+    """Positions 0 .. batch_size - 1 in parts, each sorted and closed under mirroring, i ->
+    batch_size - 1 - i.
 
-    Mixup and CutMix mix a sample with its mirror image, so that a part needs no sample of another. The sizes of the
-    parts are equal if 2 * num_parts divides batch_size, and differ by up to 3 otherwise.
+    Mixup and CutMix mix a sample with its mirror image, so that a part needs no sample of another.
+    The sizes of the parts are equal if 2 * num_parts divides batch_size, and differ by up to 3
+    otherwise.
     """
     lower = np.array_split(np.arange(batch_size // 2), num_parts)
-    middle = [np.empty(0, np.int64)] * (num_parts - 1) + [np.arange(batch_size // 2, (batch_size + 1) // 2)]
-    return [np.concatenate([a, m, batch_size - 1 - a[::-1]]) for a, m in zip(lower, middle, strict=True)]
+    middle = [np.empty(0, np.int64)] * (num_parts - 1) + [
+        np.arange(batch_size // 2, (batch_size + 1) // 2)
+    ]
+    return [
+        np.concatenate([a, m, batch_size - 1 - a[::-1]]) for a, m in zip(lower, middle, strict=True)
+    ]
 
 
 def num_parts(config: TrainConfig, micro_batch: int, team: Team, has_batchnorm: bool) -> int:
     """Into how many parts a batch is cut: the same number for each process of the team.
 
-    Raises ValueError where that would change the results of a BatchNorm model, and where a part would be empty.
+    Raises ValueError where that would change the results of a BatchNorm model, and where a part
+    would be empty.
     """
     batch_size, norm_batch = config.batch_size, config.norm_batch
     if has_batchnorm and norm_batch and team.size > 1 and not config.precise_bn:
         raise ValueError(  # each worker would keep running statistics of its own
-            "precise_bn > 0 must hold for a BatchNorm model with norm_batch on several workers, but got "
-            f"(precise_bn=0, norm_batch={norm_batch}, workers={team.size})"
+            "precise_bn > 0 must hold for a BatchNorm model with norm_batch on several workers, "
+            f"but got (precise_bn=0, norm_batch={norm_batch}, workers={team.size})"
         )
     if has_batchnorm and norm_batch:
         parts = batch_size // norm_batch
         if parts % team.size or (micro_batch and micro_batch < norm_batch):
             raise ValueError(
-                "norm_batch <= micro_batch and batch_size / norm_batch a multiple of the workers must hold with "
-                f"BatchNorm, but got (norm_batch={norm_batch}, micro_batch={micro_batch}, batch_size={batch_size}, "
-                f"workers={team.size})"
+                "norm_batch <= micro_batch and batch_size / norm_batch a multiple of the workers "
+                f"must hold with BatchNorm, but got (norm_batch={norm_batch}, "
+                f"micro_batch={micro_batch}, batch_size={batch_size}, workers={team.size})"
             )
         return parts
     share = -(-batch_size // team.size)
     parts_each = -(-share // micro_batch) if micro_batch else 1
     if has_batchnorm and parts_each > 1:
         raise ValueError(
-            f"micro_batch >= {share} must hold, or norm_batch say over how many images BatchNorm normalises, but got "
-            f"(micro_batch={micro_batch}, norm_batch=0, batch_size={batch_size}, workers={team.size})"
+            f"micro_batch >= {share} must hold, or norm_batch say over how many images BatchNorm "
+            f"normalises, but got (micro_batch={micro_batch}, norm_batch=0, "
+            f"batch_size={batch_size}, workers={team.size})"
         )
     if parts_each * team.size > max(1, batch_size // 2):
         raise ValueError(
-            f"a part of a batch must hold two images, but got (batch_size={batch_size}, micro_batch={micro_batch}, "
-            f"workers={team.size})"
+            f"a part of a batch must hold two images, but got (batch_size={batch_size}, "
+            f"micro_batch={micro_batch}, workers={team.size})"
         )
     return parts_each * team.size
 
 
 def synchronize_batchnorm(model: nn.Module) -> nn.Module:
-    """BatchNorm over the images of all processes: torch's own on a GPU, which it does not offer on a CPU."""
+    """BatchNorm over the images of all processes: torch's own
+    on a GPU, which it does not offer on a CPU.
+    """
     from timm.layers import BatchNormAct2d, convert_sync_batchnorm
 
     if next(model.parameters()).is_cuda:
@@ -133,9 +149,11 @@ class Synced(nn.BatchNorm2d):
 
 
 def _synced_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
-    """Ioffe and Szegedy 2015, over all processes; the running variance is the unbiased one, as torch's.
+    """Ioffe and Szegedy 2015, over all processes; the running variance is the unbiased one, as
+    torch's.
 
-    A layer whose statistics are estimated anew (vitscale.train.batchnorm) sees the same images in each process.
+    A layer whose statistics are estimated anew (vitscale.train.batchnorm) sees the same images in
+    each process.
     """
     from torch.distributed.nn.functional import all_reduce
 

@@ -14,7 +14,8 @@ ALIGNMENT = 16  # bytes, of each array in the block
 class Parcel:
     """Collects arrays, sends them in one copy that nothing waits for, and then has them as tensors.
 
-    A GPU's host spends as long on a copy of a few numbers as on one of all that a batch's augmentation has drawn.
+    A GPU's host spends as long on a copy of a few numbers as on one of all that a batch's
+    augmentation has drawn.
     """
 
     def __init__(self) -> None:
@@ -22,7 +23,9 @@ class Parcel:
         self.tensors: list[Tensor] = []
 
     def add(self, array: np.ndarray) -> Callable[[], Tensor]:
-        """Takes in an array, and returns what gives it as a tensor of its shape and type, once the parcel is sent."""
+        """Takes in an array, and returns what gives it as a tensor
+        of its shape and type, once the parcel is sent.
+        """
         place = len(self.arrays)
         self.arrays.append(np.ascontiguousarray(array))
         return lambda: self.tensors[place]
@@ -39,7 +42,9 @@ class Parcel:
             block.numpy()[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
         there = block.to(device, non_blocking=True)
         self.tensors = [
-            there[start : start + array.nbytes].view(torch.from_numpy(array).dtype).view(array.shape)
+            there[start : start + array.nbytes]
+            .view(torch.from_numpy(array).dtype)
+            .view(array.shape)
             for array, start in zip(self.arrays, ends, strict=False)
         ]
 

@@ -1,8 +1,10 @@
-"""Operations on a batch of RGB images, each image with a strength of its own, without a loop over images.
+"""Operations on a batch of RGB images, each image with a strength of its own, without a loop over
+images.
 
-Images are uint8 (B, 3, H, W) on any device, and rounded to whole levels after each operation, as PIL does: to PIL's
-result where it computes in whole numbers, else to within a level. Strengths are NumPy arrays (B,), so that no
-operation waits for the device, and each operation is in two parts: what it needs on the device, and what it does there.
+Images are uint8 (B, 3, H, W) on any device, and rounded to whole levels after each operation, as
+PIL does: to PIL's result where it computes in whole numbers, else to within a level. Strengths are
+NumPy arrays (B,), so that no operation waits for the device, and each operation is in two parts:
+what it needs on the device, and what it does there.
 """
 
 from __future__ import annotations
@@ -21,19 +23,22 @@ BLUR_RADIUS = 8  # pixels: four standard deviations of the strongest blur
 
 
 class Warp(NamedTuple):
-    """How a geometric operation reads between pixels, and the colour of what lies outside the image, in levels."""
+    """How a geometric operation reads between pixels, and the
+    colour of what lies outside the image, in levels.
+    """
 
     interpolation: str = "nearest"  # or bilinear
     fill: tuple[int, int, int] = (0, 0, 0)
 
 
 def apply(images: Tensor, names: np.ndarray, values: np.ndarray, warp: Warp) -> Tensor:
-    """Image i after the operation names[i] of strength values[i]; "" leaves it as it is. uint8 (B, 3, H, W) -> same.
+    """Image i after the operation names[i] of strength values[i]; "" leaves it as it is. uint8 (B,
+    3, H, W) -> same.
 
-    Strengths: shears, the tangent; translations, pixels to the right or down; Rotate, degrees counter-clockwise;
-    Brightness, Color, Contrast, Sharpness, the factor of PIL.ImageEnhance; Posterize, bits kept, 0 for black;
-    Solarize, the first level inverted; SolarizeAdd, levels added below 128; Blur, the standard deviation in pixels.
-    The others have none.
+    Strengths: shears, the tangent; translations, pixels to the right or down; Rotate, degrees
+    counter-clockwise; Brightness, Color, Contrast, Sharpness, the factor of PIL.ImageEnhance;
+    Posterize, bits kept, 0 for black; Solarize, the first level inverted; SolarizeAdd, levels added
+    below 128; Blur, the standard deviation in pixels. The others have none.
     """
     parcel = Parcel()
     step = plan(parcel, names, values, warp, images.shape[-2:])
@@ -44,7 +49,8 @@ def apply(images: Tensor, names: np.ndarray, values: np.ndarray, warp: Warp) -> 
 def plan(
     parcel: Parcel, names: np.ndarray, values: np.ndarray, warp: Warp, size: tuple[int, ...]
 ) -> Callable[[Tensor], Tensor]:
-    """`apply`, for images of a height and width, in two parts: what it needs goes into the parcel, the rest is given.
+    """`apply`, for images of a height and width, in two parts: what it needs goes into the parcel,
+    the rest is given.
 
     What is returned works once the parcel is sent.
     """
@@ -77,7 +83,9 @@ def _planned(
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Weighted sums of pixels: (B, C, H, W), weights (B, R, H) and (B, S, W), floats -> (B, C, R, S)."""
+    """Weighted sums of pixels: (B, C, H, W), weights (B, R,
+    H) and (B, S, W), floats -> (B, C, R, S).
+    """
     num, channels, height, width = images.shape
     wide = images.reshape(num, channels * height, width) @ columns.mT
     wide = wide.view(num, channels, height, -1).transpose(1, 2).reshape(num, height, -1)
@@ -85,25 +93,35 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _warp(images: Tensor, matrices: Tensor, fill: Tensor, interpolation: str) -> Tensor:
-    """Pixel (x, y), counted from the centre, takes the value at matrix (x, y, 1); matrices (B, 2, 3), fill (3,)."""
+    """Pixel (x, y), counted from the centre, takes the value at
+    matrix (x, y, 1); matrices (B, 2, 3), fill (3,).
+    """
     height, width = images.shape[-2:]
     y = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2
     x = torch.arange(width, device=images.device) - (width - 1) / 2
     m = matrices[..., None, None]
     source_x, source_y = (m[:, :, 0] * x + m[:, :, 1] * y + m[:, :, 2]).unbind(1)
     grid = torch.stack([source_x / (width / 2), source_y / (height / 2)], -1)
-    read = F.grid_sample(images.float(), grid, interpolation, padding_mode="border", align_corners=False)
+    read = F.grid_sample(
+        images.float(), grid, interpolation, padding_mode="border", align_corners=False
+    )
     inside = (grid.abs() <= 1).all(-1)[:, None]
     return torch.where(inside, read, fill[:, None, None]).round_().to(torch.uint8)
 
 
-def _matrices(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, e: np.ndarray, f: np.ndarray) -> np.ndarray:
+def _matrices(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, e: np.ndarray, f: np.ndarray
+) -> np.ndarray:
     """[[a, b, c], [d, e, f]] of each image, (B, 2, 3)."""
     return np.stack([np.stack([a, b, c], -1), np.stack([d, e, f], -1)], 1)
 
 
 def _rotate(degrees: np.ndarray, height: int, width: int) -> np.ndarray:
-    cos, sin, zero = np.cos(np.radians(degrees)), np.sin(np.radians(degrees)), np.zeros(len(degrees))
+    cos, sin, zero = (
+        np.cos(np.radians(degrees)),
+        np.sin(np.radians(degrees)),
+        np.zeros(len(degrees)),
+    )
     return _matrices(cos, -sin, zero, sin, cos, zero)
 
 
@@ -164,7 +182,9 @@ def _contrast(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def _sharpness(images: Tensor, factors: Tensor) -> Tensor:
-    """PIL's: away from the border, against a 3x3 average of weights 5 in the middle and 1 around, over 13."""
+    """PIL's: away from the border, against a 3x3 average of
+    weights 5 in the middle and 1 around, over 13.
+    """
     wide = images.float()
     inner = wide[..., 1:-1, 1:-1]
     if inner.numel() == 0:
@@ -214,7 +234,9 @@ def _blur(images: Tensor, kernels: Tensor) -> Tensor:
 
 
 def _band(kernels: Tensor, size: int) -> Tensor:
-    """The convolution of a line of `size` pixels with each kernel (B, 2 * BLUR_RADIUS + 1), as matrices (B, S, S)."""
+    """The convolution of a line of `size` pixels with each kernel
+    (B, 2 * BLUR_RADIUS + 1), as matrices (B, S, S).
+    """
     at = torch.arange(size, device=kernels.device)
     read = at[:, None] + torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1, device=kernels.device)
     taps = (read.clamp(0, size - 1)[..., None] == at).float().transpose(0, 1)
@@ -228,7 +250,8 @@ WARPS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
     "TranslateX": _translate_x,
     "TranslateY": _translate_y,
 }
-# What an operation needs on the device, of the strengths of its images, and what it does with the images and that.
+# What an operation needs on the device, of the strengths of its images, and what it does with the
+# images and that.
 OPS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[Tensor, Tensor], Tensor]]] = {
     "AutoContrast": (_nothing, _autocontrast),
     "Blur": (_gaussians, _blur),

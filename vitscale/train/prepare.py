@@ -55,7 +55,10 @@ class Request:
 
     def __post_init__(self) -> None:
         if not 0 < self.max_megapixels <= 10_000:
-            raise ValueError(f"0 < max_megapixels <= 10000 must hold, but got (max_megapixels={self.max_megapixels})")
+            raise ValueError(
+                "0 < max_megapixels <= 10000 must hold, but got "
+                f"(max_megapixels={self.max_megapixels})"
+            )
 
     @property
     def limits(self) -> Limits:
@@ -82,11 +85,12 @@ class Block(NamedTuple):
 
 
 def prepare(request: Request, num_workers: int = 0, progress: Progress | None = None) -> Path:
-    """Writes the set and returns its folder; killed and run again it goes on, and finished files stay as they are.
+    """Writes the set and returns its folder; killed and run again it goes on, and finished files
+    stay as they are.
 
-    The bytes of the files depend on the source and the request only. `progress` is told (split, images done, images).
-    Raises ValueError for a source that cannot be read, for an unreadable image unless those are skipped, and if
-    something else lies where the set would go.
+    The bytes of the files depend on the source and the request only. `progress` is told (split,
+    images done, images). Raises ValueError for a source that cannot be read, for an unreadable
+    image unless those are skipped, and if something else lies where the set would go.
     """
     source = _open(request)
     images = _read(source, request)
@@ -96,14 +100,18 @@ def prepare(request: Request, num_workers: int = 0, progress: Progress | None = 
         return folder
     _begin(folder, request)
     splits = {
-        split: _write_split(folder, split, whole, request, num_workers, progress) for split, whole in images.items()
+        split: _write_split(folder, split, whole, request, num_workers, progress)
+        for split, whole in images.items()
     }
     _finish(folder, request, source, splits)
     return folder
 
 
 def verify(folder: Path) -> int:
-    """How many files of a prepared set were read whole. Raises ValueError for the first that has changed."""
+    """How many files of a prepared set were read whole.
+
+    Raises ValueError for the first that has changed.
+    """
     files = [file for split in read_manifest(folder)["splits"].values() for file in split["files"]]
     for file in files:
         refuse_damaged(folder / file["file"], file)
@@ -112,37 +120,61 @@ def verify(folder: Path) -> int:
 
 def _open(request: Request) -> Source:
     if request.source.startswith(TORCHVISION):
-        return open_class(request.source.removeprefix(TORCHVISION), Path(request.source_root), request.channels)
+        return open_class(
+            request.source.removeprefix(TORCHVISION), Path(request.source_root), request.channels
+        )
     if not Path(request.source).is_dir():
-        raise ValueError(f"a source must be a folder or torchvision:CLASS, but got ({request.source})")
-    refuse_outside(Path(request.source) / REAL, Path(request.source), request.limits)  # it is copied as it is
+        raise ValueError(
+            f"a source must be a folder or torchvision:CLASS, but got ({request.source})"
+        )
+    # it is copied as it is
+    refuse_outside(Path(request.source) / REAL, Path(request.source), request.limits)
     return open_folder(Path(request.source), request.channels, request.limits)
 
 
 def _read(source: Source, request: Request) -> dict[str, Images]:
-    """The splits asked for. Raises ValueError for one that is not there, and for an image without a label."""
+    """The splits asked for.
+
+    Raises ValueError for one that is not there, and for an image without a label.
+    """
     if unknown := [split for split in request.splits if split not in source.splits]:
-        raise ValueError(f"a split must be one of {', '.join(source.splits)}, but got ({', '.join(unknown)})")
+        raise ValueError(
+            f"a split must be one of {', '.join(source.splits)}, but got ({', '.join(unknown)})"
+        )
     images = {split: source.read(split) for split in request.splits or source.splits}
     for split, whole in images.items():
         most = len(source.classes) if source.classes else 2**31
         wrong = ((whole.labels < 0) | (whole.labels >= most)).nonzero().flatten().tolist()
         if wrong or not len(whole):
-            found = f"{whole.name(wrong[0])}: label {int(whole.labels[wrong[0]])}" if wrong else "no images"
-            raise ValueError(f"0 <= label < {most} must hold for every image, but got ({split}, {found})")
+            found = (
+                f"{whole.name(wrong[0])}: label {int(whole.labels[wrong[0]])}"
+                if wrong
+                else "no images"
+            )
+            raise ValueError(
+                f"0 <= label < {most} must hold for every image, but got ({split}, {found})"
+            )
         if whole.pixels is not None and (there := whole.pixels.shape[1]) != request.channels:
-            raise ValueError(f"channels == {there} must hold for {request.source}, but got ({request.channels})")
+            raise ValueError(
+                f"channels == {there} must hold for {request.source}, but got ({request.channels})"
+            )
     return images
 
 
 def _final_name(request: Request, images: dict[str, Images]) -> str:
-    """NAME-SIZE. But NAME if the name says the size already: a prepared set's own, or a known dataset's (CIFAR).
+    """NAME-SIZE. But NAME if the name says the size already: a prepared set's own, or a known
+    dataset's (CIFAR).
 
     Nothing is decoded for it: image files get NAME-SIZE whatever their sizes.
     """
     layout = layout_of(Path(request.source).absolute())
-    named = dataset_facts(request.name) is not None or (layout is not None and layout.kind == "prepared")
-    whole = all(of.pixels is not None and tuple(of.pixels.shape[2:]) == (request.size,) * 2 for of in images.values())
+    named = dataset_facts(request.name) is not None or (
+        layout is not None and layout.kind == "prepared"
+    )
+    whole = all(
+        of.pixels is not None and tuple(of.pixels.shape[2:]) == (request.size,) * 2
+        for of in images.values()
+    )
     return request.name if named and whole else f"{request.name}-{request.size}"
 
 
@@ -152,7 +184,10 @@ def _begin(folder: Path, request: Request) -> None:
     if begun.exists():
         _refuse_other(json.loads(begun.read_text()), request, folder)
     elif folder.exists() and any(path.suffix != ".tmp" for path in folder.iterdir()):
-        raise ValueError(f"a prepared set needs a folder of its own, but got ({folder}: not empty); name another root")
+        raise ValueError(
+            f"a prepared set needs a folder of its own, but got ({folder}: not empty); name "
+            "another root"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob("*.tmp"):
         half.unlink()
@@ -161,24 +196,40 @@ def _begin(folder: Path, request: Request) -> None:
 
 def _identity(request: Request) -> dict[str, Any]:
     """What decides the bytes of a set."""
-    source = request.source if request.source.startswith(TORCHVISION) else str(Path(request.source).absolute())
+    source = (
+        request.source
+        if request.source.startswith(TORCHVISION)
+        else str(Path(request.source).absolute())
+    )
     fields = ("size", "splits", "skip_unreadable", "channels", "shard_bytes")
-    return {"source": source, **{name: json.loads(json.dumps(getattr(request, name))) for name in fields}}
+    return {
+        "source": source,
+        **{name: json.loads(json.dumps(getattr(request, name))) for name in fields},
+    }
 
 
 def _refuse_other(found: dict[str, Any], request: Request, folder: Path) -> None:
     for name, value in _identity(request).items():
         if found.get(name) != value:
             law = f"{name} == {found.get(name)!r} must hold for the set at {folder}"
-            raise ValueError(f"{law}, but got ({name}={value!r}); name another data root, or delete the set")
+            raise ValueError(
+                f"{law}, but got ({name}={value!r}); name another data root, or delete the set"
+            )
 
 
 def _write_split(
-    folder: Path, split: str, images: Images, request: Request, num_workers: int, progress: Progress | None
+    folder: Path,
+    split: str,
+    images: Images,
+    request: Request,
+    num_workers: int,
+    progress: Progress | None,
 ) -> dict[str, Any]:
     """The manifest's entry of a split, all of whose files are then on disk."""
     per_file = max(1, request.shard_bytes // (request.channels * request.size**2))
-    parts = [range(len(images))[start : start + per_file] for start in range(0, len(images), per_file)]
+    parts = [
+        range(len(images))[start : start + per_file] for start in range(0, len(images), per_file)
+    ]
     paths = [folder / f"{split}-{number:05d}.arrow" for number in range(len(parts))]
     kept = [_kept(path) for path in paths]
     missing = [part for part, facts in zip(parts, kept, strict=True) if facts is None]
@@ -188,11 +239,17 @@ def _write_split(
         if progress:
             progress(split, part.stop, len(images))
     skipped = [line for file in files for line in file.pop("skipped")]
-    return {"num_images": sum(file["num_images"] for file in files), "skipped": skipped, "files": files}
+    return {
+        "num_images": sum(file["num_images"] for file in files),
+        "skipped": skipped,
+        "files": files,
+    }
 
 
 def _kept(path: Path) -> dict[str, Any] | None:
-    """The facts of a file that an interrupted run finished, read whole and found unchanged; else None."""
+    """The facts of a file that an interrupted run finished,
+    read whole and found unchanged; else None.
+    """
     try:
         facts: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
         refuse_damaged(path, facts)
@@ -201,7 +258,9 @@ def _kept(path: Path) -> dict[str, Any] | None:
     return facts
 
 
-def _write_file(path: Path, part: range, images: Images, blocks: Iterator[Block], request: Request) -> dict[str, Any]:
+def _write_file(
+    path: Path, part: range, images: Images, blocks: Iterator[Block], request: Request
+) -> dict[str, Any]:
     """Writes one file and then, beside it, its facts: it counts only with them."""
     pixels = np.empty((len(part), request.channels, request.size, request.size), np.uint8)
     rows: list[int] = []
@@ -212,18 +271,35 @@ def _write_file(path: Path, part: range, images: Images, blocks: Iterator[Block]
         skipped += [f"{images.name(index)}: {reason}" for index, reason in block.unreadable]
         pixels[len(rows) : len(rows) + len(block.rows)] = block.pixels
         rows += block.rows
-    write_shard(path, pixels[: len(rows)], images.labels[rows].numpy(), [images.name(index) for index in rows])
-    facts = {"file": path.name, "num_images": len(rows), "bytes": path.stat().st_size, "sha256": checksum(path)}
+    write_shard(
+        path,
+        pixels[: len(rows)],
+        images.labels[rows].numpy(),
+        [images.name(index) for index in rows],
+    )
+    facts = {
+        "file": path.name,
+        "num_images": len(rows),
+        "bytes": path.stat().st_size,
+        "sha256": checksum(path),
+    }
     write_json(path.with_suffix(".json"), {**facts, "skipped": skipped})
     return {**facts, "skipped": skipped}
 
 
-def _blocks(images: Images, parts: list[range], request: Request, num_workers: int) -> Iterator[Block]:
+def _blocks(
+    images: Images, parts: list[range], request: Request, num_workers: int
+) -> Iterator[Block]:
     """The blocks of each part in order, made by worker processes if there are any."""
     todo = [part[start : start + BLOCK] for part in parts for start in range(0, len(part), BLOCK)]
     resized = Resized(images, request.size, request.channels)
-    # Blocks stay arrays, which go through a pipe: as tensors they would need shared memory, which containers lack.
-    return iter(DataLoader(resized, batch_size=None, sampler=todo, num_workers=num_workers, collate_fn=_as_is))
+    # Blocks stay arrays, which go through a pipe: as tensors they would need shared memory, which
+    # containers lack.
+    return iter(
+        DataLoader(
+            resized, batch_size=None, sampler=todo, num_workers=num_workers, collate_fn=_as_is
+        )
+    )
 
 
 def _as_is(block: Any) -> Any:
@@ -252,7 +328,10 @@ class Resized(Dataset[Block]):
 
 
 def resize(image: Tensor, size: int) -> np.ndarray:
-    """(C, H, W) uint8 -> (C, size, size), see RESIZE. Pillow computes in integers: the same bytes on every machine."""
+    """(C, H, W) uint8 -> (C, size, size), see RESIZE.
+
+    Pillow computes in integers: the same bytes on every machine.
+    """
     from PIL import Image
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.functional import center_crop
@@ -272,11 +351,18 @@ def _finish(folder: Path, request: Request, source: Source, splits: dict[str, An
     if real.is_file() and "val" in splits:
         shutil.copyfile(real, folder / REAL)
     manifest = {
-        "format": VERSION, "name": folder.name, "size": request.size, "channels": request.channels,
-        "classes": source.classes, "resize": RESIZE, "request": _identity(request),
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
-        "date": datetime.now(UTC).isoformat(timespec="seconds"), "splits": splits,
-    }  # fmt: skip
+        "format": VERSION,
+        "name": folder.name,
+        "size": request.size,
+        "channels": request.channels,
+        "classes": source.classes,
+        "resize": RESIZE,
+        "request": _identity(request),
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in PACKAGES},
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "splits": splits,
+    }
     write_json(folder / MANIFEST, manifest)
     for note in (folder / BEGUN, *folder.glob("*.arrow")):
         note.with_suffix(".json").unlink(missing_ok=True)

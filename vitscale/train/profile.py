@@ -1,7 +1,8 @@
-"""Speed and memory of a model on one device: forward passes, or steps of training, of a batch that lies on it already.
+"""Speed and memory of a model on one device: forward passes, or steps of training, of a batch that
+lies on it already.
 
-No image is read and none is augmented, so that it is the model that is measured; what a training loses to its data
-beyond that is not in these numbers.
+No image is read and none is augmented, so that it is the model that is measured; what a training
+loses to its data beyond that is not in these numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from vitscale.train.optim import build_optimizer
 from vitscale.train.parallel import Team
 from vitscale.train.step import TrainingStep, autocast
 
-RUN_S = 0.2  # a timed run lasts this long at least, so that the clock and a stray interruption weigh little
+# a timed run lasts this long at least, so that the clock and a stray interruption weigh little
+RUN_S = 0.2
 RUN_PASSES = 3  # at least
 WARM_UP_S = 0.5  # at least, and until two runs in a row agree within STABLE
 WARM_UP_MOST_S = 10.0
@@ -40,12 +42,13 @@ Pass = Callable[[], None]
 
 
 def profile(config: ProfileConfig, device: str = "cpu") -> Iterator[Row]:
-    """Yields a row for each timed run: images per second, milliseconds a pass, and what they were measured under.
+    """Yields a row for each timed run: images per second, milliseconds a pass, and what they were
+    measured under.
 
-    `epoch` numbers the runs, from 1; `peak_memory_mib` is the most that tensors took on the device, weights and batch
-    included; `load` the 1-minute load average of the machine, which is above the number of threads
-    where something else ran. Weights stay fp32; with bf16 or fp16 each pass casts them, as in a training. Raises
-    ValueError if the device is another one than the config names.
+    `epoch` numbers the runs, from 1; `peak_memory_mib` is the most that tensors took on the device,
+    weights and batch included; `load` the 1-minute load average of the machine, which is above the
+    number of threads where something else ran. Weights stay fp32; with bf16 or fp16 each pass casts
+    them, as in a training. Raises ValueError if the device is another one than the config names.
     """
     at = device_at(device)
     refuse_other(config, at)
@@ -57,27 +60,50 @@ def profile(config: ProfileConfig, device: str = "cpu") -> Iterator[Row]:
     passes = warm_up(one_pass, at)
     for run in range(1, config.timed_runs + 1):
         pass_s = timed(one_pass, passes, at) / passes
-        row = {"epoch": run, "step": run * passes, "samples": run * passes * config.batch_size, "diverged": 0,
-               "images_per_s": config.batch_size / pass_s, "step_ms": 1e3 * pass_s, "peak_memory_mib": memory_mib,
-               "load": os.getloadavg()[0], "train_s": time.perf_counter() - start, "unix_s": time.time()}  # fmt: skip
+        row = {
+            "epoch": run,
+            "step": run * passes,
+            "samples": run * passes * config.batch_size,
+            "diverged": 0,
+            "images_per_s": config.batch_size / pass_s,
+            "step_ms": 1e3 * pass_s,
+            "peak_memory_mib": memory_mib,
+            "load": os.getloadavg()[0],
+            "train_s": time.perf_counter() - start,
+            "unix_s": time.time(),
+        }
         yield {name: float(value) for name, value in row.items()}
 
 
 def refuse_other(config: ProfileConfig, device: torch.device) -> None:
-    """Raises ValueError unless the device, with the threads that torch uses, is the one that the config names."""
-    here = torch.cuda.get_device_name(device) if device.type == "cuda" else processor(torch.get_num_threads())
+    """Raises ValueError unless the device, with the threads that
+    torch uses, is the one that the config names.
+    """
+    here = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else processor(torch.get_num_threads())
+    )
     if here != config.hardware:
-        raise ValueError(f"a profile must be taken on its hardware, but got (hardware={config.hardware!r}, {here=})")
+        raise ValueError(
+            f"a profile must be taken on its hardware, but got (hardware={config.hardware!r}, "
+            f"{here=})"
+        )
 
 
 def build_pass(config: ProfileConfig, device: torch.device) -> Pass:
-    """One pass over a synthetic batch: as an evaluation makes it, or as a step of the trainer does."""
+    """One pass over a synthetic batch: as an evaluation
+    makes it, or as a step of the trainer does.
+    """
     model = build_model(config).to(device)
     run_branches(model, parallel=config.layout == "par")
     shape = (config.batch_size, config.channels, config.resolution, config.resolution)
     images = torch.randn(shape, device=device)
     if config.model != "vit":
-        model, images = model.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
+        model, images = (
+            model.to(memory_format=torch.channels_last),
+            images.to(memory_format=torch.channels_last),
+        )
     match config.profile:
         case "inference":
             return _forward(model.eval(), images, config)
@@ -97,12 +123,23 @@ def _forward(model: nn.Module, images: torch.Tensor, config: ProfileConfig) -> P
     return one_pass
 
 
-def _training_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, config: ProfileConfig) -> Pass:
-    """A step of the trainer, again and again on one batch; at the peak learning rate, which costs what others cost."""
+def _training_step(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, config: ProfileConfig
+) -> Pass:
+    """A step of the trainer, again and again on one batch; at the
+    peak learning rate, which costs what others cost.
+    """
     training_step = TrainingStep(
-        config, model, model, seed_layers(model, config.seed), build_optimizer(model, config), Ema(model, config),
-        LossScale(config, images.device), Team(), [torch.arange(config.batch_size)],
-    )  # fmt: skip
+        config,
+        model,
+        model,
+        seed_layers(model, config.seed),
+        build_optimizer(model, config),
+        Ema(model, config),
+        LossScale(config, images.device),
+        Team(),
+        [torch.arange(config.batch_size)],
+    )
     numbers, batches = itertools.count(), itertools.repeat((images, labels))
 
     def one_pass() -> None:
@@ -122,7 +159,9 @@ def timed(one_pass: Pass, passes: int, device: torch.device) -> float:
 
 
 def warm_up(one_pass: Pass, device: torch.device) -> int:
-    """Runs until two runs in a row take the same time, and returns the passes that a timed run needs."""
+    """Runs until two runs in a row take the same time, and
+    returns the passes that a timed run needs.
+    """
     start, before, passes = time.perf_counter(), math.inf, 1
     while True:
         pass_s = timed(one_pass, passes, device) / passes
@@ -139,13 +178,15 @@ def synchronize(device: torch.device) -> None:
 
 
 def peak_memory_mib(config: ProfileConfig, device: torch.device) -> float:
-    """The most memory that tensors take in a pass, with all that stays between passes, of a model of its own; MiB.
+    """The most memory that tensors take in a pass, with all that stays between passes, of a model
+    of its own; MiB.
 
-    On a GPU by its allocator. On a CPU, whose allocator keeps no account, by the allocations that torch's profiler
-    sees. Work space that the libraries of matrix products keep is in neither.
+    On a GPU by its allocator. On a CPU, whose allocator keeps no account, by the allocations that
+    torch's profiler sees. Work space that the libraries of matrix products keep is in neither.
     """
     if device.type == "cuda":
-        _two_passes(config, device)  # the libraries' work space stays in the process, and counts for no model
+        # the libraries' work space stays in the process, and counts for no model
+        _two_passes(config, device)
         gc.collect()
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -170,13 +211,18 @@ def _two_passes(config: ProfileConfig, device: torch.device) -> None:
 
 
 def _most_bytes(events: list[Any]) -> int:
-    """The most that was allocated at once from the start of the second pass on, of all that was since the first event.
+    """The most that was allocated at once from the start of the second pass on, of all that was
+    since the first event.
 
-    What was there before is freed with a size that is not known and counts as 0, as does its allocation.
+    What was there before is freed with a size that is not known and counts as 0, as does its
+    allocation.
     """
     begin = next(event.start_ns() for event in events if event.name() == SECOND)
     num_bytes = most = 0
-    for event in sorted((event for event in events if event.name() == "[memory]"), key=lambda event: event.start_ns()):
+    for event in sorted(
+        (event for event in events if event.name() == "[memory]"),
+        key=lambda event: event.start_ns(),
+    ):
         before, num_bytes = num_bytes, num_bytes + event.nbytes()
         if event.start_ns() >= begin:
             most = max(most, before, num_bytes)

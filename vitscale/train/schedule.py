@@ -9,10 +9,12 @@ from vitscale.plan.config import TrainConfig
 
 
 def lr_at(step: int, config: TrainConfig) -> float:
-    """Learning rate of optimizer step `step`, counted from 0: linear warm-up to the peak, then the decay to its floor.
+    """Learning rate of optimizer step `step`, counted from 0: linear warm-up to the peak, then the
+    decay to its floor.
 
-    The warm-up leaves `warmup_start` of the peak in equal steps, of which the last is at the peak. The decay (half a
-    cosine, a line, or none) starts at the peak, and the step after the last would be at `decay_floor` of it.
+    The warm-up leaves `warmup_start` of the peak in equal steps, of which the last is at the peak.
+    The decay (half a cosine, a line, or none) starts at the peak, and the step after the last would
+    be at `decay_floor` of it.
     """
     peak, warmup = config.peak_lr, config.num_warmup_steps
     if step < warmup:

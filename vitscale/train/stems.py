@@ -11,7 +11,9 @@ from vitscale.plan.config import TrainConfig
 
 
 def build_stem(config: TrainConfig) -> nn.Sequential:
-    """The stem of a config; where it is the plain "patchify", a model of timm has one of its own."""
+    """The stem of a config; where it is the plain
+    "patchify", a model of timm has one of its own.
+    """
     match config.stem:
         case "patchify":
             return patchify_stem(config, norm=False, gelu=False)
@@ -54,28 +56,36 @@ def conv_stem(config: TrainConfig) -> nn.Sequential:
 def graham_stem(config: TrainConfig) -> nn.Sequential:
     """The stem of Graham et al. 2021 (LeViT) with GELU, as in Touvron et al. 2022, Table 7.
 
-    3x3 convolutions of stride 2 that end in `width` channels and double them on the way, each with a norm.
+    3x3 convolutions of stride 2 that end in `width` channels and double them on the way, each with
+    a norm.
     """
     num = config.patch_size.bit_length() - 1
     widths = [config.channels, *(config.width >> (num - 1 - i) for i in range(num))]
-    convs = [nn.Conv2d(a, b, 3, stride=2, padding=1, bias=False) for a, b in itertools.pairwise(widths)]
+    convs = [
+        nn.Conv2d(a, b, 3, stride=2, padding=1, bias=False) for a, b in itertools.pairwise(widths)
+    ]
     return _normed(config, convs)
 
 
 def hmlp_stem(config: TrainConfig) -> nn.Sequential:
     """The hierarchical MLP stem of Touvron et al. 2022, appendix C: no patch sees another.
 
-    A 4x4 convolution of stride 4, then 2x2 ones of stride 2, of width / 4 channels but for the last, each with a norm.
+    A 4x4 convolution of stride 4, then 2x2 ones of stride 2, of width / 4 channels but for the
+    last, each with a norm.
     """
     num = config.patch_size.bit_length() - 2
     widths = [config.channels, *[config.width // 4] * (num - 1), config.width]
     sizes = [4] + [2] * (num - 1)
-    return _normed(config, [nn.Conv2d(widths[i], widths[i + 1], sizes[i], stride=sizes[i]) for i in range(num)])
+    return _normed(
+        config, [nn.Conv2d(widths[i], widths[i + 1], sizes[i], stride=sizes[i]) for i in range(num)]
+    )
 
 
 def patchify_stem(config: TrainConfig, *, norm: bool, gelu: bool) -> nn.Sequential:
     """Patchify with BatchNorm, GELU or both behind it (Touvron et al. 2022, Table 7)."""
-    stem = nn.Sequential(nn.Conv2d(config.channels, config.width, config.patch_size, stride=config.patch_size))
+    stem = nn.Sequential(
+        nn.Conv2d(config.channels, config.width, config.patch_size, stride=config.patch_size)
+    )
     if norm:
         stem.append(nn.BatchNorm2d(config.width))
     if gelu:

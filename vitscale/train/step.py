@@ -19,33 +19,45 @@ from vitscale.train.parallel import Team
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What a step takes and changes: the model, its averaged weights, the optimizer, and the randomness of layers."""
+    """What a step takes and changes: the model, its averaged
+    weights, the optimizer, and the randomness of layers.
+    """
 
     config: TrainConfig
     model: nn.Module  # whose weights are trained
-    replica: nn.Module  # the same model, compiled and with gradients averaged over the team where that is wanted
+    # the same model, compiled and with gradients averaged over the team where that is wanted
+    replica: nn.Module
     draws: Draws
     optimizer: torch.optim.Optimizer
     ema: Ema
     loss_scale: LossScale
     team: Team
-    positions: Sequence[Tensor]  # (b,) int64 each: places in the batch of the samples of each part of this process
+    # (b,) int64 each: places in the batch of the samples of each part of this process
+    positions: Sequence[Tensor]
 
     def take(
-        self, step: int, lr: float, parts: Iterator[tuple[Tensor, Tensor]], bad_step: Tensor | None = None
+        self,
+        step: int,
+        lr: float,
+        parts: Iterator[tuple[Tensor, Tensor]],
+        bad_step: Tensor | None = None,
     ) -> Tensor:
-        """Takes optimizer step `step` (from 0) at a learning rate; the loss of the whole batch in nats, a () tensor.
+        """Takes optimizer step `step` (from 0) at a learning rate; the loss of the whole batch in
+        nats, a () tensor.
 
-        `parts` gives images (b, C, R, R) and targets (b,) or (b, classes) of each part, in turn. Nothing here waits
-        for the device, but for LAMB with fp16. `bad_step` () is the step at which the training diverged, or negative:
-        steps that the loss scale skips from there on are not counted.
+        `parts` gives images (b, C, R, R) and targets (b,) or (b, classes) of each part, in turn.
+        Nothing here waits for the device, but for LAMB with fp16. `bad_step` () is the step at
+        which the training diverged, or negative: steps that the loss scale skips from there on are
+        not counted.
         """
         config, model, optimizer = self.config, self.model, self.optimizer
         for group in optimizer.param_groups:
             group["lr"] = lr
-        optimizer.zero_grad(set_to_none=True)  # frees the memory of the last step's gradients before the forward pass
+        # frees the memory of the last step's gradients before the forward pass
+        optimizer.zero_grad(set_to_none=True)
 
-        # ---- forward and backward, part by part: losses of parts add up to that of the batch, and so do gradients
+        # ---- forward and backward, part by part: losses of parts add up to that of the batch, and
+        # so do gradients
         device = next(model.parameters()).device
         loss = torch.zeros((), device=device)
         for part, where in enumerate(self.positions):
@@ -58,7 +70,8 @@ class TrainingStep:
                 self.loss_scale.scaled(share * self.team.size).backward()
             loss = loss + share.detach()
 
-        # ---- clipping is the same for every optimizer, so that their comparison is not one of clipping
+        # ---- clipping is the same for every optimizer, so that their comparison is not one of
+        # clipping
         if config.clip_norm:
             self.loss_scale.unscale(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)

@@ -1,4 +1,6 @@
-"""Two arms against each other: forgiveness, then absolute error; and the range in which an arm trains well."""
+"""Two arms against each other: forgiveness, then absolute
+error; and the range in which an arm trains well.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,28 @@ from vitscale.analysis.stats.intervals import (
 )
 
 COMPARISON_COLUMNS = (
-    "a", "b", "paired", "n_a", "n_b", *forgiveness.COLUMNS,
-    "error_median_difference", "error_median_difference_low", "error_median_difference_high",
-    "error_prob_a_lower", "error_prob_a_lower_low", "error_prob_a_lower_high", "error_p", "error_method",
-)  # fmt: skip
+    "a",
+    "b",
+    "paired",
+    "n_a",
+    "n_b",
+    *forgiveness.COLUMNS,
+    "error_median_difference",
+    "error_median_difference_low",
+    "error_median_difference_high",
+    "error_prob_a_lower",
+    "error_prob_a_lower_low",
+    "error_prob_a_lower_high",
+    "error_p",
+    "error_method",
+)
 MIN_GOOD_RANGE = 8  # draws; a quarter of fewer is one draw, and the best of one is no selection
 
 
 def paired(outcomes: pd.DataFrame, a: str, b: str) -> bool:
-    """Whether two arms share their draws: they have points in common, all with equal lr and equal wd."""
+    """Whether two arms share their draws: they have points
+    in common, all with equal lr and equal wd.
+    """
     draws = outcomes[outcomes["point"].notna()].set_index("point")[["arm", "lr", "wd"]]
     first, second = (draws.loc[draws["arm"] == arm, ["lr", "wd"]] for arm in (a, b))
     shared = first.index.intersection(second.index)
@@ -36,12 +51,13 @@ def paired(outcomes: pd.DataFrame, a: str, b: str) -> bool:
 
 
 def compare(results: Results, a: str, b: str, confidence: float = 0.95) -> dict[str, object]:
-    """One comparison, under COMPARISON_COLUMNS: forgiveness (see there), then absolute error, another question.
+    """One comparison, under COMPARISON_COLUMNS: forgiveness (see there), then absolute error,
+    another question.
 
-    `error_median_difference` is a - b in points of error: negative favours a. `error_prob_a_lower` is the
-    probability of superiority with ties at one half: of a pair at the same point, or, for unpaired arms, of a
-    draw of each (Vargha & Delaney 2000). A diverged draw counts as an error of 100%, so it loses to every
-    finished one and ties with another. NaN where an arm has no outcome.
+    `error_median_difference` is a - b in points of error: negative favours a. `error_prob_a_lower`
+    is the probability of superiority with ties at one half: of a pair at the same point, or, for
+    unpaired arms, of a draw of each (Vargha & Delaney 2000). A diverged draw counts as an error of
+    100%, so it loses to every finished one and ties with another. NaN where an arm has no outcome.
     """
     first, second = (results.once(populations)[arm] for arm in (a, b))
     is_paired = paired(results.trials, a, b)
@@ -53,9 +69,9 @@ def compare(results: Results, a: str, b: str, confidence: float = 0.95) -> dict[
 def _paired(a: Population, b: Population, confidence: float) -> tuple[object, ...]:
     """Numbers of a paired comparison, from n_a on.
 
-    The sign test, not Wilcoxon's: Wilcoxon ranks the sizes of differences and wants them symmetric, but the
-    100 of a diverged draw is a label with no size. The sign test asks only which arm is better, and so does
-    the effect size.
+    The sign test, not Wilcoxon's: Wilcoxon ranks the sizes of differences and wants them symmetric,
+    but the 100 of a diverged draw is a label with no size. The sign test asks only which arm is
+    better, and so does the effect size.
     """
     _, in_a, in_b = np.intersect1d(a.point, b.point, return_indices=True)
     difference = a.error[in_a] - b.error[in_b]
@@ -64,7 +80,10 @@ def _paired(a: Population, b: Population, confidence: float) -> tuple[object, ..
     if n == 0:
         return 0, 0, *[np.nan] * 7, "no pair has both outcomes"
     score = (difference < 0) + 0.5 * (difference == 0)
-    median = float(np.median(difference)), *median_interval(difference, scramble, confidence, (-100.0, 100.0))
+    median = (
+        float(np.median(difference)),
+        *median_interval(difference, scramble, confidence, (-100.0, 100.0)),
+    )
     low, high = share_interval(score, scramble, confidence)
     p, test = _paired_p(score, scramble)
     return n, n, *median, float(score.mean()), float(low), float(high), p, test
@@ -82,12 +101,14 @@ def _paired_p(score: np.ndarray, scramble: np.ndarray | None) -> tuple[float, st
 
 
 def _unpaired(a: Population, b: Population, confidence: float) -> tuple[object, ...]:
-    """Numbers of an unpaired comparison, from n_a on. Draws of the two arms are taken as independent.
+    """Numbers of an unpaired comparison, from n_a on. Draws of the two arms are taken as
+    independent.
 
-    Where they come from one seed their quantiles agree, and the intervals are wider than they need be.
+    Where they come from one seed their quantiles agree, and the intervals are wider than they need
+    be.
 
-    The interval of the difference of medians joins the two medians' own intervals (Zou & Donner 2008), which,
-    other than a bootstrap, holds for small n, ties and Sobol designs.
+    The interval of the difference of medians joins the two medians' own intervals (Zou & Donner
+    2008), which, other than a bootstrap, holds for small n, ties and Sobol designs.
     """
     if a.n == 0 or b.n == 0:
         return a.n, b.n, *[np.nan] * 7, "an arm has no outcome"
@@ -101,23 +122,36 @@ def _median(draws: Population, confidence: float) -> tuple[float, float, float]:
     return float(np.median(draws.error)), *median_interval(draws.error, draws.scramble, confidence)
 
 
-def superiority(a: Population, b: Population, confidence: float = 0.95) -> tuple[float, float, float, float, str]:
-    """Probability that a draw of a has the lower error, ties half; its interval; p of 1/2; the test's name.
+def superiority(
+    a: Population, b: Population, confidence: float = 0.95
+) -> tuple[float, float, float, float, str]:
+    """Probability that a draw of a has the lower error, ties half; its interval; p of 1/2; the
+    test's name.
 
-    The Mann-Whitney statistic with the variance of Brunner & Munzel (2000): unlike the Mann-Whitney test it
-    does not assume that arms of equal median have equal spread, and a spread is what an EDF is about. For
-    Sobol designs the variance is that between scrambles. Where one arm wins every time there is no variance:
-    then the exact interval and sign test over as many independent pairs as the smaller arm has draws.
+    The Mann-Whitney statistic with the variance of Brunner & Munzel (2000): unlike the Mann-Whitney
+    test it does not assume that arms of equal median have equal spread, and a spread is what an EDF
+    is about. For Sobol designs the variance is that between scrambles. Where one arm wins every
+    time there is no variance: then the exact interval and sign test over as many independent pairs
+    as the smaller arm has draws.
     """
     wins = (a.error[:, None] < b.error) + 0.5 * (a.error[:, None] == b.error)
     prob = float(wins.mean())
-    error_a, df_a = standard_error(wins.mean(axis=1), np.arange(a.n) if a.scramble is None else a.scramble)
-    error_b, df_b = standard_error(wins.mean(axis=0), np.arange(b.n) if b.scramble is None else b.scramble)
+    error_a, df_a = standard_error(
+        wins.mean(axis=1), np.arange(a.n) if a.scramble is None else a.scramble
+    )
+    error_b, df_b = standard_error(
+        wins.mean(axis=0), np.arange(b.n) if b.scramble is None else b.scramble
+    )
     if not df_a or not df_b or error_a + error_b < 1e-10:
         return _separated(prob, min(a.n, b.n), confidence)
     error, df = welch(float(error_a), float(error_b), df_a, df_b)
     name = "Brunner-Munzel" if a.scramble is None else "Brunner-Munzel over scrambles"
-    return prob, *probability_interval(prob, error, df, confidence), t_test(prob - 0.5, error, df), name
+    return (
+        prob,
+        *probability_interval(prob, error, df, confidence),
+        t_test(prob - 0.5, error, df),
+        name,
+    )
 
 
 def _separated(prob: float, n: int, confidence: float) -> tuple[float, float, float, float, str]:
@@ -126,13 +160,16 @@ def _separated(prob: float, n: int, confidence: float) -> tuple[float, float, fl
     return prob, float(low), float(high), p, "exact sign test of random pairs"
 
 
-def good_range(draws: Population, name: str, *, num: int = 2500, seed: int = 0) -> tuple[float, float, float]:
-    """2.5, 50 and 97.5 percentiles, on a log scale, of lr, wd or lr*wd over the winners of bootstrap draws.
+def good_range(
+    draws: Population, name: str, *, num: int = 2500, seed: int = 0
+) -> tuple[float, float, float]:
+    """2.5, 50 and 97.5 percentiles, on a log scale, of lr, wd or lr*wd over the winners of
+    bootstrap draws.
 
-    Each of `num` bootstraps takes n / 4 draws with replacement and keeps the one of lowest error: the good
-    range of Radosavovic et al.'s pycls. It describes where good draws lie and is no confidence interval.
-    Bootstraps in which nothing finished have no winner. NaN below 8 draws, without a finished draw, or for a
-    value <= 0.
+    Each of `num` bootstraps takes n / 4 draws with replacement and keeps the one of lowest error:
+    the good range of Radosavovic et al.'s pycls. It describes where good draws lie and is no
+    confidence interval. Bootstraps in which nothing finished have no winner. NaN below 8 draws,
+    without a finished draw, or for a value <= 0.
     """
     values = draws.values[name]
     if draws.n < MIN_GOOD_RANGE or not draws.finished.any() or not (values > 0).all():

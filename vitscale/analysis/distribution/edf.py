@@ -1,8 +1,9 @@
-"""Error distribution functions (EDFs): what share of an arm's draws ends within how many points of error.
+"""Error distribution functions (EDFs): what share of an arm's draws ends within how many points of
+error.
 
-EDF(e) is the share of all draws with an outcome whose error is <= e (Radosavovic et al. 2019; Xiao et al.
-2021, Figure 5). Diverged and failed draws are in the denominator at +inf. A curve ends below 1 for them, and for
-draws beyond the right edge.
+EDF(e) is the share of all draws with an outcome whose error is <= e (Radosavovic et al. 2019; Xiao
+et al. 2021, Figure 5). Diverged and failed draws are in the denominator at +inf. A curve ends below
+1 for them, and for draws beyond the right edge.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from vitscale.analysis.stats.intervals import (
 
 SPAN = BEYOND  # points: the range of the x axis
 WITHIN = (1, 2, 4)  # points of the reference that the table reports
-FORGIVEN = 4.0  # points of its reference: a draw that is within them is called forgiven, in comparisons
-TIMES = 1.5  # of the error of its reference: the same on a scale that does not depend on how low errors are
+# points of its reference: a draw that is within them is called forgiven, in comparisons
+FORGIVEN = 4.0
+# of the error of its reference: the same on a scale that does not depend on how low errors are
+TIMES = 1.5
 SOBOL_GRID = np.arange(0.0, SPAN + 1)  # points; levels of the simultaneous band of a Sobol design
 
 
 def edf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The steps of the EDF of (n,) values: (m,) ascending finite levels, (m,) shares of n that are <= them.
+    """The steps of the EDF of (n,) values: (m,) ascending finite levels, (m,) shares of n that are
+    <= them.
 
     +inf stands for a draw that reaches no level. Raises ValueError for no value or a NaN.
     """
@@ -41,9 +45,14 @@ def edf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def share_at(values: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """(m,) shares of (n,) values that are <= each of (m,) levels. Raises ValueError for no value or a NaN."""
+    """(m,) shares of (n,) values that are <= each of (m,) levels.
+
+    Raises ValueError for no value or a NaN.
+    """
     if len(values) == 0 or np.isnan(values).any():
-        raise ValueError(f"an EDF needs values that are no NaN, but got (n={len(values)}, {values})")
+        raise ValueError(
+            f"an EDF needs values that are no NaN, but got (n={len(values)}, {values})"
+        )
     return np.searchsorted(np.sort(values), levels, side="right") / len(values)
 
 
@@ -53,18 +62,22 @@ def dkw_epsilon(n: int, confidence: float = 0.95) -> float:
 
 
 def widened(band: Callable[[np.ndarray], Interval], levels: np.ndarray, reach: float) -> Interval:
-    """A band where the zero of the levels may be off by `reach` either way: low from the left of a level, high from
-    the right, so that it holds the curve wherever the zero is within that reach."""
+    """A band where the zero of the levels may be off by `reach` either way: low from the left of a
+    level, high from the right, so that it holds the curve wherever the zero is within that reach.
+    """
     (low, _), (_, high) = band(np.round(levels - reach, 9)), band(np.round(levels + reach, 9))
     return low, high
 
 
-def dkw_band(values: np.ndarray, levels: np.ndarray, *, num_scrambles: int = 0, confidence: float = 0.95) -> Interval:
-    """Simultaneous band: the true EDF is within it at all levels at once, with at least this confidence.
+def dkw_band(
+    values: np.ndarray, levels: np.ndarray, *, num_scrambles: int = 0, confidence: float = 0.95
+) -> Interval:
+    """Simultaneous band: the true EDF is within it at all levels at once, with at least this
+    confidence.
 
-    Assumes i.i.d. draws from any distribution, discrete ones included; given the reference, whose noise is
-    not in it (see `widened`). Raises ValueError for a Sobol design (num_scrambles > 0), whose draws are not
-    independent.
+    Assumes i.i.d. draws from any distribution, discrete ones included; given the reference, whose
+    noise is not in it (see `widened`). Raises ValueError for a Sobol design (num_scrambles > 0),
+    whose draws are not independent.
     """
     if num_scrambles > 0:
         raise ValueError(f"a DKW band needs i.i.d. draws, but got (num_scrambles={num_scrambles})")
@@ -80,11 +93,12 @@ def sobol_band(
     grid: np.ndarray = SOBOL_GRID,
     confidence: float = 0.95,
 ) -> Interval:
-    """Simultaneous band of a Sobol design: t intervals over the scrambles, Bonferroni over a grid of levels.
+    """Simultaneous band of a Sobol design: t intervals over the scrambles, Bonferroni over a grid
+    of levels.
 
-    Between two levels of the grid the band carries the lower end of the one before and the upper end of the
-    one after, for an EDF never falls. Assumes scramble means that are nearly normal; with few scrambles it is
-    wide.
+    Between two levels of the grid the band carries the lower end of the one before and the upper
+    end of the one after, for an EDF never falls. Assumes scramble means that are nearly normal;
+    with few scrambles it is wide.
     """
     low, high = share_interval(values[:, None] <= grid, scramble, 1 - (1 - confidence) / len(grid))
     low = np.concatenate([[0.0], np.maximum.accumulate(low)])
@@ -96,12 +110,16 @@ def sobol_band(
 
 
 def pointwise_interval(
-    values: np.ndarray, levels: np.ndarray, scramble: np.ndarray | None = None, confidence: float = 0.95
+    values: np.ndarray,
+    levels: np.ndarray,
+    scramble: np.ndarray | None = None,
+    confidence: float = 0.95,
 ) -> Interval:
-    """Interval of the share at each level by itself: Wilson's for i.i.d. draws, else t over scrambles.
+    """Interval of the share at each level by itself: Wilson's for i.i.d. draws, else t over
+    scrambles.
 
-    Wilson's covers 94 to 97% nearly everywhere, 95% on the average; the tables give the wider Clopper-Pearson
-    intervals, which never cover less.
+    Wilson's covers 94 to 97% nearly everywhere, 95% on the average; the tables give the wider
+    Clopper-Pearson intervals, which never cover less.
     """
     if scramble is not None:
         return share_interval(values[:, None] <= levels, scramble, confidence)
@@ -109,17 +127,23 @@ def pointwise_interval(
 
 
 def area_scores(delta: np.ndarray, span: float = SPAN) -> np.ndarray:
-    """(n,) contributions to the area: 1 at or below the reference, 0 from `span` points above it."""
+    """(n,) contributions to the area: 1 at or below the
+    reference, 0 from `span` points above it.
+    """
     return np.clip(1 - np.maximum(delta, 0) / span, 0, 1)
 
 
 def area(delta: np.ndarray, span: float = SPAN) -> float:
-    """Area under the EDF of delta from 0 to `span` points, over `span`: 1 is perfectly robust, 0 is hopeless."""
+    """Area under the EDF of delta from 0 to `span` points, over
+    `span`: 1 is perfectly robust, 0 is hopeless.
+    """
     return float(area_scores(delta, span).mean())
 
 
 def summary(draws: Population, confidence: float = 0.95) -> dict[str, float | None]:
-    """Numbers of an arm with intervals; NaN where there is no outcome, or no reference for what needs one."""
+    """Numbers of an arm with intervals; NaN where there is no
+    outcome, or no reference for what needs one.
+    """
     values: dict[str, float | None] = {
         "median_error_pct": np.nan,
         "median_error_pct_low": np.nan,
@@ -130,20 +154,28 @@ def summary(draws: Population, confidence: float = 0.95) -> dict[str, float | No
         values = dict(zip(values, (float(np.median(draws.error)), low, high), strict=True))
     best = float(draws.error[draws.finished].min()) if draws.finished.any() else np.nan
     return {
-        "num_references": len(draws.references), "reference_error_pct": draws.reference,
-        "reference_sd_pct": draws.reference_sd, "num_better_than_reference": draws.num_better,
-        "num_beyond_10_points": draws.num_beyond(), **values, "best_of_n_error_pct": best,
+        "num_references": len(draws.references),
+        "reference_error_pct": draws.reference,
+        "reference_sd_pct": draws.reference_sd,
+        "num_better_than_reference": draws.num_better,
+        "num_beyond_10_points": draws.num_beyond(),
+        **values,
+        "best_of_n_error_pct": best,
         **_against_reference(draws, confidence),
-    }  # fmt: skip
+    }
 
 
 def sensitivity(delta: np.ndarray, span: float = SPAN) -> float:
-    """By how much the area rises with a point of the reference: the share of draws 0 to `span` above it, over span."""
+    """By how much the area rises with a point of the reference:
+    the share of draws 0 to `span` above it, over span.
+    """
     return float(((delta > 0) & (delta < span)).mean()) / span
 
 
 def _against_reference(draws: Population, confidence: float) -> dict[str, float]:
-    """Shares near the reference in percent, the area in [0, 1], and the geometric mean of error over reference."""
+    """Shares near the reference in percent, the area in [0, 1],
+    and the geometric mean of error over reference.
+    """
     known = draws.n > 0 and not np.isnan(draws.reference)
     delta, above = (draws.delta(), draws.above(TIMES)) if known else (np.empty(0), np.empty(0))
     reach = draws.reference_reach(confidence)
@@ -166,13 +198,17 @@ def _share(
 ) -> tuple[float, float, float]:
     """Percent of values up to a limit, and its interval where the limit may be off by `reach`."""
     low, high = widened(
-        lambda levels: share_interval(values[:, None] <= levels, draws.scramble, confidence), np.array([limit]), reach
+        lambda levels: share_interval(values[:, None] <= levels, draws.scramble, confidence),
+        np.array([limit]),
+        reach,
     )
     return 100 * float((values <= limit).mean()), 100 * float(low[0]), 100 * float(high[0])
 
 
 def _area(delta: np.ndarray, draws: Population, confidence: float) -> tuple[float, float, float]:
-    """The area and its interval: that of the draws, with the references' noise added to its half widths."""
+    """The area and its interval: that of the draws, with the
+    references' noise added to its half widths.
+    """
     scores = area_scores(delta)
     low, high = (float(end) for end in area_interval(scores, draws.scramble, confidence))
     noise, df_noise = draws.reference_noise
@@ -181,12 +217,16 @@ def _area(delta: np.ndarray, draws: Population, confidence: float) -> tuple[floa
         center, error, df = pseudo_error(scores)
         total, freedom = satterthwaite([(float(error), df), (slope * noise, df_noise)])
         half = float(stdtrit(freedom, (1 + confidence) / 2)) * total
-        low, high = min(low, max(float(center) - half, 0.0)), max(high, min(float(center) + half, 1.0))
+        low, high = (
+            min(low, max(float(center) - half, 0.0)),
+            max(high, min(float(center) + half, 1.0)),
+        )
     return float(scores.mean()), low, high
 
 
 def _ratio(draws: Population, confidence: float) -> tuple[float, float, float]:
-    """Geometric mean of error over reference and its interval by t, in which the noise of the references is.
+    """Geometric mean of error over reference and its interval by t, in which the noise of the
+    references is.
 
     NaN for a reference of 0; no interval of a single draw, or of draws that do not differ.
     """
@@ -200,7 +240,9 @@ def _ratio(draws: Population, confidence: float) -> tuple[float, float, float]:
 
 
 def log_noise(draws: Population) -> tuple[float, int]:
-    """Standard error of the logarithm of the reference, and its df; 0 and 0 for fewer than two runs, NaN at 0%."""
+    """Standard error of the logarithm of the reference, and its
+    df; 0 and 0 for fewer than two runs, NaN at 0%.
+    """
     noise, df = draws.reference_noise
     if not df:
         return 0.0, 0
@@ -208,7 +250,9 @@ def log_noise(draws: Population) -> tuple[float, int]:
 
 
 def spread(values: np.ndarray, scramble: np.ndarray | None) -> tuple[float, int]:
-    """Standard error and df of the mean of (n,) values: over the scrambles where they differ, else over the draws."""
+    """Standard error and df of the mean of (n,) values: over the
+    scrambles where they differ, else over the draws.
+    """
     if scramble is not None:
         error, df = standard_error(values, scramble)
         if not df or error > 1e-12:
@@ -218,7 +262,13 @@ def spread(values: np.ndarray, scramble: np.ndarray | None) -> tuple[float, int]
 
 
 def _if_reference_moved(delta: np.ndarray, shift: float) -> dict[str, float]:
-    """The share within 4 points, in percent, had the reference been `shift` points lower or higher."""
+    """The share within 4 points, in percent, had the
+    reference been `shift` points lower or higher.
+    """
     ends = {"lower": FORGIVEN - shift, "higher": FORGIVEN + shift}
-    return {f"within_4_points_if_reference_{end}_pct": 100 * float((delta <= points).mean()) if len(delta) else np.nan
-            for end, points in ends.items()}  # fmt: skip
+    return {
+        f"within_4_points_if_reference_{end}_pct": 100 * float((delta <= points).mean())
+        if len(delta)
+        else np.nan
+        for end, points in ends.items()
+    }

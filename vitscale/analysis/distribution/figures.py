@@ -1,4 +1,7 @@
-"""Figures of a study: functions of the study, its outcomes and its rows. No pyplot, no global state."""
+"""Figures of a study: functions of the study, its outcomes and its rows.
+
+No pyplot, no global state.
+"""
 
 from __future__ import annotations
 
@@ -35,29 +38,34 @@ from vitscale.plan.study import Study
 
 @matplotlib.rc_context(STYLE)
 def edf_panels(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 5: the share of draws within x points of the reference, a panel per group.
+    """Xiao et al. 2021, Figure 5: the share of draws within x points of the reference, a panel per
+    group.
 
-    The light band holds the whole curve, the darker one each point by itself, both with 95%. The references' noise
-    is in them: they are as wide as if the reference lay off by as far as it may (Student's t). An arm with one
-    reference run has bands given the reference, for its noise is unknown. Exact intervals are in the table. A panel
-    of which an arm has no finished reference shows absolute error instead, and says so.
+    The light band holds the whole curve, the darker one each point by itself, both with 95%. The
+    references' noise is in them: they are as wide as if the reference lay off by as far as it may
+    (Student's t). An arm with one reference run has bands given the reference, for its noise is
+    unknown. Exact intervals are in the table. A panel of which an arm has no finished reference
+    shows absolute error instead, and says so.
     """
     return _edf_figure(results, "reference")
 
 
 @matplotlib.rc_context(STYLE)
 def edf_panels_vs_best(results: Results) -> Figure:
-    """The share of draws within x points of the arm's best draw: best of n draws, which depends on n.
+    """The share of draws within x points of the arm's best draw: best of n draws, which depends on
+    n.
 
-    Bands as in edf_panels, given the best draw, which is lucky: more draws would find a better one and move
-    the curve to the right.
+    Bands as in edf_panels, given the best draw, which is lucky: more draws would find a better one
+    and move the curve to the right.
     """
     return _edf_figure(results, "best draw")
 
 
 @matplotlib.rc_context(STYLE)
 def lr_wd_scatter(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 4: error of each draw against lr, wd and lr*wd, a row of axes per panel."""
+    """Xiao et al. 2021, Figure 4: error of each draw against
+    lr, wd and lr*wd, a row of axes per panel.
+    """
     shown = panels(results.study)
     figure = Figure(figsize=(11, 0.5 + 2.5 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), len(AXES), squeeze=False, sharey="row")
@@ -66,12 +74,17 @@ def lr_wd_scatter(results: Results) -> Figure:
         strips |= _scatter_row(line, title, [results.once(populations)[arm] for arm in arms], label)
     for ax, name in zip(grid[-1], AXES, strict=True):
         ax.set_xlabel(name.replace("*", " × "))
-    return finish(figure, _scatter_note(results.study, strips) + published.note(results.study, "lr_wd_scatter"))
+    return finish(
+        figure,
+        _scatter_note(results.study, strips) + published.note(results.study, "lr_wd_scatter"),
+    )
 
 
 @matplotlib.rc_context(STYLE)
 def learning_curves(results: Results) -> Figure:
-    """The metric against the epoch: a thin line per draw, thick ones for the references, a panel per group."""
+    """The metric against the epoch: a thin line per draw,
+    thick ones for the references, a panel per group.
+    """
     figure, grid = panel_grid(results.study, height=2.55)
     for ax, (title, arms) in zip(grid, panels(results.study).items(), strict=False):
         _curves_panel(
@@ -83,7 +96,11 @@ def learning_curves(results: Results) -> Figure:
         )
     for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel(f"{metric_label(results.study)} (%)")
-    thick = "Thick: one reference run each. " if any(trial.point is None for trial in results.study.trials) else ""
+    thick = (
+        "Thick: one reference run each. "
+        if any(trial.point is None for trial in results.study.trials)
+        else ""
+    )
     return finish(
         figure,
         f"Thin: one draw each. {thick}× at the top: the epoch in which a draw diverged."
@@ -95,10 +112,13 @@ FIGURES = (edf_panels, edf_panels_vs_best, lr_wd_scatter, learning_curves)
 
 
 def _handle(draws: Population, index: int, marker: str = "", baseline: str = "reference") -> Line2D:
-    parts = [part.replace(" ", "\u00a0") for part in draws.describe(baseline).split(", ")]  # lines break between parts
+    # lines break between parts
+    parts = [part.replace(" ", "\u00a0") for part in draws.describe(baseline).split(", ")]
     label = f"{draws.arm}\n{textwrap.fill(', '.join(parts), 24 if marker else 44)}"
     if marker:
-        return Line2D([], [], color=COLORS[index % len(COLORS)], marker=marker, linestyle="none", label=label)
+        return Line2D(
+            [], [], color=COLORS[index % len(COLORS)], marker=marker, linestyle="none", label=label
+        )
     return Line2D([], [], label=label, **style(index))
 
 
@@ -106,9 +126,13 @@ def _handle(draws: Population, index: int, marker: str = "", baseline: str = "re
 
 
 def _edf_figure(results: Results, baseline: str) -> Figure:
-    """A panel per group; panels of deltas share the range of x, as in the paper, and so do absolute ones."""
+    """A panel per group; panels of deltas share the range of
+    x, as in the paper, and so do absolute ones.
+    """
     figure, grid = panel_grid(results.study, height=2.55)
-    groups = [[results.once(populations)[arm] for arm in arms] for arms in panels(results.study).values()]
+    groups = [
+        [results.once(populations)[arm] for arm in arms] for arms in panels(results.study).values()
+    ]
     absolute = [bool(_without(arms, baseline)) for arms in groups]
     limits = {kind: _shared_limits(groups, absolute, baseline, kind) for kind in set(absolute)}
     drawn = False
@@ -121,7 +145,9 @@ def _edf_figure(results: Results, baseline: str) -> Figure:
     name = "edf_panels" if baseline == "reference" else "edf_panels_vs_best"
     noisy = {bool(draws.reference_noise[1]) for arms in groups for draws in arms}
     given = "" if baseline == "reference" and all(absolute) else baseline
-    return finish(figure, _band_note(results.study, given, noisy) + published.note(results.study, name, drawn))
+    return finish(
+        figure, _band_note(results.study, given, noisy) + published.note(results.study, name, drawn)
+    )
 
 
 def _shared_limits(
@@ -129,7 +155,10 @@ def _shared_limits(
 ) -> tuple[float, float]:
     """Limits of x for all panels of absolute errors, or for all of deltas."""
     arms = [
-        draws for group, is_absolute in zip(groups, absolute, strict=True) if is_absolute == kind for draws in group
+        draws
+        for group, is_absolute in zip(groups, absolute, strict=True)
+        if is_absolute == kind
+        for draws in group
     ]
     values = [_edf_values(draws, baseline, kind) for draws in arms if draws.n]
     return _error_limits(values) if kind else _delta_limits(values)
@@ -137,7 +166,11 @@ def _shared_limits(
 
 def _without(arms: Sequence[Population], baseline: str) -> list[str]:
     """Arms with draws but without the reference that deltas need."""
-    return [draws.arm for draws in arms if draws.n and np.isnan(draws.reference)] if baseline == "reference" else []
+    return (
+        [draws.arm for draws in arms if draws.n and np.isnan(draws.reference)]
+        if baseline == "reference"
+        else []
+    )
 
 
 def _edf_values(draws: Population, baseline: str, is_absolute: bool) -> np.ndarray:
@@ -146,13 +179,26 @@ def _edf_values(draws: Population, baseline: str, is_absolute: bool) -> np.ndarr
 
 
 def _edf_panel(
-    ax: Axes, title: str, arms: Sequence[Population], name: str, baseline: str, limits: tuple[float, float]
+    ax: Axes,
+    title: str,
+    arms: Sequence[Population],
+    name: str,
+    baseline: str,
+    limits: tuple[float, float],
 ) -> None:
     absent = _without(arms, baseline)
     for index, draws in enumerate(arms):
         if draws.n:
             reach = draws.reference_reach() if baseline == "reference" and not absent else 0.0
-            _edf_curve(ax, draws, _edf_values(draws, baseline, bool(absent)), limits, index, not absent, reach)
+            _edf_curve(
+                ax,
+                draws,
+                _edf_values(draws, baseline, bool(absent)),
+                limits,
+                index,
+                not absent,
+                reach,
+            )
     if not any(draws.n for draws in arms):
         say(ax, "no outcome yet")
     note = f"\n(absolute: no finished reference of {', '.join(absent)})" if absent else ""
@@ -179,7 +225,9 @@ def _edf_curve(
     inside = (levels > limits[0]) & (levels < limits[1])
     start, end = edf.share_at(values, np.array(limits))
     x = np.concatenate([[limits[0]], levels[inside], [limits[1]]])
-    ax.step(x, np.concatenate([[start], shares[inside], [end]]), where="post", zorder=3, **style(index))
+    ax.step(
+        x, np.concatenate([[start], shares[inside], [end]]), where="post", zorder=3, **style(index)
+    )
     steps = np.round(np.concatenate([levels - reach, levels + reach]), 9) if reach else levels
     x = np.unique(np.concatenate([steps[(steps > limits[0]) & (steps < limits[1])], limits]))
     bands = [edf.widened(lambda at: edf.pointwise_interval(values, at, draws.scramble), x, reach)]
@@ -207,21 +255,30 @@ def _error_limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
 
 
 def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
-    """What the bands are; `noisy`: whether arms have references enough for their noise to be in them.
+    """What the bands are; `noisy`: whether arms have references enough for their noise to be in
+    them.
 
     `baseline` is "" where all panels show absolute errors.
     """
     given = ", given the best draws" if baseline else ""
     if baseline == "reference":
-        several = "with the references' noise" + (" where there are two or more" if len(noisy) > 1 else "")
+        several = "with the references' noise" + (
+            " where there are two or more" if len(noisy) > 1 else ""
+        )
         given = f", {several if True in noisy else 'given the references'}"
-    below = "A curve ends below 1 for draws beyond the right edge and for diverged and failed ones, which count in n."
+    below = (
+        "A curve ends below 1 for draws beyond the right edge and for diverged and failed ones, "
+        "which count in n."
+    )
     if study.num_scrambles:
         return (
-            f"95% bands{given}, by {study.num_scrambles} Sobol scrambles. Darker: each point by itself (t). "
-            f"Lighter: the whole curve (Bonferroni over 0, 1, …, 10 points).\n{below}"
+            f"95% bands{given}, by {study.num_scrambles} Sobol scrambles. Darker: each point by "
+            f"itself (t). Lighter: the whole curve (Bonferroni over 0, 1, …, 10 points).\n{below}"
         )
-    return f"95% bands{given}. Darker: each point by itself (Wilson). Lighter: the whole curve (DKW).\n{below}"
+    return (
+        f"95% bands{given}. Darker: each point by itself (Wilson). Lighter: the whole curve "
+        f"(DKW).\n{below}"
+    )
 
 
 # ---- error against lr, wd and lr*wd
@@ -234,7 +291,10 @@ def _scatter_note(study: Study, strips: bool) -> str:
         line = "Vertical line: lr and wd of the reference, with a tick at its error"
         said.append(f"{line}; an arrow at the edge: they lie outside.\n")
     if strips:
-        said.append("Strip at the bottom: good range, 2.5 to 97.5 percentile of the best of n/4 draws (tick: median). ")
+        said.append(
+            "Strip at the bottom: good range, 2.5 to 97.5 percentile of the best of n/4 draws "
+            "(tick: median). "
+        )
     return "".join([*said, "Above the line at the top, without an error: × diverged, + failed."])
 
 
@@ -255,7 +315,9 @@ def _scatter_row(axes: Sequence[Axes], title: str, arms: Sequence[Population], l
         say(axes[1], "no outcome yet")
     axes[0].set_title(title, loc="left")
     axes[0].set_ylabel(f"{label} (%)")
-    handles = [_handle(draws, index, MARKERS[index % len(MARKERS)]) for index, draws in enumerate(arms)]
+    handles = [
+        _handle(draws, index, MARKERS[index % len(MARKERS)]) for index, draws in enumerate(arms)
+    ]
     axes[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03))
     return strips
 
@@ -265,24 +327,48 @@ def _scatter_arm(ax: Axes, draws: Population, name: str, index: int) -> bool:
     color = COLORS[index % len(COLORS)]
     x = draws.values[name]
     ax.plot(
-        x[draws.finished], draws.error[draws.finished], MARKERS[index % len(MARKERS)],
-        color=color, markersize=4.5, alpha=0.75, markeredgewidth=0, zorder=3,
-    )  # fmt: skip
+        x[draws.finished],
+        draws.error[draws.finished],
+        MARKERS[index % len(MARKERS)],
+        color=color,
+        markersize=4.5,
+        alpha=0.75,
+        markeredgewidth=0,
+        zorder=3,
+    )
     edge = ax.get_xaxis_transform()  # x in data, y as a fraction of the axes
     top = 0.975 - 0.04 * index
     for status, marker in (("diverged", "x"), ("failed", "+")):
         ended = draws.status == status
-        ax.plot(x[ended], np.full(ended.sum(), top), marker, color=color, markersize=5, transform=edge, zorder=4)
+        ax.plot(
+            x[ended],
+            np.full(ended.sum(), top),
+            marker,
+            color=color,
+            markersize=5,
+            transform=edge,
+            zorder=4,
+        )
     low, median, high = compare.good_range(draws, name)
     if np.isfinite(median):
         y = 0.022 + 0.04 * index
-        ax.plot([low, high], [y, y], color=color, alpha=0.35, linewidth=5, solid_capstyle="butt", transform=edge)
+        ax.plot(
+            [low, high],
+            [y, y],
+            color=color,
+            alpha=0.35,
+            linewidth=5,
+            solid_capstyle="butt",
+            transform=edge,
+        )
         ax.plot([median], [y], "|", color=color, markersize=6, markeredgewidth=1.6, transform=edge)
     return bool(np.isfinite(median))
 
 
 def _scatter_reference(ax: Axes, draws: Population, name: str, index: int) -> None:
-    """A line at the setting of the reference with a tick at its error, or an arrow at the edge it lies beyond."""
+    """A line at the setting of the reference with a tick at its
+    error, or an arrow at the edge it lies beyond.
+    """
     x, y = draws.setting[name], draws.reference
     low, high = ax.get_xlim()
     color = COLORS[index % len(COLORS)]
@@ -291,20 +377,33 @@ def _scatter_reference(ax: Axes, draws: Population, name: str, index: int) -> No
         ax.plot([x], [y], "_", color=color, markersize=15, markeredgewidth=2.2, zorder=5)
     elif np.isfinite(x) and np.isfinite(y):
         edge, marker = (0.0, "<") if x < low else (1.0, ">")
-        ax.plot([edge], [y], marker, color=color, markersize=8, transform=ax.get_yaxis_transform(), clip_on=False,
-                zorder=6)  # fmt: skip
+        ax.plot(
+            [edge],
+            [y],
+            marker,
+            color=color,
+            markersize=8,
+            transform=ax.get_yaxis_transform(),
+            clip_on=False,
+            zorder=6,
+        )
 
 
 def _log_axis(ax: Axes, values: np.ndarray) -> None:
-    """A log axis a little beyond the draws, for a reference far outside them would squeeze the panel."""
+    """A log axis a little beyond the draws, for a reference
+    far outside them would squeeze the panel.
+    """
     positive = values[values > 0]
     if len(positive) == 0:
         return
     low, high = float(positive.min()), float(positive.max())
-    margin = (high / low) ** 0.05 if high > 10 * low else 3.2  # never less than a decade, so that it has ticks
+    # never less than a decade, so that it has ticks
+    margin = (high / low) ** 0.05 if high > 10 * low else 3.2
     ax.set_xlim(low / margin, high * margin)
     decades = np.log10(high / low)
-    ax.xaxis.set_major_locator(LogLocator(subs=(1,) if decades > 2 else (1, 3) if decades > 1 else (1, 2, 5)))
+    ax.xaxis.set_major_locator(
+        LogLocator(subs=(1,) if decades > 2 else (1, 3) if decades > 1 else (1, 2, 5))
+    )
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}".replace("e-0", "e-")))
     ax.xaxis.set_minor_locator(NullLocator())
 
@@ -312,7 +411,9 @@ def _log_axis(ax: Axes, values: np.ndarray) -> None:
 # ---- learning curves
 
 
-def _curves_panel(ax: Axes, title: str, arms: Sequence[Population], rows: pd.DataFrame, metric: str) -> None:
+def _curves_panel(
+    ax: Axes, title: str, arms: Sequence[Population], rows: pd.DataFrame, metric: str
+) -> None:
     begun = rows[rows["arm"].isin([draws.arm for draws in arms])]
     for index, draws in enumerate(arms if len(begun) else ()):
         _arm_curves(ax, begun[begun["arm"] == draws.arm], metric, index)
@@ -326,7 +427,9 @@ def _curves_panel(ax: Axes, title: str, arms: Sequence[Population], rows: pd.Dat
 
 
 def _arm_curves(ax: Axes, rows: pd.DataFrame, metric: str, index: int) -> None:
-    """Lines of one arm; thin ones are drawn as pixels, for a thousand of them would make a heavy SVG."""
+    """Lines of one arm; thin ones are drawn as pixels, for
+    a thousand of them would make a heavy SVG.
+    """
     thin: list[np.ndarray] = []
     looks = style(index)
     for curve, is_reference in _curves(rows, metric):
@@ -334,11 +437,21 @@ def _arm_curves(ax: Axes, rows: pd.DataFrame, metric: str, index: int) -> None:
             ax.plot(*curve.T, linewidth=2.2, zorder=5, **looks)
         else:
             thin.append(curve)
-    ax.add_collection(LineCollection(thin, linewidths=0.7, alpha=0.45, rasterized=True, zorder=2, **looks))
+    ax.add_collection(
+        LineCollection(thin, linewidths=0.7, alpha=0.45, rasterized=True, zorder=2, **looks)
+    )
     diverged = rows.loc[(rows["status"] == "diverged") & rows["point"].notna()]
     ends = diverged.groupby("trial_id")["epoch"].max().to_numpy(dtype=float)
     top = np.full(len(ends), 0.975 - 0.04 * index)
-    ax.plot(ends, top, "x", color=looks["color"], markersize=5, transform=ax.get_xaxis_transform(), zorder=6)
+    ax.plot(
+        ends,
+        top,
+        "x",
+        color=looks["color"],
+        markersize=5,
+        transform=ax.get_xaxis_transform(),
+        zorder=6,
+    )
 
 
 def _curves(rows: pd.DataFrame, metric: str) -> Iterator[tuple[np.ndarray, bool]]:

@@ -1,13 +1,17 @@
-"""Is one arm more forgiving than another: areas and ratios above the arms' own references, and shares near them.
+"""Is one arm more forgiving than another: areas and ratios above the arms' own references, and
+shares near them.
 
-The primary comparison is that of areas, in points of error; beside it stands that of the ratios of error to reference,
-on a scale that does not depend on how low an arm's errors are. Both have the references' noise in interval and p:
+The primary comparison is that of areas, in points of error; beside it stands that of the ratios of
+error to reference, on a scale that does not depend on how low an arm's errors are. Both have the
+references' noise in interval and p:
 
-    D = mean(a) - mean(b),  var D = var of the draws' part + sum over the arms of (slope * sd of references)^2 / k
+    D = mean(a) - mean(b),  var D = var of the draws' part + sum over the arms of (slope * sd of
+    references)^2 / k
 
-with df by Satterthwaite from n - 1 (or the scrambles less one) and k - 1 of each arm. The slope says by how much the
-mean moves with the reference. One run of a reference has no sd, so then there is no interval and no p. The comparison
-of shares is given the references: their noise is in neither its interval nor its p.
+with df by Satterthwaite from n - 1 (or the scrambles less one) and k - 1 of each arm. The slope
+says by how much the mean moves with the reference. One run of a reference has no sd, so then there
+is no interval and no p. The comparison of shares is given the references: their noise is in neither
+its interval nor its p.
 """
 
 from __future__ import annotations
@@ -35,14 +39,25 @@ from vitscale.analysis.stats.intervals import (
 )
 
 COLUMNS = (
-    "area_difference", "area_difference_low", "area_difference_high", "area_p", "area_method",
-    "error_ratio_a_over_b", "error_ratio_a_over_b_low", "error_ratio_a_over_b_high", "error_ratio_p",
+    "area_difference",
+    "area_difference_low",
+    "area_difference_high",
+    "area_p",
+    "area_method",
+    "error_ratio_a_over_b",
+    "error_ratio_a_over_b_low",
+    "error_ratio_a_over_b_high",
+    "error_ratio_p",
     "error_ratio_method",
-    "within_4_points_difference_pct", "within_4_points_difference_pct_low", "within_4_points_difference_pct_high",
-    "within_4_points_p", "within_4_points_method",
-)  # fmt: skip
+    "within_4_points_difference_pct",
+    "within_4_points_difference_pct_low",
+    "within_4_points_difference_pct_high",
+    "within_4_points_p",
+    "within_4_points_method",
+)
 UNTESTED = "none: ONE reference run of an arm, whose noise is unknown"
-Estimate = tuple[float, float, float, float, str]  # difference, its interval, p of none, how it was made
+# difference, its interval, p of none, how it was made
+Estimate = tuple[float, float, float, float, str]
 
 
 @dataclass(frozen=True)
@@ -61,15 +76,22 @@ class Scores:
         return float(self.a.mean() - self.b.mean())
 
 
-def forgiveness(a: Population, b: Population, is_paired: bool, confidence: float = 0.95) -> dict[str, object]:
-    """The values under COLUMNS: a minus b, and a over b for ratios. NaN without outcomes or references."""
+def forgiveness(
+    a: Population, b: Population, is_paired: bool, confidence: float = 0.95
+) -> dict[str, object]:
+    """The values under COLUMNS: a minus b, and a over b for ratios.
+
+    NaN without outcomes or references.
+    """
     in_a, in_b = np.arange(a.n), np.arange(b.n)
     if is_paired:
         _, in_a, in_b = np.intersect1d(a.point, b.point, return_indices=True)
     why = _not_comparable(a, b, min(len(in_a), len(in_b)))
     if why:
         return dict(zip(COLUMNS, (*[np.nan] * 4, why) * 3, strict=True))
-    group_a, group_b = (None if x.scramble is None else x.scramble[i] for x, i in ((a, in_a), (b, in_b)))
+    group_a, group_b = (
+        None if x.scramble is None else x.scramble[i] for x, i in ((a, in_a), (b, in_b))
+    )
 
     def scores(of_a: np.ndarray, of_b: np.ndarray) -> Scores:
         return Scores(of_a, of_b, group_a, group_b, is_paired)
@@ -77,20 +99,33 @@ def forgiveness(a: Population, b: Population, is_paired: bool, confidence: float
     delta_a, delta_b = a.delta()[in_a], b.delta()[in_b]
     areas = scores(area_scores(delta_a), area_scores(delta_b))
     slopes = sensitivity(delta_a), sensitivity(delta_b)
-    noise = [(slope * x.reference_noise[0], x.reference_noise[1]) for slope, x in zip(slopes, (a, b), strict=True)]
+    noise = [
+        (slope * x.reference_noise[0], x.reference_noise[1])
+        for slope, x in zip(slopes, (a, b), strict=True)
+    ]
     hits = scores((delta_a <= FORGIVEN) * 1.0, (delta_b <= FORGIVEN) * 1.0)
     floor = least_error(a, b)
     ratios = scores(a.log_ratio(floor)[in_a], b.log_ratio(floor)[in_b])
     tested = all(df for _, df in noise)
-    return dict(zip(COLUMNS, (
-        *compare_areas(areas, noise, confidence),
-        *compare_ratios(ratios, [log_noise(a), log_noise(b)], confidence),
-        *compare_shares(hits, tested, confidence),
-    ), strict=True))  # fmt: skip
+    return dict(
+        zip(
+            COLUMNS,
+            (
+                *compare_areas(areas, noise, confidence),
+                *compare_ratios(ratios, [log_noise(a), log_noise(b)], confidence),
+                *compare_shares(hits, tested, confidence),
+            ),
+            strict=True,
+        )
+    )
 
 
-def compare_areas(scores: Scores, noise: Sequence[tuple[float, int]], confidence: float = 0.95) -> Estimate:
-    """Difference of the areas of scores in [0, 1]; `noise` is (error, df) that each arm's references bring to it."""
+def compare_areas(
+    scores: Scores, noise: Sequence[tuple[float, int]], confidence: float = 0.95
+) -> Estimate:
+    """Difference of the areas of scores in [0, 1]; `noise` is
+    (error, df) that each arm's references bring to it.
+    """
     if not all(df for _, df in noise):
         return scores.difference, np.nan, np.nan, np.nan, UNTESTED
     parts, how = _draws_parts(scores)
@@ -99,11 +134,21 @@ def compare_areas(scores: Scores, noise: Sequence[tuple[float, int]], confidence
     error, df = satterthwaite([*parts, *noise])
     half = float(stdtrit(df, (1 + confidence) / 2)) * error
     low, high = max(scores.difference - half, -1.0), min(scores.difference + half, 1.0)
-    return scores.difference, low, high, t_test(scores.difference, error, df), f"{how}, with the references' noise"
+    return (
+        scores.difference,
+        low,
+        high,
+        t_test(scores.difference, error, df),
+        f"{how}, with the references' noise",
+    )
 
 
-def compare_ratios(ratios: Scores, noise: Sequence[tuple[float, int]], confidence: float = 0.95) -> Estimate:
-    """Ratio of the geometric means of error over reference, from logarithms; `noise` is that of log reference."""
+def compare_ratios(
+    ratios: Scores, noise: Sequence[tuple[float, int]], confidence: float = 0.95
+) -> Estimate:
+    """Ratio of the geometric means of error over reference, from
+    logarithms; `noise` is that of log reference.
+    """
     center = float(np.exp(ratios.difference))
     if not all(df for _, df in noise):
         return center, np.nan, np.nan, np.nan, UNTESTED
@@ -124,11 +169,16 @@ def _draws_parts(scores: Scores) -> tuple[list[tuple[float, int]], str]:
     over = "t over scrambles" if scores.scramble_a is not None else ""
     if scores.paired:
         return [spread(scores.a - scores.b, scores.scramble_a)], over or "paired t"
-    return [spread(scores.a, scores.scramble_a), spread(scores.b, scores.scramble_b)], over or "Welch's t"
+    return [
+        spread(scores.a, scores.scramble_a),
+        spread(scores.b, scores.scramble_b),
+    ], over or "Welch's t"
 
 
 def _pseudo_parts(scores: Scores) -> list[tuple[float, int]]:
-    """The same for scores in [0, 1] that do not differ: that is seen by chance, and no proof of no spread."""
+    """The same for scores in [0, 1] that do not differ: that
+    is seen by chance, and no proof of no spread.
+    """
     if scores.paired:
         return [(pseudo_pairs_error(scores.a - scores.b), max(len(scores.a) - 1, 1))]
     return [(float(error), df) for _, error, df in map(pseudo_error, (scores.a, scores.b))]
@@ -137,7 +187,13 @@ def _pseudo_parts(scores: Scores) -> list[tuple[float, int]]:
 def compare_shares(hits: Scores, tested: bool = True, confidence: float = 0.95) -> Estimate:
     """Difference of shares in percent points, given the references; no p unless `tested`."""
     low, high, p, method = _shares(hits, tested, confidence)
-    return 100 * hits.difference, 100 * low, 100 * high, p if tested else np.nan, f"{method}; given the references"
+    return (
+        100 * hits.difference,
+        100 * low,
+        100 * high,
+        p if tested else np.nan,
+        f"{method}; given the references",
+    )
 
 
 def _shares(hits: Scores, tested: bool, confidence: float) -> tuple[float, float, float, str]:
@@ -151,20 +207,28 @@ def _shares(hits: Scores, tested: bool, confidence: float) -> tuple[float, float
         p = boschloo(x, n, y, m) if tested else np.nan
         return *share_difference(x, n, y, m, confidence), p, "Agresti-Caffo; Boschloo's exact test"
     both, only_a, only_b = int((a & b).sum()), int((a & ~b).sum()), int((~a & b).sum())
-    ends = paired_share_difference(both, only_a, only_b, len(a) - both - only_a - only_b, confidence)
+    ends = paired_share_difference(
+        both, only_a, only_b, len(a) - both - only_a - only_b, confidence
+    )
     return *ends, mid_p_sign_test(only_a, only_b), "Newcombe's method 10 for pairs; McNemar's mid-p"
 
 
 @functools.cache  # a tenth of a second each, and pairs of a study often agree
 def boschloo(hits_a: int, n_a: int, hits_b: int, n_b: int) -> float:
-    """p of equal shares of independent samples (Boschloo 1970): exact as Fisher's, and never less powerful."""
+    """p of equal shares of independent samples (Boschloo
+    1970): exact as Fisher's, and never less powerful.
+    """
     if hits_a + hits_b in (0, n_a + n_b):
         return 1.0
-    return float(scipy.stats.boschloo_exact([[hits_a, hits_b], [n_a - hits_a, n_b - hits_b]]).pvalue)
+    return float(
+        scipy.stats.boschloo_exact([[hits_a, hits_b], [n_a - hits_a, n_b - hits_b]]).pvalue
+    )
 
 
 def _over_scrambles(scores: Scores, confidence: float) -> tuple[float, float, float, str] | None:
-    """Low, high, p and name by t over the scrambles; None for i.i.d. draws and where all scrambles agree."""
+    """Low, high, p and name by t over the scrambles; None for
+    i.i.d. draws and where all scrambles agree.
+    """
     if scores.scramble_a is None or scores.scramble_b is None:
         return None
     if scores.paired:
@@ -172,7 +236,8 @@ def _over_scrambles(scores: Scores, confidence: float) -> tuple[float, float, fl
         error, freedom = float(within), float(df)
     else:
         (error_a, df_a), (error_b, df_b) = (
-            standard_error(x, group) for x, group in ((scores.a, scores.scramble_a), (scores.b, scores.scramble_b))
+            standard_error(x, group)
+            for x, group in ((scores.a, scores.scramble_a), (scores.b, scores.scramble_b))
         )
         df = min(df_a, df_b)
         error, freedom = 0.0, float(df)

@@ -1,7 +1,8 @@
 """The draws of an arm: which count, and the reference runs they are measured against.
 
-Trials start in the order of the plan, and what diverges ends first. So of an unfinished arm the draws before its first
-missing one count, and no later one: among all that have an outcome the diverged ones would be too many.
+Trials start in the order of the plan, and what diverges ends first. So of an unfinished arm the
+draws before its first missing one count, and no later one: among all that have an outcome the
+diverged ones would be too many.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from vitscale.plan.study import Study
 BASELINES = ("reference", "best draw")
 AXES = ("lr", "wd", "lr*wd")  # the product predicts the error best, says the documentation of pycls
 COLUMNS = ("arm", "point", "trial_id", "status", "error_pct", "lr", "wd")
-BEYOND = 10.0  # points above the reference: the right edge of Xiao et al. 2021, Figure 5; more is a collapse
+# points above the reference: the right edge of Xiao et al. 2021, Figure 5; more is a collapse
+BEYOND = 10.0
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Population:
     point: np.ndarray  # (n,) int, ascending
     error: np.ndarray  # (n,) percent; 100 for diverged and failed
     status: np.ndarray  # (n,) str
-    scramble: np.ndarray | None  # (n,) int: the independent Sobol scramble of a draw; None when draws are i.i.d.
+    # (n,) int: the independent Sobol scramble of a draw; None when draws are i.i.d.
+    scramble: np.ndarray | None
     values: dict[str, np.ndarray]  # name of an axis -> (n,) what the draws had there
     sampled: dict[str, np.ndarray]  # name of an axis -> values of all planned draws
     setting: dict[str, float]  # the same of the reference runs; NaN where none is planned
@@ -64,12 +67,16 @@ class Population:
 
     @property
     def reference_noise(self) -> tuple[float, int]:
-        """Standard error of the reference in points, and its df; NaN and 0 for fewer than two runs."""
+        """Standard error of the reference in points, and its
+        df; NaN and 0 for fewer than two runs.
+        """
         k = len(self.references)
         return self.reference_sd / np.sqrt(max(k, 1)), max(k - 1, 0)
 
     def reference_reach(self, confidence: float = 0.95) -> float:
-        """Points by which the reference may be off, by Student's t; 0 for fewer than two runs: nothing is known."""
+        """Points by which the reference may be off, by Student's t;
+        0 for fewer than two runs: nothing is known.
+        """
         error, df = self.reference_noise
         return float(stdtrit(df, (1 + confidence) / 2)) * error if df else 0.0
 
@@ -89,7 +96,9 @@ class Population:
         return None if np.isnan(self.reference) else int((self.delta() < 0).sum())
 
     def describe(self, baseline: str = "reference") -> str:
-        """The population in words, for legends: n, and what did not go well; failed and missing ones where any."""
+        """The population in words, for legends: n, and what did
+        not go well; failed and missing ones where any.
+        """
         parts = [f"{self.counts[s]} {s}" for s in STATUSES[1:] if self.counts[s] or s == "diverged"]
         parts += [f"{self.not_counted} later ones not counted"] if self.not_counted else []
         beyond = self.num_beyond(baseline)
@@ -102,27 +111,33 @@ class Population:
         return ", ".join(parts) or "not planned"
 
     def level(self) -> np.ndarray:
-        """(n,) error in percent, +inf for diverged and failed: no level of error counts them as reached."""
+        """(n,) error in percent, +inf for diverged and failed:
+        no level of error counts them as reached.
+        """
         return np.where(self.finished, self.error, np.inf)
 
     def delta(self, baseline: str = "reference") -> np.ndarray:
         """(n,) points of error above the baseline, +inf for diverged and failed.
 
-        The reference, a setting found good beforehand, is the baseline of Xiao et al. 2021, Figure 5: deltas can
-        be negative. "best draw" is the lowest error of the n draws. Raises ValueError if the baseline has no
-        error; neither replaces the other. Rounded to 1e-9 points, so that a draw at a threshold in counts of images
-        is at it in floats, too.
+        The reference, a setting found good beforehand, is the baseline of Xiao et al. 2021, Figure
+        5: deltas can be negative. "best draw" is the lowest error of the n draws. Raises ValueError
+        if the baseline has no error; neither replaces the other. Rounded to 1e-9 points, so that a
+        draw at a threshold in counts of images is at it in floats, too.
         """
         return np.round(self.level() - self._baseline(baseline), 9)
 
     def above(self, factor: float) -> np.ndarray:
-        """(n,) points of error above `factor` times the reference, +inf for diverged and failed; rounded as `delta`."""
+        """(n,) points of error above `factor` times the reference,
+        +inf for diverged and failed; rounded as `delta`.
+        """
         return np.round(self.level() - factor * self._baseline("reference"), 9)
 
     def log_ratio(self, floor: float = 0.0) -> np.ndarray:
-        """(n,) logarithms of error over reference; diverged and failed count as 100%. NaN for a reference of 0.
+        """(n,) logarithms of error over reference; diverged and failed count as 100%. NaN for a
+        reference of 0.
 
-        No error counts as less than `floor` (see `least_error`), for the logarithm of 0 is no number.
+        No error counts as less than `floor` (see `least_error`), for the logarithm of 0 is no
+        number.
         """
         if not self.reference > 0:
             return np.full(self.n, np.nan)
@@ -137,24 +152,33 @@ class Population:
                 raise ValueError(f"a delta needs a finished reference run, but got {state}")
             return self.reference
         if not self.finished.any():
-            raise ValueError(f"a best draw needs a finished draw, but got (arm={self.arm!r}, {self.describe()})")
+            raise ValueError(
+                f"a best draw needs a finished draw, but got (arm={self.arm!r}, {self.describe()})"
+            )
         return float(self.error[self.finished].min())
 
 
 def least_error(*arms: Population) -> float:
-    """Half of the least error above 0 of the arms' draws and references, percent: what an error of 0 counts as."""
-    errors = np.concatenate([errors for draws in arms for errors in (draws.error, draws.references)])
+    """Half of the least error above 0 of the arms' draws and
+    references, percent: what an error of 0 counts as.
+    """
+    errors = np.concatenate(
+        [errors for draws in arms for errors in (draws.error, draws.references)]
+    )
     return float(errors[errors > 0].min()) / 2 if (errors > 0).any() else np.nan
 
 
 def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = False) -> Population:
-    """The draws of an arm, from a table of a row per planned trial. Raises ValueError if it is malformed.
+    """The draws of an arm, from a table of a row per planned trial. Raises ValueError if it is
+    malformed.
 
     Draws after the first missing one do not count, unless `whole`.
     """
     absent = [name for name in COLUMNS if name not in outcomes.columns]
     if absent:
-        raise ValueError(f"the table of outcomes must have the columns {COLUMNS}, but lacks ({absent})")
+        raise ValueError(
+            f"the table of outcomes must have the columns {COLUMNS}, but lacks ({absent})"
+        )
     of_arm = outcomes.loc[outcomes["arm"] == arm, list(COLUMNS)]
     _check(of_arm)
     planned = of_arm[of_arm["point"].notna()].sort_values("point")
@@ -186,7 +210,9 @@ def populations(results: Results) -> dict[str, Population]:
 
 
 def scrambles(study: Study, point: np.ndarray, num: int) -> np.ndarray | None:
-    """The scramble of each point of a Sobol design of `num` points: equal blocks in a row; else None."""
+    """The scramble of each point of a Sobol design of `num`
+    points: equal blocks in a row; else None.
+    """
     if study.num_scrambles == 0:
         return None
     size, rest = divmod(num, study.num_scrambles)
@@ -209,17 +235,24 @@ def _check(trials: pd.DataFrame) -> None:
     unknown = sorted(set(trials["status"]) - set(STATUSES))
     if unknown:
         raise ValueError(f"status in {STATUSES} must hold, but got ({unknown})")
-    broken = trials[(trials["status"] != "missing") & ~np.isfinite(trials["error_pct"].astype(float))]
+    broken = trials[
+        (trials["status"] != "missing") & ~np.isfinite(trials["error_pct"].astype(float))
+    ]
     if len(broken):
         row = broken.iloc[0]
         raise ValueError(
-            "a trial with an outcome must have a finite error, "
-            f"but got (trial_id={row['trial_id']!r}, status={row['status']!r}, error_pct={row['error_pct']})"
+            "a trial with an outcome must have a finite error, but got "
+            f"(trial_id={row['trial_id']!r}, status={row['status']!r}, "
+            f"error_pct={row['error_pct']})"
         )
 
 
 def _check_references(runs: pd.DataFrame, arm: str) -> None:
     """Refuse reference runs at several settings: their mean would be the error of none."""
-    settings = sorted({(float(lr), float(wd)) for lr, wd in zip(runs["lr"], runs["wd"], strict=True)})
+    settings = sorted(
+        {(float(lr), float(wd)) for lr, wd in zip(runs["lr"], runs["wd"], strict=True)}
+    )
     if len(settings) > 1:
-        raise ValueError(f"the reference runs of an arm must share (lr, wd), but got (arm={arm!r}, {settings})")
+        raise ValueError(
+            f"the reference runs of an arm must share (lr, wd), but got (arm={arm!r}, {settings})"
+        )

@@ -21,38 +21,62 @@ MAX_PANELS = 6  # with a sentence of their own; more are told by their extremes
 MAX_ARMS = 4  # in one sentence
 ALPHA = 0.05
 METRICS = (
-    "n", "diverged", "failed", "missing", "not_counted", "num_beyond_10_points", "reference_error_pct",
-    *(f"{name}{end}" for end in ("", "_low", "_high")
-      for name in ("median_error_pct", "within_4_points_pct", "within_1.5_times_pct", "area", "error_ratio")),
-)  # fmt: skip
+    "n",
+    "diverged",
+    "failed",
+    "missing",
+    "not_counted",
+    "num_beyond_10_points",
+    "reference_error_pct",
+    *(
+        f"{name}{end}"
+        for end in ("", "_low", "_high")
+        for name in (
+            "median_error_pct",
+            "within_4_points_pct",
+            "within_1.5_times_pct",
+            "area",
+            "error_ratio",
+        )
+    ),
+)
 PREFIX = (
-    "Diverged trials end sooner than others, so all that have ended would hold too many: only the draws before the "
-    "first missing one of their arm, in the order of the plan, are in a number or a curve"
+    "Diverged trials end sooner than others, so all that have ended would hold too many: only the "
+    "draws before the first missing one of their arm, in the order of the plan, are in a number "
+    "or a curve"
 )
 
 
 def headline(results: Results) -> list[str]:
-    """How much is done, what share ends near its reference in each panel, which arms differ in forgiveness.
+    """How much is done, what share ends near its reference in each panel, which arms differ in
+    forgiveness.
 
-    Forgiveness is told on two scales, and where they disagree. Absolute error comes last, in a sentence of its own.
+    Forgiveness is told on two scales, and where they disagree. Absolute error comes last, in a
+    sentence of its own.
     """
     table = results.once(edf_summary).set_index("arm", drop=False)
     groups = panels(results.study)
     sentences = [_progress(results)]
     if len(groups) <= MAX_PANELS:
-        sentences += [_panel_sentence(title, table.loc[list(arms)]) for title, arms in groups.items()]
+        sentences += [
+            _panel_sentence(title, table.loc[list(arms)]) for title, arms in groups.items()
+        ]
     else:
         sentences.append(_panel_sentence("All panels", table))
     return sentences + (_pairs_sentences(results) if results.study.pairs else [])
 
 
 def reference_problems(results: Results) -> list[str]:
-    """What happened to reference runs that diverged or failed, a part of a sentence for each arm."""
+    """What happened to reference runs that diverged or
+    failed, a part of a sentence for each arm.
+    """
     parts = []
     for draws in (results.once(populations)[arm] for arm in results.study.arms):
         bad = draws.reference_counts["diverged"] + draws.reference_counts["failed"]
         if bad:
-            parts.append(f"{bad} of {sum(draws.reference_counts.values())} reference runs of {draws.arm}")
+            parts.append(
+                f"{bad} of {sum(draws.reference_counts.values())} reference runs of {draws.arm}"
+            )
     return parts
 
 
@@ -62,7 +86,11 @@ def _progress(results: Results) -> str:
     said = ", ".join(f"{total[status]} {status}" for status in STATUSES)
     later = sum(draws.not_counted for draws in arms)
     said += f", {later} not counted, after the first missing one of their arm" if later else ""
-    without = [draws.arm for draws in arms if sum(draws.reference_counts.values()) and not len(draws.references)]
+    without = [
+        draws.arm
+        for draws in arms
+        if sum(draws.reference_counts.values()) and not len(draws.references)
+    ]
     bad = reference_problems(results)
     note = f"; no finished reference run of {', '.join(without)}" if without else ""
     note += f"; {', '.join(bad)} diverged or failed" if bad else ""
@@ -79,16 +107,26 @@ def _panel_sentence(title: str, table: pd.DataFrame) -> str:
         title = f"{title}, highest and lowest of {len(known)} arms"
         known = known.loc[[known[key].idxmax(), known[key].idxmin()]]
     names = [arm.removesuffix(f" {panel}") for arm in known["arm"]]  # no need to say "AdamW" twice
-    parts = [f"{name} {_estimates(row, key)} ({_said(row)})"
-             for name, (_, row) in zip(names, known.iterrows(), strict=True)]  # fmt: skip
-    what = "draws within 4 points, and 1.5 times the error, of their reference" if shares else "median error"
+    parts = [
+        f"{name} {_estimates(row, key)} ({_said(row)})"
+        for name, (_, row) in zip(names, known.iterrows(), strict=True)
+    ]
+    what = (
+        "draws within 4 points, and 1.5 times the error, of their reference"
+        if shares
+        else "median error"
+    )
     return f"{title}, {what}: {'; '.join(parts)}."
 
 
 def _estimates(row: pd.Series, key: str) -> str:
     """The share within 4 points with that on the other scale, or the one number of `key`."""
     first = _estimate(row, key)
-    return f"{first} and {_estimate(row, 'within_1.5_times_pct')}" if key == "within_4_points_pct" else first
+    return (
+        f"{first} and {_estimate(row, 'within_1.5_times_pct')}"
+        if key == "within_4_points_pct"
+        else first
+    )
 
 
 def _estimate(row: pd.Series, key: str) -> str:
@@ -96,31 +134,46 @@ def _estimate(row: pd.Series, key: str) -> str:
 
 
 def _said(row: pd.Series) -> str:
-    counts = [f"{row[status]} {status}" for status in STATUSES[1:] if row[status] or status == "diverged"]
+    counts = [
+        f"{row[status]} {status}" for status in STATUSES[1:] if row[status] or status == "diverged"
+    ]
     beyond = row["num_beyond_10_points"]
-    return ", ".join([f"n={row['n']}", *counts, *([] if pd.isna(beyond) else [f"{beyond} beyond 10 points"])])
+    return ", ".join(
+        [f"n={row['n']}", *counts, *([] if pd.isna(beyond) else [f"{beyond} beyond 10 points"])]
+    )
 
 
 def _pairs_sentences(results: Results) -> list[str]:
-    """Only a pair whose corrected p is below 5% and whose interval leaves out no difference is said to differ."""
+    """Only a pair whose corrected p is below 5% and whose
+    interval leaves out no difference is said to differ.
+    """
     table = results.once(arm_comparison)
     alone = without_references(results.study)
     never = table["a"].isin(alone) | table["b"].isin(alone)
     points = _compared(table, "area", "area_difference", 0.0, _area, never)
     ratios = _compared(table, "error_ratio", "error_ratio_a_over_b", 1.0, _ratio, never)
-    error = _compared(table, "error", "error_prob_a_lower", 0.5, _lower, pd.Series(False, index=table.index))
+    error = _compared(
+        table, "error", "error_prob_a_lower", 0.5, _lower, pd.Series(False, index=table.index)
+    )
     corrected = f" (p after Holm over {len(table)} pairs)" if len(table) > 1 else ""
     return [
-        f"Forgiveness in points of error, area from 0 to 10 points above the reference: {points}{corrected}.",
+        (
+            "Forgiveness in points of error, area from 0 to 10 points above the reference: "
+            f"{points}{corrected}."
+        ),
         f"Forgiveness as a ratio, error over reference: {ratios}{corrected}.{_scales(table)}",
         f"Absolute error, which is another question: {error}{corrected}.",
     ]
 
 
 def _scales(table: pd.DataFrame) -> str:
-    """Where the two scales of forgiveness disagree: what is shown on one alone is a statement about the scale."""
-    points, ratios = (_favours(table, *of) for of in
-                      (("area", "area_difference", 0.0), ("error_ratio", "error_ratio_a_over_b", 1.0)))  # fmt: skip
+    """Where the two scales of forgiveness disagree: what is
+    shown on one alone is a statement about the scale.
+    """
+    points, ratios = (
+        _favours(table, *of)
+        for of in (("area", "area_difference", 0.0), ("error_ratio", "error_ratio_a_over_b", 1.0))
+    )
     ratios = -ratios  # a low ratio is forgiving
     if not (points.any() or ratios.any()):
         return ""
@@ -128,9 +181,14 @@ def _scales(table: pd.DataFrame) -> str:
     if apart.empty:
         return " Both scales agree in what they show."
     if len(apart) > MAX_ARMS:
-        return f" THE TWO SCALES DISAGREE for {len(apart)} of {len(table)} pairs: what only one shows hangs on it."
-    return f" THE TWO SCALES DISAGREE for {'; '.join(_names(row) for _, row in apart.iterrows())}: " \
-           "what only one shows hangs on the scale."  # fmt: skip
+        return (
+            f" THE TWO SCALES DISAGREE for {len(apart)} of {len(table)} pairs: what only one "
+            "shows hangs on it."
+        )
+    return (
+        f" THE TWO SCALES DISAGREE for {'; '.join(_names(row) for _, row in apart.iterrows())}: "
+        "what only one shows hangs on the scale."
+    )
 
 
 def _favours(table: pd.DataFrame, kind: str, estimate: str, null: float) -> pd.Series:
@@ -140,9 +198,15 @@ def _favours(table: pd.DataFrame, kind: str, estimate: str, null: float) -> pd.S
 
 
 def _compared(
-    table: pd.DataFrame, kind: str, estimate: str, null: float, say: Callable[[pd.Series], str], never: pd.Series
+    table: pd.DataFrame,
+    kind: str,
+    estimate: str,
+    null: float,
+    say: Callable[[pd.Series], str],
+    never: pd.Series,
 ) -> str:
-    """Pairs that differ, in words; those that do not, with their p where they are few; and those not compared.
+    """Pairs that differ, in words; those that do not, with their p where they are few; and those
+    not compared.
 
     `never` marks the pairs of which an arm has no reference run planned.
     """
@@ -158,12 +222,18 @@ def _compared(
             [f"{_names(row)}, {p_value(row[f'{kind}_p_holm'])}" for _, row in same.iterrows()],
         )
     single = (table[f"{kind}_method"] == UNTESTED) & ~never
-    for reason, of in (("not tested with ONE reference run per arm, whose noise is unknown", single),
-                       ("not compared: no reference runs planned", never),
-                       ("not compared yet", ~tested & ~single & ~never)):  # fmt: skip
+    for reason, of in (
+        ("not tested with ONE reference run per arm, whose noise is unknown", single),
+        ("not compared: no reference runs planned", never),
+        ("not compared yet", ~tested & ~single & ~never),
+    ):
         if of.any():
-            parts.append(f"{of.sum()} of {len(table)} {'pair' if len(table) == 1 else 'pairs'} {reason}")
-    return ". ".join([parts[0], *(part.replace("no difference", "No difference", 1) for part in parts[1:])])
+            parts.append(
+                f"{of.sum()} of {len(table)} {'pair' if len(table) == 1 else 'pairs'} {reason}"
+            )
+    return ". ".join(
+        [parts[0], *(part.replace("no difference", "No difference", 1) for part in parts[1:])]
+    )
 
 
 def _listed(what: str, parts: list[str]) -> list[str]:
@@ -179,7 +249,13 @@ def _names(row: pd.Series) -> str:
 def _area(row: pd.Series) -> str:
     """The more forgiving arm first, with the difference of the areas."""
     name = "area_difference"
-    better, worse, area, low, high = row["a"], row["b"], row[name], row[f"{name}_low"], row[f"{name}_high"]
+    better, worse, area, low, high = (
+        row["a"],
+        row["b"],
+        row[name],
+        row[f"{name}_low"],
+        row[f"{name}_high"],
+    )
     if area < 0:
         better, worse, area, low, high = worse, better, -area, -high, -low
     p = p_value(row["area_p_holm"])
@@ -187,24 +263,47 @@ def _area(row: pd.Series) -> str:
 
 
 def _ratio(row: pd.Series) -> str:
-    """The arm that stays nearer to its reference first, with the ratio of the other's error ratio to its own."""
+    """The arm that stays nearer to its reference first, with
+    the ratio of the other's error ratio to its own.
+    """
     name = "error_ratio_a_over_b"
-    better, worse, ratio, low, high = row["b"], row["a"], row[name], row[f"{name}_low"], row[f"{name}_high"]
+    better, worse, ratio, low, high = (
+        row["b"],
+        row["a"],
+        row[name],
+        row[f"{name}_low"],
+        row[f"{name}_high"],
+    )
     if ratio < 1:
         better, worse, ratio, low, high = worse, better, 1 / ratio, 1 / high, 1 / low
     times = f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
-    return f"{worse} is {times} times as far above its reference as {better}, {p_value(row['error_ratio_p_holm'])}"
+    return (
+        f"{worse} is {times} times as far above its reference as {better}, "
+        f"{p_value(row['error_ratio_p_holm'])}"
+    )
 
 
 def _lower(row: pd.Series) -> str:
     """The better arm first, its probability of the lower error with the interval."""
     name = "error_prob_a_lower"
-    better, worse, prob, low, high = row["a"], row["b"], row[name], row[f"{name}_low"], row[f"{name}_high"]
+    better, worse, prob, low, high = (
+        row["a"],
+        row["b"],
+        row[name],
+        row[f"{name}_low"],
+        row[f"{name}_high"],
+    )
     if prob < 0.5:
         better, worse, prob, low, high = worse, better, 1 - prob, 1 - high, 1 - low
-    pairs = f"{row['n_a']} shared points" if row["paired"] else f"random pairs (n={row['n_a']} and {row['n_b']})"
+    pairs = (
+        f"{row['n_a']} shared points"
+        if row["paired"]
+        else f"random pairs (n={row['n_a']} and {row['n_b']})"
+    )
     interval = f"{100 * prob:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
-    return f"{better} is lower than {worse} at {interval} of {pairs}, {p_value(row['error_p_holm'])}"
+    return (
+        f"{better} is lower than {worse} at {interval} of {pairs}, {p_value(row['error_p_holm'])}"
+    )
 
 
 # ---- what a reader must know
@@ -215,14 +314,21 @@ def caveats(results: Results) -> list[str]:
     configs = [trial.config for trial in results.study.trials]
     splits = ", ".join(sorted({config.eval_split for config in configs}))
     sentences = [
-        f"Reported is {metric_label(results.study)} of the last epoch on the split: {splits}. No epoch "
-        "is selected: best_error_pct, the minimum over epochs, is in the table of trials and in no figure here.",
-        "Diverged and failed draws stay in every share and median: they count as 100% error. Missing draws have "
-        "no outcome yet and are in no number but their count.",
-        _seeds(results.study), *_references(results), _independence(results.study),
-        "All intervals and p are conditional on the held-out images: they are about training on this held-out "
-        "split, not about other images.",
-    ]  # fmt: skip
+        f"Reported is {metric_label(results.study)} of the last epoch on the split: {splits}. No "
+        "epoch is selected: best_error_pct, the minimum over epochs, is in the table of trials "
+        "and in no figure here.",
+        (
+            "Diverged and failed draws stay in every share and median: they count as 100% error. "
+            "Missing draws have no outcome yet and are in no number but their count."
+        ),
+        _seeds(results.study),
+        *_references(results),
+        _independence(results.study),
+        (
+            "All intervals and p are conditional on the held-out images: they are about training "
+            "on this held-out split, not about other images."
+        ),
+    ]
     if (results.trials["status"] == "missing").any():
         sentences.append(f"{PREFIX}.")
     if (num := len(results.study.pairs)) > 1:
@@ -230,7 +336,10 @@ def caveats(results: Results) -> list[str]:
             f"{num} pairs are compared: p_holm is corrected for that, over each kind of comparison "
             "separately, p is not."
         )
-    sentences.append("Intervals are 95% each; those of different arms and rows are not corrected for their number.")
+    sentences.append(
+        "Intervals are 95% each; those of different arms and rows are not corrected for their "
+        "number."
+    )
     return sentences
 
 
@@ -239,18 +348,22 @@ def _seeds(study: Study) -> str:
     how = seeding(study)
     if how == "one":
         return (
-            f"All draws share seed {seeds[0]} (initial weights and order of samples): every interval and p is "
-            "conditional on it, and another seed may move an arm as a whole."
+            f"All draws share seed {seeds[0]} (initial weights and order of samples): every "
+            "interval and p is conditional on it, and another seed may move an arm as a whole."
         )
     if how in ("shared", "own"):
         shared = ", shared by the arms at a point" if how == "shared" else ""
         return f"Each draw has a seed of its own{shared}, so seed noise is part of the spread."
-    shown = ", ".join(map(str, seeds[:8])) + (f" and {len(seeds) - 8} more" if len(seeds) > 8 else "")
+    shown = ", ".join(map(str, seeds[:8])) + (
+        f" and {len(seeds) - 8} more" if len(seeds) > 8 else ""
+    )
     return f"Seeds of the draws: {shown or 'none'}. Each draw is one training with one seed."
 
 
 def seeding(study: Study) -> str:
-    """How draws got their seeds: "one" for all; "own" for each of an arm, or so and "shared" by arms; or "other"."""
+    """How draws got their seeds: "one" for all; "own" for each of
+    an arm, or so and "shared" by arms; or "other".
+    """
     draws = [trial for trial in study.trials if trial.point is not None]
     if len({trial.config.seed for trial in draws}) == 1:
         return "one"
@@ -263,56 +376,90 @@ def seeding(study: Study) -> str:
 
 
 def _references(results: Results) -> list[str]:
-    arms = [draws for draws in (results.once(populations)[arm] for arm in results.study.arms)
-            if sum(draws.reference_counts.values())]  # fmt: skip
+    arms = [
+        draws
+        for draws in (results.once(populations)[arm] for arm in results.study.arms)
+        if sum(draws.reference_counts.values())
+    ]
     if not arms:
         return []
     planned = {sum(draws.reference_counts.values()) for draws in arms}
     runs = "ONE run" if planned == {1} else f"the mean of {either(planned)} runs"
     noise = (
-        "which shifts every delta of the arm, is unknown: shares, areas, ratios and bands are given the reference, and "
-        "no test of forgiveness is made"
+        "which shifts every delta of the arm, is unknown: shares, areas, ratios and bands are "
+        "given the reference, and no test of forgiveness is made"
         if planned == {1}
-        else "is in the intervals of shares, areas and ratios, in the bands, and in the comparisons of areas and "
-        "ratios; the comparison of shares is given the references"
+        else (
+            "is in the intervals of shares, areas and ratios, in the bands, and in the "
+            "comparisons of areas and ratios; the comparison of shares is given the references"
+        )
     )
-    sentences = [f"The reference of an arm is {runs} at a setting found good beforehand. Its noise {noise}."]
+    sentences = [
+        (
+            f"The reference of an arm is {runs} at a setting found good beforehand. Its noise "
+            f"{noise}."
+        )
+    ]
     bad = reference_problems(results)
     if bad:
-        sentences.append(f"Diverged or failed: {', '.join(bad)}; a reference is the mean of those that finished.")
-    beaten = [f"{draws.num_better} of {draws.n} of {draws.arm}" for draws in arms if draws.n and draws.num_better]
+        sentences.append(
+            f"Diverged or failed: {', '.join(bad)}; a reference is the mean of those that finished."
+        )
+    beaten = [
+        f"{draws.num_better} of {draws.n} of {draws.arm}"
+        for draws in arms
+        if draws.n and draws.num_better
+    ]
     if beaten:
         sentences.append(
-            f"Draws with a lower error than the reference: {', '.join(beaten)}. A reference that many draws beat was "
-            "not an optimum."
+            f"Draws with a lower error than the reference: {', '.join(beaten)}. A reference that "
+            "many draws beat was not an optimum."
         )
     return sentences
 
 
 def _independence(study: Study) -> str:
-    given = {"one": "with the same seed", "other": "with the same seeds"}.get(seeding(study), "and other seeds")
+    given = {"one": "with the same seed", "other": "with the same seeds"}.get(
+        seeding(study), "and other seeds"
+    )
     if study.num_scrambles:
         return (
-            f"The draws are {study.num_scrambles} independent scrambles of a Sobol sequence; intervals rest on "
-            "the spread between the scrambles, or on the interval of independent draws where all scrambles agree. They "
-            f"are about other scrambles {given}."
+            f"The draws are {study.num_scrambles} independent scrambles of a Sobol sequence; "
+            "intervals rest on the spread between the scrambles, or on the interval of "
+            f"independent draws where all scrambles agree. They are about other scrambles {given}."
         )
-    return f"Draws are independent; intervals are about other draws from the same intervals of lr and wd, {given}."
+    return (
+        "Draws are independent; intervals are about other draws from the same intervals of lr and "
+        f"wd, {given}."
+    )
 
 
 def unfinished(results: Results) -> str:
     """What is missing, in a sentence; empty when nothing is."""
     arms = list(results.once(populations).values())
     later = sum(draws.not_counted for draws in arms)
-    return still_missing(arms, f"{PREFIX}; {later} with an outcome are not." if later else f"{PREFIX}.")
+    return still_missing(
+        arms, f"{PREFIX}; {later} with an outcome are not." if later else f"{PREFIX}."
+    )
 
 
 def still_missing(arms: Sequence[Population], why: str) -> str:
-    """Draws and reference runs without an outcome, and what follows for the numbers; empty when nothing is missing."""
-    parts = [f"{draws.counts['missing']} of {draws.planned} draws of {draws.arm}"
-             for draws in arms if draws.counts["missing"]]  # fmt: skip
-    parts += [f"{draws.reference_counts['missing']} of {sum(draws.reference_counts.values())} reference runs of "
-              f"{draws.arm}" for draws in arms if draws.reference_counts["missing"]]  # fmt: skip
+    """Draws and reference runs without an outcome, and what
+    follows for the numbers; empty when nothing is missing.
+    """
+    parts = [
+        f"{draws.counts['missing']} of {draws.planned} draws of {draws.arm}"
+        for draws in arms
+        if draws.counts["missing"]
+    ]
+    parts += [
+        (
+            f"{draws.reference_counts['missing']} of {sum(draws.reference_counts.values())} "
+            f"reference runs of {draws.arm}"
+        )
+        for draws in arms
+        if draws.reference_counts["missing"]
+    ]
     return f"Still missing: {', '.join(parts)}. {why}" if parts else ""
 
 
@@ -323,27 +470,43 @@ def counts(results: Results) -> pd.DataFrame:
 
 def counts_of(arms: Sequence[Population]) -> pd.DataFrame:
     return pd.DataFrame(
-        [{"arm": draws.arm, "planned": draws.planned, **{status: draws.counts[status] for status in STATUSES},
-          "not counted": draws.not_counted, "reference runs": draws.describe_references()} for draws in arms]
-    )  # fmt: skip
+        [
+            {
+                "arm": draws.arm,
+                "planned": draws.planned,
+                **{status: draws.counts[status] for status in STATUSES},
+                "not counted": draws.not_counted,
+                "reference runs": draws.describe_references(),
+            }
+            for draws in arms
+        ]
+    )
 
 
 def design_text(study: Study) -> str:
     """What was planned."""
     draws = sum(trial.point is not None for trial in study.trials)
-    how = f"{study.num_scrambles} scrambles of a Sobol sequence an arm" if study.num_scrambles else "independent draws"
+    how = (
+        f"{study.num_scrambles} scrambles of a Sobol sequence an arm"
+        if study.num_scrambles
+        else "independent draws"
+    )
     return (
-        f"{len(study.arms)} arms, {draws} draws ({how}) and {len(study.trials) - draws} reference runs, "
-        "which are no draws. All were fixed before the first training; none is stopped early or chosen by its result. "
-        "Parameters and multiply-adds are those of the arm's first trial, at its resolution."
+        f"{len(study.arms)} arms, {draws} draws ({how}) and {len(study.trials) - draws} reference "
+        "runs, which are no draws. All were fixed before the first training; none is stopped "
+        "early or chosen by its result. Parameters and multiply-adds are those of the arm's first "
+        "trial, at its resolution."
     )
 
 
 def summary(results: Results) -> Summary:
     """Counts, shares, area, ratio and median of each arm, with the ends of their intervals."""
-    table = results.once(edf_summary).set_index("arm")[list(METRICS)].astype("Float64").astype(float)
+    table = (
+        results.once(edf_summary).set_index("arm")[list(METRICS)].astype("Float64").astype(float)
+    )
     return {
-        str(arm): {str(name): float(value) for name, value in row.dropna().items()} for arm, row in table.iterrows()
+        str(arm): {str(name): float(value) for name, value in row.dropna().items()}
+        for arm, row in table.iterrows()
     }
 
 

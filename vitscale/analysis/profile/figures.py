@@ -1,4 +1,6 @@
-"""Figures of profiles: images per second, their change by layout, and peak memory, over batches and resolutions."""
+"""Figures of profiles: images per second, their change by
+layout, and peak memory, over batches and resolutions.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,17 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from vitscale.analysis import published
 from vitscale.analysis.profile.tables import change, median_with_ends, runs_of
 from vitscale.analysis.repeats.estimates import labelled
-from vitscale.analysis.report.layout import COLORS, MARKERS, STYLE, WIDTHS, Draw, columns_of, finish, say, style
+from vitscale.analysis.report.layout import (
+    COLORS,
+    MARKERS,
+    STYLE,
+    WIDTHS,
+    Draw,
+    columns_of,
+    finish,
+    say,
+    style,
+)
 from vitscale.analysis.results import Results, panels
 from vitscale.plan.study import Study
 
@@ -25,7 +37,9 @@ IN_WORDS = {"seq": "one after another (seq)", "par": "in one go (par)"}
 
 
 class Curve(NamedTuple):
-    """An arm over one axis, ascending: its profiles, and which place it has in the panel's colours."""
+    """An arm over one axis, ascending: its profiles, and
+    which place it has in the panel's colours.
+    """
 
     name: str
     axis: str
@@ -35,26 +49,36 @@ class Curve(NamedTuple):
 
 @matplotlib.rc_context(STYLE)
 def throughput_by_batch(results: Results) -> Figure:
-    """Images per second against the batch, branches in sequence and in one go, at the model's first resolution."""
+    """Images per second against the batch, branches in sequence
+    and in one go, at the model's first resolution.
+    """
     return _over_batches(
-        results, _speeds, "images/s",
-        "Median over the timed runs, {n} a profile. Thick: 95% interval of the median. Thin: fewest to most. Both may "
-        "be shorter than the marker.\n× at the bottom: failed.",
-    )  # fmt: skip
+        results,
+        _speeds,
+        "images/s",
+        (
+            "Median over the timed runs, {n} a profile. Thick: 95% interval of the median. Thin: "
+            "fewest to most. Both may be shorter than the marker.\n× at the bottom: failed."
+        ),
+    )
 
 
 @matplotlib.rc_context(STYLE)
 def peak_memory(results: Results) -> Figure:
-    """Peak memory of tensors against the batch, weights and batch included; one pass, which repeats exactly."""
+    """Peak memory of tensors against the batch, weights and
+    batch included; one pass, which repeats exactly.
+    """
     note = (
-        "The most that tensors took at once in a pass: one number a profile, with no spread. × at the bottom: failed."
+        "The most that tensors took at once in a pass: one number a profile, with no spread. × at "
+        "the bottom: failed."
     )
     return _over_batches(results, _memories, "peak memory (MiB)", note)
 
 
 @matplotlib.rc_context(STYLE)
 def throughput_gain(results: Results) -> Figure:
-    """Change of images per second by computing the branches in one go instead of one after another, against the batch.
+    """Change of images per second by computing the branches in one go instead of one after another,
+    against the batch.
 
     Touvron et al. 2022, Table 4, prints what is above 0 as its gain.
     """
@@ -63,23 +87,34 @@ def throughput_gain(results: Results) -> Figure:
     figure = Figure(figsize=(WIDTHS[min(max(len(kinds), 1), 2)], 4.4), layout="constrained")
     axes = figure.subplots(1, max(1, len(kinds)), squeeze=False, sharey=True)[0]
     for ax, kind in zip(axes, kinds, strict=False):
-        _gain_panel(ax, kind, table[table["profile"] == kind], results.study.published and kind == "inference")
+        _gain_panel(
+            ax,
+            kind,
+            table[table["profile"] == kind],
+            results.study.published and kind == "inference",
+        )
     if not kinds:
         say(axes[0], "no profile has two layouts")
     axes[0].set_ylabel("images/s, in one go over one after another (%)")
     num, theirs = _num_runs(results.study), ""
     if results.study.published:
-        theirs = "\nGrey, behind: Touvron et al. 2022, Table 4, V100: printed images/s, no interval."
+        theirs = (
+            "\nGrey, behind: Touvron et al. 2022, Table 4, V100: printed images/s, no interval."
+        )
     return finish(
         figure,
-        f"Change of the median, with its 95% interval (bootstrap over {num} timed runs per profile, which "
-        f"share the state of the machine).{theirs}",
+        (
+            f"Change of the median, with its 95% interval (bootstrap over {num} timed runs per "
+            f"profile, which share the state of the machine).{theirs}"
+        ),
     )
 
 
 @matplotlib.rc_context(STYLE)
 def throughput_by_resolution(results: Results) -> Figure:
-    """Images per second and peak memory against the resolution, at the batch that was measured at several."""
+    """Images per second and peak memory against the
+    resolution, at the batch that was measured at several.
+    """
     table = _of_several(labelled(results.study, results.trials), "resolution", "batch_size")
     kinds = list(dict.fromkeys(table["profile"]))
     figure = Figure(figsize=(WIDTHS[min(max(len(kinds), 1), 2)], 7.0), layout="constrained")
@@ -90,28 +125,44 @@ def throughput_by_resolution(results: Results) -> Figure:
         for ax, draw in zip(column, (_speeds, _memories), strict=True):
             for curve in curves:
                 draw(ax, curve)
-            _log_axes(ax, sorted({int(x) for curve in curves for x in curve.profiles["resolution"]}))
+            _log_axes(
+                ax, sorted({int(x) for curve in curves for x in curve.profiles["resolution"]})
+            )
         column[0].set_title(f"{kind}, batch {batches}")
         column[1].set_xlabel("pixels per side")
-        column[1].legend(handles=_handles(curves), loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+        column[1].legend(
+            handles=_handles(curves), loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2
+        )
     if not kinds:
         say(grid[0][0], "no profile at several resolutions")
     for ax, label in zip(grid[:, 0], ("images/s", "peak memory (MiB)"), strict=True):
         ax.set_ylabel(label)
     return finish(
         figure,
-        f"Images/s: median over {_num_runs(results.study)} timed runs per profile. Thick: 95% interval of the median. "
-        "Thin: fewest to most.\nMemory: one pass. × at the bottom: failed.",
+        (
+            f"Images/s: median over {_num_runs(results.study)} timed runs per profile. Thick: 95% "
+            "interval of the median. Thin: fewest to most.\nMemory: one pass. × at the bottom: "
+            "failed."
+        ),
     )
 
 
-FIGURES: tuple[Draw, ...] = (throughput_by_batch, throughput_gain, peak_memory, throughput_by_resolution)
+FIGURES: tuple[Draw, ...] = (
+    throughput_by_batch,
+    throughput_gain,
+    peak_memory,
+    throughput_by_resolution,
+)
 
 
 def _over_batches(results: Results, draw: Any, label: str, note: str) -> Figure:
     """One panel per model and kind of profile, of those with several batches."""
     table = _of_several(_of_first_resolution(labelled(results.study, results.trials)), "batch_size")
-    shown = {title: arms for title, arms in panels(results.study).items() if table["arm"].isin(arms).any()}
+    shown = {
+        title: arms
+        for title, arms in panels(results.study).items()
+        if table["arm"].isin(arms).any()
+    }
     columns = max(1, columns_of(len(shown)))
     lines = max(1, -(-len(shown) // columns))
     figure = Figure(figsize=(WIDTHS[columns], 2.9 * lines + 1.0), layout="constrained")
@@ -123,7 +174,9 @@ def _over_batches(results: Results, draw: Any, label: str, note: str) -> Figure:
         for curve in curves:
             draw(ax, curve)
         _log_axes(ax, sorted({int(x) for curve in curves for x in curve.profiles["batch_size"]}))
-        pixels = ", ".join(map(str, sorted({int(x) for curve in curves for x in curve.profiles["resolution"]})))
+        pixels = ", ".join(
+            map(str, sorted({int(x) for curve in curves for x in curve.profiles["resolution"]}))
+        )
         ax.set_title(f"{title}, {pixels} pixels")
         ax.set(xlabel="batch", ylabel=label)
         ax.label_outer()
@@ -148,7 +201,10 @@ def _of_several(table: pd.DataFrame, axis: str, *given: str) -> pd.DataFrame:
 
 def _curves(table: pd.DataFrame, axis: str) -> list[Curve]:
     arms = dict.fromkeys(table["arm"])
-    return [Curve(arm, axis, table[table["arm"] == arm].sort_values(axis), index) for index, arm in enumerate(arms)]
+    return [
+        Curve(arm, axis, table[table["arm"] == arm].sort_values(axis), index)
+        for index, arm in enumerate(arms)
+    ]
 
 
 def _speeds(ax: Axes, curve: Curve) -> None:
@@ -156,7 +212,14 @@ def _speeds(ax: Axes, curve: Curve) -> None:
     x = curve.profiles[curve.axis].to_numpy(dtype=float)
     runs = [runs_of(profile) for _, profile in curve.profiles.iterrows()]
     median, low, high = np.array([median_with_ends(of) for of in runs]).T
-    ax.plot(x, median, marker=MARKERS[curve.place % len(MARKERS)], markersize=4.5, zorder=3, **style(curve.place))
+    ax.plot(
+        x,
+        median,
+        marker=MARKERS[curve.place % len(MARKERS)],
+        markersize=4.5,
+        zorder=3,
+        **style(curve.place),
+    )
     color = COLORS[curve.place % len(COLORS)]
     ax.vlines(x, low, high, color=color, linewidth=3.2, alpha=0.55, zorder=2)
     ends = np.array([(of.min(), of.max()) if len(of) else (np.nan, np.nan) for of in runs]).T
@@ -167,7 +230,9 @@ def _speeds(ax: Axes, curve: Curve) -> None:
 def _memories(ax: Axes, curve: Curve) -> None:
     x = curve.profiles[curve.axis].to_numpy(dtype=float)
     memory = curve.profiles.get("peak_memory_mib", pd.Series(np.nan, curve.profiles.index))
-    ax.plot(x, memory, marker=MARKERS[curve.place % len(MARKERS)], markersize=4.5, **style(curve.place))
+    ax.plot(
+        x, memory, marker=MARKERS[curve.place % len(MARKERS)], markersize=4.5, **style(curve.place)
+    )
     _failed(ax, curve, x)
 
 
@@ -177,7 +242,9 @@ def _failed(ax: Axes, curve: Curve, x: np.ndarray) -> None:
         return
     y = np.full(len(failed), 0.03 + 0.04 * curve.place)
     color = COLORS[curve.place % len(COLORS)]
-    ax.plot(failed, y, "x", color=color, markersize=6, transform=ax.get_xaxis_transform(), clip_on=False)
+    ax.plot(
+        failed, y, "x", color=color, markersize=6, transform=ax.get_xaxis_transform(), clip_on=False
+    )
 
 
 def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) -> None:
@@ -187,10 +254,21 @@ def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) 
     handles = []
     for index, (model, of_model) in enumerate(table.groupby("model", sort=False)):
         runs = {(p["layout"], p["batch_size"]): runs_of(p) for _, p in of_model.iterrows()}
-        batches = sorted({batch for layout, batch in runs if layout == "par" and ("seq", batch) in runs})
+        batches = sorted(
+            {batch for layout, batch in runs if layout == "par" and ("seq", batch) in runs}
+        )
         x = np.array(batches, dtype=float) * 2 ** (0.08 * index)  # beside each other
-        estimate, low, high = np.array([change(runs["seq", b], runs["par", b]) for b in batches]).reshape(-1, 3).T
-        ax.plot(x, estimate, marker=MARKERS[index % len(MARKERS)], markersize=4.5, zorder=3, **style(index))
+        estimate, low, high = (
+            np.array([change(runs["seq", b], runs["par", b]) for b in batches]).reshape(-1, 3).T
+        )
+        ax.plot(
+            x,
+            estimate,
+            marker=MARKERS[index % len(MARKERS)],
+            markersize=4.5,
+            zorder=3,
+            **style(index),
+        )
         ax.vlines(x, low, high, color=COLORS[index % len(COLORS)], linewidth=1.4, zorder=2)
         handles.append(_handle(str(model), index))
     _log_axes(ax, sorted({int(batch) for batch in table["batch_size"]}), y=False)
@@ -203,7 +281,14 @@ def _printed_gains(ax: Axes) -> None:
     for model, of_model in published.read("touvron2022_table4").groupby("model", sort=False):
         gains = 100 * (of_model["par_images_per_s"] / of_model["seq_images_per_s"] - 1)
         ax.plot(of_model["batch_size"], gains, color=GREY, linewidth=1.0, zorder=1.5)
-        ax.annotate(str(model), (1, gains.iloc[0]), (-3, 4), textcoords="offset points", color=GREY, fontsize=7)
+        ax.annotate(
+            str(model),
+            (1, gains.iloc[0]),
+            (-3, 4),
+            textcoords="offset points",
+            color=GREY,
+            fontsize=7,
+        )
 
 
 def _log_axes(ax: Axes, places: Sequence[int], y: bool = True) -> None:
@@ -227,8 +312,12 @@ def _handles(curves: Sequence[Curve]) -> list[Line2D]:
 
 
 def _handle(label: str, index: int) -> Line2D:
-    return Line2D([], [], marker=MARKERS[index % len(MARKERS)], markersize=4.5, label=label, **style(index))
+    return Line2D(
+        [], [], marker=MARKERS[index % len(MARKERS)], markersize=4.5, label=label, **style(index)
+    )
 
 
 def _num_runs(study: Study) -> str:
-    return ", ".join(map(str, sorted({getattr(trial.config, "timed_runs", 0) for trial in study.trials})))
+    return ", ".join(
+        map(str, sorted({getattr(trial.config, "timed_runs", 0) for trial in study.trials}))
+    )

@@ -1,7 +1,9 @@
-"""Profiles: images per second and peak memory with intervals, the gain of one layout over another, minutes per epoch.
+"""Profiles: images per second and peak memory with intervals, the gain of one layout over another,
+minutes per epoch.
 
-Estimates are medians over the timed runs of a profile. Their intervals are about other runs in the same state of the
-machine: runs that follow each other share it, so they are narrower than what another hour would show.
+Estimates are medians over the timed runs of a profile. Their intervals are about other runs in the
+same state of the machine: runs that follow each other share it, so they are narrower than what
+another hour would show.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from vitscale.analysis.stats.correction import holm
 from vitscale.analysis.stats.intervals import median_interval
 from vitscale.plan.profile import LAYOUTS
 
-KEYS = ["model", "profile", "resolution", "batch_size"]  # of a cell, in which the layouts are compared
+# of a cell, in which the layouts are compared
+KEYS = ["model", "profile", "resolution", "batch_size"]
 NUM_BOOTSTRAPS = 2000
 ALPHA = 0.05
 MIN_RUNS = 6  # fewer have no distribution-free 95% interval of their median
@@ -30,71 +33,116 @@ BUSY = 0.5  # load above the number of threads: something else ran
 
 
 def throughput(results: Results) -> pd.DataFrame:
-    """A row per model, profile, resolution and batch: median images per second of each layout over its timed runs, with
-    an interval from order statistics, fewest and most, and how many runs.
+    """A row per model, profile, resolution and batch: median images per second of each layout over
+    its timed runs, with an interval from order statistics, fewest and most, and how many runs.
 
-    par_over_seq_pct is the change by computing the branches in one go, bootstrapped over runs, and the interval that of
-    a cell named beforehand; par_over_seq_p is Mann and Whitney's for the runs of the two layouts, and _holm corrects it
-    for the cells of its profile. gain_pct is the best of the two over seq (Touvron et al. 2022, Table 4), which is
-    never below 0. load: the highest 1-minute load average.
+    par_over_seq_pct is the change by computing the branches in one go, bootstrapped over runs, and
+    the interval that of a cell named beforehand; par_over_seq_p is Mann and Whitney's for the runs
+    of the two layouts, and _holm corrects it for the cells of its profile. gain_pct is the best of
+    the two over seq (Touvron et al. 2022, Table 4), which is never below 0. load: the highest
+    1-minute load average.
     """
     table = labelled(results.study, results.trials)
-    rows = [dict(zip(KEYS, key, strict=True)) | _cell(group) for key, group in table.groupby(KEYS, sort=False)]
+    rows = [
+        dict(zip(KEYS, key, strict=True)) | _cell(group)
+        for key, group in table.groupby(KEYS, sort=False)
+    ]
     found = pd.DataFrame(rows)
     corrected = found.groupby("profile", sort=False)["par_over_seq_p"].transform(
         lambda p: pd.Series(holm(p.astype(float).tolist()), p.index)
     )
-    found.insert(list(found.columns).index("par_over_seq_p") + 1, "par_over_seq_p_holm", corrected.astype(float))
+    found.insert(
+        list(found.columns).index("par_over_seq_p") + 1,
+        "par_over_seq_p_holm",
+        corrected.astype(float),
+    )
     return found.drop(columns=[] if (table["layout"] == "par").any() else _of_par())
 
 
 def epoch_minutes(results: Results) -> pd.DataFrame:
-    """A row per profile of training: minutes that an epoch of the dataset takes at the measured images per second.
+    """A row per profile of training: minutes that an epoch of the dataset takes at the measured
+    images per second.
 
-    On one device as measured, and on 8 if neither data nor communication cost anything: a bound. Printed: Xiao et
-    al. 2021, Tables 1 and 2, on 8 V100.
+    On one device as measured, and on 8 if neither data nor communication cost anything: a bound.
+    Printed: Xiao et al. 2021, Tables 1 and 2, on 8 V100.
     """
     table = labelled(results.study, results.trials)
     rows = [_epoch(trial) for _, trial in table[table["profile"] == "training"].iterrows()]
-    columns = [*KEYS, "layout", "images", "n", "minutes", f"minutes_on_{DEVICES}", "printed_minutes", "status"]
+    columns = [
+        *KEYS,
+        "layout",
+        "images",
+        "n",
+        "minutes",
+        f"minutes_on_{DEVICES}",
+        "printed_minutes",
+        "status",
+    ]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
 
 
 def _epoch(trial: pd.Series) -> dict[str, object]:
     facts, speed = dataset_facts(trial["dataset"]), with_ends("speed", runs_of(trial))
     images = facts.num_train if facts else int(trial["num_images"])
-    ends = {"": "", "_low": "_high", "_high": "_low"}  # the most images per second are the fewest minutes
+    # the most images per second are the fewest minutes
+    ends = {"": "", "_low": "_high", "_high": "_low"}
     one = {f"minutes{end}": images / speed[f"speed{of}"] / 60 for end, of in ends.items()}
-    eight = {name.replace("minutes", f"minutes_on_{DEVICES}"): value / DEVICES for name, value in one.items()}
-    printed = printed_minutes().get(str(trial["model"]), np.nan) if trial["dataset"] == "imagenet" else np.nan
+    eight = {
+        name.replace("minutes", f"minutes_on_{DEVICES}"): value / DEVICES
+        for name, value in one.items()
+    }
+    printed = (
+        printed_minutes().get(str(trial["model"]), np.nan)
+        if trial["dataset"] == "imagenet"
+        else np.nan
+    )
     of = {name: trial[name] for name in (*KEYS, "layout")}
-    return {**of, "images": images, "n": len(runs_of(trial)), **one, **eight,
-            "printed_minutes": printed, "status": trial["status"]}  # fmt: skip
+    return {
+        **of,
+        "images": images,
+        "n": len(runs_of(trial)),
+        **one,
+        **eight,
+        "printed_minutes": printed,
+        "status": trial["status"],
+    }
 
 
 def published_throughput(results: Results) -> pd.DataFrame:
-    """Touvron et al. 2022, Table 4 (models of ImageNet, 224 pixels, V100): printed images per second, no interval.
+    """Touvron et al. 2022, Table 4 (models of ImageNet, 224 pixels, V100): printed images per
+    second, no interval.
 
-    gain_pct is the best of the two over seq, from the printed images per second; printed_gain_pct from unrounded ones.
+    gain_pct is the best of the two over seq, from the printed images per second; printed_gain_pct
+    from unrounded ones.
     """
     table = published.read("touvron2022_table4").rename(columns={"gain_pct": "printed_gain_pct"})
-    table = table.rename(columns={name: name.replace("images_per_s", "printed") for name in table.columns})
-    return table.assign(gain_pct=100 * (table[["seq_printed", "par_printed"]].max(axis=1) / table["seq_printed"] - 1))
+    table = table.rename(
+        columns={name: name.replace("images_per_s", "printed") for name in table.columns}
+    )
+    return table.assign(
+        gain_pct=100
+        * (table[["seq_printed", "par_printed"]].max(axis=1) / table["seq_printed"] - 1)
+    )
 
 
 def median_with_ends(runs: np.ndarray) -> tuple[float, float, float]:
-    """Median of (n,) runs with its distribution-free 95% interval, which fewer than 6 runs do not have: NaN."""
+    """Median of (n,) runs with its distribution-free 95%
+    interval, which fewer than 6 runs do not have: NaN.
+    """
     if not len(runs):
         return np.nan, np.nan, np.nan
-    low, high = median_interval(runs, bounds=(0.0, np.inf)) if len(runs) >= MIN_RUNS else (np.nan, np.nan)
+    low, high = (
+        median_interval(runs, bounds=(0.0, np.inf)) if len(runs) >= MIN_RUNS else (np.nan, np.nan)
+    )
     return float(np.median(runs)), low, high
 
 
 def change(seq: np.ndarray, par: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
-    """Percent by which the median of (m,) runs exceeds that of (n,), with a 95% percentile bootstrap over the runs.
+    """Percent by which the median of (m,) runs exceeds that of (n,), with a 95% percentile
+    bootstrap over the runs.
 
-    Runs of each are resampled by themselves; they are taken for independent. NaN where there is none, and ends of NaN
-    where one of the two has fewer than 6.
+    Runs of each are resampled by themselves; they are taken for independent. NaN where there is
+    none, and ends of NaN where one of the two has fewer than 6.
     """
     if not len(seq) or not len(par):
         return np.nan, np.nan, np.nan
@@ -102,13 +150,16 @@ def change(seq: np.ndarray, par: np.ndarray, seed: int = 0) -> tuple[float, floa
     if min(len(seq), len(par)) < MIN_RUNS:
         return float(estimate), np.nan, np.nan
     rng = np.random.default_rng(seed)
-    medians = [np.median(rng.choice(runs, (NUM_BOOTSTRAPS, len(runs))), axis=1) for runs in (seq, par)]
+    medians = [
+        np.median(rng.choice(runs, (NUM_BOOTSTRAPS, len(runs))), axis=1) for runs in (seq, par)
+    ]
     low, high = np.percentile(100 * (medians[1] / medians[0] - 1), (2.5, 97.5))
     return float(estimate), float(low), float(high)
 
 
 def change_p(seq: np.ndarray, par: np.ndarray) -> float:
-    """Mann and Whitney's two-sided p that runs of the two layouts have one distribution; NaN below 6 runs of either.
+    """Mann and Whitney's two-sided p that runs of the two layouts have one distribution; NaN below
+    6 runs of either.
 
     It takes runs for independent: runs that follow each other are not, and then it is too small.
     """
@@ -118,7 +169,9 @@ def change_p(seq: np.ndarray, par: np.ndarray) -> float:
 
 
 def gain(best_over_seq: Sequence[float]) -> tuple[float, ...]:
-    """The gain of the better layout from the change of par over seq, and so its interval: what is below 0 is 0."""
+    """The gain of the better layout from the change of par over
+    seq, and so its interval: what is below 0 is 0.
+    """
     return tuple(np.maximum(0.0, best_over_seq))  # NaN stays
 
 
@@ -129,15 +182,28 @@ def _cell(group: pd.DataFrame) -> dict[str, object]:
     row: dict[str, object] = {}
     for name, values in runs.items():
         memory = float(trials[name]["peak_memory_mib"]) if len(values) else np.nan
-        row |= with_ends(f"{name}_images_per_s", values) | _extremes(name, values) | {f"{name}_peak_mib": memory}
+        row |= (
+            with_ends(f"{name}_images_per_s", values)
+            | _extremes(name, values)
+            | {f"{name}_peak_mib": memory}
+        )
     shift = change(runs["seq"], runs["par"])
-    row |= dict(zip(_ends("par_over_seq_pct"), shift, strict=True)) | {"par_over_seq_p": change_p(*runs.values())}
+    row |= dict(zip(_ends("par_over_seq_pct"), shift, strict=True)) | {
+        "par_over_seq_p": change_p(*runs.values())
+    }
     row |= dict(zip(_ends("gain_pct"), gain(shift), strict=True))
     known = {name: float(np.median(values)) for name, values in runs.items() if len(values)}
-    lost = [f"{name}: {trial['error'] or trial['status']}" for name, trial in trials.items() if not len(runs[name])]
-    return row | {"best": max(known, key=known.__getitem__) if len(known) == len(LAYOUTS) else "",
-                  "load": group["load"].max() if "load" in group else np.nan,
-                  "hardware": group["hardware"].iloc[0], "not_measured": "; ".join(lost)}  # fmt: skip
+    lost = [
+        f"{name}: {trial['error'] or trial['status']}"
+        for name, trial in trials.items()
+        if not len(runs[name])
+    ]
+    return row | {
+        "best": max(known, key=known.__getitem__) if len(known) == len(LAYOUTS) else "",
+        "load": group["load"].max() if "load" in group else np.nan,
+        "hardware": group["hardware"].iloc[0],
+        "not_measured": "; ".join(lost),
+    }
 
 
 def _extremes(name: str, runs: np.ndarray) -> dict[str, float]:
@@ -147,7 +213,11 @@ def _extremes(name: str, runs: np.ndarray) -> dict[str, float]:
 
 def runs_of(trial: pd.Series) -> np.ndarray:
     """(n,) images per second of the timed runs of a finished profile; none of another."""
-    return np.asarray(trial["images_per_s_runs"], dtype=float) if trial["status"] == "finished" else np.empty(0)
+    return (
+        np.asarray(trial["images_per_s_runs"], dtype=float)
+        if trial["status"] == "finished"
+        else np.empty(0)
+    )
 
 
 def _ends(name: str) -> tuple[str, str, str]:
@@ -161,7 +231,14 @@ def with_ends(name: str, runs: np.ndarray) -> dict[str, float]:
 def _of_par() -> list[str]:
     """Columns of a comparison, for a study that has one layout."""
     par = [*_ends("par_images_per_s"), "par_min", "par_max", "par_n", "par_peak_mib"]
-    return [*par, *_ends("par_over_seq_pct"), "par_over_seq_p", "par_over_seq_p_holm", *_ends("gain_pct"), "best"]
+    return [
+        *par,
+        *_ends("par_over_seq_pct"),
+        "par_over_seq_p",
+        "par_over_seq_p_holm",
+        *_ends("gain_pct"),
+        "best",
+    ]
 
 
 TABLES = (throughput, epoch_minutes, published_throughput)

@@ -21,20 +21,32 @@ def headline(results: Results) -> list[str]:
 def progress(results: Results) -> str:
     """How many profiles have an outcome."""
     of = results.trials["status"].value_counts()
-    said = ", ".join(f"{of.get(status, 0)} {status}" for status in ("finished", "failed", "missing"))
+    said = ", ".join(
+        f"{of.get(status, 0)} {status}" for status in ("finished", "failed", "missing")
+    )
     return f"Of {len(results.trials)} profiles on {_hardware(results.study)}: {said}."
 
 
 def answer(results: Results) -> list[str]:
-    """Where par is faster than seq and where slower, the largest change, and whether the machine was quiet."""
+    """Where par is faster than seq and where slower, the
+    largest change, and whether the machine was quiet.
+    """
     table = results.once(throughput)
-    sentences = [_profile_sentence(str(profile), of) for profile, of in table.groupby("profile", sort=False)
-                 if "par_over_seq_pct" in of and of["par_over_seq_pct"].notna().any()]  # fmt: skip
-    threads, loads = _first(results.study).threads, results.trials.get("load", pd.Series(dtype=float))
+    sentences = [
+        _profile_sentence(str(profile), of)
+        for profile, of in table.groupby("profile", sort=False)
+        if "par_over_seq_pct" in of and of["par_over_seq_pct"].notna().any()
+    ]
+    threads, loads = (
+        _first(results.study).threads,
+        results.trials.get("load", pd.Series(dtype=float)),
+    )
     busy = int((loads > threads + BUSY).sum()) if threads else 0
     if busy:
         above = f"load above {threads + BUSY:g}"
-        sentences.append(f"The machine was busy ({above}) during {busy} profiles: these are not to be trusted.")
+        sentences.append(
+            f"The machine was busy ({above}) during {busy} profiles: these are not to be trusted."
+        )
     return sentences
 
 
@@ -47,15 +59,19 @@ def _profile_sentence(profile: str, table: pd.DataFrame) -> str:
     low, high = top[f"{name}_low"], top[f"{name}_high"]
     where = f"{top['model']}, batch {top['batch_size']}, {top['resolution']} pixels"
     found = (
-        f"branches in one go are faster than one after another in {faster} and slower in {slower} of {len(tested)} "
-        "cells (p after Holm below 5%). "
+        f"branches in one go are faster than one after another in {faster} and slower in {slower} "
+        f"of {len(tested)} cells (p after Holm below 5%). "
     )
     ends = "no interval"
     if pd.notna(low):
-        ends = f"95% interval of a cell named beforehand {low:.0f} to {high:.0f}, p after Holm {_p(top)}"
+        ends = (
+            f"95% interval of a cell named beforehand {low:.0f} to {high:.0f}, p after Holm "
+            f"{_p(top)}"
+        )
     return (
-        f"In {profile}, {found if len(tested) else ''}the largest change of {len(known)} cells by computing branches "
-        f"in one go, picked because it is the largest: {top[name]:.0f}% ({ends}), {where}."
+        f"In {profile}, {found if len(tested) else ''}the largest change of {len(known)} cells by "
+        f"computing branches in one go, picked because it is the largest: {top[name]:.0f}% "
+        f"({ends}), {where}."
     ).replace(". the largest", ". The largest")
 
 
@@ -72,18 +88,28 @@ def unfinished(results: Results) -> str:
 
 def counts(results: Results) -> pd.DataFrame:
     """A row per arm: how many profiles ended how."""
-    of = [(arm, results.trials.loc[results.trials["arm"] == arm, "status"]) for arm in results.study.arms]
+    of = [
+        (arm, results.trials.loc[results.trials["arm"] == arm, "status"])
+        for arm in results.study.arms
+    ]
     statuses = [status for status in STATUSES if status != "diverged"]
-    rows = [{"arm": arm, **{status: int((ended == status).sum()) for status in statuses}} for arm, ended in of]
+    rows = [
+        {"arm": arm, **{status: int((ended == status).sum()) for status in statuses}}
+        for arm, ended in of
+    ]
     return pd.DataFrame(rows)
 
 
 def summary(results: Results) -> Summary:
-    """Images per second of each arm at each batch, at the arm's first resolution; those that exist."""
+    """Images per second of each arm at each batch, at the
+    arm's first resolution; those that exist.
+    """
     numbers: Summary = {}
     for arm in results.study.arms:
         of_arm = results.trials[results.trials["arm"] == arm]
-        found = {status: float((of_arm["status"] == status).sum()) for status in ("failed", "missing")}
+        found = {
+            status: float((of_arm["status"] == status).sum()) for status in ("failed", "missing")
+        }
         for _, trial in of_arm[of_arm["resolution"] == of_arm["resolution"].iloc[0]].iterrows():
             found |= with_ends(f"images_per_s_batch_{trial['batch_size']}", runs_of(trial))
         numbers[arm] = {name: value for name, value in found.items() if np.isfinite(value)}
@@ -96,34 +122,54 @@ def design(study: Study) -> pd.DataFrame:
     for arm in study.arms:
         configs = [trial.config for trial in study.trials if trial.arm == arm]
         size = study.cost(configs[0])
-        axes = {name: ", ".join(str(v) for v in sorted({getattr(c, name) for c in configs}))
-                for name in ("batch_size", "resolution", "precision", "timed_runs")}  # fmt: skip
-        rows.append({"arm": arm, "profiles": len(configs), **axes, "parameters": f"{size.params:,}",
-                     "multiply-adds": f"{size.flops:,}"})  # fmt: skip
+        axes = {
+            name: ", ".join(str(v) for v in sorted({getattr(c, name) for c in configs}))
+            for name in ("batch_size", "resolution", "precision", "timed_runs")
+        }
+        rows.append(
+            {
+                "arm": arm,
+                "profiles": len(configs),
+                **axes,
+                "parameters": f"{size.params:,}",
+                "multiply-adds": f"{size.flops:,}",
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def design_text(study: Study) -> str:
     """How the profiles were chosen."""
     return (
-        f"{len(study.trials)} profiles in {len(study.arms)} arms, all fixed before the first was measured, on "
-        f"{_hardware(study)}. Multiply-adds are those of one image at the arm's first resolution."
+        f"{len(study.trials)} profiles in {len(study.arms)} arms, all fixed before the first was "
+        f"measured, on {_hardware(study)}. Multiply-adds are those of one image at the arm's "
+        "first resolution."
     )
 
 
 def caveats(results: Results) -> list[str]:
     """What a reader must know before believing a number, a sentence each."""
     sentences = [
-        "Images per second are medians over the timed runs of a profile, each a mean over many passes of one batch. "
-        "Fewest and most are in the table.",
-        "Intervals are 95%, from order statistics for a median and from a bootstrap over runs for a change. They take "
-        "runs for independent, but runs within seconds on one machine share its state: another hour, process or "
-        "machine may differ by more than the interval; for the same reason p is too small where runs drift. Intervals "
-        "of different rows are not corrected for their number, par_over_seq_p_holm is, over the cells of a profile.",
+        "Images per second are medians over the timed runs of a profile, each a mean over many "
+        "passes of one batch. Fewest and most are in the table.",
+        (
+            "Intervals are 95%, from order statistics for a median and from a bootstrap over runs "
+            "for a change. They take runs for independent, but runs within seconds on one machine "
+            "share its state: another hour, process or machine may differ by more than the "
+            "interval; for the same reason p is too small where runs drift. Intervals of "
+            "different rows are not corrected for their number, par_over_seq_p_holm is, over the "
+            "cells of a profile."
+        ),
         "A profile that failed, for want of memory say, has no speed and is named in the table.",
-        "The batch is synthetic and on the device: reading, augmenting and moving images is not in these numbers.",
-    ]  # fmt: skip
-    return [*sentences, *([unfinished(results)] if (results.trials["status"] == "missing").any() else [])]
+        (
+            "The batch is synthetic and on the device: reading, augmenting and moving images is "
+            "not in these numbers."
+        ),
+    ]
+    return [
+        *sentences,
+        *([unfinished(results)] if (results.trials["status"] == "missing").any() else []),
+    ]
 
 
 def _first(study: Study) -> ProfileConfig:

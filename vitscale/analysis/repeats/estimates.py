@@ -1,8 +1,10 @@
-"""Runs that differ in their seed alone: what an arm is made of, means, spreads and contrasts with intervals.
+"""Runs that differ in their seed alone: what an arm is made of, means, spreads and contrasts with
+intervals.
 
-Means and spreads are over the runs that finished. A diverged run has no error that a mean could use: its 100 is a
-label. So every mean here is conditional on finishing, and the counts of what did not finish stand beside it;
-divergence.py compares arms with those runs as the worst. How often each interval covers: docs/method.md.
+Means and spreads are over the runs that finished. A diverged run has no error that a mean could
+use: its 100 is a label. So every mean here is conditional on finishing, and the counts of what did
+not finish stand beside it; divergence.py compares arms with those runs as the worst. How often each
+interval covers: docs/method.md.
 """
 
 from __future__ import annotations
@@ -20,12 +22,16 @@ from vitscale.analysis.results import STATUSES
 from vitscale.analysis.stats.intervals import t_test
 from vitscale.plan.study import Study
 
-NO_SPREAD = 1e-9  # points; equal errors of a few runs are rounding to whole images, and no proof of no noise
-MIN_BONETT = 8  # values; of fewer the kurtosis is a guess, and chi-square's interval covers no worse
+# points; equal errors of a few runs are rounding to whole images, and no proof of no noise
+NO_SPREAD = 1e-9
+# values; of fewer the kurtosis is a guess, and chi-square's interval covers no worse
+MIN_BONETT = 8
 
 
 class Contrast(NamedTuple):
-    """A weighted sum of means in points, its interval, two-sided p of 0, standard error, df and how it was made."""
+    """A weighted sum of means in points, its interval, two-sided
+    p of 0, standard error, df and how it was made.
+    """
 
     estimate: float = np.nan
     low: float = np.nan
@@ -37,18 +43,26 @@ class Contrast(NamedTuple):
 
 
 def labelled(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
-    """The table with a column for each factor of the study's arms, in place of a config column of that name."""
+    """The table with a column for each factor of the study's
+    arms, in place of a config column of that name.
+    """
     names = next(iter(study.factors.values()), {})
-    columns = {name: outcomes["arm"].map({arm: factors[name] for arm, factors in study.factors.items()})
-               for name in names}  # fmt: skip
+    columns = {
+        name: outcomes["arm"].map({arm: factors[name] for arm, factors in study.factors.items()})
+        for name in names
+    }
     return outcomes.assign(**columns)
 
 
 def evaluations(study: Study) -> dict[str, str]:
-    """Evaluation set -> the column with its error in percent, of the weights that the study's metric is about."""
+    """Evaluation set -> the column with its error in percent, of
+    the weights that the study's metric is about.
+    """
     first = study.trials[0].config
     kind = study.metric.removeprefix(f"{first.eval_split}_")
-    common = [name for name in first.evals if all(name in trial.config.evals for trial in study.trials)]
+    common = [
+        name for name in first.evals if all(name in trial.config.evals for trial in study.trials)
+    ]
     return {name: f"{name}_{kind}" for name in common}
 
 
@@ -65,7 +79,10 @@ def errors(runs: pd.DataFrame, column: str = "error_pct") -> np.ndarray:
     values = done[column].to_numpy(dtype=float)
     if not np.isfinite(values).all():
         trial = done["trial_id"].to_numpy()[~np.isfinite(values)][0]
-        raise ValueError(f"a finished run must have a finite error, but got (trial_id={trial!r}, column={column!r})")
+        raise ValueError(
+            f"a finished run must have a finite error, but got (trial_id={trial!r}, "
+            f"column={column!r})"
+        )
     return values
 
 
@@ -77,7 +94,9 @@ def counts(runs: pd.DataFrame) -> dict[str, int]:
 def describe(runs: pd.DataFrame) -> str:
     """The population in words: finished ones as n, and what did not finish."""
     of = counts(runs)
-    return ", ".join([f"n={of['finished']}", *(f"{of[s]} {s}" for s in STATUSES[1:] if of[s] or s == "diverged")])
+    return ", ".join(
+        [f"n={of['finished']}", *(f"{of[s]} {s}" for s in STATUSES[1:] if of[s] or s == "diverged")]
+    )
 
 
 def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
@@ -92,7 +111,8 @@ def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, 
 def error_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
     """Mean of (n,) errors in percent with Student's interval, for every place that shows one.
 
-    Ends that few runs push beyond 0 or 100, where no error lies, are cut there: the interval covers as often.
+    Ends that few runs push beyond 0 or 100, where no error lies, are cut there: the interval covers
+    as often.
     """
     mean, low, high = mean_interval(values, confidence)
     return mean, float(np.clip(low, 0, 100)), float(np.clip(high, 0, 100))
@@ -101,8 +121,9 @@ def error_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float,
 def sd_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
     """Standard deviation (ddof=1) of (n,) values and its interval; NaN for fewer than two.
 
-    Bonett's (2006), which takes the kurtosis from the values: errors over seeds have long upper tails, where that of
-    chi-square covers 86% instead of 95% at n = 100. For fewer than 8 values chi-square's, exact for normal values only.
+    Bonett's (2006), which takes the kurtosis from the values: errors over seeds have long upper
+    tails, where that of chi-square covers 86% instead of 95% at n = 100. For fewer than 8 values
+    chi-square's, exact for normal values only.
     """
     df, tail = len(values) - 1, (1 - confidence) / 2
     if df < 1:
@@ -123,7 +144,11 @@ def _bonett(values: np.ndarray, sd: float, z: float) -> tuple[float, float]:
     if sd < NO_SPREAD:
         return np.nan, np.nan
     center = trim_mean(values, 1 / (2 * np.sqrt(n - 4)))
-    kurtosis = n * float(((values - center) ** 4).sum()) / float(((values - values.mean()) ** 2).sum()) ** 2
+    kurtosis = (
+        n
+        * float(((values - center) ** 4).sum())
+        / float(((values - values.mean()) ** 2).sum()) ** 2
+    )
     c = n / (n - z)
     half = z * c * float(np.sqrt(max(kurtosis - (n - 3) / n, 0.0) / (n - 1)))
     return sd * float(np.sqrt(c * np.exp(-half))), sd * float(np.sqrt(c * np.exp(half)))
@@ -136,11 +161,13 @@ def contrast(
     sd: Sequence[float] | None = None,
     confidence: float = 0.95,
 ) -> Contrast:
-    """The weighted sum of the means of groups, by Welch and Satterthwaite (Welch 1947): no equal variances.
+    """The weighted sum of the means of groups, by Welch and Satterthwaite (Welch 1947): no equal
+    variances.
 
-    Assumes independent runs and means that are nearly normal. Without `sd` a group needs two runs and some group a
-    spread, or there is no interval. `sd`: standard deviations known from elsewhere, one a group, with normal
-    quantiles: for single runs, and no better than the claim that the spread is the same here.
+    Assumes independent runs and means that are nearly normal. Without `sd` a group needs two runs
+    and some group a spread, or there is no interval. `sd`: standard deviations known from
+    elsewhere, one a group, with normal quantiles: for single runs, and no better than the claim
+    that the spread is the same here.
     """
     sizes = np.array([len(values) for values in groups])
     if not sizes.all():
@@ -157,23 +184,36 @@ def contrast(
     df = float(parts.sum() ** 2 / (parts**2 / (sizes - 1)).sum())
     half = float(stdtrit(df, (1 + confidence) / 2)) * error
     name = "t" if len(groups) == 1 else "Welch's t"
-    return Contrast(estimate, estimate - half, estimate + half, t_test(estimate, error, df), error, df, name)
+    return Contrast(
+        estimate, estimate - half, estimate + half, t_test(estimate, error, df), error, df, name
+    )
 
 
 def _known(estimate: float, parts: np.ndarray, confidence: float) -> Contrast:
     error = float(np.sqrt((parts**2).sum()))
     half = float(ndtri((1 + confidence) / 2)) * error
     p = float(2 * normal_cdf(-abs(estimate) / error))
-    return Contrast(estimate, estimate - half, estimate + half, p, error, np.inf, "normal, spread from elsewhere")
+    return Contrast(
+        estimate,
+        estimate - half,
+        estimate + half,
+        p,
+        error,
+        np.inf,
+        "normal, spread from elsewhere",
+    )
 
 
-def difference(a: pd.DataFrame, b: pd.DataFrame, column: str = "error_pct", confidence: float = 0.95) -> Contrast:
-    """Mean error of a minus that of b over the runs that finished, by Welch's t, also where the arms share their seeds.
+def difference(
+    a: pd.DataFrame, b: pd.DataFrame, column: str = "error_pct", confidence: float = 0.95
+) -> Contrast:
+    """Mean error of a minus that of b over the runs that finished, by Welch's t, also where the
+    arms share their seeds.
 
-    A seed gives two arms the same order of samples, and the same initial weights if they are of one model. Pairs have
-    half the degrees of freedom: where that correlates nothing their interval is wider by 24% at 3 seeds and by 12% at
-    5, and they lose both runs of a seed that diverged in one. Where it correlates, Welch's interval is too wide and
-    holds its level.
+    A seed gives two arms the same order of samples, and the same initial weights if they are of one
+    model. Pairs have half the degrees of freedom: where that correlates nothing their interval is
+    wider by 24% at 3 seeds and by 12% at 5, and they lose both runs of a seed that diverged in one.
+    Where it correlates, Welch's interval is too wide and holds its level.
     """
     return contrast([errors(a, column), errors(b, column)], [1.0, -1.0], confidence=confidence)
 

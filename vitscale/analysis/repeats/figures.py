@@ -33,8 +33,10 @@ from vitscale.analysis.results import Results
 from vitscale.analysis.stats import correlation
 
 Groups = dict[Cell, pd.DataFrame]
-OPTIMIZERS = {"adamw": ("AdamW", "^"), "sgd": ("SGD", "v")}  # label, marker of Xiao et al. 2021, Figure 3
-SNAPSHOTS = (1 / 2, 5 / 6, 29 / 30)  # of the training: epochs 150, 250 and 290 of 300, as in the thesis' Figure 6.10
+# label, marker of Xiao et al. 2021, Figure 3
+OPTIMIZERS = {"adamw": ("AdamW", "^"), "sgd": ("SGD", "v")}
+# of the training: epochs 150, 250 and 290 of 300, as in the thesis' Figure 6.10
+SNAPSHOTS = (1 / 2, 5 / 6, 29 / 30)
 WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none"}
 
 
@@ -43,18 +45,20 @@ WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none
 
 @matplotlib.rc_context(STYLE)
 def optimizer_stability(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 3: mean error against the length of training, with AdamW and SGD, a panel per group.
+    """Xiao et al. 2021, Figure 3: mean error against the length of training, with AdamW and SGD, a
+    panel per group.
 
-    Means over the seeds that finished, with Student's 95% interval where there are several. Where every run of a cell
-    diverged there is no error and the line is broken.
+    Means over the seeds that finished, with Student's 95% interval where there are several. Where
+    every run of a cell diverged there is no error and the line is broken.
     """
     return _stability_figure(results, "shown")
 
 
 @matplotlib.rc_context(STYLE)
 def optimizer_stability_copied(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 3, by the rule of the paper: where every run diverged, the best result of a shorter
-    schedule of the same model and optimizer is drawn again, hollow and with a dashed line.
+    """Xiao et al. 2021, Figure 3, by the rule of the paper: where every run diverged, the best
+    result of a shorter schedule of the same model and optimizer is drawn again, hollow and with a
+    dashed line.
 
     A hollow point was never measured.
     """
@@ -63,14 +67,18 @@ def optimizer_stability_copied(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def training_length(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 2: error of each schedule above that of the model's longest, a panel per group.
+    """Xiao et al. 2021, Figure 2: error of each schedule above that of the model's longest, a panel
+    per group.
 
-    Differences of means over the seeds that finished, with the 95% interval of the table training_length.
+    Differences of means over the seeds that finished, with the 95% interval of the table
+    training_length.
     """
     groups = results.once(stability.cells)
     table = results.once(stability.training_length)
     members = stability.members(results.study, groups)
-    figure, grid = panel_grid(results.study, height=2.55, num_entries=max(map(len, members.values())))
+    figure, grid = panel_grid(
+        results.study, height=2.55, num_entries=max(map(len, members.values()))
+    )
     drawn = False
     for ax, (title, models) in zip(grid, members.items(), strict=True):
         for index, model in enumerate(models):
@@ -81,7 +89,9 @@ def training_length(results: Results) -> Figure:
         if results.study.published:
             drawn |= published.draw_published_training_length(ax, models, sorted(lengths), MARKERS)
         ax.set_title(title)
-        legend_below(ax, [_length_handle(groups, model, index) for index, model in enumerate(models)])
+        legend_below(
+            ax, [_length_handle(groups, model, index) for index, model in enumerate(models)]
+        )
     for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel(f"{metric_label(results.study)} above\nthat of the longest (points)")
     return finish(
@@ -95,22 +105,31 @@ def training_length(results: Results) -> Figure:
 def _stability_figure(results: Results, diverged: str) -> Figure:
     groups = results.once(stability.cells)
     members = stability.members(results.study, groups)
-    pairs = {title: [key for key in dict.fromkeys(key[:2] for key in groups) if key[0] in models]
-             for title, models in members.items()}  # fmt: skip
+    pairs = {
+        title: [key for key in dict.fromkeys(key[:2] for key in groups) if key[0] in models]
+        for title, models in members.items()
+    }
     figure, grid = panel_grid(results.study, height=2.75, num_entries=max(map(len, pairs.values())))
     drawn = False
     for ax, (title, keys) in zip(grid, pairs.items(), strict=True):
         models = members[title]
         keys = sorted(keys, key=lambda key: (models.index(key[0]), key[1]))
         for place, key in enumerate(keys):
-            _stability_curve(ax, results, key, models.index(key[0]), _aside(place, len(keys)), diverged)
+            _stability_curve(
+                ax, results, key, models.index(key[0]), _aside(place, len(keys)), diverged
+            )
         for line, key in enumerate(_with_diverged(groups, keys)):
-            aside, color = _aside(keys.index(key), len(keys)), COLORS[models.index(key[0]) % len(COLORS)]
+            aside, color = (
+                _aside(keys.index(key), len(keys)),
+                COLORS[models.index(key[0]) % len(COLORS)],
+            )
             for cell in _lengths(groups, key):
                 _mark_diverged(ax, np.log2(cell[2]) + aside, groups[cell], color, line)
         _epochs_axis(ax, {epochs for model, _, epochs in groups if model in models})
         if results.study.published:
-            drawn |= published.draw_published_optimizer_stability(ax, models, is_last=ax is grid[-1])
+            drawn |= published.draw_published_optimizer_stability(
+                ax, models, is_last=ax is grid[-1]
+            )
         ax.set_title(title)
         legend_below(ax, [_stability_handle(groups, key, models.index(key[0])) for key in keys])
     for ax in grid[:: num_columns(results.study)]:
@@ -119,7 +138,11 @@ def _stability_figure(results: Results, diverged: str) -> Figure:
             MaxNLocator(8, steps=[1, 2, 5, 10])
         )  # as many ticks at any height, or the layout would not settle
     _make_room(grid, max(len(_with_diverged(groups, keys)) for keys in pairs.values()))
-    rule = " Hollow and dashed: all diverged, copied from the best shorter schedule." if diverged == "copied" else ""
+    rule = (
+        " Hollow and dashed: all diverged, copied from the best shorter schedule."
+        if diverged == "copied"
+        else ""
+    )
     return finish(
         figure,
         "Means of finished runs with 95% intervals over seeds, moved sideways to be told apart.\n"
@@ -134,23 +157,39 @@ def _lengths(groups: Groups, key: tuple[str, str]) -> list[Cell]:
 
 def _with_diverged(groups: Groups, keys: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The curves of which a run diverged: each needs a line of marks above the curves."""
-    return [key for key in keys if any((groups[cell]["status"] == "diverged").any() for cell in _lengths(groups, key))]
+    return [
+        key
+        for key in keys
+        if any((groups[cell]["status"] == "diverged").any() for cell in _lengths(groups, key))
+    ]
 
 
-def _stability_curve(ax: Axes, results: Results, key: tuple[str, str], index: int, aside: float, diverged: str) -> None:
+def _stability_curve(
+    ax: Axes, results: Results, key: tuple[str, str], index: int, aside: float, diverged: str
+) -> None:
     """One model with one optimizer; x is the base-2 logarithm of epochs, moved a little aside."""
     groups = results.once(stability.cells)
     table = results.once(stability.stability_cells).set_index(["model", "optimizer", "epochs"])
     lengths = _lengths(groups, key)
-    used = [stability.copied_from(groups, cell) if diverged == "copied" else cell for cell in lengths]
+    used = [
+        stability.copied_from(groups, cell) if diverged == "copied" else cell for cell in lengths
+    ]
     x = np.log2([cell[2] for cell in lengths]) + aside
     y, low, high = (
-        table.loc[list(used)][f"mean_error_pct{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")
+        table.loc[list(used)][f"mean_error_pct{end}"].to_numpy(dtype=float)
+        for end in ("", "_low", "_high")
     )
     color, (_, marker) = COLORS[index % len(COLORS)], OPTIMIZERS.get(key[1], (key[1], "o"))
     is_copy = np.array([a != b for a, b in zip(lengths, used, strict=True)])
     for i in range(len(x) - 1):
-        ax.plot(x[i : i + 2], y[i : i + 2], "--" if is_copy[i + 1] else "-", color=color, linewidth=1.5, zorder=3)
+        ax.plot(
+            x[i : i + 2],
+            y[i : i + 2],
+            "--" if is_copy[i + 1] else "-",
+            color=color,
+            linewidth=1.5,
+            zorder=3,
+        )
     ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=4, **WHISKER)
     for hollow in (False, True):
         of = is_copy == hollow
@@ -163,8 +202,16 @@ def _mark_diverged(ax: Axes, x: float, runs: pd.DataFrame, color: str, line: int
     if bad:
         y, edge = 0.97 - 0.055 * line, ax.get_xaxis_transform()
         ax.plot([x], [y], "x", color=color, markersize=5, transform=edge, zorder=6)
-        ax.annotate(f"{bad}/{len(runs)}", (x, y), xycoords=edge, xytext=(4, 0), textcoords="offset points", fontsize=7,
-                    va="center", color=color)  # fmt: skip
+        ax.annotate(
+            f"{bad}/{len(runs)}",
+            (x, y),
+            xycoords=edge,
+            xytext=(4, 0),
+            textcoords="offset points",
+            fontsize=7,
+            va="center",
+            color=color,
+        )
 
 
 def _make_room(grid: Sequence[Axes], num: int) -> None:
@@ -179,24 +226,51 @@ def _make_room(grid: Sequence[Axes], num: int) -> None:
 def _stability_handle(groups: Groups, key: tuple[str, str], index: int) -> Line2D:
     name, marker = OPTIMIZERS.get(key[1], (key[1], "o"))
     label = f"{key[0]} {name}\n{_said_over_lengths(groups, key)}"
-    return Line2D([], [], color=COLORS[index % len(COLORS)], marker=marker, markersize=6, linewidth=1.5, label=label)
+    return Line2D(
+        [],
+        [],
+        color=COLORS[index % len(COLORS)],
+        marker=marker,
+        markersize=6,
+        linewidth=1.5,
+        label=label,
+    )
 
 
 def _said_over_lengths(groups: Groups, key: tuple[str, str]) -> str:
     """The population of a curve, all its lengths together."""
     lengths = _lengths(groups, key)
-    return f"{estimates.describe(pd.concat([groups[cell] for cell in lengths]))}, over {len(lengths)} lengths"
+    return (
+        f"{estimates.describe(pd.concat([groups[cell] for cell in lengths]))}, over "
+        f"{len(lengths)} lengths"
+    )
 
 
 def _length_curve(ax: Axes, table: pd.DataFrame, index: int, num: int) -> None:
     color = COLORS[index % len(COLORS)]
     if table.empty:
         return
-    y, low, high = (np.append(table[name].to_numpy(dtype=float), last) for name, last in
-                    (("delta_points", 0.0), ("delta_points_low", np.nan), ("delta_points_high", np.nan)))  # fmt: skip
-    x = np.log2(np.append(table["epochs"], table["longest_epochs"].iloc[0]).astype(float)) + _aside(index, num)
+    y, low, high = (
+        np.append(table[name].to_numpy(dtype=float), last)
+        for name, last in (
+            ("delta_points", 0.0),
+            ("delta_points_low", np.nan),
+            ("delta_points_high", np.nan),
+        )
+    )
+    x = np.log2(np.append(table["epochs"], table["longest_epochs"].iloc[0]).astype(float)) + _aside(
+        index, num
+    )
     y[-1] = 0.0 if np.isfinite(y).sum() > 1 else np.nan
-    ax.plot(x, y, marker=MARKERS[index % len(MARKERS)], color=color, markersize=5, linewidth=1.5, zorder=4)
+    ax.plot(
+        x,
+        y,
+        marker=MARKERS[index % len(MARKERS)],
+        color=color,
+        markersize=5,
+        linewidth=1.5,
+        zorder=4,
+    )
     ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=3, **WHISKER)
 
 
@@ -209,7 +283,9 @@ def _length_handle(groups: Groups, model: str, index: int) -> Line2D:
 
 
 def _aside(place: int, num: int) -> float:
-    """A step sideways, in doublings of epochs, so that whiskers of several curves do not hide each other."""
+    """A step sideways, in doublings of epochs, so that
+    whiskers of several curves do not hide each other.
+    """
     return 0.07 * (place - (num - 1) / 2)
 
 
@@ -233,13 +309,17 @@ def _epochs_axis(ax: Axes, lengths: Iterable[int]) -> None:
 
 @matplotlib.rc_context(STYLE)
 def seed_histogram(results: Results) -> Figure:
-    """H. Touvron's thesis, 2022, Figure 6.8: final error over seeds and a fitted Gaussian, a column per evaluation set.
+    """H. Touvron's thesis, 2022, Figure 6.8: final error over seeds and a fitted Gaussian, a column
+    per evaluation set.
 
-    Whiskers: between them lies the count of that bin in 95% of samples from the fitted Gaussian. Bins are whole
-    numbers of images wide. A Shapiro-Wilk p above 5% does not show that the distribution is normal.
+    Whiskers: between them lies the count of that bin in 95% of samples from the fitted Gaussian.
+    Bins are whole numbers of images wide. A Shapiro-Wilk p above 5% does not show that the
+    distribution is normal.
     """
     columns = estimates.evaluations(results.study)
-    figure, grid = _grid(len(results.study.arms), len(columns), 3.3 if results.study.published else 2.6)
+    figure, grid = _grid(
+        len(results.study.arms), len(columns), 3.3 if results.study.published else 2.6
+    )
     drawn = False
     for line, arm in zip(grid, results.study.arms, strict=True):
         for ax, (name, column) in zip(line, columns.items(), strict=True):
@@ -250,15 +330,19 @@ def seed_histogram(results: Results) -> Figure:
         line[0].set_ylabel("number of seeds")
     return finish(
         figure,
-        "Curve: Gaussian with the mean and sd (ddof=1) of the finished seeds. Dots and whiskers: its expected count in "
-        "each bin, and 95% of samples.\nDashed: the reference run, which is no draw. p: Shapiro-Wilk; a large p is no "
-        "evidence for a Gaussian." + published.note(results.study, "seed_histogram", drawn),
+        (
+            "Curve: Gaussian with the mean and sd (ddof=1) of the finished seeds. Dots and "
+            "whiskers: its expected count in each bin, and 95% of samples.\nDashed: the reference "
+            "run, which is no draw. p: Shapiro-Wilk; a large p is no evidence for a Gaussian."
+        )
+        + published.note(results.study, "seed_histogram", drawn),
     )
 
 
 @matplotlib.rc_context(STYLE)
 def seed_sets(results: Results) -> Figure:
-    """H. Touvron's thesis, 2022, Figure 6.7: the error of each seed on two evaluation sets, for each pair of sets.
+    """H. Touvron's thesis, 2022, Figure 6.7: the error of each seed on two evaluation sets, for
+    each pair of sets.
 
     r is Pearson's correlation with Fisher's interval, ρ Spearman's with a bootstrap interval.
     """
@@ -273,14 +357,21 @@ def seed_sets(results: Results) -> Figure:
             say(line[0], "one evaluation set only")
     return finish(
         figure,
-        "Dots: seeds, the area is their number. Star: the reference run, in no number. Intervals: 95%."
+        (
+            "Dots: seeds, the area is their number. Star: the reference run, in no number. "
+            "Intervals: 95%."
+        )
         + published.note(results.study, "seed_sets", drawn),
     )
 
 
 @matplotlib.rc_context(STYLE)
 def seed_curves(results: Results) -> Figure:
-    """H. Touvron's thesis, 2022, Figure 6.9: mean, sd, lowest and highest error over seeds in every epoch."""
+    """H.
+
+    Touvron's thesis, 2022, Figure 6.9: mean, sd, lowest and highest error over seeds in every
+    epoch.
+    """
     figure, grid = _grid(len(results.study.arms), 2, 2.8)
     drawn = False
     table = results.once(seeds.seed_epochs)
@@ -293,7 +384,10 @@ def seed_curves(results: Results) -> Figure:
         line[0].set_ylabel(f"{metric_label(results.study)} (%)")
     return finish(
         figure,
-        "Over the seeds that finished. Dark: mean ± sd (ddof=1), a spread and no interval; light: lowest to highest."
+        (
+            "Over the seeds that finished. Dark: mean ± sd (ddof=1), a spread and no interval; "
+            "light: lowest to highest."
+        )
         + published.note(results.study, "seed_curves", drawn),
     )
 
@@ -302,9 +396,10 @@ def seed_curves(results: Results) -> Figure:
 def seed_intermediate(results: Results) -> Figure:
     """H. Touvron's thesis, 2022, Figure 6.10: does the error on the way foretell the final one?
 
-    Three epochs against the last, and Spearman's rank correlation with the final error in every epoch, each with its
-    own 95% interval (Bonett & Wright 2000). A band that reaches 0 does not show that early errors say nothing; one that
-    stays above 0 does not show that stopping the seeds that are behind pays.
+    Three epochs against the last, and Spearman's rank correlation with the final error in every
+    epoch, each with its own 95% interval (Bonett & Wright 2000). A band that reaches 0 does not
+    show that early errors say nothing; one that stays above 0 does not show that stopping the seeds
+    that are behind pays.
     """
     figure, grid = _grid(len(results.study.arms), len(SNAPSHOTS) + 1, 2.7)
     table = results.once(seeds.seed_epochs)
@@ -316,7 +411,10 @@ def seed_intermediate(results: Results) -> Figure:
         line[0].set_title(_said(results.trials, arm), fontsize=8.5, loc="left")
     return finish(
         figure,
-        "A dot is a seed that finished. Right: rank correlation (Spearman) with the final error, 95% band."
+        (
+            "A dot is a seed that finished. Right: rank correlation (Spearman) with the final "
+            "error, 95% band."
+        )
         + published.note(results.study, "seed_intermediate"),
     )
 
@@ -346,8 +444,17 @@ def _histogram(ax: Axes, results: Results, arm: str, name: str, column: str) -> 
     ax.plot(x, len(values) * width * fitted.pdf(x), color=COLORS[1], zorder=3)
     share, centers = np.diff(fitted.cdf(edges)), (edges[1:] + edges[:-1]) / 2
     low, high = (scipy.stats.binom.ppf(tail, len(values), share) for tail in (0.025, 0.975))
-    ax.errorbar(centers, len(values) * share, _ends(len(values) * share, low, high), fmt="o", markersize=2.5,
-                color=COLORS[1], elinewidth=0.8, alpha=0.8, zorder=4)  # fmt: skip
+    ax.errorbar(
+        centers,
+        len(values) * share,
+        _ends(len(values) * share, low, high),
+        fmt="o",
+        markersize=2.5,
+        color=COLORS[1],
+        elinewidth=0.8,
+        alpha=0.8,
+        zorder=4,
+    )
     reference = seeds.reference_error(results.trials, arm, column)
     handles = [Line2D([], [], color=COLORS[1], label=_fit_label(results, arm, name))]
     if np.isfinite(reference):
@@ -361,7 +468,8 @@ def _histogram(ax: Axes, results: Results, arm: str, name: str, column: str) -> 
 def _fit_label(results: Results, arm: str, name: str) -> str:
     row = _row_of(results.once(seeds.seed_statistics), arm=arm, evaluation=name)
     (mean, low, high), (sd, least, most) = (
-        [row[f"{key}{end}"] for end in ("", "_low", "_high")] for key in ("mean_error_pct", "sd_points")
+        [row[f"{key}{end}"] for end in ("", "_low", "_high")]
+        for key in ("mean_error_pct", "sd_points")
     )
     p = _row_of(results.once(seeds.seed_normality), arm=arm, evaluation=name)["shapiro_p"]
     return (
@@ -372,15 +480,20 @@ def _fit_label(results: Results, arm: str, name: str) -> str:
 
 def _row_of(table: pd.DataFrame, **labels: str) -> pd.Series:
     """The only row with these labels."""
-    (row,) = (row for _, row in table[(table[list(labels)] == list(labels.values())).all(axis=1)].iterrows())
+    (row,) = (
+        row
+        for _, row in table[(table[list(labels)] == list(labels.values())).all(axis=1)].iterrows()
+    )
     return row
 
 
 def bins(values: np.ndarray, images: int | None) -> np.ndarray:
-    """Edges for a histogram of (n,) errors in percent: the rule of Freedman and Diaconis, at least 5 bins.
+    """Edges for a histogram of (n,) errors in percent: the rule of Freedman and Diaconis, at least
+    5 bins.
 
-    With the number of images, widths are whole multiples of one image and edges lie between two counts: other bins
-    would hold unequal numbers of possible values, and a comb would show that is not in the data.
+    With the number of images, widths are whole multiples of one image and edges lie between two
+    counts: other bins would hold unequal numbers of possible values, and a comb would show that is
+    not in the data.
     """
     low, high = float(values.min()), float(values.max())
     spread = float(np.subtract(*np.percentile(values, [75, 25]))) or (high - low) / 2
@@ -410,23 +523,39 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
     (r, *r_ends), (rho, *rho_ends) = (
         [row[f"{key}{end}"] for end in ("", "_low", "_high")] for key in ("pearson", "spearman")
     )
-    said = (f"r = {r:.2f} [{r_ends[0]:.2f}, {r_ends[1]:.2f}]", f"ρ = {rho:.2f} [{rho_ends[0]:.2f}, {rho_ends[1]:.2f}]")
+    said = (
+        f"r = {r:.2f} [{r_ends[0]:.2f}, {r_ends[1]:.2f}]",
+        f"ρ = {rho:.2f} [{rho_ends[0]:.2f}, {rho_ends[1]:.2f}]",
+    )
     ax.set_title(f"{arm}, {_said(results.trials, arm)}\n{', '.join(said)}", fontsize=9)
-    return results.study.published and published.draw_published_seed_sets(ax, results.study, pair, (x, y))
+    return results.study.published and published.draw_published_seed_sets(
+        ax, results.study, pair, (x, y)
+    )
 
 
 def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
     """Two axes: the whole training, and its last third at a scale of its own."""
     line[0].set_title(title, fontsize=9)
     line[1].set_title("last third", fontsize=9)
-    for ax, part in zip(line, (table, table[table["epoch"] > table["epoch"].max() * 2 / 3]), strict=True):
+    for ax, part in zip(
+        line, (table, table[table["epoch"] > table["epoch"].max() * 2 / 3]), strict=True
+    ):
         ax.set_xlabel("epoch")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
         if part.empty:
             say(ax, "no row yet")
             continue
-        x, mean, sd = (part[name].to_numpy(dtype=float) for name in ("epoch", "mean_error_pct", "sd_points"))
-        ax.fill_between(x, part["min_error_pct"], part["max_error_pct"], color=COLORS[0], alpha=0.15, linewidth=0)
+        x, mean, sd = (
+            part[name].to_numpy(dtype=float) for name in ("epoch", "mean_error_pct", "sd_points")
+        )
+        ax.fill_between(
+            x,
+            part["min_error_pct"],
+            part["max_error_pct"],
+            color=COLORS[0],
+            alpha=0.15,
+            linewidth=0,
+        )
         ax.fill_between(x, mean - sd, mean + sd, color=COLORS[0], alpha=0.3, linewidth=0)
         ax.plot(x, mean, color=COLORS[0], zorder=3)
 
@@ -439,13 +568,23 @@ def _snapshots(line: Sequence[Axes], table: pd.DataFrame) -> None:
     final = table.iloc[:, -1].to_numpy()
     for ax, share in zip(line, SNAPSHOTS, strict=True):
         place = max(0, min(round(share * table.shape[1]), table.shape[1] - 1) - 1)
-        ax.plot(table.iloc[:, place], final, "o", color=COLORS[0], alpha=0.5, markersize=4, markeredgewidth=0)
+        ax.plot(
+            table.iloc[:, place],
+            final,
+            "o",
+            color=COLORS[0],
+            alpha=0.5,
+            markersize=4,
+            markeredgewidth=0,
+        )
         ax.set_xlabel(f"error at epoch {table.columns[place]:.0f} (%)")
 
 
 def _rank_curve(ax: Axes, table: pd.DataFrame) -> None:
-    x, rho, low, high = (table[name].to_numpy(dtype=float) for name in
-                         ("epoch", "rank_correlation", "rank_correlation_low", "rank_correlation_high"))  # fmt: skip
+    x, rho, low, high = (
+        table[name].to_numpy(dtype=float)
+        for name in ("epoch", "rank_correlation", "rank_correlation_low", "rank_correlation_high")
+    )
     ax.fill_between(x, low, high, color=COLORS[0], alpha=0.2, linewidth=0)
     ax.plot(x, rho, color=COLORS[0])
     ax.axhline(0, color="#999999", linewidth=0.8)
@@ -458,10 +597,11 @@ def _rank_curve(ax: Axes, table: pd.DataFrame) -> None:
 
 @matplotlib.rc_context(STYLE)
 def recipe_interaction(results: Results) -> Figure:
-    """H. Touvron's thesis, 2022, section 6.3.4: error of architectures under each recipe, a panel per evaluation set.
+    """H. Touvron's thesis, 2022, section 6.3.4: error of architectures under each recipe, a panel
+    per evaluation set.
 
-    Means over the seeds that finished with Student's 95% interval. Lines that are not parallel are an interaction;
-    lines that cross are a change of winner, if both differences are shown.
+    Means over the seeds that finished with Student's 95% interval. Lines that are not parallel are
+    an interaction; lines that cross are a change of winner, if both differences are shown.
     """
     groups, columns = results.once(interaction.cells), estimates.evaluations(results.study)
     table = results.once(interaction.recipe_interaction)
@@ -482,7 +622,10 @@ def recipe_interaction(results: Results) -> Figure:
             drawn |= published.draw_published_recipe_interaction(ax, results.study, name, ours)
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
         ax.set_title(
-            "\n".join([f"error on {name}", *(_interaction_label(row) for _, row in crossed.iterrows())]), fontsize=9
+            "\n".join(
+                [f"error on {name}", *(_interaction_label(row) for _, row in crossed.iterrows())]
+            ),
+            fontsize=9,
         )
     grid[0][0].set_ylabel("error (%)")
     return finish(
@@ -496,16 +639,35 @@ def _crossing(ax: Axes, groups: Mapping[tuple[str, str], pd.DataFrame], column: 
     architectures, recipes = (list(dict.fromkeys(key[i] for key in groups)) for i in (0, 1))
     for index, architecture in enumerate(architectures):
         color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
-        runs = [groups[architecture, recipe] for recipe in recipes if (architecture, recipe) in groups]
+        runs = [
+            groups[architecture, recipe] for recipe in recipes if (architecture, recipe) in groups
+        ]
         x = np.flatnonzero([(architecture, recipe) in groups for recipe in recipes]) + 0.08 * (
-            index - (len(architectures) - 1) / 2)  # fmt: skip
-        y, low, high = np.array([estimates.error_interval(estimates.errors(of, column)) for of in runs]).T
+            index - (len(architectures) - 1) / 2
+        )
+        y, low, high = np.array(
+            [estimates.error_interval(estimates.errors(of, column)) for of in runs]
+        ).T
         for at, of in zip(x, runs, strict=True):
             values = estimates.errors(of, column)
-            ax.plot(np.full(len(values), at), values, "o", color=color, alpha=0.3, markersize=3.5, markeredgewidth=0)
+            ax.plot(
+                np.full(len(values), at),
+                values,
+                "o",
+                color=color,
+                alpha=0.3,
+                markersize=3.5,
+                markeredgewidth=0,
+            )
         ax.plot(x, y, marker=marker, color=color, markersize=6, linewidth=1.5, zorder=4)
         ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=3, **WHISKER)
-        ax.plot([], [], marker=marker, color=color, label=f"{architecture}\n{estimates.describe(pd.concat(runs))}")
+        ax.plot(
+            [],
+            [],
+            marker=marker,
+            color=color,
+            label=f"{architecture}\n{estimates.describe(pd.concat(runs))}",
+        )
     ax.yaxis.set_major_locator(
         MaxNLocator(6, steps=[1, 2, 5, 10])
     )  # as many ticks at any height, or the layout would not settle
@@ -524,6 +686,12 @@ def _interaction_label(row: pd.Series) -> str:
 
 
 FIGURES = (
-    optimizer_stability, optimizer_stability_copied, training_length, seed_histogram, seed_sets, seed_curves,
-    seed_intermediate, recipe_interaction,
-)  # fmt: skip
+    optimizer_stability,
+    optimizer_stability_copied,
+    training_length,
+    seed_histogram,
+    seed_sets,
+    seed_curves,
+    seed_intermediate,
+    recipe_interaction,
+)

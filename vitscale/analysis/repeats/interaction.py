@@ -1,11 +1,13 @@
-"""Does the better architecture depend on the recipe or on the test set? (H. Touvron's thesis, 2022, section 6.3.4)
+"""Does the better architecture depend on the recipe or on the test set? (H. Touvron's thesis, 2022,
+section 6.3.4)
 
-A difference of differences that is not 0 says only that the recipe matters more to one architecture. The winner
-changes if the simple effects have opposite signs and each is shown by itself (Gail & Simon 1985): that is a stronger
-claim, with a rule of its own here.
+A difference of differences that is not 0 says only that the recipe matters more to one
+architecture. The winner changes if the simple effects have opposite signs and each is shown by
+itself (Gail & Simon 1985): that is a stronger claim, with a rule of its own here.
 
-Assumed: runs of different cells are independent, runs of one cell differ in their seed alone, and means over seeds are
-nearly normal. Variances may differ. Cells that share seeds share the order of samples: Welch's interval ignores it.
+Assumed: runs of different cells are independent, runs of one cell differ in their seed alone, and
+means over seeds are nearly normal. Variances may differ. Cells that share seeds share the order of
+samples: Welch's interval ignores it.
 """
 
 from __future__ import annotations
@@ -23,9 +25,18 @@ from vitscale.analysis.stats.correction import holm
 
 ALPHA = 0.05
 COLUMNS = (
-    "evaluation", "kind", "effect", "n", "not_finished", "difference_points", "difference_points_low",
-    "difference_points_high", "difference_p", "df", "method",
-)  # fmt: skip
+    "evaluation",
+    "kind",
+    "effect",
+    "n",
+    "not_finished",
+    "difference_points",
+    "difference_points_low",
+    "difference_points_high",
+    "difference_p",
+    "df",
+    "method",
+)
 Cells = Mapping[tuple[str, str], pd.DataFrame]  # (architecture, recipe) -> runs
 
 
@@ -38,45 +49,69 @@ def interaction(
     sd: float | None = None,
     confidence: float = 0.95,
 ) -> Contrast:
-    """(a1 - a2 under r1) - (a1 - a2 under r2), errors of independent runs, by Welch and Satterthwaite.
+    """(a1 - a2 under r1) - (a1 - a2 under r2), errors of independent runs, by Welch and
+    Satterthwaite.
 
-    `sd`: a standard deviation of all four cells that is known from elsewhere, for cells of a single run.
+    `sd`: a standard deviation of all four cells that is known from elsewhere, for cells of a single
+    run.
     """
     spread = None if sd is None else [sd] * 4
     return contrast([a1_r1, a2_r1, a1_r2, a2_r2], [1, -1, -1, 1], sd=spread, confidence=confidence)
 
 
 def cells(results: Results) -> dict[tuple[str, str], pd.DataFrame]:
-    """Every planned run by architecture and recipe. Raises ValueError if the arms' factors do not name both."""
+    """Every planned run by architecture and recipe.
+
+    Raises ValueError if the arms' factors do not name both.
+    """
     table = estimates.labelled(results.study, results.trials)
     absent = [name for name in ("architecture", "recipe") if name not in table]
     if absent:
-        raise ValueError(f"the factors of the arms must name architecture and recipe, but lack ({', '.join(absent)})")
+        raise ValueError(
+            "the factors of the arms must name architecture and recipe, but lack "
+            f"({', '.join(absent)})"
+        )
     groups = table.groupby(["architecture", "recipe"], sort=False)
     return {(str(architecture), str(recipe)): runs for (architecture, recipe), runs in groups}
 
 
 def recipe_interaction(results: Results) -> pd.DataFrame:
-    """A row per evaluation set and effect, in points of error: simple effects of the architecture under each recipe,
-    and the interaction, their difference; then, per recipe, how the simple effect changes from one set to the next.
+    """A row per evaluation set and effect, in points of error: simple effects of the architecture
+    under each recipe, and the interaction, their difference; then, per recipe, how the simple
+    effect changes from one set to the next.
 
-    A negative simple effect favours the first architecture. Over finished runs; Welch's t with Satterthwaite's df.
-    difference_p_holm is corrected within each kind of effect, over all rows of that kind. An interaction is no change
-    of winner: for that two simple effects of opposite sign must each be shown.
+    A negative simple effect favours the first architecture. Over finished runs; Welch's t with
+    Satterthwaite's df. difference_p_holm is corrected within each kind of effect, over all rows of
+    that kind. An interaction is no change of winner: for that two simple effects of opposite sign
+    must each be shown.
     """
     groups, columns = results.once(cells), estimates.evaluations(results.study)
-    rows = [row for pair in _squares(groups) for name, column in columns.items()
-            for row in _effects(groups, *pair, name, column)]  # fmt: skip
-    rows += [row for pair in _squares(groups) for sets in combinations(columns, 2)
-             for row in _across_sets(groups, *pair, sets, columns)]  # fmt: skip
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates(["evaluation", "effect"], ignore_index=True)
-    corrected = table.groupby("kind", sort=False)["difference_p"].transform(lambda p: holm(p.tolist()))
+    rows = [
+        row
+        for pair in _squares(groups)
+        for name, column in columns.items()
+        for row in _effects(groups, *pair, name, column)
+    ]
+    rows += [
+        row
+        for pair in _squares(groups)
+        for sets in combinations(columns, 2)
+        for row in _across_sets(groups, *pair, sets, columns)
+    ]
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates(
+        ["evaluation", "effect"], ignore_index=True
+    )
+    corrected = table.groupby("kind", sort=False)["difference_p"].transform(
+        lambda p: holm(p.tolist())
+    )
     table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected)
     return table
 
 
 def winners(table: pd.DataFrame) -> pd.DataFrame:
-    """The simple effects of recipe_interaction with a, b, recipe and `winner`: the one shown to be better, or ""."""
+    """The simple effects of recipe_interaction with a, b, recipe
+    and `winner`: the one shown to be better, or "".
+    """
     simple = table[table["kind"] == "simple"].copy()
     shown = (simple["difference_p_holm"] < ALPHA).to_numpy()
     names = simple["effect"].str.extract(r"^(?P<a>.+) − (?P<b>.+) under (?P<recipe>.+)$")
@@ -99,27 +134,50 @@ def _effects(
     runs = [groups[architecture, recipe] for recipe in recipes for architecture in pair]
     values = [estimates.errors(of_cell, column) for of_cell in runs]
     minus = f"{pair[0]} − {pair[1]}"
-    simple = [_row(name, "simple", f"{minus} under {recipe}", runs[i : i + 2], contrast(values[i : i + 2], [1, -1]))
-              for recipe, i in zip(recipes, (0, 2), strict=True)]  # fmt: skip
+    simple = [
+        _row(
+            name,
+            "simple",
+            f"{minus} under {recipe}",
+            runs[i : i + 2],
+            contrast(values[i : i + 2], [1, -1]),
+        )
+        for recipe, i in zip(recipes, (0, 2), strict=True)
+    ]
     effect = f"({minus}) under {recipes[0]} − under {recipes[1]}"
     return [*simple, _row(name, "interaction", effect, runs, interaction(*values))]
 
 
 def _across_sets(
-    groups: Cells, pair: tuple[str, str], recipes: tuple[str, str], sets: tuple[str, str], columns: Mapping[str, str]
+    groups: Cells,
+    pair: tuple[str, str],
+    recipes: tuple[str, str],
+    sets: tuple[str, str],
+    columns: Mapping[str, str],
 ) -> list[dict[str, object]]:
-    """The same runs on two sets: the difference within each run, contrasted between the architectures."""
+    """The same runs on two sets: the difference within each
+    run, contrasted between the architectures.
+    """
     rows = []
     for recipe in recipes:
         runs = [groups[architecture, recipe] for architecture in pair]
-        values = [estimates.errors(of, columns[sets[0]]) - estimates.errors(of, columns[sets[1]]) for of in runs]
+        values = [
+            estimates.errors(of, columns[sets[0]]) - estimates.errors(of, columns[sets[1]])
+            for of in runs
+        ]
         effect = f"({pair[0]} − {pair[1]}) on {sets[0]} − on {sets[1]}, under {recipe}"
-        rows.append(_row(f"{sets[0]} and {sets[1]}", "test set", effect, runs, contrast(values, [1, -1])))
+        rows.append(
+            _row(f"{sets[0]} and {sets[1]}", "test set", effect, runs, contrast(values, [1, -1]))
+        )
     return rows
 
 
-def _row(name: str, kind: str, effect: str, runs: Sequence[pd.DataFrame], result: Contrast) -> dict[str, object]:
+def _row(
+    name: str, kind: str, effect: str, runs: Sequence[pd.DataFrame], result: Contrast
+) -> dict[str, object]:
     sizes = ", ".join(str(len(estimates.errors(of_cell))) for of_cell in runs)
-    ended = sum(len(of_cell) for of_cell in runs) - sum(len(estimates.errors(of_cell)) for of_cell in runs)
+    ended = sum(len(of_cell) for of_cell in runs) - sum(
+        len(estimates.errors(of_cell)) for of_cell in runs
+    )
     values = (name, kind, effect, sizes, ended, *result[:4], result.df, result.method)
     return dict(zip(COLUMNS, values, strict=True))

@@ -1,10 +1,12 @@
-"""The distribution of errors over seeds (H. Touvron's thesis, 2022, Figures 6.7 to 6.10), and how many seeds to train.
+"""The distribution of errors over seeds (H. Touvron's thesis, 2022, Figures 6.7 to 6.10), and how
+many seeds to train.
 
-Draws of an arm differ in their seed alone; the arm's reference run, seed 0 in the thesis, is no draw and stands apart.
-Only the last epoch counts: the best of the last epochs would be a selection. Assumed: seeds are independent, and all
-share one test set, so an interval is about other seeds and never about other images. A diverged seed is in no mean; it
-is counted. Much of a spread over seeds on few images is which of the hard images a seed gets right: coin flips that
-other images would share out anew.
+Draws of an arm differ in their seed alone; the arm's reference run, seed 0 in the thesis, is no
+draw and stands apart. Only the last epoch counts: the best of the last epochs would be a selection.
+Assumed: seeds are independent, and all share one test set, so an interval is about other seeds and
+never about other images. A diverged seed is in no mean; it is counted. Much of a spread over seeds
+on few images is which of the hard images a seed gets right: coin flips that other images would
+share out anew.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ DIFFERENCES = (0.1, 0.2, 0.5, 1.0, 2.0)  # points
 POWERS = (0.8, 0.9)
 ALPHA = 0.05
 MAX_SEEDS = 10**6
-SAME_IMAGES = {"val", "real"}  # Beyer et al. 2020 gave images of ImageNet's validation set other labels
-# Images of an evaluation set. imagenet real: those of 50,000 to which Beyer et al. 2020 give a label.
+# Beyer et al. 2020 gave images of ImageNet's validation set other labels
+SAME_IMAGES = {"val", "real"}
+# Images of an evaluation set. imagenet real: those of 50,000 to which Beyer et al. 2020 give a
+# label.
 NUM_IMAGES = {
     "digits": {"val": 400, "test": 200, "minival": 200},
     "cifar10": {"val": 10_000},
@@ -43,19 +47,25 @@ NUM_IMAGES = {
 
 
 def expected_maximum(n: int) -> float:
-    """Expected largest of n independent standard normal values; minus it is the expected smallest."""
+    """Expected largest of n independent standard normal
+    values; minus it is the expected smallest.
+    """
     if n < 2:
         return 0.0
     density = scipy.stats.norm.pdf
-    return float(quad(lambda z: z * n * density(z) * ndtr(z) ** (n - 1), -8, 12, points=(0.0, 3.0))[0])
+    return float(
+        quad(lambda z: z * n * density(z) * ndtr(z) ** (n - 1), -8, 12, points=(0.0, 3.0))[0]
+    )
 
 
 def standing(values: np.ndarray, reference: float) -> dict[str, float]:
-    """Where one more value stands among (n,) values: z, percentile in percent with its interval, and p.
+    """Where one more value stands among (n,) values: z, percentile in percent with its interval,
+    and p.
 
-    z is in standard deviations (ddof=1) from the mean. The percentile is the share of values below it, ties half,
-    with the interval of Clopper and Pearson. p asks whether it is a draw of the same distribution: z / sqrt(1 + 1/n)
-    has Student's t with n - 1 degrees of freedom for normal values. NaN below two values.
+    z is in standard deviations (ddof=1) from the mean. The percentile is the share of values below
+    it, ties half, with the interval of Clopper and Pearson. p asks whether it is a draw of the same
+    distribution: z / sqrt(1 + 1/n) has Student's t with n - 1 degrees of freedom for normal values.
+    NaN below two values.
     """
     n = len(values)
     names = ("z", "percentile_pct", "percentile_pct_low", "percentile_pct_high", "p")
@@ -66,68 +76,90 @@ def standing(values: np.ndarray, reference: float) -> dict[str, float]:
     below = float((values < reference).sum() + 0.5 * (values == reference).sum())
     low, high = clopper_pearson(below, n)
     p = 2 * float(scipy.stats.t.sf(abs(z) / np.sqrt(1 + 1 / n), n - 1))
-    return dict(zip(names, (z, 100 * below / n, 100 * float(low), 100 * float(high), p), strict=True))
+    return dict(
+        zip(names, (z, 100 * below / n, 100 * float(low), 100 * float(high), p), strict=True)
+    )
 
 
 def normality(values: np.ndarray) -> dict[str, float]:
-    """Shapiro and Wilk's W and p for (n,) values, skewness and excess kurtosis (unbiased); NaN where undefined.
+    """Shapiro and Wilk's W and p for (n,) values, skewness and excess kurtosis (unbiased); NaN
+    where undefined.
 
-    A small p speaks against a normal distribution, or for errors rounded to few distinct values, which the test takes
-    for the same. A large p speaks for nothing: `shapiro_power` says what n values could have shown.
+    A small p speaks against a normal distribution, or for errors rounded to few distinct values,
+    which the test takes for the same. A large p speaks for nothing: `shapiro_power` says what n
+    values could have shown.
     """
     n = len(values)
     if n < 4 or np.ptp(values) < estimates.NO_SPREAD:
         return dict.fromkeys(("shapiro_w", "shapiro_p", "skewness", "excess_kurtosis"), np.nan)
     w, p = scipy.stats.shapiro(values)
     shape = scipy.stats.skew(values, bias=False), scipy.stats.kurtosis(values, bias=False)
-    return {"shapiro_w": float(w), "shapiro_p": float(p), "skewness": float(shape[0]),
-            "excess_kurtosis": float(shape[1])}  # fmt: skip
+    return {
+        "shapiro_w": float(w),
+        "shapiro_p": float(p),
+        "skewness": float(shape[0]),
+        "excess_kurtosis": float(shape[1]),
+    }
 
 
 @functools.cache
 def shapiro_power(n: int, alternative: str, *, step: float = 0.0, num: int = 500) -> float:
     """Share of `num` simulated samples of n in which Shapiro-Wilk has p < 0.05, from seed 0.
 
-    Alternatives: "heavy", Student's t with 4 df; "skewed", chi-square with 8 df, of skewness 1; "normal", for which it
-    is the test's level. `step`: samples are rounded to multiples of it, in units of the alternative.
+    Alternatives: "heavy", Student's t with 4 df; "skewed", chi-square with 8 df, of skewness 1;
+    "normal", for which it is the test's level. `step`: samples are rounded to multiples of it, in
+    units of the alternative.
     """
     rng = np.random.default_rng(0)
-    samples = {"heavy": lambda: rng.standard_t(4, (num, n)), "skewed": lambda: rng.chisquare(8, (num, n)),
-               "normal": lambda: rng.standard_normal((num, n))}[alternative]()  # fmt: skip
+    samples = {
+        "heavy": lambda: rng.standard_t(4, (num, n)),
+        "skewed": lambda: rng.chisquare(8, (num, n)),
+        "normal": lambda: rng.standard_normal((num, n)),
+    }[alternative]()
     samples = np.round(samples / step) * step if step else samples
     return float(np.mean([scipy.stats.shapiro(sample).pvalue < ALPHA for sample in samples]))
 
 
 def sampling_error(error_pct: float, num_images: int) -> float:
-    """Standard error in points of the error rate of one run over the draw of so many images: sqrt(p (1 - p) / N).
+    """Standard error in points of the error rate of one run over the draw of so many images: sqrt(p
+    (1 - p) / N).
 
-    For one trained network, and for other images. Of the mean over several seeds it is an upper bound: there the images
-    that some seeds get right and others do not average out, and what is left is sqrt(Var(p_i) / N), for which the
-    share p_i of seeds that are wrong about each image must be known. Rows do not hold it.
+    For one trained network, and for other images. Of the mean over several seeds it is an upper
+    bound: there the images that some seeds get right and others do not average out, and what is
+    left is sqrt(Var(p_i) / N), for which the share p_i of seeds that are wrong about each image
+    must be known. Rows do not hold it.
     """
     share = error_pct / 100
     return 100 * math.sqrt(share * (1 - share) / num_images)
 
 
 def seeds_needed(
-    difference: float, sd: float, power: float = 0.8, *, alpha: float = ALPHA, correlation: float | None = None
+    difference: float,
+    sd: float,
+    power: float = 0.8,
+    *,
+    alpha: float = ALPHA,
+    correlation: float | None = None,
 ) -> int:
     """Seeds an arm so that a two-sided t test finds a true difference of means with this power.
 
-    Two arms of independent runs with one sd; or, given the correlation of two arms at a shared seed, so many pairs.
-    Assumes normal errors and an sd that is known: see the interval of the sd. At least 2, at most a million.
-    Raises ValueError for a difference or sd that is not positive.
+    Two arms of independent runs with one sd; or, given the correlation of two arms at a shared
+    seed, so many pairs. Assumes normal errors and an sd that is known: see the interval of the sd.
+    At least 2, at most a million. Raises ValueError for a difference or sd that is not positive.
     """
     from statsmodels.stats.power import TTestIndPower, TTestPower
 
     if not (difference > 0 and sd > 0):
-        raise ValueError(f"difference > 0 and sd > 0 must hold, but got (difference={difference}, sd={sd})")
+        raise ValueError(
+            f"difference > 0 and sd > 0 must hold, but got (difference={difference}, sd={sd})"
+        )
     spread = sd if correlation is None else sd * math.sqrt(2 * (1 - correlation))
     test = TTestIndPower() if correlation is None else TTestPower()
 
     def enough(n: int) -> bool:
         reached = test.power(difference / spread, n, alpha)
-        return bool(np.isnan(reached) or reached >= power)  # NaN: far beyond the reach of the noncentral t
+        # NaN: far beyond the reach of the noncentral t
+        return bool(np.isnan(reached) or reached >= power)
 
     low, high = 1, 2
     while not enough(high):
@@ -162,51 +194,76 @@ def num_images(study: Study, name: str) -> int | None:
 
 
 def seed_statistics(results: Results) -> pd.DataFrame:
-    """A row per arm and evaluation set: the distribution of the final error over seeds (thesis, Figure 6.7).
+    """A row per arm and evaluation set: the distribution of the final error over seeds (thesis,
+    Figure 6.7).
 
-    sd has ddof=1. Intervals are Student's for the mean and Bonett's for the sd, which allows for long tails, or that of
-    chi-square for fewer than 8 seeds. The reference run, seed 0 in the thesis, is in none of these numbers: z and
-    percentile say where it stands among the seeds (percentile 100: a higher error than all), reference_p whether it may
-    be one of them. min and max are of n seeds and grow apart with n.
+    sd has ddof=1. Intervals are Student's for the mean and Bonett's for the sd, which allows for
+    long tails, or that of chi-square for fewer than 8 seeds. The reference run, seed 0 in the
+    thesis, is in none of these numbers: z and percentile say where it stands among the seeds
+    (percentile 100: a higher error than all), reference_p whether it may be one of them. min and
+    max are of n seeds and grow apart with n.
     """
     rows = []
     for arm in results.study.arms:
         runs = draws_of(results.trials, arm)
         for name, column in estimates.evaluations(results.study).items():
-            rows.append({"arm": arm, "evaluation": name, **_described(runs, column),
-                         **_apart(results.trials, runs, arm, column)})  # fmt: skip
+            rows.append(
+                {
+                    "arm": arm,
+                    "evaluation": name,
+                    **_described(runs, column),
+                    **_apart(results.trials, runs, arm, column),
+                }
+            )
     return _two_decimals(pd.DataFrame(rows))
 
 
 def _described(runs: pd.DataFrame, column: str) -> dict[str, object]:
     values, of = estimates.errors(runs, column), estimates.counts(runs)
-    (mean, *mean_ends), (sd, *sd_ends) = estimates.error_interval(values), estimates.sd_interval(values)
+    (mean, *mean_ends), (sd, *sd_ends) = (
+        estimates.error_interval(values),
+        estimates.sd_interval(values),
+    )
     low, high = (float(values.min()), float(values.max())) if len(values) else (np.nan, np.nan)
-    return {"n": len(values), **{status: of[status] for status in ("diverged", "failed", "missing")},
-            **_estimate("mean_error_pct", (mean, *mean_ends)), **_estimate("sd_points", (sd, *sd_ends)),
-            "min_error_pct": low, "max_error_pct": high}  # fmt: skip
+    return {
+        "n": len(values),
+        **{status: of[status] for status in ("diverged", "failed", "missing")},
+        **_estimate("mean_error_pct", (mean, *mean_ends)),
+        **_estimate("sd_points", (sd, *sd_ends)),
+        "min_error_pct": low,
+        "max_error_pct": high,
+    }
 
 
 def _apart(outcomes: pd.DataFrame, runs: pd.DataFrame, arm: str, column: str) -> dict[str, float]:
     reference = reference_error(outcomes, arm, column)
     where = standing(estimates.errors(runs, column), reference)
-    return {"reference_error_pct": reference, **{f"reference_{name}": value for name, value in where.items()}}
+    return {
+        "reference_error_pct": reference,
+        **{f"reference_{name}": value for name, value in where.items()},
+    }
 
 
 def seed_normality(results: Results) -> pd.DataFrame:
-    """A row per arm and evaluation set: is the spread over seeds normal, and what could n seeds have shown?
+    """A row per arm and evaluation set: is the spread over seeds normal, and what could n seeds
+    have shown?
 
-    A Shapiro-Wilk p above 5% is no evidence for a normal distribution. `finds_heavy_tails` and `finds_skew` are how
-    often the test has p < 5% at this n if the truth is Student's t with 4 df, or a chi-square of skewness 1. Errors
-    are multiples of one image: `rejects_for_rounding` is how often a normal distribution of this sd fails the test
-    for that alone (5% would be no effect). max_z and min_z are the
-    extremes in sd from the mean, expected_max_z what n normal values would give.
+    A Shapiro-Wilk p above 5% is no evidence for a normal distribution. `finds_heavy_tails` and
+    `finds_skew` are how often the test has p < 5% at this n if the truth is Student's t with 4 df,
+    or a chi-square of skewness 1. Errors are multiples of one image: `rejects_for_rounding` is how
+    often a normal distribution of this sd fails the test for that alone (5% would be no effect).
+    max_z and min_z are the extremes in sd from the mean, expected_max_z what n normal values would
+    give.
     """
     rows = []
     for arm in results.study.arms:
         for name, column in estimates.evaluations(results.study).items():
             values = estimates.errors(draws_of(results.trials, arm), column)
-            shape = {**normality(values), **_finds(values, num_images(results.study, name)), **extremes(values)}
+            shape = {
+                **normality(values),
+                **_finds(values, num_images(results.study, name)),
+                **extremes(values),
+            }
             num = {"n": len(values), "distinct_values": len(np.unique(values))}
             rows.append({"arm": arm, "evaluation": name, **num, **shape})
     return pd.DataFrame(rows)
@@ -217,48 +274,73 @@ def _finds(values: np.ndarray, images: int | None) -> dict[str, float]:
     if n < 4 or np.ptp(values) < estimates.NO_SPREAD:
         return dict.fromkeys(names, np.nan)
     step = 100 / images / float(values.std(ddof=1)) if images else 0.0
-    shares = shapiro_power(n, "heavy"), shapiro_power(n, "skewed"), shapiro_power(n, "normal", step=step)
+    shares = (
+        shapiro_power(n, "heavy"),
+        shapiro_power(n, "skewed"),
+        shapiro_power(n, "normal", step=step),
+    )
     return dict(zip(names, (100 * share for share in shares), strict=True))
 
 
 def extremes(values: np.ndarray) -> dict[str, float]:
-    """Largest and smallest of (n,) values in sd from their mean, and what is expected of the largest."""
+    """Largest and smallest of (n,) values in sd from their
+    mean, and what is expected of the largest.
+    """
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     if sd < estimates.NO_SPREAD:
         return dict.fromkeys(("max_z", "min_z", "expected_max_z"), np.nan)
     z = (values - values.mean()) / sd
-    return {"max_z": float(z.max()), "min_z": float(z.min()), "expected_max_z": expected_maximum(len(values))}
+    return {
+        "max_z": float(z.max()),
+        "min_z": float(z.min()),
+        "expected_max_z": expected_maximum(len(values)),
+    }
 
 
 def seed_noise(results: Results) -> pd.DataFrame:
-    """A row per arm and evaluation set: spread over seeds, and the sampling error of one run on so many images.
+    """A row per arm and evaluation set: spread over seeds, and the sampling error of one run on so
+    many images.
 
-    `one_run_sampling_points` is binomial: what other images would change in the error of one network. The two are no
-    parts of a sum: which hard images a network gets right is in both. Of the mean over these seeds the sampling error
-    is smaller, by how much cannot be told from error rates alone. How much seeds differ on other images is in
-    seed_correlation. The difference of two models on one test set has a smaller sampling error, too, for they share
-    most of their mistakes.
+    `one_run_sampling_points` is binomial: what other images would change in the error of one
+    network. The two are no parts of a sum: which hard images a network gets right is in both. Of
+    the mean over these seeds the sampling error is smaller, by how much cannot be told from error
+    rates alone. How much seeds differ on other images is in seed_correlation. The difference of two
+    models on one test set has a smaller sampling error, too, for they share most of their mistakes.
     """
     rows = []
     for arm in results.study.arms:
         for name, column in estimates.evaluations(results.study).items():
-            values, images = estimates.errors(draws_of(results.trials, arm), column), num_images(results.study, name)
+            values, images = (
+                estimates.errors(draws_of(results.trials, arm), column),
+                num_images(results.study, name),
+            )
             sd, low, high = estimates.sd_interval(values)
-            error = sampling_error(float(values.mean()), images) if images and len(values) else np.nan
-            rows.append({"arm": arm, "evaluation": name, "n": len(values), "images": images or "unknown",
-                         **_estimate("sd_over_seeds_points", (sd, low, high)), "one_run_sampling_points": error,
-                         })  # fmt: skip
+            error = (
+                sampling_error(float(values.mean()), images) if images and len(values) else np.nan
+            )
+            rows.append(
+                {
+                    "arm": arm,
+                    "evaluation": name,
+                    "n": len(values),
+                    "images": images or "unknown",
+                    **_estimate("sd_over_seeds_points", (sd, low, high)),
+                    "one_run_sampling_points": error,
+                }
+            )
     return _two_decimals(pd.DataFrame(rows))
 
 
 def seed_correlation(results: Results) -> pd.DataFrame:
-    """A row per arm and pair of evaluation sets: do the seeds that are good on one do well on the other?
+    """A row per arm and pair of evaluation sets: do the seeds that are good on one do well on the
+    other?
 
-    Pearson's r with Fisher's interval (bivariate normal, moved by an outlier), Spearman's with a bootstrap interval.
-    `rank_of_best` is the place on the second set of the seed that is best on the first: what picking a seed by the
-    first set buys on the second. `shared_sd_points` is the root of the covariance, 0 where that is negative: if both
-    sets are other images of one kind, it is the spread over seeds that images without end would show (Jordan 2023),
-    which is less than the sd over seeds on either. Interval: Student's, of the mean product of deviations. None for
+    Pearson's r with Fisher's interval (bivariate normal, moved by an outlier), Spearman's with a
+    bootstrap interval. `rank_of_best` is the place on the second set of the seed that is best on
+    the first: what picking a seed by the first set buys on the second. `shared_sd_points` is the
+    root of the covariance, 0 where that is negative: if both sets are other images of one kind, it
+    is the spread over seeds that images without end would show (Jordan 2023), which is less than
+    the sd over seeds on either. Interval: Student's, of the mean product of deviations. None for
     sets that share their images.
     """
     rows = []
@@ -267,63 +349,112 @@ def seed_correlation(results: Results) -> pd.DataFrame:
             runs = draws_of(results.trials, arm)
             x, y = estimates.errors(runs, first[1]), estimates.errors(runs, second[1])
             rank = int(1 + (y < y[x.argmin()]).sum()) if len(x) else None
-            rows.append({"arm": arm, "first": first[0], "second": second[0], "n": len(x),
-                         **_estimate("pearson", correlation.pearson(x, y)),
-                         **_estimate("spearman", correlation.spearman_bootstrap(x, y)), "rank_of_best": rank,
-                         **_estimate("shared_sd_points", (np.nan,) * 3 if {first[0], second[0]} == SAME_IMAGES
-                                     else correlation.shared_sd(x, y))})  # fmt: skip
+            rows.append(
+                {
+                    "arm": arm,
+                    "first": first[0],
+                    "second": second[0],
+                    "n": len(x),
+                    **_estimate("pearson", correlation.pearson(x, y)),
+                    **_estimate("spearman", correlation.spearman_bootstrap(x, y)),
+                    "rank_of_best": rank,
+                    **_estimate(
+                        "shared_sd_points",
+                        (np.nan,) * 3
+                        if {first[0], second[0]} == SAME_IMAGES
+                        else correlation.shared_sd(x, y),
+                    ),
+                }
+            )
     return pd.DataFrame(rows, columns=None if rows else ["arm", "first", "second", "n"])
 
 
 def seed_power(results: Results) -> pd.DataFrame:
-    """A row per arm, evaluation set, difference and power: seeds per arm that a comparison of two arms needs.
+    """A row per arm, evaluation set, difference and power: seeds per arm that a comparison of two
+    arms needs.
 
-    A two-sided t test at 5% of two arms that both have this arm's sd: an assumption about the other arm. The range is
-    what the interval of the sd leaves open. It is about finding a difference on these images.
+    A two-sided t test at 5% of two arms that both have this arm's sd: an assumption about the other
+    arm. The range is what the interval of the sd leaves open. It is about finding a difference on
+    these images.
 
-    `pairs_at_half` is the number of seeds that both arms share, for a paired t test, if their errors at one seed have
-    correlation 1/2 and both the same sd. That correlation is an assumption and no result of this study, which has one
-    arm: at 1/2 the difference within a pair varies as much as one run does. Runs of two models with one seed have in
-    common the order of samples and the augmentation, and no weights: if that correlates nothing, so many pairs are
-    needed as seeds_per_arm says, or one more.
+    `pairs_at_half` is the number of seeds that both arms share, for a paired t test, if their
+    errors at one seed have correlation 1/2 and both the same sd. That correlation is an assumption
+    and no result of this study, which has one arm: at 1/2 the difference within a pair varies as
+    much as one run does. Runs of two models with one seed have in common the order of samples and
+    the augmentation, and no weights: if that correlates nothing, so many pairs are needed as
+    seeds_per_arm says, or one more.
     """
     rows = []
     for arm in results.study.arms:
         for name, column in estimates.evaluations(results.study).items():
             spread = estimates.sd_interval(estimates.errors(draws_of(results.trials, arm), column))
-            rows += [{"arm": arm, "evaluation": name, "difference_points": difference, "power_pct": 100 * power,
-                      **_needed(difference, spread, power)}
-                     for difference in DIFFERENCES for power in POWERS]  # fmt: skip
+            rows += [
+                {
+                    "arm": arm,
+                    "evaluation": name,
+                    "difference_points": difference,
+                    "power_pct": 100 * power,
+                    **_needed(difference, spread, power),
+                }
+                for difference in DIFFERENCES
+                for power in POWERS
+            ]
     return pd.DataFrame(rows).astype(dict.fromkeys(NEEDED, "Int64"))
 
 
 NEEDED = ("seeds_per_arm", "seeds_per_arm_low", "seeds_per_arm_high", "pairs_at_half")
 
 
-def _needed(difference: float, spread: tuple[float, float, float], power: float) -> dict[str, int | None]:
+def _needed(
+    difference: float, spread: tuple[float, float, float], power: float
+) -> dict[str, int | None]:
     if not spread[0] > estimates.NO_SPREAD:
         return dict.fromkeys(NEEDED)
     numbers = [seeds_needed(difference, sd, power) for sd in spread]
-    return dict(zip(NEEDED, (*numbers, seeds_needed(difference, spread[0], power, correlation=0.5)), strict=True))
+    return dict(
+        zip(
+            NEEDED,
+            (*numbers, seeds_needed(difference, spread[0], power, correlation=0.5)),
+            strict=True,
+        )
+    )
 
 
 def seed_epochs(results: Results) -> pd.DataFrame:
-    """A row per arm, evaluation set and epoch: mean, sd (ddof=1), min and max over the seeds that finished.
+    """A row per arm, evaluation set and epoch: mean, sd (ddof=1), min and max over the seeds that
+    finished.
 
-    `rank_correlation` is Spearman's between the error at that epoch and the final one of the same seed (Bonett &
-    Wright's interval, each by itself; thesis, Figures 6.9 and 6.10). An interval that reaches 0 does not show that
-    early errors say nothing, only that so many seeds do not show that they do; and one above 0 does not show that
-    stopping the seeds that are behind pays, which takes a rule and its costs.
+    `rank_correlation` is Spearman's between the error at that epoch and the final one of the same
+    seed (Bonett & Wright's interval, each by itself; thesis, Figures 6.9 and 6.10). An interval
+    that reaches 0 does not show that early errors say nothing, only that so many seeds do not show
+    that they do; and one above 0 does not show that stopping the seeds that are behind pays, which
+    takes a rule and its costs.
     """
-    parts = [_epochs(results.rows, arm, name, column) for arm in results.study.arms
-             for name, column in estimates.evaluations(results.study).items()]  # fmt: skip
-    return _two_decimals(pd.DataFrame([row for part in parts for row in part], columns=list(EPOCH_COLUMNS)))
+    parts = [
+        _epochs(results.rows, arm, name, column)
+        for arm in results.study.arms
+        for name, column in estimates.evaluations(results.study).items()
+    ]
+    return _two_decimals(
+        pd.DataFrame([row for part in parts for row in part], columns=list(EPOCH_COLUMNS))
+    )
 
 
 EPOCH_COLUMNS = (
-    "arm", "evaluation", "epoch", "n", "mean_error_pct", "mean_error_pct_low", "mean_error_pct_high", "sd_points",
-    "min_error_pct", "max_error_pct", "rank_correlation", "rank_correlation_low", "rank_correlation_high",
-)  # fmt: skip
+    "arm",
+    "evaluation",
+    "epoch",
+    "n",
+    "mean_error_pct",
+    "mean_error_pct_low",
+    "mean_error_pct_high",
+    "sd_points",
+    "min_error_pct",
+    "max_error_pct",
+    "rank_correlation",
+    "rank_correlation_low",
+    "rank_correlation_high",
+)
 
 
 def curves(rows: pd.DataFrame, arm: str, column: str) -> pd.DataFrame:
@@ -331,22 +462,38 @@ def curves(rows: pd.DataFrame, arm: str, column: str) -> pd.DataFrame:
     if column not in rows:
         return pd.DataFrame()
     known = rows[(rows["arm"] == arm) & rows["point"].notna() & (rows["status"] == "finished")]
-    return known.pivot(index="trial_id", columns="epoch", values=column).astype(float).dropna(axis=1)
+    return (
+        known.pivot(index="trial_id", columns="epoch", values=column).astype(float).dropna(axis=1)
+    )
 
 
 def _epochs(rows: pd.DataFrame, arm: str, name: str, column: str) -> list[dict[str, object]]:
     table = curves(rows, arm, column)
-    return [{"arm": arm, "evaluation": name, "epoch": int(epoch), **_epoch(table[epoch].to_numpy(),
-             table.iloc[:, -1].to_numpy(), epoch == table.columns[-1])} for epoch in table.columns]  # fmt: skip
+    return [
+        {
+            "arm": arm,
+            "evaluation": name,
+            "epoch": int(epoch),
+            **_epoch(
+                table[epoch].to_numpy(), table.iloc[:, -1].to_numpy(), epoch == table.columns[-1]
+            ),
+        }
+        for epoch in table.columns
+    ]
 
 
 def _epoch(values: np.ndarray, final: np.ndarray, is_last: bool) -> dict[str, object]:
     """Numbers of one epoch; with itself the last epoch has no correlation worth a number."""
     rank = (np.nan,) * 3 if is_last else correlation.spearman(values, final)
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
-    return {"n": len(values), **_estimate("mean_error_pct", estimates.error_interval(values)), "sd_points": sd,
-            "min_error_pct": float(values.min()), "max_error_pct": float(values.max()),
-            **_estimate("rank_correlation", rank)}  # fmt: skip
+    return {
+        "n": len(values),
+        **_estimate("mean_error_pct", estimates.error_interval(values)),
+        "sd_points": sd,
+        "min_error_pct": float(values.min()),
+        "max_error_pct": float(values.max()),
+        **_estimate("rank_correlation", rank),
+    }
 
 
 def _estimate(name: str, values: tuple[float, ...]) -> dict[str, float]:

@@ -1,12 +1,14 @@
 """Stability of optimizers and of training length (Xiao et al. 2021, Figures 3 and 2).
 
-A cell is a model, an optimizer and a number of epochs: one arm, each with a full schedule of its own, trained once or
-with several seeds. The arms' factors name the model; optimizer and epochs are those of the config.
+A cell is a model, an optimizer and a number of epochs: one arm, each with a full schedule of its
+own, trained once or with several seeds. The arms' factors name the model; optimizer and epochs are
+those of the config.
 
-Assumed everywhere: runs differ in their seed alone, and means over seeds are nearly normal. Errors are means over the
-runs that finished, so they are conditional on finishing; how many diverged is the other half of the answer and stands
-beside them, with a comparison in which such a run is the worst (divergence.py). lr and wd are given:
-whether others would have closed a gap is a question for another study.
+Assumed everywhere: runs differ in their seed alone, and means over seeds are nearly normal. Errors
+are means over the runs that finished, so they are conditional on finishing; how many diverged is
+the other half of the answer and stands beside them, with a comparison in which such a run is the
+worst (divergence.py). lr and wd are given: whether others would have closed a gap is a question for
+another study.
 """
 
 from __future__ import annotations
@@ -28,42 +30,85 @@ DIVERGED = ("shown", "copied")  # what a cell does in which every run diverged
 Cell = tuple[str, str, int]  # model, optimizer, epochs
 RANKS = ("prob_worse", "rank_p", "diverged_p")  # of the first of two arms, of divergence.py
 GAP_COLUMNS = (
-    "model", "epochs", "n_sgd", "n_adamw", "diverged_sgd", "diverged_adamw", "gap_points", "gap_points_low",
-    "gap_points_high", "gap_p", "gap_method", *RANKS,
-)  # fmt: skip
+    "model",
+    "epochs",
+    "n_sgd",
+    "n_adamw",
+    "diverged_sgd",
+    "diverged_adamw",
+    "gap_points",
+    "gap_points_low",
+    "gap_points_high",
+    "gap_p",
+    "gap_method",
+    *RANKS,
+)
 LENGTH_COLUMNS = (
-    "model", "optimizer", "optimizer_rule", "epochs", "longest_epochs", "n", "n_longest", "diverged",
-    "diverged_longest", "delta_points", "delta_points_low", "delta_points_high", "delta_p", "delta_method", *RANKS,
-)  # fmt: skip
+    "model",
+    "optimizer",
+    "optimizer_rule",
+    "epochs",
+    "longest_epochs",
+    "n",
+    "n_longest",
+    "diverged",
+    "diverged_longest",
+    "delta_points",
+    "delta_points_low",
+    "delta_points_high",
+    "delta_p",
+    "delta_method",
+    *RANKS,
+)
 INTERACTION_COLUMNS = (
-    "a", "b", "epochs", "n", "not_finished", "interaction_points", "interaction_points_low", "interaction_points_high",
-    "interaction_p", "interaction_method",
-)  # fmt: skip
+    "a",
+    "b",
+    "epochs",
+    "n",
+    "not_finished",
+    "interaction_points",
+    "interaction_points_low",
+    "interaction_points_high",
+    "interaction_p",
+    "interaction_method",
+)
 
 
 def cells(results: Results) -> dict[Cell, pd.DataFrame]:
-    """Every planned run, by model, optimizer and epochs, in the order of the plan; shorter schedules first."""
-    table = estimates.labelled(results.study, results.trials).astype({"model": str, "optimizer": str, "epochs": int})
-    found = {cast(Cell, key): runs for key, runs in table.groupby(["model", "optimizer", "epochs"], sort=False)}
+    """Every planned run, by model, optimizer and epochs, in
+    the order of the plan; shorter schedules first.
+    """
+    table = estimates.labelled(results.study, results.trials).astype(
+        {"model": str, "optimizer": str, "epochs": int}
+    )
+    found = {
+        cast(Cell, key): runs
+        for key, runs in table.groupby(["model", "optimizer", "epochs"], sort=False)
+    }
     return dict(sorted(found.items(), key=lambda item: item[0][2]))
 
 
 def copied_from(groups: dict[Cell, pd.DataFrame], cell: Cell) -> Cell:
-    """The cell whose runs stand in for this one by the rule of Xiao et al. 2021, Figure 3; mostly itself.
+    """The cell whose runs stand in for this one by the rule of Xiao et al. 2021, Figure 3; mostly
+    itself.
 
-    Where every run diverged: the shorter schedule of the same model and optimizer with the lowest mean error. Such a
-    value was never measured, and makes a gap look smaller than a failure is.
+    Where every run diverged: the shorter schedule of the same model and optimizer with the lowest
+    mean error. Such a value was never measured, and makes a gap look smaller than a failure is.
     """
     model, optimizer, epochs = cell
     if not (groups[cell]["status"] == "diverged").all():
         return cell
-    shorter = [key for key, runs in groups.items()
-               if key[:2] == (model, optimizer) and key[2] < epochs and len(estimates.errors(runs))]  # fmt: skip
+    shorter = [
+        key
+        for key, runs in groups.items()
+        if key[:2] == (model, optimizer) and key[2] < epochs and len(estimates.errors(runs))
+    ]
     return min(shorter, key=lambda key: estimates.errors(groups[key]).mean(), default=cell)
 
 
 def stability_cells(results: Results) -> pd.DataFrame:
-    """A row per model, optimizer and number of epochs: how its runs ended, and the mean error of those that finished.
+    """A row per model, optimizer and number of epochs: how its runs ended, and the mean error of
+    those that finished.
 
     Student's interval over seeds, from the spread of this cell alone; none for a single run.
     """
@@ -71,41 +116,63 @@ def stability_cells(results: Results) -> pd.DataFrame:
     for (model, optimizer, epochs), runs in results.once(cells).items():
         values = estimates.errors(runs)
         mean, low, high = estimates.error_interval(values)
-        rows.append({"model": model, "optimizer": optimizer, "epochs": epochs, "planned": len(runs),
-                     **estimates.counts(runs), "mean_error_pct": mean, "mean_error_pct_low": low,
-                     "mean_error_pct_high": high, "sd_points": estimates.sd_interval(values)[0]})  # fmt: skip
+        rows.append(
+            {
+                "model": model,
+                "optimizer": optimizer,
+                "epochs": epochs,
+                "planned": len(runs),
+                **estimates.counts(runs),
+                "mean_error_pct": mean,
+                "mean_error_pct_low": low,
+                "mean_error_pct_high": high,
+                "sd_points": estimates.sd_interval(values)[0],
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def optimizer_gap(results: Results) -> pd.DataFrame:
-    """A row per model and number of epochs: mean error with SGD minus mean error with AdamW, in points.
+    """A row per model and number of epochs: mean error with SGD minus mean error with AdamW, in
+    points.
 
-    Positive favours AdamW. Over the runs that finished, by Welch's t; how many diverged stands beside it. p is that of
-    no gap. prob_worse: how often a run with SGD is worse than one with AdamW, a diverged run being the worst, ties one
-    half; rank_p is Mann and Whitney's, diverged_p Fisher's for the numbers of runs that diverged or failed, where there
-    are any. Each _holm is corrected for the number of rows, that of diverged_p for those that have it.
+    Positive favours AdamW. Over the runs that finished, by Welch's t; how many diverged stands
+    beside it. p is that of no gap. prob_worse: how often a run with SGD is worse than one with
+    AdamW, a diverged run being the worst, ties one half; rank_p is Mann and Whitney's, diverged_p
+    Fisher's for the numbers of runs that diverged or failed, where there are any. Each _holm is
+    corrected for the number of rows, that of diverged_p for those that have it.
     """
     return gaps(results, diverged="shown")
 
 
 def optimizer_gap_copied(results: Results) -> pd.DataFrame:
-    """The gaps by the rule of Xiao et al. 2021: a cell whose runs all diverged has the errors of the best shorter
-    schedule of the same model and optimizer.
+    """The gaps by the rule of Xiao et al. 2021: a cell whose runs all diverged has the errors of
+    the best shorter schedule of the same model and optimizer.
 
-    `copied` says which; those errors were not measured at that length, so such a gap has no interval and no p.
+    `copied` says which; those errors were not measured at that length, so such a gap has no
+    interval and no p.
     """
     return gaps(results, diverged="copied")
 
 
 def gaps(results: Results, *, diverged: str = "shown", confidence: float = 0.95) -> pd.DataFrame:
-    """The table of optimizer_gap, or with diverged="copied" that of the paper's rule. Raises ValueError for another."""
+    """The table of optimizer_gap, or with diverged="copied" that of the paper's rule.
+
+    Raises ValueError for another.
+    """
     if diverged not in DIVERGED:
         raise ValueError(f"diverged in {DIVERGED} must hold, but got (diverged={diverged!r})")
     groups = results.once(cells)
-    pairs = [(model, epochs) for model, optimizer, epochs in groups
-             if optimizer == "sgd" and (model, "adamw", epochs) in groups]  # fmt: skip
+    pairs = [
+        (model, epochs)
+        for model, optimizer, epochs in groups
+        if optimizer == "sgd" and (model, "adamw", epochs) in groups
+    ]
     order = list(dict.fromkeys(model for model, _, _ in groups))
-    rows = [_gap(groups, *pair, diverged, confidence) for pair in sorted(pairs, key=lambda pair: order.index(pair[0]))]
+    rows = [
+        _gap(groups, *pair, diverged, confidence)
+        for pair in sorted(pairs, key=lambda pair: order.index(pair[0]))
+    ]
     columns = [*GAP_COLUMNS, *(["copied"] if diverged == "copied" else [])]
     return _corrected(pd.DataFrame(rows, columns=columns), "gap_p", "rank_p", "diverged_p")
 
@@ -122,21 +189,30 @@ def _gap(
     if used != planned and not np.isnan(result.estimate):
         result = Contrast(result.estimate, method="copied errors: no interval")
     values = (model, epochs, *estimates.sizes(a, b), *ended, *result[:4], result.method, *ranks)
-    copies = [f"{cell[1]} from {cell[2]} epochs" for cell, plan in zip(used, planned, strict=True) if cell != plan]
+    copies = [
+        f"{cell[1]} from {cell[2]} epochs"
+        for cell, plan in zip(used, planned, strict=True)
+        if cell != plan
+    ]
     return {**dict(zip(GAP_COLUMNS, values, strict=True)), "copied": ", ".join(copies) or "–"}
 
 
 def best_optimizer(groups: dict[Cell, pd.DataFrame], model: str) -> tuple[str, str]:
     """The optimizer for a model's curve of training length, and by which rule it was taken.
 
-    The only one, where there is one. Else that of the lowest mean error at the longest schedule, over finished runs:
-    chosen by the same runs that are then shown, so its errors are a little optimistic at that length.
+    The only one, where there is one. Else that of the lowest mean error at the longest schedule,
+    over finished runs: chosen by the same runs that are then shown, so its errors are a little
+    optimistic at that length.
     """
     names = list(dict.fromkeys(optimizer for name, optimizer, _ in groups if name == model))
     if len(names) == 1:
         return names[0], "the only one"
     longest = max(epochs for name, _, epochs in groups if name == model)
-    known = {name: estimates.errors(groups[model, name, longest]) for name in names if (model, name, longest) in groups}
+    known = {
+        name: estimates.errors(groups[model, name, longest])
+        for name in names
+        if (model, name, longest) in groups
+    }
     means = {name: float(values.mean()) for name, values in known.items() if len(values)}
     if not means:
         return names[0], f"none finished {longest} epochs"
@@ -144,18 +220,26 @@ def best_optimizer(groups: dict[Cell, pd.DataFrame], model: str) -> tuple[str, s
 
 
 def training_length(results: Results) -> pd.DataFrame:
-    """A row per model and schedule: mean error minus that of the model's longest schedule, in points.
+    """A row per model and schedule: mean error minus that of the model's longest schedule, in
+    points.
 
-    Positive: the shorter schedule is worse. Every length is a full schedule of its own, and none a checkpoint of the
-    longest. With the model's best optimizer, by the rule named in the row. Over finished runs, by Welch's t. All deltas
-    of a model hang on the same longest runs, so they err together. prob_worse: how often a run of this length is worse
-    than one of the longest, a diverged run being the worst, ties one half; rank_p is Mann and Whitney's, diverged_p
-    Fisher's for the numbers of runs that diverged or failed, where there are any. Each _holm is corrected for the
-    number of rows, that of diverged_p for those that have it.
+    Positive: the shorter schedule is worse. Every length is a full schedule of its own, and none a
+    checkpoint of the longest. With the model's best optimizer, by the rule named in the row. Over
+    finished runs, by Welch's t. All deltas of a model hang on the same longest runs, so they err
+    together. prob_worse: how often a run of this length is worse than one of the longest, a
+    diverged run being the worst, ties one half; rank_p is Mann and Whitney's, diverged_p Fisher's
+    for the numbers of runs that diverged or failed, where there are any. Each _holm is corrected
+    for the number of rows, that of diverged_p for those that have it.
     """
     groups = results.once(cells)
-    rows = [row for model in dict.fromkeys(model for model, _, _ in groups) for row in _lengths(groups, model)]
-    return _corrected(pd.DataFrame(rows, columns=list(LENGTH_COLUMNS)), "delta_p", "rank_p", "diverged_p")
+    rows = [
+        row
+        for model in dict.fromkeys(model for model, _, _ in groups)
+        for row in _lengths(groups, model)
+    ]
+    return _corrected(
+        pd.DataFrame(rows, columns=list(LENGTH_COLUMNS)), "delta_p", "rank_p", "diverged_p"
+    )
 
 
 def _lengths(groups: dict[Cell, pd.DataFrame], model: str) -> list[dict[str, object]]:
@@ -165,52 +249,89 @@ def _lengths(groups: dict[Cell, pd.DataFrame], model: str) -> list[dict[str, obj
     rows = []
     for epochs in lengths[:-1]:
         a = groups[model, optimizer, epochs]
-        result = _named(estimates.difference(a, b), {f"{epochs} epochs": a, f"{lengths[-1]} epochs": b})
+        result = _named(
+            estimates.difference(a, b), {f"{epochs} epochs": a, f"{lengths[-1]} epochs": b}
+        )
         ended = [estimates.counts(runs)["diverged"] for runs in (a, b)]
-        values = (model, optimizer, rule, epochs, lengths[-1], *estimates.sizes(a, b), *ended, *result[:4],
-                  result.method, *divergence.endings(a, b))  # fmt: skip
+        values = (
+            model,
+            optimizer,
+            rule,
+            epochs,
+            lengths[-1],
+            *estimates.sizes(a, b),
+            *ended,
+            *result[:4],
+            result.method,
+            *divergence.endings(a, b),
+        )
         rows.append(dict(zip(LENGTH_COLUMNS, values, strict=True)))
     return rows
 
 
 def members(study: Study, groups: dict[Cell, pd.DataFrame]) -> dict[str, list[str]]:
     """Title of a panel -> its models, in the order of its arms."""
-    model_of = {str(arm): model for (model, _, _), runs in groups.items() for arm in runs["arm"].unique()}
-    return {title: list(dict.fromkeys(model_of[arm] for arm in arms)) for title, arms in panels(study).items()}
+    model_of = {
+        str(arm): model for (model, _, _), runs in groups.items() for arm in runs["arm"].unique()
+    }
+    return {
+        title: list(dict.fromkeys(model_of[arm] for arm in arms))
+        for title, arms in panels(study).items()
+    }
 
 
 def optimizer_gap_interaction(results: Results) -> pd.DataFrame:
-    """A row per pair of models of a panel and number of epochs: the gap of a minus the gap of b, in points.
+    """A row per pair of models of a panel and number of epochs: the gap of a minus the gap of b, in
+    points.
 
-    The gap is mean error with SGD minus mean error with AdamW: positive means that SGD costs a more than b. Over the
-    runs that finished; Welch's t with Satterthwaite's df. interaction_p_holm is corrected for the number of rows. On
-    the scale of points: a model with low errors has little room for a gap.
+    The gap is mean error with SGD minus mean error with AdamW: positive means that SGD costs a more
+    than b. Over the runs that finished; Welch's t with Satterthwaite's df. interaction_p_holm is
+    corrected for the number of rows. On the scale of points: a model with low errors has little
+    room for a gap.
     """
     groups = results.once(cells)
     return _interactions(
-        results.study, groups, lambda model, epochs: [(model, "sgd", epochs), (model, "adamw", epochs)]
+        results.study,
+        groups,
+        lambda model, epochs: [(model, "sgd", epochs), (model, "adamw", epochs)],
     )
 
 
 def training_length_interaction(results: Results) -> pd.DataFrame:
-    """A row per pair of models of a panel and schedule: what the shorter schedule costs a, minus what it costs b.
+    """A row per pair of models of a panel and schedule: what the shorter schedule costs a, minus
+    what it costs b.
 
-    In points of error above that of the model's own longest schedule: positive means that a loses more. Statistics as
-    in optimizer_gap_interaction; the rows of a pair share the longest runs and err together.
+    In points of error above that of the model's own longest schedule: positive means that a loses
+    more. Statistics as in optimizer_gap_interaction; the rows of a pair share the longest runs and
+    err together.
     """
     groups = results.once(cells)
-    best = {model: best_optimizer(groups, model)[0] for model in dict.fromkeys(model for model, _, _ in groups)}
+    best = {
+        model: best_optimizer(groups, model)[0]
+        for model in dict.fromkeys(model for model, _, _ in groups)
+    }
     longest = {model: max(e for name, _, e in groups if name == model) for model in best}
-    return _interactions(results.study, groups, lambda model, epochs: [] if epochs == longest[model] else
-                         [(model, best[model], epochs), (model, best[model], longest[model])])  # fmt: skip
+    return _interactions(
+        results.study,
+        groups,
+        lambda model, epochs: (
+            []
+            if epochs == longest[model]
+            else [(model, best[model], epochs), (model, best[model], longest[model])]
+        ),
+    )
 
 
 def _interactions(
     study: Study, groups: dict[Cell, pd.DataFrame], effect: Callable[[str, int], list[Cell]]
 ) -> pd.DataFrame:
-    """Differences of an effect, error of its first cell minus that of its second, between the models of a panel."""
+    """Differences of an effect, error of its first cell minus
+    that of its second, between the models of a panel.
+    """
     rows, lengths = [], sorted({epochs for _, _, epochs in groups})
-    for a, b in (pair for models in members(study, groups).values() for pair in combinations(models, 2)):
+    for a, b in (
+        pair for models in members(study, groups).values() for pair in combinations(models, 2)
+    ):
         for epochs in lengths:
             used = [cell for model in (a, b) for cell in effect(model, epochs)]
             if len(used) == 4 and all(cell in groups for cell in used):
@@ -232,13 +353,17 @@ def _named(result: Contrast, groups: dict[str, pd.DataFrame]) -> Contrast:
     if not np.isnan(result.estimate):
         return result
     without = [
-        f"{name}: {estimates.describe(runs)}" for name, runs in groups.items() if not len(estimates.errors(runs))
+        f"{name}: {estimates.describe(runs)}"
+        for name, runs in groups.items()
+        if not len(estimates.errors(runs))
     ]
     return result._replace(method="; ".join(without))
 
 
 def _corrected(table: pd.DataFrame, *names: str) -> pd.DataFrame:
-    """The table with each of these p corrected for the number of rows; diverged_p for those where a run diverged."""
+    """The table with each of these p corrected for the number of
+    rows; diverged_p for those where a run diverged.
+    """
     for name in names:
         p = table[name].astype(float)
         used = p.dropna() if name == "diverged_p" else p

@@ -6,9 +6,20 @@ from vitscale.analysis import published
 from vitscale.analysis.repeats import interaction, seeds, stability
 
 TABLES = (
-    stability.stability_cells, stability.optimizer_gap, stability.optimizer_gap_copied, stability.training_length,
-    stability.optimizer_gap_interaction, stability.training_length_interaction, seeds.seed_statistics,
-    seeds.seed_normality, seeds.seed_noise, seeds.seed_correlation, seeds.seed_power, seeds.seed_epochs,
-    interaction.recipe_interaction, published.published_training_length, published.published_seed_statistics,
+    stability.stability_cells,
+    stability.optimizer_gap,
+    stability.optimizer_gap_copied,
+    stability.training_length,
+    stability.optimizer_gap_interaction,
+    stability.training_length_interaction,
+    seeds.seed_statistics,
+    seeds.seed_normality,
+    seeds.seed_noise,
+    seeds.seed_correlation,
+    seeds.seed_power,
+    seeds.seed_epochs,
+    interaction.recipe_interaction,
+    published.published_training_length,
+    published.published_seed_statistics,
     published.published_recipe_interaction,
-)  # fmt: skip
+)

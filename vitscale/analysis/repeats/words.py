@@ -33,14 +33,19 @@ BIASED = "Diverged trials end sooner than others, so shares of an unfinished stu
 
 
 def headline(results: Results) -> list[str]:
-    """How many runs ended how, then the answers of the study's tables; without one of these, the mean of each arm."""
+    """How many runs ended how, then the answers of the study's
+    tables; without one of these, the mean of each arm.
+    """
     told = [answer for name, answer in ANSWERS.items() if name in results.study.tables]
     sentences = [sentence for answer in told or [_mean_sentences] for sentence in answer(results)]
     return [progress_of_runs(results.trials), *sentences]
 
 
 def _mean_sentences(results: Results) -> list[str]:
-    return [_mean_sentence(arm, results.trials[results.trials["arm"] == arm]) for arm in results.study.arms]
+    return [
+        _mean_sentence(arm, results.trials[results.trials["arm"] == arm])
+        for arm in results.study.arms
+    ]
 
 
 def _mean_sentence(arm: str, runs: pd.DataFrame) -> str:
@@ -53,43 +58,64 @@ def _mean_sentence(arm: str, runs: pd.DataFrame) -> str:
 
 def progress_of_runs(outcomes: pd.DataFrame) -> str:
     total = estimates.counts(outcomes)
-    return f"Of {len(outcomes)} runs: {', '.join(f'{total[status]} {status}' for status in STATUSES)}."
+    return (
+        f"Of {len(outcomes)} runs: {', '.join(f'{total[status]} {status}' for status in STATUSES)}."
+    )
 
 
 def _gap_sentences(results: Results) -> list[str]:
-    """How often a gap is shown and how many runs diverged; then the gaps, model by model where these are few."""
+    """How often a gap is shown and how many runs diverged; then
+    the gaps, model by model where these are few.
+    """
     table = results.once(optimizer_gap)
     shown, tested = table["gap_p_holm"] < ALPHA, int(table["gap_p"].notna().sum())
-    worse, better = (int((shown & of).sum()) for of in (table["gap_points"] > 0, table["gap_points"] < 0))
-    ended = ", ".join(f"{table[f'diverged_{name}'].sum()} with {label}" for name, label in OPTIMIZERS.items())
-    first = (
-        f"SGD against AdamW, {len(table)} pairs of a model and a length: SGD has the higher error in {worse}, the "
-        f"lower in {better} (p after Holm below 5%), no difference shown in {tested - worse - better}, no interval in "
-        f"{len(table) - tested}. Diverged runs: {ended}."
+    worse, better = (
+        int((shown & of).sum()) for of in (table["gap_points"] > 0, table["gap_points"] < 0)
     )
-    return [first, *_by_model(table, "gap", "SGD minus AdamW"), *_rank_sentences(table, "SGD", "AdamW")]
+    ended = ", ".join(
+        f"{table[f'diverged_{name}'].sum()} with {label}" for name, label in OPTIMIZERS.items()
+    )
+    first = (
+        f"SGD against AdamW, {len(table)} pairs of a model and a length: SGD has the higher error "
+        f"in {worse}, the lower in {better} (p after Holm below 5%), no difference shown in "
+        f"{tested - worse - better}, no interval in {len(table) - tested}. Diverged runs: {ended}."
+    )
+    return [
+        first,
+        *_by_model(table, "gap", "SGD minus AdamW"),
+        *_rank_sentences(table, "SGD", "AdamW"),
+    ]
 
 
 def _length_sentences(results: Results) -> list[str]:
     """What shorter schedules cost, model by model where these are few."""
     table = training_length(results)
     shown = int(((table["delta_p_holm"] < ALPHA) & (table["delta_points"] > 0)).sum())
-    first = f"A shorter schedule is shown to be worse than the longest in {shown} of {len(table)} pairs (Holm, 5%)."
+    first = (
+        f"A shorter schedule is shown to be worse than the longest in {shown} of {len(table)} "
+        "pairs (Holm, 5%)."
+    )
     ranks = _rank_sentences(table, "the shorter schedule", "the longest")
     return [first, *_by_model(table, "delta", "error above that of the longest schedule"), *ranks]
 
 
 def _rank_sentences(table: pd.DataFrame, a: str, b: str) -> list[str]:
-    """Pairs of which runs did not finish, compared with such a run as the worst and by how many there are."""
+    """Pairs of which runs did not finish, compared with such a
+    run as the worst and by how many there are.
+    """
     some = table[table["diverged_p"].notna()]
     if some.empty:
         return []
-    more, worse = some["diverged_p_holm"] < ALPHA, (some["rank_p_holm"] < ALPHA) & (some["prob_worse"] > 0.5)
+    more, worse = (
+        some["diverged_p_holm"] < ALPHA,
+        (some["rank_p_holm"] < ALPHA) & (some["prob_worse"] > 0.5),
+    )
     better = (some["rank_p_holm"] < ALPHA) & (some["prob_worse"] < 0.5)
     return [
-        f"Runs diverged or failed in {len(some)} pairs, and are the worst in this comparison: {a} ranks behind {b} in "
-        f"{worse.sum()} and ahead in {better.sum()} of them; that the numbers of such runs differ is shown in "
-        f"{more.sum()} (Mann and Whitney's, Fisher's exact test; p after Holm below 5%)."
+        f"Runs diverged or failed in {len(some)} pairs, and are the worst in this comparison: {a} "
+        f"ranks behind {b} in {worse.sum()} and ahead in {better.sum()} of them; that the numbers "
+        f"of such runs differ is shown in {more.sum()} (Mann and Whitney's, Fisher's exact test; "
+        "p after Holm below 5%)."
     ]
 
 
@@ -100,28 +126,39 @@ def _interaction_of_gap(results: Results) -> list[str]:
 
 def _interaction_of_length(results: Results) -> list[str]:
     """Whether a short schedule costs one model more than another."""
-    return _between_models(results.once(training_length_interaction), "error above that of the longest schedule")
+    return _between_models(
+        results.once(training_length_interaction), "error above that of the longest schedule"
+    )
 
 
 def _between_models(table: pd.DataFrame, what: str) -> list[str]:
-    """How often models are shown to differ in an effect; with the numbers for a single pair of models."""
+    """How often models are shown to differ in an effect;
+    with the numbers for a single pair of models.
+    """
     if table.empty:
         return []
     shown, tested = table["interaction_p_holm"] < ALPHA, int(table["interaction_p"].notna().sum())
     pairs = list(table.groupby(["a", "b"], sort=False))
     first = (
-        f"{what}, compared between models: the difference is shown in {shown.sum()} of {len(table)} comparisons (p "
-        f"after Holm below 5%), no interval in {len(table) - tested}."
+        f"{what}, compared between models: the difference is shown in {shown.sum()} of "
+        f"{len(table)} comparisons (p after Holm below 5%), no interval in {len(table) - tested}."
     )
     if len(pairs) > MAX_PANELS:
         return [first]
-    return [first, *(f"{a} minus {b}: {'; '.join(_one_interaction(row) for _, row in of.iterrows())}."
-                     for (a, b), of in pairs)]  # fmt: skip
+    return [
+        first,
+        *(
+            f"{a} minus {b}: {'; '.join(_one_interaction(row) for _, row in of.iterrows())}."
+            for (a, b), of in pairs
+        ),
+    ]
 
 
 def _one_interaction(row: pd.Series) -> str:
     text = _at_length(row, "interaction")
-    return text if pd.isna(row["interaction_p"]) else f"{text}, {p_value(row['interaction_p_holm'])}"
+    return (
+        text if pd.isna(row["interaction_p"]) else f"{text}, {p_value(row['interaction_p_holm'])}"
+    )
 
 
 def _by_model(table: pd.DataFrame, name: str, what: str) -> list[str]:
@@ -129,7 +166,10 @@ def _by_model(table: pd.DataFrame, name: str, what: str) -> list[str]:
     groups = list(table.groupby("model", sort=False))
     if len(groups) > MAX_PANELS:
         return []
-    return [f"{model}, {what}: {'; '.join(_at_length(row, name) for _, row in of.iterrows())}." for model, of in groups]
+    return [
+        f"{model}, {what}: {'; '.join(_at_length(row, name) for _, row in of.iterrows())}."
+        for model, of in groups
+    ]
 
 
 def _at_length(row: pd.Series, name: str) -> str:
@@ -142,7 +182,9 @@ def _at_length(row: pd.Series, name: str) -> str:
 
 
 def _seed_sentences(results: Results) -> list[str]:
-    """Mean, spread and range for each arm and evaluation set, and where the reference run stands."""
+    """Mean, spread and range for each arm and evaluation
+    set, and where the reference run stands.
+    """
     return [_seed_sentence(row) for _, row in results.once(seed_statistics).iterrows()]
 
 
@@ -151,35 +193,49 @@ def _seed_sentence(row: pd.Series) -> str:
     if row["n"] < 2:
         return f"{what}: n={row['n']}, no distribution yet."
     mean, sd = (
-        f"{row[key]:.2f} [{row[f'{key}_low']:.2f}, {row[f'{key}_high']:.2f}]" for key in ("mean_error_pct", "sd_points")
+        f"{row[key]:.2f} [{row[f'{key}_low']:.2f}, {row[f'{key}_high']:.2f}]"
+        for key in ("mean_error_pct", "sd_points")
     )
     ends = f"{row['min_error_pct']:.2f} to {row['max_error_pct']:.2f}%"
-    said = f"{what}: mean {mean}%, sd {sd} points, {ends} over n={row['n']} seeds, {row['diverged']} diverged"
+    said = (
+        f"{what}: mean {mean}%, sd {sd} points, {ends} over n={row['n']} seeds, {row['diverged']} "
+        "diverged"
+    )
     if pd.isna(row["reference_z"]):
         return f"{said}."
     return (
-        f"{said}; the reference run, {row['reference_error_pct']:.2f}%, is {row['reference_z']:+.1f} sd from the mean."
+        f"{said}; the reference run, {row['reference_error_pct']:.2f}%, is "
+        f"{row['reference_z']:+.1f} sd from the mean."
     )
 
 
 def _interaction_sentences(results: Results) -> list[str]:
-    """What is better under each recipe on each set, whether the winner changes, and the interactions."""
+    """What is better under each recipe on each set, whether
+    the winner changes, and the interactions.
+    """
     table = results.once(recipe_interaction)
     simple, crossed = winners(table), table[table["kind"] == "interaction"]
-    found = [f"{row['winner'] or 'no difference shown'} under {row['recipe']} on {row['evaluation']}"
-             for _, row in simple.iterrows()]  # fmt: skip
+    found = [
+        (f"{row['winner'] or 'no difference shown'} under {row['recipe']} on {row['evaluation']}")
+        for _, row in simple.iterrows()
+    ]
     changes = (simple[simple["winner"] != ""].groupby(["a", "b"])["winner"].nunique() > 1).any()
     verdict = "so the winner changes" if changes else "no change of winner is shown"
     parts = [f"{_difference(row)} on {row['evaluation']}" for _, row in crossed.iterrows()]
-    return [f"Lower error (p after Holm below 5%): {'; '.join(found)}; {verdict}.",
-            f"Interaction of recipe and architecture: {'; '.join(parts)} (p after Holm)."]  # fmt: skip
+    return [
+        f"Lower error (p after Holm below 5%): {'; '.join(found)}; {verdict}.",
+        f"Interaction of recipe and architecture: {'; '.join(parts)} (p after Holm).",
+    ]
 
 
 def _difference(row: pd.Series) -> str:
     low, high = row["difference_points_low"], row["difference_points_high"]
     if pd.isna(low):
         return f"no interval ({row['method']})"
-    return f"{row['difference_points']:.1f} [{low:.1f}, {high:.1f}] points, {p_value(row['difference_p_holm'])}"
+    return (
+        f"{row['difference_points']:.1f} [{low:.1f}, {high:.1f}] points, "
+        f"{p_value(row['difference_p_holm'])}"
+    )
 
 
 def caveats(results: Results) -> list[str]:
@@ -187,27 +243,41 @@ def caveats(results: Results) -> list[str]:
     splits = ", ".join(sorted({trial.config.eval_split for trial in results.study.trials}))
     numbers = sorted({int(num) for num in results.trials.groupby("arm").size()})
     sentences = [
-        f"Reported is {metric_label(results.study)} of the last epoch on the split: {splits}. No epoch is "
-        "selected.",
-        f"An arm is one setting, trained {either(numbers)} times; its runs differ in their seed alone. Intervals "
-        "are about other seeds, and rest on means over seeds being nearly normal; a single run has none.",
-        "Means, spreads and differences are over the runs that finished, so they are conditional on finishing: a "
-        "diverged run has no error that a mean could use. How many diverged stands beside every number.",
-        "lr and wd of an arm are given: an arm whose lr is not its best is worse than it need be, in no interval.",
-        "All intervals and p are conditional on the held-out images: they are about training on this held-out "
-        "split, not about other images.",
-    ]  # fmt: skip
+        f"Reported is {metric_label(results.study)} of the last epoch on the split: {splits}. No "
+        "epoch is selected.",
+        (
+            f"An arm is one setting, trained {either(numbers)} times; its runs differ in their "
+            "seed alone. Intervals are about other seeds, and rest on means over seeds being "
+            "nearly normal; a single run has none."
+        ),
+        (
+            "Means, spreads and differences are over the runs that finished, so they are "
+            "conditional on finishing: a diverged run has no error that a mean could use. How "
+            "many diverged stands beside every number."
+        ),
+        (
+            "lr and wd of an arm are given: an arm whose lr is not its best is worse than it need "
+            "be, in no interval."
+        ),
+        (
+            "All intervals and p are conditional on the held-out images: they are about training "
+            "on this held-out split, not about other images."
+        ),
+    ]
     if (results.trials["status"] == "missing").any():
         sentences.append("Unfinished: missing runs are in no number but their count.")
     sentences.append(
-        "Intervals are 95% each; those of different rows are not corrected for their number. p_holm is, p is not."
+        "Intervals are 95% each; those of different rows are not corrected for their number. "
+        "p_holm is, p is not."
     )
     return sentences
 
 
 def _populations(results: Results) -> list[Population]:
     """All runs of each arm that finished, also those after a missing one."""
-    return [population(results.study, results.trials, arm, whole=True) for arm in results.study.arms]
+    return [
+        population(results.study, results.trials, arm, whole=True) for arm in results.study.arms
+    ]
 
 
 def unfinished(results: Results) -> str:
@@ -224,9 +294,10 @@ def design_text(study: Study) -> str:
     """What was planned."""
     draws = sum(trial.point is not None for trial in study.trials)
     return (
-        f"{len(study.arms)} arms, {draws} draws that differ from others of their arm in the seed alone, and "
-        f"{len(study.trials) - draws} reference runs apart. All were fixed before the first training; none is "
-        "stopped early or chosen by its result. Parameters and multiply-adds are those of the arm's first trial."
+        f"{len(study.arms)} arms, {draws} draws that differ from others of their arm in the seed "
+        f"alone, and {len(study.trials) - draws} reference runs apart. All were fixed before the "
+        "first training; none is stopped early or chosen by its result. Parameters and "
+        "multiply-adds are those of the arm's first trial."
     )
 
 
@@ -236,9 +307,18 @@ def summary(results: Results) -> Summary:
     for arm in results.study.arms:
         runs = results.trials[(results.trials["arm"] == arm) & results.trials["point"].notna()]
         values, of = estimates.errors(runs), estimates.counts(runs)
-        found: dict[str, float] = {"n": len(values), **{status: of[status] for status in STATUSES[1:]}}
-        for name, interval in (("mean_error_pct", estimates.error_interval), ("sd_points", estimates.sd_interval)):
-            found |= {f"{name}{end}": value for end, value in zip(("", "_low", "_high"), interval(values), strict=True)}
+        found: dict[str, float] = {
+            "n": len(values),
+            **{status: of[status] for status in STATUSES[1:]},
+        }
+        for name, interval in (
+            ("mean_error_pct", estimates.error_interval),
+            ("sd_points", estimates.sd_interval),
+        ):
+            found |= {
+                f"{name}{end}": value
+                for end, value in zip(("", "_low", "_high"), interval(values), strict=True)
+            }
         numbers[arm] = {name: float(value) for name, value in found.items() if not np.isnan(value)}
     return numbers
 

@@ -15,15 +15,25 @@ from vitscale.plan.study import Study
 
 Draw = Callable[[Results], Figure]
 
-# Okabe & Ito 2008 without yellow, which is faint on white; dashes and markers for print without colour.
+# Okabe & Ito 2008 without yellow, which is faint on white; dashes and markers for print without
+# colour.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLE: dict[Any, Any] = {
-    "font.size": 10, "axes.titlesize": 10.5, "legend.fontsize": 8.5, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.6,
-    "axes.axisbelow": True, "legend.frameon": False, "lines.linewidth": 1.8, "svg.hashsalt": "vitscale",
-}  # fmt: skip
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "legend.fontsize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "svg.hashsalt": "vitscale",
+}
 MAX_COLUMNS = 3
 WIDTHS = {1: 6.4, 2: 9.0, 3: 11.0}  # inches of a figure of so many columns
 NOTE_SIZE = 8
@@ -34,7 +44,8 @@ NOTE_LINE = 0.16  # inches of a line of a note beyond the first two
 def metric_label(study: Study) -> str:
     """The name of a study's metric for an axis: `val_ema_error_pct` is "val EMA error".
 
-    Where no arm averages its weights the column holds the error of the weights themselves, and is named so.
+    Where no arm averages its weights the column holds the error of the weights themselves, and is
+    named so.
     """
     words = study.metric.removesuffix("_pct").split("_")
     on = {bool(trial.config.ema_decay or trial.config.ema_alpha) for trial in study.trials}
@@ -60,12 +71,18 @@ def columns_of(num: int) -> int:
     return 2 if num == 4 else min(num, MAX_COLUMNS)
 
 
-def panel_grid(study: Study, height: float, num_entries: int | None = None) -> tuple[Figure, list[Axes]]:
-    """A figure with axes for each panel, in reading order; legends hang below, of an entry an arm or `num_entries`."""
+def panel_grid(
+    study: Study, height: float, num_entries: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A figure with axes for each panel, in reading order; legends
+    hang below, of an entry an arm or `num_entries`.
+    """
     shown, columns = panels(study), num_columns(study)
     lines = -(-len(shown) // columns)
     legend = 0.48 * (num_entries or max(len(arms) for arms in shown.values()))
-    figure = Figure(figsize=(WIDTHS[columns], lines * (height + legend + 0.75) + 0.3), layout="constrained")
+    figure = Figure(
+        figsize=(WIDTHS[columns], lines * (height + legend + 0.75) + 0.3), layout="constrained"
+    )
     grid = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
     for ax in grid[len(shown) :]:
         ax.remove()
@@ -73,7 +90,9 @@ def panel_grid(study: Study, height: float, num_entries: int | None = None) -> t
 
 
 def finish(figure: Figure, note: str) -> Figure:
-    """Lay the figure out once, for both files, with the note at its foot, in lines that fit and with room for them."""
+    """Lay the figure out once, for both files, with the note at
+    its foot, in lines that fit and with room for them.
+    """
     width = int(CHARACTERS_PER_INCH * figure.get_figwidth())
     lines = "\n".join(textwrap.fill(line, width) for line in note.splitlines())
     figure.set_figheight(figure.get_figheight() + NOTE_LINE * max(0, lines.count("\n") - 1))
@@ -92,4 +111,13 @@ def legend_below(ax: Axes, handles: Sequence[Line2D]) -> None:
 
 def say(ax: Axes, text: str) -> None:
     """A sentence in the middle of axes that have nothing else to show."""
-    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color="#666666", backgroundcolor="w")
+    ax.text(
+        0.5,
+        0.5,
+        text,
+        transform=ax.transAxes,
+        ha="center",
+        va="center",
+        color="#666666",
+        backgroundcolor="w",
+    )

@@ -1,4 +1,7 @@
-"""The template of report.html. One string: the page needs no file beside the code and loads nothing."""
+"""The template of report.html.
+
+One string: the page needs no file beside the code and loads nothing.
+"""
 
 TEMPLATE = """<!doctype html>
 <html lang="en">
@@ -14,10 +17,13 @@ h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin-top:
 figure { margin: 1.2rem 0; } figure img { max-width: 100%; background: #fff; border-radius: 4px; }
 figcaption, .small { font-size: .88rem; opacity: .85; }
 .table { overflow-x: auto; border: 1px solid var(--line); border-radius: 4px; }
-table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; }
-th, td { padding: .35rem .6rem; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
+table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums;
+  width: 100%; }
+th, td { padding: .35rem .6rem; text-align: left; white-space: nowrap;
+  border-bottom: 1px solid var(--line); }
 th { background: var(--soft); } tr:last-child td { border-bottom: 0; }
-.box { background: var(--soft); border-left: 4px solid #0072B2; padding: .6rem 1rem; border-radius: 4px; }
+.box { background: var(--soft); border-left: 4px solid #0072B2; padding: .6rem 1rem;
+  border-radius: 4px; }
 .unfinished { background: var(--warn); border-left-color: #E69F00; }
 pre { background: var(--soft); padding: .7rem 1rem; overflow-x: auto; border-radius: 4px; }
 dt { font-weight: 600; } dd { margin: 0 0 .4rem 0; overflow-wrap: anywhere; }
@@ -34,7 +40,9 @@ dt { font-weight: 600; } dd { margin: 0 0 .4rem 0; overflow-wrap: anywhere; }
 {% endmacro %}
 <h1>{{ study.question }}</h1>
 <p class="small">{{ study.slug }}, after {{ study.source }}</p>
-{% if unfinished %}<p class="box unfinished"><strong>Unfinished.</strong> {{ unfinished }}</p>{% endif %}
+{% if unfinished -%}
+<p class="box unfinished"><strong>Unfinished.</strong> {{ unfinished }}</p>
+{%- endif %}
 <ul>{% for sentence in headline %}<li>{{ sentence }}</li>{% endfor %}</ul>
 <h2>Design</h2>
 <p>{{ design_words }}</p>
@@ -59,7 +67,8 @@ dt { font-weight: 600; } dd { margin: 0 0 .4rem 0; overflow-wrap: anywhere; }
 {% endfor %}</ul>
 <h2>How to reproduce</h2>
 {% if "command" in facts %}<pre>{{ facts.command }}</pre>{% endif %}
-<dl>{% for name, value in facts.items() if name != "command" %}<dt>{{ name }}</dt><dd>{{ value }}</dd>
+<dl>{% for name, value in facts.items() if name != "command" -%}
+<dt>{{ name }}</dt><dd>{{ value }}</dd>
 {% endfor %}</dl>
 </body>
 </html>

@@ -22,32 +22,50 @@ TRIALS, ROWS = "trials", "rows"  # a row per trial, and a row per trial and eval
 
 
 def write_report(results: Results, folder: Workdir, facts: Mapping[str, str]) -> str:
-    """Writes figures, tables, what they are made of, and report.html into `folder`; returns the page.
+    """Writes figures, tables, what they are made of, and report.html into `folder`; returns the
+    page.
 
-    Each table is made once. All that figures and sentences are made of is written as parquet, so that `read_results`
-    can draw the report again. `facts` are shown as they are, "command" as the way to run it again. Works on an
-    unfinished study and says what is missing. Raises ValueError for a figure or table that does not exist.
+    Each table is made once. All that figures and sentences are made of is written as parquet, so
+    that `read_results` can draw the report again. `facts` are shown as they are, "command" as the
+    way to run it again. Works on an unfinished study and says what is missing. Raises ValueError
+    for a figure or table that does not exist.
     """
     study = results.study
     check(study)
     kind = kind_of(study)
-    page = _render({
-        "study": study, "facts": dict(facts), "headline": headline(results), "unfinished": kind.unfinished(results),
-        "figures": [_figure(name, kind, results, folder) for name in study.figures],
-        "tables": [_table(name, kind, results, folder) for name in study.tables],
-        "design": text.as_text(kind.design(study)), "design_words": kind.design_text(study),
-        "populations": text.as_text(kind.counts(results)), "caveats": caveats(results),
-    })  # fmt: skip
-    for name, table in {TRIALS: results.trials, ROWS: results.rows, **results.made(kind.tables)}.items():
+    page = _render(
+        {
+            "study": study,
+            "facts": dict(facts),
+            "headline": headline(results),
+            "unfinished": kind.unfinished(results),
+            "figures": [_figure(name, kind, results, folder) for name in study.figures],
+            "tables": [_table(name, kind, results, folder) for name in study.tables],
+            "design": text.as_text(kind.design(study)),
+            "design_words": kind.design_text(study),
+            "populations": text.as_text(kind.counts(results)),
+            "caveats": caveats(results),
+        }
+    )
+    for name, table in {
+        TRIALS: results.trials,
+        ROWS: results.rows,
+        **results.made(kind.tables),
+    }.items():
         folder.write(f"{name}.parquet", table.to_parquet(None, index=False))
     folder.write("report.html", page.encode())
     return page
 
 
 def read_results(study: Study, folder: Workdir) -> Results:
-    """What a report was made of, from its parquet files alone. Raises FileNotFoundError without them."""
+    """What a report was made of, from its parquet files alone.
+
+    Raises FileNotFoundError without them.
+    """
     tables, there = kind_of(study).tables, set(folder.names())
-    made = {make: _read(folder, name) for name, make in tables.items() if f"{name}.parquet" in there}
+    made = {
+        make: _read(folder, name) for name, make in tables.items() if f"{name}.parquet" in there
+    }
     return Results(study, _read(folder, TRIALS), _read(folder, ROWS), made)
 
 
@@ -56,19 +74,29 @@ def _read(folder: Workdir, name: str) -> pd.DataFrame:
 
 
 def headline(results: Results) -> list[str]:
-    """The answer of a study in a few plain sentences, with n and intervals, claiming no more than the tests do."""
+    """The answer of a study in a few plain sentences, with n and
+    intervals, claiming no more than the tests do.
+    """
     return results.once(kind_of(results.study).headline)
 
 
 def caveats(results: Results) -> list[str]:
-    """What a reader must know before believing a number, a sentence each; code, versions and machines last."""
+    """What a reader must know before believing a number, a
+    sentence each; code, versions and machines last.
+    """
     return [*kind_of(results.study).caveats(results), *provenance(results)]
 
 
 def summary_metrics(results: Results) -> dict[str, float]:
-    """The numbers of the arms under `arm/name`, for whoever shows a study in a line; those that exist."""
+    """The numbers of the arms under `arm/name`, for whoever
+    shows a study in a line; those that exist.
+    """
     summary = results.once(kind_of(results.study).summary)
-    return {f"{arm}/{name}": value for arm, numbers in summary.items() for name, value in numbers.items()}
+    return {
+        f"{arm}/{name}": value
+        for arm, numbers in summary.items()
+        for name, value in numbers.items()
+    }
 
 
 def _figure(name: str, kind: Kind, results: Results, folder: Workdir) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""Tables as a reader wants them: Markdown, and text with an estimate and its interval in one column."""
+"""Tables as a reader wants them: Markdown, and text with an
+estimate and its interval in one column.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def to_markdown(table: pd.DataFrame) -> str:
 
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:
-    """The table as a reader wants it: strings, `x [low, high]` in one column, a dash for a missing number."""
+    """The table as a reader wants it: strings, `x [low, high]`
+    in one column, a dash for a missing number.
+    """
     shown, decimals = {}, int(table.attrs.get("decimals", 1))
     for name in map(str, table.columns):
         base = name.removesuffix("_low").removesuffix("_high")
@@ -39,7 +43,9 @@ def as_text(table: pd.DataFrame) -> pd.DataFrame:
         if f"{name}_low" in table.columns:
             ends = zip(table[f"{name}_low"], table[f"{name}_high"], strict=True)
             cells = [
-                f"{cell} [{_number(low, name, decimals)}, {_number(high, name, decimals)}]" if cell != "–" else cell
+                f"{cell} [{_number(low, name, decimals)}, {_number(high, name, decimals)}]"
+                if cell != "–"
+                else cell
                 for cell, (low, high) in zip(cells, ends, strict=True)
             ]
         shown[_heading(name)] = cells
@@ -54,7 +60,9 @@ def _heading(name: str) -> str:
 
 
 def _number(value: object, name: str, decimals: int = 1) -> str:
-    """A cell: percent and points with so many decimals, p with three, other floats with three digits or more."""
+    """A cell: percent and points with so many decimals, p with
+    three, other floats with three digits or more.
+    """
     if value is pd.NA:
         return "–"
     if isinstance(value, (bool, np.bool_)):

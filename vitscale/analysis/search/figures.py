@@ -1,4 +1,7 @@
-"""Figures of a search: what was proposed, in which order, and where the low errors lie. One panel per arm."""
+"""Figures of a search: what was proposed, in which order, and where the low errors lie.
+
+One panel per arm.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +41,27 @@ ORDER = "viridis"  # colours of the number of a proposal
 NO_BREAK = "\u00a0"  # lines of a legend break between parts
 LEVELS = 9  # of a contour
 MARGIN = 0.05  # of an axis of the space, at either end
-STAR: dict[str, Any] = {"marker": "*", "markersize": 15, "color": "#E69F00", "markeredgecolor": "black",
-                        "markeredgewidth": 0.9, "linestyle": "none", "zorder": 8}  # fmt: skip
-TICKS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)  # of a log axis of error, percent
+STAR: dict[str, Any] = {
+    "marker": "*",
+    "markersize": 15,
+    "color": "#E69F00",
+    "markeredgecolor": "black",
+    "markeredgewidth": 0.9,
+    "linestyle": "none",
+    "zorder": 8,
+}
+# of a log axis of error, percent
+TICKS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
 TOP = 0.965  # of the axes: where points without a place among the errors stand
 
 
 @matplotlib.rc_context(STYLE)
 def search_history(results: Results) -> Figure:
-    """The value of each point in the order of proposal, with the lowest so far as a step line, a panel per arm.
+    """The value of each point in the order of proposal, with the lowest so far as a step line, a
+    panel per arm.
 
-    The line is the best of n: it falls with n by luck alone. Whiskers are the lowest and the highest seed of a point.
+    The line is the best of n: it falls with n by luck alone. Whiskers are the lowest and the
+    highest seed of a point.
     """
     asked = results.once(search.points)
     size = _round_size(results.study)
@@ -76,13 +89,18 @@ def search_history(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def search_slices(results: Results) -> Figure:
-    """The value of each point against its place on each axis, a row of panels per arm; the star is the winner.
+    """The value of each point against its place on each axis, a row of panels per arm; the star is
+    the winner.
 
-    Later points are lighter: where they crowd, the search has looked often, which says nothing about a width.
+    Later points are lighter: where they crowd, the search has looked often, which says nothing
+    about a width.
     """
     asked = results.once(search.points)
     names, scale = search.axes(results.study), _Errors(asked)
-    figure = Figure(figsize=(3.3 * max(len(names), 2) + 1.9, 2.7 * len(results.study.arms) + 0.6), layout="constrained")
+    figure = Figure(
+        figsize=(3.3 * max(len(names), 2) + 1.9, 2.7 * len(results.study.arms) + 0.6),
+        layout="constrained",
+    )
     grid = figure.subplots(len(results.study.arms), len(names), squeeze=False, sharey=True)
     colors = ScalarMappable(Normalize(0, max(asked["point"].max(), 1)), ORDER)
     for line, arm in zip(grid, results.study.arms, strict=True):
@@ -98,15 +116,17 @@ def search_slices(results: Results) -> Figure:
         line[0].set_title(arm, loc="left")
         line[0].set_ylabel(_label(results.study, asked))
     figure.colorbar(colors, ax=grid, label="number of the point", shrink=0.8, aspect=30)
-    return finish(figure, f"{_sentence(results.study)} Star: the winner, best of many.\n{scale.note}")
+    return finish(
+        figure, f"{_sentence(results.study)} Star: the winner, best of many.\n{scale.note}"
+    )
 
 
 @matplotlib.rc_context(STYLE)
 def search_contour(results: Results) -> Figure:
     """Error over lr and wd, or the first two numeric axes, with all points; a panel per arm.
 
-    Between points it is linear interpolation over triangles of points, and nothing was measured there; white is
-    beyond the outermost points. The star is the winner, best of many.
+    Between points it is linear interpolation over triangles of points, and nothing was measured
+    there; white is beyond the outermost points. The star is the winner, best of many.
     """
     asked = results.once(search.points)
     columns = 2 if len(results.study.arms) in (2, 4) else min(len(results.study.arms), 3)
@@ -121,14 +141,21 @@ def search_contour(results: Results) -> Figure:
     for ax in grid[len(results.study.arms) :]:
         ax.remove()
     bar = figure.colorbar(
-        colors, ax=grid[: len(results.study.arms)], label=_label(results.study, asked), extend="max", shrink=0.9
+        colors,
+        ax=grid[: len(results.study.arms)],
+        label=_label(results.study, asked),
+        extend="max",
+        shrink=0.9,
     )
     _error_ticks(bar.ax.yaxis, scale)
     others = " Other axes vary, and are not shown." if len(search.axes(results.study)) > 2 else ""
     return finish(
         figure,
-        f"{_sentence(results.study)} Star: the winner, best of many.\nColours between points are interpolated, "
-        f"not measured.{others}\n× a training diverged or failed (counts as 100), ▽ stopped early, ○ no outcome yet.",
+        (
+            f"{_sentence(results.study)} Star: the winner, best of many.\nColours between points "
+            f"are interpolated, not measured.{others}\n× a training diverged or failed (counts as "
+            "100), ▽ stopped early, ○ no outcome yet."
+        ),
     )
 
 
@@ -139,16 +166,24 @@ FIGURES = (search_history, search_slices, search_contour)
 
 
 class _Errors:
-    """The axis of error: of the points without a diverged training, the others stand above; log if it spans much."""
+    """The axis of error: of the points without a diverged
+    training, the others stand above; log if it spans much.
+    """
 
     def __init__(self, asked: pd.DataFrame) -> None:
-        values = asked.loc[(asked["state"] == "complete") & ~_bad(asked), "value"].to_numpy(dtype=float)
-        self.low, self.high = (float(values.min()), float(values.max())) if len(values) else (0.0, 100.0)
+        values = asked.loc[(asked["state"] == "complete") & ~_bad(asked), "value"].to_numpy(
+            dtype=float
+        )
+        self.low, self.high = (
+            (float(values.min()), float(values.max())) if len(values) else (0.0, 100.0)
+        )
         self.is_log = self.low > 0 and self.high > 8 * self.low
         if self.high - self.low < 1e-9:
             self.low, self.high = max(self.low - 1, 0.0), self.high + 1
         self.norm: Normalize = (LogNorm if self.is_log else Normalize)(self.low, self.high)
-        self.note = "Above the line: × a training diverged or failed, ▽ stopped early, ○ no outcome yet."
+        self.note = (
+            "Above the line: × a training diverged or failed, ▽ stopped early, ○ no outcome yet."
+        )
 
     def apply(self, ax: Axes) -> None:
         if self.is_log:
@@ -158,7 +193,11 @@ class _Errors:
         else:
             span = self.high - self.low
             ax.set_ylim(self.low - 0.06 * span, self.high + 0.16 * span)
-        ax.axhline(self.high * span**0.05 if self.is_log else self.high + 0.05 * span, color="#999999", linewidth=0.8)
+        ax.axhline(
+            self.high * span**0.05 if self.is_log else self.high + 0.05 * span,
+            color="#999999",
+            linewidth=0.8,
+        )
         _error_ticks(ax.yaxis, self)
 
 
@@ -166,7 +205,11 @@ def _error_ticks(axis: Any, errors: _Errors) -> None:
     if not errors.is_log:
         return
     inside = [tick for tick in TICKS if errors.low <= tick <= errors.high]
-    ticks = inside if len(inside) <= 7 else [tick for tick in inside if f"{tick:g}".strip("0.") in ("1", "2", "5")]
+    ticks = (
+        inside
+        if len(inside) <= 7
+        else [tick for tick in inside if f"{tick:g}".strip("0.") in ("1", "2", "5")]
+    )
     axis.set_major_locator(FixedLocator(ticks) if len(ticks) > 1 else LogLocator())
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axis.set_minor_locator(NullLocator())
@@ -204,8 +247,11 @@ def _round_size(study: Study) -> int:
 def _above(asked: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Marker and points of those that have no place among the errors."""
     bad = _bad(asked)
-    return [("x", asked[bad]), ("v", asked[~bad & (asked["state"] == "stopped")]),
-            ("o", asked[~bad & (asked["state"] == "running")])]  # fmt: skip
+    return [
+        ("x", asked[bad]),
+        ("v", asked[~bad & (asked["state"] == "stopped")]),
+        ("o", asked[~bad & (asked["state"] == "running")]),
+    ]
 
 
 # ---- history
@@ -214,7 +260,10 @@ def _above(asked: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def _seed_ranges(asked: pd.DataFrame, outcomes: pd.DataFrame) -> dict[int, tuple[float, float]]:
     """Point -> its lowest and highest error over the seeds."""
     error = dict(zip(outcomes["trial_id"], outcomes["error_pct"].astype(float), strict=True))
-    found = {point: [error[i] for i in ids] for point, ids in zip(asked["point"], asked["trial_ids"], strict=True)}
+    found = {
+        point: [error[i] for i in ids]
+        for point, ids in zip(asked["point"], asked["trial_ids"], strict=True)
+    }
     return {point: (min(values), max(values)) for point, values in found.items()}
 
 
@@ -223,12 +272,36 @@ def _history(ax: Axes, asked: pd.DataFrame, ranges: dict[int, tuple[float, float
     x, y = known["point"].to_numpy(dtype=float), known["value"].to_numpy(dtype=float)
     if len(known):
         ends = np.array([ranges[point] for point in known["point"]])
-        ax.errorbar(x, y, np.abs(ends.T - y), fmt="o", color=DOT, markersize=4.5, elinewidth=0.9, alpha=0.8, zorder=3)
-        ax.step([*x, asked["point"].max()], [*np.minimum.accumulate(y), y.min()], where="post", color=LINE,
-                linewidth=1.6, zorder=4)  # fmt: skip
+        ax.errorbar(
+            x,
+            y,
+            np.abs(ends.T - y),
+            fmt="o",
+            color=DOT,
+            markersize=4.5,
+            elinewidth=0.9,
+            alpha=0.8,
+            zorder=3,
+        )
+        ax.step(
+            [*x, asked["point"].max()],
+            [*np.minimum.accumulate(y), y.min()],
+            where="post",
+            color=LINE,
+            linewidth=1.6,
+            zorder=4,
+        )
     for marker, others in _above(asked):
-        ax.plot(others["point"], np.full(len(others), TOP), marker, color=BAD if marker == "x" else DOT, markersize=5.5,
-                markerfacecolor="none", transform=ax.get_xaxis_transform(), zorder=5)  # fmt: skip
+        ax.plot(
+            others["point"],
+            np.full(len(others), TOP),
+            marker,
+            color=BAD if marker == "x" else DOT,
+            markersize=5.5,
+            markerfacecolor="none",
+            transform=ax.get_xaxis_transform(),
+            zorder=5,
+        )
     if asked.empty or not (asked["state"] != "running").any():
         say(ax, "no outcome yet")
 
@@ -236,28 +309,50 @@ def _history(ax: Axes, asked: pd.DataFrame, ranges: dict[int, tuple[float, float
 def _history_handles(asked: pd.DataFrame) -> list[Line2D]:
     state, bad = asked["state"], int(_bad(asked).sum())
     said = [f"n={int((state == 'complete').sum())}", f"{bad} with a diverged or failed training"]
-    said += [f"{int((state == name).sum())} {text}" for name, text in (("stopped", "stopped early"),
-             ("running", "without an outcome")) if (state == name).any()]  # fmt: skip
+    said += [
+        f"{int((state == name).sum())} {text}"
+        for name, text in (("stopped", "stopped early"), ("running", "without an outcome"))
+        if (state == name).any()
+    ]
     seeds = int(asked["num_seeds"].max()) if len(asked) else 1
     counted = textwrap.fill(", ".join(part.replace(" ", NO_BREAK) for part in said), 48)
     dots = f"point, {f'mean and range of {seeds} seeds' if seeds > 1 else 'one seed'}\n{counted}"
-    return [Line2D([], [], color=DOT, marker="o", markersize=4.5, linestyle="none", label=dots),
-            Line2D([], [], color=LINE, linewidth=1.6, label="lowest so far (best of n)")]  # fmt: skip
+    return [
+        Line2D([], [], color=DOT, marker="o", markersize=4.5, linestyle="none", label=dots),
+        Line2D([], [], color=LINE, linewidth=1.6, label="lowest so far (best of n)"),
+    ]
 
 
 # ---- slices
 
 
-def _slice(ax: Axes, asked: pd.DataFrame, best: pd.DataFrame, name: str, axis: Any, colors: ScalarMappable) -> None:
+def _slice(
+    ax: Axes, asked: pd.DataFrame, best: pd.DataFrame, name: str, axis: Any, colors: ScalarMappable
+) -> None:
     known = asked[(asked["state"] == "complete") & ~_bad(asked)]
-    ax.scatter(_places(known[name], axis), known["value"].astype(float), s=24, c=_rgba(colors, known["point"]),
-               edgecolors="#444444", linewidths=0.4, zorder=3)  # fmt: skip
+    ax.scatter(
+        _places(known[name], axis),
+        known["value"].astype(float),
+        s=24,
+        c=_rgba(colors, known["point"]),
+        edgecolors="#444444",
+        linewidths=0.4,
+        zorder=3,
+    )
     for marker, others in _above(asked):
         edge = ax.get_xaxis_transform()
         shades = _rgba(colors, others["point"])
         looks = {"c": shades} if marker == "x" else {"facecolors": "none", "edgecolors": shades}
-        ax.scatter(_places(others[name], axis), np.full(len(others), TOP), s=26, marker=marker, linewidths=1.3,
-                   transform=edge, zorder=4, **looks)  # fmt: skip
+        ax.scatter(
+            _places(others[name], axis),
+            np.full(len(others), TOP),
+            s=26,
+            marker=marker,
+            linewidths=1.3,
+            transform=edge,
+            zorder=4,
+            **looks,
+        )
     if len(best) and not _bad(best).any():
         ax.plot(_places(best[name], axis), best["value"].astype(float), **STAR)
     _space_axis(ax.xaxis, axis)
@@ -291,7 +386,9 @@ def _space_axis(line: Any, axis: Any) -> None:
     elif axis.log:
         line.axes.set(**{f"{line.axis_name}scale": "log"})
         decades = np.log10(axis.high / axis.low)
-        line.set_major_locator(LogLocator(subs=(1,) if decades > 2 else (1, 3) if decades > 1 else (1, 2, 5)))
+        line.set_major_locator(
+            LogLocator(subs=(1,) if decades > 2 else (1, 3) if decades > 1 else (1, 2, 5))
+        )
         line.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}".replace("e-0", "e-")))
         line.set_minor_locator(NullLocator())
     else:
@@ -301,8 +398,12 @@ def _space_axis(line: Any, axis: Any) -> None:
 # ---- contour
 
 
-def _contour_panel(ax: Axes, study: Study, asked: pd.DataFrame, arm: str, colors: ScalarMappable) -> None:
-    space = {name: axis for name, axis in search.spaces(study, arm).items() if search.is_numeric(axis)}
+def _contour_panel(
+    ax: Axes, study: Study, asked: pd.DataFrame, arm: str, colors: ScalarMappable
+) -> None:
+    space = {
+        name: axis for name, axis in search.spaces(study, arm).items() if search.is_numeric(axis)
+    }
     names = ("lr", "wd") if {"lr", "wd"} <= set(space) else tuple(space)[:2]
     if len(names) < 2:
         say(ax, "a contour needs two numeric axes")
@@ -310,28 +411,70 @@ def _contour_panel(ax: Axes, study: Study, asked: pd.DataFrame, arm: str, colors
     of_arm = asked[asked["arm"] == arm]
     for line, name in zip((ax.xaxis, ax.yaxis), names, strict=True):
         _space_axis(line, space[name])
-    ax.set(xlabel=names[0], ylabel=names[1], xlim=_limits(space[names[0]]), ylim=_limits(space[names[1]]))
+    ax.set(
+        xlabel=names[0],
+        ylabel=names[1],
+        xlim=_limits(space[names[0]]),
+        ylim=_limits(space[names[1]]),
+    )
     _interpolated(ax, of_arm[of_arm["state"] == "complete"], names, space, colors)
     good = of_arm[(of_arm["state"] == "complete") & ~_bad(of_arm)]
-    ax.scatter(good[names[0]], good[names[1]], s=20, c=_rgba(colors, good["value"]), edgecolors="white",
-               linewidths=0.9, zorder=4)  # fmt: skip
+    ax.scatter(
+        good[names[0]],
+        good[names[1]],
+        s=20,
+        c=_rgba(colors, good["value"]),
+        edgecolors="white",
+        linewidths=0.9,
+        zorder=4,
+    )
     for marker, others in _above(of_arm):
-        ax.plot(others[names[0]], others[names[1]], marker, color=BAD if marker == "x" else "black", markersize=6,
-                markeredgewidth=1.6, markerfacecolor="none", linestyle="none", zorder=5)  # fmt: skip
+        ax.plot(
+            others[names[0]],
+            others[names[1]],
+            marker,
+            color=BAD if marker == "x" else "black",
+            markersize=6,
+            markeredgewidth=1.6,
+            markerfacecolor="none",
+            linestyle="none",
+            zorder=5,
+        )
     best = search.ranked(asked, arm).head(1)
     ax.plot(best[names[0]], best[names[1]], **STAR)
 
 
-def _interpolated(ax: Axes, known: pd.DataFrame, names: tuple[str, ...], space: Any, colors: ScalarMappable) -> None:
-    """Filled contours over the triangles of the points, on the axes' own scales; nothing for points on a line."""
+def _interpolated(
+    ax: Axes, known: pd.DataFrame, names: tuple[str, ...], space: Any, colors: ScalarMappable
+) -> None:
+    """Filled contours over the triangles of the points, on the
+    axes' own scales; nothing for points on a line.
+    """
     mean = known.groupby(list(names))["value"].mean().reset_index()
-    places = np.array([[search.share(space[name], value) for value in mean[name]] for name in names])
-    if len(mean) < 3 or np.linalg.matrix_rank(places - places.mean(axis=1, keepdims=True), tol=1e-6) < 2:
+    places = np.array(
+        [[search.share(space[name], value) for value in mean[name]] for name in names]
+    )
+    if (
+        len(mean) < 3
+        or np.linalg.matrix_rank(places - places.mean(axis=1, keepdims=True), tol=1e-6) < 2
+    ):
         return
     own_scale = Affine2D().translate(MARGIN, MARGIN).scale(1 / (1 + 2 * MARGIN)) + ax.transAxes
     norm: Any = colors.norm
-    levels = (np.geomspace if isinstance(norm, LogNorm) else np.linspace)(norm.vmin, norm.vmax, LEVELS)
-    looks: dict[str, Any] = {"norm": norm, "cmap": colors.cmap, "extend": "both", "alpha": 0.85, "zorder": 1}
+    levels = (np.geomspace if isinstance(norm, LogNorm) else np.linspace)(
+        norm.vmin, norm.vmax, LEVELS
+    )
+    looks: dict[str, Any] = {
+        "norm": norm,
+        "cmap": colors.cmap,
+        "extend": "both",
+        "alpha": 0.85,
+        "zorder": 1,
+    }
     ax.tricontourf(
-        Triangulation(*places), mean["value"].to_numpy(dtype=float), levels=levels, transform=own_scale, **looks
+        Triangulation(*places),
+        mean["value"].to_numpy(dtype=float),
+        levels=levels,
+        transform=own_scale,
+        **looks,
     )

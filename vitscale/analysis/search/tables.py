@@ -1,8 +1,10 @@
-"""A search as tables: the points that were asked, winners, importances; and Optuna's own study of it.
+"""A search as tables: the points that were asked, winners, importances; and Optuna's own study of
+it.
 
-What is proposed depends on what came out before, so the points are no sample of the space and no share, interval or
-comparison of arms is made of them. The value of a point is the mean error over its seeds, a diverged or failed
-training at 100; a point of which a training is missing, or was stopped early, has none.
+What is proposed depends on what came out before, so the points are no sample of the space and no
+share, interval or comparison of arms is made of them. The value of a point is the mean error over
+its seeds, a diverged or failed training at 100; a point of which a training is missing, or was
+stopped early, has none.
 """
 
 from __future__ import annotations
@@ -25,14 +27,27 @@ if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
-COLUMNS = ("value", "sd", "worst", "num_seeds", "state", "diverged", "failed", "epoch", "last_error_pct")
+COLUMNS = (
+    "value",
+    "sd",
+    "worst",
+    "num_seeds",
+    "state",
+    "diverged",
+    "failed",
+    "epoch",
+    "last_error_pct",
+)
 STATES = ("complete", "stopped", "running")
 NUM_BEST = 5  # points of an arm in a table
 EDGE = 0.05  # share of an axis at either end: a winner there says that the space may be too narrow
 NUM_GOOD = 5  # points that PED-ANOVA needs on its good side, says its documentation
 MIN_POINTS = 3 * NUM_GOOD
 NUM_NOISE = 300  # permutations, for a quantile to about 0.01: half a second an arm
-WINNER = "lowest mean error over the seeds, of the points with an outcome for each seed; of equals that with the lower "
+WINNER = (
+    "lowest mean error over the seeds, of the points with an outcome for each seed; of equals "
+    "that with the lower "
+)
 WINNER += "worst seed, then with the smaller lr, then the one proposed first"
 
 
@@ -52,11 +67,13 @@ def axes(study: Study) -> tuple[str, ...]:
 
 
 def points(results: Results) -> pd.DataFrame:
-    """A row for every point asked, in the order of proposal: arm, point, its place on each axis, COLUMNS, trial_ids.
+    """A row for every point asked, in the order of proposal: arm, point, its place on each axis,
+    COLUMNS, trial_ids.
 
-    value, sd (ddof=1) and worst are percent, over the seeds; NaN unless the state is "complete". "running" has a
-    training without an outcome, "stopped" one that was stopped early: `epoch` and `last_error_pct` are those of its
-    last evaluation. Raises ValueError if a training with an outcome has no finite error.
+    value, sd (ddof=1) and worst are percent, over the seeds; NaN unless the state is "complete".
+    "running" has a training without an outcome, "stopped" one that was stopped early: `epoch` and
+    `last_error_pct` are those of its last evaluation. Raises ValueError if a training with an
+    outcome has no finite error.
     """
     configs = {trial.config.id: trial.config for trial in results.study.trials}
     asked, spaces = results.trials[results.trials["point"].notna()], results.study.spaces
@@ -69,36 +86,50 @@ def points(results: Results) -> pd.DataFrame:
         for arm in results.study.arms
         for _, runs in asked[asked["arm"] == arm].groupby("point")
     ]
-    return pd.DataFrame(rows, columns=["arm", "point", *axes(results.study), *COLUMNS, "trial_ids", "seeds"])
+    return pd.DataFrame(
+        rows, columns=["arm", "point", *axes(results.study), *COLUMNS, "trial_ids", "seeds"]
+    )
 
 
-def _point(runs: pd.DataFrame, configs: Mapping[str, TrainConfig], names: tuple[str, ...]) -> dict[str, Any]:
+def _point(
+    runs: pd.DataFrame, configs: Mapping[str, TrainConfig], names: tuple[str, ...]
+) -> dict[str, Any]:
     """One point: `runs` are its trainings, which differ in the seed alone."""
     ids, status = tuple(runs["trial_id"]), set(runs["status"])
     known = runs[runs["status"] != "missing"]
     errors = known["error_pct"].to_numpy(dtype=float)
     if not np.isfinite(errors).all():
         broken = known["trial_id"].to_numpy()[~np.isfinite(errors)][0]
-        raise ValueError(f"a training with an outcome must have a finite error, but got (trial_id={broken!r})")
+        raise ValueError(
+            f"a training with an outcome must have a finite error, but got (trial_id={broken!r})"
+        )
     state = "running" if "missing" in status else "stopped" if "stopped" in status else "complete"
     whole = errors if state == "complete" else np.array([np.nan])
     last = (
-        known[known["status"] == "stopped"].iloc[-1] if state == "stopped" else {"epoch": np.nan, "error_pct": np.nan}
+        known[known["status"] == "stopped"].iloc[-1]
+        if state == "stopped"
+        else {"epoch": np.nan, "error_pct": np.nan}
     )
     return {
         **{name: getattr(configs[ids[0]], name) for name in names},
-        "value": float(whole.mean()), "sd": float(whole.std(ddof=1)) if len(whole) > 1 else np.nan,
-        "worst": float(whole.max()), "num_seeds": len(runs), "state": state,
+        "value": float(whole.mean()),
+        "sd": float(whole.std(ddof=1)) if len(whole) > 1 else np.nan,
+        "worst": float(whole.max()),
+        "num_seeds": len(runs),
+        "state": state,
         **{name: int((runs["status"] == name).sum()) for name in ("diverged", "failed")},
-        "epoch": float(last["epoch"]), "last_error_pct": float(last["error_pct"]),
-        "trial_ids": ids, "seeds": tuple(configs[i].seed for i in ids),
-    }  # fmt: skip
+        "epoch": float(last["epoch"]),
+        "last_error_pct": float(last["error_pct"]),
+        "trial_ids": ids,
+        "seeds": tuple(configs[i].seed for i in ids),
+    }
 
 
 def ranked(asked: pd.DataFrame, arm: str) -> pd.DataFrame:
     """The complete points of an arm, the best first, by the rule WINNER."""
     known = asked[(asked["arm"] == arm) & (asked["state"] == "complete")]
-    keys = {"_value": known["value"].round(9), "_worst": known["worst"].round(9)}  # sums of equal errors may differ
+    # sums of equal errors may differ
+    keys = {"_value": known["value"].round(9), "_worst": known["worst"].round(9)}
     by = [*keys, *(name for name in ("lr",) if name in known), "point"]
     return known.assign(**keys).sort_values(by).drop(columns=list(keys))
 
@@ -114,10 +145,12 @@ def optuna_study(
     storage: optuna.storages.BaseStorage | None = None,
     name: str | None = None,
 ) -> optuna.Study:
-    """The search of one arm as Optuna knows it: a trial for every point asked, its number that of the point.
+    """The search of one arm as Optuna knows it: a trial for every point asked, its number that of
+    the point.
 
-    COMPLETE with its value in percent, PRUNED with the error at the epoch of the stop, RUNNING where a training is
-    missing, so that a sampler does not propose it again. In memory, unless `storage` is given.
+    COMPLETE with its value in percent, PRUNED with the error at the epoch of the stop, RUNNING
+    where a training is missing, so that a sampler does not propose it again. In memory, unless
+    `storage` is given.
     """
     import optuna
 
@@ -133,9 +166,9 @@ def optuna_study(
 def as_optuna(results: Results) -> bytes:
     """The search as an SQLite file for Optuna's tools, one Optuna study per arm, named SLUG:ARM.
 
-    A point without an outcome is WAITING there, not RUNNING: nobody who opens the file is training it, and Optuna would
-    take it for a worker that hangs. Whoever goes on with `optimize` trains it first, at the values proposed. Times in
-    the file are those of its writing.
+    A point without an outcome is WAITING there, not RUNNING: nobody who opens the file is training
+    it, and Optuna would take it for a worker that hangs. Whoever goes on with `optimize` trains it
+    first, at the values proposed. Times in the file are those of its writing.
     """
     import optuna
     from sqlalchemy.pool import StaticPool
@@ -160,7 +193,9 @@ def _write_arm(results: Results, arm: str, storage: optuna.storages.RDBStorage) 
     trials = optuna_study(results, arm).get_trials(deepcopy=False)
     with _quiet():
         written = optuna.create_study(storage=storage, study_name=f"{results.study.slug}:{arm}")
-        written.add_trials(_waiting(t) if t.state == optuna.trial.TrialState.RUNNING else t for t in trials)
+        written.add_trials(
+            _waiting(t) if t.state == optuna.trial.TrialState.RUNNING else t for t in trials
+        )
     facts = {
         "question": results.study.question,
         "metric": results.study.metric,
@@ -171,19 +206,29 @@ def _write_arm(results: Results, arm: str, storage: optuna.storages.RDBStorage) 
         written.set_user_attr(key, text)
 
 
-def _frozen(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> optuna.trial.FrozenTrial:
+def _frozen(
+    row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]
+) -> optuna.trial.FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
-    states = {"complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "running": TrialState.RUNNING}
+    states = {
+        "complete": TrialState.COMPLETE,
+        "stopped": TrialState.PRUNED,
+        "running": TrialState.RUNNING,
+    }
     names = ("trial_ids", "seeds", "diverged", "failed")
-    attributes = {name: list(row[name]) if isinstance(row[name], tuple) else row[name] for name in names}
+    attributes = {
+        name: list(row[name]) if isinstance(row[name], tuple) else row[name] for name in names
+    }
     return create_trial(
         state=states[row["state"]],
         value=row["value"] if row["state"] == "complete" else None,
         params={name: row[name] for name in space},
         distributions=dict(space),
         user_attrs=attributes,
-        intermediate_values={int(row["epoch"]): row["last_error_pct"]} if row["state"] == "stopped" else None,
+        intermediate_values={int(row["epoch"]): row["last_error_pct"]}
+        if row["state"] == "stopped"
+        else None,
     )
 
 
@@ -192,7 +237,9 @@ def _waiting(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
     return create_trial(
-        state=TrialState.WAITING, system_attrs={"fixed_params": trial.params}, user_attrs=trial.user_attrs
+        state=TrialState.WAITING,
+        system_attrs={"fixed_params": trial.params},
+        user_attrs=trial.user_attrs,
     )
 
 
@@ -215,51 +262,78 @@ def _quiet() -> Iterator[None]:
 
 
 def winners(results: Results) -> dict[str, dict[str, Any]]:
-    """Arm -> its best point as plain values, with where it comes from; arms without a complete point are left out.
+    """Arm -> its best point as plain values, with where it comes from; arms without a complete
+    point are left out.
 
-    By the rule WINNER. Errors are percent, the best of num_points, so optimistic. `at_edge`: axis -> "low" or "high",
-    where the point lies in the outer 5% of the space.
+    By the rule WINNER. Errors are percent, the best of num_points, so optimistic. `at_edge`: axis
+    -> "low" or "high", where the point lies in the outer 5% of the space.
     """
     asked = results.once(points)
     found = {arm: ranked(asked, arm) for arm in results.study.arms}
-    return {arm: _winner(results, arm, of_arm, int((asked["arm"] == arm).sum()))
-            for arm, of_arm in found.items() if len(of_arm)}  # fmt: skip
+    return {
+        arm: _winner(results, arm, of_arm, int((asked["arm"] == arm).sum()))
+        for arm, of_arm in found.items()
+        if len(of_arm)
+    }
 
 
 def _winner(results: Results, arm: str, found: pd.DataFrame, num_asked: int) -> dict[str, Any]:
     space, best = spaces(results.study, arm), found.iloc[0].to_dict()
     runs = results.trials[results.trials["trial_id"].isin(best["trial_ids"])]
-    sources = {name: sorted({str(x) for x in runs[name].dropna()} - {""})
-               for name in ("commit", "machine", "device") if name in runs}  # fmt: skip
+    sources = {
+        name: sorted({str(x) for x in runs[name].dropna()} - {""})
+        for name in ("commit", "machine", "device")
+        if name in runs
+    }
     return {
-        **_place(best, space), "num_points": len(found), "num_asked": num_asked,
-        "trial_ids": list(best["trial_ids"]), "seeds": list(best["seeds"]),
-        "runner_up": _runner_up(found, space), "at_edge": at_edge(best, space), "rule": WINNER,
-        "study": results.study.slug, "metric": results.study.metric, "search": results.study.adaptive,
+        **_place(best, space),
+        "num_points": len(found),
+        "num_asked": num_asked,
+        "trial_ids": list(best["trial_ids"]),
+        "seeds": list(best["seeds"]),
+        "runner_up": _runner_up(found, space),
+        "at_edge": at_edge(best, space),
+        "rule": WINNER,
+        "study": results.study.slug,
+        "metric": results.study.metric,
+        "search": results.study.adaptive,
         "spaces": dict(results.study.spaces[arm]),
         **sources,
-    }  # fmt: skip
+    }
 
 
 def _place(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
     """Where a point lies and how it did; a spread that there is not is None."""
     spread = None if math.isnan(row["sd"]) else row["sd"]
-    return {"values": {name: row[name] for name in space}, "point": int(row["point"]), "error_pct": row["value"],
-            "sd_points": spread, "worst_error_pct": row["worst"], "num_seeds": int(row["num_seeds"]),
-            "diverged": int(row["diverged"])}  # fmt: skip
+    return {
+        "values": {name: row[name] for name in space},
+        "point": int(row["point"]),
+        "error_pct": row["value"],
+        "sd_points": spread,
+        "worst_error_pct": row["worst"],
+        "num_seeds": int(row["num_seeds"]),
+        "diverged": int(row["diverged"]),
+    }
 
 
 def _runner_up(found: pd.DataFrame, space: Mapping[str, BaseDistribution]) -> dict[str, Any] | None:
     if len(found) < 2:
         return None
     second = found.iloc[1].to_dict()
-    return {**_place(second, space), "difference_points": second["value"] - float(found["value"].iloc[0])}
+    return {
+        **_place(second, space),
+        "difference_points": second["value"] - float(found["value"].iloc[0]),
+    }
 
 
 def at_edge(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> dict[str, str]:
-    """Axis -> "low" or "high", for numeric axes on which a point lies in the outer 5% of the space."""
+    """Axis -> "low" or "high", for numeric axes on which a
+    point lies in the outer 5% of the space.
+    """
     shares = {name: share(axis, row[name]) for name, axis in space.items() if is_numeric(axis)}
-    return {name: "low" if x < 0.5 else "high" for name, x in shares.items() if min(x, 1 - x) < EDGE}
+    return {
+        name: "low" if x < 0.5 else "high" for name, x in shares.items() if min(x, 1 - x) < EDGE
+    }
 
 
 def is_numeric(axis: BaseDistribution) -> bool:
@@ -274,11 +348,13 @@ def share(axis: Any, value: float) -> float:
 
 
 def importances(results: Results, arm: str) -> dict[str, dict[str, float]]:
-    """Evaluator -> axis -> share of importance of the axes of an arm; NaN for fewer than MIN_POINTS complete points.
+    """Evaluator -> axis -> share of importance of the axes of an arm; NaN for fewer than MIN_POINTS
+    complete points.
 
-    Optuna's evaluators. PED-ANOVA (Watanabe et al. 2023) compares the best points, a tenth of them but at least
-    NUM_GOOD, with all. fANOVA (Hutter et al. 2014) splits the variance of a forest's prediction; it is given axes on
-    their own scale, log where the space is, since Optuna's averages over the raw one.
+    Optuna's evaluators. PED-ANOVA (Watanabe et al. 2023) compares the best points, a tenth of them
+    but at least NUM_GOOD, with all. fANOVA (Hutter et al. 2014) splits the variance of a forest's
+    prediction; it is given axes on their own scale, log where the space is, since Optuna's averages
+    over the raw one.
     """
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
     from optuna.trial import TrialState
@@ -286,10 +362,15 @@ def importances(results: Results, arm: str) -> dict[str, dict[str, float]]:
     made = optuna_study(results, arm)
     num = len(made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
     if num < MIN_POINTS:
-        return {name: dict.fromkeys(spaces(results.study, arm), np.nan) for name in ("ped_anova", "fanova")}
+        return {
+            name: dict.fromkeys(spaces(results.study, arm), np.nan)
+            for name in ("ped_anova", "fanova")
+        }
     return {
         "ped_anova": ped_anova(made),
-        "fanova": get_param_importances(_on_own_scale(made), evaluator=FanovaImportanceEvaluator(seed=0)),
+        "fanova": get_param_importances(
+            _on_own_scale(made), evaluator=FanovaImportanceEvaluator(seed=0)
+        ),
     }
 
 
@@ -306,9 +387,11 @@ def ped_anova(
 
 
 def noise_shares(results: Results, arm: str, num: int = NUM_NOISE) -> dict[str, float]:
-    """Axis -> the share of PED-ANOVA that 1 in 20 searches of nothing but noise exceed; NaN as in `importances`.
+    """Axis -> the share of PED-ANOVA that 1 in 20 searches of nothing but noise exceed; NaN as in
+    `importances`.
 
-    The errors of the arm's points, dealt out anew among them `num` times: same points, and no axis matters.
+    The errors of the arm's points, dealt out anew among them `num` times: same points, and no axis
+    matters.
     """
     from optuna.trial import TrialState
 
@@ -339,13 +422,19 @@ def _on_own_scale(made: optuna.Study) -> optuna.Study:
         scaled = optuna.create_study()
         for trial in made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             numeric = {name for name, axis in trial.distributions.items() if is_numeric(axis)}
-            scaled.add_trial(create_trial(
-                value=trial.value,
-                params={name: share(trial.distributions[name], value) if name in numeric else value
-                        for name, value in trial.params.items()},
-                distributions={name: FloatDistribution(0, 1) if name in numeric else axis
-                               for name, axis in trial.distributions.items()},
-            ))  # fmt: skip
+            scaled.add_trial(
+                create_trial(
+                    value=trial.value,
+                    params={
+                        name: share(trial.distributions[name], value) if name in numeric else value
+                        for name, value in trial.params.items()
+                    },
+                    distributions={
+                        name: FloatDistribution(0, 1) if name in numeric else axis
+                        for name, axis in trial.distributions.items()
+                    },
+                )
+            )
     return scaled
 
 
@@ -355,17 +444,32 @@ def _on_own_scale(made: optuna.Study) -> optuna.Study:
 def search_best(results: Results) -> pd.DataFrame:
     """The five points of each arm with the lowest mean error over their seeds.
 
-    Best of many: the errors of these points are optimistic, the more so the more points there are (`best of`), for the
-    luckiest stand first. Intervals are Student's, over other seeds at that point, cut at 0 and 100: with two or three
-    seeds they are wide. They know nothing of the choice, and where a training diverged there is none. `at edge`: axes
-    on which the point lies in the outer 5% of the space, which may then be too narrow. `above best` says which
-    differences are small; it is no test.
+    Best of many: the errors of these points are optimistic, the more so the more points there are
+    (`best of`), for the luckiest stand first. Intervals are Student's, over other seeds at that
+    point, cut at 0 and 100: with two or three seeds they are wide. They know nothing of the choice,
+    and where a training diverged there is none. `at edge`: axes on which the point lies in the
+    outer 5% of the space, which may then be too narrow. `above best` says which differences are
+    small; it is no test.
     """
     asked = results.once(points)
-    rows = [row for arm in results.study.arms for row in _best_rows(results, arm, ranked(asked, arm))]
+    rows = [
+        row for arm in results.study.arms for row in _best_rows(results, arm, ranked(asked, arm))
+    ]
     ends = ["mean_error_pct_low", "mean_error_pct_high"]
-    names = ["arm", "rank", "point", *axes(results.study), "num_seeds", "mean_error_pct", *ends, "worst_error_pct",
-             "above_best_points", "diverged", "best_of", "at_edge"]  # fmt: skip
+    names = [
+        "arm",
+        "rank",
+        "point",
+        *axes(results.study),
+        "num_seeds",
+        "mean_error_pct",
+        *ends,
+        "worst_error_pct",
+        "above_best_points",
+        "diverged",
+        "best_of",
+        "at_edge",
+    ]
     table = pd.DataFrame(rows, columns=names)
     return table if (table["num_seeds"] > 1).any() else table.drop(columns=ends)
 
@@ -374,29 +478,42 @@ def _best_rows(results: Results, arm: str, found: pd.DataFrame) -> list[dict[str
     space, rows = spaces(results.study, arm), []
     for rank, row in enumerate(found.head(NUM_BEST).to_dict("records"), start=1):
         errors = estimates.errors(results.trials[results.trials["trial_id"].isin(row["trial_ids"])])
-        _, low, high = estimates.error_interval(errors if len(errors) == row["num_seeds"] else np.empty(0))
+        _, low, high = estimates.error_interval(
+            errors if len(errors) == row["num_seeds"] else np.empty(0)
+        )
         edges = ", ".join(f"{name} {end}" for name, end in at_edge(row, space).items())
-        rows.append({
-            "arm": arm, "rank": rank, "point": row["point"], **{name: row[name] for name in space},
-            "num_seeds": row["num_seeds"], "mean_error_pct": row["value"], "mean_error_pct_low": low,
-            "mean_error_pct_high": high, "worst_error_pct": row["worst"],
-            "above_best_points": row["value"] - found["value"].iloc[0], "diverged": row["diverged"],
-            "best_of": len(found), "at_edge": edges or "–",
-        })  # fmt: skip
+        rows.append(
+            {
+                "arm": arm,
+                "rank": rank,
+                "point": row["point"],
+                **{name: row[name] for name in space},
+                "num_seeds": row["num_seeds"],
+                "mean_error_pct": row["value"],
+                "mean_error_pct_low": low,
+                "mean_error_pct_high": high,
+                "worst_error_pct": row["worst"],
+                "above_best_points": row["value"] - found["value"].iloc[0],
+                "diverged": row["diverged"],
+                "best_of": len(found),
+                "at_edge": edges or "–",
+            }
+        )
     return rows
 
 
 def search_importance(results: Results) -> pd.DataFrame:
     """How much of the differences between points each axis explains, by two of Optuna's evaluators.
 
-    PED-ANOVA (Optuna's default): how far the best points, the `good share` of all, crowd on the axis compared with all
-    points asked. fANOVA: the axis' share of the variance of a random forest, a diverged point at 100, so it is largely
-    about what diverges. Each adds up to 1 over the axes of an arm whether or not anything matters, and without
-    interactions. A sampler crowds where it found low errors: these are importances of where it looked, from single
-    values with the noise of their seeds. Pure noise has large shares, too. `PED-ANOVA of noise` is what the share of
-    that axis exceeds in 1 of 20 searches whose errors are dealt out at random among the same points: a share below it
-    shows nothing. fANOVA of noise: of two axes and 16 or 20 points the larger share exceeds 0.87 in 1% of searches.
-    None for fewer than 15 points.
+    PED-ANOVA (Optuna's default): how far the best points, the `good share` of all, crowd on the
+    axis compared with all points asked. fANOVA: the axis' share of the variance of a random forest,
+    a diverged point at 100, so it is largely about what diverges. Each adds up to 1 over the axes
+    of an arm whether or not anything matters, and without interactions. A sampler crowds where it
+    found low errors: these are importances of where it looked, from single values with the noise of
+    their seeds. Pure noise has large shares, too. `PED-ANOVA of noise` is what the share of that
+    axis exceeds in 1 of 20 searches whose errors are dealt out at random among the same points: a
+    share below it shows nothing. fANOVA of noise: of two axes and 16 or 20 points the larger share
+    exceeds 0.87 in 1% of searches. None for fewer than 15 points.
     """
     rows = []
     for arm in results.study.arms:
@@ -405,8 +522,17 @@ def search_importance(results: Results) -> pd.DataFrame:
         good = max(0.1, NUM_GOOD / len(known)) if len(known) >= MIN_POINTS else np.nan
         for name in spaces(results.study, arm):
             found = {evaluator: of_axis[name] for evaluator, of_axis in of_arm.items()}
-            rows.append({"arm": arm, "axis": name, "n": len(known), "diverged": int((known["diverged"] > 0).sum()),
-                         "good_share": good, **found, "noise": of_noise[name]})  # fmt: skip
+            rows.append(
+                {
+                    "arm": arm,
+                    "axis": name,
+                    "n": len(known),
+                    "diverged": int((known["diverged"] > 0).sum()),
+                    "good_share": good,
+                    **found,
+                    "noise": of_noise[name],
+                }
+            )
     names = {"ped_anova": "PED-ANOVA", "noise": "PED-ANOVA of noise", "fanova": "fANOVA"}
     columns = ["arm", "axis", "n", "diverged", "good_share", *names]
     return pd.DataFrame(rows, columns=columns).rename(columns=names)

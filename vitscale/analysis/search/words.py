@@ -14,16 +14,19 @@ from vitscale.analysis.search.tables import STATES, TABLES, WINNER, points, spac
 from vitscale.plan.study import Study
 
 WHY = (
-    "its points crowd where it found low errors, so shares and comparisons made of them say how it looked and not how "
-    "forgiving an arm is; nor does stopping early by rank help, which Touvron 2022, Figure 6.10, rules out"
+    "its points crowd where it found low errors, so shares and comparisons made of them say how "
+    "it looked and not how forgiving an arm is; nor does stopping early by rank help, which "
+    "Touvron 2022, Figure 6.10, rules out"
 )
 
 
 def check(study: Study) -> None:
     """Raises ValueError if a search asks for what needs a sample of the space."""
     if study.pairs or study.num_scrambles:
-        raise ValueError(f"a search has no pairs and no scrambles: {WHY}, but got (pairs={study.pairs}, "
-                         f"num_scrambles={study.num_scrambles})")  # fmt: skip
+        raise ValueError(
+            f"a search has no pairs and no scrambles: {WHY}, but got (pairs={study.pairs}, "
+            f"num_scrambles={study.num_scrambles})"
+        )
 
 
 def headline(results: Results) -> list[str]:
@@ -36,11 +39,19 @@ def counts(results: Results) -> pd.DataFrame:
     asked, rows = results.once(points), []
     for arm in results.study.arms:
         state, status = (
-            frame.loc[frame["arm"] == arm, name] for frame, name in ((asked, "state"), (results.trials, "status"))
+            frame.loc[frame["arm"] == arm, name]
+            for frame, name in ((asked, "state"), (results.trials, "status"))
         )
-        rows.append({"arm": arm, "points asked": len(state), **{name: int((state == name).sum()) for name in STATES},
-                     "trainings": len(status), "diverged trainings": int((status == "diverged").sum()),
-                     "failed trainings": int((status == "failed").sum())})  # fmt: skip
+        rows.append(
+            {
+                "arm": arm,
+                "points asked": len(state),
+                **{name: int((state == name).sum()) for name in STATES},
+                "trainings": len(status),
+                "diverged trainings": int((status == "diverged").sum()),
+                "failed trainings": int((status == "failed").sum()),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -48,12 +59,22 @@ def summary(results: Results) -> Summary:
     """Counts of each arm, and error and place of its best point so far."""
     numbers: Summary = {}
     for row in results.once(counts).to_dict("records"):
-        found = {"num_points": row["complete"], "stopped": row["stopped"], "running": row["running"],
-                 "diverged": row["diverged trainings"], "failed": row["failed trainings"]}  # fmt: skip
+        found = {
+            "num_points": row["complete"],
+            "stopped": row["stopped"],
+            "running": row["running"],
+            "diverged": row["diverged trainings"],
+            "failed": row["failed trainings"],
+        }
         numbers[row["arm"]] = {name: float(value) for name, value in found.items()}
     for arm, best in results.once(winners).items():
-        places = {name: value for name, value in best["values"].items() if isinstance(value, (int, float))}
-        found = {"best_of_n_error_pct": best["error_pct"], **{f"best_{name}": value for name, value in places.items()}}
+        places = {
+            name: value for name, value in best["values"].items() if isinstance(value, (int, float))
+        }
+        found = {
+            "best_of_n_error_pct": best["error_pct"],
+            **{f"best_{name}": value for name, value in places.items()},
+        }
         numbers[arm] |= {name: float(value) for name, value in found.items()}
     return numbers
 
@@ -62,9 +83,10 @@ def design_text(study: Study) -> str:
     """What was asked and how, for a report."""
     num = len({(trial.arm, trial.point) for trial in study.trials})
     return (
-        f"A search ({study.adaptive}): {len(study.arms)} arms, {num} points, {len(study.trials)} trainings so far. "
-        "Points are proposed in rounds, from the errors of earlier ones, so they depend on each other and are no "
-        "sample of the space: no share, no interval over points and no comparison of arms is made of them."
+        f"A search ({study.adaptive}): {len(study.arms)} arms, {num} points, {len(study.trials)} "
+        "trainings so far. Points are proposed in rounds, from the errors of earlier ones, so "
+        "they depend on each other and are no sample of the space: no share, no interval over "
+        "points and no comparison of arms is made of them."
     )
 
 
@@ -75,10 +97,18 @@ def design(study: Study) -> pd.DataFrame:
         of_arm = [trial for trial in study.trials if trial.arm == arm]
         first = of_arm[0].config
         for name, axis in spaces(study, arm).items():
-            rows.append({"arm": arm, "axis": name, "space": _said(axis),
-                         "points": len({trial.point for trial in of_arm}),
-                         "seeds": ", ".join(map(str, sorted({trial.config.seed for trial in of_arm}))),
-                         "optimizer": first.optimizer, "epochs": first.epochs, "dataset": first.dataset})  # fmt: skip
+            rows.append(
+                {
+                    "arm": arm,
+                    "axis": name,
+                    "space": _said(axis),
+                    "points": len({trial.point for trial in of_arm}),
+                    "seeds": ", ".join(map(str, sorted({trial.config.seed for trial in of_arm}))),
+                    "optimizer": first.optimizer,
+                    "epochs": first.epochs,
+                    "dataset": first.dataset,
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -91,7 +121,11 @@ def _said(axis: Any) -> str:
 def unfinished(results: Results) -> str:
     """What is missing, in a sentence; empty when nothing is."""
     missing = int((results.trials["status"] == "missing").sum())
-    return f"{missing} of {len(results.trials)} trainings asked for have no outcome yet." if missing else ""
+    return (
+        f"{missing} of {len(results.trials)} trainings asked for have no outcome yet."
+        if missing
+        else ""
+    )
 
 
 def caveats(results: Results) -> list[str]:
@@ -100,19 +134,26 @@ def caveats(results: Results) -> list[str]:
     seeds = {tuple(row) for row in results.once(points)["seeds"]}
     shown = " or ".join(", ".join(map(str, of)) for of in sorted(seeds))
     sentences = [
-        f"The value of a point is its error at the last epoch on the split: {splits}, the mean over the seeds {shown}. "
-        "No epoch is selected. The points are chosen by this split, so it says nothing about how good they are: only "
-        "images that the search did not see can, such as those of val.",
-        f"The winner is the {WINNER}. Its error is the lowest of many noisy ones, so it is optimistic, and the best of "
-        "more points is lower by luck alone: arms with different numbers of points cannot be compared by it.",
-        "A diverged or failed training counts as 100% error, a value like any other; a point of which a training is "
-        "missing or was stopped early has no value and cannot win.",
+        f"The value of a point is its error at the last epoch on the split: {splits}, the mean "
+        f"over the seeds {shown}. No epoch is selected. The points are chosen by this split, so "
+        "it says nothing about how good they are: only images that the search did not see can, "
+        "such as those of val.",
+        (
+            f"The winner is the {WINNER}. Its error is the lowest of many noisy ones, so it is "
+            "optimistic, and the best of more points is lower by luck alone: arms with different "
+            "numbers of points cannot be compared by it."
+        ),
+        (
+            "A diverged or failed training counts as 100% error, a value like any other; a point "
+            "of which a training is missing or was stopped early has no value and cannot win."
+        ),
         "No interval is over points: they depend on each other.",
     ]
     if num := (results.trials["status"] == "stopped").sum():
         sentences.append(
-            f"{num} trainings were stopped early because others were ahead at that "
-            "epoch. Early ranks need not be final ones (Touvron 2022, Figure 6.10): a good point may be among them."
+            f"{num} trainings were stopped early because others were ahead at that epoch. Early "
+            "ranks need not be final ones (Touvron 2022, Figure 6.10): a good point may be among "
+            "them."
         )
     return sentences
 
@@ -129,20 +170,30 @@ def answer(results: Results) -> list[str]:
     """The best point of each arm, a sentence each."""
     found = results.once(winners)
     return [
-        _answer(arm, found[arm]) if arm in found else f"{arm}: no complete point yet." for arm in results.study.arms
+        _answer(arm, found[arm]) if arm in found else f"{arm}: no complete point yet."
+        for arm in results.study.arms
     ]
 
 
 def _answer(arm: str, best: Mapping[str, Any]) -> str:
-    where = ", ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-                      for name, value in best["values"].items())  # fmt: skip
-    seeds = f"mean of {best['num_seeds']} seeds, sd {best['sd_points']:.2f}" if best["num_seeds"] > 1 else "one seed"
+    where = ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in best["values"].items()
+    )
+    seeds = (
+        f"mean of {best['num_seeds']} seeds, sd {best['sd_points']:.2f}"
+        if best["num_seeds"] > 1
+        else "one seed"
+    )
     second = best["runner_up"]
     near = f"; the next point is {second['difference_points']:.2f} points above" if second else ""
-    edge = "; ".join(f"{name} is at the {end} end of its axis" for name, end in best["at_edge"].items())
+    edge = "; ".join(
+        f"{name} is at the {end} end of its axis" for name, end in best["at_edge"].items()
+    )
     return (
-        f"{arm}, lowest error of {best['num_points']} points (best of many, so optimistic): {best['error_pct']:.2f}% "
-        f"({seeds}) at {where}{near}{f'; {edge}: the space may be too narrow' if edge else ''}."
+        f"{arm}, lowest error of {best['num_points']} points (best of many, so optimistic): "
+        f"{best['error_pct']:.2f}% ({seeds}) at "
+        f"{where}{near}{f'; {edge}: the space may be too narrow' if edge else ''}."
     )
 
 

@@ -1,4 +1,6 @@
-"""Figures of depth, width and parallel branches (Touvron et al. 2022, Figures 1 to 3), and of the lr of each shape."""
+"""Figures of depth, width and parallel branches (Touvron et al.
+2022, Figures 1 to 3), and of the lr of each shape.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ THEIRS = "Touvron et al. 2022, ImageNet"
 
 
 class View(NamedTuple):
-    """A figure of the paper: functions of (size, pairs, branches) say where a shape stands and on which curve."""
+    """A figure of the paper: functions of (size, pairs,
+    branches) say where a shape stands and on which curve.
+    """
 
     panel: str  # of the study
     source: str
@@ -43,44 +47,63 @@ def _in_sequence(branches: int) -> str:
 
 
 BRANCHES = View(
-    "branches", "Figure 1", lambda size, pairs, branches: branches,
-    lambda size, pairs, branches: f"{size}, {pairs} pairs", "parallel branches", lambda x: f"{x:.0f}", True,
-)  # fmt: skip
+    "branches",
+    "Figure 1",
+    lambda size, pairs, branches: branches,
+    lambda size, pairs, branches: f"{size}, {pairs} pairs",
+    "parallel branches",
+    lambda x: f"{x:.0f}",
+    True,
+)
 WIDTHS = View(
-    "widths", "Figure 2", lambda size, pairs, branches: SIZES.index(size),
-    lambda size, pairs, branches: _in_sequence(branches), "size", lambda x: SIZES[round(x)], False,
-)  # fmt: skip
+    "widths",
+    "Figure 2",
+    lambda size, pairs, branches: SIZES.index(size),
+    lambda size, pairs, branches: _in_sequence(branches),
+    "size",
+    lambda x: SIZES[round(x)],
+    False,
+)
 DEPTHS = View(
-    "depths", "Figure 3", lambda size, pairs, branches: pairs,
-    lambda size, pairs, branches: f"{size}, {_in_sequence(branches)}", "pairs of attention and MLP",
-    lambda x: f"{x:.0f}", True,
-)  # fmt: skip
+    "depths",
+    "Figure 3",
+    lambda size, pairs, branches: pairs,
+    lambda size, pairs, branches: f"{size}, {_in_sequence(branches)}",
+    "pairs of attention and MLP",
+    lambda x: f"{x:.0f}",
+    True,
+)
 
 
 @matplotlib.rc_context(STYLE)
 def branches(results: Results) -> Figure:
-    """Touvron et al. 2022, Figure 1: error against the number of parallel branches, at a fixed number of pairs of
-    attention and MLP, so at equal parameters and multiply-adds.
+    """Touvron et al. 2022, Figure 1: error against the number of parallel branches, at a fixed
+    number of pairs of attention and MLP, so at equal parameters and multiply-adds.
 
-    Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where there are several.
+    Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where
+    there are several.
     """
     return _view_figure(results, BRANCHES)
 
 
 @matplotlib.rc_context(STYLE)
 def widths(results: Results) -> Figure:
-    """Touvron et al. 2022, Figure 2: error by width, in sequence and in two branches, at one number of pairs.
+    """Touvron et al. 2022, Figure 2: error by width, in sequence and in two branches, at one number
+    of pairs.
 
-    Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where there are several.
+    Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where
+    there are several.
     """
     return _view_figure(results, WIDTHS)
 
 
 @matplotlib.rc_context(STYLE)
 def depths(results: Results) -> Figure:
-    """Touvron et al. 2022, Figure 3: error against the number of pairs, in sequence and in two branches, by width.
+    """Touvron et al. 2022, Figure 3: error against the number of pairs, in sequence and in two
+    branches, by width.
 
-    Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where there are several.
+    Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where
+    there are several.
     """
     return _view_figure(results, DEPTHS)
 
@@ -97,7 +120,9 @@ def _view_figure(results: Results, view: View) -> Figure:
     widths = [3.5] * len(columns) + [2.4] * aside
     grid = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
     for ax, (name, column) in zip(grid, columns.items(), strict=False):
-        _curves_panel(ax, view, curves, results.once(shapes.shape_cells).set_index("shape"), name, column)
+        _curves_panel(
+            ax, view, curves, results.once(shapes.shape_cells).set_index("shape"), name, column
+        )
         ax.set_title(f"error on {name}", fontsize=9.5)
     grid[0].set_ylabel("error (%)")
     handles = [_handle(index, name, of, view) for index, (name, of) in enumerate(curves.items())]
@@ -120,8 +145,13 @@ def _curves_panel(
     places = sorted({view.x(*_shape(cell)) for of in curves.values() for cell in of})
     step = 0.025 * (places[-1] - places[0] + 1)
     for index, of in enumerate(curves.values()):
-        x = np.array([view.x(*_shape(cell)) for cell in of]) + step * (index - (len(curves) - 1) / 2)
-        ends = [table.loc[[cell.arm for cell in of], f"{name}_error_pct{end}"] for end in ("", "_low", "_high")]
+        x = np.array([view.x(*_shape(cell)) for cell in of]) + step * (
+            index - (len(curves) - 1) / 2
+        )
+        ends = [
+            table.loc[[cell.arm for cell in of], f"{name}_error_pct{end}"]
+            for end in ("", "_low", "_high")
+        ]
         _curve(ax, view, x, of, column, index, np.array(ends, dtype=float))
     if not any(len(estimates.errors(cell.runs, column)) for of in curves.values() for cell in of):
         say(ax, "no run finished")
@@ -141,28 +171,61 @@ def _looks(index: int) -> dict[str, Any]:
     return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
-def _curve(ax: Axes, view: View, x: np.ndarray, of: Sequence[Cell], column: str, index: int, means: np.ndarray) -> None:
-    """(3, n) means with intervals, and each seed as a dot; hollow where the lr lies at the edge of its grid."""
+def _curve(
+    ax: Axes,
+    view: View,
+    x: np.ndarray,
+    of: Sequence[Cell],
+    column: str,
+    index: int,
+    means: np.ndarray,
+) -> None:
+    """(3, n) means with intervals, and each seed as a dot;
+    hollow where the lr lies at the edge of its grid.
+    """
     looks = _looks(index)
     y, low, high = means
     for at, cell in zip(x, of, strict=True):
         values = estimates.errors(cell.runs, column)
         if len(values) > 1:
-            ax.plot(np.full(len(values), at), values, "o", color=looks["color"], alpha=0.3, markersize=3.5,
-                    markeredgewidth=0)  # fmt: skip
+            ax.plot(
+                np.full(len(values), at),
+                values,
+                "o",
+                color=looks["color"],
+                alpha=0.3,
+                markersize=3.5,
+                markeredgewidth=0,
+            )
     if view.joined:
-        ax.plot(x, y, color=looks["color"], linewidth=1.4, linestyle=DASHES[index % len(DASHES)], zorder=3)
+        ax.plot(
+            x,
+            y,
+            color=looks["color"],
+            linewidth=1.4,
+            linestyle=DASHES[index % len(DASHES)],
+            zorder=3,
+        )
     ends = np.nan_to_num([y - low, high - y]).clip(min=0)
     ax.errorbar(x, y, ends, ecolor=looks["color"], zorder=3.5, **WHISKER)
     edge = np.array([cell.at_edge for cell in of])
     for at_edge in (False, True):
         face = "white" if at_edge else looks["color"]
-        ax.plot(x[edge == at_edge], y[edge == at_edge], linestyle="none", markerfacecolor=face, markersize=6, zorder=4,
-                **looks)  # fmt: skip
+        ax.plot(
+            x[edge == at_edge],
+            y[edge == at_edge],
+            linestyle="none",
+            markerfacecolor=face,
+            markersize=6,
+            zorder=4,
+            **looks,
+        )
 
 
 def _mark_diverged(ax: Axes, view: View, curves: Sequence[Sequence[Cell]]) -> None:
-    """Crosses above a line at the top, a line of them for each curve that has any, with how many of the runs."""
+    """Crosses above a line at the top, a line of them for each
+    curve that has any, with how many of the runs.
+    """
     bad = [(index, cell) for index, of in enumerate(curves) for cell in of if _diverged(cell)]
     if not bad:
         return
@@ -172,11 +235,23 @@ def _mark_diverged(ax: Axes, view: View, curves: Sequence[Sequence[Cell]]) -> No
     ax.set_ylim(low, low + (high - low) / (1 - share))
     ax.axhline(high, color="#999999", linewidth=0.8)
     for index, cell in bad:
-        color, at, edge = COLORS[index % len(COLORS)], view.x(*_shape(cell)), ax.get_xaxis_transform()
+        color, at, edge = (
+            COLORS[index % len(COLORS)],
+            view.x(*_shape(cell)),
+            ax.get_xaxis_transform(),
+        )
         height = 0.97 - 0.06 * lines.index(index)
         ax.plot([at], [height], "x", color=color, markersize=5, transform=edge, zorder=6)
-        ax.annotate(f"{_diverged(cell)}/{len(cell.runs)}", (at, height), xycoords=edge, xytext=(4, 0), fontsize=7,
-                    textcoords="offset points", va="center", color=color)  # fmt: skip
+        ax.annotate(
+            f"{_diverged(cell)}/{len(cell.runs)}",
+            (at, height),
+            xycoords=edge,
+            xytext=(4, 0),
+            fontsize=7,
+            textcoords="offset points",
+            va="center",
+            color=color,
+        )
 
 
 def _diverged(cell: Cell) -> int:
@@ -189,7 +264,15 @@ def _dashes(view: View, index: int) -> Any:
 
 def _handle(index: int, name: str, of: Sequence[Cell], view: View) -> Line2D:
     label = f"{name}\n{estimates.describe(pd.concat([cell.runs for cell in of]))}, {len(of)} shapes"
-    return Line2D([], [], linewidth=1.4, linestyle=_dashes(view, index), markersize=6, label=label, **_looks(index))
+    return Line2D(
+        [],
+        [],
+        linewidth=1.4,
+        linestyle=_dashes(view, index),
+        markersize=6,
+        label=label,
+        **_looks(index),
+    )
 
 
 def _note(found: dict[str, Cell], drawn: bool, aside: bool) -> str:
@@ -199,7 +282,10 @@ def _note(found: dict[str, Cell], drawn: bool, aside: bool) -> str:
     if single:
         parts = ["Single runs: no interval."]
     if num > 1:
-        parts.append(f"Each shape at the lr of {num} that does best on minival; hollow: at the edge of the grid.")
+        parts.append(
+            f"Each shape at the lr of {num} that does best on minival; hollow: at the edge of the "
+            "grid."
+        )
     if drawn:
         other = "; other data and other axes, context and no target" if aside else ""
         parts.append(f"Grey: {THEIRS}, read off the chart to about 0.1, one run each{other}.")
@@ -207,10 +293,19 @@ def _note(found: dict[str, Cell], drawn: bool, aside: bool) -> str:
 
 
 def _theirs(ax: Axes, view: View) -> list[Line2D]:
-    """The paper's errors, grey and hollow, behind ours or alone on axes of their own; returns their legend."""
+    """The paper's errors, grey and hollow, behind ours or
+    alone on axes of their own; returns their legend.
+    """
     table = shapes.published_errors()
     table = table[table["source"] == view.source]
-    keys = list(zip(table["size"].astype(str), table["pairs"].astype(int), table["branches"].astype(int), strict=True))
+    keys = list(
+        zip(
+            table["size"].astype(str),
+            table["pairs"].astype(int),
+            table["branches"].astype(int),
+            strict=True,
+        )
+    )
     table = table.assign(x=[view.x(*key) for key in keys], curve=[view.curve(*key) for key in keys])
     alone, handles = not ax.has_data(), []
     for index, (name, of) in enumerate(table.groupby("curve", sort=False)):
@@ -229,9 +324,11 @@ def _theirs(ax: Axes, view: View) -> list[Line2D]:
 
 @matplotlib.rc_context(STYLE)
 def lr_sweep(results: Results) -> Figure:
-    """Error against lr for each shape: on minival, which chooses the lr, and on the first reported set.
+    """Error against lr for each shape: on minival, which chooses the lr, and on the first reported
+    set.
 
-    Means over the seeds that finished, with Student's 95% interval where there are several; a ring at the lr chosen.
+    Means over the seeds that finished, with Student's 95% interval where there are several; a ring
+    at the lr chosen.
     """
     table = results.once(shapes.lr_sweep)
     names = [name for name in estimates.evaluations(results.study) if name == shapes.CHOOSES]
@@ -257,34 +354,70 @@ def lr_sweep(results: Results) -> Figure:
     figure.legend(handles=handles, loc="outside upper center", ncols=2)
     return finish(
         figure,
-        "Whiskers, cut at the frame: 95% intervals of means over the seeds that finished (n: fewest to most at an lr). "
-        "Ring: the lr chosen by minival.\n"
-        "× at the top: how many runs of an lr diverged; in the choice each counts as 100%.",
+        (
+            "Whiskers, cut at the frame: 95% intervals of means over the seeds that finished (n: "
+            "fewest to most at an lr). Ring: the lr chosen by minival.\n× at the top: how many "
+            "runs of an lr diverged; in the choice each counts as 100%."
+        ),
     )
 
 
 def _set_handle(index: int, name: str) -> Line2D:
     label = f"{name}, which chooses" if name == shapes.CHOOSES else name
     dashes: Any = DASHES[index]
-    return Line2D([], [], linewidth=1.3, markersize=4, linestyle=dashes, label=label, **_looks(index))
+    return Line2D(
+        [], [], linewidth=1.3, markersize=4, linestyle=dashes, label=label, **_looks(index)
+    )
 
 
 def _sweep_panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str]) -> None:
     x = np.log2(table["lr"].to_numpy(dtype=float))
     for index, name in enumerate(names):
-        y, low, high = (table[f"{name}_error_pct{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
+        y, low, high = (
+            table[f"{name}_error_pct{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")
+        )
         at = x + 0.08 * (index - (len(names) - 1) / 2)
-        ax.plot(at, y, markersize=4, linewidth=1.3, linestyle=DASHES[index], zorder=3 + index, **_looks(index))
+        ax.plot(
+            at,
+            y,
+            markersize=4,
+            linewidth=1.3,
+            linestyle=DASHES[index],
+            zorder=3 + index,
+            **_looks(index),
+        )
         ends = np.nan_to_num([y - low, high - y]).clip(min=0)
-        ax.errorbar(at, y, ends, ecolor=_looks(index)["color"], zorder=3 + index, **{**WHISKER, "capsize": 1.5})
+        ax.errorbar(
+            at,
+            y,
+            ends,
+            ecolor=_looks(index)["color"],
+            zorder=3 + index,
+            **{**WHISKER, "capsize": 1.5},
+        )
         chosen = table["chosen"].to_numpy(dtype=bool)
-        ax.plot(at[chosen], y[chosen], "o", color="black", markerfacecolor="none", markersize=9, zorder=6)
+        ax.plot(
+            at[chosen],
+            y[chosen],
+            "o",
+            color="black",
+            markerfacecolor="none",
+            markersize=9,
+            zorder=6,
+        )
     for at, (_, row) in zip(x, table.iterrows(), strict=True):
         if row["diverged"]:
             edge = ax.get_xaxis_transform()
             ax.plot([at], [0.95], "x", color="black", markersize=4, transform=edge)
-            ax.annotate(f"{row['diverged']}", (at, 0.95), xycoords=edge, xytext=(3, 0), textcoords="offset points",
-                        fontsize=7, va="center")  # fmt: skip
+            ax.annotate(
+                f"{row['diverged']}",
+                (at, 0.95),
+                xycoords=edge,
+                xytext=(3, 0),
+                textcoords="offset points",
+                fontsize=7,
+                va="center",
+            )
     numbers = sorted({int(table["finished"].min()), int(table["finished"].max())})
     ax.set_title(f"{arm}\nn={' to '.join(map(str, numbers))}", fontsize=8)
     ax.set_xlim(x.min() - 0.35, x.max() + 0.35)

@@ -1,12 +1,14 @@
-"""Depth, width and parallel branches at a fixed budget (Touvron et al. 2022, Figures 1 to 3, Tables 2 and 3).
+"""Depth, width and parallel branches at a fixed budget (Touvron et al. 2022, Figures 1 to 3, Tables
+2 and 3).
 
-An arm is a shape and how it is trained, at one lr or at each of a grid, with the same seeds. Where there are several,
-an arm is shown at its own lr: the one with the lowest mean error on minival over its seeds. No reported set has a part
-in that, but the runs are the same: what is lucky on minival and on val alike is not taken out, nor in any interval.
+An arm is a shape and how it is trained, at one lr or at each of a grid, with the same seeds. Where
+there are several, an arm is shown at its own lr: the one with the lowest mean error on minival over
+its seeds. No reported set has a part in that, but the runs are the same: what is lucky on minival
+and on val alike is not taken out, nor in any interval.
 
-Assumed everywhere: runs at one lr differ in their seed alone, and means over seeds are nearly normal. Means are over
-the runs that finished, and how many diverged stands beside them. The shape of an arm is read from its config; its
-factors name the size, a width with its heads.
+Assumed everywhere: runs at one lr differ in their seed alone, and means over seeds are nearly
+normal. Means are over the runs that finished, and how many diverged stands beside them. The shape
+of an arm is read from its config; its factors name the size, a width with its heads.
 """
 
 from __future__ import annotations
@@ -29,9 +31,19 @@ from vitscale.plan.study import Study
 CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reported
 ALPHA = 0.05
 DIFFERENCES = (
-    "evaluation", "lr_a", "lr_b", "n_a", "n_b", "diverged_a", "diverged_b", "difference_points",
-    "difference_points_low", "difference_points_high", "difference_p", "method",
-)  # fmt: skip
+    "evaluation",
+    "lr_a",
+    "lr_b",
+    "n_a",
+    "n_b",
+    "diverged_a",
+    "diverged_b",
+    "difference_points",
+    "difference_points_low",
+    "difference_points_high",
+    "difference_p",
+    "method",
+)
 
 
 @dataclass(frozen=True)
@@ -62,11 +74,16 @@ class Cell:
 
 def reported(study: Study) -> dict[str, str]:
     """Evaluation set -> its column, without the set that chooses the lr."""
-    return {name: column for name, column in estimates.evaluations(study).items() if name != CHOOSES}
+    return {
+        name: column for name, column in estimates.evaluations(study).items() if name != CHOOSES
+    }
 
 
 def cells(results: Results) -> dict[str, Cell]:
-    """Every arm at its lr, in the order of the plan. Raises ValueError if lr must be chosen without minival."""
+    """Every arm at its lr, in the order of the plan.
+
+    Raises ValueError if lr must be chosen without minival.
+    """
     configs: dict[str, TrainConfig] = {}
     for trial in results.study.trials:
         configs.setdefault(trial.arm, trial.config)
@@ -81,41 +98,60 @@ def _cell(study: Study, runs: pd.DataFrame, config: TrainConfig, chooses: str) -
     arm = str(runs["arm"].iloc[0])
     lrs = tuple(sorted({float(lr) for lr in runs["lr"]}))
     if len(lrs) > 1 and not chooses:
-        raise ValueError(f"arms with several lr must be evaluated on {CHOOSES}, but got (arm={arm!r}, lr={lrs})")
+        raise ValueError(
+            f"arms with several lr must be evaluated on {CHOOSES}, but got (arm={arm!r}, lr={lrs})"
+        )
     lr = choose_lr(runs, chooses) if len(lrs) > 1 else lrs[0]
     return Cell(arm, str(study.factors[arm]["size"]), config, lrs, lr, runs[runs["lr"] == lr])
 
 
 def choose_lr(runs: pd.DataFrame, column: str) -> float:
-    """The lr with the lowest mean of an error in percent over runs; the smallest of equal ones, NaN without an outcome.
+    """The lr with the lowest mean of an error in percent over runs; the smallest of equal ones, NaN
+    without an outcome.
 
-    A run that diverged or failed counts as 100%. An lr of which no run has an outcome yet is no candidate.
+    A run that diverged or failed counts as 100%. An lr of which no run has an outcome yet is no
+    candidate.
     """
     known = runs[runs["status"] != "missing"]
     if known.empty:
         return np.nan
     error = known[column] if column in known else pd.Series(np.nan, known.index)
     if error[known["status"] == "finished"].isna().any():
-        raise ValueError(f"a finished run must have the error that chooses its lr, but got none (column={column!r})")
-    scores = error.where(known["status"] == "finished", 100.0).astype(float).groupby(known["lr"]).mean().round(9)
-    return float(scores.index.to_numpy(dtype=float)[scores.to_numpy().argmin()])  # ascending: the first is the smallest
+        raise ValueError(
+            "a finished run must have the error that chooses its lr, but got none "
+            f"(column={column!r})"
+        )
+    scores = (
+        error.where(known["status"] == "finished", 100.0)
+        .astype(float)
+        .groupby(known["lr"])
+        .mean()
+        .round(9)
+    )
+    # ascending: the first is the smallest
+    return float(scores.index.to_numpy(dtype=float)[scores.to_numpy().argmin()])
 
 
 def shape_cells(results: Results) -> pd.DataFrame:
-    """A row per shape: pairs of attention and MLP, cost, the lr at which it is shown, and mean errors with Student's
-    95% intervals over its seeds there; none for a single run.
+    """A row per shape: pairs of attention and MLP, cost, the lr at which it is shown, and mean
+    errors with Student's 95% intervals over its seeds there; none for a single run.
 
-    The lr is the one with the lowest mean error on minival, a diverged run counting as 100%. lr_at_edge: the chosen lr
-    is the least or the greatest of the grid, which may then be too narrow for this shape. Multiply-adds of an image at
-    its resolution. Peak memory, where measured, is that of training, and not that of inference as in Table 3 of
-    Touvron et al. 2022, which no study measures.
+    The lr is the one with the lowest mean error on minival, a diverged run counting as 100%.
+    lr_at_edge: the chosen lr is the least or the greatest of the grid, which may then be too narrow
+    for this shape. Multiply-adds of an image at its resolution. Peak memory, where measured, is
+    that of training, and not that of inference as in Table 3 of Touvron et al. 2022, which no study
+    measures.
     """
     rows = []
     for cell in results.once(cells).values():
         errors: dict[str, float] = {}
         for name, column in reported(results.study).items():
             mean, low, high = estimates.error_interval(estimates.errors(cell.runs, column))
-            errors |= {f"{name}_error_pct": mean, f"{name}_error_pct_low": low, f"{name}_error_pct_high": high}
+            errors |= {
+                f"{name}_error_pct": mean,
+                f"{name}_error_pct_low": low,
+                f"{name}_error_pct_high": high,
+            }
         rows.append({**_shape_row(results.study, cell), **_lr_row(cell), **errors})
     return pd.DataFrame(rows)
 
@@ -124,21 +160,39 @@ def _shape_row(study: Study, cell: Cell) -> dict[str, object]:
     cost, c = study.cost(cell.config), cell.config
     memory = cell.runs.get("peak_memory_mib", pd.Series(dtype=float)).max()
     measured = {} if pd.isna(memory) else {"training_peak_memory_mib": float(memory)}
-    return {"shape": cell.arm, "pairs": cell.pairs, "depth": c.depth, "branches": c.branches, "width": c.width,
-            "layerscale": cell.trained[0], "epochs": c.epochs, "params_m": cost.params / 1e6,
-            "multiply_adds_m": cost.flops / 1e6, **measured}  # fmt: skip
+    return {
+        "shape": cell.arm,
+        "pairs": cell.pairs,
+        "depth": c.depth,
+        "branches": c.branches,
+        "width": c.width,
+        "layerscale": cell.trained[0],
+        "epochs": c.epochs,
+        "params_m": cost.params / 1e6,
+        "multiply_adds_m": cost.flops / 1e6,
+        **measured,
+    }
 
 
 def _lr_row(cell: Cell) -> dict[str, object]:
     of = estimates.counts(cell.runs)
-    return {"lr": cell.lr, "num_lrs": len(cell.lrs), "lr_at_edge": cell.at_edge, "n": of["finished"],
-            "diverged": of["diverged"], "failed": of["failed"], "missing": of["missing"]}  # fmt: skip
+    return {
+        "lr": cell.lr,
+        "num_lrs": len(cell.lrs),
+        "lr_at_edge": cell.at_edge,
+        "n": of["finished"],
+        "diverged": of["diverged"],
+        "failed": of["failed"],
+        "missing": of["missing"],
+    }
 
 
 def lr_sweep(results: Results) -> pd.DataFrame:
-    """A row per shape and lr: how its runs ended, and mean errors of those that finished, with Student's 95% intervals.
+    """A row per shape and lr: how its runs ended, and mean errors of those that finished, with
+    Student's 95% intervals.
 
-    minival chooses; the errors on the other sets at lr that were not chosen are shown for the shape of the curve.
+    minival chooses; the errors on the other sets at lr that were not chosen are shown for the shape
+    of the curve.
     """
     rows = []
     columns = estimates.evaluations(results.study)
@@ -148,75 +202,117 @@ def lr_sweep(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _sweep_row(cell: Cell, lr: float, runs: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, object]:
-    row: dict[str, object] = {"shape": cell.arm, "lr": lr, "chosen": lr == cell.lr, **estimates.counts(runs)}
+def _sweep_row(
+    cell: Cell, lr: float, runs: pd.DataFrame, columns: Mapping[str, str]
+) -> dict[str, object]:
+    row: dict[str, object] = {
+        "shape": cell.arm,
+        "lr": lr,
+        "chosen": lr == cell.lr,
+        **estimates.counts(runs),
+    }
     for name, column in columns.items():
         mean, low, high = estimates.error_interval(estimates.errors(runs, column))
-        row |= {f"{name}_error_pct": mean, f"{name}_error_pct_low": low, f"{name}_error_pct_high": high}
+        row |= {
+            f"{name}_error_pct": mean,
+            f"{name}_error_pct_low": low,
+            f"{name}_error_pct_high": high,
+        }
     return row
 
 
 def branch_differences(results: Results) -> pd.DataFrame:
-    """A row per parallel shape and evaluation set: its mean error minus that of the sequential shape with as many
-    pairs, of the same size, LayerScale and epochs, in points. Negative favours branches.
+    """A row per parallel shape and evaluation set: its mean error minus that of the sequential
+    shape with as many pairs, of the same size, LayerScale and epochs, in points. Negative favours
+    branches.
 
-    Each at its own lr, over finished runs, by Welch's t; no interval for single runs. difference_p_holm is corrected
-    over all rows of this table, of all evaluation sets. The rows of one sequential shape hang on the same runs and err
-    together.
+    Each at its own lr, over finished runs, by Welch's t; no interval for single runs.
+    difference_p_holm is corrected over all rows of this table, of all evaluation sets. The rows of
+    one sequential shape hang on the same runs and err together.
     """
     found = list(results.once(cells).values())
-    same = {(cell.size, cell.pairs, *cell.trained): cell for cell in found if cell.config.branches == 1}
-    compared = [(cell, same[key]) for cell in found
-                if cell.config.branches > 1 and (key := (cell.size, cell.pairs, *cell.trained)) in same]  # fmt: skip
-    rows = [{"size": a.size, "pairs": a.pairs, "branches": a.config.branches, "layerscale": a.trained[0],
-             "epochs": a.config.epochs, **row}
-            for a, b in compared for row in _differences(results.study, a, b)]  # fmt: skip
+    same = {
+        (cell.size, cell.pairs, *cell.trained): cell for cell in found if cell.config.branches == 1
+    }
+    compared = [
+        (cell, same[key])
+        for cell in found
+        if cell.config.branches > 1 and (key := (cell.size, cell.pairs, *cell.trained)) in same
+    ]
+    rows = [
+        {
+            "size": a.size,
+            "pairs": a.pairs,
+            "branches": a.config.branches,
+            "layerscale": a.trained[0],
+            "epochs": a.config.epochs,
+            **row,
+        }
+        for a, b in compared
+        for row in _differences(results.study, a, b)
+    ]
     return _corrected(rows, ("size", "pairs", "branches", "layerscale", "epochs", *DIFFERENCES))
 
 
 def layerscale_and_epochs(results: Results) -> pd.DataFrame:
-    """A row per shape, effect and evaluation set (Touvron et al. 2022, Table 2): what LayerScale changes at equal
-    epochs, and longer training at equal LayerScale, in points of mean error. Negative: it helps.
+    """A row per shape, effect and evaluation set (Touvron et al. 2022, Table 2): what LayerScale
+    changes at equal epochs, and longer training at equal LayerScale, in points of mean error.
+    Negative: it helps.
 
-    Of the shapes that are trained with and without LayerScale, or for several lengths. Statistics as in
-    branch_differences; difference_p_holm is corrected over all rows of this table.
+    Of the shapes that are trained with and without LayerScale, or for several lengths. Statistics
+    as in branch_differences; difference_p_holm is corrected over all rows of this table.
     """
     by_shape: dict[tuple[str, int, int], dict[tuple[bool, int], Cell]] = {}
     for cell in results.once(cells).values():
-        by_shape.setdefault((cell.size, cell.config.depth, cell.config.branches), {})[cell.trained] = cell
+        by_shape.setdefault((cell.size, cell.config.depth, cell.config.branches), {})[
+            cell.trained
+        ] = cell
     rows = []
     for (size, depth, branches), trained in by_shape.items():
         shape = Shape(size, depth, branches).name
-        rows += [{"shape": shape, "effect": effect, **row} for effect, a, b in _effects(trained)
-                 for row in _differences(results.study, a, b)]  # fmt: skip
+        rows += [
+            {"shape": shape, "effect": effect, **row}
+            for effect, a, b in _effects(trained)
+            for row in _differences(results.study, a, b)
+        ]
     return _corrected(rows, ("shape", "effect", *DIFFERENCES))
 
 
 def _effects(trained: Mapping[tuple[bool, int], Cell]) -> Iterator[tuple[str, Cell, Cell]]:
-    """(effect, with it, without it): LayerScale at each length, and each length against the next shorter one."""
+    """(effect, with it, without it): LayerScale at each length,
+    and each length against the next shorter one.
+    """
     for epochs in sorted({epochs for _, epochs in trained}):
         if (True, epochs) in trained and (False, epochs) in trained:
             yield f"LayerScale, {epochs} epochs", trained[True, epochs], trained[False, epochs]
     for with_it in (False, True):
-        for short, long in pairwise(sorted(epochs for layerscale, epochs in trained if layerscale == with_it)):
+        for short, long in pairwise(
+            sorted(epochs for layerscale, epochs in trained if layerscale == with_it)
+        ):
             what = f"{long} epochs against {short}, {'with' if with_it else 'without'} LayerScale"
             yield what, trained[with_it, long], trained[with_it, short]
 
 
 def blocks_or_width(results: Results) -> pd.DataFrame:
-    """A row per pair of the study and evaluation set (Touvron et al. 2022, Table 3): mean error of the shape with more
-    blocks, a, minus that of the wider one, b, in points. Negative favours blocks.
+    """A row per pair of the study and evaluation set (Touvron et al. 2022, Table 3): mean error of
+    the shape with more blocks, a, minus that of the wider one, b, in points. Negative favours
+    blocks.
 
-    `params_ratio` and `multiply_adds_ratio` are those of a to b: how equal the budgets are. Statistics as in
-    branch_differences; difference_p_holm is corrected over all rows of this table.
+    `params_ratio` and `multiply_adds_ratio` are those of a to b: how equal the budgets are.
+    Statistics as in branch_differences; difference_p_holm is corrected over all rows of this table.
     """
     found = results.once(cells)
     rows = []
     for a, b in results.study.pairs:
         costs = [results.study.cost(found[arm].config) for arm in (a, b)]
-        ratios = {"params_ratio": costs[0].params / costs[1].params,
-                  "multiply_adds_ratio": costs[0].flops / costs[1].flops}  # fmt: skip
-        rows += [{"a": a, "b": b, **ratios, **row} for row in _differences(results.study, found[a], found[b])]
+        ratios = {
+            "params_ratio": costs[0].params / costs[1].params,
+            "multiply_adds_ratio": costs[0].flops / costs[1].flops,
+        }
+        rows += [
+            {"a": a, "b": b, **ratios, **row}
+            for row in _differences(results.study, found[a], found[b])
+        ]
     return _corrected(rows, ("a", "b", "params_ratio", "multiply_adds_ratio", *DIFFERENCES))
 
 
@@ -233,7 +329,9 @@ def _differences(study: Study, a: Cell, b: Cell) -> list[dict[str, object]]:
 
 
 def _corrected(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> pd.DataFrame:
-    """The table with p corrected over all its rows: they are the comparisons that a sentence about it counts."""
+    """The table with p corrected over all its rows: they are
+    the comparisons that a sentence about it counts.
+    """
     table = pd.DataFrame(rows, columns=list(columns))
     corrected = holm(table["difference_p"].astype(float).tolist())
     table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected)
@@ -244,11 +342,13 @@ def _corrected(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> 
 
 
 def published_depth_vs_width(results: Results) -> pd.DataFrame:
-    """Touvron et al. 2022 (ImageNet): errors of Figures 1 to 3 and Tables 1 to 3, and of each parallel shape that minus
-    that of the sequential one of as many pairs in the same figure or table, in points.
+    """Touvron et al. 2022 (ImageNet): errors of Figures 1 to 3 and Tables 1 to 3, and of each
+    parallel shape that minus that of the sequential one of as many pairs in the same figure or
+    table, in points.
 
-    Those of the figures are a third party's reading of the charts, to about 0.1. Single runs without intervals, but for
-    B12x1 of Table 3 (5 runs, sd 0.06 on val and 0.26 on v2). Context, on other data, and no target.
+    Those of the figures are a third party's reading of the charts, to about 0.1. Single runs
+    without intervals, but for B12x1 of Table 3 (5 runs, sd 0.06 on val and 0.26 on v2). Context, on
+    other data, and no target.
     """
     table = published_errors()
     key = ["source", "size", "pairs", "layerscale", "epochs"]
@@ -257,24 +357,37 @@ def published_depth_vs_width(results: Results) -> pd.DataFrame:
     beside = sequential.reindex(pd.MultiIndex.from_frame(table[key])).to_numpy(dtype=float)
     minus = (table[errors].to_numpy(dtype=float) - beside).round(1)
     minus[table["branches"] == 1] = np.nan
-    return table.assign(val_minus_sequential_points=minus[:, 0], v2_minus_sequential_points=minus[:, 1])
+    return table.assign(
+        val_minus_sequential_points=minus[:, 0], v2_minus_sequential_points=minus[:, 1]
+    )
 
 
 def published_errors() -> pd.DataFrame:
-    """Touvron et al. 2022: a row per figure or table and shape, errors in percent; epochs 300 where 400 is not said."""
+    """Touvron et al. 2022: a row per figure or table and shape,
+    errors in percent; epochs 300 where 400 is not said.
+    """
     figures = read("touvron2022_figures1_3")
     depth = figures["pairs"] // figures["branches"]
     figures = figures.assign(source="Figure " + figures["figure"].astype(str), depth=depth)
     tables = [read(f"touvron2022_table{i}").assign(source=f"Table {i}") for i in (1, 2, 3)]
     table = pd.concat([figures, *tables], ignore_index=True)
-    table = table.fillna({"branches": 1, "epochs": 300, "n": 1}).astype({"branches": int, "epochs": int, "n": int})
+    table = table.fillna({"branches": 1, "epochs": 300, "n": 1}).astype(
+        {"branches": int, "epochs": int, "n": int}
+    )
     for name in ("val", "v2"):
         table[f"{name}_error_pct"] = (100 - table[f"{name}_top1_pct"]).round(2)
-    table = table.assign(pairs=table["depth"] * table["branches"], layerscale=table["layerscale"] == 1)
+    table = table.assign(
+        pairs=table["depth"] * table["branches"], layerscale=table["layerscale"] == 1
+    )
     columns = "source size depth branches pairs layerscale epochs n val_error_pct v2_error_pct"
     return table[columns.split()]
 
 
 TABLES = (
-    shape_cells, lr_sweep, branch_differences, layerscale_and_epochs, blocks_or_width, published_depth_vs_width,
-)  # fmt: skip
+    shape_cells,
+    lr_sweep,
+    branch_differences,
+    layerscale_and_epochs,
+    blocks_or_width,
+    published_depth_vs_width,
+)

@@ -1,4 +1,6 @@
-"""The words and numbers of a study of shapes, each trained at several lr and shown at one that other images chose."""
+"""The words and numbers of a study of shapes, each trained at
+several lr and shown at one that other images chose.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ MAX_NAMES = 6  # of shapes in a sentence
 
 
 def chooses_lr(study: Study) -> bool:
-    """Whether arms have several lr, of which minival chooses the one that is shown; else the lr is given."""
+    """Whether arms have several lr, of which minival chooses
+    the one that is shown; else the lr is given.
+    """
     return len({(trial.arm, trial.config.lr) for trial in study.trials}) > len(study.arms)
 
 
@@ -48,41 +52,70 @@ def unfinished(results: Results) -> str:
     arms = missing["arm"].unique()
     more = f" and {len(arms) - MAX_NAMES} more" if len(arms) > MAX_NAMES else ""
     return (
-        f"Still missing: {len(missing)} of {planned} runs, of {', '.join(arms[:MAX_NAMES])}{more}. An lr is "
-        "compared over the runs that have an outcome, so the lr at which a shape is shown may yet change."
+        f"Still missing: {len(missing)} of {planned} runs, of "
+        f"{', '.join(arms[:MAX_NAMES])}{more}. An lr is compared over the runs that have an "
+        "outcome, so the lr at which a shape is shown may yet change."
     )
 
 
 def counts(results: Results) -> pd.DataFrame:
-    """A row per shape: how the runs at all its lr ended, and how those at the lr at which it is shown."""
+    """A row per shape: how the runs at all its lr ended, and
+    how those at the lr at which it is shown.
+    """
     if not chooses_lr(results.study):
         return repeat_words.counts(results)
-    return pd.DataFrame([_counts_row(cell, results.trials) for cell in results.once(cells).values()])
+    return pd.DataFrame(
+        [_counts_row(cell, results.trials) for cell in results.once(cells).values()]
+    )
 
 
 def _counts_row(cell: Cell, outcomes: pd.DataFrame) -> dict[str, object]:
     runs, shown = outcomes[outcomes["arm"] == cell.arm], estimates.counts(cell.runs)
     at_lr = {f"{status} there": shown[status] for status in STATUSES}
-    return {"shape": cell.arm, "planned": len(runs), **estimates.counts(runs), "shown at lr": cell.lr, **at_lr}
+    return {
+        "shape": cell.arm,
+        "planned": len(runs),
+        **estimates.counts(runs),
+        "shown at lr": cell.lr,
+        **at_lr,
+    }
 
 
 def summary(results: Results) -> Summary:
-    """The numbers of the arms under `arm/name`: the chosen lr, and at it how runs ended and mean errors in percent with
-    Student's 95% intervals; those that exist. n: runs that finished there.
+    """The numbers of the arms under `arm/name`: the chosen lr, and at it how runs ended and mean
+    errors in percent with Student's 95% intervals; those that exist. n: runs that finished there.
     """
     if not chooses_lr(results.study):
         return repeat_words.summary(results)
-    others = {name: column for name, column in reported(results.study).items() if column != results.study.metric}
-    columns = {"mean_error_pct": "error_pct", **{f"{name}_mean_error_pct": column for name, column in others.items()}}
+    others = {
+        name: column
+        for name, column in reported(results.study).items()
+        if column != results.study.metric
+    }
+    columns = {
+        "mean_error_pct": "error_pct",
+        **{f"{name}_mean_error_pct": column for name, column in others.items()},
+    }
     numbers: Summary = {}
     for cell in results.once(cells).values():
         known = not np.isnan(cell.lr)
-        of = estimates.counts(cell.runs if known else results.trials[results.trials["arm"] == cell.arm])
-        found = {"n": of["finished"], **{status: of[status] for status in STATUSES[1:]}, "best_lr": cell.lr}
+        of = estimates.counts(
+            cell.runs if known else results.trials[results.trials["arm"] == cell.arm]
+        )
+        found = {
+            "n": of["finished"],
+            **{status: of[status] for status in STATUSES[1:]},
+            "best_lr": cell.lr,
+        }
         for name, column in columns.items():
             ends = estimates.error_interval(estimates.errors(cell.runs, column))
-            found |= {f"{name}{end}": value for end, value in zip(("", "_low", "_high"), ends, strict=True)}
-        numbers[cell.arm] = {name: float(value) for name, value in found.items() if not np.isnan(value)}
+            found |= {
+                f"{name}{end}": value
+                for end, value in zip(("", "_low", "_high"), ends, strict=True)
+            }
+        numbers[cell.arm] = {
+            name: float(value) for name, value in found.items() if not np.isnan(value)
+        }
     return numbers
 
 
@@ -97,16 +130,26 @@ def _design_row(study: Study, arm: str) -> dict[str, object]:
     configs = [trial.config for trial in study.trials if trial.arm == arm]
     size, first = study.cost(configs[0]), configs[0]
     return {
-        "shape": arm, "runs": len(configs), "lr": _listed(config.lr for config in configs),
-        "seeds": _listed(config.seed for config in configs), "wd": f"{first.wd:g}", "optimizer": first.optimizer,
-        "epochs": first.epochs, "dataset": first.dataset, "parameters": f"{size.params:,}",
+        "shape": arm,
+        "runs": len(configs),
+        "lr": _listed(config.lr for config in configs),
+        "seeds": _listed(config.seed for config in configs),
+        "wd": f"{first.wd:g}",
+        "optimizer": first.optimizer,
+        "epochs": first.epochs,
+        "dataset": first.dataset,
+        "parameters": f"{size.params:,}",
         "multiply-adds": f"{size.flops:,}",
-    }  # fmt: skip
+    }
 
 
 def _listed(values: Iterable[float]) -> str:
     found = sorted(set(values))
-    return ", ".join(f"{value:g}" for value in found) if len(found) <= 4 else f"{found[0]:g} to {found[-1]:g}"
+    return (
+        ", ".join(f"{value:g}" for value in found)
+        if len(found) <= 4
+        else f"{found[0]:g} to {found[-1]:g}"
+    )
 
 
 def design_text(study: Study) -> str:
@@ -114,9 +157,9 @@ def design_text(study: Study) -> str:
     if not chooses_lr(study):
         return repeat_words.design_text(study)
     return (
-        f"{len(study.arms)} shapes, each at {_grid(study)}: {len(study.trials)} runs. All were fixed before the first "
-        f"training and none is stopped early. What is chosen by results is the lr at which a shape is shown, on "
-        f"{CHOOSES}. Multiply-adds are those of one image."
+        f"{len(study.arms)} shapes, each at {_grid(study)}: {len(study.trials)} runs. All were "
+        "fixed before the first training and none is stopped early. What is chosen by results is "
+        f"the lr at which a shape is shown, on {CHOOSES}. Multiply-adds are those of one image."
     )
 
 
@@ -140,24 +183,38 @@ def caveats(results: Results) -> list[str]:
     sentences = [
         f"Reported is {label}, and the same on the other sets, of the last epoch on the splits: "
         f"{shown}. No epoch is selected.",
-        f"An arm is one shape at {grid}. It is shown at the lr with the lowest mean error on {CHOOSES} over "
-        f"its seeds, the smaller of equal ones; a diverged or failed run counts as 100% in that choice. {shown} have "
-        "no part in it.",
-        "Means and differences are over the runs at that lr that finished, so they are conditional on finishing. How "
-        "many diverged there stands beside every number; how many at the other lr is in the table above.",
-        "Intervals are Student's over the seeds at that lr, and rest on means over seeds being nearly normal; a single "
-        "run has none. They do not hold the choice of lr, which uses the same runs on other images: a run that is "
-        f"lucky on {CHOOSES} and on a reported set alike helps its lr, and other seeds may choose another.",
-        "wd and all else of an arm are given: an arm for which they are not the best is worse than it need be, in no "
-        "interval.",
-        "All intervals and p are conditional on the held-out images: they are about training on these held-out "
-        "splits, not about other images.",
+        (
+            f"An arm is one shape at {grid}. It is shown at the lr with the lowest mean error on "
+            f"{CHOOSES} over its seeds, the smaller of equal ones; a diverged or failed run "
+            f"counts as 100% in that choice. {shown} have no part in it."
+        ),
+        (
+            "Means and differences are over the runs at that lr that finished, so they are "
+            "conditional on finishing. How many diverged there stands beside every number; how "
+            "many at the other lr is in the table above."
+        ),
+        (
+            "Intervals are Student's over the seeds at that lr, and rest on means over seeds "
+            "being nearly normal; a single run has none. They do not hold the choice of lr, which "
+            f"uses the same runs on other images: a run that is lucky on {CHOOSES} and on a "
+            "reported set alike helps its lr, and other seeds may choose another."
+        ),
+        (
+            "wd and all else of an arm are given: an arm for which they are not the best is worse "
+            "than it need be, in no interval."
+        ),
+        (
+            "All intervals and p are conditional on the held-out images: they are about training "
+            "on these held-out splits, not about other images."
+        ),
     ]
     if (results.trials["status"] == "missing").any():
-        sentences.append("Unfinished: missing runs are in no number but their count, and in no choice of lr.")
+        sentences.append(
+            "Unfinished: missing runs are in no number but their count, and in no choice of lr."
+        )
     sentences.append(
-        "Intervals are 95% each; those of different rows are not corrected for their number. difference_p_holm is "
-        "corrected over all rows of its table, difference_p is not."
+        "Intervals are 95% each; those of different rows are not corrected for their number. "
+        "difference_p_holm is corrected over all rows of its table, difference_p is not."
     )
     return sentences
 
@@ -165,7 +222,10 @@ def caveats(results: Results) -> list[str]:
 def headline(results: Results) -> list[str]:
     """How many runs ended how, then the answers of the study's tables."""
     told = [answer for name, answer in ANSWERS.items() if name in results.study.tables]
-    return [repeat_words.progress_of_runs(results.trials), *(line for answer in told for line in answer(results))]
+    return [
+        repeat_words.progress_of_runs(results.trials),
+        *(line for answer in told for line in answer(results)),
+    ]
 
 
 # ---- answers in words
@@ -178,12 +238,22 @@ def cells_sentences(results: Results) -> list[str]:
     if not swept:
         return []
     edge = [cell.arm for cell in swept if cell.at_edge]
-    ended = f"; at its edge for {len(edge)} of {len(swept)} ({', '.join(edge)}): for them the grid may be too narrow"
-    return [f"Each shape is shown at the lr that does best on minival, of {len(swept[0].lrs)}{ended if edge else ''}."]
+    ended = (
+        f"; at its edge for {len(edge)} of {len(swept)} ({', '.join(edge)}): for them the grid "
+        "may be too narrow"
+    )
+    return [
+        (
+            "Each shape is shown at the lr that does best on minival, of "
+            f"{len(swept[0].lrs)}{ended if edge else ''}."
+        )
+    ]
 
 
 def branches_sentences(results: Results) -> list[str]:
-    """How often branches beat the sequential shape of as many pairs, on each set; then the numbers of Figure 1."""
+    """How often branches beat the sequential shape of as many
+    pairs, on each set; then the numbers of Figure 1.
+    """
     table = results.once(branch_differences)
     what = "Parallel branches against as many pairs in sequence"
     return [*_verdicts(table, what), *_in_figure(results.study, table)]
@@ -195,9 +265,15 @@ def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
     keys = ["size", "pairs", "layerscale", "epochs"]
     sentences = []
     for key in many[keys].drop_duplicates().itertuples(index=False):
-        same = table[(table[keys] == list(key)).all(axis=1) & (table["evaluation"] == many["evaluation"].iloc[0])]
+        same = table[
+            (table[keys] == list(key)).all(axis=1)
+            & (table["evaluation"] == many["evaluation"].iloc[0])
+        ]
         parts = [f"{row['branches']} branches {_interval(row)}" for _, row in same.iterrows()]
-        sentences.append(f"{key.size} of {key.pairs} pairs, error minus that in sequence: {'; '.join(parts)} points.")
+        sentences.append(
+            f"{key.size} of {key.pairs} pairs, error minus that in sequence: {'; '.join(parts)} "
+            "points."
+        )
     return sentences
 
 
@@ -213,8 +289,14 @@ def budgets_sentences(results: Results) -> list[str]:
     table = results.once(blocks_or_width)
     first = table[table["evaluation"] == next(iter(reported(results.study)))]
     parts = [f"{row['a']} − {row['b']} {_interval(row)}" for _, row in first.iterrows()]
-    return [*_verdicts(table, "More blocks against more width at about equal cost"),
-            f"Error on {first['evaluation'].iloc[0]}: {'; '.join(parts)} points."] if parts else []  # fmt: skip
+    return (
+        [
+            *_verdicts(table, "More blocks against more width at about equal cost"),
+            f"Error on {first['evaluation'].iloc[0]}: {'; '.join(parts)} points.",
+        ]
+        if parts
+        else []
+    )
 
 
 def _verdicts(table: pd.DataFrame, what: str) -> list[str]:
@@ -223,11 +305,14 @@ def _verdicts(table: pd.DataFrame, what: str) -> list[str]:
 
 def _verdict(table: pd.DataFrame, what: str, evaluation: str) -> str:
     shown, tested = table["difference_p_holm"] < ALPHA, int(table["difference_p"].notna().sum())
-    lower, higher = (int((shown & of).sum()) for of in (table["difference_points"] < 0, table["difference_points"] > 0))
+    lower, higher = (
+        int((shown & of).sum())
+        for of in (table["difference_points"] < 0, table["difference_points"] > 0)
+    )
     return (
-        f"{what}, error on {evaluation}: lower in {lower} and higher in {higher} of {len(table)} comparisons (p below "
-        f"5% after Holm over the whole table), no difference shown in {tested - lower - higher}, no interval in "
-        f"{len(table) - tested}."
+        f"{what}, error on {evaluation}: lower in {lower} and higher in {higher} of {len(table)} "
+        "comparisons (p below 5% after Holm over the whole table), no difference shown in "
+        f"{tested - lower - higher}, no interval in {len(table) - tested}."
     )
 
 

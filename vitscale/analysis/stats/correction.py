@@ -8,11 +8,15 @@ import numpy as np
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
-    """p values corrected for their number (Holm 1979). A NaN, a comparison to come, counts and stays NaN."""
+    """p values corrected for their number (Holm 1979).
+
+    A NaN, a comparison to come, counts and stays NaN.
+    """
     values = np.asarray(p, dtype=float)
     known = np.nan_to_num(values, nan=1.0)
     order = np.argsort(known)
-    # By hand, since statsmodels' multipletests collects garbage at each call: 0.1 to 0.5 s, hundreds of times a report.
+    # By hand, since statsmodels' multipletests collects garbage at each call: 0.1 to 0.5 s,
+    # hundreds of times a report.
     steps = np.maximum.accumulate(known[order] * np.arange(len(known), 0, -1))
     corrected = np.empty_like(known)
     corrected[order] = np.minimum(steps, 1.0)

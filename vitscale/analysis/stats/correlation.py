@@ -7,23 +7,27 @@ from scipy.special import ndtri, stdtrit
 from scipy.stats import rankdata
 
 Estimate = tuple[float, float, float]  # estimate, low, high
-MIN_PAIRS = 5  # of fewer, an interval spans nearly all of [-1, 1], or the bootstrap has nothing to draw from
+# of fewer, an interval spans nearly all of [-1, 1], or the bootstrap has nothing to draw from
+MIN_PAIRS = 5
 
 
 def pearson(x: np.ndarray, y: np.ndarray, confidence: float = 0.95) -> Estimate:
-    """Pearson's r of (n,) pairs and Fisher's z interval, standard error 1 / sqrt(n - 3) (Fisher 1921).
+    """Pearson's r of (n,) pairs and Fisher's z interval, standard error 1 / sqrt(n - 3) (Fisher
+    1921).
 
-    Assumes independent pairs that are bivariate normal; r is moved by a single outlier. NaN for fewer than 5 pairs
-    or a side without spread.
+    Assumes independent pairs that are bivariate normal; r is moved by a single outlier. NaN for
+    fewer than 5 pairs or a side without spread.
     """
     r = _correlation(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
     return _fisher(r, 1 / np.sqrt(max(len(x) - 3, 1)), confidence)
 
 
 def spearman(x: np.ndarray, y: np.ndarray, confidence: float = 0.95) -> Estimate:
-    """Spearman's rank correlation of (n,) pairs and the interval of Bonett & Wright 2000: Fisher's z with 1 + r**2 / 2.
+    """Spearman's rank correlation of (n,) pairs and the interval of Bonett & Wright 2000: Fisher's
+    z with 1 + r**2 / 2.
 
-    Assumes independent pairs and no heavy ties; made for |r| < 0.9. Cheap enough for every epoch of a training.
+    Assumes independent pairs and no heavy ties; made for |r| < 0.9. Cheap enough for every epoch of
+    a training.
     """
     rho = _correlation(rankdata(x), rankdata(y))
     return _fisher(rho, np.sqrt((1 + rho**2 / 2) / max(len(x) - 3, 1)), confidence)
@@ -32,10 +36,12 @@ def spearman(x: np.ndarray, y: np.ndarray, confidence: float = 0.95) -> Estimate
 def spearman_bootstrap(
     x: np.ndarray, y: np.ndarray, confidence: float = 0.95, *, num: int = 2000, seed: int = 0
 ) -> Estimate:
-    """Spearman's rank correlation of (n,) pairs, with an interval from `num` resamples of the pairs.
+    """Spearman's rank correlation of (n,) pairs, with an interval from `num` resamples of the
+    pairs.
 
-    The spread of Fisher's z over the resamples, put around z: no assumption about the shape of the cloud, ties
-    included, but independent pairs. Plain percentiles are no better centred, for resampling makes ties.
+    The spread of Fisher's z over the resamples, put around z: no assumption about the shape of the
+    cloud, ties included, but independent pairs. Plain percentiles are no better centred, for
+    resampling makes ties.
     """
     rho = _correlation(rankdata(x), rankdata(y))
     if np.isnan(rho):
@@ -49,18 +55,25 @@ def spearman_bootstrap(
 
 
 def shared_sd(x: np.ndarray, y: np.ndarray, confidence: float = 0.95) -> Estimate:
-    """Root of the covariance of (n,) pairs, 0 where it is negative, and its interval; NaN for fewer than 5 pairs.
+    """Root of the covariance of (n,) pairs, 0 where it is negative, and its interval; NaN for fewer
+    than 5 pairs.
 
-    What x and y vary by together: of the errors of networks on two sets of other images, the spread of their errors on
-    images without end (Jordan 2023, arXiv 2304.01910). Student's interval of the mean product of deviations, which is
-    the covariance, cut at 0 before the root is taken: both ends 0 say that nothing in common is shown.
+    What x and y vary by together: of the errors of networks on two sets of other images, the spread
+    of their errors on images without end (Jordan 2023, arXiv 2304.01910). Student's interval of the
+    mean product of deviations, which is the covariance, cut at 0 before the root is taken: both
+    ends 0 say that nothing in common is shown.
     """
     n = len(x)
     if n < MIN_PAIRS:
         return np.nan, np.nan, np.nan
     products = (x - x.mean()) * (y - y.mean()) * n / (n - 1)
-    center, half = products.mean(), stdtrit(n - 1, (1 + confidence) / 2) * products.std(ddof=1) / np.sqrt(n)
-    covariance, low, high = (float(np.sqrt(max(value, 0.0))) for value in (center, center - half, center + half))
+    center, half = (
+        products.mean(),
+        stdtrit(n - 1, (1 + confidence) / 2) * products.std(ddof=1) / np.sqrt(n),
+    )
+    covariance, low, high = (
+        float(np.sqrt(max(value, 0.0))) for value in (center, center - half, center + half)
+    )
     return covariance, low, high
 
 

@@ -1,10 +1,11 @@
-"""Confidence intervals for shares, means and medians, for i.i.d. draws and for scrambled Sobol designs.
+"""Confidence intervals for shares, means and medians, for i.i.d. draws and for scrambled Sobol
+designs.
 
-A scrambled Sobol sequence spreads its points evenly, so its draws are not independent; its scrambles are.
-Where `scramble` is given, the spread between the scrambles is the only measure of error (Owen 1997):
-Student's t with one degree of freedom less than there are scrambles. Where all scrambles agree, that spread
-is 0 and says nothing, and the interval for i.i.d. draws is given instead; even points seldom do worse than
-independent ones.
+A scrambled Sobol sequence spreads its points evenly, so its draws are not independent; its
+scrambles are. Where `scramble` is given, the spread between the scrambles is the only measure of
+error (Owen 1997): Student's t with one degree of freedom less than there are scrambles. Where all
+scrambles agree, that spread is 0 and says nothing, and the interval for i.i.d. draws is given
+instead; even points seldom do worse than independent ones.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ Interval = tuple[np.ndarray, np.ndarray]  # low and high, of the shape of the es
 
 
 def clopper_pearson(hits: np.ndarray | float, n: int, confidence: float = 0.95) -> Interval:
-    """Exact interval for a share, from `hits` of `n` i.i.d. draws (Clopper & Pearson 1934); [0, 1] for n = 0.
+    """Exact interval for a share, from `hits` of `n` i.i.d. draws (Clopper & Pearson 1934); [0, 1]
+    for n = 0.
 
-    Half hits are allowed: a tie that scores 1/2 varies less than a win or a loss, so the interval stays
-    conservative.
+    Half hits are allowed: a tie that scores 1/2 varies less than a win or a loss, so the interval
+    stays conservative.
     """
     tail, hits = (1 - confidence) / 2, np.asarray(hits, dtype=float)
     misses = n - hits
@@ -31,11 +33,12 @@ def clopper_pearson(hits: np.ndarray | float, n: int, confidence: float = 0.95) 
 
 
 def standard_error(scores: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, int]:
-    """Standard error of the mean of (n, ...) scores from the spread between independent groups, and its df.
+    """Standard error of the mean of (n, ...) scores from the spread between independent groups, and
+    its df.
 
-    The ratio estimator of cluster sampling (Cochran 1977, chapter 9), so groups may be incomplete. With
-    groups of equal size it is the textbook error of the mean of the group means. NaN with fewer than 2
-    groups.
+    The ratio estimator of cluster sampling (Cochran 1977, chapter 9), so groups may be incomplete.
+    With groups of equal size it is the textbook error of the mean of the group means. NaN with
+    fewer than 2 groups.
     """
     labels, index = np.unique(group, return_inverse=True)
     num = len(labels)
@@ -46,14 +49,18 @@ def standard_error(scores: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, i
     return np.sqrt(num / (num - 1) * (totals**2).sum(axis=0)) / len(scores), num - 1
 
 
-def share_interval(hits: np.ndarray, scramble: np.ndarray | None = None, confidence: float = 0.95) -> Interval:
-    """Interval for the mean of (n, ...) hits or scores in [0, 1]: Clopper-Pearson, or t over the scrambles.
+def share_interval(
+    hits: np.ndarray, scramble: np.ndarray | None = None, confidence: float = 0.95
+) -> Interval:
+    """Interval for the mean of (n, ...) hits or scores in [0, 1]: Clopper-Pearson, or t over the
+    scrambles.
 
-    Clopper-Pearson takes the sum of the scores for the number of hits. Scores between 0 and 1 vary less than
-    hits of the same mean, so it is conservative for them, and stays valid for a few low scores among high
-    ones, of which a bootstrap often sees none. Few small scrambles are not nearly normal: with a few diverged
-    draws, 4 scrambles of 4 draws covered 86% of the time in simulation, 4 of 8 covered 89% and 4 of 16
-    covered 95%. Tells nothing, [0, 1], when only one scramble has an outcome. For scores, see `area_interval`.
+    Clopper-Pearson takes the sum of the scores for the number of hits. Scores between 0 and 1 vary
+    less than hits of the same mean, so it is conservative for them, and stays valid for a few low
+    scores among high ones, of which a bootstrap often sees none. Few small scrambles are not nearly
+    normal: with a few diverged draws, 4 scrambles of 4 draws covered 86% of the time in simulation,
+    4 of 8 covered 89% and 4 of 16 covered 95%. Tells nothing, [0, 1], when only one scramble has an
+    outcome. For scores, see `area_interval`.
     """
     hits = np.asarray(hits, dtype=float)
     low, high = clopper_pearson(hits.sum(axis=0), len(hits), confidence)
@@ -68,11 +75,15 @@ def share_interval(hits: np.ndarray, scramble: np.ndarray | None = None, confide
     return np.clip(low, 0, 1), np.clip(high, 0, 1)
 
 
-def area_interval(scores: np.ndarray, scramble: np.ndarray | None = None, confidence: float = 0.95) -> Interval:
-    """Interval for the mean of (n, ...) scores in [0, 1] by `pseudo_error`; for Sobol designs at least as wide as that.
+def area_interval(
+    scores: np.ndarray, scramble: np.ndarray | None = None, confidence: float = 0.95
+) -> Interval:
+    """Interval for the mean of (n, ...) scores in [0, 1] by `pseudo_error`; for Sobol designs at
+    least as wide as that.
 
-    Few scrambles seldom see a rare bad corner of the space, whatever their size: t over the scrambles alone covered
-    80 to 86% of such areas in simulation, so there the wider end of both intervals is taken.
+    Few scrambles seldom see a rare bad corner of the space, whatever their size: t over the
+    scrambles alone covered 80 to 86% of such areas in simulation, so there the wider end of both
+    intervals is taken.
     """
     center, error, df = pseudo_error(scores)
     half = stdtrit(df, (1 + confidence) / 2) * error
@@ -84,29 +95,43 @@ def area_interval(scores: np.ndarray, scramble: np.ndarray | None = None, confid
 
 
 def pseudo_error(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Center, standard error and df of the mean of (n, ...) scores in [0, 1], with a score of 0 and one of 1 added.
+    """Center, standard error and df of the mean of (n, ...) scores in [0, 1], with a score of 0 and
+    one of 1 added.
 
-    Scores are mostly near 1 with a few low ones, of which a small sample may see none: plain t covers 88 to 94% then.
+    Scores are mostly near 1 with a few low ones, of which a small sample may see none: plain t
+    covers 88 to 94% then.
     """
     added = np.concatenate([scores, np.zeros_like(scores[:1]), np.ones_like(scores[:1])])
-    return added.mean(axis=0), added.std(axis=0, ddof=1) / np.sqrt(len(added)), max(len(scores) - 1, 1)
+    return (
+        added.mean(axis=0),
+        added.std(axis=0, ddof=1) / np.sqrt(len(added)),
+        max(len(scores) - 1, 1),
+    )
 
 
 def wilson(hits: np.ndarray | float, n: int, confidence: float = 0.95) -> Interval:
-    """Score interval for a share (Wilson 1927), from `hits` of `n`; it has a width at 0 and at 1, too."""
+    """Score interval for a share (Wilson 1927), from `hits`
+    of `n`; it has a width at 0 and at 1, too.
+    """
     hits, z2 = np.asarray(hits, dtype=float), float(ndtri((1 + confidence) / 2)) ** 2
     center, half = hits + z2 / 2, np.sqrt(z2 * (hits * (n - hits) / n + z2 / 4))
     return np.maximum((center - half) / (n + z2), 0.0), np.minimum((center + half) / (n + z2), 1.0)
 
 
-def share_difference(hits_a: int, n_a: int, hits_b: int, n_b: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Interval for share a - share b of independent samples (Agresti & Caffo 2000), within -1 and 1.
+def share_difference(
+    hits_a: int, n_a: int, hits_b: int, n_b: int, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Interval for share a - share b of independent samples (Agresti & Caffo 2000), within -1 and
+    1.
 
-    Newcombe's hybrid score has the same width and covers as little as 88% with 8 draws per arm, 92% with 16.
+    Newcombe's hybrid score has the same width and covers as little as 88% with 8 draws per arm, 92%
+    with 16.
     """
     from statsmodels.stats.proportion import confint_proportions_2indep
 
-    low, high = confint_proportions_2indep(hits_a, n_a, hits_b, n_b, method="agresti-caffo", alpha=1 - confidence)
+    low, high = confint_proportions_2indep(
+        hits_a, n_a, hits_b, n_b, method="agresti-caffo", alpha=1 - confidence
+    )
     return max(float(low), -1.0), min(float(high), 1.0)
 
 
@@ -115,8 +140,8 @@ def paired_share_difference(
 ) -> tuple[float, float]:
     """Interval for share a - share b over the same points: Newcombe 1998, p. 2635, method 10.
 
-    Square-and-add of two Wilson intervals with the correlation of the hits, corrected for continuity where it
-    is positive. Unlike Wald's it has a width without discordant points.
+    Square-and-add of two Wilson intervals with the correlation of the hits, corrected for
+    continuity where it is positive. Unlike Wald's it has a width without discordant points.
     """
     n, product = both + only_a + only_b + neither, both * neither - only_a * only_b
     squares = (both + only_a) * (only_b + neither) * (both + only_b) * (only_a + neither)
@@ -125,7 +150,9 @@ def paired_share_difference(
     return _square_and_add(both + only_a, n, both + only_b, n, float(phi), confidence)
 
 
-def _square_and_add(hits_a: int, n_a: int, hits_b: int, n_b: int, phi: float, confidence: float) -> tuple[float, float]:
+def _square_and_add(
+    hits_a: int, n_a: int, hits_b: int, n_b: int, phi: float, confidence: float
+) -> tuple[float, float]:
     (low_a, high_a), (low_b, high_b) = (
         tuple(map(float, wilson(hits, n, confidence))) for hits, n in ((hits_a, n_a), (hits_b, n_b))
     )
@@ -138,9 +165,11 @@ def _square_and_add(hits_a: int, n_a: int, hits_b: int, n_b: int, phi: float, co
 
 
 def pseudo_pairs_error(differences: np.ndarray) -> float:
-    """Standard error of the mean of (n,) differences of scores in [0, 1], with pseudo-pairs (Agresti & Min 2005).
+    """Standard error of the mean of (n,) differences of scores in [0, 1], with pseudo-pairs
+    (Agresti & Min 2005).
 
-    Half a pair of difference 1, half of -1 and one of 0 are added, so it is not 0 where all differences are equal.
+    Half a pair of difference 1, half of -1 and one of 0 are added, so it is not 0 where all
+    differences are equal.
     """
     n = len(differences)
     variance = ((differences**2).sum() + 1) / (n + 2) - (differences.sum() / (n + 2)) ** 2
@@ -148,13 +177,16 @@ def pseudo_pairs_error(differences: np.ndarray) -> float:
 
 
 def satterthwaite(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Standard error of a sum of independent estimates and its df, from (error, df) of each (Satterthwaite 1946).
+    """Standard error of a sum of independent estimates and its df, from (error, df) of each
+    (Satterthwaite 1946).
 
     A part without error adds none. The df is infinite where no part has one.
     """
     squares = [(error**2, df) for error, df in parts if error > 0]
     total = sum(square for square, _ in squares)
-    return float(np.sqrt(total)), total**2 / sum(square**2 / df for square, df in squares) if squares else np.inf
+    return float(np.sqrt(total)), total**2 / sum(
+        square**2 / df for square, df in squares
+    ) if squares else np.inf
 
 
 def welch(error_a: float, error_b: float, df_a: int, df_b: int) -> tuple[float, float]:
@@ -169,10 +201,12 @@ def median_interval(
     confidence: float = 0.95,
     bounds: tuple[float, float] = (0.0, 100.0),
 ) -> tuple[float, float]:
-    """Interval for the median of (n,) values: all x where the interval of the share <= x holds 1/2 (Woodruff 1952).
+    """Interval for the median of (n,) values: all x where the interval of the share <= x holds 1/2
+    (Woodruff 1952).
 
-    For i.i.d. draws it ends at order statistics and covers at least as often as promised, whatever the
-    distribution and its ties. `bounds` are the possible values; an end that the draws cannot tell lies there.
+    For i.i.d. draws it ends at order statistics and covers at least as often as promised, whatever
+    the distribution and its ties. `bounds` are the possible values; an end that the draws cannot
+    tell lies there.
     """
     levels = np.unique(values)
     reached = np.asarray(values)[:, None] <= np.concatenate([[-np.inf], levels])
@@ -189,12 +223,18 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 def mid_p_sign_test(wins: int, losses: int) -> float:
-    """Two-sided mid-p of the sign test, and so of McNemar's: of what was seen, half the chance counts (Lancaster 1961).
+    """Two-sided mid-p of the sign test, and so of McNemar's: of what was seen, half the chance
+    counts (Lancaster 1961).
 
-    Its level is nearer to the nominal one than that of the exact test, and hardly ever above. 1 for no difference.
+    Its level is nearer to the nominal one than that of the exact test, and hardly ever above. 1 for
+    no difference.
     """
     fewer, num = min(wins, losses), wins + losses
-    seen = bdtr(float(fewer), num, 0.5) - (bdtr(float(fewer - 1), num, 0.5) if fewer else 0.0) if num else 0.0
+    seen = (
+        bdtr(float(fewer), num, 0.5) - (bdtr(float(fewer - 1), num, 0.5) if fewer else 0.0)
+        if num
+        else 0.0
+    )
     return 1.0 if wins == losses else float(2 * bdtr(float(fewer), num, 0.5) - seen)
 
 
@@ -203,10 +243,13 @@ def t_test(difference: float, error: float, df: float) -> float:
     return float(2 * stdtr(df, -abs(difference) / error))
 
 
-def probability_interval(prob: float, error: float, df: float, confidence: float = 0.95) -> tuple[float, float]:
+def probability_interval(
+    prob: float, error: float, df: float, confidence: float = 0.95
+) -> tuple[float, float]:
     """Student's interval of a probability in (0, 1), on the scale of its logit.
 
-    Brunner & Munzel's own, on the plain scale, covers 89% instead of 95% near the ends with 16 draws per arm.
+    Brunner & Munzel's own, on the plain scale, covers 89% instead of 95% near the ends with 16
+    draws per arm.
     """
     half = float(stdtrit(df, (1 + confidence) / 2)) * error / (prob * (1 - prob))
     center = logit(prob)

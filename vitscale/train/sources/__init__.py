@@ -1,4 +1,6 @@
-"""One interface over all datasets: `load_split` gives the images of a split, however they lie on disk."""
+"""One interface over all datasets: `load_split` gives the
+images of a split, however they lie on disk.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ __all__ = ["Images", "Shards", "Source", "load_split", "open_folder", "read_real
 def load_split(config: TrainConfig, split: str, root: Path | None) -> Images:
     """The images of "train", "minival" or an evaluation set; root/NAME is the folder of a dataset.
 
-    Images that do not fit in memory stay on disk: `pixels` is mapped, or `decode` reads one at a time.
-    Raises ValueError for a dataset that cannot be read, or that is not the one of the config: another number of
-    training images, other classes or channels, no such split.
+    Images that do not fit in memory stay on disk: `pixels` is mapped, or `decode` reads one at a
+    time. Raises ValueError for a dataset that cannot be read, or that is not the one of the config:
+    another number of training images, other classes or channels, no such split.
     """
     source, real = _open(config, root)
     facts = dataset_facts(config.dataset)
@@ -64,7 +66,9 @@ def open_folder(folder: Path, channels: int, limits: Limits = LIMITS) -> Source:
     """The source in a folder; channels (1 grey, 3 RGB) are what image files are decoded to."""
     layout = layout_of(folder)
     if layout is None or layout.kind == "unfinished":
-        raise ValueError(f"a dataset in a known form must lie in the folder, but got ({folder}: {layout})")
+        raise ValueError(
+            f"a dataset in a known form must lie in the folder, but got ({folder}: {layout})"
+        )
     if layout.kind in CIFAR:
         return Cifar(layout.kind, layout.folder)
     if layout.kind == "prepared":
@@ -74,53 +78,77 @@ def open_folder(folder: Path, channels: int, limits: Limits = LIMITS) -> Source:
 
 
 def read_real(val: Images, path: Path, num_classes: int) -> Images:
-    """Val with the labels of Beyer et al. 2020: `allowed` is theirs, `labels` stay, or are -1 where they have none.
+    """Val with the labels of Beyer et al. 2020: `allowed` is theirs, `labels` stay, or are -1 where
+    they have none.
 
     The file has a list of labels for each image, in the order of file names.
     """
     lists = json.loads(path.read_text())
     if val.names is None or len(lists) != len(val):
-        raise ValueError(f"labels for {len(val)} named images of val must be there, but got ({path}: {len(lists)})")
+        raise ValueError(
+            f"labels for {len(val)} named images of val must be there, but got ({path}: "
+            f"{len(lists)})"
+        )
     allowed = torch.zeros(len(val), num_classes, dtype=torch.bool)
     order = np.argsort([os.path.basename(name) for name in val.names.tolist()], kind="stable")
     for index, labels in zip(order.tolist(), lists, strict=True):
         if any(not 0 <= label < num_classes for label in labels):
-            raise ValueError(f"0 <= label < {num_classes} must hold, but got ({path}: {labels}, {val.name(index)})")
+            raise ValueError(
+                f"0 <= label < {num_classes} must hold, but got ({path}: {labels}, "
+                f"{val.name(index)})"
+            )
         allowed[index, labels] = True
     labels = torch.where(allowed.any(1), val.labels, -1)
     return Images(labels, val.pixels, val.decode, val.white, allowed, val.names)
 
 
 def _refuse_other_training(train: Images, source: Source, config: TrainConfig) -> None:
-    """Raises ValueError unless the training set has the images and classes that the config counts on."""
+    """Raises ValueError unless the training set has the
+    images and classes that the config counts on.
+    """
     facts = dataset_facts(config.dataset)
     num = facts.num_train if facts else config.num_images
     if len(train) != num:
-        hint = "; a dataset with other images needs a name of its own, and num_images" if facts else ""
-        raise ValueError(f"{num} training images of {config.dataset} must be there, but got ({len(train)}){hint}")
+        hint = (
+            "; a dataset with other images needs a name of its own, and num_images" if facts else ""
+        )
+        raise ValueError(
+            f"{num} training images of {config.dataset} must be there, but got ({len(train)}){hint}"
+        )
     if source.classes is not None and len(source.classes) != config.num_classes:
         law = f"num_classes == {len(source.classes)} must hold for {config.dataset}"
         raise ValueError(f"{law}, but got (num_classes={config.num_classes})")
     _checked(train, "train", config)
     counts = np.bincount(train.labels.numpy(), minlength=config.num_classes)
     if empty := np.flatnonzero(counts == 0).tolist():
-        raise ValueError(f"a class must have training images, but got (class {empty[0]} of {config.dataset}: none)")
+        raise ValueError(
+            f"a class must have training images, but got (class {empty[0]} of {config.dataset}: "
+            "none)"
+        )
 
 
 def _refuse_lost_classes(labels: np.ndarray, config: TrainConfig) -> None:
-    """Raises ValueError if a minival took all images of a class, as the last ones of class folders do."""
+    """Raises ValueError if a minival took all images of a
+    class, as the last ones of class folders do.
+    """
     if lost := np.flatnonzero(np.bincount(labels, minlength=config.num_classes) == 0).tolist():
         raise ValueError(
-            "a class must keep training images, and minival_rule='stratified' takes a share of each, but got "
-            f"(minival_rule={config.minival_rule!r}, minival_images={config.minival_images}, class {lost[0]}: none)"
+            "a class must keep training images, and minival_rule='stratified' takes a share of "
+            f"each, but got (minival_rule={config.minival_rule!r}, "
+            f"minival_images={config.minival_images}, class {lost[0]}: none)"
         )
 
 
 def _checked(images: Images, split: str, config: TrainConfig) -> Images:
-    """The same images. Raises ValueError if there are none, a label is out of range or the channels are others."""
+    """The same images.
+
+    Raises ValueError if there are none, a label is out of range or the channels are others.
+    """
     if not len(images):
         raise ValueError(f"a split must have images, but got ({split} of {config.dataset}: none)")
-    wrong = ((images.labels < 0) | (images.labels >= config.num_classes)).nonzero().flatten().tolist()
+    wrong = (
+        ((images.labels < 0) | (images.labels >= config.num_classes)).nonzero().flatten().tolist()
+    )
     if wrong:
         label, name = int(images.labels[wrong[0]]), images.name(wrong[0])
         law = f"0 <= label < {config.num_classes} must hold"

@@ -15,7 +15,9 @@ PIXELS = 3 * 32 * 32
 
 
 class Cifar:
-    """Train and the official test set, called val here, in the official order; CIFAR-100 with its fine labels."""
+    """Train and the official test set, called val here, in the
+    official order; CIFAR-100 with its fine labels.
+    """
 
     splits = ("train", "val")
 
@@ -33,17 +35,28 @@ class Cifar:
         return Images(torch.from_numpy(labels), torch.from_numpy(pixels.reshape(-1, 3, 32, 32)))
 
     def _read_file(self, path: Path) -> tuple[np.ndarray, np.ndarray]:
-        """Labels (N,) int64 and pixels (N, 3072) uint8. Raises ValueError for a file in another format."""
+        """Labels (N,) int64 and pixels (N, 3072) uint8.
+
+        Raises ValueError for a file in another format.
+        """
         try:
-            labels, pixels = _read_binary(path, 1 if self.ten else 2) if self.suffix else _read_pickle(path)
+            labels, pixels = (
+                _read_binary(path, 1 if self.ten else 2) if self.suffix else _read_pickle(path)
+            )
             if pixels.dtype != np.uint8 or pixels.shape != (len(labels), PIXELS):
-                raise ValueError(f"{len(labels)} labels, pixels {pixels.dtype} of shape {pixels.shape}")
+                raise ValueError(
+                    f"{len(labels)} labels, pixels {pixels.dtype} of shape {pixels.shape}"
+                )
         except OSError:
             raise  # the disk's fault, not the file's
         except Forbidden as error:
-            raise ValueError(f"a CIFAR file must hold numpy arrays alone, but got ({path}: {error})") from error
+            raise ValueError(
+                f"a CIFAR file must hold numpy arrays alone, but got ({path}: {error})"
+            ) from error
         except Exception as error:  # a damaged pickle raises anything
-            raise ValueError(f"a CIFAR file must be whole, but got ({path}: {error!r:.100})") from error
+            raise ValueError(
+                f"a CIFAR file must be whole, but got ({path}: {error!r:.100})"
+            ) from error
         return labels.astype(np.int64), pixels
 
 

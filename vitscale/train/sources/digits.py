@@ -11,7 +11,8 @@ from vitscale.train.sources.images import Images
 
 
 class Digits:
-    """Handwritten digits, 8x8 grey, pixels 0 to 16: 997 train, 200 minival, 400 val, 200 test; stratified, seed 0.
+    """Handwritten digits, 8x8 grey, pixels 0 to 16: 997 train, 200 minival, 400 val, 200 test;
+    stratified, seed 0.
 
     The source says nothing of the writers, so images of one hand may lie on both sides of a split.
     """
@@ -31,7 +32,9 @@ def _digits() -> dict[str, Images]:
     images, labels = load_digits(return_X_y=True)
     rest, parts = np.arange(len(labels)), {}
     for name, size in (("test", 200), ("val", 400), ("minival", 200)):
-        rest, parts[name] = train_test_split(rest, test_size=size, stratify=labels[rest], random_state=0)
+        rest, parts[name] = train_test_split(
+            rest, test_size=size, stratify=labels[rest], random_state=0
+        )
     parts["train"] = rest
     pixels = torch.tensor(images, dtype=torch.uint8).reshape(-1, 1, 8, 8)
     classes = torch.tensor(labels, dtype=torch.int64)

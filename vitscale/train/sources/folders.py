@@ -13,61 +13,91 @@ from vitscale.train.sources.images import LIMITS, Files, Images, Limits, refuse_
 
 
 class Folders:
-    """Every folder beside train/ that holds folders is a split; classes are the sorted folder names of train/."""
+    """Every folder beside train/ that holds folders is a split;
+    classes are the sorted folder names of train/.
+    """
 
     def __init__(self, folder: Path, channels: int, limits: Limits = LIMITS) -> None:
         self.folder, self.channels, self.limits = folder, channels, limits
         self.classes = _subfolders(folder / "train")
         if not self.classes:
-            raise ValueError(f"a training set must have class folders, but got ({folder / 'train'}: none)")
+            raise ValueError(
+                f"a training set must have class folders, but got ({folder / 'train'}: none)"
+            )
         self.splits = tuple(name for name in _subfolders(folder) if _subfolders(folder / name))
 
     def read(self, split: str) -> Images:
-        """Raises ValueError for a class without images, one that train/ has not, and folders that lead elsewhere."""
+        """Raises ValueError for a class without images, one that
+        train/ has not, and folders that lead elsewhere.
+        """
         names, labels = _list(self.folder, split, self.classes, self.limits)
         decode = Files(self.folder, names, self.channels, self.limits)
         return Images(torch.from_numpy(labels), decode=decode, names=names)
 
 
 def _subfolders(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."))
+    return tuple(
+        sorted(
+            entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."
+        )
+    )
 
 
-@functools.lru_cache(4)  # a million files take seconds to list, and a worker process trains many trials
-def _list(folder: Path, split: str, classes: tuple[str, ...], limits: Limits) -> tuple[np.ndarray, np.ndarray]:
+# a million files take seconds to list, and a worker process trains many trials
+@functools.lru_cache(4)
+def _list(
+    folder: Path, split: str, classes: tuple[str, ...], limits: Limits
+) -> tuple[np.ndarray, np.ndarray]:
     """File names (N,) bytes relative to the folder, and labels (N,), by class and then by name."""
     from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
     _refuse_linked_folders(folder, split, limits)
     label_of = _labels_of(folder, split, classes)
     found = make_dataset(folder / split, label_of, IMG_EXTENSIONS, allow_empty=True)
-    found.sort(key=lambda sample: sample[1])  # stable: numbered folders are listed in the order of text
+    # stable: numbered folders are listed in the order of text
+    found.sort(key=lambda sample: sample[1])
     labels = np.array([label for _, label in found], np.int64)
     counts = np.bincount(labels, minlength=len(classes))
     for name, label in label_of.items():
         if not counts[label]:
-            raise ValueError(f"a class folder must hold images, but got ({folder / split / name}: none)")
+            raise ValueError(
+                f"a class folder must hold images, but got ({folder / split / name}: none)"
+            )
     return np.array([os.fsencode(os.path.relpath(path, folder)) for path, _ in found]), labels
 
 
 def _refuse_linked_folders(folder: Path, split: str, limits: Limits) -> None:
-    """Raises ValueError for a link to a folder out of the dataset, or to one around itself: listing would go there."""
+    """Raises ValueError for a link to a folder out of the dataset,
+    or to one around itself: listing would go there.
+    """
     for at, names, _ in os.walk(folder / split):
         for path in (Path(at, name) for name in names if os.path.islink(os.path.join(at, name))):
             refuse_outside(path, folder, limits)
             if Path(os.path.realpath(at)).is_relative_to(os.path.realpath(path)):
-                raise ValueError(f"a link must not lead around itself, but got ({path}: {os.path.realpath(path)})")
+                raise ValueError(
+                    f"a link must not lead around itself, but got ({path}: "
+                    f"{os.path.realpath(path)})"
+                )
     refuse_outside(folder / split, folder, limits)
 
 
 def _labels_of(folder: Path, split: str, classes: tuple[str, ...]) -> dict[str, int]:
-    """Label of each class folder of a split. Folders "0", "1", ... are indices (ImageNet-V2), unless train's are."""
+    """Label of each class folder of a split.
+
+    Folders "0", "1", ... are indices (ImageNet-V2), unless train's are.
+    """
     here = _subfolders(folder / split)
     label_of = {name: label for label, name in enumerate(classes)}
     if set(here) == {str(label) for label in range(len(classes))} and set(here) != set(classes):
         return {str(label): label for label in range(len(classes))}
     if unknown := [name for name in here if name not in label_of]:
-        raise ValueError(f"a class must have training images, but got ({folder / split / unknown[0]}: not in train)")
+        raise ValueError(
+            f"a class must have training images, but got ({folder / split / unknown[0]}: not in "
+            "train)"
+        )
     if split == "val" and (absent := [name for name in classes if name not in here]):
-        raise ValueError(f"a class must have evaluation images, but got ({folder / split / absent[0]}: absent)")
-    return {name: label_of[name] for name in here}  # a further evaluation set may have fewer classes
+        raise ValueError(
+            f"a class must have evaluation images, but got ({folder / split / absent[0]}: absent)"
+        )
+    # a further evaluation set may have fewer classes
+    return {name: label_of[name] for name in here}

@@ -1,4 +1,6 @@
-"""Images of one split, in memory, memory-mapped or as files to decode; and the one decoder of files."""
+"""Images of one split, in memory, memory-mapped or as files
+to decode; and the one decoder of files.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ MODES = {1: "L", 3: "RGB"}  # by number of channels
 
 @dataclass(frozen=True)
 class Limits:
-    """What is refused of a dataset of files. The trainer has these; `vitscale prepare` can be given others."""
+    """What is refused of a dataset of files.
 
-    max_megapixels: float = 100.0  # of an encoded image: decoded, one of 100 takes some 1.5 GB in all
+    The trainer has these; `vitscale prepare` can be given others.
+    """
+
+    # of an encoded image: decoded, one of 100 takes some 1.5 GB in all
+    max_megapixels: float = 100.0
     follow_symlinks: bool = False  # out of the dataset's folder
 
 
@@ -34,7 +40,9 @@ LIMITS = Limits()
 
 def refuse_outside(path: Path, folder: Path, limits: Limits) -> None:
     """Raises ValueError for a link, or a path through one, that leads out of a dataset's folder."""
-    if not limits.follow_symlinks and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+    if not limits.follow_symlinks and not Path(os.path.realpath(path)).is_relative_to(
+        os.path.realpath(folder)
+    ):
         raise ValueError(
             f"a link must stay within its dataset, but got ({path}: {os.path.realpath(path)}); "
             "`vitscale prepare --follow-symlinks` follows it"
@@ -46,11 +54,14 @@ class Images:
     """Images and labels of one split: either `pixels` or `decode` is there."""
 
     labels: Tensor  # (N,) int64; -1: no label, not evaluated (ReaL)
-    pixels: Tensor | Shards | None = None  # (N, C, S, S) uint8, if all have one size; index it with ints, slices, (B,)
+    # (N, C, S, S) uint8, if all have one size; index it with ints, slices, (B,)
+    pixels: Tensor | Shards | None = None
     decode: Callable[[int], Tensor] | None = None  # index -> (C, H, W) uint8 of any size; picklable
     white: int = 255  # the pixel value of white: 16 for digits
-    allowed: Tensor | None = None  # (N, num_classes) bool: the labels that count as right; None: only `labels`
-    names: np.ndarray | None = None  # (N,) bytes, file names relative to the source, if images have names
+    # (N, num_classes) bool: the labels that count as right; None: only `labels`
+    allowed: Tensor | None = None
+    # (N,) bytes, file names relative to the source, if images have names
+    names: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -89,7 +100,9 @@ class Source(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Names in the order of labels, where the source says them: known once train has been read."""
+        """Names in the order of labels, where the source
+        says them: known once train has been read.
+        """
 
     def read(self, split: str) -> Images:
         """All images of a split in the dataset's order, labels not yet checked."""
@@ -108,7 +121,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Files:
-    """A decoder of image files, `names` (N,) bytes relative to a folder: as bytes they take a quarter of the memory."""
+    """A decoder of image files, `names` (N,) bytes relative to a
+    folder: as bytes they take a quarter of the memory.
+    """
 
     folder: Path
     names: np.ndarray
@@ -122,32 +137,40 @@ class Files:
 
 
 def decode_image(encoded: bytes, name: object, channels: int, limits: Limits = LIMITS) -> Tensor:
-    """(C, H, W) uint8 of an encoded image, grey or RGB by the number of channels (1 or 3), in channels-last memory.
+    """(C, H, W) uint8 of an encoded image, grey or RGB by the number of channels (1 or 3), in
+    channels-last memory.
 
-    By Pillow at full size, never JPEG's draft mode, and without EXIF rotation: the pixels of torchvision's ImageFolder.
-    Raises ValueError with the name for anything that is no whole image, or a larger one than the limit.
+    By Pillow at full size, never JPEG's draft mode, and without EXIF rotation: the pixels of
+    torchvision's ImageFolder. Raises ValueError with the name for anything that is no whole image,
+    or a larger one than the limit.
     """
     from PIL import Image
 
     if channels not in MODES:
-        raise ValueError(f"channels in (1, 3) must hold for image files, but got (channels={channels})")
+        raise ValueError(
+            f"channels in (1, 3) must hold for image files, but got (channels={channels})"
+        )
     try:
         with _at_most(limits), Image.open(io.BytesIO(encoded)) as image:
             pixels = np.array(image.convert(MODES[channels]))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ValueError(
-            f"an image must have at most {limits.max_megapixels:g} megapixels, but got ({name}: {error}); "
-            "`vitscale prepare --max-megapixels` sets the limit"
+            f"an image must have at most {limits.max_megapixels:g} megapixels, but got ({name}: "
+            f"{error}); `vitscale prepare --max-megapixels` sets the limit"
         ) from error
     except Exception as error:  # Pillow's decoders raise whatever the bytes lead them to
         reason = str(error) if "BytesIO" not in str(error) else "no known image format"
-        raise ValueError(f"an image must be whole, but got ({name}: {reason.splitlines()[0]})") from error
+        raise ValueError(
+            f"an image must be whole, but got ({name}: {reason.splitlines()[0]})"
+        ) from error
     return to_tensor(pixels)
 
 
 @contextlib.contextmanager
 def _at_most(limits: Limits) -> Iterator[None]:
-    """Makes Pillow refuse, from its header, an image of more pixels: by itself it warns, and refuses at twice that."""
+    """Makes Pillow refuse, from its header, an image of more
+    pixels: by itself it warns, and refuses at twice that.
+    """
     from PIL import Image
 
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, int(1e6 * limits.max_megapixels)

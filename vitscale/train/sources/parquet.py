@@ -22,9 +22,11 @@ IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "fine_label")
 
 
 class Parquet:
-    """Shards train-*, validation-* or val-*, test-*; a test set is called val where there is no validation set.
+    """Shards train-*, validation-* or val-*, test-*; a test set is called val where there is no
+    validation set.
 
-    A whole row group is read to get at one image, so that a shuffled training waits for it: prepare such a set first.
+    A whole row group is read to get at one image, so that a shuffled training waits for it: prepare
+    such a set first.
     """
 
     def __init__(self, folder: Path, channels: int, limits: Limits = LIMITS) -> None:
@@ -35,10 +37,16 @@ class Parquet:
     def read(self, split: str) -> Images:
         """Raises ValueError for a file that is no parquet, or has other columns than the first."""
         paths = self.shards[split]
-        labels, names, sizes = zip(*(_read_facts(path, self.image, self.label) for path in paths), strict=True)
-        groups = [(number, group) for number, of_file in enumerate(sizes) for group in range(len(of_file))]
+        labels, names, sizes = zip(
+            *(_read_facts(path, self.image, self.label) for path in paths), strict=True
+        )
+        groups = [
+            (number, group) for number, of_file in enumerate(sizes) for group in range(len(of_file))
+        ]
         ends = np.cumsum([0, *(size for of_file in sizes for size in of_file)])
-        decode = RowGroups(tuple(map(str, paths)), self.image, np.array(groups), ends, self.channels, self.limits)
+        decode = RowGroups(
+            tuple(map(str, paths)), self.image, np.array(groups), ends, self.channels, self.limits
+        )
         known = [name for of_file in names for name in of_file]
         encoded = np.array([os.fsencode(name) for name in known]) if known and all(known) else None
         return Images(torch.from_numpy(np.concatenate(labels)), decode=decode, names=encoded)
@@ -46,7 +54,9 @@ class Parquet:
 
 @dataclass(frozen=True)
 class RowGroups:
-    """A decoder of the images of several parquet files; a process keeps the row groups that it read last."""
+    """A decoder of the images of several parquet files; a
+    process keeps the row groups that it read last.
+    """
 
     paths: tuple[str, ...]
     column: str
@@ -76,7 +86,9 @@ def _shards(folder: Path) -> dict[str, list[Path]]:
 
 
 def _columns(path: Path) -> tuple[str, str, tuple[str, ...] | None]:
-    """Names of the columns of images and of labels, and of the classes if the file's metadata has them."""
+    """Names of the columns of images and of labels, and of
+    the classes if the file's metadata has them.
+    """
     schema = _open(str(path)).schema_arrow
     image = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
     label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
@@ -88,17 +100,32 @@ def _columns(path: Path) -> tuple[str, str, tuple[str, ...] | None]:
     return image, label, tuple(names) if names else None
 
 
-def _read_facts(path: Path, image: str, label: str) -> tuple[np.ndarray, list[str | None], list[int]]:
-    """(labels (N,), file names of the images or None for each, images in each row group) of a shard."""
+def _read_facts(
+    path: Path, image: str, label: str
+) -> tuple[np.ndarray, list[str | None], list[int]]:
+    """(labels (N,), file names of the images or None for
+    each, images in each row group) of a shard.
+    """
     file = _open(str(path))
     if missing := {image, label} - set(file.schema_arrow.names):
-        raise ValueError(f"all shards must have the same columns, but got ({path}: no {', '.join(sorted(missing))})")
+        raise ValueError(
+            f"all shards must have the same columns, but got ({path}: no "
+            f"{', '.join(sorted(missing))})"
+        )
     has_path = any(file.schema.column(i).path == f"{image}.path" for i in range(len(file.schema)))
     with _naming(path):
         table = file.read(columns=[label, *([f"{image}.path"] if has_path else [])])
-    names = table.column(image).combine_chunks().field("path").to_pylist() if has_path else [None] * len(table)
+    names = (
+        table.column(image).combine_chunks().field("path").to_pylist()
+        if has_path
+        else [None] * len(table)
+    )
     labels = table.column(label).fill_null(-1).to_numpy().astype(np.int64)
-    return labels, names, [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+    return (
+        labels,
+        names,
+        [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)],
+    )
 
 
 @functools.lru_cache(64)
@@ -118,7 +145,9 @@ def _read_group(path: str, group: int, column: str) -> Any:
 
 @contextlib.contextmanager
 def _naming(path: Path | str) -> Iterator[None]:
-    """Raises ValueError with the path for what pyarrow says of a file's content, and lets errors of the disk pass."""
+    """Raises ValueError with the path for what pyarrow says of a
+    file's content, and lets errors of the disk pass.
+    """
     import pyarrow as pa
 
     try:
@@ -126,4 +155,6 @@ def _naming(path: Path | str) -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "errno", None):
             raise
-        raise ValueError(f"a parquet file must be whole, but got ({path}: {str(error).splitlines()[0]})") from error
+        raise ValueError(
+            f"a parquet file must be whole, but got ({path}: {str(error).splitlines()[0]})"
+        ) from error

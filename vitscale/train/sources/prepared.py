@@ -1,7 +1,9 @@
-"""Prepared sets: pixels of one size in memory-mapped Arrow files, written once by `vitscale prepare`.
+"""Prepared sets: pixels of one size in memory-mapped Arrow files, written once by `vitscale
+prepare`.
 
-A set is a folder of files train-00000.arrow, ... and a manifest.json, which is written last. Each file is an Arrow IPC
-file of one record batch, so that its pixels are one contiguous array that is used where the system maps it.
+A set is a folder of files train-00000.arrow, ... and a manifest.json, which is written last. Each
+file is an Arrow IPC file of one record batch, so that its pixels are one contiguous array that is
+used where the system maps it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ VERSION = 1
 
 
 class Prepared:
-    """A finished prepared set. Opening it compares the sizes of files with the manifest; `verify` reads every byte."""
+    """A finished prepared set.
+
+    Opening it compares the sizes of files with the manifest; `verify` reads every byte.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.manifest = folder, read_manifest(folder)
@@ -46,9 +51,11 @@ class Prepared:
 
 
 class Shards:
-    """Pixels (N, C, S, S) uint8 over several memory-mapped files: indexing copies the images asked for, and no more.
+    """Pixels (N, C, S, S) uint8 over several memory-mapped files: indexing copies the images asked
+    for, and no more.
 
-    Indexed like a tensor in its first dimension, by an int, a slice or integers (B,); `shards[:]` is all in memory.
+    Indexed like a tensor in its first dimension, by an int, a slice or integers (B,); `shards[:]`
+    is all in memory.
     """
 
     dtype, device = torch.uint8, torch.device("cpu")
@@ -77,7 +84,9 @@ class Shards:
         rows = np.atleast_1d(chosen)
         numbers = np.searchsorted(self.ends, rows, side="right") - 1
         pixels = np.empty((len(rows), *self.image_shape), np.uint8)
-        for i, (number, row) in enumerate(zip(numbers.tolist(), (rows - self.ends[numbers]).tolist(), strict=True)):
+        for i, (number, row) in enumerate(
+            zip(numbers.tolist(), (rows - self.ends[numbers]).tolist(), strict=True)
+        ):
             pixels[i] = self._array(number)[row]
         return torch.from_numpy(pixels[0] if chosen.ndim == 0 else pixels)
 
@@ -91,18 +100,25 @@ class Shards:
         """(n, C, S, S) of one file, where the system maps it."""
         if number not in self.arrays:
             column = open_shard(self.paths[number]).column("pixels")
-            self.arrays[number] = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, *self.image_shape)
+            self.arrays[number] = np.frombuffer(column.buffers()[1], np.uint8).reshape(
+                -1, *self.image_shape
+            )
         return self.arrays[number]
 
 
 def open_shard(path: Path | str) -> Any:
-    """The record batch of a file: pixels (C * S * S bytes), label, name. Raises ValueError for a damaged file."""
+    """The record batch of a file: pixels (C * S * S bytes), label, name.
+
+    Raises ValueError for a damaged file.
+    """
     import pyarrow as pa
 
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"a file of a prepared set must be whole, but got ({path}: {error})") from error
+        raise ValueError(
+            f"a file of a prepared set must be whole, but got ({path}: {error})"
+        ) from error
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -112,31 +128,45 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text())
         version = manifest["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"a manifest of a prepared set must be readable, but got ({path}: {error!r})") from error
+        raise ValueError(
+            f"a manifest of a prepared set must be readable, but got ({path}: {error!r})"
+        ) from error
     if version != VERSION:
-        raise ValueError(f"format == {VERSION} must hold for a prepared set, but got ({path}: format={version!r})")
+        raise ValueError(
+            f"format == {VERSION} must hold for a prepared set, but got ({path}: "
+            f"format={version!r})"
+        )
     return dict(manifest)
 
 
 def refuse_damaged(path: Path, facts: dict[str, Any]) -> None:
-    """Raises ValueError unless a file has the checksum, "sha256", that was noted when it was written."""
+    """Raises ValueError unless a file has the checksum,
+    "sha256", that was noted when it was written.
+    """
     _refuse_other_size(path, facts)
     found = checksum(path)
     if found != facts["sha256"]:
-        raise ValueError(f"sha256 == {facts['sha256']:.12}... must hold, but got ({path}: {found:.12}...)")
+        raise ValueError(
+            f"sha256 == {facts['sha256']:.12}... must hold, but got ({path}: {found:.12}...)"
+        )
 
 
 def _refuse_other_size(path: Path, facts: dict[str, Any]) -> None:
     found = path.stat().st_size if path.exists() else "no file"
     if found != facts["bytes"]:
-        raise ValueError(f"bytes == {facts['bytes']} must hold for a file of a prepared set, but got ({path}: {found})")
+        raise ValueError(
+            f"bytes == {facts['bytes']} must hold for a file of a prepared set, but got ({path}: "
+            f"{found})"
+        )
 
 
 def _read_columns(path: Path, facts: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """(labels, names) of a file, checking that it opens and holds as many images as were noted."""
     batch = open_shard(path)
     if batch.num_rows != facts["num_images"]:
-        raise ValueError(f"images == {facts['num_images']} must hold, but got ({path}: {batch.num_rows})")
+        raise ValueError(
+            f"images == {facts['num_images']} must hold, but got ({path}: {batch.num_rows})"
+        )
     names = np.array([os.fsencode(name) for name in batch.column("name").to_pylist()], np.bytes_)
     return batch.column("label").to_numpy(), names
 
@@ -148,15 +178,27 @@ def checksum(path: Path) -> str:
 
 
 def write_shard(path: Path, pixels: np.ndarray, labels: np.ndarray, names: list[str]) -> None:
-    """Writes images (n, C, S, S) uint8, labels (n,) and names as a file that is there whole or not at all."""
+    """Writes images (n, C, S, S) uint8, labels (n,) and names
+    as a file that is there whole or not at all.
+    """
     import pyarrow as pa
 
     records = pa.binary(math.prod(pixels.shape[1:]))
-    column = pa.Array.from_buffers(records, len(pixels), [None, pa.py_buffer(np.ascontiguousarray(pixels))])
-    batch = pa.record_batch(
-        {"pixels": column, "label": pa.array(labels, pa.int64()), "name": pa.array(names, pa.string())}
+    column = pa.Array.from_buffers(
+        records, len(pixels), [None, pa.py_buffer(np.ascontiguousarray(pixels))]
     )
-    with _replacing(path) as half, pa.OSFile(str(half), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+    batch = pa.record_batch(
+        {
+            "pixels": column,
+            "label": pa.array(labels, pa.int64()),
+            "name": pa.array(names, pa.string()),
+        }
+    )
+    with (
+        _replacing(path) as half,
+        pa.OSFile(str(half), "wb") as file,
+        pa.ipc.new_file(file, batch.schema) as writer,
+    ):
         writer.write_batch(batch)
 
 

@@ -1,4 +1,6 @@
-"""Which training images are held out, and which a subset keeps: a function of labels and split_seed alone."""
+"""Which training images are held out, and which a subset
+keeps: a function of labels and split_seed alone.
+"""
 
 from __future__ import annotations
 
@@ -16,39 +18,50 @@ MINIVAL, SUBSET = range(2)  # independent random streams of one split_seed
 def training_rows(labels: np.ndarray, config: TrainConfig) -> tuple[np.ndarray, np.ndarray]:
     """(rows of train, rows of minival) of a training set with labels (N,), both ascending.
 
-    A class has in minival ("stratified") and in a subset its proportional number of images, rounded down or up by the
-    quota method; of two subsets with one split_seed and minival, the larger holds the smaller.
+    A class has in minival ("stratified") and in a subset its proportional number of images, rounded
+    down or up by the quota method; of two subsets with one split_seed and minival, the larger holds
+    the smaller.
     """
     match config.minival_rule:
         case "last":
             minival = np.arange(len(labels) - config.minival_images, len(labels))
         case "stratified":
-            minival = np.sort(balanced_order(labels, config.minival_images, [config.split_seed, MINIVAL]))
+            minival = np.sort(
+                balanced_order(labels, config.minival_images, [config.split_seed, MINIVAL])
+            )
         case never:
             assert_never(never)
     rest = np.setdiff1d(np.arange(len(labels)), minival)
     if config.subset_images:
-        rest = rest[np.sort(balanced_order(labels[rest], config.subset_images, [config.split_seed, SUBSET]))]
+        rest = rest[
+            np.sort(balanced_order(labels[rest], config.subset_images, [config.split_seed, SUBSET]))
+        ]
     return rest, minival
 
 
 def balanced_order(labels: np.ndarray, num: int, seed: Sequence[int]) -> np.ndarray:
-    """Rows (num,) of which every prefix has each class in proportion, to within one image; random within a class."""
+    """Rows (num,) of which every prefix has each class in
+    proportion, to within one image; random within a class.
+    """
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     sizes = np.bincount(labels)
-    by_class = np.split(shuffled[np.argsort(labels[shuffled], kind="stable")], np.cumsum(sizes)[:-1])
+    by_class = np.split(
+        shuffled[np.argsort(labels[shuffled], kind="stable")], np.cumsum(sizes)[:-1]
+    )
     members = [iter(rows.tolist()) for rows in by_class]
     return np.array([next(members[label]) for label in seats(sizes.tolist(), num)], np.int64)
 
 
 def seats(sizes: Sequence[int], num: int) -> Iterator[int]:
-    """Which class each of `num` seats goes to: among classes below their quota, the one with the earliest deadline.
+    """Which class each of `num` seats goes to: among classes below their quota, the one with the
+    earliest deadline.
 
-    The quota method of Balinski and Young 1975: after n seats a class of m of M images has n * m / M seats, rounded
-    down or up, and what n seats give, n + 1 seats keep.
+    The quota method of Balinski and Young 1975: after n seats a class of m of M images has n * m /
+    M seats, rounded down or up, and what n seats give, n + 1 seats keep.
     """
     total, taken = sum(sizes), [0] * len(sizes)
-    waiting = [(1, label) for label, size in enumerate(sizes) if size]  # (first seat that its quota allows, class)
+    # (first seat that its quota allows, class)
+    waiting = [(1, label) for label, size in enumerate(sizes) if size]
     ready: list[tuple[float, int]] = []  # (deadline as a share of all seats, class)
     for seat in range(1, num + 1):
         while waiting and waiting[0][0] <= seat:

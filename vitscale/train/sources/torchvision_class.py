@@ -23,17 +23,24 @@ CIFAR_FOLDERS = {"CIFAR10": "cifar-10-batches-py", "CIFAR100": "cifar-100-python
 
 
 def open_class(name: str, root: Path, channels: int) -> Source:
-    """The source of torchvision:NAME. CIFAR's pickles are read by our own reader, which admits arrays alone."""
+    """The source of torchvision:NAME.
+
+    CIFAR's pickles are read by our own reader, which admits arrays alone.
+    """
     if name not in CIFAR_FOLDERS:
         return TorchvisionClass(name, root, channels)
     kind = CIFAR_FOLDERS[name]
     if not (root / kind / CIFAR[kind][1]).is_file():
-        raise ValueError(f"the files of torchvision:{name} must be there, but got ({root / kind}: none)")
+        raise ValueError(
+            f"the files of torchvision:{name} must be there, but got ({root / kind}: none)"
+        )
     return Cifar(kind, root / kind)
 
 
 class TorchvisionClass:
-    """A dataset class with an argument `train` or `split`, on files that are there already: nothing is downloaded."""
+    """A dataset class with an argument `train` or `split`, on
+    files that are there already: nothing is downloaded.
+    """
 
     def __init__(self, name: str, root: Path, channels: int) -> None:
         import torchvision.datasets
@@ -43,7 +50,9 @@ class TorchvisionClass:
             law = "a class of torchvision.datasets with an argument train or split"
             raise ValueError(f"{law} must be named, but got (torchvision:{name})")
         if _unpickles(cls):
-            raise ValueError(f"a dataset must be read without pickle, which may run any code, but got ({cls})")
+            raise ValueError(
+                f"a dataset must be read without pickle, which may run any code, but got ({cls})"
+            )
         self.name, self.root, self.channels = name, root, channels
         self.cls: Any = cls
         self.made: dict[str, tuple[str, Any]] = {}
@@ -70,17 +79,24 @@ class TorchvisionClass:
         for name in SPLITS[split]:
             try:
                 by_flag = "train" in _arguments(self.cls)
-                return name, self.cls(str(self.root), **({"train": split == "train"} if by_flag else {"split": name}))
+                return name, self.cls(
+                    str(self.root), **({"train": split == "train"} if by_flag else {"split": name})
+                )
             except ValueError:
                 continue  # no such split
             except (RuntimeError, TypeError) as error:
-                law = f"the files of torchvision:{self.name} must be there, as torchvision's own download lays them out"
+                law = (
+                    f"the files of torchvision:{self.name} must be there, as torchvision's own "
+                    "download lays them out"
+                )
                 reason = str(error).splitlines()[0].partition(" You can use download")[0]
                 raise ValueError(f"{law}, but got ({self.root}: {reason})") from error
         raise ValueError(f"torchvision:{self.name} must have the split, but got ({split})")
 
     def read(self, split: str) -> Images:
-        """All images as an array where the class has one, else decoded one by one as the class does."""
+        """All images as an array where the class has one,
+        else decoded one by one as the class does.
+        """
         _, dataset = self._make(split)
         labels, pixels = torch.from_numpy(_labels(dataset)), _pixels(dataset)
         if pixels is not None:
@@ -114,11 +130,16 @@ def _unpickles(cls: type) -> bool:
 
 def _arguments(cls: Any) -> list[str]:
     """Names of the arguments of a class and of those that it hands its keywords to."""
-    return [name for base in inspect.getmro(cls)[:-1] for name in inspect.signature(base).parameters]
+    return [
+        name for base in inspect.getmro(cls)[:-1] for name in inspect.signature(base).parameters
+    ]
 
 
 def _labels(dataset: Any) -> np.ndarray:
-    """(N,) int64. The attributes are no interface of torchvision, so they are compared with what its items say."""
+    """(N,) int64.
+
+    The attributes are no interface of torchvision, so they are compared with what its items say.
+    """
     for name in ("targets", "labels", "_labels", "_samples"):
         found = getattr(dataset, name, None)
         if found is None or len(found) != len(dataset):
@@ -131,13 +152,19 @@ def _labels(dataset: Any) -> np.ndarray:
 
 
 def _pixels(dataset: Any) -> Tensor | None:
-    """(N, C, S, S) uint8 if the dataset holds its images as such an array, in one of three orders; else None."""
+    """(N, C, S, S) uint8 if the dataset holds its images as
+    such an array, in one of three orders; else None.
+    """
     data = getattr(dataset, "data", None)
     if not isinstance(data, np.ndarray | Tensor) or len(data) != len(dataset):
         return None
     array = np.asarray(data)
     first = to_tensor(np.array(dataset[0][0])).numpy()
     for ordered in (array[:, None], array, np.moveaxis(array, -1, 1)):
-        if array.dtype == np.uint8 and ordered[0].shape == first.shape and np.array_equal(ordered[0], first):
+        if (
+            array.dtype == np.uint8
+            and ordered[0].shape == first.shape
+            and np.array_equal(ordered[0], first)
+        ):
             return torch.from_numpy(np.ascontiguousarray(ordered))
     return None
