@@ -45,7 +45,7 @@ def optima(found: Mapping[str, Any]) -> dict[tuple[str, str], tuple[float, float
     return result
 
 
-def refuse_partial(scale: str, winners: Optima) -> None:
+def check_complete(scale: str, winners: Optima) -> None:
     """Raises ValueError unless there is a winner for each model
     and optimizer that the studies of a scale train.
     """

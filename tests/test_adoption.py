@@ -18,7 +18,7 @@ from conftest import ROOT, load_script
 
 import vitscale
 from search_spaces import demo
-from vitscale.cli.adoption import refuse_other
+from vitscale.cli.adoption import check_adoptable
 from vitscale.launch.optuna_search import Rounds
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.search import Search
@@ -129,13 +129,13 @@ def test_winners_of_what_has_not_ended_are_refused_in_a_line(
 def test_a_search_of_something_else_is_not_adopted(fields: dict[str, Any], says: str) -> None:
     search = tuned_search()
     study = search.stand_in()
-    refuse_other(study)
+    check_adoptable(study)
     if "num_images" in fields:
         fields = {**fields, "minival_images": 100}
     trials = tuple(dataclasses.replace(t, config=t.config.replace(**fields)) for t in study.trials)
     metric = "val_ema_error_pct" if "eval_split" in fields else study.metric
     with pytest.raises(ValueError, match="must train what the studies of scale demo do") as caught:
-        refuse_other(dataclasses.replace(study, trials=trials, metric=metric))
+        check_adoptable(dataclasses.replace(study, trials=trials, metric=metric))
     assert says in str(caught.value) and "winners('tune_lr_wd-demo')" in str(caught.value)
     assert "\n" not in str(caught.value)
 

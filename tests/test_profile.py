@@ -42,7 +42,7 @@ from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correction import holm
 from vitscale.cli.display import table as live_table
 from vitscale.launch.progress import Progress
-from vitscale.launch.resources import Event, Resources, refuse_company, resources_for
+from vitscale.launch.resources import Event, Resources, check_alone, resources_for
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
@@ -253,19 +253,19 @@ def test_a_profile_gets_a_whole_device_and_refuses_less() -> None:
 def test_profiles_do_not_start_beside_another_study(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     store.study("other-demo").write("plan.json", b"{}")
-    refuse_company(study(SMALL), store)
+    check_alone(study(SMALL), store)
     with store.drive("other-demo"):
-        refuse_company(study(TrainConfig(), metric="val_ema_error_pct"), store)
+        check_alone(study(TrainConfig(), metric="val_ema_error_pct"), store)
         with pytest.raises(
             ValueError, match=r"no other study of the store must run beside profiles, but got"
         ):
-            refuse_company(study(SMALL), store)
+            check_alone(study(SMALL), store)
         other = to_json(replace(study(SMALL), name="other"))
         store.study("other-demo").write("plan.json", json.dumps(other).encode())
         with pytest.raises(
             ValueError, match=r"no other study of the store must run beside profiles, but got"
         ):
-            refuse_company(study(TrainConfig(), metric="val_ema_error_pct"), store)
+            check_alone(study(TrainConfig(), metric="val_ema_error_pct"), store)
 
 
 def test_another_device_fails_the_trial_with_both_names(tmp_path: Path) -> None:

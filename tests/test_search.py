@@ -25,7 +25,7 @@ from test_studies import mlflow_statuses, shortened
 
 from search_spaces.winners import good_values, in_words, optima
 from vitscale.analysis.results import Results
-from vitscale.launch.optuna_search import Rounds, Rungs, found, refuse_unfinished
+from vitscale.launch.optuna_search import Rounds, Rungs, check_ended, found
 from vitscale.launch.resources import Event, Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.search import Search
@@ -182,7 +182,7 @@ def test_proposals_are_new_and_a_small_space_ends(tmp_path: Path) -> None:
     assert sorted(point["width"] for point in points) == [16, 32, 48]
     train_all(search, store)
     assert not grow(search, store)
-    refuse_unfinished(Rounds(search, store).study(), store)
+    check_ended(Rounds(search, store).study(), store)
 
 
 # ---- laws
@@ -348,7 +348,7 @@ def test_winners_are_data_that_studies_can_read(searched: tuple[Search, Store]) 
             == pytest.approx(result["winners"][arm]["error_pct"])
         )
     assert "4 points for each model and optimizer, 2 seeds each, 1 epochs" in in_words(result)
-    refuse_unfinished(study, store)
+    check_ended(study, store)
 
 
 def test_good_values_are_geometric_means_to_two_digits() -> None:
@@ -363,7 +363,7 @@ def test_an_unfinished_search_has_no_winner(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"a search must have ended, .*2 of 4 points asked, 8 trials to do"
     ):
-        refuse_unfinished(Rounds(search, store).study(), store)
+        check_ended(Rounds(search, store).study(), store)
 
 
 # ---- through Ray

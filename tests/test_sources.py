@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.data import refuse_unreadable
+from vitscale.plan.data import check_readable
 from vitscale.train.prepare import Request, prepare
 from vitscale.train.sources import Images, load_split
 from vitscale.train.sources.images import decode_image
@@ -528,7 +528,7 @@ def test_damaged_parquet_is_named(tmp_path: Path) -> None:
 
 
 def test_the_plan_says_what_there_is(tmp_path: Path) -> None:
-    refuse_unreadable("digits")
+    check_readable("digits")
     (tmp_path / "other").mkdir()
     lines = [
         ("tiny", "", r"a data root must be given .*\(dataset='tiny'\)"),
@@ -537,7 +537,7 @@ def test_the_plan_says_what_there_is(tmp_path: Path) -> None:
     ]
     for dataset, root, line in lines:
         with pytest.raises(ValueError, match=line) as error:
-            refuse_unreadable(dataset, root)
+            check_readable(dataset, root)
         assert "\n" not in str(error.value)
     write_folders(tmp_path / "tiny", "train")
-    refuse_unreadable("tiny", str(tmp_path))
+    check_readable("tiny", str(tmp_path))

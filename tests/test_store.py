@@ -264,16 +264,16 @@ def test_a_folder_of_another_machine_is_not_taken_for_the_store(
     """Neither an empty one, nor one with an older start of the same study."""
     with store.drive("s"):
         nonce = store.nonce("s")
-        store.refuse_unshared("s", nonce)
+        store.check_shared("s", nonce)
         for other in (Store(tmp_path / "nothing"), Store.open(tmp_path / "other")):
             with pytest.raises(
                 OSError, match=r"the store must be one folder that all nodes see, but got \(store="
             ):
-                other.refuse_unshared("s", nonce, patience_s=30)
+                other.check_shared("s", nonce, patience_s=30)
         with other.drive("s"), pytest.raises(OSError, match="which is another one on"):
-            other.refuse_unshared("s", nonce)
+            other.check_shared("s", nonce)
     with store.drive("s"), pytest.raises(OSError, match="which is another one on"):
-        store.refuse_unshared("s", nonce)  # of an earlier start
+        store.check_shared("s", nonce)  # of an earlier start
 
 
 def test_a_fault_of_a_machine_is_noted_and_no_outcome(store: Store) -> None:

@@ -74,7 +74,7 @@ NAMES: dict[str, frozenset[str]] = {
 }
 
 
-def refuse_unknown_names(study: Study) -> None:
+def check_known_names(study: Study) -> None:
     """Raises ValueError as vitscale.analysis.kinds.check does, which it asks only about what it
     cannot tell.
 

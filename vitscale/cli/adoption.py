@@ -32,12 +32,12 @@ def winners(study: str, store: str = "") -> dict[str, dict[str, Any]]:
 def read_result(root: str, slug: str) -> tuple[Study, dict[str, Any]]:
     """(the study of a search that has ended, what it found). Raises ValueError otherwise."""
     from vitscale.analysis.results import Results
-    from vitscale.launch.optuna_search import found, refuse_unfinished
+    from vitscale.launch.optuna_search import check_ended, found
     from vitscale.record.table import outcomes, read_trials
 
     store = existing(root)
     study = read_plan(store, slug)
-    refuse_unfinished(study, store)
+    check_ended(study, store)
     return study, found(Results(study, outcomes(study, read_trials(study, store))))
 
 
@@ -48,16 +48,16 @@ def adopt(root: str, slug: str) -> list[str]:
     Raises ValueError, before anything is written, unless the search trained what the studies of its
     scale do, as long as their searches are, and the studies read their values from a source tree.
     """
-    from search_spaces.winners import optima, refuse_partial, tuned
+    from search_spaces.winners import check_complete, optima, tuned
 
     study, result = read_result(root, slug)
     try:
-        refuse_partial(study.scale, optima(result))
+        check_complete(study.scale, optima(result))
     except ValueError as error:
         raise ValueError(
             f"{error}; in a study of your own, vitscale.winners({slug!r}) gives them"
         ) from error
-    refuse_other(study)
+    check_adoptable(study)
     path = _target(study.scale)
     before = tuned(study.scale)
     Workdir(path.parent).write(path.name, f"{json.dumps(result, indent=1)}\n".encode())
@@ -81,7 +81,7 @@ def _before(pair: tuple[float, float] | None) -> str:
     return "" if pair is None else f" (before: lr {pair[0]:g}, wd {pair[1]:g})"
 
 
-def refuse_other(study: Study) -> None:
+def check_adoptable(study: Study) -> None:
     """Raises ValueError unless all that the trials of a search
     share is what the scale's own search would train.
     """

@@ -167,7 +167,7 @@ def plan(options: argparse.Namespace) -> None:
         raise ValueError(f"the script of a study must exist, but got ({options.study!r})")
     if script.exists():
         os.execv(sys.executable, [sys.executable, str(script), "--plan", *options.arguments])
-    _refuse_unknown_study(options.study, script, options.arguments)
+    _check_known_study(options.study, script, options.arguments)
     parser = Parser(prog=f"vitscale plan {options.study}")
     plans.add_options(parser)
     add_store(parser)
@@ -176,7 +176,7 @@ def plan(options: argparse.Namespace) -> None:
     plans.show(with_costs(read_plan(store, options.study)), store, chosen)
 
 
-def _refuse_unknown_study(study: str, script: Path, arguments: Sequence[str]) -> None:
+def _check_known_study(study: str, script: Path, arguments: Sequence[str]) -> None:
     """Raises ValueError for a name that is neither a script nor
     a study, before its options are found unknown.
     """

@@ -19,7 +19,7 @@ from vitscale.plan.config import TrainConfig, shown, shown_text
 from vitscale.plan.cost import Measured, complexity, training_flops
 from vitscale.plan.doubts import doubts
 from vitscale.plan.profile import ProfileConfig
-from vitscale.plan.schedule import makespan, num_slots, refuse_share
+from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
 from vitscale.plan.study import Study, Trial, to_json
 from vitscale.record.outcome import Status
 from vitscale.record.store import Damaged, Store
@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def refuse_options(options: argparse.Namespace) -> None:
+def check_options(options: argparse.Namespace) -> None:
     """Raises ValueError for options of a plan where none is asked for: nobody would read them."""
     for name in OPTIONS:
         value = getattr(options, name)
@@ -106,7 +106,7 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
     """
     done = {trial.config.id for trial in study.trials if store.is_done(trial.config.id)}
     if study.measures:
-        _refuse_times(options)
+        _check_no_times(options)
     pace = None if study.measures else _pace(study, store, done, options)
     if options.devices is not None and pace is None:
         raise ValueError(
@@ -132,7 +132,7 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
     }
 
 
-def _refuse_times(options: argparse.Namespace) -> None:
+def _check_no_times(options: argparse.Namespace) -> None:
     for name in OPTIONS:
         value = getattr(options, name)
         if name != "json" and value is not None:
@@ -236,7 +236,7 @@ class Pace:
 def _pace(study: Study, store: Store, done: set[str], options: argparse.Namespace) -> Pace | None:
     """As given, or as measured on the trials that are done; None if there are none."""
     per_trial = 1.0 if options.devices_per_trial is None else options.devices_per_trial
-    refuse_share(per_trial)
+    check_devices_per_trial(per_trial)
     if options.throughput:
         speed = _per_arm(study, "throughput", options.throughput)
         return _timed(

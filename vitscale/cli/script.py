@@ -15,7 +15,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from vitscale.analysis.names import refuse_unknown_names
+from vitscale.analysis.names import check_known_names
 from vitscale.cli import plans
 from vitscale.cli.costs import with_costs
 from vitscale.cli.display import Display
@@ -23,7 +23,7 @@ from vitscale.cli.terminal import one_line
 from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, listen_early, run
 from vitscale.launch.resources import Resources, resources_for
 from vitscale.plan.config import limits, shown, shown_text
-from vitscale.plan.data import refuse_unreadable
+from vitscale.plan.data import check_readable
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import MAX_TRIALS, Study
@@ -246,7 +246,7 @@ def add_published(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _refuse_adaptive(make_study: Made, options: argparse.Namespace) -> None:
+def _check_search_options(make_study: Made, options: argparse.Namespace) -> None:
     """Raises ValueError for options of a search on a study that is none."""
     asked = [
         name
@@ -265,7 +265,7 @@ def _refuse_adaptive(make_study: Made, options: argparse.Namespace) -> None:
 
 def _run(make_study: Made, options: argparse.Namespace) -> int:
     chosen = {name: getattr(options, name) for name in inspect.signature(make_study).parameters}
-    _refuse_adaptive(make_study, options)
+    _check_search_options(make_study, options)
     made = make_study(**chosen)
     if not isinstance(made, Study | Search):
         raise ValueError(
@@ -273,17 +273,17 @@ def _run(make_study: Made, options: argparse.Namespace) -> int:
         )
     if isinstance(made, Search):
         return _run_search(made, options)
-    refuse_unknown_names(made)
+    check_known_names(made)
     study = with_costs(made)
     study = replace(study, published=study.published or options.published)
     resources = _resources(study, options)
     if options.plan:
-        _refuse_other_root(study, options)
+        _check_data_root(study, options)
         plans.show(study, Store.at(options.store), options)
         return EXIT_DONE
-    plans.refuse_options(options)
+    plans.check_options(options)
     if options.report:
-        _refuse_nothing(study, Store.at(options.store))
+        _check_something_done(study, Store.at(options.store))
     store = Store.open(options.store)
     if options.report:
         report_only(study, store)
@@ -293,12 +293,12 @@ def _run(make_study: Made, options: argparse.Namespace) -> int:
 
 def _run_search(search: Search, options: argparse.Namespace) -> int:
     """The same for a search, whose plan has stand-ins for the points that it will ask for."""
-    refuse_unknown_names(search.stand_in())
+    check_known_names(search.stand_in())
     search = with_costs(search)
     stand_in = search.stand_in()
     resources = _resources(stand_in, options)
     if options.plan:
-        _refuse_other_root(stand_in, options)
+        _check_data_root(stand_in, options)
         plans.show(stand_in, Store.at(options.store), options)
         if not options.json:
             print(
@@ -306,9 +306,9 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
                 "out."
             )
         return EXIT_DONE
-    plans.refuse_options(options)
+    plans.check_options(options)
     if options.report:
-        _refuse_nothing(stand_in, Store.at(options.store))
+        _check_something_done(stand_in, Store.at(options.store))
     store = Store.open(options.store)
     if options.report:
         from vitscale.launch.optuna_search import Rounds
@@ -318,7 +318,7 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
     return run(search, store, resources, Display)
 
 
-def _refuse_nothing(study: Study, store: Store) -> None:
+def _check_something_done(study: Study, store: Store) -> None:
     """Raises ValueError for a report of a study that was
     never started here and of which nothing is done.
     """
@@ -331,7 +331,7 @@ def _refuse_nothing(study: Study, store: Store) -> None:
         )
 
 
-def _refuse_other_root(study: Study, options: argparse.Namespace) -> None:
+def _check_data_root(study: Study, options: argparse.Namespace) -> None:
     """Raises ValueError if a data root is named on the command
     line, and a dataset of the plan is not there.
     """
@@ -339,7 +339,7 @@ def _refuse_other_root(study: Study, options: argparse.Namespace) -> None:
         Path(os.environ.get("VITSCALE_DATA", "")).absolute()
     ):
         for dataset in {trial.config.dataset for trial in study.trials if not study.measures}:
-            refuse_unreadable(dataset, options.data_root)
+            check_readable(dataset, options.data_root)
 
 
 def _resources(study: Study, options: argparse.Namespace) -> Resources:

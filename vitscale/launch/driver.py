@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from vitscale.launch.preflight import Data
 from vitscale.launch.progress import Progress
-from vitscale.launch.resources import Event, Resources, refuse_company
+from vitscale.launch.resources import Event, Resources, check_alone
 from vitscale.plan.doubts import doubts
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, to_json
@@ -60,7 +60,7 @@ def run(
             "VITSCALE_STORE)"
         )
     with store.drive(study.slug) as attempt:
-        refuse_company(sample, store)
+        check_alone(sample, store)
         if isinstance(study, Study):
             return Driver(study, store, resources, attempt, stop, data, display=display).run()
         rounds = _begin(study, store)
@@ -252,7 +252,7 @@ class Driver:
 
     def _train(self, known: Mapping[str, Outcome]) -> None:
         """Trains until every trial has an outcome; in a search, until no round is left."""
-        from vitscale.launch.ray_tune import cluster, refuse_unshared
+        from vitscale.launch.ray_tune import check_shared, cluster
 
         events: queue.Queue[Event] = queue.Queue()
         where = (
@@ -264,7 +264,7 @@ class Driver:
                 return
             listen(self.stop)  # again: ray.init puts a handler of its own in place
             if self.resources.address:
-                refuse_unshared(self.store, self.study.slug)
+                check_shared(self.store, self.study.slug)
             self.console.print(
                 f"training {slots} at a time; Ctrl-C stops, and the same command resumes"
             )

@@ -225,7 +225,7 @@ def _trained(study: Study) -> dict[str, dict[str, Any]]:
     return shared
 
 
-def refuse_unfinished(study: Study, store: Store) -> None:
+def check_ended(study: Study, store: Store) -> None:
     """Raises ValueError unless a study is a search that has
     asked for all its points and has all outcomes.
     """

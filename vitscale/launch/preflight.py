@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.data import EMBEDDED, refuse_other_embedded, refuse_unreadable
+from vitscale.plan.data import EMBEDDED, check_embedded, check_readable
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study
 from vitscale.record.outcome import Outcome
@@ -50,9 +50,9 @@ class Data:
         the crop cannot take.
         """
         for key, configs in self._by_images(trial.config for trial in study.trials):
-            refuse_unreadable(configs[0].dataset, self.root)
+            check_readable(configs[0].dataset, self.root)
             if configs[0].dataset in EMBEDDED:
-                refuse_other_embedded(configs)
+                check_embedded(configs)
                 continue
             from vitscale.train.data import examine  # imports torch
 

@@ -200,7 +200,7 @@ def cluster(
     would wait for ever. A cluster that begins without workers is waited for, until `stop` is set
     (see `_await_slots`): then the yield is 0.
     """
-    _refuse_dead(resources.address)
+    _check_answers(resources.address)
     with _quiet(log):
         try:
             local: dict[str, Any] = (
@@ -254,7 +254,7 @@ def _no_garbage() -> Iterator[None]:
         gc.enable()
 
 
-def _refuse_dead(address: str) -> None:
+def _check_answers(address: str) -> None:
     """Raises ValueError if nothing answers at host:port: Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdigit():
@@ -309,7 +309,7 @@ def _lacking(resources: Resources) -> str:
     )
 
 
-def refuse_unshared(store: Store, slug: str) -> None:
+def check_shared(store: Store, slug: str) -> None:
     """Raises ValueError if a node of the cluster sees another store than the driver; names it."""
     nonce = store.nonce(slug)
     look = ray.remote(num_cpus=0, max_retries=0)(_see)
@@ -331,7 +331,7 @@ def refuse_unshared(store: Store, slug: str) -> None:
 def _see(store: Store, slug: str, nonce: str) -> bool:
     """What a node says of a store."""
     try:
-        store.refuse_unshared(slug, nonce, patience_s=30)
+        store.check_shared(slug, nonce, patience_s=30)
     except OSError:
         return False
     return True
@@ -379,7 +379,7 @@ def train_bundle(params: dict[str, Any]) -> None:
 
     store, resources = params["store"], params["resources"]
     time.sleep(params["pause_s"])
-    store.refuse_unshared(params["slug"], params["nonce"])
+    store.check_shared(params["slug"], params["nonce"])
     for trial_id, fields in params["bundle"]:
         for event in train_trial(
             trial_id, fields, store, params["slug"], params["attempt"], resources

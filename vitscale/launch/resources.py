@@ -124,7 +124,7 @@ OF_A_TRAINING = ("workers_per_trial", "micro_batch", "parallel_branches", "compi
 UNSET: dict[str, tuple[Any, ...]] = {"device": ("auto",), "max_concurrent": (0,)}
 
 
-def refuse_company(study: Study, store: Store) -> None:
+def check_alone(study: Study, store: Store) -> None:
     """Raises ValueError if profiles would be measured beside another study of the store whose
     driver lives.
 

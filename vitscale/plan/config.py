@@ -243,12 +243,12 @@ class TrainConfig:
     seed: Natural = 0  # init, order of samples, augmentation, mixup, dropout, drop path
 
     def __new__(cls, *args: object, **fields: object) -> Self:
-        _refuse_unknown(cls, fields)
+        _check_known_fields(cls, fields)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name, of in field_types(type(self)).items():
-            _refuse_other_value(name, of, getattr(self, name))
+            _check_value(name, of, getattr(self, name))
         for law, holds, names in self.laws():
             if not holds:
                 values = ", ".join(f"{name}={shown(getattr(self, name))}" for name in names.split())
@@ -276,7 +276,7 @@ class TrainConfig:
 
     def replace(self, **fields: Any) -> Self:
         """A copy with other values."""
-        _refuse_unknown(type(self), fields)
+        _check_known_fields(type(self), fields)
         return dataclasses.replace(self, **fields)
 
     def asdict(self) -> dict[str, Any]:
@@ -380,7 +380,7 @@ DEFAULTS: dict[str, Any] = defaults(TrainConfig)
 Law = tuple[str, bool, str]  # what must hold, whether it does, the fields it speaks of
 
 
-def _refuse_unknown(kind: type[TrainConfig], fields: dict[str, Any]) -> None:
+def _check_known_fields(kind: type[TrainConfig], fields: dict[str, Any]) -> None:
     known = defaults(kind)
     for name in fields:
         if name not in known:
@@ -392,7 +392,7 @@ def _refuse_unknown(kind: type[TrainConfig], fields: dict[str, Any]) -> None:
             )
 
 
-def _refuse_other_value(name: str, of: FieldType, value: Any) -> None:
+def _check_value(name: str, of: FieldType, value: Any) -> None:
     """Raises ValueError for a value of another type or beyond the
     limits: before the laws, which write values out.
     """

@@ -52,7 +52,7 @@ def layout_of(folder: Path) -> Layout | None:
     return None
 
 
-def refuse_unreadable(dataset: str, root: str = "") -> None:
+def check_readable(dataset: str, root: str = "") -> None:
     """Raises ValueError for a dataset that the trainer cannot find, naming what there is at the
     root.
 
@@ -115,7 +115,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
     return known
 
 
-def refuse_other_embedded(configs: Iterable[TrainConfig]) -> None:
+def check_embedded(configs: Iterable[TrainConfig]) -> None:
     """Raises ValueError for configs of an embedded dataset whose
     crop cannot bring its images to their resolution.
     """

@@ -31,7 +31,7 @@ def grid(**axes: Iterable[Any]) -> list[Point]:
         values[name] = list(itertools.islice(axis, MAX_TRIALS + 1))
         if not values[name]:
             raise ValueError(f"an axis of a grid must have a value, but got ({name}=[])")
-    _refuse_many(math.prod(map(len, values.values())), "points of a grid")
+    _check_num(math.prod(map(len, values.values())), "points of a grid")
     return [
         dict(zip(values, combination, strict=True))
         for combination in itertools.product(*values.values())
@@ -43,7 +43,7 @@ def sample(space: SearchSpace, *, num: int, seed: int = 0) -> list[Point]:
 
     Draw i does not depend on num: a longer sample extends a shorter.
     """
-    _refuse_empty(space, num)
+    _check_sample(space, num)
     return [_point(space, np.random.default_rng([seed, i]).random(len(space))) for i in range(num)]
 
 
@@ -58,7 +58,7 @@ def sobol(space: SearchSpace, *, num: int, num_scrambles: int, seed: int = 0) ->
     """
     from scipy.stats import qmc
 
-    _refuse_empty(space, num)
+    _check_sample(space, num)
     if type(num_scrambles) is not int or num_scrambles < 2:
         raise ValueError(
             f"num_scrambles >= 2 must hold, but got (num_scrambles={shown(num_scrambles)})"
@@ -80,7 +80,7 @@ def cross(*designs: Sequence[Point]) -> list[Point]:
     """Every point of the first design with every point of
     the next; the last design varies fastest.
     """
-    _refuse_many(math.prod(map(len, designs)), "points of crossed designs")
+    _check_num(math.prod(map(len, designs)), "points of crossed designs")
     points = []
     for parts in itertools.product(*designs):
         names = [name for part in parts for name in part]
@@ -111,7 +111,7 @@ def trials(
             "points must be a list of points, such as grid or sample make, but got "
             f"({shown(points)})"
         )
-    _refuse_many(len(arms) * len(points), "trials")
+    _check_num(len(arms) * len(points), "trials")
     return tuple(
         Trial(arm, base.replace(**{**fields, **point}), index)
         for index, point in enumerate(points)
@@ -136,20 +136,20 @@ def interleaved(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     return tuple(sorted(trials, key=place))
 
 
-def _refuse_empty(space: SearchSpace, num: int) -> None:
+def _check_sample(space: SearchSpace, num: int) -> None:
     if type(num) is not int or num < 1:
         raise ValueError(f"num >= 1 must hold, but got (num={shown(num)})")
-    _refuse_many(num, "points of a sample")
-    refuse_other_space(space, "space")
+    _check_num(num, "points of a sample")
+    check_space(space, "space")
 
 
-def _refuse_many(num: int, what: str) -> None:
+def _check_num(num: int, what: str) -> None:
     """Raises ValueError for more than a study can hold, before they are drawn."""
     if num > MAX_TRIALS:
         raise ValueError(f"at most {MAX_TRIALS} {what} must hold, but got ({shown(num)})")
 
 
-def refuse_other_space(space: SearchSpace, name: str) -> None:
+def check_space(space: SearchSpace, name: str) -> None:
     """Raises ValueError unless a space has axes, which are distributions of Optuna."""
     from optuna.distributions import BaseDistribution
 

@@ -93,14 +93,14 @@ def _repeats(study: Study) -> None:
             f"got (study={study.slug!r}, arm={arm!r})"
         )
     if _asks(study, STABILITY):
-        _refuse_pooled(
+        _check_not_pooled(
             study,
             "model, optimizer and epochs",
             lambda of: (of["model"], of["optimizer"], of["epochs"]),
         )
     if _asks(study, ("recipe_interaction",)):
         _need_factors(study, ("architecture", "recipe"))
-        _refuse_pooled(
+        _check_not_pooled(
             study, "architecture and recipe", lambda of: (of["architecture"], of["recipe"])
         )
 
@@ -112,7 +112,7 @@ def _shapes(study: Study) -> None:
             f"got (study={study.slug!r}, arm={arm!r})"
         )
     _need_factors(study, ("size",))
-    _refuse_pooled(
+    _check_not_pooled(
         study,
         "size, depth, branches, LayerScale and epochs",
         lambda of: (of["size"], of["depth"], of["branches"], of["layerscale"] != 0, of["epochs"]),
@@ -164,7 +164,9 @@ def _need_factors(study: Study, names: Collection[str]) -> None:
         )
 
 
-def _refuse_pooled(study: Study, what: str, cell: Callable[[Factors], tuple[object, ...]]) -> None:
+def _check_not_pooled(
+    study: Study, what: str, cell: Callable[[Factors], tuple[object, ...]]
+) -> None:
     by_arm = {arm: cell(of) for arm, of in _factors(study).items()}
     num, most = _most_common(by_arm.values())
     if num > 1:

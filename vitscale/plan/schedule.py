@@ -47,7 +47,7 @@ def num_slots(devices: int, devices_per_trial: float) -> int:
 
     Raises ValueError where none fits.
     """
-    refuse_share(devices_per_trial)
+    check_devices_per_trial(devices_per_trial)
     if not 1 <= devices <= MOST_DEVICES:
         law = "devices >= 1" if devices < 1 else f"devices <= {MOST_DEVICES}"
         raise ValueError(f"{law} must hold, but got (devices={shown(devices)})")
@@ -61,7 +61,7 @@ def num_slots(devices: int, devices_per_trial: float) -> int:
     return devices // int(devices_per_trial)
 
 
-def refuse_share(devices_per_trial: float) -> None:
+def check_devices_per_trial(devices_per_trial: float) -> None:
     """Raises ValueError unless a trial has whole devices, or a share of one that is no speck."""
     if 0 < devices_per_trial < LEAST_SHARE:
         law = f"devices_per_trial >= {LEAST_SHARE:g}"

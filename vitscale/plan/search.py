@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from vitscale.plan.config import TrainConfig, shown
 from vitscale.plan.cost import Measured
-from vitscale.plan.design import Point, SearchSpace, refuse_other_space, sample
+from vitscale.plan.design import Point, SearchSpace, check_space, sample
 from vitscale.plan.study import (
     MAX_TRIALS,
     Study,
     Trial,
+    check_arguments,
+    check_label,
+    check_names,
+    check_panels,
     error_metrics,
-    refuse_other_arguments,
-    refuse_other_label,
-    refuse_other_names,
-    refuse_other_panels,
 )
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ class Search:
     measured: Measured = field(default_factory=dict, compare=False, repr=False)  # as of a Study
 
     def __new__(cls, *args: object, **given: object) -> Self:
-        refuse_other_arguments(cls, args, given)
+        check_arguments(cls, args, given)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        _refuse_other_types(self)
+        _check_types(self)
         laws = (
             (
                 f"sampler in ({', '.join(SAMPLERS)})",
@@ -168,11 +168,11 @@ class Search:
         )
 
 
-def _refuse_other_types(search: Search) -> None:
+def _check_types(search: Search) -> None:
     """Raises ValueError for a field that is not what its
     type says; texts are looked at by the study.
     """
-    refuse_other_names(search.name, search.scale)
+    check_names(search.name, search.scale)
     for name, least in (("num", 1), ("per_round", 1), ("sampler_seed", 0)):
         value = getattr(search, name)
         if type(value) is not int:
@@ -204,10 +204,10 @@ def _refuse_other_types(search: Search) -> None:
                 f"{name} must map each arm to its {of}, but got ({name}={shown(values)})"
             )
         for arm in values:
-            refuse_other_label("an arm", arm)
+            check_label("an arm", arm)
     for arm, axes in search.spaces.items():
-        refuse_other_space(axes, f"space of {arm}")
-    refuse_other_panels(search.panels)
+        check_space(axes, f"space of {arm}")
+    check_panels(search.panels)
 
 
 def as_json(space: SearchSpace) -> dict[str, str]:

@@ -72,11 +72,11 @@ class Study:
     measured: Measured = field(default_factory=dict, compare=False, repr=False)
 
     def __new__(cls, *args: object, **given: object) -> Self:
-        refuse_other_arguments(cls, args, given)
+        check_arguments(cls, args, given)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        _refuse_other_types(self)
+        _check_types(self)
         if not self.trials:
             raise ValueError(f"a study must have a trial, but got (name={self.name!r}, trials=())")
         twice = [
@@ -89,8 +89,8 @@ class Study:
                 f"{len(twice)} twice, first (arm={trial.arm!r}, "
                 f"{shown(trial.config.non_default(), 500)})"
             )
-        _refuse_mixed(self)
-        _refuse_other_metrics(self)
+        _check_not_mixed(self)
+        _check_metric(self)
         unknown = {arm for arms in [*self.panels.values(), *self.pairs] for arm in arms} - set(
             self.arms
         )
@@ -138,9 +138,7 @@ def config_of(fields: Mapping[str, Any]) -> TrainConfig:
     return ProfileConfig(**fields) if "profile" in fields else TrainConfig(**fields)
 
 
-def refuse_other_arguments(
-    kind: type, args: Collection[object], given: Mapping[str, object]
-) -> None:
+def check_arguments(kind: type, args: Collection[object], given: Mapping[str, object]) -> None:
     """Raises ValueError for arguments that a dataclass does
     not take, and for those that it must have.
     """
@@ -164,17 +162,17 @@ def refuse_other_arguments(
         )
 
 
-def _refuse_other_types(study: Study) -> None:
+def _check_types(study: Study) -> None:
     """Raises ValueError for a field that is not what its
     type says, or too long to be what it is.
     """
-    refuse_other_names(study.name, study.scale)
+    check_names(study.name, study.scale)
     if not isinstance(study.kind, str) or not re.fullmatch(r"[a-z0-9_]{1,100}", study.kind):
         raise ValueError(
             f"the kind of a study must match [a-z0-9_]+, but got (kind={shown(study.kind)})"
         )
     for name in ("question", "source", "design", "notes", "adaptive"):
-        _refuse_other_text(name, getattr(study, name))
+        _check_text(name, getattr(study, name))
     if type(study.published) is not bool:
         raise ValueError(
             f"published must be of type bool, but got (published={shown(study.published)})"
@@ -189,20 +187,20 @@ def _refuse_other_types(study: Study) -> None:
             f"measured must map shapes to costs, but got (measured={shown(study.measured)})"
         )
     for name in ("figures", "tables"):
-        _refuse_other_list(name, getattr(study, name))
-    _refuse_other_trials(study.trials)
-    refuse_other_panels(study.panels)
+        _check_list(name, getattr(study, name))
+    _check_trials(study.trials)
+    check_panels(study.panels)
     if not _is_list(study.pairs) or not all(
         _is_list(pair) and len(pair) == 2 for pair in study.pairs
     ):
         raise ValueError(f"pairs must be tuples of two arms, but got (pairs={shown(study.pairs)})")
     for pair in study.pairs:
-        _refuse_other_list("pairs", pair)
+        _check_list("pairs", pair)
     for name, kinds in (("factors", (str, int)), ("spaces", (str,))):
-        _refuse_other_mapping(name, getattr(study, name), kinds)
+        _check_mapping(name, getattr(study, name), kinds)
 
 
-def refuse_other_names(name: object, scale: object) -> None:
+def check_names(name: object, scale: object) -> None:
     """Raises ValueError unless name and scale of a study can name a folder."""
     for text in (name, scale):
         if not isinstance(text, str) or not re.fullmatch(r"[a-z0-9_]+", text):
@@ -214,7 +212,7 @@ def refuse_other_names(name: object, scale: object) -> None:
             raise ValueError(f"{law} must hold, but got ({shown(text)})")
 
 
-def _refuse_other_trials(trials: object) -> None:
+def _check_trials(trials: object) -> None:
     if not _is_list(trials) or not all(isinstance(trial, Trial) for trial in trials):
         raise ValueError(
             f"trials of a study must be a tuple of Trial, but got (trials={shown(trials)})"
@@ -226,7 +224,7 @@ def _refuse_other_trials(trials: object) -> None:
     for arm in {
         trial.arm if isinstance(trial.arm, str) else repr(trial.arm): trial.arm for trial in trials
     }.values():
-        refuse_other_label("an arm", arm)
+        check_label("an arm", arm)
     for trial in trials:
         if not isinstance(trial.config, TrainConfig):
             raise ValueError(
@@ -239,7 +237,7 @@ def _refuse_other_trials(trials: object) -> None:
             raise ValueError(f"{law}, but got (arm={trial.arm!r}, point={shown(trial.point)})")
 
 
-def refuse_other_panels(panels: object) -> None:
+def check_panels(panels: object) -> None:
     """Raises ValueError unless panels map titles to arms."""
     if not isinstance(panels, Mapping):
         raise ValueError(
@@ -247,13 +245,13 @@ def refuse_other_panels(panels: object) -> None:
         )
     for title, arms in panels.items():
         if title != "":  # the only panel needs no title
-            refuse_other_label("the title of a panel", title)
-        _refuse_other_list("panels", arms)
+            check_label("the title of a panel", title)
+        _check_list("panels", arms)
         if not arms:
             raise ValueError(f"a panel must show an arm, but got ({title!r}: none)")
 
 
-def refuse_other_label(what: str, label: object) -> None:
+def check_label(what: str, label: object) -> None:
     """Raises ValueError unless a label can be drawn:
     figures read a $ as the beginning of a formula.
     """
@@ -270,7 +268,7 @@ def refuse_other_label(what: str, label: object) -> None:
         )
 
 
-def _refuse_other_text(name: str, text: object) -> None:
+def _check_text(name: str, text: object) -> None:
     if not isinstance(text, str) or len(text) > MOST_IN_A_TEXT or "\0" in text:
         raise ValueError(
             f"{name} must be a text of at most {MOST_IN_A_TEXT} characters, but got "
@@ -283,12 +281,12 @@ def _is_list(value: object) -> TypeGuard[tuple[Any, ...]]:
     return isinstance(value, tuple | list)
 
 
-def _refuse_other_list(name: str, value: object) -> None:
+def _check_list(name: str, value: object) -> None:
     if not _is_list(value) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"{name} must be tuples of texts, but got ({name}={shown(value)})")
 
 
-def _refuse_other_mapping(name: str, value: object, kinds: tuple[type, ...]) -> None:
+def _check_mapping(name: str, value: object, kinds: tuple[type, ...]) -> None:
     """Raises ValueError unless a value maps arms to names to values of some kinds."""
     if not isinstance(value, Mapping) or not all(
         isinstance(of_arm, Mapping) for of_arm in value.values()
@@ -298,7 +296,7 @@ def _refuse_other_mapping(name: str, value: object, kinds: tuple[type, ...]) -> 
         )
     for of_arm in value.values():
         for key, item in of_arm.items():
-            refuse_other_label(f"a name in {name}", key)
+            check_label(f"a name in {name}", key)
             if type(item) not in kinds:
                 law = (
                     f"a value in {name} must be of type "
@@ -306,10 +304,10 @@ def _refuse_other_mapping(name: str, value: object, kinds: tuple[type, ...]) -> 
                 )
                 raise ValueError(f"{law}, but got ({key}={shown(item)})")
             if name == "factors" and isinstance(item, str):
-                refuse_other_label(f"a value in {name}", item)
+                check_label(f"a value in {name}", item)
 
 
-def _refuse_other_metrics(study: Study) -> None:
+def _check_metric(study: Study) -> None:
     """Raises ValueError for a metric that is no error, in
     percent, of the split that every trial evaluates.
     """
@@ -330,7 +328,7 @@ def error_metrics(split: str) -> tuple[str, str]:
     return f"{split}_ema_error_pct", f"{split}_error_pct"
 
 
-def _refuse_mixed(study: Study) -> None:
+def _check_not_mixed(study: Study) -> None:
     devices = {
         t.config.hardware if isinstance(t.config, ProfileConfig) else "" for t in study.trials
     }

@@ -114,5 +114,5 @@ def _status(store: Store, trial_id: str, alive: dict[str, bool]) -> Status:
 
 
 def _holder(store: Store, trial_id: str) -> str:
-    store.refuse_damaged_claim(trial_id)
+    store.check_claim(trial_id)
     return store.holder(trial_id)

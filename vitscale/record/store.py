@@ -206,7 +206,7 @@ class Store:
         """The study that has claimed a trial; empty if none has."""
         return str(claim_of(self.trial(trial_id)).get("study", ""))
 
-    def refuse_damaged_claim(self, trial_id: str) -> None:
+    def check_claim(self, trial_id: str) -> None:
         """Raises Damaged for a claim that no worker left.
 
         It claims nothing, but who looks at the store is told.
@@ -331,7 +331,7 @@ class Store:
         """What the running start of a study wrote into the store; empty if there is none."""
         return read_text(self.study(slug), NONCE, errors="replace")
 
-    def refuse_unshared(self, slug: str, nonce: str, patience_s: float = 0.0) -> None:
+    def check_shared(self, slug: str, nonce: str, patience_s: float = 0.0) -> None:
         """Raises OSError if this machine does not see what the driver wrote: then its store is
         another one.
 

@@ -77,14 +77,14 @@ class Workdir:
         Raises Fenced, or OSError if the disk refuses.
         """
         with self._prepared(name, content) as temporary:
-            self._refuse_if_fenced()
+            self._check_claim()
             os.replace(temporary, self._at(name))
         _sync_directory(self._at())
 
     def create(self, name: str, content: bytes) -> bool:
         """Writes a whole file unless it exists; says whether this call was the one that did."""
         with self._prepared(name, content) as temporary:
-            self._refuse_if_fenced()
+            self._check_claim()
             try:
                 os.link(temporary, self._at(name))
             except FileExistsError:
@@ -93,7 +93,7 @@ class Workdir:
         return True
 
     def rename(self, name: str, other: str) -> None:
-        self._refuse_if_fenced()
+        self._check_claim()
         os.replace(self._at(name), self._at(other))
 
     def remove(self, name: str) -> None:
@@ -204,7 +204,7 @@ class Workdir:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _refuse_if_fenced(self) -> None:
+    def _check_claim(self) -> None:
         if self.token is not None and claim_of(self).get("token") != self.token:
             raise Fenced(f"another attempt has claimed {self.path}")
 

@@ -110,7 +110,7 @@ def plan_crop(
     sizes = np.array([[height, width]] * len(positions))
     match config.crop:
         case "pad":
-            refuse_other_sizes(height, width, config)
+            check_sizes(height, width, config)
             return _padded_crop(parcel, config, positions, rng)
         case "src":
             boxes = crop_boxes(sizes, config, positions, rng)
@@ -402,7 +402,7 @@ def _resize(images: Tensor, side: int) -> Tensor:
     return resized.clamp(0, 1) if resized.is_floating_point() else resized
 
 
-def refuse_other_sizes(height: int, width: int, config: TrainConfig) -> None:
+def check_sizes(height: int, width: int, config: TrainConfig) -> None:
     """Raises ValueError for images of another size than
     `resolution`: padding and cropping back does not change it.
     """

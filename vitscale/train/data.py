@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from search_spaces.datasets import DATASETS, dataset_facts
 from vitscale.plan.config import TrainConfig
 from vitscale.train.augment import (
+    check_sizes,
     crop_boxes,
     crop_encoded,
     crop_for_eval,
@@ -23,7 +24,6 @@ from vitscale.train.augment import (
     plan_augment,
     plan_crop,
     plan_erase,
-    refuse_other_sizes,
 )
 from vitscale.train.parallel import Team, cut
 from vitscale.train.parcel import Parcel, put
@@ -273,14 +273,14 @@ def examine(configs: Sequence[TrainConfig], root: Path) -> str:
     """
     images = load_split(configs[0], "train", root)
     for config in {(c.crop, c.resolution): c for c in configs}.values():
-        _refuse_other_crop(images, config)
+        _check_crop(images, config)
     for config in {c.evals: c for c in configs}.values():
         for name in config.evals:
             load_split(config, name, root)
     return fingerprint(images)
 
 
-def _refuse_other_crop(images: Images, config: TrainConfig) -> None:
+def _check_crop(images: Images, config: TrainConfig) -> None:
     """Raises ValueError, as the first batch would, for a crop
     that cannot make these images `resolution` pixels.
     """
@@ -288,7 +288,7 @@ def _refuse_other_crop(images: Images, config: TrainConfig) -> None:
         crop_boxes(np.array([images[0].shape[1:]]), config, np.arange(1), np.random.default_rng(0))
     elif config.crop == "pad":
         height, width = images.pixels.shape[-2:]
-        refuse_other_sizes(height, width, config)
+        check_sizes(height, width, config)
 
 
 def is_resident(images: Images) -> bool:

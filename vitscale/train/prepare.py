@@ -21,12 +21,12 @@ from torch.utils.data import DataLoader, Dataset
 from search_spaces.datasets import dataset_facts
 from vitscale.plan.data import BEGUN, CIFAR, MANIFEST, REAL, TORCHVISION, layout_of
 from vitscale.train.sources import Images, Source, open_folder
-from vitscale.train.sources.images import Limits, refuse_outside, to_tensor
+from vitscale.train.sources.images import Limits, check_inside, to_tensor
 from vitscale.train.sources.prepared import (
     VERSION,
+    check_sha256,
     checksum,
     read_manifest,
-    refuse_damaged,
     write_json,
     write_shard,
 )
@@ -96,7 +96,7 @@ def prepare(request: Request, num_workers: int = 0, progress: Progress | None = 
     images = _read(source, request)
     folder = request.data_root / _final_name(request, images)
     if (folder / MANIFEST).exists():
-        _refuse_other(read_manifest(folder)["request"], request, folder)
+        _check_same_set(read_manifest(folder)["request"], request, folder)
         return folder
     _begin(folder, request)
     splits = {
@@ -114,7 +114,7 @@ def verify(folder: Path) -> int:
     """
     files = [file for split in read_manifest(folder)["splits"].values() for file in split["files"]]
     for file in files:
-        refuse_damaged(folder / file["file"], file)
+        check_sha256(folder / file["file"], file)
     return len(files)
 
 
@@ -128,7 +128,7 @@ def _open(request: Request) -> Source:
             f"a source must be a folder or torchvision:CLASS, but got ({request.source})"
         )
     # it is copied as it is
-    refuse_outside(Path(request.source) / REAL, Path(request.source), request.limits)
+    check_inside(Path(request.source) / REAL, Path(request.source), request.limits)
     return open_folder(Path(request.source), request.channels, request.limits)
 
 
@@ -182,7 +182,7 @@ def _begin(folder: Path, request: Request) -> None:
     """Notes what is prepared here. Raises ValueError if anything else lies here, or was begun."""
     begun = folder / BEGUN
     if begun.exists():
-        _refuse_other(json.loads(begun.read_text()), request, folder)
+        _check_same_set(json.loads(begun.read_text()), request, folder)
     elif folder.exists() and any(path.suffix != ".tmp" for path in folder.iterdir()):
         raise ValueError(
             f"a prepared set needs a folder of its own, but got ({folder}: not empty); name "
@@ -208,7 +208,7 @@ def _identity(request: Request) -> dict[str, Any]:
     }
 
 
-def _refuse_other(found: dict[str, Any], request: Request, folder: Path) -> None:
+def _check_same_set(found: dict[str, Any], request: Request, folder: Path) -> None:
     for name, value in _identity(request).items():
         if found.get(name) != value:
             law = f"{name} == {found.get(name)!r} must hold for the set at {folder}"
@@ -252,7 +252,7 @@ def _kept(path: Path) -> dict[str, Any] | None:
     """
     try:
         facts: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
-        refuse_damaged(path, facts)
+        check_sha256(path, facts)
     except (FileNotFoundError, ValueError):
         return None
     return facts

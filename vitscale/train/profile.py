@@ -51,7 +51,7 @@ def profile(config: ProfileConfig, device: str = "cpu") -> Iterator[Row]:
     them, as in a training. Raises ValueError if the device is another one than the config names.
     """
     at = device_at(device)
-    refuse_other(config, at)
+    check_hardware(config, at)
     seed_everything(config.seed)
     torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
     start = time.perf_counter()
@@ -75,7 +75,7 @@ def profile(config: ProfileConfig, device: str = "cpu") -> Iterator[Row]:
         yield {name: float(value) for name, value in row.items()}
 
 
-def refuse_other(config: ProfileConfig, device: torch.device) -> None:
+def check_hardware(config: ProfileConfig, device: torch.device) -> None:
     """Raises ValueError unless the device, with the threads that
     torch uses, is the one that the config names.
     """

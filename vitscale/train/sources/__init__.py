@@ -13,7 +13,7 @@ import torch
 
 from search_spaces.datasets import dataset_facts
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.data import CIFAR, EMBEDDED, REAL, TORCHVISION, layout_of, refuse_unreadable
+from vitscale.plan.data import CIFAR, EMBEDDED, REAL, TORCHVISION, check_readable, layout_of
 from vitscale.train.sources.cifar import Cifar
 from vitscale.train.sources.digits import Digits
 from vitscale.train.sources.folders import Folders
@@ -37,10 +37,10 @@ def load_split(config: TrainConfig, split: str, root: Path | None) -> Images:
     facts = dataset_facts(config.dataset)
     if split == "train" or (split == "minival" and not (facts and facts.own_minival)):
         whole = source.read("train")
-        _refuse_other_training(whole, source, config)
+        _check_training_set(whole, source, config)
         train, minival = training_rows(whole.labels.numpy(), config)
         if config.minival_images:
-            _refuse_lost_classes(whole.labels.numpy()[train], config)
+            _check_classes(whole.labels.numpy()[train], config)
         return whole.select(train if split == "train" else minival)
     if split == "real" and real is not None and "val" in source.splits:
         return read_real(_checked(source.read("val"), "val", config), real, config.num_classes)
@@ -52,7 +52,7 @@ def load_split(config: TrainConfig, split: str, root: Path | None) -> Images:
 
 def _open(config: TrainConfig, root: Path | None) -> tuple[Source, Path | None]:
     """(the source of a config's dataset, the file of its ReaL labels if there is one)."""
-    refuse_unreadable(config.dataset, str(root or ""))
+    check_readable(config.dataset, str(root or ""))
     if config.dataset in EMBEDDED:
         return Digits(), None
     assert root is not None
@@ -102,7 +102,7 @@ def read_real(val: Images, path: Path, num_classes: int) -> Images:
     return Images(labels, val.pixels, val.decode, val.white, allowed, val.names)
 
 
-def _refuse_other_training(train: Images, source: Source, config: TrainConfig) -> None:
+def _check_training_set(train: Images, source: Source, config: TrainConfig) -> None:
     """Raises ValueError unless the training set has the
     images and classes that the config counts on.
     """
@@ -127,7 +127,7 @@ def _refuse_other_training(train: Images, source: Source, config: TrainConfig) -
         )
 
 
-def _refuse_lost_classes(labels: np.ndarray, config: TrainConfig) -> None:
+def _check_classes(labels: np.ndarray, config: TrainConfig) -> None:
     """Raises ValueError if a minival took all images of a
     class, as the last ones of class folders do.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitscale.train.sources.images import LIMITS, Files, Images, Limits, refuse_outside
+from vitscale.train.sources.images import LIMITS, Files, Images, Limits, check_inside
 
 
 class Folders:
@@ -51,7 +51,7 @@ def _list(
     """File names (N,) bytes relative to the folder, and labels (N,), by class and then by name."""
     from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
-    _refuse_linked_folders(folder, split, limits)
+    _check_linked_folders(folder, split, limits)
     label_of = _labels_of(folder, split, classes)
     found = make_dataset(folder / split, label_of, IMG_EXTENSIONS, allow_empty=True)
     # stable: numbered folders are listed in the order of text
@@ -66,19 +66,19 @@ def _list(
     return np.array([os.fsencode(os.path.relpath(path, folder)) for path, _ in found]), labels
 
 
-def _refuse_linked_folders(folder: Path, split: str, limits: Limits) -> None:
+def _check_linked_folders(folder: Path, split: str, limits: Limits) -> None:
     """Raises ValueError for a link to a folder out of the dataset,
     or to one around itself: listing would go there.
     """
     for at, names, _ in os.walk(folder / split):
         for path in (Path(at, name) for name in names if os.path.islink(os.path.join(at, name))):
-            refuse_outside(path, folder, limits)
+            check_inside(path, folder, limits)
             if Path(os.path.realpath(at)).is_relative_to(os.path.realpath(path)):
                 raise ValueError(
                     f"a link must not lead around itself, but got ({path}: "
                     f"{os.path.realpath(path)})"
                 )
-    refuse_outside(folder / split, folder, limits)
+    check_inside(folder / split, folder, limits)
 
 
 def _labels_of(folder: Path, split: str, classes: tuple[str, ...]) -> dict[str, int]:

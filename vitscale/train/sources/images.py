@@ -38,7 +38,7 @@ class Limits:
 LIMITS = Limits()
 
 
-def refuse_outside(path: Path, folder: Path, limits: Limits) -> None:
+def check_inside(path: Path, folder: Path, limits: Limits) -> None:
     """Raises ValueError for a link, or a path through one, that leads out of a dataset's folder."""
     if not limits.follow_symlinks and not Path(os.path.realpath(path)).is_relative_to(
         os.path.realpath(folder)
@@ -132,7 +132,7 @@ class Files:
 
     def __call__(self, index: int) -> Tensor:
         path = self.folder / os.fsdecode(self.names[index])
-        refuse_outside(path, self.folder, self.limits)
+        check_inside(path, self.folder, self.limits)
         return decode_image(path.read_bytes(), path, self.channels, self.limits)
 
 

@@ -41,7 +41,7 @@ class Prepared:
     def read(self, split: str) -> Images:
         files = self.manifest["splits"][split]["files"]
         for file in files:
-            _refuse_other_size(self.folder / file["file"], file)
+            _check_bytes(self.folder / file["file"], file)
         size, channels = self.manifest["size"], self.manifest["channels"]
         tables = [_read_columns(self.folder / file["file"], file) for file in files]
         labels = torch.from_numpy(np.concatenate([labels for labels, _ in tables]))
@@ -139,11 +139,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def refuse_damaged(path: Path, facts: dict[str, Any]) -> None:
+def check_sha256(path: Path, facts: dict[str, Any]) -> None:
     """Raises ValueError unless a file has the checksum,
     "sha256", that was noted when it was written.
     """
-    _refuse_other_size(path, facts)
+    _check_bytes(path, facts)
     found = checksum(path)
     if found != facts["sha256"]:
         raise ValueError(
@@ -151,7 +151,7 @@ def refuse_damaged(path: Path, facts: dict[str, Any]) -> None:
         )
 
 
-def _refuse_other_size(path: Path, facts: dict[str, Any]) -> None:
+def _check_bytes(path: Path, facts: dict[str, Any]) -> None:
     found = path.stat().st_size if path.exists() else "no file"
     if found != facts["bytes"]:
         raise ValueError(
