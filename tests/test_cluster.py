@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Script, interrupt, kill_family, load_script, wait_for
+from conftest import ROOT, ROOT, Script, interrupt, kill_family, load_script, wait_for
 from test_launch import TINY, reference_rows, without_times
-from test_readme import README
 
 pytestmark = pytest.mark.slow
 RAY = str(Path(sys.executable).parent / "ray")
@@ -113,9 +112,10 @@ def empty() -> Iterator[Cluster]:
         made.stop()
 
 
-def test_the_cluster_command_of_the_readme(tmp_path: Path, cluster: Cluster) -> None:
+def test_the_command_of_the_cluster_page(tmp_path: Path, cluster: Cluster) -> None:
     """As it stands but for the address, the path, and what a machine without a GPU needs."""
-    (command,) = re.findall(r"^python (.*--address auto .*)$", README, re.MULTILINE)
+    page = (ROOT / "docs/cluster.md").read_text()
+    (command,) = re.findall(r"^python (.*--address auto .*)$", page, re.MULTILINE)
     script, *arguments = (
         command.replace("auto", cluster.address).replace("/shared/runs", f"{tmp_path}/runs").split()
     )

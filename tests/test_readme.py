@@ -1,4 +1,4 @@
-"""Every command and every line of code of the README, run as it stands."""
+"""Every command and every line of code of the README and the guides, run as it stands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from PIL import Image
 from test_mlflow import runs_of_experiment, stop
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", README, re.DOTALL)
+GUIDES = [
+    ROOT / "docs" / f"{name}.md" for name in ("running", "data", "models", "own-study", "cluster")
+]
+BLOCK = re.compile(r"```(bash|python)\n(.*?)```", re.DOTALL)
+BLOCKS = BLOCK.findall("\n".join([README, *(guide.read_text() for guide in GUIDES)]))
 COMMANDS = [
     line.split("  #")[0].strip()
     for kind, text in BLOCKS
@@ -26,6 +30,7 @@ COMMANDS = [
 ELSEWHERE = {  # run, but not in this file
     "make demo": "its command is run here, its set-up by .ci/run",
     "make test": "by .ci/run",
+    "source .venv/bin/activate": "the environment in which the others run",
     "python studies/tune_lr_wd.py": "shortened, by test_search.py",
     "vitscale adopt tune_lr_wd-demo": "into a copy of the package, by test_search.py",
     "python studies/lr_wd_edf.py --address auto --store /shared/runs --gpus-per-trial 0.25": (
@@ -175,15 +180,36 @@ def write_digits(folder: Path, num_train: int = 500, num_val: int = 300) -> None
         Image.fromarray((digits.images[index] * 15).astype("uint8")).save(path)
 
 
+def python_of(page: Path) -> list[str]:
+    return [text for kind, text in BLOCK.findall(page.read_text()) if kind == "python"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_study_of_the_readme_runs_to_figure_and_comparison(tmp_path: Path) -> None:
+    (text,) = python_of(ROOT / "README.md")
+    script = tmp_path / "optimizers.py"
+    script.write_text(text)
+    result = Script(tmp_path, script).run(timeout=500)
+    assert result.returncode == 0, result.stdout
+    assert "16 finished, 0 diverged, 0 failed, 0 missing of 16" in result.stdout
+    report = tmp_path / "runs/studies/optimizers-digits/report"
+    assert (report / "learning_curves.png").stat().st_size > 10_000
+    (pair,) = pd.read_parquet(report / "arm_comparison.parquet").to_dict("records")
+    assert (pair["a"], pair["b"], pair["n_a"], pair["paired"]) == ("AdamW", "SGD", 8, True)
+    trials = pd.read_parquet(report / "trials.parquet")
+    assert (trials["error_pct"] < 85).all()  # all have learned: chance is 90
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1600)
-def test_the_study_of_the_readme_finds_what_is_true(tmp_path: Path) -> None:
+def test_the_study_of_the_guide_finds_what_is_true(tmp_path: Path) -> None:
     """On images of one's own: trained so shortly, a patchify
     stem errs far more, at every shared point.
     """
     from vitscale.train.prepare import Request, prepare
 
-    (text,) = [text for kind, text in BLOCKS if kind == "python"]
+    (text,) = python_of(ROOT / "docs/own-study.md")
     script = tmp_path / "early_conv.py"
     script.write_text(text)
     write_digits(tmp_path / "data" / "flowers")
@@ -220,9 +246,14 @@ def test_the_study_of_the_readme_finds_what_is_true(tmp_path: Path) -> None:
     assert (trials["error_pct"] < 85).all()  # all have learned: chance is 90
 
 
-def test_links_and_figures_of_the_readme_exist() -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", README) + re.findall(
-        r"`((?:studies|vitscale|docs)/[\w./]+)`", README
-    )
-    assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+@pytest.mark.parametrize("page", [ROOT / "README.md", *GUIDES], ids=lambda page: page.name)
+def test_links_and_figures_of_the_readme_exist(page: Path) -> None:
+    text = page.read_text()
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    paths = re.findall(r"`((?:studies|vitscale|docs)/[\w./]+\.\w+)`", text)
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert missing + [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_readme_fits_on_a_screen_or_two() -> None:
+    assert len(re.sub(r"```.*?```", "", README, flags=re.DOTALL).split()) < 1000
