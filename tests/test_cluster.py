@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, ROOT, Script, interrupt, kill_family, load_script, wait_for
+from conftest import ROOT, Script, interrupt, kill_family, load_script, wait_for
 from test_launch import TINY, reference_rows, without_times
 
 pytestmark = pytest.mark.slow
