@@ -37,12 +37,15 @@ def report(study: Study, read: Mapping[str, Outcome]) -> dict[str, Any]:
     kind = kind_of(study)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        figures = {name: _figure(kind.figures[name](results)) for name in study.figures}
+        for name in study.tables:
+            results.once(kind.tables[name])
         return {
-            "tables": {name: _table(results.once(kind.tables[name])) for name in study.tables},
+            "tables": {name: _table(made) for name, made in results.made(kind.tables).items()},
             "headline": headline(results),
             "caveats": caveats(results),
             "summary": dict(sorted(summary_metrics(results).items())),
-            "figures": {name: _figure(kind.figures[name](results)) for name in study.figures},
+            "figures": figures,
         }
 
 

@@ -17,6 +17,8 @@ NAMES: dict[str, frozenset[str]] = {
             "edf_summary",
             "arm_comparison",
             "good_range",
+            "edf_curves",
+            "edf_curves_vs_best",
         ]
     ),
     "repeats": frozenset(

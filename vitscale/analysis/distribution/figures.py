@@ -18,8 +18,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from vitscale.analysis import published
-from vitscale.analysis.distribution import compare, edf
-from vitscale.analysis.distribution.population import AXES, Population, populations
+from vitscale.analysis.distribution.curves import (
+    ABSOLUTE,
+    edf_curves,
+    edf_curves_vs_best,
+    error_limits,
+)
+from vitscale.analysis.distribution.population import AXES, BEYOND, Population, populations
+from vitscale.analysis.distribution.tables import edf_summary, good_range
 from vitscale.analysis.report.layout import (
     COLORS,
     MARKERS,
@@ -47,7 +53,7 @@ def edf_panels(results: Results) -> Figure:
     unknown. Exact intervals are in the table. A panel of which an arm has no finished reference
     shows absolute error instead, and says so.
     """
-    return _edf_figure(results, "reference")
+    return _edf_figure(results, results.once(edf_curves), "reference")
 
 
 @matplotlib.rc_context(STYLE)
@@ -58,7 +64,7 @@ def edf_panels_vs_best(results: Results) -> Figure:
     Bands as in edf_panels, given the best draw, which is lucky: more draws would find a better one
     and move the curve to the right.
     """
-    return _edf_figure(results, "best draw")
+    return _edf_figure(results, results.once(edf_curves_vs_best), "best draw")
 
 
 @matplotlib.rc_context(STYLE)
@@ -71,7 +77,7 @@ def lr_wd_scatter(results: Results) -> Figure:
     grid = figure.subplots(len(shown), len(AXES), squeeze=False, sharey="row")
     strips, label = False, metric_label(results.study)
     for line, (title, arms) in zip(grid, shown.items(), strict=True):
-        strips |= _scatter_row(line, title, [results.once(populations)[arm] for arm in arms], label)
+        strips |= _scatter_row(line, title, arms, results, label)
     for ax, name in zip(grid[-1], AXES, strict=True):
         ax.set_xlabel(name.replace("*", " × "))
     return finish(
@@ -125,133 +131,85 @@ def _handle(draws: Population, index: int, marker: str = "", baseline: str = "re
 # ---- error distribution functions
 
 
-def _edf_figure(results: Results, baseline: str) -> Figure:
+def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure:
     """A panel per group; panels of deltas share the range of
     x, as in the paper, and so do absolute ones.
     """
     figure, grid = panel_grid(results.study, height=2.55)
-    groups = [
-        [results.once(populations)[arm] for arm in arms] for arms in panels(results.study).values()
-    ]
-    absolute = [bool(_without(arms, baseline)) for arms in groups]
-    limits = {kind: _shared_limits(groups, absolute, baseline, kind) for kind in set(absolute)}
-    drawn = False
-    for ax, title, arms, kind in zip(grid, panels(results.study), groups, absolute, strict=True):
-        _edf_panel(ax, title, arms, metric_label(results.study), baseline, limits[kind])
-        if results.study.published and baseline == "reference" and not kind:
-            drawn |= published.draw_published_edf(ax, results.study, [draws.arm for draws in arms])
+    drawn, absolute = False, []
+    for ax, (title, arms) in zip(grid, panels(results.study).items(), strict=True):
+        of_panel = curves[curves["panel"] == title]
+        is_absolute = ABSOLUTE in of_panel["baseline"].to_numpy()
+        absolute.append(is_absolute)
+        draws = [results.once(populations)[arm] for arm in arms]
+        _edf_panel(ax, title, draws, of_panel, metric_label(results.study), baseline)
+        ax.set(xlim=_range(curves, ABSOLUTE if is_absolute else baseline), ylim=(-0.02, 1.02))
+        if results.study.published and baseline == "reference" and not is_absolute:
+            drawn |= published.draw_published_edf(ax, results.study, list(arms))
     for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel("share of draws")
     name = "edf_panels" if baseline == "reference" else "edf_panels_vs_best"
-    noisy = {bool(draws.reference_noise[1]) for arms in groups for draws in arms}
+    shown = [results.once(populations)[arm] for of in panels(results.study).values() for arm in of]
+    noisy = {len(draws.references) > 1 for draws in shown}
     given = "" if baseline == "reference" and all(absolute) else baseline
     return finish(
         figure, _band_note(results.study, given, noisy) + published.note(results.study, name, drawn)
     )
 
 
-def _shared_limits(
-    groups: Sequence[Sequence[Population]], absolute: Sequence[bool], baseline: str, kind: bool
-) -> tuple[float, float]:
-    """Limits of x for all panels of absolute errors, or for all of deltas."""
-    arms = [
-        draws
-        for group, is_absolute in zip(groups, absolute, strict=True)
-        if is_absolute == kind
-        for draws in group
-    ]
-    values = [_edf_values(draws, baseline, kind) for draws in arms if draws.n]
-    return _error_limits(values) if kind else _delta_limits(values)
-
-
-def _without(arms: Sequence[Population], baseline: str) -> list[str]:
-    """Arms with draws but without the reference that deltas need."""
-    return (
-        [draws.arm for draws in arms if draws.n and np.isnan(draws.reference)]
-        if baseline == "reference"
-        else []
-    )
-
-
-def _edf_values(draws: Population, baseline: str, is_absolute: bool) -> np.ndarray:
-    """(n,) errors or deltas; all +inf where no draw finished, for then there is no best one."""
-    return draws.level() if is_absolute or not draws.finished.any() else draws.delta(baseline)
-
-
 def _edf_panel(
     ax: Axes,
     title: str,
     arms: Sequence[Population],
+    curves: pd.DataFrame,
     name: str,
     baseline: str,
-    limits: tuple[float, float],
 ) -> None:
-    absent = _without(arms, baseline)
+    is_absolute = ABSOLUTE in curves["baseline"].to_numpy()
     for index, draws in enumerate(arms):
         if draws.n:
-            reach = draws.reference_reach() if baseline == "reference" and not absent else 0.0
-            _edf_curve(
-                ax,
-                draws,
-                _edf_values(draws, baseline, bool(absent)),
-                limits,
-                index,
-                not absent,
-                reach,
-            )
-    if not any(draws.n for draws in arms):
+            _edf_curve(ax, curves[curves["arm"] == draws.arm], index)
+    if curves.empty:
         say(ax, "no outcome yet")
+    absent = [draws.arm for draws in arms if is_absolute and draws.n and not len(draws.references)]
     note = f"\n(absolute: no finished reference of {', '.join(absent)})" if absent else ""
     ax.set_title(title + note)
     above = {
         "reference": "the reference (points)",
         "best draw": "the best draw (points)\nbest of n draws: depends on n",
     }
-    ax.set_xlabel(f"{name} (%)" if absent else f"{name} above {above[baseline]}")
-    ax.set(xlim=limits, ylim=(-0.02, 1.02))
+    ax.set_xlabel(f"{name} (%)" if is_absolute else f"{name} above {above[baseline]}")
     legend_below(ax, [_handle(draws, index, baseline=baseline) for index, draws in enumerate(arms)])
 
 
-def _edf_curve(
-    ax: Axes,
-    draws: Population,
-    values: np.ndarray,
-    limits: tuple[float, float],
-    index: int,
-    is_delta: bool,
-    reach: float,
-) -> None:
-    levels, shares = edf.edf(values)
-    inside = (levels > limits[0]) & (levels < limits[1])
-    start, end = edf.share_at(values, np.array(limits))
-    x = np.concatenate([[limits[0]], levels[inside], [limits[1]]])
-    ax.step(
-        x, np.concatenate([[start], shares[inside], [end]]), where="post", zorder=3, **style(index)
-    )
-    steps = np.round(np.concatenate([levels - reach, levels + reach]), 9) if reach else levels
-    x = np.unique(np.concatenate([steps[(steps > limits[0]) & (steps < limits[1])], limits]))
-    bands = [edf.widened(lambda at: edf.pointwise_interval(values, at, draws.scramble), x, reach)]
-    if draws.scramble is None:
-        bands.append(edf.widened(lambda at: edf.dkw_band(values, at), x, reach))
-    elif is_delta:  # the grid of the Sobol band is one of deltas
-        scramble = draws.scramble
-        bands.append(edf.widened(lambda at: edf.sobol_band(values, at, scramble), x, reach))
-    color = COLORS[index % len(COLORS)]
-    for band, alpha in zip(bands, (0.16, 0.08), strict=False):
-        ax.fill_between(x, *band, step="post", color=color, alpha=alpha, linewidth=0, zorder=2)
+def _range(curves: pd.DataFrame, baseline: str) -> tuple[float, float]:
+    """The levels that all panels of a baseline share."""
+    level = curves.loc[curves["baseline"] == baseline, "level"]
+    return (float(level.min()), float(level.max())) if len(level) else (0.0, BEYOND)
 
 
-def _delta_limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
-    lowest = min((float(value.min()) for value in values if len(value)), default=0.0)
-    return (lowest - 0.3 if lowest < 0 else 0.0), edf.SPAN
+def _edf_curve(ax: Axes, curve: pd.DataFrame, index: int) -> None:
+    steps = _steps(curve, ["share"])
+    ax.step(steps["level"], steps["share"], where="post", zorder=3, **style(index))
+    edges = _steps(curve, ["share_low", "share_high", "curve_low", "curve_high"])
+    for band, alpha in (("share", 0.16), ("curve", 0.08)):
+        ax.fill_between(
+            edges["level"],
+            edges[f"{band}_low"],
+            edges[f"{band}_high"],
+            step="post",
+            color=COLORS[index % len(COLORS)],
+            alpha=alpha,
+            linewidth=0,
+            zorder=2,
+        )
 
 
-def _error_limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
-    finite = np.concatenate([np.empty(0), *(value[np.isfinite(value)] for value in values)])
-    if len(finite) == 0:
-        return 0.0, 100.0
-    margin = 0.05 * max(float(np.ptp(finite)), 1.0)
-    return float(finite.min()) - margin, float(finite.max()) + margin
+def _steps(curve: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """The rows at which one of the columns has a new value, and the last one."""
+    values = curve[names].fillna(-1.0)
+    is_step = (values != values.shift()).any(axis=1) | (curve["level"] == curve["level"].max())
+    return curve[is_step]
 
 
 def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
@@ -298,10 +256,16 @@ def _scatter_note(study: Study, strips: bool) -> str:
     return "".join([*said, "Above the line at the top, without an error: × diverged, + failed."])
 
 
-def _scatter_row(axes: Sequence[Axes], title: str, arms: Sequence[Population], label: str) -> bool:
+def _scatter_row(
+    axes: Sequence[Axes], title: str, names: Sequence[str], results: Results, label: str
+) -> bool:
     """Draws a panel; says whether a strip of good values is in it."""
     strips = False
-    low, high = _error_limits([np.append(draws.level(), draws.reference) for draws in arms])
+    arms = [results.once(populations)[arm] for arm in names]
+    references = results.once(edf_summary).set_index("arm")["reference_error_pct"]
+    good = results.once(good_range).set_index(["arm", "axis"])
+    strip = good[["good_from", "good_median", "good_to"]].astype(float)
+    low, high = error_limits([np.append(draws.level(), references[draws.arm]) for draws in arms])
     floor = 0.055 * len(arms) * (high - low)
     ceiling = 0.06 * (len(arms) + 1) * (high - low)
     for ax, name in zip(axes, AXES, strict=True):
@@ -309,8 +273,8 @@ def _scatter_row(axes: Sequence[Axes], title: str, arms: Sequence[Population], l
         ax.axhline(high, color="#999999", linewidth=0.8)
         _log_axis(ax, np.concatenate([draws.sampled[name] for draws in arms]))
         for index, draws in enumerate(arms):
-            strips |= _scatter_arm(ax, draws, name, index)
-            _scatter_reference(ax, draws, name, index)
+            strips |= _scatter_arm(ax, draws, name, index, *strip.loc[(draws.arm, name), :])
+            _scatter_reference(ax, draws.setting[name], float(references[draws.arm]), index)
     if not any(draws.n for draws in arms):
         say(axes[1], "no outcome yet")
     axes[0].set_title(title, loc="left")
@@ -322,7 +286,9 @@ def _scatter_row(axes: Sequence[Axes], title: str, arms: Sequence[Population], l
     return strips
 
 
-def _scatter_arm(ax: Axes, draws: Population, name: str, index: int) -> bool:
+def _scatter_arm(
+    ax: Axes, draws: Population, name: str, index: int, low: float, median: float, high: float
+) -> bool:
     """Draws an arm; says whether it has a strip of good values."""
     color = COLORS[index % len(COLORS)]
     x = draws.values[name]
@@ -349,7 +315,6 @@ def _scatter_arm(ax: Axes, draws: Population, name: str, index: int) -> bool:
             transform=edge,
             zorder=4,
         )
-    low, median, high = compare.good_range(draws, name)
     if np.isfinite(median):
         y = 0.022 + 0.04 * index
         ax.plot(
@@ -365,11 +330,10 @@ def _scatter_arm(ax: Axes, draws: Population, name: str, index: int) -> bool:
     return bool(np.isfinite(median))
 
 
-def _scatter_reference(ax: Axes, draws: Population, name: str, index: int) -> None:
+def _scatter_reference(ax: Axes, x: float, y: float, index: int) -> None:
     """A line at the setting of the reference with a tick at its
     error, or an arrow at the edge it lies beyond.
     """
-    x, y = draws.setting[name], draws.reference
     low, high = ax.get_xlim()
     color = COLORS[index % len(COLORS)]
     if low <= x <= high:

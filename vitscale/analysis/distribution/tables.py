@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis.distribution import compare, edf
+from vitscale.analysis.distribution.curves import edf_curves, edf_curves_vs_best
 from vitscale.analysis.distribution.population import AXES, Population, populations
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correction import holm
@@ -111,4 +112,4 @@ def _range_row(draws: Population, name: str) -> dict[str, float]:
     }
 
 
-TABLES = (edf_summary, arm_comparison, good_range)
+TABLES = (edf_summary, arm_comparison, good_range, edf_curves, edf_curves_vs_best)

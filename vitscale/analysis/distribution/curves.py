@@ -1,0 +1,136 @@
+"""The curves of the EDF figures as tables: steps of each arm's EDF with their bands.
+
+A figure of a table needs no estimate of its own, so that what is drawn is what is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from vitscale.analysis.distribution import edf
+from vitscale.analysis.distribution.population import Population, populations
+from vitscale.analysis.results import Results, panels
+from vitscale.analysis.stats.intervals import Interval
+
+COLUMNS = (
+    "panel",
+    "arm",
+    "baseline",
+    "level",
+    "share",
+    "share_low",
+    "share_high",
+    "curve_low",
+    "curve_high",
+)
+ABSOLUTE = "none"  # the baseline of a panel of errors: an arm of it has no finished reference
+
+
+def edf_curves(results: Results) -> pd.DataFrame:
+    """A row per panel, arm and step of its EDF: the share of draws whose error is at most `level`
+    points above the reference.
+
+    `share_low` and `share_high` are the 95% interval of that share by itself, `curve_low` and
+    `curve_high` the 95% band of the whole curve, with the references' noise where there are two
+    runs or more. All hold from their level up to the next one. The first and the last level are the
+    range that panels of one baseline share. A panel of which an arm has no finished reference has
+    errors in percent and the baseline "none".
+    """
+    return _curves(results, "reference")
+
+
+def edf_curves_vs_best(results: Results) -> pd.DataFrame:
+    """As edf_curves, with levels in points above the arm's best draw; bands are given the best
+    draw.
+    """
+    return _curves(results, "best draw")
+
+
+def _curves(results: Results, baseline: str) -> pd.DataFrame:
+    shown = {
+        panel: [results.once(populations)[arm] for arm in arms]
+        for panel, arms in panels(results.study).items()
+    }
+    used = {
+        panel: ABSOLUTE if baseline == "reference" and _lacks_reference(arms) else baseline
+        for panel, arms in shown.items()
+    }
+    curves = []
+    for one in dict.fromkeys(used.values()):
+        drawn = [(panel, draws) for panel in shown if used[panel] == one for draws in shown[panel]]
+        values = [_values(draws, one) for _, draws in drawn if draws.n]
+        limits = error_limits(values) if one == ABSOLUTE else _delta_limits(values)
+        curves += [
+            _curve(draws, one, limits).assign(panel=panel, arm=draws.arm, baseline=one)
+            for panel, draws in drawn
+            if draws.n
+        ]
+    empty = pd.DataFrame(columns=list(COLUMNS))
+    return pd.concat(curves, ignore_index=True)[list(COLUMNS)] if curves else empty
+
+
+def _lacks_reference(arms: Sequence[Population]) -> bool:
+    return any(draws.n and not len(draws.references) for draws in arms)
+
+
+def _values(draws: Population, baseline: str) -> np.ndarray:
+    """(n,) errors or deltas; all +inf where no draw finished, for then there is no best one."""
+    if baseline == ABSOLUTE or not draws.finished.any():
+        return draws.level()
+    return draws.delta(baseline)
+
+
+def _delta_limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
+    lowest = min((float(value.min()) for value in values if len(value)), default=0.0)
+    return (lowest - 0.3 if lowest < 0 else 0.0), edf.SPAN
+
+
+def error_limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
+    """A range a little wider than the finite ones of some errors in percent."""
+    finite = np.concatenate([np.empty(0), *(value[np.isfinite(value)] for value in values)])
+    if len(finite) == 0:
+        return 0.0, 100.0
+    margin = 0.05 * max(float(np.ptp(finite)), 1.0)
+    return float(finite.min()) - margin, float(finite.max()) + margin
+
+
+def _curve(draws: Population, baseline: str, limits: tuple[float, float]) -> pd.DataFrame:
+    """Levels at which the share or one of its bands has a step, and both ends of the range."""
+    values = _values(draws, baseline)
+    reach = draws.reference_reach() if baseline == "reference" else 0.0
+    steps, _ = edf.edf(values)
+    moved = [np.round(steps + off, 9) for off in (-reach, reach)] if reach else []
+    inside = np.concatenate([steps, *moved])
+    inside = inside[(inside > limits[0]) & (inside < limits[1])]
+    level = np.unique(np.concatenate([inside, limits]))
+    low, high = edf.widened(
+        lambda at: edf.pointwise_interval(values, at, draws.scramble), level, reach
+    )
+    band = _whole_curve(draws, values, baseline)
+    unknown = np.full(len(level), np.nan)
+    curve_low, curve_high = edf.widened(band, level, reach) if band else (unknown, unknown)
+    return pd.DataFrame(
+        {
+            "level": level,
+            "share": edf.share_at(values, level),
+            "share_low": low,
+            "share_high": high,
+            "curve_low": curve_low,
+            "curve_high": curve_high,
+        }
+    )
+
+
+def _whole_curve(
+    draws: Population, values: np.ndarray, baseline: str
+) -> Callable[[np.ndarray], Interval] | None:
+    """The band of a whole curve; None for errors of a Sobol design, whose band is one of deltas."""
+    scramble = draws.scramble
+    if scramble is None:
+        return lambda at: edf.dkw_band(values, at)
+    if baseline == ABSOLUTE:
+        return None
+    return lambda at: edf.sobol_band(values, at, scramble)
