@@ -66,3 +66,18 @@ def test_rows_decide_before_a_failure_and_a_failure_before_a_fault(tmp_path: Pat
     (store.trial("t").path / ROWS).write_bytes(b"half")
     with pytest.warns(UserWarning, match="rows must be readable parquet"):
         assert store.outcome("t").status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("column", "worst"),
+    [("val_ema_loss", math.inf), ("val_top5_error_pct", 100.0), ("val_ece_pct", 100.0)],
+)
+def test_a_diverged_or_failed_trial_takes_the_worst_of_its_metric(
+    column: str, worst: float
+) -> None:
+    """The last row of a diverged trial has no loss and no calibration error."""
+    rows = ({"epoch": 1.0, column: 2.0}, {"epoch": 2.0, "diverged": 1.0})
+    assert Outcome(Status.DIVERGED, rows).final(column) == worst
+    assert Outcome(Status.DIVERGED, rows).best(column) == 2.0
+    assert Outcome(Status.DIVERGED, rows[1:]).best(column) == worst
+    assert Outcome(Status.FAILED).final(column) == Outcome(Status.FAILED).best(column) == worst

@@ -8,7 +8,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from vitscale.launch.progress import Progress, num_rows
-from vitscale.plan.study import Trial
+from vitscale.plan.metrics import metric_of
+from vitscale.plan.study import Study, Trial
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY_S = 15.0
 COLUMNS = {  # of a study of trainings, and of profiles
-    False: ("arm", "lr", "wd", "epoch", "error"),
+    False: ("arm", "lr", "wd", "epoch"),  # and the metric
     True: ("arm", "batch", "pixels", "timed run", "images/s"),
 }
 MAX_LINES = 12  # trials in the table
@@ -37,9 +38,7 @@ def table(progress: Progress, width: int = 80) -> Text:
     text.append("\n" + "━" * filled, "green").append("━" * (bar_width - filled), "bright_black")
     running, waiting = progress.running(), progress.waiting()
     cells = [_cells(progress, trial) for trial, _ in running[:MAX_LINES]]
-    for i, line in enumerate(
-        _aligned([list(COLUMNS[progress.study.measures]), *cells], width) if cells else []
-    ):
+    for i, line in enumerate(_aligned([_titles(progress.study), *cells], width) if cells else []):
         text.append(f"\n{line}", "" if i else "dim")
     if len(running) > MAX_LINES:
         text.append(f"\nand {len(running) - MAX_LINES} more")
@@ -80,6 +79,10 @@ def _aligned(rows: list[list[str]], width: int) -> list[str]:
     return lines
 
 
+def _titles(study: Study) -> list[str]:
+    return [*COLUMNS[study.measures], *([] if study.measures else [metric_of(study.metric).label])]
+
+
 def _cells(progress: Progress, trial: Trial) -> list[str]:
     """What is shown of a running trial, under COLUMNS."""
     c, study, row = trial.config, progress.study, progress.rows.get(trial.config.id)
@@ -98,7 +101,7 @@ def _cells(progress: Progress, trial: Trial) -> list[str]:
     where = [trial.arm, f"{c.lr:.2e}", f"{c.wd:.2e}"]
     if progress.resumes(trial):
         return [*where, f"resumes at epoch {progress.epoch(trial)}"]
-    return [*where, done, "" if value is None else f"{value:.1f}%"]
+    return [*where, done, "" if value is None else metric_of(study.metric).text(value)]
 
 
 class Display:

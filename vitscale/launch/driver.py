@@ -217,7 +217,7 @@ class Driver:
 
         Unreadable rows are moved away, to be restored from the checkpoint.
         """
-        from vitscale.record.table import read_done, stopped
+        from vitscale.record.table import read_done, check_reported, stopped
 
         known: dict[str, Outcome] = {}
         for trial_id in (trial.config.id for trial in self.study.trials):
@@ -229,7 +229,9 @@ class Driver:
                     self.console.print(
                         f"warning: {damage}; moved to {aside}, the trial is restored"
                     )
-        return known | stopped(self.study, self.store)
+        known |= stopped(self.study, self.store)
+        check_reported(self.study, known, self.store)
+        return known
 
     def _write_plan(self) -> None:
         """Writes what is to be trained, before it is, and which trials only earlier plans had."""

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from vitscale.plan.config import VIT_ONLY, Count, Law, Most, TrainConfig, defaults
+from vitscale.plan.metrics import SPEED
 
-METRIC = "images_per_s"  # what a study of profiles is about
+METRIC = SPEED.name  # what a study of profiles is about
 Profile = Literal["inference", "training"]
 Layout = Literal["seq", "par"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)

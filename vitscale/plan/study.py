@@ -12,6 +12,7 @@ from typing import Any, Self, TypeGuard
 from vitscale.plan.config import TrainConfig, shown, shown_text
 from vitscale.plan.cost import Complexity, Measured, complexity
 from vitscale.plan.kinds import check_kind, infer_kind
+from vitscale.plan.metrics import ERROR, evaluation_columns, metric_of
 from vitscale.plan.profile import METRIC, ProfileConfig
 
 # of a study, and of points that are drawn at once: each is a directory, and a row of every table
@@ -51,7 +52,7 @@ class Study:
     trials: tuple[Trial, ...]
     # 0: draws are i.i.d.; R: the points are R equal blocks of independent Sobol scrambles
     num_scrambles: int = 0
-    # the column of a row that figures are about, in percent, lower is better
+    # the column of the rows that tables and figures are about: plan/metrics.py
     metric: str = "val_ema_error_pct"
     # title -> arms drawn together
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -308,24 +309,23 @@ def _check_mapping(name: str, value: object, kinds: tuple[type, ...]) -> None:
 
 
 def _check_metric(study: Study) -> None:
-    """Raises ValueError for a metric that is no error, in
-    percent, of the split that every trial evaluates.
+    """Raises ValueError for a metric that some trial will not report about the split that it
+    evaluates, and for the papers' errors behind anything else than errors.
     """
     trainings = [t.config for t in study.trials if not isinstance(t.config, ProfileConfig)]
     for config in {config.eval_split: config for config in trainings}.values():
-        known = error_metrics(config.eval_split)
+        known = evaluation_columns(config.eval_split)
         if study.metric not in known:
             raise ValueError(
-                f"the metric must be of the split that is evaluated, {' or '.join(known)}, but got "
+                "the metric must be a column of the split that is evaluated, "
+                f"({', '.join(known)}), but got "
                 f"(metric={shown(study.metric)}, eval_split={config.eval_split!r})"
             )
-
-
-def error_metrics(split: str) -> tuple[str, str]:
-    """The columns of a row that are errors in percent on a
-    split: of the averaged weights, and of the raw ones.
-    """
-    return f"{split}_ema_error_pct", f"{split}_error_pct"
+    if study.published and trainings and metric_of(study.metric) is not ERROR:
+        raise ValueError(
+            "published=True must be of a study about the top-1 error, which the papers printed, "
+            f"but got (metric={shown(study.metric)})"
+        )
 
 
 def _check_not_mixed(study: Study) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
+from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study
 
-END = "final_error_pct"  # of a training; a profile has a median speed
 TRIALS, CURVES, ARMS = "vitscale-trials", "vitscale-curves", "vitscale-arms"
 MAX_AXES = 5  # of a parallel-coordinates plot, besides the result: more cannot be read
 CARD_HEIGHT = 380  # pixels
@@ -98,7 +98,9 @@ def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def result_of(study: Study) -> str:
     """The metric that says how a trial ended."""
-    return f"median_{study.metric}" if study.measures else END
+    if study.measures:
+        return f"median_{study.metric}"
+    return metric_of(study.metric).column("final_error_pct")
 
 
 def axes(study: Study) -> list[str]:

@@ -228,11 +228,16 @@ class View:
             runs = [row[self.study.metric] for row in outcome.rows]
             final |= {f"median_{self.study.metric}": statistics.median(runs)} if runs else {}
         else:
-            error, diverged = outcome.final(self.study.metric), outcome.status is Status.DIVERGED
-            final = {"final_error_pct": error, "diverged": diverged, **final}
+            diverged = outcome.status is Status.DIVERGED
+            final = {
+                mlflow_pages.result_of(self.study): outcome.final(self.study.metric),
+                "diverged": diverged,
+                **final,
+            }
         return [
             Metric(name, float(value), _end_ms(outcome.rows), epoch)
             for name, value in final.items()
+            if math.isfinite(value)  # MLflow keeps infinity as 1.8e308, which no chart survives
         ]
 
     def _set_state(self, child: Child, outcome: Outcome) -> None:

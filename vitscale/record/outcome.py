@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from vitscale.plan.metrics import metric_of
+
 Row = dict[str, float]
-# what a training without a result counts as: the error of a model that is always wrong, percent
-WORST = 100.0
 
 
 class Status(StrEnum):
@@ -56,23 +56,28 @@ class Outcome:
         """What a trial failed of, or how a machine failed it, in one line; empty if nothing did."""
         return self.facts.get("error", "")
 
-    def final(self, metric: str, worst: float = WORST) -> float:
-        """A metric in the last row; `worst` for a trial that
-        diverged or failed, NaN where there is no result.
+    def final(self, metric: str, worst: float | None = None) -> float:
+        """A column in the last row; for a trial that diverged or failed `worst`, without it that of
+        the metric (vitscale.plan.metrics). NaN where there is no result.
         """
         if self.status in (Status.DIVERGED, Status.FAILED):
-            return worst
+            return metric_of(metric).worst if worst is None else worst
         return self.rows[-1][metric] if self.is_known and self.rows else float("nan")
 
-    def best(self, metric: str, worst: float = WORST) -> float:
-        """The minimum over epochs, which a test set must not choose; otherwise as `final`."""
+    def best(self, metric: str, worst: float | None = None) -> float:
+        """The best over epochs, which a test set must not choose; otherwise as `final`.
+
+        The last row of a diverged trial has only some columns.
+        """
+        kind = metric_of(metric)
+        worst = kind.worst if worst is None else worst
         if self.status is Status.FAILED:
             return worst
-        return (
-            min((row[metric] for row in self.rows), default=float("nan"))
-            if self.is_known
-            else float("nan")
-        )
+        if not self.is_known or not self.rows:
+            return float("nan")
+        values = [row[metric] for row in self.rows if metric in row]
+        choose = min if kind.lower_is_better else max
+        return choose(values, default=worst)
 
     def because(self, error: str) -> Outcome:
         """The same with a reason."""

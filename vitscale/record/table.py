@@ -8,12 +8,14 @@ from typing import Any
 
 import pandas as pd
 
+from vitscale.plan.metrics import ERROR, SPEED, evaluation_columns, metric_of
 from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import ROWS, Damaged, Store
 
 NEEDED = ("epoch", "unix_s")  # columns of every row, beside the metric of the study
 PROVENANCE = ("commit", "versions", "machine", "device", "error")
+MAX_NAMES = 3  # of trials in a message
 ROW_COLUMNS = ["study", "arm", "point", "trial_id", "status"]
 
 
@@ -27,25 +29,61 @@ def read_trials(
     """
     known = {**(known or {}), **stopped(study, store)}
     ids = [trial.config.id for trial in study.trials]
-    return {
+    read = {
         i: known.get(i) or store.outcome(i, lambda trial_id: read_done(trial_id, study, store))
         for i in ids
     }
+    check_reported(study, read, store)
+    return read
 
 
 def read_done(trial_id: str, study: Study, store: Store) -> Outcome:
     """The outcome of a done trial.
 
-    Raises Damaged, also for rows of something other than the study's trials.
+    Raises Damaged, also for rows of something other than the study's trials. Rows of an older
+    version, which lack the study's metric alone, are for `check_reported`.
     """
     outcome = store.read(trial_id)
-    needed = [study.metric, *NEEDED]
+    needed = [_oldest(study.metric), *NEEDED]
     if absent := [name for name in needed if any(name not in row for row in outcome.rows)]:
         where = store.trial(trial_id).address(ROWS)
         raise Damaged(
             f"rows must have the columns ({', '.join(needed)}), but got ({where}: no {absent[0]})"
         )
     return outcome
+
+
+def check_reported(study: Study, read: Mapping[str, Outcome], store: Store) -> None:
+    """Raises ValueError if trials are of a version that did not report the study's metric.
+
+    They are whole, and other studies may need them, so none is trained again unasked. A diverged
+    trial needs no value: its last row has none of the loss.
+    """
+    lacking = [
+        trial_id
+        for trial_id, outcome in read.items()
+        if outcome.status in (Status.FINISHED, Status.STOPPED)
+        and any(study.metric not in row for row in outcome.rows)
+    ]
+    if lacking:
+        columns = evaluation_columns(study.trials[0].config.eval_split)
+        rows = [row for trial_id in lacking for row in read[trial_id].rows]
+        others = [name for name in columns if all(name in row for row in rows)]
+        more = f" and {len(lacking) - MAX_NAMES} more" if len(lacking) > MAX_NAMES else ""
+        raise ValueError(
+            f"every finished trial must have the study's metric {study.metric} in its rows, but "
+            f"got ({len(lacking)} of {len(read)} of an older version without it: "
+            f"{', '.join(lacking[:MAX_NAMES])}{more}); use a metric that they have "
+            f"({', '.join(others)}), a new --store, or remove their folders from "
+            f"{store.root}/trials to train them again"
+        )
+
+
+def _oldest(metric: str) -> str:
+    """The column of the same evaluation, or profile, that every version has reported."""
+    if metric == SPEED.name:
+        return metric
+    return metric.removesuffix(metric_of(metric).name) + ERROR.name
 
 
 def stopped(study: Study, store: Store) -> dict[str, Outcome]:
@@ -72,9 +110,10 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     """A row for every planned trial: labels, config columns, the metrics of its last row,
     provenance.
 
-    `error_pct` is the study's metric at the end: 100 for a diverged or failed trial, NaN for a
-    missing one. `best_error_pct` is the minimum over epochs, which a test set must not choose:
-    context only. A profile has neither: its metrics are medians over its timed runs, and
+    `error_pct` is the study's metric at the end, whatever it is: its worst value for a diverged or
+    failed trial, NaN for a missing one. `best_error_pct` is the best over epochs, which a test set
+    must not choose: context only. In the files of a report both have the metric's name
+    (Metric.column). A profile has neither: its metrics are medians over its timed runs, and
     `images_per_s_runs` has the runs.
     """
     records = []

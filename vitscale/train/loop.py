@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column, error_columns
+from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column, error_columns, metric_of
 from vitscale.record.outcome import Row
 from vitscale.record.workdir import Workdir
 from vitscale.train import checkpoint
@@ -223,7 +223,9 @@ def diverged_row(config: TrainConfig, step: int) -> Row:
     non-finite at optimizer step `step` (from 0).
     """
     epoch = step // config.steps_per_epoch + 1
-    errors = {name: 100.0 for split in config.evals for name in error_columns(split)}
+    errors = {
+        name: metric_of(name).worst for split in config.evals for name in error_columns(split)
+    }
     return {
         "epoch": epoch,
         "step": step + 1,
