@@ -217,7 +217,7 @@ class Driver:
 
         Unreadable rows are moved away, to be restored from the checkpoint.
         """
-        from vitscale.record.table import read_done, check_reported, stopped
+        from vitscale.record.table import check_reported, read_done, stopped
 
         known: dict[str, Outcome] = {}
         for trial_id in (trial.config.id for trial in self.study.trials):
