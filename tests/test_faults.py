@@ -146,7 +146,7 @@ def test_rows_that_the_driver_cannot_see_are_said_and_the_trial_is_missing(
 ) -> None:
     one, trial_id = driver(tmp_path), ids()[0]
     progress = Progress(one.study, dict.fromkeys(ids().values(), "missing"))
-    one._tell(
+    one._dispatch(
         Event(trial_id, Status.FINISHED, ({"epoch": 1.0, "step": 1.0},), {"machine": "node-b"}),
         progress,
     )
@@ -200,7 +200,7 @@ def test_an_error_that_looks_like_markup_is_said_as_it_is(
     for a tag that closes: the news would end there.
     """
     one, error = driver(tmp_path), "RuntimeError: [/__w/gloo/pair.cc:545] Read error :smile:"
-    one._tell(
+    one._dispatch(
         Event(ids()[0], "again", facts={"error": error}),
         Progress(one.study, dict.fromkeys(ids().values(), "")),
     )

@@ -243,7 +243,7 @@ def test_the_study_of_a_search_goes_through_json(searched: tuple[Search, Store])
 # ---- ASHA
 
 
-def test_asha_stops_what_is_behind_at_a_rung(searched: tuple[Search, Store]) -> None:
+def test_asha_stops_what_is_first_pruned_a_rung(searched: tuple[Search, Store]) -> None:
     """9 epochs: rungs at epochs 1, 3; of the trainings at a rung
     only the best third goes on (Li et al. 2020).
     """
@@ -260,25 +260,25 @@ def test_asha_stops_what_is_behind_at_a_rung(searched: tuple[Search, Store]) -> 
         )
 
     # the first at a rung has nobody to be behind
-    assert rungs.behind_at(ids[0], rows(50.0)) is None
+    assert rungs.first_pruned(ids[0], rows(50.0)) is None
     for trial_id, error in zip(ids[1:4], (60.0, 70.0, 55.0), strict=True):
-        assert rungs.behind_at(trial_id, rows(error)) == {
+        assert rungs.first_pruned(trial_id, rows(error)) == {
             "epoch": 1.0,
             "minival_ema_error_pct": error,
         }
-    assert rungs.behind_at(ids[4], rows(40.0)) is None
-    assert rungs.behind_at(ids[4], rows(40.0)) is None  # told again: nothing new
-    assert rungs.behind_at(ids[4], rows(40.0, 39.0, 38.0)) is None
+    assert rungs.first_pruned(ids[4], rows(40.0)) is None
+    assert rungs.first_pruned(ids[4], rows(40.0)) is None  # told again: nothing new
+    assert rungs.first_pruned(ids[4], rows(40.0, 39.0, 38.0)) is None
     # the last epoch is no rung
-    assert rungs.behind_at(ids[4], rows(40.0, 39.0, 38.0, *[38.0] * 5, 99.0)) is None
-    assert rungs.behind_at(ids[0], rows(50.0, 49.0, 48.0)) == {
+    assert rungs.first_pruned(ids[4], rows(40.0, 39.0, 38.0, *[38.0] * 5, 99.0)) is None
+    assert rungs.first_pruned(ids[0], rows(50.0, 49.0, 48.0)) == {
         "epoch": 3.0,
         "minival_ema_error_pct": 48.0,
     }
     again = Rungs(
         search, study, store, {ids[1]: list(rows(60.0)), ids[0]: list(rows(50.0, 49.0, 48.0))}
     )
-    assert again.behind_at(ids[5], rows(65.0)) is not None  # rungs are rebuilt from the ledger
+    assert again.first_pruned(ids[5], rows(65.0)) is not None  # rungs are rebuilt from the ledger
 
 
 def test_what_was_stopped_stays_stopped(searched: tuple[Search, Store], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from vitscale.cli import plans
 from vitscale.cli.costs import with_costs
 from vitscale.cli.display import Display
 from vitscale.cli.terminal import one_line
-from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, listen_early, run
+from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, handle_early_signals, run
 from vitscale.launch.resources import Resources, resources_for
 from vitscale.plan.config import limits, shown, shown_text
 from vitscale.plan.data import check_readable
@@ -46,7 +46,7 @@ def main(make_study: Made, arguments: Sequence[str] | None = None) -> NoReturn:
     The same command starts, resumes, extends and redraws. Exit status: 0 all trials done; 1 some
     are not; 2 refused; 3 all done, but the MLflow view is not up to date; 130 interrupted.
     """
-    listen_early()
+    handle_early_signals()
     parser = Parser(formatter_class=argparse.RawDescriptionHelpFormatter)
     with refusals(parser.prog):
         _add_options(parser, make_study)

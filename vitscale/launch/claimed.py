@@ -1,4 +1,4 @@
-"""A trial that this process has claimed: trained or measured, and committed.
+"""Training or measuring a trial that this process has claimed, up to its commit in the store.
 
 Knows neither Ray nor other trials.
 """
@@ -17,14 +17,15 @@ from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
 
 REPORT_EVERY_S = 1.0
-TEAM_REPORT_EVERY_S = 10.0  # a team's news wait until Ray Train asks for them
+TEAM_REPORT_EVERY_S = 10.0  # a team's events wait until Ray Train polls them
 
 
 def train_claimed(
     config: TrainConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources
 ) -> Iterator[Event]:
-    """Trains a claimed trial; in a team, every process yields the
-    same events, and the first one finishes the trial.
+    """Trains a claimed trial and commits its outcome; yields an Event about every second.
+
+    In a team, all processes yield the same events, and the process of rank 0 commits the outcome.
     """
     from vitscale.record.provenance import provenance
     from vitscale.train.loop import train
@@ -47,7 +48,7 @@ def train_claimed(
         parallel_branches=resources.parallel_branches,
         compiled=resources.compiled,
     )
-    for row in _telling_data(training, facts):
+    for row in _with_data_digest(training, facts):
         rows.append(row)
         if team.share(time.monotonic() - reported > every_s):
             yield Event(config.id, Status.RUNNING, tuple(rows))
@@ -58,10 +59,10 @@ def train_claimed(
     yield Event.ended(config.id, outcome)
 
 
-def _telling_data(training: Generator[Row, None, str], facts: dict[str, str]) -> Iterator[Row]:
-    """The rows of a training; once it has ended,
-    facts["data_digest"] tells its images from others of that
-    name.
+def _with_data_digest(training: Generator[Row, None, str], facts: dict[str, str]) -> Iterator[Row]:
+    """The rows of a training; at its end, stores the digest of its images in facts["data_digest"].
+
+    The digest distinguishes datasets that have the same name but hold different images.
     """
     facts["data_digest"] = yield from training
 
@@ -69,8 +70,9 @@ def _telling_data(training: Generator[Row, None, str], facts: dict[str, str]) ->
 def profile_claimed(
     config: ProfileConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources
 ) -> Iterator[Event]:
-    """Measures a claimed trial: from its first run whenever it
-    starts, with no news between runs to disturb them.
+    """Measures a claimed profile, always from its first run.
+
+    No events are sent between runs, since they would disturb the timing.
     """
     from vitscale.record.provenance import provenance
     from vitscale.train.profile import profile
@@ -87,9 +89,9 @@ def profile_claimed(
 
 
 def reset_process(resources: Resources) -> None:
-    """Gives the next trial of a reused worker a process as good as new.
+    """Resets the process state that one trial of a reused worker could leave to the next.
 
-    The trainer seeds all generators itself.
+    The trainer seeds all generators itself. Raises OSError if a GPU is wanted and none is visible.
     """
     import torch
 
@@ -98,7 +100,7 @@ def reset_process(resources: Resources) -> None:
     torch.set_grad_enabled(True)
     torch.backends.cudnn.benchmark = False
     if resources.compiled:
-        torch.compiler.reset()  # else the models of earlier trials count against its limit
+        torch.compiler.reset()  # otherwise models of earlier trials count toward the cache limit
     if resources.device_name() == "cuda":
         if not torch.cuda.is_available():
             raise OSError(
@@ -107,5 +109,5 @@ def reset_process(resources: Resources) -> None:
             )
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        # leave others theirs
+        # a trial with a fraction of a GPU may use that fraction of its memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, resources.gpus_per_trial or 1.0))

@@ -1,4 +1,4 @@
-"""The colour of an arm in MLflow: that of its curve in the figures."""
+"""The color of each arm in MLflow, the same as that of its curve in the figures."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _LIGHTER = 0.45  # share of white
 
 
 def arm_colors(study: Study) -> dict[str, str]:
-    """Arm -> "#rrggbb".
+    """Maps each arm to "#rrggbb".
 
-    MLflow has no panels: of arms that share a colour in different ones, the later are lighter.
+    MLflow has no panels: where arms of different panels share a color, the later ones are lighter.
     """
     from vitscale.analysis.report.layout import COLORS
     from vitscale.analysis.results import panels

@@ -1,5 +1,6 @@
-"""One start of a study: trains what is missing, shows it in
-MLflow, draws the report, says what there is.
+"""One start of a study, from its plan to its report.
+
+Trains the missing trials, mirrors them to MLflow, draws the report and prints what was achieved.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from vitscale.launch.optuna_search import Rounds
 
-MOST_FAULTS_SAID = 20
+MAX_FAULT_WARNINGS = 20
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
 RAY_LOG, PAGE = "ray.log", "report.html"
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
@@ -41,20 +42,20 @@ EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 
 def run(
     study: Study | Search, store: Store, resources: Resources, display: Display | None = None
 ) -> int:
-    """Trains what is missing of a study, or goes on with a search; returns the exit status.
+    """Trains the missing trials of a study, or continues a search; returns the exit status.
 
     `display` shows the progress while trials run. Raises ValueError or OSError, before anything is
-    trained, for what can be refused.
+    trained, for mistakes that can be detected beforehand.
     """
     stop = threading.Event()
-    listen(stop)
+    handle_signals(stop)
     from vitscale.analysis.kinds import check
 
     sample = study.stand_in() if isinstance(study, Search) else study
     check(sample)
     data = Data(resources.data_root)
     data.look(sample)
-    if not store.slugs():  # the commonest slip: the command was given in another folder
+    if not store.slugs():  # the most common mistake: the command was run in another folder
         print(
             f"new store {store.root}: nothing is done in it (another is named by --store or "
             "VITSCALE_STORE)"
@@ -68,7 +69,7 @@ def run(
 
 
 def _begin(search: Search, store: Store) -> Rounds:
-    """The rounds of a search as far as they got, or the first."""
+    """Restores the rounds of a search, and proposes the first round of a new one."""
     from vitscale.launch.optuna_search import Rounds
 
     rounds = Rounds(search, store)
@@ -77,53 +78,54 @@ def _begin(search: Search, store: Store) -> Rounds:
     return rounds
 
 
-def listen(stop: threading.Event) -> None:
-    """Makes Ctrl-C, SIGTERM, with which schedulers preempt, and SIGHUP of a closed terminal ask for
-    a stop.
+def handle_signals(stop: threading.Event) -> None:
+    """Lets the first SIGINT, SIGTERM or SIGHUP request a graceful stop by setting `stop`.
 
-    A second one insists, but for SIGHUP, which comes twice by itself; `nohup` stays in force.
-    Nothing is raised the first time: an exception out of the middle of Ray may be swallowed there.
+    Schedulers preempt with SIGTERM, and a terminal that closes sends SIGHUP. A second SIGINT or
+    SIGTERM kills the process; a second SIGHUP does not, since terminals may send two. Under
+    `nohup`, SIGHUP stays ignored. The first signal raises no exception, because Ray may swallow one
+    that is raised in the middle of its code.
     """
 
-    def ask(name: int, _: object) -> None:
+    def request_stop(name: int, _: object) -> None:
         stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if name == signal.SIGHUP:
-            _let_go_of_terminal()
+            _detach_from_terminal()
 
-    _handle(ask)
+    _install(request_stop)
 
 
-def listen_early() -> None:
-    """Makes the same signals end the process in one line before it has begun anything."""
+def handle_early_signals() -> None:
+    """Lets the same signals end the process with one line, as long as nothing has begun."""
 
-    def leave(name: int, _: object) -> NoReturn:
+    def exit_now(name: int, _: object) -> NoReturn:
         if name == signal.SIGHUP:
-            _let_go_of_terminal()
+            _detach_from_terminal()
         print("\ninterrupted before anything was begun", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
 
-    _handle(leave)
+    _install(exit_now)
 
 
-def _handle(handler: Callable[[int, Any], None]) -> None:
+def _install(handler: Callable[[int, Any], None]) -> None:
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if name != signal.SIGHUP or signal.getsignal(name) != signal.SIG_IGN:
             signal.signal(name, handler)
 
 
-def _let_go_of_terminal() -> None:
-    """What is written to a terminal that has gone would raise."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+def _detach_from_terminal() -> None:
+    """Redirects output to the null device: writing to a closed terminal would raise."""
+    null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.__stdout__, sys.__stderr__):
         if stream is not None and stream.isatty():
-            os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+            os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 class Driver:
-    """Holds what the parts of one start share."""
+    """The state shared by the parts of one start."""
 
     def __init__(
         self,
@@ -146,19 +148,19 @@ class Driver:
         self.console = Console(
             file=sys.stdout, highlight=False, soft_wrap=True, markup=False, emoji=False
         )  # this stdout, not a redirected one
-        self.stop = stop  # set by Ctrl-C
+        self.stop = stop  # set by the first signal
         self.data = data
         self.display = display or (lambda progress, console: nullcontext())
-        self.rounds = rounds  # of a search, whose study grows
+        self.rounds = rounds  # of a search, whose study grows round by round
         self.uri = tracking_uri(store)
         self.mirror = Mirror(study, self.uri, store, arm_colors)
         self.folder = store.study(study.slug)
         self.num_faults = 0  # of machines, in this start
-        # why trials are missing, where the store could not be told
+        # trial id -> why it is missing, where the store could not record it
         self.reasons: dict[str, str] = {}
 
     def run(self) -> int:
-        """Trains, then concludes, whatever stopped the training."""
+        """Trains, then draws the report, whatever ended the training; returns the exit status."""
         from vitscale.record.mlflow_place import note_of_old_database
         from vitscale.record.table import read_trials
 
@@ -181,41 +183,39 @@ class Driver:
             self.console.print(note)
         for doubt in doubts(self.study):
             self.console.print(f"warning: {doubt}")
-        stopped_by, deaf = "", False
+        stopped_by, head_lost = "", False
         with self.mirror:
             try:
                 if todo and not self.stop.is_set():
                     self._train(known)
             except SystemExit:  # SIGTERM while ray.init had its own handler in place
                 self.stop.set()
-            except ValueError:  # refused before the first step
+            except ValueError:  # a mistake of the user, found before the first step
                 raise
-            # the cluster is lost, or Ray broke: what is trained is safe and worth a report
+            # the cluster is lost, or Ray failed: completed trials are safe and worth a report
             except Exception as error:
-                stopped_by, deaf = (
-                    f"{type(error).__name__}: {error}".splitlines()[0],
-                    _is_head_lost(error),
-                )
+                stopped_by = f"{type(error).__name__}: {error}".splitlines()[0]
+                head_lost = _is_head_lost(error)
             status = self._conclude(
                 self._with_reasons(read_trials(self.study, self.store, known)), stopped_by
             )
-        if deaf:  # at an orderly exit Ray would wait for its head
+        if head_lost:  # in an orderly exit, Ray would wait for its head
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
         return status
 
     def _with_reasons(self, read: dict[str, Outcome]) -> dict[str, Outcome]:
-        """Adds why trials are missing, where this start knows and the store does not."""
+        """Adds the reasons for missing trials that only this start knows."""
         for trial_id, reason in self.reasons.items():
             if read.get(trial_id) == Outcome(Status.MISSING):
                 read[trial_id] = read[trial_id].because(reason)
         return read
 
     def _read_done(self) -> dict[str, Outcome]:
-        """The outcomes of the done trials.
+        """The outcomes of the completed trials.
 
-        Unreadable rows are moved away, to be restored from the checkpoint.
+        Unreadable rows are moved aside, so that the trial is restored from its checkpoint.
         """
         from vitscale.record.table import check_reported, read_done, stopped
 
@@ -234,14 +234,14 @@ class Driver:
         return known
 
     def _write_plan(self) -> None:
-        """Writes what is to be trained, before it is, and which trials only earlier plans had."""
+        """Writes plan.json before anything is trained, with the ids that only earlier plans had."""
         planned = {trial.config.id for trial in self.study.trials}
         self.left_out = [i for i in _once_planned(self.store, self.study.slug) if i not in planned]
         plan = {"command": _command(), **to_json(self.study), "earlier": self.left_out}
         self.folder.write(PLAN, json.dumps(plan, indent=1).encode())
 
     def _grow(self, known: Mapping[str, Outcome]) -> bool:
-        """Asks a search for its next round, if there is one; says whether there is."""
+        """Asks a search for its next round; returns whether there is one."""
         from vitscale.record.table import read_trials
 
         if self.rounds is None or self.stop.is_set():
@@ -253,7 +253,7 @@ class Driver:
         return True
 
     def _train(self, known: Mapping[str, Outcome]) -> None:
-        """Trains until every trial has an outcome; in a search, until no round is left."""
+        """Trains until every trial has an outcome and, in a search, no round is left."""
         from vitscale.launch.ray_tune import check_shared, cluster
 
         events: queue.Queue[Event] = queue.Queue()
@@ -264,14 +264,14 @@ class Driver:
         with cluster(self.resources, self._log, self.stop, self.console.print) as slots:
             if self.stop.is_set():
                 return
-            listen(self.stop)  # again: ray.init puts a handler of its own in place
+            handle_signals(self.stop)  # again: ray.init installs handlers of its own
             if self.resources.address:
                 check_shared(self.store, self.study.slug)
             self.console.print(
                 f"training {slots} at a time; Ctrl-C stops, and the same command resumes"
             )
             threading.Thread(
-                target=self._follow, args=(events,), name="events", daemon=True
+                target=self._consume, args=(events,), name="events", daemon=True
             ).start()
             self._train_planned(known, events)
             while self._grow(known):
@@ -279,8 +279,10 @@ class Driver:
                 self._train_planned(self._read_done(), events)
 
     def _train_planned(self, known: Mapping[str, Outcome], events: queue.Queue[Event]) -> None:
-        """Starts Ray Tune on what is missing; again for what another
-        study has, and for what wants a device alone.
+        """Runs Ray Tune on the missing trials.
+
+        Trials that ran out of memory beside others are then run with a device to themselves. Trials
+        held by another study are tried again until they are done.
         """
         from vitscale.launch.ray_tune import run_trials
 
@@ -318,78 +320,81 @@ class Driver:
                 self.stop.wait(2 if todo else 0)
 
     def _log(self) -> AbstractContextManager[TextIO]:
-        """What Ray and Tune print."""
+        """The file that receives the output of Ray and Tune."""
         return self.folder.append(RAY_LOG)
 
     def _is_held(self, trial_id: str) -> bool:
-        """Whether a study that runs now has a trial of ours; if so, the display says which."""
+        """Whether a running study holds the claim on a trial of ours; if so, shows it."""
         holder = self.store.holder(trial_id)
         if not holder or holder == self.study.slug or not self.store.driver_is_alive(holder):
             return False
         self.progress.update(Event(trial_id, "elsewhere", facts={"study": holder}))
         return True
 
-    def _follow(self, events: queue.Queue[Event]) -> None:
-        """Tells news to the display and to MLflow, for ever."""
+    def _consume(self, events: queue.Queue[Event]) -> None:
+        """Passes all events to the display and to MLflow, until the process ends."""
         while True:
             event = events.get()
             try:
-                self._tell(event, self.progress)
-            # news may be lost, the training not: it waits until all news are told
+                self._dispatch(event, self.progress)
+            # an event may be lost, but not the training, which waits until all are processed
             except Exception as error:
                 self.console.print(f"warning: {type(error).__name__}: {error}")
             finally:
                 events.task_done()
 
-    def _tell(self, event: Event, progress: Any) -> None:
-        """Shows news and passes them on to MLflow, where a
-        trial that a machine failed has no outcome.
+    def _dispatch(self, event: Event, progress: Any) -> None:
+        """Shows an event and passes it to MLflow.
+
+        There, a trial that a machine failed has no outcome.
         """
         progress.update(event)
         if event.status in ("again", "crowded", "lost"):
-            self._say_fault(event)
+            self._warn_fault(event)
         if event.status == "lost":
             self._record_lost_worker(event)
             self.mirror.put(event.trial_id, event.outcome)
         elif event.status in DONE and not self.store.is_done(event.trial_id):
-            self._say_unseen(event)
+            self._warn_unseen(event)
         elif isinstance(event.status, Status):
             self.mirror.put(event.trial_id, event.outcome)
 
-    def _say_unseen(self, event: Event) -> None:
-        """A worker has finished a trial, but not in this store:
-        it is missing here, and the reason is said.
-        """
-        where = event.facts.get("machine") or "a node"
+    def _warn_unseen(self, event: Event) -> None:
+        """Reports a trial that a worker completed in another store: here it is missing."""
+        machine = event.facts.get("machine") or "a node"
         reason = (
-            f"its rows, of a worker on {where}, are not in the store {self.store.root}, which all "
-            "nodes must share"
+            f"its rows, of a worker on {machine}, are not in the store {self.store.root}, which "
+            "all nodes must share"
         )
         self.reasons[event.trial_id] = reason
         self.console.print(f"warning: {event.trial_id} is {event.status}, but {reason}")
         self.mirror.put(event.trial_id, Outcome(Status.RUNNING, event.rows))
 
-    def _say_fault(self, event: Event) -> None:
-        """A line for each of the first faults of machines: silence would look like work."""
+    def _warn_fault(self, event: Event) -> None:
+        """Prints a warning for each of the first machine failures.
+
+        Without them, a study that only retries would seem to train.
+        """
         self.num_faults += 1
-        then = {
+        actions = {
             "again": f"tried again, {event.facts.get('tries')}",
             "crowded": "tried again with a device to itself",
         }
-        if self.num_faults <= MOST_FAULTS_SAID:
-            what = then.get(event.status, "not tried again by this start")
+        if self.num_faults <= MAX_FAULT_WARNINGS:
+            action = actions.get(event.status, "not tried again by this start")
             self.console.print(
-                f"warning: a machine failed {event.trial_id} ({what}): {event.facts['error']}"
+                f"warning: a machine failed {event.trial_id} ({action}): {event.facts['error']}"
             )
-        elif self.num_faults == MOST_FAULTS_SAID + 1:
+        elif self.num_faults == MAX_FAULT_WARNINGS + 1:
             self.console.print(
                 f"warning: machines fail more trials; see {self.folder.address(RAY_LOG)} and the "
-                "end"
+                "summary at the end"
             )
 
     def _record_lost_worker(self, event: Event) -> None:
-        """A trial whose worker died too often left no note; on a
-        full disk there is none from here either.
+        """Records a fault for a trial whose workers died too often to record one themselves.
+
+        On a full disk this fails as well; then the reason is kept for this start only.
         """
         if self.store.fault(event.trial_id) or self.store.holder(event.trial_id) not in (
             "",
@@ -405,14 +410,14 @@ class Driver:
             self.console.print(f"warning: {event.facts['error']}; {error}")
 
     def _conclude(self, read: Mapping[str, Outcome], stopped_by: str) -> int:
-        """Draws the report, brings MLflow up to date, and says what there is and what is not."""
+        """Draws the report, updates MLflow, and prints a summary; returns the exit status."""
         statuses = [outcome.status for outcome in read.values()]
-        report, said, last_words = self._draw(read)
-        pages, problem = self._show(read, last_words)
+        report, lines, summary = self._draw(read)
+        pages, problem = self._show(read, summary)
         shown = [status for status in ENDINGS if status is not Status.STOPPED or status in statuses]
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in shown)
         self.console.print(f"\n{self.study.slug}: {counts} of {len(statuses)}")
-        for line in said:  # sentences wrap between words, paths are never cut
+        for line in lines:  # sentences wrap between words, paths are never broken
             self.console.print(
                 line, soft_wrap=not line.startswith(" ") or not self.console.is_terminal
             )
@@ -443,19 +448,20 @@ class Driver:
         return EXIT_NOT_SHOWN if problem else EXIT_DONE
 
     def _option(self) -> str:
-        """The option that names the store to other commands, where it is not the default."""
+        """The --store option to print in suggested commands; empty for the default store."""
         root = self.store.root
         return "" if root == Path("runs").absolute() else f" --store {shlex.quote(str(root))}"
 
     def _draw(
         self, read: Mapping[str, Outcome]
     ) -> tuple[Workdir | None, list[str], tuple[Any, ...]]:
-        """(report, lines to say, what MLflow is told); no report
-        if it cannot be drawn, which loses no result.
+        """Draws the report: (its folder, lines to print, arguments of View.summarize).
+
+        The folder is None if drawing fails, which loses no result.
         """
         try:
             report, headline, summary = draw(self.study, self.store, read)
-        # a full disk, a plot that breaks: the trials are safe, and MLflow must be told
+        # a full disk, or an error in a plot: the trials are safe, and MLflow is still updated
         except Exception as error:
             line = f"{type(error).__name__}: {error}".splitlines()[0]
             return (
@@ -464,26 +470,26 @@ class Driver:
                 ({}, None),
             )
         figures = [f"figure  {report.address(name)}.png" for name in self.study.figures]
-        said = [*(f"  {line}" for line in headline), *figures, f"report  {report.address(PAGE)}"]
-        return report, said, (summary, report, headline)
+        lines = [*(f"  {line}" for line in headline), *figures, f"report  {report.address(PAGE)}"]
+        return report, lines, (summary, report, headline)
 
-    def _show(self, read: Mapping[str, Outcome], told: tuple[Any, ...]) -> tuple[list[str], str]:
-        """(address of the page, "") or ([], why the view is not up to date)."""
+    def _show(self, read: Mapping[str, Outcome], summary: tuple[Any, ...]) -> tuple[list[str], str]:
+        """Updates MLflow: ([page address], "") or ([], why it is not up to date)."""
         from vitscale.record.mlflow_view import View, state_of, synchronize
 
         pages: list[str] = []
 
-        def last_words(view: View) -> None:
+        def complete(view: View) -> None:
             synchronize(view, read)
             view.interrupt()
-            view.summarize(*told)
+            view.summarize(*summary)
             view.set_parent(state_of(read))
             pages.append(view.page())
 
-        return pages, self.mirror.finish(last_words)
+        return pages, self.mirror.finish(complete)
 
     def _print_reasons(self, read: Mapping[str, Outcome], status: Status, log: str) -> None:
-        """Names the trials that failed, or that a machine failed, with the reason and its log."""
+        """Prints the reason and the log of each trial with `status`, for the first ten."""
         outcomes = [(trial, read[trial.config.id]) for trial in self.study.trials]
         ended = [
             (t.config.id, t.arm, o.error) for t, o in outcomes if o.status is status and o.error
@@ -509,9 +515,7 @@ def _is_head_lost(error: Exception) -> bool:
 def draw(
     study: Study, store: Store, read: Mapping[str, Outcome]
 ) -> tuple[Workdir, list[str], dict[str, float]]:
-    """Writes the tables, figures and page of a study as it
-    stands: (their folder, headline, summary numbers).
-    """
+    """Writes the tables, figures and page of a study: (their folder, headline, summary)."""
     from vitscale.analysis.report.report import headline, summary_metrics, write_report
     from vitscale.analysis.results import Results
     from vitscale.record.table import outcomes, tidy
@@ -537,22 +541,22 @@ def draw(
 
 
 def _planned_command(study: Study, store: Store) -> str:
-    """The command that started the study, not the one that redraws it."""
+    """The command that started the study, not the one that draws it again."""
     return store.plan(study.slug).get("command") or _command()
 
 
 def _once_planned(store: Store, slug: str) -> list[str]:
-    """Ids of all trials that the study's plans have had so far, as far as they can be read."""
+    """Ids of all trials in the study's plans so far; empty if plan.json cannot be read."""
     try:
         plan = store.plan(slug)
         ids = [*plan.get("earlier", ()), *(trial["id"] for trial in plan.get("trials", ()))]
         return [trial_id for trial_id in dict.fromkeys(ids) if TRIAL_ID.fullmatch(trial_id)]
-    except (ValueError, KeyError, TypeError, AttributeError):  # it is written anew
+    except (ValueError, KeyError, TypeError, AttributeError):  # the plan is rewritten anyway
         return []
 
 
 def _command() -> str:
-    """This process' command line, with the script as seen from the folder above `studies/`."""
+    """The command line of this process; the script's path begins at `studies/` if it is there."""
     script = Path(sys.argv[0])
     name = f"studies/{script.name}" if script.parent.name == "studies" else str(script)
     return shlex.join(["python", name, *sys.argv[1:]])

@@ -1,8 +1,8 @@
-"""Which failure of a trial is a result, and which only says that a machine was not well.
+"""Distinguishes failures that the config causes from failures of the machine.
 
-A trial counts as `failed`, 100% of error in every figure, if its config is the cause. Everything
-else is tried again in another process, and ends as `missing`, with its reason, if that does not
-help.
+A trial counts as `failed`, with an error of 100% in every figure, only if its config is the cause.
+After any other failure it is retried in another process, and if that does not help it ends as
+`missing`, with the reason.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from vitscale.record.store import Damaged
 
 Verdict = Literal["config", "again", "alone", "unfit"]
 DOES_NOT_FIT = "a model must fit on a device that it has to itself"
-# of device memory that no tensor of ours holds: contexts and libraries take less, a neighbour more
+# device memory outside our allocator: contexts and libraries take less, another process takes more
 OTHERS_GIB = 2.0
 
-# In what torch and its libraries raise as a plain RuntimeError when a device, driver, memory, disk
-# or peer fails.
+# Parts of the messages of plain RuntimeErrors that torch and its libraries raise when a device,
+# driver, memory, disk or peer fails.
 OF_THE_MACHINE = (
     "CUDA error",
     "CUDA driver",
@@ -75,28 +75,27 @@ MEMORY_OF_LIBRARIES = (
 
 
 def verdict(error: Exception, line: str, before: str, resources: Resources) -> Verdict:
-    """What to do with a trial that died of `error`, described in one `line`; `before` is the line
-    of the previous attempt.
+    """What to do with a trial that raised `error`.
+
+    `line` describes the error in one line, and `before` is the line of the previous attempt.
 
     "config"  The config is the cause: the trial has failed.
     "again"   Retry in another process. An unknown RuntimeError is retried once; if the same one
               occurs in two processes, the config is the cause.
     "alone"   Out of memory on a device shared with other trials: retry with a device of its own.
-    "unfit"   Out of memory on a device of its own, which nobody else uses: it is too small.
+    "unfit"   Out of memory on a device that no other process uses: the device is too small.
     """
-    if ran_out(error):
+    if is_out_of_memory(error):
         if resources.device_name() == "cuda" and resources.gpus_per_trial < 1:
             return "alone"
-        return "unfit" if resources.device_name() == "cuda" and _nobody_else() else "again"
+        return "unfit" if resources.device_name() == "cuda" and _is_only_user() else "again"
     if is_of_the_machine(error):
         return "again"
     return "again" if isinstance(error, RuntimeError) and line != before else "config"
 
 
-def ran_out(error: Exception) -> bool:
-    """Whether the memory of a device is what was missing,
-    be it to torch or to one of its libraries.
-    """
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch or one of its libraries ran out of device memory."""
     import torch
 
     return isinstance(error, torch.OutOfMemoryError) or (
@@ -105,12 +104,13 @@ def ran_out(error: Exception) -> bool:
 
 
 def is_of_the_machine(error: Exception) -> bool:
-    """Whether another try, elsewhere or later, may succeed with the same config.
+    """Whether the same config may succeed when it is tried again, elsewhere or later.
 
-    By type: what the system, the network, memory, an installation or a damaged file of the store
-    raises. By its text: a RuntimeError of torch, also out of the process of a loader. By its place:
-    the reading of a dataset, whose files may be others on another node; so may those that a
-    checkpoint was trained on. An index out of range is no fault of a device.
+    Judged by type: errors of the operating system, network, memory, installation, or of a damaged
+    file in the store. By message: a RuntimeError of torch, also one raised in a loader process. By
+    place: reading a dataset, since another node may hold other files; for the same reason, a
+    checkpoint that was trained on other images. A device-side assert (an index out of range) is no
+    fault of the device.
     """
     import torch
 
@@ -127,9 +127,7 @@ def is_of_the_machine(error: Exception) -> bool:
 
 
 def _while_reading(error: Exception) -> bool:
-    """Whether an exception came out of the reading of a
-    dataset, in this process or in that of a loader.
-    """
+    """Whether an exception was raised while reading a dataset, here or in a loader process."""
     places = (
         frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)
     )
@@ -139,7 +137,7 @@ def _while_reading(error: Exception) -> bool:
 
 
 def too_big(config: TrainConfig | ProfileConfig, line: str, resources: Resources) -> str:
-    """The refusal of a model that does not fit, in one line, with what would help."""
+    """The error message for a model that does not fit on its device, in one line, with advice."""
     import torch
 
     total = torch.cuda.mem_get_info()[1] / 2**30
@@ -150,9 +148,10 @@ def too_big(config: TrainConfig | ProfileConfig, line: str, resources: Resources
     )
 
 
-def _nobody_else() -> bool:
-    """Whether the device's memory that this process does not
-    hold is too little to be that of a neighbour.
+def _is_only_user() -> bool:
+    """Whether no other process seems to use the device.
+
+    True if less than OTHERS_GIB of its memory is in use outside of this process' allocator.
     """
     import torch
 
@@ -161,6 +160,9 @@ def _nobody_else() -> bool:
 
 
 def one_line(error: Exception) -> str:
-    """Type and message; of an exception out of a loader's process, those that it had there."""
+    """Type and message of an exception in one line.
+
+    For an exception that a loader process raised, these are the original ones.
+    """
     lines = str(error).splitlines() or [""]
     return lines[-1] if lines[0].startswith("Caught ") else f"{type(error).__name__}: {lines[0]}"

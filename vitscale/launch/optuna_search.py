@@ -1,12 +1,10 @@
-"""Optuna proposes, round by round; the ledger of a search remembers what was asked and what was
-stopped.
+"""Searches by Optuna in rounds; a ledger records what was proposed and what was stopped.
 
-    <root>/studies/<slug>/asked.json    written before a round is trained: the points of
-                                        each arm, in order; and, with ASHA, the rows of each
-                                        training that was stopped
+    <root>/studies/<slug>/asked.json    written before a round is trained: the points of each arm,
+                                        in order; and, with ASHA, the rows of each training that
+                                        was stopped
 
-Optuna's own study is made anew from the ledger and the store for each round, and thrown away after
-it.
+Optuna's own study is rebuilt for each round from the ledger and the store, and then discarded.
 """
 
 from __future__ import annotations
@@ -30,38 +28,40 @@ if TYPE_CHECKING:
 
     from vitscale.analysis.results import Results
 
-REDUCTION = 3  # ASHA lets the best third of a rung go on
-TRIES = 20  # proposals for one that was not asked before
+REDUCTION = 3  # ASHA continues the best third of a rung
+TRIES = 20  # proposals per new point, until one was not proposed before
 
 
 class Rounds:
     """The rounds of one search in one store."""
 
     def __init__(self, search: Search, store: Store) -> None:
-        """Raises ValueError if the store has another search of
-        that name: its points came from other outcomes.
+        """Raises ValueError if the store has a different search of the same name.
+
+        The points of that search were proposed from other outcomes.
         """
         self.search, self.store = search, store
         ledger = store.asked(search.slug)
-        told = ledger.get("search", identity(search))
-        differ = [name for name, value in identity(search).items() if value != told[name]]
-        if differ:
+        current = identity(search)
+        previous = ledger.get("search", current)
+        changed = [name for name, value in current.items() if value != previous[name]]
+        if changed:
             raise ValueError(
-                "a search must go on as it began (another store starts anew), but got "
-                f"({differ[0]}: began={told[differ[0]]!r}, now={identity(search)[differ[0]]!r})"
+                "a search must go on as it began (use another store to start afresh), but got "
+                f"({changed[0]}: began={previous[changed[0]]!r}, now={current[changed[0]]!r})"
             )
         self.points: dict[str, list[Point]] = {
             arm: ledger.get("points", {}).get(arm, []) for arm in search.arms
         }
         self.stopped: dict[str, list[Row]] = ledger.get("stopped", {})
-        # arms whose space has no point that is new
+        # arms whose space has no new point left
         self.exhausted: list[str] = ledger.get("exhausted", [])
         self._rungs: Rungs | None = None
 
     def study(self) -> Study:
-        """What was asked so far, and no more than the search wants.
+        """The study of all points proposed so far, up to the number that the search wants.
 
-        Raises ValueError if nothing was.
+        Raises ValueError if no point was proposed yet.
         """
         if not any(self.points.values()):
             raise ValueError(
@@ -72,40 +72,41 @@ class Rounds:
         )
 
     def grow(self, read: Mapping[str, Outcome]) -> bool:
-        """Asks for the next round, if all that was asked has an outcome and points are still
-        wanted; says whether.
+        """Proposes the next round, if one is due; returns whether there are new points.
 
-        `read` has the outcome of every trial so far, as from record.table.read_trials. A failed
-        trial, which the next start tries again, has none. Rounds are always whole: how many points
-        a study takes of them is its own affair.
+        A round is due if all trials so far have an outcome and more points are wanted. `read` has
+        the outcome of each trial so far, as from record.table.read_trials; a failed trial counts as
+        having none, since the next start retries it. Rounds are always whole: `study` takes as many
+        of their points as the search wants.
         """
-        wanted = [
+        open_arms = [
             arm
             for arm, points in self.points.items()
             if len(points) < self.search.num and arm not in self.exhausted
         ]
-        if not wanted or any(
+        if not open_arms or any(
             outcome.status in (Status.MISSING, Status.FAILED) for outcome in read.values()
         ):
             return False
-        new = {arm: self._ask(arm, self.search.per_round, read) for arm in wanted}
+        new = {arm: self._ask(arm, self.search.per_round, read) for arm in open_arms}
         for arm, points in new.items():
             self.points[arm] += points
         self.exhausted += [
             arm for arm, points in new.items() if len(points) < self.search.per_round
         ]
-        self._rungs = None  # they know the trials of earlier rounds alone
+        self._rungs = None  # they know only the trials of earlier rounds
         self._write()
         return any(new.values())
 
     def should_stop(self, event: Event) -> bool:
-        """Whether ASHA stops the training that tells this news; if
-        so, its rows are in the ledger before it ends.
+        """Whether ASHA stops the training that sent this event.
+
+        If so, the training's rows are written to the ledger before it ends.
         """
         if not self.search.asha or not event.rows:
             return False
         self._rungs = self._rungs or Rungs(self.search, self.study(), self.store, self.stopped)
-        row = self._rungs.behind_at(event.trial_id, event.rows)
+        row = self._rungs.first_pruned(event.trial_id, event.rows)
         if event.status is not Status.RUNNING or row is None:
             return False
         self.stopped[event.trial_id] = list(event.rows[: event.rows.index(row) + 1])
@@ -113,31 +114,31 @@ class Rounds:
         return True
 
     def _ask(self, arm: str, num: int, read: Mapping[str, Outcome]) -> list[Point]:
-        """`num` points that do not know each other's outcome; the same for the same outcomes,
-        wherever.
+        """Proposes `num` points for an arm, from earlier outcomes but not from each other's.
 
-        Fewer, if a space of whole numbers or choices has no more that are new.
+        Deterministic given the outcomes. Returns fewer points if a space of integers or choices has
+        no more new ones.
         """
         from vitscale.analysis.results import Results
         from vitscale.analysis.search.tables import optuna_study
 
-        space, asked = self.search.spaces[arm], self.points[arm]
-        if asked:
+        space, earlier = self.search.spaces[arm], self.points[arm]
+        if earlier:
             from vitscale.record.table import outcomes
 
             study = self.study()
-            of_arm = optuna_study(
+            proposer = optuna_study(
                 Results(study, outcomes(study, read)), arm, sampler=self._sampler(arm)
             )
         else:
             import optuna
 
-            of_arm = optuna.create_study(sampler=self._sampler(arm))
+            proposer = optuna.create_study(sampler=self._sampler(arm))
         new: list[Point] = []
         for _ in range(TRIES * num):
-            proposed = of_arm.ask(dict(space)).params
+            proposed = proposer.ask(dict(space)).params
             point = {name: rounded(space[name], value) for name, value in proposed.items()}
-            if point not in asked + new:
+            if point not in earlier + new:
                 new.append(point)
             if len(new) == num:
                 break
@@ -172,7 +173,10 @@ class Rounds:
 
 
 def identity(search: Search) -> dict[str, Any]:
-    """What may not change while a search goes on, as plain values; more points may be asked for."""
+    """The properties of a search that must not change while it continues, as plain values.
+
+    `num` is not among them: more points may be asked for later.
+    """
     return {
         "arms": {arm: base.non_default() for arm, base in search.arms.items()},
         "spaces": {arm: as_json(space) for arm, space in search.spaces.items()},
@@ -185,14 +189,12 @@ def identity(search: Search) -> dict[str, Any]:
 
 
 def found(results: Results) -> dict[str, Any]:
-    """What a search found so far, and by which means: plain
-    values, as `vitscale adopt` keeps them.
-    """
+    """The result of a search so far and how it was found, as plain values for `vitscale adopt`."""
     from vitscale.analysis.search.tables import winners
 
     study = results.study
 
-    def known(column: str) -> list[str]:
+    def distinct(column: str) -> list[str]:
         return sorted({str(value) for value in results.trials[column].dropna()} - {""})
 
     return {
@@ -202,7 +204,7 @@ def found(results: Results) -> dict[str, Any]:
         "epochs": max(trial.config.epochs for trial in study.trials),
         "trained": _trained(study),
         **{
-            name: known(column)
+            name: distinct(column)
             for name, column in (
                 ("commits", "commit"),
                 ("versions", "versions"),
@@ -214,20 +216,23 @@ def found(results: Results) -> dict[str, Any]:
 
 
 def _trained(study: Study) -> dict[str, dict[str, Any]]:
-    """Arm -> all that its trials share: what differs from its
-    default, and what data, length and split they had.
+    """Maps each arm to the fields that its trials share.
+
+    These are the fields that differ from their default, and always data, length and split.
     """
     shared = {}
     for arm in study.arms:
         config = next(trial.config for trial in study.trials if trial.arm == arm)
-        own, told = {"seed", *study.spaces.get(arm, {})}, {*config.non_default(), *ALWAYS_TOLD}
-        shared[arm] = {name: value for name, value in config.asdict().items() if name in told - own}
+        varied = {"seed", *study.spaces.get(arm, {})}
+        names = {*config.non_default(), *ALWAYS_RECORDED} - varied
+        shared[arm] = {name: value for name, value in config.asdict().items() if name in names}
     return shared
 
 
 def check_ended(study: Study, store: Store) -> None:
-    """Raises ValueError unless a study is a search that has
-    asked for all its points and has all outcomes.
+    """Raises ValueError unless a study is a search that is complete.
+
+    Complete means that all points were proposed and that every trial has an outcome.
     """
     if not study.adaptive:
         raise ValueError(
@@ -251,7 +256,7 @@ def check_ended(study: Study, store: Store) -> None:
         )
 
 
-ALWAYS_TOLD = (
+ALWAYS_RECORDED = (
     "dataset",
     "minival_images",
     "subset_images",
@@ -264,12 +269,11 @@ ALWAYS_TOLD = (
 
 
 class Rungs:
-    """ASHA's rungs for each arm (Li et al. 2020, asynchronous successive halving), by Optuna's
-    pruner.
+    """ASHA's rungs for each arm, by Optuna's SuccessiveHalvingPruner.
 
-    A training is compared with all that reached the rung before it, in this start or an earlier
-    one. Which those are depends on timing, so a search with ASHA is not the same twice; its
-    decisions are kept in the ledger.
+    ASHA is asynchronous successive halving (Li et al. 2020). A training is compared with all that
+    reached the rung before it, in this start or an earlier one. Which those are depends on timing,
+    so a search with ASHA is not reproducible; its decisions are kept in the ledger.
     """
 
     def __init__(
@@ -282,29 +286,29 @@ class Rungs:
         self.arms = {trial.config.id: trial.arm for trial in study.trials}
         self.studies = {}
         for arm, base in search.arms.items():
-            least = max(1, round(base.epochs / REDUCTION**2))
             pruner = optuna.pruners.SuccessiveHalvingPruner(
-                min_resource=least, reduction_factor=REDUCTION
+                min_resource=max(1, round(base.epochs / REDUCTION**2)), reduction_factor=REDUCTION
             )
             self.studies[arm] = optuna.create_study(pruner=pruner)
         self.trials: dict[str, optuna.Trial] = {}
-        self.told: dict[str, int] = {}  # rows told so far
+        self.num_reported: dict[str, int] = {}  # rows per trial that the pruner knows
         for trial_id in self.arms:
-            known = stopped.get(trial_id) or (
+            rows = stopped.get(trial_id) or (
                 store.read(trial_id).rows if store.is_done(trial_id) else ()
             )
-            self.behind_at(trial_id, tuple(known))
+            self.first_pruned(trial_id, tuple(rows))
 
-    def behind_at(self, trial_id: str, rows: tuple[Row, ...]) -> Row | None:
-        """The first row that was not told before and is behind at a rung; None if there is none.
+    def first_pruned(self, trial_id: str, rows: tuple[Row, ...]) -> Row | None:
+        """Reports new rows to the pruner; the first at which it prunes the trial, or None.
 
-        The last epoch is no rung: who has got there has finished.
+        Rows that were reported before are skipped. The last epoch is no rung: a trial that reached
+        it has finished.
         """
         if trial_id not in self.trials:
             self.trials[trial_id] = self.studies[self.arms[trial_id]].ask()
         trial = self.trials[trial_id]
-        for row in rows[self.told.get(trial_id, 0) :]:
-            self.told[trial_id] = self.told.get(trial_id, 0) + 1
+        for row in rows[self.num_reported.get(trial_id, 0) :]:
+            self.num_reported[trial_id] = self.num_reported.get(trial_id, 0) + 1
             if row["epoch"] >= self.epochs[self.arms[trial_id]]:
                 break
             trial.report(row[self.metric], step=int(row["epoch"]))

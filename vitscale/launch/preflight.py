@@ -1,6 +1,4 @@
-"""The data of a start, looked at before Ray starts: once
-for all trials that read the same images.
-"""
+"""Checks the data before Ray starts, once for all trials that read the same images."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study
 from vitscale.record.outcome import Outcome
 
-# What decides which images a training reads.
+# The fields that decide which images a training reads.
 READ = (
     "dataset",
     "num_images",
@@ -25,17 +23,17 @@ READ = (
     "subset_images",
     "split_seed",
 )
-# the fact of a done trial that tells its images from others of the same name
+# the fact of a completed trial that identifies its images
 DIGEST = "data_digest"
 
 
 class Data:
-    """What lies at a data root, as far as a study reads it.
+    """The datasets at a data root, as far as a study reads them.
 
-    Looking lists the images of a dataset, reads their labels and decodes ten images: milliseconds
-    for a prepared set, CIFAR's files per second, parquet shards their column of labels, class
-    folders a listing of every file, which for ImageNet takes some ten seconds on a local disk and
-    minutes on a slow network file system.
+    A check lists the images of a dataset, reads their labels and decodes ten images. It takes
+    milliseconds for a prepared set, a second for CIFAR, and as long as reading the label column for
+    Parquet shards. Class folders need a listing of all files: for ImageNet about ten seconds on a
+    local disk, and minutes on a slow network file system.
     """
 
     def __init__(self, root: str) -> None:
@@ -43,11 +41,10 @@ class Data:
         self.digests: dict[tuple[Any, ...], str] = {}
 
     def look(self, study: Study) -> None:
-        """Raises ValueError for data that are not there or that a config of the study cannot be
-        trained on.
+        """Raises ValueError if data are missing or do not fit a config of the study.
 
-        Such as another number of images, other classes or channels, no such split, or sizes that
-        the crop cannot take.
+        Examples are another number of images, other classes or channels, a missing split, or image
+        sizes that the crop cannot take.
         """
         for key, configs in self._by_images(trial.config for trial in study.trials):
             check_readable(configs[0].dataset, self.root)
@@ -59,32 +56,33 @@ class Data:
             self.digests[key] = examine(configs, Path(self.root))
 
     def compare(self, study: Study, known: Mapping[str, Outcome]) -> None:
-        """Raises ValueError if done trials of the study were trained on other images.
+        """Raises ValueError if completed trials of the study were trained on other images.
 
-        Trials of older versions have no digest among their facts, and are believed.
+        Trials of older versions have no digest among their facts; they are not checked.
         """
         digests = {trial_id: outcome.facts.get(DIGEST) for trial_id, outcome in known.items()}
         done = [trial.config for trial in study.trials if digests.get(trial.config.id)]
         for key, configs in self._by_images(done):
-            now = self.digests.get(key)
-            other = [config for config in configs if now and digests[config.id] != now]
-            if other:
-                then = digests[other[0].id]
+            current = self.digests.get(key)
+            others = [config for config in configs if current and digests[config.id] != current]
+            if others:
+                previous = digests[others[0].id]
                 raise ValueError(
-                    f"the images of {other[0].dataset} must be those that the trials of this "
-                    f"study were trained on, but got others (digest {now:.8}; of {len(other)} "
-                    f"done trials {then:.8}; data_root={self.root!r}); name the root of those "
-                    "trials, or give these images a name of their own"
+                    f"the images of {others[0].dataset} must be those that the trials of this "
+                    f"study were trained on, but got others (digest {current:.8}; of "
+                    f"{len(others)} done trials {previous:.8}; data_root={self.root!r}); name the "
+                    "root of those trials, or give these images a name of their own"
                 )
 
     def _by_images(
         self, configs: Iterable[TrainConfig]
     ) -> Iterator[tuple[tuple[Any, ...], list[TrainConfig]]]:
-        """Configs that read the same training images, with
-        what says which; a profile reads none.
+        """Groups configs by the training images that they read, skipping profiles, which read none.
+
+        Yields (key, configs); the key holds the values of the fields named in READ.
         """
-        found: dict[tuple[Any, ...], list[TrainConfig]] = {}
+        groups: dict[tuple[Any, ...], list[TrainConfig]] = {}
         for config in configs:
             if not isinstance(config, ProfileConfig):
-                found.setdefault(tuple(getattr(config, name) for name in READ), []).append(config)
-        yield from found.items()
+                groups.setdefault(tuple(getattr(config, name) for name in READ), []).append(config)
+        yield from groups.items()

@@ -1,4 +1,4 @@
-"""How far a study is while it runs, by the news of its trials."""
+"""The progress of a running study, computed from the events of its trials."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from vitscale.record.store import Store
 
 @dataclass
 class Progress:
-    """Counts of a study's trials, fed by events."""
+    """Counts and states of a study's trials, updated by events."""
 
     study: Study
     statuses: dict[str, Status | News]  # by trial id
     started: float = field(default_factory=time.monotonic)
-    rows: dict[str, Row] = field(default_factory=dict)  # newest row of each running trial
-    holders: dict[str, str] = field(default_factory=dict)  # trial id -> the study that trains it
+    rows: dict[str, Row] = field(default_factory=dict)  # latest row of each running trial
+    holders: dict[str, str] = field(default_factory=dict)  # trial id -> study that trains it
     store: Store | None = None  # where checkpoints are, from which trials resume
 
     def __post_init__(self) -> None:
         self.trials = {trial.config.id: trial for trial in self.study.trials}
         self.todo = {i for i, status in self.statuses.items() if status not in DONE}
-        # epochs that a trial had behind it when it began to run in this start
+        # trial id -> epochs completed before the trial began to run in this start
         self.resumed: dict[str, int] = {}
 
     def update(self, event: Event) -> None:
@@ -49,7 +49,7 @@ class Progress:
         ]
 
     def waiting(self) -> list[tuple[Trial, str]]:
-        """Trials that another study trains, and its name."""
+        """Trials that another study is training, and the name of that study."""
         return [
             (self.trials[i], self.holders.get(i) or "another start")
             for i, s in self.statuses.items()
@@ -57,21 +57,22 @@ class Progress:
         ]
 
     def epoch(self, trial: Trial) -> int:
-        """Epochs that are behind a running trial, those before this start included."""
+        """Epochs that a running trial has completed, including those before this start."""
         row = self.rows.get(trial.config.id)
         return max(int(row["epoch"]) if row else 0, self.resumed.get(trial.config.id, 0))
 
     def resumes(self, trial: Trial) -> bool:
-        """Whether a trial has shown nothing yet but what it had before this start."""
+        """Whether a trial was resumed from a checkpoint and has not completed a new epoch yet."""
         row, before = self.rows.get(trial.config.id), self.resumed.get(trial.config.id, 0)
         return before > 0 and (row is None or row["epoch"] <= before)
 
     def eta_s(self) -> float | None:
-        """Seconds left at the rate of this start so far, counted
-        in whole trials; None before there is a rate.
+        """Estimated seconds left, or None if less than half a trial is done.
+
+        The rate is that of this start, counted in whole trials.
         """
         before = {i: self.resumed.get(i, 0) / num_rows(self.trials[i]) for i in self.todo}
-        done = sum(self._share(i) - before[i] for i in self.todo)
+        done = sum(self._fraction(i) - before[i] for i in self.todo)
         if done < 0.5:
             return None
         return (
@@ -80,8 +81,8 @@ class Progress:
             * (len(self.todo) - sum(before.values()) - done)
         )
 
-    def _share(self, trial_id: str) -> float:
-        """How much of a trial is behind us, from 0 to 1."""
+    def _fraction(self, trial_id: str) -> float:
+        """The completed fraction of a trial, in [0, 1]."""
         status = self.statuses[trial_id]
         if status == Status.RUNNING:
             return self.epoch(self.trials[trial_id]) / num_rows(self.trials[trial_id])
@@ -90,11 +91,11 @@ class Progress:
         return self.resumed.get(trial_id, 0) / num_rows(self.trials[trial_id])
 
     def line(self) -> str:
-        """One line: "12/68 done, 2 running, 1 diverged, 0 failed, ETA 3:05"."""
+        """The progress in one line: "12/68 done, 2 running, 1 diverged, 0 failed, ETA 3:05"."""
         return ", ".join(self.parts())
 
     def parts(self) -> list[str]:
-        """The parts of that line, none of which should be broken."""
+        """The parts of that line; a display may break the line between them."""
         n = self.counts()
         done, eta = n["finished"] + n["diverged"] + n["stopped"], self.eta_s()
         begun = self.rows or set(n) - {Status.MISSING, *DONE}
@@ -108,21 +109,17 @@ class Progress:
         return [*parts, *self._waiting(n), f"ETA {_clock(eta)}"]
 
     def _waiting(self, n: Counter[str]) -> list[str]:
-        """What else there may be: trials that machines
-        failed, and those that another study trains.
-        """
-        again, elsewhere = (
-            n["again"] + n["crowded"],
-            [i for i, s in self.statuses.items() if s == "elsewhere"],
-        )
-        studies = ", ".join(sorted({self.holders.get(i) or "another start" for i in elsewhere}))
-        said = [f"{again} tried again"] if again else []
-        said += [f"{n['lost']} lost to machines"] if n["lost"] else []
-        return said + ([f"{len(elsewhere)} waiting for {studies}"] if elsewhere else [])
+        """Parts about trials that machines failed, and about trials held by other studies."""
+        retried = n["again"] + n["crowded"]
+        holders = [holder for _, holder in self.waiting()]
+        parts = [f"{retried} tried again"] if retried else []
+        parts += [f"{n['lost']} lost to machines"] if n["lost"] else []
+        studies = ", ".join(sorted(set(holders)))
+        return parts + ([f"{len(holders)} waiting for {studies}"] if holders else [])
 
 
 def epochs_behind(trial: Trial, store: Store | None) -> int:
-    """Epochs up to the newest checkpoint of a trial, by its name; 0 without one."""
+    """Epochs completed at the newest checkpoint of a trial, from its file name; 0 without one."""
     if store is None or isinstance(trial.config, ProfileConfig):
         return 0
     try:
@@ -133,7 +130,7 @@ def epochs_behind(trial: Trial, store: Store | None) -> int:
 
 
 def num_rows(trial: Trial) -> int:
-    """How far "epoch" of a trial's rows will count: epochs, or the timed runs of a profile."""
+    """The final value of "epoch" in a trial's rows: epochs, or the timed runs of a profile."""
     return (
         trial.config.timed_runs if isinstance(trial.config, ProfileConfig) else trial.config.epochs
     )

@@ -1,5 +1,6 @@
-"""A trial on several workers: Ray Train's TorchTrainer
-inside the Tune trial, data-parallel, on any nodes.
+"""Data-parallel training of one trial on several workers, on any nodes.
+
+Ray Train's TorchTrainer runs inside the Tune trial.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from vitscale.record.store import Fenced, Store, Workdir
 
 
 @dataclass(frozen=True)
-class Share:
-    """What each worker of a team is told."""
+class TeamTask:
+    """The task that every worker of a team receives."""
 
     config: TrainConfig
     workdir: Workdir
     store: Store
     attempt: int
     resources: Resources
-    before: str  # what the last try died of, if a machine failed it
+    before: str  # the error line of the previous attempt, if a machine failed it
 
 
 def train_on_team(
@@ -38,11 +39,10 @@ def train_on_team(
     resources: Resources,
     before: str,
 ) -> Iterator[Event]:
-    """Trains a claimed trial on `resources.workers_per_trial` workers, whose news go to Tune;
-    yields a failure.
+    """Trains a claimed trial on `resources.workers_per_trial` workers, which report to Tune.
 
-    Raises OSError if a worker or its machine was lost, which is worth another try. `before` as for
-    faults.verdict.
+    Yields an Event only if the trial fails. Raises OSError if a worker or its machine was lost, in
+    which case a retry is worthwhile. `before` is that of faults.verdict.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -52,11 +52,13 @@ def train_on_team(
     amounts = {"CPU": resources.cpus_per_trial} | (
         {"GPU": resources.gpus_per_trial} if on_gpu else {}
     )
-    # Ray Train insists on a folder that all workers see
+    # Ray Train requires a folder that all workers see
     with workdir.scratch("ray-train") as notes:
         trainer = TorchTrainer(
-            train_share,
-            train_loop_config={"share": Share(config, workdir, store, attempt, resources, before)},
+            train_member,
+            train_loop_config={
+                "task": TeamTask(config, workdir, store, attempt, resources, before)
+            },
             scaling_config=ScalingConfig(
                 num_workers=resources.workers_per_trial,
                 use_gpu=on_gpu,
@@ -67,7 +69,7 @@ def train_on_team(
                 name=f"attempt-{attempt}",
                 storage_path=notes,
                 callbacks=[TuneReportCallback()],  # type: ignore[list-item]
-                # Tune tries again, from the checkpoint
+                # Tune retries the trial, from its checkpoint
                 failure_config=FailureConfig(max_failures=0),
             ),
         )
@@ -86,22 +88,22 @@ def train_on_team(
 
 
 def _await_news() -> None:
-    """Waits until Tune has taken the last news of the workers.
+    """Waits until Tune has taken the last events of the workers.
 
-    They and ours go through one place of Ray's session: if ours is there first, the thread that
-    passes theirs on waits for it for ever (ray 2.60, train/_internal/session.py,
+    Their events and ours pass through the same queue of Ray's session. If ours arrives first, the
+    thread that forwards theirs blocks forever (ray 2.60, train/_internal/session.py,
     `_get_result_from_queues`).
     """
     from ray.train._internal.session import get_session
 
-    news = getattr(get_session(), "_inter_actor_queue", None)
-    while news is not None and not news.empty():
+    pending = getattr(get_session(), "_inter_actor_queue", None)
+    while pending is not None and not pending.empty():
         time.sleep(0.1)
-    time.sleep(1.0)  # what was taken last is put into that place at once
+    time.sleep(1.0)  # the item taken last is forwarded right after it leaves this queue
 
 
-def train_share(told: dict[str, Share]) -> None:
-    """What each worker of a team does.
+def train_member(loop_config: dict[str, TeamTask]) -> None:
+    """Runs on each worker of a team: trains, and reports events to Ray Train.
 
     An exception of the trial itself is recorded before it ends the team.
     """
@@ -109,32 +111,30 @@ def train_share(told: dict[str, Share]) -> None:
     import torch
     from ray.train.torch import get_device
 
-    share = told["share"]
-    if share.resources.device_name() == "cuda":
+    task = loop_config["task"]
+    if task.resources.device_name() == "cuda":
         torch.cuda.set_device(get_device())
     try:
         for event in train_claimed(
-            share.config, share.workdir, share.store, share.attempt, share.resources
+            task.config, task.workdir, task.store, task.attempt, task.resources
         ):
             ray.train.report({"event": event})
     except Fenced:
         raise
     except Exception as error:
-        # another worker of the team was first, or the disk is what failed
+        # another worker of the team has recorded its error first, or the disk is the cause
         with contextlib.suppress(Fenced, OSError):
-            _record(share, error)
+            _record(task, error)
         raise
 
 
-def _record(share: Share, error: Exception) -> None:
-    """Records what a worker of the team died of; the first one to fall knows why."""
+def _record(task: TeamTask, error: Exception) -> None:
+    """Records the exception that ended a worker; the first worker to fail has the cause."""
     line, text = one_line(error), traceback.format_exc()
-    what = verdict(error, line, share.before, share.resources)
-    if what == "config":
-        share.store.fail(share.workdir, line, text)
-    elif not share.store.fault(share.config.id):
-        share.store.lose(
-            share.workdir,
-            too_big(share.config, line, share.resources) if what == "unfit" else line,
-            text,
-        )
+    action = verdict(error, line, task.before, task.resources)
+    if action == "config":
+        task.store.fail(task.workdir, line, text)
+    elif not task.store.fault(task.config.id):
+        if action == "unfit":
+            line = too_big(task.config, line, task.resources)
+        task.store.lose(task.workdir, line, text)

@@ -1,9 +1,8 @@
-"""Ray Tune schedules the trials it is given, and remembers nothing. The only file that imports Ray
-to schedule.
+"""Schedules trials on Ray Tune, which keeps no state between starts.
 
-Each start makes a fresh Tuner over the trials that are missing; what is done, and where a trial
-stopped, stands in the store. Workers are kept between trials, so that torch is imported once a
-worker and not once a trial.
+Each start makes a fresh Tuner over the missing trials. Which trials are done, and where the others
+stopped, is in the store. Worker processes are reused between trials, so torch is imported once per
+worker and not once per trial. This is the only file that imports Ray to schedule.
 """
 
 from __future__ import annotations
@@ -30,18 +29,19 @@ from vitscale.record.store import Store
 
 # Ray reads these when it is imported or when a Tuner is made.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # the driver listens itself
-os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "86400")  # nobody reads Tune's snapshots
+os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # the driver handles signals
+os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "86400")  # Tune's snapshots are not used
 os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-# then Ray ends the driver, without a word
+# after this time without its head, Ray ends the driver without a message
 os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "300")
-os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves a study on a busy machine
-# Ray asks for a token wherever one exists when a cluster starts, but does not show one by itself
-# when it joins.
+# Ray's default niceness of 15 would starve a study on a busy machine
+os.environ.setdefault("RAY_worker_niceness", "0")
+# A cluster that starts where a token exists requires it, but Ray does not send the token by itself
+# when a driver joins.
 if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ) or (
     Path.home() / ".ray" / "auth_token"
 ).exists():
@@ -55,23 +55,24 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 ShouldStop = Callable[[Event], bool]
-Log = Callable[[], contextlib.AbstractContextManager[TextIO]]  # opens it, to be added to
-# of a trial that a machine fails again and again; with every new row the count begins anew
+Log = Callable[[], contextlib.AbstractContextManager[TextIO]]  # opens the log for appending
+# retries of a trial after machine failures; each new row of the trial resets the count
 MAX_RETRIES = 3
-FIRST_PAUSE_S = 1.0  # before a trial is tried again; four times as long each time
-LOOK_S = 120.0  # for a look at the store from every node
-FEW_LOST = 2  # so many lost while none gets on: from then on a trial is tried once more only
-# trials that machines fail one after another while none gets on anywhere: then something is broken
-MOST_LOST = 10
+FIRST_PAUSE_S = 1.0  # before the first retry; four times as long before each further one
+CHECK_STORE_S = 120.0  # time for all nodes to answer whether they see the store
+# trials lost in a row, while none makes progress, after which each trial is retried only once
+LOST_BEFORE_ONE_RETRY = 2
+# trials lost in a row, while none makes progress, after which the start ends: something is broken
+MAX_LOST = 10
 
 
-# Tune pickles its callbacks, so what ties them to the driver cannot be one of their attributes.
+# Tune pickles its callbacks, so their links to the driver cannot be attributes.
 _events: queue.Queue[Event] = queue.Queue()
 _stop = threading.Event()
 _should_stop: ShouldStop | None = None
-_stopped: set[str] = set()  # trials that the search has stopped: what else they tell comes too late
-_rows: dict[str, int] = {}  # how far each trial got, in rows
-_lost: list[str] = []  # why trials were lost since any trial got on
+_stopped: set[str] = set()  # trials that the search has stopped: their later events are dropped
+_rows: dict[str, int] = {}  # number of rows of each trial so far
+_lost: list[str] = []  # errors of the trials lost since any trial made progress
 
 
 def run_trials(
@@ -85,25 +86,24 @@ def run_trials(
     log: Log,
     should_stop: ShouldStop | None = None,
 ) -> None:
-    """Trains the given trials on Ray, once; puts an Event for every piece of news. Ray must be up
-    (see `cluster`).
+    """Trains the given trials on Ray, once, and puts their Events into `events`.
 
-    Returns early, within a second or so, when `stop` is set: the trials then stand where their
-    checkpoints are.
+    Ray must be initialized (see `cluster`). Returns early, within about a second, when `stop` is
+    set; interrupted trials resume from their checkpoints.
 
-    `should_stop` may stop a running trial at its news, for a search; then the event goes on with
-    status "stopped".
+    For a search, `should_stop` is asked at each event of a running trial whether to stop it; if so,
+    the event is passed on with the status "stopped".
 
-    A trial that dies with its worker, or that a machine fails, is tried again from its checkpoint
-    in another process, after a pause: MAX_RETRIES times without a new row, then it is lost. What
-    Ray and Tune print goes to `log`. Raises OSError if MOST_LOST trials are lost one after another
-    and none gets on, and HeadLost if the head of the cluster (its GCS) is gone: Ray may answer
-    nothing any more then, so Tune has a thread of its own.
+    A trial whose worker dies, or that a machine fails, is retried from its checkpoint in another
+    process, after a pause: up to MAX_RETRIES times without a new row, after which it is lost. The
+    output of Ray and Tune goes to `log`. Raises OSError if MAX_LOST trials are lost in a row while
+    no other trial makes progress, and HeadLost if the head of the cluster (its GCS) is gone. Ray
+    may then never answer again, so Tune runs in a thread of its own.
     """
     global _events, _stop, _should_stop
     _events, _stop, _should_stop = events, stop, should_stop
-    for kept in (_stopped, _rows, _lost):
-        kept.clear()
+    for state in (_stopped, _rows, _lost):
+        state.clear()
     constants = {
         "store": store,
         "slug": slug,
@@ -114,11 +114,12 @@ def run_trials(
     bundles = [[(config.id, config.non_default())] for config in configs]
     amounts: dict[str, Any] = {"cpu": resources.cpus_per_trial, "gpu": resources.gpus_per_trial}
     at_once = resources.max_concurrent or None
-    # its team's workers hold them, and Tune knows nothing of those
+    # The workers of a team hold the cores and GPUs, of which Tune knows nothing. One byte of memory
+    # stands for the trial itself: without any request, Tune would ask for a core.
     if resources.workers_per_trial > 1:
-        amounts, at_once = {"memory": 1}, _slots(resources)  # no request at all would mean a core
+        amounts, at_once = {"memory": 1}, _slots(resources)
     trainable = tune.with_resources(train_bundle, amounts)
-    # trainables of one name overwrite each other on a shared cluster
+    # trainables of the same name would overwrite each other on a shared cluster
     trainable.__name__ = f"vitscale_{slug}"
     with (
         tempfile.TemporaryDirectory(prefix="vitscale-tune-", ignore_cleanup_errors=True) as scratch,
@@ -128,7 +129,7 @@ def run_trials(
             trainable,
             param_space={"bundle": tune.grid_search(bundles), "pause_s": 0.0, **constants},
             tune_config=tune.TuneConfig(
-                reuse_actors=True, max_concurrent_trials=at_once, scheduler=_Judged()
+                reuse_actors=True, max_concurrent_trials=at_once, scheduler=_StoppingScheduler()
             ),
             run_config=tune.RunConfig(
                 name=f"attempt-{attempt}",
@@ -140,20 +141,20 @@ def run_trials(
             ),
         )
         _fit(tuner, 60.0 if resources.address else 10.0)
-    if len(_lost) >= MOST_LOST:
+    if len(_lost) >= MAX_LOST:
         raise OSError(
             f"{len(_lost)} trials were lost one after another, the last one to: {_lost[-1]}"
         )
 
 
 class HeadLost(OSError):
-    """The head of the cluster does not answer: nothing more may be asked of Ray in this process."""
+    """The head of the cluster does not answer: this process must not call Ray any more."""
 
 
 def _fit(tuner: tune.Tuner, patience_s: float) -> None:
     """Runs a Tuner in a thread of its own.
 
-    Raises what it raises, or HeadLost after `patience_s` without the head.
+    Raises the Tuner's exception, or HeadLost after `patience_s` without the head.
     """
     raised: list[BaseException] = []
 
@@ -191,14 +192,13 @@ def cluster(
     resources: Resources,
     log: Log,
     stop: threading.Event | None = None,
-    say: Callable[[str], object] = lambda line: None,
+    report: Callable[[str], object] = lambda line: None,
 ) -> Iterator[int]:
-    """Connects to a Ray cluster, or starts one on this machine, and yields how many trials fit at
-    once.
+    """Connects to a Ray cluster, or starts one here, and yields the number of trials at once.
 
-    One that is started here listens on the loopback alone. Raises ValueError if no trial fits: it
-    would wait for ever. A cluster that begins without workers is waited for, until `stop` is set
-    (see `_await_slots`): then the yield is 0.
+    A cluster started here listens on the loopback interface only. Raises ValueError if no trial
+    fits, which would wait forever. A cluster that has no workers yet is waited for until `stop` is
+    set (see `_await_slots`); then 0 is yielded.
     """
     _check_answers(resources.address)
     with _quiet(log):
@@ -206,8 +206,7 @@ def cluster(
             local: dict[str, Any] = (
                 {} if resources.address else {"object_store_memory": 256 * 2**20}
             )
-            # Ray would take the loopback for a mistake, but where it believes that there can be no
-            # other node.
+            # Ray replaces the loopback address unless it believes that there can be no other node.
             ray_constants.ENABLE_RAY_CLUSTER = bool(resources.address)
             ray.init(
                 address=resources.address or "local",
@@ -221,10 +220,10 @@ def cluster(
                 f"a Ray cluster must answer at (address={resources.address!r}): {error}"
             ) from error
     try:
-        yield _await_slots(resources, stop or threading.Event(), say)
+        yield _await_slots(resources, stop or threading.Event(), report)
     except HeadLost:
         node = ray._private.worker._global_node
-        if not resources.address and node:  # its processes would wait for their head, and train on
+        if not resources.address and node:  # its processes would keep training without their head
             node.kill_all_processes(check_alive=False, allow_graceful=False)
         raise
     except BaseException:
@@ -241,10 +240,9 @@ def _shut_down(log: Log) -> None:
 
 @contextlib.contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Keeps the collector, which any thread may run, from dropping references to Ray's objects
-    meanwhile.
+    """Keeps the garbage collector from dropping references to Ray objects.
 
-    Ray ends the process, with status 1, if one is dropped while it shuts down.
+    Ray ends the process with status 1 if one is dropped, in any thread, while Ray shuts down.
     """
     gc.collect()
     gc.disable()
@@ -255,7 +253,7 @@ def _no_garbage() -> Iterator[None]:
 
 
 def _check_answers(address: str) -> None:
-    """Raises ValueError if nothing answers at host:port: Ray itself would wait for minutes."""
+    """Raises ValueError if nothing answers at host:port; Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdigit():
         try:
@@ -266,14 +264,16 @@ def _check_answers(address: str) -> None:
             ) from error
 
 
-def _await_slots(resources: Resources, stop: threading.Event, say: Callable[[str], object]) -> int:
-    """`_slots`, once there are any; 0 if `stop` is set before.
+def _await_slots(
+    resources: Resources, stop: threading.Event, report: Callable[[str], object]
+) -> int:
+    """Waits until at least one trial fits, and returns `_slots`; 0 if `stop` is set before.
 
-    The law: where no node has any of a resource that a trial asks for (no core at all, or no GPU at
-    all), a cluster that was not started here may get such nodes yet, as one that scales by itself
-    begins: it is asked for them and waited for. Nodes that have it, but too little, are refused.
+    A cluster that was not started here may scale by itself. If no node has any amount of a resource
+    that a trial needs (no core at all, or no GPU at all), the cluster is asked for such nodes and
+    waited for. If nodes have the resource, but too little of it, ValueError is raised.
     """
-    asked = False
+    requested = False
     while not stop.is_set():
         try:
             slots = _slots(resources)
@@ -281,27 +281,25 @@ def _await_slots(resources: Resources, stop: threading.Event, say: Callable[[str
             if not resources.address or not _lacking(resources):
                 raise
         else:
-            if asked:
+            if requested:
                 request_resources(bundles=[])
             return slots
-        if not asked:
+        if not requested:
             needed = {"CPU": resources.cpus_per_trial} | {
                 name: 1.0 for name in ("GPU",) if resources.gpus_per_trial
             }
             request_resources(bundles=[needed] * resources.workers_per_trial)
-            say(
+            report(
                 f"waiting for nodes: none of the cluster has a {_lacking(resources)} yet; Ctrl-C "
                 "stops"
             )
-            asked = True
+            requested = True
         stop.wait(1)
     return 0
 
 
 def _lacking(resources: Resources) -> str:
-    """The resource that a trial asks for and of which no node
-    has any, CPU or GPU; empty if there is none.
-    """
+    """The resource that a trial needs and no node has, "CPU" or "GPU"; empty if there is none."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = [("CPU", resources.cpus_per_trial), ("GPU", resources.gpus_per_trial)]
     return next(
@@ -310,18 +308,18 @@ def _lacking(resources: Resources) -> str:
 
 
 def check_shared(store: Store, slug: str) -> None:
-    """Raises ValueError if a node of the cluster sees another store than the driver; names it."""
+    """Raises ValueError naming each node of the cluster that sees another store than the driver."""
     nonce = store.nonce(slug)
-    look = ray.remote(num_cpus=0, max_retries=0)(_see)
-    asked = {
-        look.options(
+    see = ray.remote(num_cpus=0, max_retries=0)(_see)
+    nodes = {
+        see.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         ).remote(store, slug, nonce): f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
         for node in ray.nodes()
         if node["Alive"]
     }
-    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=LOOK_S)
-    if blind := [asked[answer] for answer in answered if not _saw(answer)]:
+    answers, _ = ray.wait(list(nodes), num_returns=len(nodes), timeout=CHECK_STORE_S)
+    if blind := [nodes[answer] for answer in answers if not _saw(answer)]:
         raise ValueError(
             "the store must be one folder that all nodes see, but got "
             f"(store={str(store.root)!r}, another one on: {', '.join(blind)})"
@@ -329,7 +327,7 @@ def check_shared(store: Store, slug: str) -> None:
 
 
 def _see(store: Store, slug: str, nonce: str) -> bool:
-    """What a node says of a store."""
+    """Whether this node sees the driver's store; runs on each node."""
     try:
         store.check_shared(slug, nonce, patience_s=30)
     except OSError:
@@ -338,9 +336,7 @@ def _see(store: Store, slug: str, nonce: str) -> bool:
 
 
 def _saw(answer: Any) -> bool:
-    """A node that is lost meanwhile is not told apart from one
-    that sees the store: each claim asks again.
-    """
+    """The answer of a node; True if the node was lost meanwhile, since each claim checks again."""
     try:
         return ray.get(answer)
     except ray.exceptions.RayError:
@@ -348,17 +344,21 @@ def _saw(answer: Any) -> bool:
 
 
 def _slots(resources: Resources) -> int:
-    """How many trials fit at once, node by node: a worker
-    does not span nodes, a team of several may.
+    """How many trials fit at once.
+
+    Each worker must fit on one node; the workers of a team may be on several. Raises ValueError if
+    no trial fits.
     """
     slots = 0
     for node in ray.nodes():
         if node["Alive"]:
-            have = node["Resources"]
-            fit = int(have.get("CPU", 0) / resources.cpus_per_trial + 1e-9)
+            capacity = node["Resources"]
+            workers = int(capacity.get("CPU", 0) / resources.cpus_per_trial + 1e-9)
             if resources.gpus_per_trial:
-                fit = min(fit, int(have.get("GPU", 0) / resources.gpus_per_trial + 1e-9))
-            slots += fit
+                workers = min(
+                    workers, int(capacity.get("GPU", 0) / resources.gpus_per_trial + 1e-9)
+                )
+            slots += workers
     slots //= resources.workers_per_trial
     if slots == 0:
         total = {name: n for name, n in ray.cluster_resources().items() if name in ("CPU", "GPU")}
@@ -371,9 +371,9 @@ def _slots(resources: Resources) -> int:
 
 
 def train_bundle(params: dict[str, Any]) -> None:
-    """What a worker does with one Tune trial: trains the trials of its bundle, one after another.
+    """Runs one Tune trial on a worker: trains the trials of its bundle, one after another.
 
-    Raises OSError, and leaves no trace, where the store is not the driver's.
+    Raises OSError, before it writes anything, if the worker's store is not the driver's.
     """
     from vitscale.launch.worker import train_trial
 
@@ -388,11 +388,11 @@ def train_bundle(params: dict[str, Any]) -> None:
 
 
 class _Stopped(BaseException):
-    """Raised in Tune's loop to leave it; no Exception, lest Tune handles it."""
+    """Raised to leave Tune's loop: a BaseException, so that Tune does not catch it."""
 
 
-class _Judged(FIFOScheduler):
-    """Trials in the order given; a search may stop one."""
+class _StoppingScheduler(FIFOScheduler):
+    """First in, first out; a search may stop a running trial."""
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict) -> str:
         event = result.get("event")
@@ -404,13 +404,13 @@ class _Judged(FIFOScheduler):
 
 
 class _Relay(tune.Callback):
-    """Passes news on, and leaves Tune's loop when asked to.
+    """Passes events to the driver, and leaves Tune's loop when asked to.
 
     Any exception in a callback aborts the whole run.
     """
 
     def on_step_begin(self, iteration: int, trials: list, **_: Any) -> None:
-        if _stop.is_set() or len(_lost) >= MOST_LOST:
+        if _stop.is_set() or len(_lost) >= MAX_LOST:
             raise _Stopped
 
     def on_trial_result(
@@ -420,7 +420,7 @@ class _Relay(tune.Callback):
             return
         if event.status in (*DONE, Status.FAILED):
             _lost.clear()
-        if len(event.rows) > _rows.get(event.trial_id, 0):  # it gets on
+        if len(event.rows) > _rows.get(event.trial_id, 0):  # the trial makes progress
             _rows[event.trial_id] = len(event.rows)
             _lost.clear()
             trial.max_failures = trial.num_failures + MAX_RETRIES
@@ -433,7 +433,7 @@ class _Relay(tune.Callback):
         for trial_id, _fields in trial.config["bundle"]:
             facts = {"error": _last_line(trial), "tries": f"{tries} of {MAX_RETRIES}"}
             _events.put(Event(trial_id, "again", facts=facts))
-        if len(_lost) >= FEW_LOST:
+        if len(_lost) >= LOST_BEFORE_ONE_RETRY:
             trial.max_failures = trial.num_failures
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
@@ -443,31 +443,29 @@ class _Relay(tune.Callback):
 
 
 def _last_line(trial: Any) -> str:
-    """What a Tune trial died of last, in one line: the exception
-    if a line names it, else how the worker died.
-    """
+    """The last failure of a Tune trial in one line: its exception, or how its worker died."""
     try:
-        # here; what trial.get_error() reads is copied later
-        told = Path(trial.error_file).read_text()
+        # the original; trial.get_error() reads a copy that is made later
+        text = Path(trial.error_file).read_text()
     except (OSError, TypeError):
-        return "the worker died: it left no word"
+        return "the worker died: it left no message"
     lines = [
-        line.strip() for line in told.rpartition("Failure # ")[2].splitlines()[1:] if line.strip()
+        line.strip() for line in text.rpartition("Failure # ")[2].splitlines()[1:] if line.strip()
     ]
-    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    if named:
-        return named[-1].removeprefix("ray.exceptions.")
-    how = (
+    exceptions = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    if exceptions:
+        return exceptions[-1].removeprefix("ray.exceptions.")
+    detail = (
         lines[-1].partition(" Some common causes")[0].rpartition("Worker exit detail: ")[2]
         if lines
         else ""
     )
-    return f"the worker died: {how}"
+    return f"the worker died: {detail}"
 
 
 @contextlib.contextmanager
 def _quiet(log: Log) -> Iterator[None]:
-    """Sends what Ray and Tune print and log from this process to a log."""
+    """Redirects what Ray and Tune print and log in this process to a log."""
     logger = logging.getLogger("ray")
     handlers = logger.handlers
     with log() as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):

@@ -1,4 +1,4 @@
-"""Where and how fast trials run, and the news that come back from there."""
+"""Where and how fast trials run, and the events that they send."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from vitscale.plan.study import Study
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import Damaged, Store
 
-MOST = 10**7  # of any amount: cores, trials at once, images, seconds
+MAX_AMOUNT = 10**7  # of cores, concurrent trials, images or seconds
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Where trials run and how fast: never part of what they are.
+    """Where trials run and how fast: never part of a trial's identity.
 
     Raises ValueError for impossible amounts.
     """
 
-    cpus_per_trial: float = 1.0  # of each of its workers
-    gpus_per_trial: float = 0.0  # of each of its workers; a fraction packs several trials on a GPU
-    workers_per_trial: int = 1  # processes that train a trial together, data-parallel
-    # most images that pass through the model at once; 0: the worker's share of the batch
+    cpus_per_trial: float = 1.0  # per worker
+    gpus_per_trial: float = 0.0  # per worker; a fraction packs several trials on one GPU
+    workers_per_trial: int = 1  # data-parallel processes per trial
+    # largest number of images in one forward pass; 0: the worker's whole part of the batch
     micro_batch: int = 0
-    parallel_branches: bool = False  # compute the branches of a parallel ViT in one go
+    parallel_branches: bool = False  # compute the branches of a parallel ViT as one
     compiled: bool = False  # torch.compile
     device: str = "auto"  # cuda if a trial has a GPU, else cpu
-    max_concurrent: int = 0  # 0: as many as fit
+    max_concurrent: int = 0  # trials at once; 0: as many as fit
     address: str = ""  # of an existing Ray cluster; empty starts one on this machine
     data_root: str = ""
     num_loader_workers: int = 0
     checkpoint_every_s: float = 5.0
 
     def __post_init__(self) -> None:
-        for name, least in (
+        for name, lower in (
             ("cpus_per_trial", 0.01),
             ("gpus_per_trial", 0.0),
             ("max_concurrent", 0),
@@ -46,13 +46,14 @@ class Resources:
             ("num_loader_workers", 0),
             ("checkpoint_every_s", 0.0),
         ):
-            if not getattr(self, name) >= least:
+            if not getattr(self, name) >= lower:
                 raise ValueError(
-                    f"{name} >= {least} must hold, but got ({name}={shown(getattr(self, name))})"
+                    f"{name} >= {lower} must hold, but got ({name}={shown(getattr(self, name))})"
                 )
-            if not getattr(self, name) <= MOST:
+            if not getattr(self, name) <= MAX_AMOUNT:
                 raise ValueError(
-                    f"{name} <= {MOST} must hold, but got ({name}={shown(getattr(self, name))})"
+                    f"{name} <= {MAX_AMOUNT} must hold, but got "
+                    f"({name}={shown(getattr(self, name))})"
                 )
         if self.workers_per_trial > 1 and self.gpus_per_trial % 1:
             raise ValueError(
@@ -81,7 +82,7 @@ class Resources:
             )
 
     def alone(self) -> Resources:
-        """The same with a whole device for every trial that had a part of one."""
+        """The same resources, with a whole device for each trial that had a fraction of one."""
         return replace(self, gpus_per_trial=1.0) if 0 < self.gpus_per_trial < 1 else self
 
     def device_name(self) -> str:
@@ -91,10 +92,11 @@ class Resources:
 
 
 def resources_for(study: Study, given: Mapping[str, Any]) -> Resources:
-    """Resources as given, None for what is not; a profile has a device to itself, and what decides
-    its speed is in it.
+    """Resources of a study, from command-line options in which None means not given.
 
-    Raises ValueError for impossible amounts, and for options that would change what a profile is.
+    A profile has a device to itself, and its config decides everything that affects its speed.
+    Raises ValueError for impossible amounts, and for options that would change what a profile
+    measures.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     config = study.trials[0].config
@@ -108,8 +110,8 @@ def resources_for(study: Study, given: Mapping[str, Any]) -> Resources:
             "max_concurrent": 1,
             "device": "cpu",
         }
-    same = {f.name: f.default for f in fields(Resources) if f.name in OF_A_TRAINING} | alone
-    for name, value in same.items():
+    required = {f.name: f.default for f in fields(Resources) if f.name in TRAINING_ONLY} | alone
+    for name, value in required.items():
         if chosen.get(name, value) not in (value, *UNSET.get(name, ())):
             raise ValueError(
                 f"{name} == {value} must hold for a profile, which has a device to itself, but "
@@ -118,48 +120,48 @@ def resources_for(study: Study, given: Mapping[str, Any]) -> Resources:
     return Resources(**{**chosen, **alone})
 
 
-# A profile is measured without these, whatever they would do for its speed.
-OF_A_TRAINING = ("workers_per_trial", "micro_batch", "parallel_branches", "compiled")
-# what nobody has asked for
+# Options that affect the speed of a training; a profile is measured without them.
+TRAINING_ONLY = ("workers_per_trial", "micro_batch", "parallel_branches", "compiled")
+# values that mean "not given"
 UNSET: dict[str, tuple[Any, ...]] = {"device": ("auto",), "max_concurrent": (0,)}
 
 
 def check_alone(study: Study, store: Store) -> None:
-    """Raises ValueError if profiles would be measured beside another study of the store whose
-    driver lives.
+    """Raises ValueError if a profile would share the machine with another running study.
 
-    Call it with the study's own lock held: then of two that start at once, one sees the other.
+    Only studies of the same store are known. Call it while holding the study's own lock: of two
+    studies that start at once, at least one then sees the other.
     """
     others = [slug for slug in store.slugs() if slug != study.slug and store.driver_is_alive(slug)]
-    measuring = [slug for slug in others if _plans_profiles(store, slug)]
-    if beside := others if study.measures else measuring:
+    conflicts = others if study.measures else [s for s in others if _plans_profiles(store, s)]
+    if conflicts:
         raise ValueError(
             f"no other study of the store must run beside profiles, but got (study={study.slug}, "
-            f"running={beside})"
+            f"running={conflicts})"
         )
 
 
 def _plans_profiles(store: Store, slug: str) -> bool:
-    """Whether a study is of profiles; one whose plan cannot be read stands in nobody's way."""
+    """Whether a study consists of profiles; False if its plan cannot be read."""
     try:
         return bool(store.plan(slug).get("metric") == METRIC)
     except Damaged:
         return False
 
 
-# Another study trains the trial; or a machine failed it: it is tried again, now or with a device to
-# itself, or no more.
+# elsewhere: another study is training the trial. The others follow a machine failure: the trial is
+# retried (again), retried later with a device to itself (crowded), or given up (lost).
 News = Literal["elsewhere", "again", "crowded", "lost"]
 
 
 @dataclass(frozen=True)
 class Event:
-    """News of a trial: its rows so far, or what became of it."""
+    """News of a trial: its rows so far, or how it ended."""
 
     trial_id: str
     status: Status | News
     rows: tuple[Row, ...] = ()
-    # provenance of a done trial, error of another one
+    # provenance of a completed trial; "error" of a failed one
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -168,6 +170,6 @@ class Event:
 
     @property
     def outcome(self) -> Outcome:
-        """Where the trial is by these news; a machine's failure is no result, so it is missing."""
+        """The trial's outcome as of this event; `missing` after a failure of the machine."""
         status = self.status if isinstance(self.status, Status) else Status.MISSING
         return Outcome(status, self.rows, self.facts)

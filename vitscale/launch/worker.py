@@ -1,4 +1,4 @@
-"""What a worker process does with a trial.
+"""Runs one trial in a worker process.
 
 Knows the store and the trainer, and leaves Ray to its callers.
 """
@@ -27,11 +27,11 @@ def train_trial(
     attempt: int,
     resources: Resources,
 ) -> Iterator[Event]:
-    """Trains a trial into the store, from its checkpoint if there is one; yields news about once a
-    second.
+    """Trains a trial into the store, from its checkpoint if there is one.
 
-    An exception that the config causes is recorded and ends in an Event; one of the machine (see
-    launch.faults) is noted, which is no result, and raised, to be tried again in another process.
+    Yields an Event about every second. An exception that the config causes is recorded and ends in
+    an Event. A failure of the machine (see launch.faults) is recorded as a fault, which is no
+    result, and raised again so that the trial is retried in another process.
     """
     if store.is_done(trial_id):  # another study trained it in the meantime
         yield Event.ended(trial_id, store.read(trial_id))
@@ -57,17 +57,17 @@ def train_trial(
         )
     except Exception as error:
         line, text = one_line(error), traceback.format_exc()
-        what = verdict(error, line, before, resources)
-        if what == "unfit":
+        action = verdict(error, line, before, resources)
+        if action == "unfit":
             line = too_big(config, line, resources)
-        # whose hardware is its own
-        if what == "config" or (what == "unfit" and isinstance(config, ProfileConfig)):
+        # the hardware of a profile is part of its config
+        if action == "config" or (action == "unfit" and isinstance(config, ProfileConfig)):
             store.fail(workdir or store.trial(trial_id), line, text)
             yield Event(trial_id, Status.FAILED, facts={"error": line})
             return
         if workdir is not None:
-            with contextlib.suppress(OSError, Fenced):  # the disk may be what failed
+            with contextlib.suppress(OSError, Fenced):  # the disk may be the cause
                 store.lose(workdir, line, text)
-        if what == "again":
+        if action == "again":
             raise
-        yield Event(trial_id, "crowded" if what == "alone" else "lost", facts={"error": line})
+        yield Event(trial_id, "crowded" if action == "alone" else "lost", facts={"error": line})
