@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-from importlib.resources import files
 from typing import Any, Literal, NamedTuple, get_args
 
 from search_spaces import xiao2021
-from search_spaces.epoch_times import DEVICES
 from search_spaces.touvron2022 import LAYERSCALE, SHAPE_PAIRS
 from search_spaces.vit import SHAPES
+from vitscale.catalog.epoch_times import DEVICES
+from vitscale.catalog.tables import table_rows
 
 # as torch names the V100 with 32 GB of the texts; of two forms of it, one
 PAPERS_GPU = "Tesla V100-SXM2-32GB"
@@ -58,10 +57,8 @@ def _xiao2021() -> dict[str, dict[str, Any]]:
     """Models of Tables 1 and 2 with an eighth of the printed
     batch, as on each of 8 GPUs, and the better optimizer.
     """
-    text = (files("search_spaces") / "published" / "xiao2021_table2.csv").read_text()
-    batches = {
-        row["model"]: int(row["batch_size"]) // DEVICES for row in csv.DictReader(text.splitlines())
-    }
+    rows = table_rows("xiao2021_table2")
+    batches = {row["model"]: int(row["batch_size"]) // DEVICES for row in rows}
     models: dict[str, dict[str, Any]] = {}
     for name, fields in xiao2021.MODELS.items():
         shape = {key: value for key, value in fields.items() if key not in _NOT_TIMED}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from search_spaces.recipes import A2, DEPTH_BASELINE
 from search_spaces.vit import SHAPES
+from vitscale.catalog.shapes import shape_name
 
 # for all models in the thesis, section 6.2.1, and in the authors' code; this text has no value
 LAYERSCALE = 1e-4
@@ -37,7 +38,7 @@ class Shape(NamedTuple):
     @property
     def name(self) -> str:
         trained = " LS" * self.layerscale + (f" {self.epochs} epochs" if self.epochs else "")
-        return f"{self.size}{self.depth}x{self.branches}{trained}" + " ladder" * self.ladder
+        return shape_name(self.size, self.depth, self.branches) + trained + " ladder" * self.ladder
 
     @property
     def factors(self) -> dict[str, str | int]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from importlib import import_module
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 OPTIMIZERS = {"AdamW": "adamw", "SGD": "sgd"}  # as an arm says it -> as a config says it
@@ -19,7 +18,7 @@ def tuned(scale: str) -> dict[str, Any] | None:
     """What a search at this scale found: its study, how it
     searched, and of each arm the winner; None without one.
     """
-    path = files("search_spaces") / "tuned" / f"{scale}.json"
+    path = Path(__file__).parent / "tuned" / f"{scale}.json"
     return json.loads(path.read_text()) if path.is_file() else None
 
 
@@ -43,25 +42,6 @@ def optima(found: Mapping[str, Any]) -> dict[tuple[str, str], tuple[float, float
             )
         result[model, OPTIMIZERS[label]] = (values["lr"], values["wd"])
     return result
-
-
-def check_complete(scale: str, winners: Optima) -> None:
-    """Raises ValueError unless there is a winner for each model
-    and optimizer that the studies of a scale train.
-    """
-    if scale not in ("demo", "cifar"):
-        raise ValueError(
-            "winners are for the scales demo and cifar; others use published optima, but got "
-            f"({scale=})"
-        )
-    models = import_module(f"search_spaces.{scale}").MODELS
-    missing = {(model, optimizer) for model in models for optimizer in OPTIMIZERS.values()} - set(
-        winners
-    )
-    if missing:
-        raise ValueError(
-            f"a winner for each model and optimizer must be found, but got none ({sorted(missing)})"
-        )
 
 
 def good_values(winners: Optima, optimizer: str) -> tuple[float, float]:

@@ -61,6 +61,8 @@ def study(
             label: tuple(arm for arm, (_, o) in cells.items() if o == name)
             for name, label in LABELS.items()
         },
+        # at scale imagenet the studies use published optima
+        winners_file="" if scale == "imagenet" else f"search_spaces/tuned/{scale}.json",
         notes=(
             "The best of many points is lucky, too: read its error as optimistic. Its errors "
             "are of minival alone."

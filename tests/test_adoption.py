@@ -18,6 +18,7 @@ from conftest import ROOT, load_script
 
 import vitscale
 from search_spaces import demo
+from vitscale.cli import adoption
 from vitscale.cli.adoption import check_adoptable
 from vitscale.launch.optuna_search import Rounds
 from vitscale.plan.config import TrainConfig
@@ -52,7 +53,11 @@ def ended(search: Search, store: Store, until: int | None = None) -> Study:
         }
         workdir = store.claim(trial.config.id, trial.config.non_default(), search.slug, 1)
         store.finish(workdir, Outcome(Status.FINISHED, (row,)))
-    plan = {"command": "", **json.loads(json.dumps(vitscale_json(study)))}
+    plan = {
+        "command": "",
+        "script": "tune_lr_wd.py",
+        **json.loads(json.dumps(vitscale_json(study))),
+    }
     store.study(search.slug).write("plan.json", json.dumps(plan).encode())
     read_trials(study, store)
     return study
@@ -129,63 +134,54 @@ def test_winners_of_what_has_not_ended_are_refused_in_a_line(
 def test_a_search_of_something_else_is_not_adopted(fields: dict[str, Any], says: str) -> None:
     search = tuned_search()
     study = search.stand_in()
-    check_adoptable(study)
+    check_adoptable(study, search)
     if "num_images" in fields:
         fields = {**fields, "minival_images": 100}
     trials = tuple(dataclasses.replace(t, config=t.config.replace(**fields)) for t in study.trials)
     metric = "val_ema_error_pct" if "eval_split" in fields else study.metric
     with pytest.raises(ValueError, match="must train what the studies of scale demo do") as caught:
-        check_adoptable(dataclasses.replace(study, trials=trials, metric=metric))
+        check_adoptable(dataclasses.replace(study, trials=trials, metric=metric), search)
     assert says in str(caught.value) and "winners('tune_lr_wd-demo')" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def adopt(place: Path, package: Path) -> subprocess.CompletedProcess[str]:
-    """`vitscale adopt` with the search spaces of a folder."""
-    environment = {**os.environ, "PYTHONPATH": f"{package}:{ROOT}"}
-    command = [
-        sys.executable,
-        "-m",
-        "vitscale",
-        "adopt",
-        "tune_lr_wd-demo",
-        "--store",
-        str(place / "runs"),
-    ]
-    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+def project(folder: Path) -> Path:
+    """A project of the user's: the scripts and search spaces of the repository, to be written."""
+    for name in ("studies", "search_spaces"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
 
-def test_adoption_writes_into_a_source_tree_and_nowhere_else(tmp_path: Path) -> None:
-    study = ended(tuned_search(), Store.open(tmp_path / "runs"))
-    package = tmp_path / "tree"
-    shutil.copytree(
-        ROOT / "search_spaces",
-        package / "search_spaces",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
-    written = package / "search_spaces/tuned/demo.json"
-    before = written.read_bytes()
-    refused = adopt(tmp_path, package)  # as an installed package lies: without the tree around it
-    assert refused.returncode != 0 and "must be adopted in a clone" in refused.stderr, (
-        refused.stderr
-    )
-    assert len(refused.stderr.splitlines()) == 1 and written.read_bytes() == before
-    (package / "pyproject.toml").touch()
-    (package / "studies").mkdir()
-    # `pip install --target` into a folder of the user's
-    (package / "vitscale-0.1.0.dist-info").mkdir()
-    refused = adopt(tmp_path, package)
-    assert (
-        refused.returncode != 0
-        and "must be adopted in a clone" in refused.stderr
-        and written.read_bytes() == before
-    )
-    (package / "vitscale-0.1.0.dist-info").rmdir()
-    done = adopt(tmp_path, package)
+def adopt(folder: Path, store: Path) -> subprocess.CompletedProcess[str]:
+    """`vitscale adopt` in a folder; `search_spaces` of the repository is on the path, as the last
+    one, and must not be the one that counts.
+    """
+    command = [sys.executable, "-m", "vitscale", "adopt", "tune_lr_wd-demo", "--store", str(store)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def refused(folder: Path, store: Path, law: str) -> None:
+    """Adoption is refused in one line, and no file of the folder changes."""
+    before = {path: path.read_bytes() for path in folder.rglob("*.json")}
+    result = adopt(folder, store)
+    assert result.returncode == 2 and law in result.stderr, result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert {path: path.read_bytes() for path in folder.rglob("*.json")} == before
+
+
+def test_adoption_writes_into_the_project_in_which_it_is_run(tmp_path: Path) -> None:
+    store = tmp_path / "runs"
+    study = ended(tuned_search(), Store.open(store))
+    own = project(tmp_path / "own")
+    written, ours = (root / "search_spaces/tuned/demo.json" for root in (own, ROOT))
+    before, untouched = written.read_bytes(), ours.read_bytes()
+    done = adopt(own, store)
     assert done.returncode == 0, done.stderr
     after = json.loads(written.read_text())
     old = json.loads(before)["winners"]["ViT_P AdamW"]["values"]["lr"]
     assert f"(before: lr {old:g}" in done.stdout and "git checkout" in done.stdout
+    assert str(written) in done.stdout and ours.read_bytes() == untouched
     for arm, winner in after["winners"].items():
         assert winner["values"]["lr"] == min(t.config.lr for t in study.trials if t.arm == arm)
     told = {
@@ -196,6 +192,59 @@ def test_adoption_writes_into_a_source_tree_and_nowhere_else(tmp_path: Path) -> 
         "width": 48,
     }
     assert told.items() <= after["trained"]["ViT_P AdamW"].items()
+
+
+def test_a_folder_that_is_no_project_of_the_search_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / "runs"
+    ended(tuned_search(), Store.open(store))
+    refused(tmp_path, store, "winners must be adopted in the folder of a project")
+    refused(ROOT / "vitscale", store, "winners must be adopted in the folder of a project")
+
+
+def test_the_project_s_own_scale_is_what_a_search_must_have_trained(tmp_path: Path) -> None:
+    """A project that was edited since then is compared, and not the files that it came from."""
+    store = tmp_path / "runs"
+    ended(tuned_search(), Store.open(store))
+    own = project(tmp_path / "own")
+    space = own / "search_spaces/demo.py"
+    space.write_text(space.read_text() + "\nTUNING = {**TUNING, 'epochs': 6}\n")
+    refused(own, store, "epochs=20 instead of 6")
+
+
+def test_a_store_cannot_name_a_script_outside_of_the_studies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a store says is text: were it a path, `adopt` would run whatever file it names."""
+    store = Store.open(tmp_path / "runs")
+    ended(tuned_search(), store)
+    own = project(tmp_path / "own")
+    ran = own / "ran"
+    (own / "evil.py").write_text(f"open({str(ran)!r}, 'w')")
+    monkeypatch.chdir(own)
+    folder = store.study("tune_lr_wd-demo")
+    plan = json.loads(folder.read("plan.json"))
+    for name in ("../evil.py", str(own / "evil.py"), "", 7):
+        folder.write("plan.json", json.dumps({**plan, "script": name}).encode())
+        with pytest.raises(ValueError, match="with the script of the search in its studies/"):
+            adoption.adopt(str(store.root), "tune_lr_wd-demo")
+    assert not ran.exists()
+
+
+def test_a_search_whose_winners_no_study_reads_is_not_adopted(tmp_path: Path) -> None:
+    store = tmp_path / "runs"
+    ended(tuned_search(), Store.open(store))
+    own = project(tmp_path / "own")
+    script = own / "studies/tune_lr_wd.py"
+    text = script.read_text()
+    assert text.count('winners_file="" if scale == "imagenet" else') == 1
+    script.write_text(text.replace('if scale == "imagenet" else', 'if scale == "demo" else'))
+    refused(own, store, "a search must have a winners_file, which other studies read")
+
+
+@pytest.mark.parametrize("name", ["/tmp/x.json", "../x.json", "a/../../x.json", "x.py"])
+def test_a_winners_file_is_a_json_within_the_project(name: str) -> None:
+    with pytest.raises(ValueError, match=r"winners_file of type \.json within the project"):
+        tuned_search(winners_file=name)
 
 
 def test_an_adopted_file_records_what_its_winners_trained() -> None:

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from search_spaces.published import agrees, published_models
 from vitscale.__main__ import main
+from vitscale.catalog.costs import agrees, published_models
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity, shape_of, training_flops
 from vitscale.train.complexity import Products, compare_published, measured_complexity

@@ -5,6 +5,7 @@ what is heavy is imported where it is used.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -34,8 +35,11 @@ HEAVY = (
 ABOVE = ("vitscale.cli", "vitscale.launch")
 # folder -> what no file in it may import, not even within a function; "a.b except a.b.c" is written
 # as two entries
+USERS = ("search_spaces", "studies")  # the user's side, of which the engine knows nothing
 FORBIDDEN = {
     "search_spaces": ("vitscale", *HEAVY),
+    "vitscale": USERS,
+    "vitscale/catalog": ("vitscale", "optuna", *HEAVY),
     "vitscale/plan": (
         "vitscale.cli",
         "vitscale.launch",
@@ -76,7 +80,11 @@ FORBIDDEN = {
     "vitscale/cli": ("torch", "torchvision", "timm", "ray"),
     "studies": ("vitscale.train", "vitscale.record", "ray", "mlflow", "torch", "timm"),
 }
-ALLOWED = {"vitscale/train": ("vitscale.record.workdir", "vitscale.record.outcome")}
+ALLOWED = {
+    "search_spaces": ("vitscale.catalog",),
+    "vitscale/catalog": ("vitscale.catalog",),
+    "vitscale/train": ("vitscale.record.workdir", "vitscale.record.outcome"),
+}
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
@@ -87,6 +95,23 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"an import must be absolute, but got ({path}:{node.lineno})"
             yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def strings(path: Path) -> Iterator[tuple[str, int]]:
+    """(text, line) of every string of a file that is no docstring, f-strings in parts: a module
+    may be imported by name, and a package's files looked for.
+    """
+    tree = ast.parse(path.read_text())
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    docstrings = {
+        node.body[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if node not in docstrings:
+                yield text, node.lineno
 
 
 def edges(path: Path, modules: dict[str, Path]) -> set[str]:
@@ -156,6 +181,34 @@ def test_a_stage_imports_only_what_lies_below_it(folder: str) -> None:
         for name, line in imports(path)
         if any(within(name, package) for package in FORBIDDEN[folder])
         and not any(within(name, package) for package in ALLOWED.get(folder, ()))
+    ]
+    assert not wrong
+
+
+def names_a_user_module(text: str) -> bool:
+    """Whether a string is a module of the user's side, or the start of one, as in an f-string.
+
+    "studies" alone is a folder of every store, and as a package it holds nothing.
+    """
+    return re.fullmatch(r"search_spaces(\.[\w.]*)?|studies\.[\w.]*", text) is not None
+
+
+def test_the_engine_names_no_module_of_the_user_s_side(tmp_path: Path) -> None:
+    """Neither `import search_spaces` (above) nor import_module("search_spaces.demo"), nor
+    files("search_spaces"). A folder of that name in a path is written with a slash.
+    """
+    file = tmp_path / "some.py"
+    file.write_text(
+        '"""search_spaces"""\nimport_module(f"search_spaces.{scale}")\nfiles("search_spaces")\n'
+        'open("search_spaces/x")\n'
+    )
+    assert {line for text, line in strings(file) if names_a_user_module(text)} == {2, 3}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for path in SOURCES
+        if path.is_relative_to(ROOT / "vitscale")
+        for text, line in strings(path)
+        if names_a_user_module(text)
     ]
     assert not wrong
 

@@ -24,7 +24,6 @@ from torch.nn.modules.module import register_module_forward_hook
 
 import vitscale.train
 from search_spaces import profiles
-from search_spaces.published import agrees
 from search_spaces.touvron2022 import Shape
 from search_spaces.vit import SHAPES
 from vitscale.analysis.profile.tables import (
@@ -40,6 +39,7 @@ from vitscale.analysis.published import read
 from vitscale.analysis.report.report import summary_metrics, write_report
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correction import holm
+from vitscale.catalog.costs import agrees
 from vitscale.cli.display import table as live_table
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources, check_alone, resources_for

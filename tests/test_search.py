@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -433,18 +432,15 @@ def opens_in_optuna(place: Path, table: pd.DataFrame) -> None:
 
 
 def adopted(place: Path, copy: Path, table: pd.DataFrame) -> None:
-    """`vitscale adopt` writes the winners where studies read
-    them: here, into a copy of the source tree.
-    """
+    """`vitscale adopt` writes the winners where the studies of a project read them."""
     shutil.copytree(ROOT / "search_spaces", copy / "search_spaces")
     shutil.copytree(ROOT / "studies", copy / "studies")
-    shutil.copy(ROOT / "pyproject.toml", copy)
     space = copy / "search_spaces/demo.py"
     # as long as the search was
     space.write_text(space.read_text() + "\nTUNING = {**TUNING, 'epochs': 6}\n")
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
-    command = [sys.executable, "-m", "vitscale", "adopt", "tune_lr_wd-demo"]
-    result = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+    store = str(place / "runs")
+    command = [sys.executable, "-m", "vitscale", "adopt", "tune_lr_wd-demo", "--store", store]
+    result = subprocess.run(command, cwd=copy, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     written = json.loads((copy / "search_spaces/tuned/demo.json").read_text())
     means = table.groupby(["arm", "lr", "wd"])["error_pct"].mean()

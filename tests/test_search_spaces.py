@@ -14,8 +14,8 @@ from conftest import ROOT, load_script
 from optuna.distributions import FloatDistribution
 
 from search_spaces import demo, xiao2021
-from search_spaces.datasets import DATASETS
-from search_spaces.regnety import REGNETY
+from vitscale.catalog.datasets import DATASETS
+from vitscale.catalog.regnety import REGNETY
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 

@@ -16,7 +16,6 @@ from conftest import ROOT, Script, load_script
 from statsmodels.stats.multitest import multipletests
 
 from search_spaces import demo, touvron2022
-from search_spaces.published import agrees
 from search_spaces.touvron2022 import Shape, split
 from vitscale.analysis import kinds
 from vitscale.analysis.published import read
@@ -25,6 +24,7 @@ from vitscale.analysis.report.report import caveats, headline, summary_metrics, 
 from vitscale.analysis.results import Results
 from vitscale.analysis.shapes import tables as shapes
 from vitscale.analysis.shapes import words as shape_words
+from vitscale.catalog.costs import agrees
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study, Trial

@@ -9,7 +9,6 @@ point is as long as on ours.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +21,7 @@ from vitscale.analysis.repeats.estimates import Contrast, contrast
 from vitscale.analysis.repeats.interaction import interaction
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.intervals import clopper_pearson
+from vitscale.catalog.tables import table_path
 from vitscale.plan.study import Study
 
 Side = Literal["left", "center", "right"]
@@ -88,11 +88,8 @@ SOURCES["optimizer_stability_copied"] = SOURCES["optimizer_stability"]
 
 
 def read(name: str) -> pd.DataFrame:
-    """A table of search_spaces/published by name, as printed:
-    "xiao2021_table2", "thesis_seed_statistics", ...
-    """
-    with (files("search_spaces") / "published" / f"{name}.csv").open(encoding="utf-8") as file:
-        return pd.read_csv(file)
+    """A table of vitscale/catalog/published by name, as printed: "xiao2021_table2", ..."""
+    return pd.read_csv(table_path(name))
 
 
 def published_training_length(results: Results) -> pd.DataFrame:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from search_spaces.datasets import dataset_facts
 from vitscale.analysis.distribution.population import scrambles
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.estimates import Contrast
 from vitscale.analysis.results import STATUSES
 from vitscale.analysis.search.words import WHY
 from vitscale.analysis.stats.intervals import median_interval
+from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.config import DEFAULTS, TrainConfig
 from vitscale.plan.study import Study
 

@@ -1,19 +1,23 @@
-"""Winners of a search: for a study of one's own, and, by
-`vitscale adopt`, for the studies of a scale.
+"""Winners of a search: for a study of one's own, and, by `vitscale adopt`, for the other studies
+of the project.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from importlib import import_module
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vitscale.cli.project import made_at
 from vitscale.cli.stores import existing, read_plan
-from vitscale.plan.config import TrainConfig
+from vitscale.plan.config import shown
+from vitscale.plan.search import Search
 from vitscale.plan.study import Study
-from vitscale.record.store import Workdir
+from vitscale.record.store import Store, Workdir
+
+PACKAGE = Path(__file__).parents[1]  # whose files are never written
 
 
 def winners(study: str, store: str = "") -> dict[str, dict[str, Any]]:
@@ -42,29 +46,31 @@ def read_result(root: str, slug: str) -> tuple[Study, dict[str, Any]]:
 
 
 def adopt(root: str, slug: str) -> list[str]:
-    """Writes the winners of a search where the studies of its scale read them; returns lines that
-    say what changed.
+    """Writes the winners of a search to the file of the user's project from which its studies read
+    them; returns lines that say what changed.
 
-    Raises ValueError, before anything is written, unless the search trained what the studies of its
-    scale do, as long as their searches are, and the studies read their values from a source tree.
+    The project is the current folder; the search's script in its studies/ says what the studies
+    train and which file it is. Raises ValueError, before anything is written, unless the stored
+    search trained just that.
     """
-    from search_spaces.winners import check_complete, optima, tuned
-
+    store = existing(root)
+    search = _own_search(store, read_plan(store, slug))
     study, result = read_result(root, slug)
     try:
-        check_complete(study.scale, optima(result))
+        path = _target(search)
+        _check_complete(search, result)
     except ValueError as error:
         raise ValueError(
             f"{error}; in a study of your own, vitscale.winners({slug!r}) gives them"
         ) from error
-    check_adoptable(study)
-    path = _target(study.scale)
-    before = tuned(study.scale)
+    check_adoptable(study, search)
+    before = json.loads(path.read_text()) if path.is_file() else None
+    path.parent.mkdir(parents=True, exist_ok=True)
     Workdir(path.parent).write(path.name, f"{json.dumps(result, indent=1)}\n".encode())
-    had = {} if before is None else optima(before)
+    had = {} if before is None else before["winners"]
     lines = [
-        f"{model} {optimizer}: lr {lr:g}, wd {wd:g}{_before(had.get((model, optimizer)))}"
-        for (model, optimizer), (lr, wd) in optima(result).items()
+        f"{arm}: {_pairs(winner)}" + (f" (before: {_pairs(had[arm])})" if arm in had else "")
+        for arm, winner in result["winners"].items()
     ]
     lines.append(
         f"written {path}; studies at scale {study.scale} train at these values from now on"
@@ -77,53 +83,68 @@ def adopt(root: str, slug: str) -> list[str]:
     return lines
 
 
-def _before(pair: tuple[float, float] | None) -> str:
-    return "" if pair is None else f" (before: lr {pair[0]:g}, wd {pair[1]:g})"
+def _pairs(winner: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in winner["values"].items())
 
 
-def check_adoptable(study: Study) -> None:
-    """Raises ValueError unless all that the trials of a search
-    share is what the scale's own search would train.
+def _own_search(store: Store, study: Study) -> Search:
+    """What the script of a stored search would search for now, at its scale, in the project.
+
+    Only a file name is taken from the store, so that nothing outside of `studies/` is run.
     """
-    from search_spaces.winners import OPTIMIZERS
+    name = str(store.plan(study.slug).get("script", ""))
+    script = Path.cwd() / "studies" / name
+    if Path(name).name != name or not script.is_file() or script.is_relative_to(PACKAGE):
+        raise ValueError(
+            "winners must be adopted in the folder of a project, with the script of the search in "
+            f"its studies/, but got (folder={str(Path.cwd())!r}, script={shown(name)}); `vitscale "
+            "init` makes a project, and in a study of your own, "
+            f"vitscale.winners({study.slug!r}) gives them"
+        )
+    made = made_at(script, study.scale)
+    if not isinstance(made, Search):
+        raise ValueError(f"the script must make a search, but got ({script}: {shown(made)})")
+    return made
 
-    space = import_module(f"search_spaces.{study.scale}")
-    base = TrainConfig(**{**space.RECIPE, **space.TUNING})
+
+def _target(search: Search) -> Path:
+    """The file that studies read, in the current folder."""
+    if not search.winners_file:
+        raise ValueError(
+            "a search must have a winners_file, which other studies read, but got none "
+            f"(search={search.slug})"
+        )
+    return Path.cwd() / search.winners_file
+
+
+def _check_complete(search: Search, result: Mapping[str, Any]) -> None:
+    """Raises ValueError unless there is a winner of each arm, with the axes of its space."""
+    found = {arm: set(winner["values"]) for arm, winner in result["winners"].items()}
+    axes = {arm: set(space) for arm, space in search.spaces.items()}
+    if found != axes:
+        arms = [arm for arm in {**axes, **found} if axes.get(arm) != found.get(arm)]
+        raise ValueError(
+            f"a winner must be found of each arm of {search.slug} and of no other, with its axes, "
+            f"but got (arms={arms})"
+        )
+
+
+def check_adoptable(study: Study, search: Search) -> None:
+    """Raises ValueError unless all that the trials of a stored search share is what the search of
+    the project would train.
+    """
     for trial in study.trials:
-        model, _, label = trial.arm.rpartition(" ")
-        ours = base.replace(**space.MODELS.get(model, {}), optimizer=OPTIMIZERS[label])
-        theirs = trial.config.replace(lr=ours.lr, wd=ours.wd, seed=ours.seed)
-        other = [name for name, value in ours.asdict().items() if getattr(theirs, name) != value]
-        if model not in space.MODELS or other:
-            says = ", ".join(
-                f"{name}={getattr(theirs, name)!r} instead of {getattr(ours, name)!r}"
-                for name in other
-            )
+        ours = search.arms[trial.arm]
+        searched = {name: getattr(ours, name) for name in (*search.spaces[trial.arm], "seed")}
+        theirs = trial.config.replace(**searched)
+        other = ", ".join(
+            f"{name}={getattr(theirs, name)!r} instead of {value!r}"
+            for name, value in ours.asdict().items()
+            if getattr(theirs, name) != value
+        )
+        if other:
             raise ValueError(
                 f"a search must train what the studies of scale {study.scale} do, but got "
-                f"(arm={trial.arm!r}: {says or 'no such model'}); in a study of your own, "
+                f"(arm={trial.arm!r}: {other}); in a study of your own, "
                 f"vitscale.winners({study.slug!r}) gives its values"
             )
-
-
-def _target(scale: str) -> Path:
-    """The file that studies read.
-
-    Raises ValueError where it belongs to an installed package, or may not be written.
-    """
-    from importlib.resources import files
-
-    folder = Path(str(files("search_spaces") / "tuned"))
-    root = folder.parents[1]
-    own = (
-        (root / "pyproject.toml").is_file()
-        and (root / "studies").is_dir()
-        and not any(root.glob("*.dist-info"))
-    )
-    if not own or not os.access(folder, os.W_OK):
-        raise ValueError(
-            "winners must be adopted in a clone of vitscale that may be written, whose studies "
-            f"read them, but got ({folder}); in a study of your own, vitscale.winners(SEARCH) "
-            "gives them"
-        )
-    return folder / f"{scale}.json"

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from search_spaces import epoch_times
-from search_spaces.datasets import DATASETS, dataset_facts
+from vitscale.catalog import epoch_times
+from vitscale.catalog.costs import published_models
+from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.cli.terminal import columns, hours, print_json, si
 from vitscale.plan.config import TrainConfig, shown, shown_text
 from vitscale.plan.cost import Measured, complexity, training_flops
@@ -313,12 +314,12 @@ def _published(study: Study, devices_per_trial: float | None) -> Pace:
             f"devices_per_trial == {epoch_times.DEVICES} must hold for the published epoch times, "
             f"but got (devices_per_trial={devices_per_trial:g})"
         )
-    from search_spaces import xiao2021  # imports Optuna
-
-    base, printed = TrainConfig().replace(**xiao2021.RECIPE), epoch_times.epoch_minutes()
+    printed = epoch_times.epoch_minutes()
     minutes = {
-        complexity(base.replace(**fields)): printed[name]
-        for name, fields in xiao2021.MODELS.items()
+        complexity(TrainConfig(**model.fields)): printed[model.name]
+        for model in published_models()
+        if model.source == "Xiao et al. 2021, Table 2"
+        and not model.fields["model"].startswith("timm:")  # not counted in closed form
     }
 
     def hours_of(trial: Trial) -> float:

@@ -237,7 +237,12 @@ class Driver:
         """Writes plan.json before anything is trained, with the ids that only earlier plans had."""
         planned = {trial.config.id for trial in self.study.trials}
         self.left_out = [i for i in _once_planned(self.store, self.study.slug) if i not in planned]
-        plan = {"command": _command(), **to_json(self.study), "earlier": self.left_out}
+        plan = {
+            "command": _command(),
+            "script": Path(sys.argv[0]).name,
+            **to_json(self.study),
+            "earlier": self.left_out,
+        }
         self.folder.write(PLAN, json.dumps(plan, indent=1).encode())
 
     def _grow(self, known: Mapping[str, Outcome]) -> bool:

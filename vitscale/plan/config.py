@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 
-from search_spaces.datasets import DATASETS, dataset_facts
-from search_spaces.regnety import REGNETY
+from vitscale.catalog.datasets import DATASETS, dataset_facts
+from vitscale.catalog.regnety import REGNETY
 
 MODELS = ("vit", *REGNETY)  # and "timm:NAME"
 
@@ -111,9 +111,9 @@ class TrainConfig:
     """
 
     # ---- data
-    # a name of search_spaces.datasets, "torchvision:CLASS", or any other with `num_images`
+    # a name of vitscale.catalog.datasets, "torchvision:CLASS", or any other with `num_images`
     dataset: str = "digits"
-    # images of the training set, for a dataset that search_spaces.datasets does not know
+    # images of the training set, for a dataset that vitscale.catalog.datasets does not know
     num_images: Annotated[Natural, Most(10**10)] = 0
     # held out of the training set for tuning, where the dataset has no minival of its own
     minival_images: Annotated[Natural, Most(10**10)] = 0

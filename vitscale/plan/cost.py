@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import assert_never
 
-from search_spaces.regnety import REGNETY, RegNetYShape
+from vitscale.catalog.regnety import REGNETY, RegNetYShape
 from vitscale.plan.config import TrainConfig
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from search_spaces.datasets import dataset_facts
+from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.config import TrainConfig
 
 EMBEDDED = {"digits": 8}  # in scikit-learn: needs no root; pixels per side
@@ -88,7 +88,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
     resolution.
 
     `folder` is what `vitscale prepare` wrote, such as "data/flowers-64":
-    `TrainConfig(**facts("data/flowers-64"))`. A dataset that search_spaces.datasets knows has no
+    `TrainConfig(**facts("data/flowers-64"))`. A dataset that vitscale.catalog.datasets knows has no
     num_images. Raises ValueError for a folder that is no such set, or that does not name its
     classes.
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal, Self
 
 from vitscale.plan.config import TrainConfig, shown
@@ -61,6 +62,9 @@ class Search:
     figures: tuple[str, ...] = ("search_history", "search_slices", "search_contour")
     tables: tuple[str, ...] = ("search_best", "search_importance")
     notes: str = ""
+    # file of the project, such as "search_spaces/tuned/demo.json", from which other studies read
+    # the winners; `vitscale adopt` writes it, and refuses a search without one
+    winners_file: str = ""
     measured: Measured = field(default_factory=dict, compare=False, repr=False)  # as of a Study
 
     def __new__(cls, *args: object, **given: object) -> Self:
@@ -74,6 +78,11 @@ class Search:
                 f"sampler in ({', '.join(SAMPLERS)})",
                 self.sampler in SAMPLERS,
                 f"sampler={self.sampler!r}",
+            ),
+            (
+                "winners_file of type .json within the project, or none,",
+                not self.winners_file or _is_inner_json(self.winners_file),
+                f"winners_file={shown(self.winners_file)}",
             ),
             (
                 "distinct seeds, at least one,",
@@ -170,6 +179,11 @@ class Search:
         )
 
 
+def _is_inner_json(name: str) -> bool:
+    path = PurePath(name)
+    return path.suffix == ".json" and not path.is_absolute() and ".." not in path.parts
+
+
 def _check_types(search: Search) -> None:
     """Raises ValueError for a field that is not what its
     type says; texts are looked at by the study.
@@ -189,7 +203,7 @@ def _check_types(search: Search) -> None:
         type(seed) is int and 0 <= seed < 2**63 for seed in seeds
     ):
         raise ValueError(f"seeds must be a tuple of seeds from 0, but got (seeds={shown(seeds)})")
-    for name in ("sampler", "metric"):
+    for name in ("sampler", "metric", "winners_file"):
         if not isinstance(getattr(search, name), str):
             raise ValueError(
                 f"{name} must be of type str, but got ({name}={shown(getattr(search, name))})"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from search_spaces.published import PublishedModel, agrees, published_models
+from vitscale.catalog.costs import PublishedModel, agrees, published_models
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import Complexity
 from vitscale.train.model import build_model
@@ -95,7 +95,7 @@ def _has_bias(kind: Any, args: Any) -> bool:
 
 
 def compare_published() -> list[dict[str, Any]]:
-    """Each published model (search_spaces.published) next to ours: numbers as printed and as
+    """Each published model (vitscale.catalog.costs) next to ours: numbers as printed and as
     measured, deviations.
 
     Parameters (millions) must agree to the printed digit, multiply-adds (billions) and activations

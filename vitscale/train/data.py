@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from search_spaces.datasets import DATASETS, dataset_facts
+from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.plan.config import TrainConfig
 from vitscale.train.augment import (
     check_sizes,

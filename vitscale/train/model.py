@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 from torch import nn
 
-from search_spaces.regnety import REGNETY, RegNetYShape
+from vitscale.catalog.regnety import REGNETY, RegNetYShape
 from vitscale.plan.config import TrainConfig
 from vitscale.train.stems import build_stem
 

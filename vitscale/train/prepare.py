@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from search_spaces.datasets import dataset_facts
+from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.data import BEGUN, CIFAR, MANIFEST, REAL, TORCHVISION, layout_of
 from vitscale.train.sources import Images, Source, open_folder
 from vitscale.train.sources.images import Limits, check_inside, to_tensor

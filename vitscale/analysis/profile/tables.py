@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 from scipy.stats import mannwhitneyu
 
-from search_spaces.datasets import dataset_facts
-from search_spaces.epoch_times import DEVICES
-from search_spaces.epoch_times import epoch_minutes as printed_minutes
 from vitscale.analysis import published
 from vitscale.analysis.repeats.estimates import labelled
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correction import holm
 from vitscale.analysis.stats.intervals import median_interval
+from vitscale.catalog.datasets import dataset_facts
+from vitscale.catalog.epoch_times import DEVICES
+from vitscale.catalog.epoch_times import epoch_minutes as printed_minutes
 from vitscale.plan.profile import LAYOUTS
 
 # of a cell, in which the layouts are compared

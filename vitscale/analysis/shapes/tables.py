@@ -20,11 +20,11 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from search_spaces.touvron2022 import Shape
 from vitscale.analysis.published import read
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correction import holm
+from vitscale.catalog.shapes import shape_name
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 
@@ -269,7 +269,7 @@ def layerscale_and_epochs(results: Results) -> pd.DataFrame:
         ] = cell
     rows = []
     for (size, depth, branches), trained in by_shape.items():
-        shape = Shape(size, depth, branches).name
+        shape = shape_name(size, depth, branches)
         rows += [
             {"shape": shape, "effect": effect, **row}
             for effect, a, b in _effects(trained)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from search_spaces.datasets import dataset_facts
+from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import CIFAR, EMBEDDED, REAL, TORCHVISION, check_readable, layout_of
 from vitscale.train.sources.cifar import Cifar

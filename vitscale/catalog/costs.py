@@ -1,11 +1,11 @@
-"""What papers print about models: rows of published/complexity.csv, and how we build each model."""
+"""What models cost in print: rows of the table "complexity", and how we build each model."""
 
 from __future__ import annotations
 
-import csv
 import json
-from importlib.resources import files
 from typing import Any, NamedTuple
+
+from vitscale.catalog.tables import table_rows
 
 
 class PublishedModel(NamedTuple):
@@ -25,7 +25,6 @@ class PublishedModel(NamedTuple):
 
 def published_models() -> list[PublishedModel]:
     """All rows, by table."""
-    text = (files("search_spaces") / "published" / "complexity.csv").read_text()
     return [
         PublishedModel(
             row["source"], row["name"], row["params_m"], row["flops_g"], row["acts_m"],
@@ -33,7 +32,7 @@ def published_models() -> list[PublishedModel]:
              **json.loads(row["fields"])},
             row["reason"],
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in table_rows("complexity")
     ]  # fmt: skip
 
 

@@ -1,9 +1,6 @@
-"""What an epoch of ImageNet took in print: column
-epoch_time_min of published/xiao2021_table2.csv.
-"""
+"""What an epoch of ImageNet took in print: column epoch_time_min of xiao2021_table2."""
 
-import csv
-from importlib.resources import files
+from vitscale.catalog.tables import table_rows
 
 SOURCE = (
     "Xiao et al. 2021, Tables 1 and 2: minutes per epoch of ImageNet on 8 V100 with the paper's "
@@ -19,5 +16,4 @@ def epoch_minutes() -> dict[str, float]:
     Current builds of torch have no kernels for a V100: hours by this count are a unit of 2021, and
     no forecast.
     """
-    text = (files("search_spaces") / "published" / "xiao2021_table2.csv").read_text()
-    return {row["model"]: float(row["epoch_time_min"]) for row in csv.DictReader(text.splitlines())}
+    return {row["model"]: float(row["epoch_time_min"]) for row in table_rows("xiao2021_table2")}

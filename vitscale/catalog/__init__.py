@@ -1,0 +1,1 @@
+"""Facts that the engine needs, each with its source: datasets, models, and printed numbers."""

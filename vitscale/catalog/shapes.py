@@ -1,0 +1,6 @@
+"""How Touvron et al. 2022 name the shape of a ViT."""
+
+
+def shape_name(size: str, depth: int, branches: int = 1) -> str:
+    """B18x2: the width of ViT-B, 18 blocks deep, two branches of attention and MLP in each."""
+    return f"{size}{depth}x{branches}"
