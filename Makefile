@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test test-fast test-slow check clean
+.PHONY: demo test test-fast test-slow test-readme test-gpu check docs wheel clean
 
 demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 7 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
@@ -19,10 +19,37 @@ test-fast: .venv/installed  ## most tests, none of which starts Ray or trains fo
 test-slow: .venv/installed  ## the demos, every command of the README, kills, signals, several nodes: half an hour
 	$(RUN) $(TESTS) -m slow
 
+test-readme: .venv/installed  ## every command of the README, a part of test-slow
+	$(RUN) $(TESTS) -m "slow or not slow" tests/test_readme.py
+
+test-gpu: .venv/installed  ## the tests that are skipped without a GPU, those of augmentation and of the demo's trainings
+	$(RUN) -c "import torch; assert torch.cuda.is_available(), 'a GPU must be visible to torch'"
+	$(RUN) -m pytest tests/test_augment.py tests/test_train.py tests/test_profile.py
+
 check: .venv/installed  ## lint, format and types
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	$(RUN) -m mypy
+
+docs: build/docs/installed  ## the documentation as a site in build/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --quiet
+
+# The site reads the source and imports nothing of it: its environment has no torch.
+build/docs/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv build/docs
+	build/docs/bin/python -m pip install --quiet --upgrade pip
+	build/docs/bin/python -m pip install --quiet --constraint constraints.txt $$(build/docs/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+	touch $@
+
+wheel: .venv/installed  ## builds the wheel and uses it outside the clone, with the dependencies of .venv
+	rm -rf build/wheel
+	$(RUN) -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/python -m pip install --quiet --no-deps build/wheel/*.whl
+	$(RUN) -c "import sysconfig; print(sysconfig.get_path('purelib'))" > $$(build/wheel/venv/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dependencies.pth
+	cd build/wheel && venv/bin/python -c "import vitscale; assert '/build/wheel/venv/' in vitscale.__file__, vitscale.__file__"
+	cd build/wheel && venv/bin/vitscale --help > help.txt
+	$(RUN) -m zipfile -l build/wheel/*.whl | grep -q published/complexity.csv  # data files are in it
 
 # constraints.txt names the versions that were tested; torch and torchvision must be of one release.
 .venv/installed: pyproject.toml constraints.txt
