@@ -324,15 +324,15 @@ def test_an_error_of_zero_has_a_ratio():
 
 def test_area_is_the_integral_of_the_curve():
     delta = np.array([-2.0, 0.5, 3.0, 3.0, 9.0, 14.0, np.inf])
-    grid = (np.arange(100_000) + 0.5) * edf.SPAN / 100_000
-    assert edf.area(delta) == pytest.approx(edf.share_at(delta, grid).mean(), abs=1e-4)
-    assert edf.area(delta) == pytest.approx((1 + 0.95 + 0.7 + 0.7 + 0.1) / 7)
+    grid = (np.arange(100_000) + 0.5) * 10.0 / 100_000
+    assert edf.area(delta, 10.0) == pytest.approx(edf.share_at(delta, grid).mean(), abs=1e-4)
+    assert edf.area(delta, 10.0) == pytest.approx((1 + 0.95 + 0.7 + 0.7 + 0.1) / 7)
 
 
 def test_area_interval_covers_a_closed_form_and_a_few_bad_draws_among_many_good_ones():
     rng, mean = np.random.default_rng(1), 4.0
     truth = 1 - mean / 10 * (1 - math.exp(-10 / mean))  # of exponential deltas
-    scores = edf.area_scores(rng.exponential(mean, (16, 2000)))
+    scores = edf.area_scores(rng.exponential(mean, (16, 2000)), 10.0)
     low, high = intervals.area_interval(scores)
     assert ((low <= truth) & (truth <= high)).mean() >= 0.95
     wide_low, wide_high = intervals.share_interval(scores)
@@ -449,15 +449,15 @@ def test_sobol_intervals_cover_a_known_error_surface():
     lattice = (np.stack(np.meshgrid(*[np.arange(1000)] * 2), -1).reshape(-1, 2) + 0.5) / 1000
     levels, scramble, sims = np.array([0.5, 1.0, 2.0, 4.0]), np.repeat(np.arange(4), 16), 200
     true = error_surface(lattice)
-    truth, true_area = edf.share_at(true, levels), edf.area(true)
+    truth, true_area = edf.share_at(true, levels), edf.area(true, 10.0)
     pointwise, whole, areas = np.zeros(4), 0, 0
     for seed in range(sims):
         delta = error_surface(unit_square(sobol(SPACE, num=64, num_scrambles=4, seed=seed)))
         low, high = edf.pointwise_interval(delta, levels, scramble)
         pointwise += (low <= truth) & (truth <= high)
-        low, high = edf.sobol_band(delta, levels, scramble)
+        low, high = edf.sobol_band(delta, levels, scramble, grid=np.linspace(0, 10, 11))
         whole += bool(((low <= truth) & (truth <= high)).all())
-        low_area, high_area = intervals.share_interval(edf.area_scores(delta), scramble)
+        low_area, high_area = intervals.share_interval(edf.area_scores(delta, 10.0), scramble)
         areas += low_area <= true_area <= high_area
     assert (pointwise / sims >= 0.90).all()
     assert areas / sims >= 0.90
@@ -466,7 +466,8 @@ def test_sobol_intervals_cover_a_known_error_surface():
 
 def test_sobol_band_is_valid_between_the_levels_of_its_grid():
     delta, scramble = np.random.default_rng(7).random(32) * 8, np.repeat(np.arange(4), 8)
-    low, high = edf.sobol_band(delta, np.array([2.0, 2.5, 3.0, 11.0]), scramble)
+    grid = np.linspace(0, 10, 11)
+    low, high = edf.sobol_band(delta, np.array([2.0, 2.5, 3.0, 11.0]), scramble, grid=grid)
     assert (low[1], high[1]) == (low[0], high[2])
     assert high[3] == 1.0
 

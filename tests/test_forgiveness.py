@@ -107,7 +107,7 @@ def test_a_difference_is_covered_and_seen_where_mcnemars_test_misses_it() -> Non
     """b lies twice as far above its reference as a: 16 draws, 8 references."""
     sims, u = 600, (np.arange(100_000) + 0.5) / 100_000
     far = found(studies(skewed, 16, 8, 0.6, sims, worse=lambda u: 2 * skewed(u)))
-    areas = [edf.area_scores(factor * skewed(u)).mean() for factor in (1, 2)]
+    areas = [edf.area_scores(factor * skewed(u), 10.0).mean() for factor in (1, 2)]
     ratios = [np.log1p(factor * skewed(u) / REFERENCE).mean() for factor in (1, 2)]
     for name, truth in (
         ("area_difference", areas[0] - areas[1]),
@@ -128,7 +128,7 @@ def test_numbers_of_an_arm_cover_the_truth_about_the_true_reference(n: int, k: i
     truth = {
         "within_4_points_pct": 100 * (delta <= 4).mean(),
         "within_1.5_times_pct": 100 * (delta <= REFERENCE / 2).mean(),
-        "area": edf.area(delta),
+        "area": edf.area(delta, 10.0),
         "error_ratio": math.exp(np.log1p(np.minimum(delta, 95) / REFERENCE).mean()),
     }
     shares = edf.share_at(delta, grid)
@@ -153,7 +153,7 @@ def test_areas_of_sobol_designs_cover_with_a_rare_bad_corner() -> None:
     the scrambles alone covers 80 to 86% there.
     """
     sims, held, spread_held = 300, 0, 0
-    truth = 0.95 * edf.area(np.linspace(0, 4, 100_001))
+    truth = 0.95 * edf.area(np.linspace(0, 4, 100_001), 10.0)
     for seed in range(sims):
         u = np.concatenate(
             [
@@ -163,7 +163,7 @@ def test_areas_of_sobol_designs_cover_with_a_rare_bad_corner() -> None:
         )
         noise = np.random.default_rng(seed).random(16) < 0.05
         scores, scramble = (
-            edf.area_scores(np.where(noise, np.inf, 4 * u[:, 0])),
+            edf.area_scores(np.where(noise, np.inf, 4 * u[:, 0]), 10.0),
             np.repeat(np.arange(4), 4),
         )
         low, high = intervals.area_interval(scores, scramble)

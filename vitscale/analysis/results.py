@@ -9,10 +9,12 @@ from typing import Any, TypeVar, cast
 
 import pandas as pd
 
+from vitscale.plan.metrics import ERROR, Metric, metric_of
 from vitscale.plan.study import Study
 from vitscale.record.outcome import FIXED
 
 T = TypeVar("T")
+MADE = "names as made"  # in attrs of a table
 STATUSES = tuple(status.value for status in FIXED)
 
 
@@ -20,7 +22,9 @@ class Results:
     """The outcomes of a study, and what was made of them so far.
 
     Tables, figures and sentences ask `once` for what they are made of, so that each number of a
-    report is computed in one place and one time. `trials` has a row per planned trial
+    report is computed in one place and one time. Columns are named as in tables about the top-1
+    error, whatever the study's metric is; `as_named` gives them the metric's names when they are
+    shown or saved. `trials` has a row per planned trial
     (vitscale.record.table.outcomes), `rows` a row per trial and evaluation; without it there is
     none.
     """
@@ -38,6 +42,11 @@ class Results:
         self.rows = pd.DataFrame() if rows is None else rows
         self._made: dict[Callable[[Results], Any], Any] = dict(made or {})
 
+    @property
+    def metric(self) -> Metric:
+        """What the study is about."""
+        return metric_of(self.study.metric)
+
     def once(self, make: Callable[[Results], T]) -> T:
         """What a function makes of these results; it is called at the first request only.
 
@@ -52,6 +61,39 @@ class Results:
     ) -> dict[str, pd.DataFrame]:
         """Those of these tables that were asked for so far, by name."""
         return {name: self._made[make] for name, make in tables.items() if make in self._made}
+
+
+def as_named(table: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """A table with the column names of its metric; `as_made` takes them back."""
+    names = {name: metric.column(name) for name in map(str, table.columns)}
+    return _renamed(table, names)
+
+
+def trials_as_named(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """The same of the table of trials, whose other columns are fields of configs, such as `loss`,
+    and of rows.
+    """
+    if metric is ERROR:
+        return trials
+    names = {"error_pct": "final_error_pct", "best_error_pct": "best_error_pct"}
+    return _renamed(trials, {made: metric.column(name) for made, name in names.items()})
+
+
+def as_made(table: pd.DataFrame) -> pd.DataFrame:
+    """A table as it was before `as_named`, also from its parquet file, which keeps attrs."""
+    attrs = {name: value for name, value in table.attrs.items() if name != MADE}
+    made = table.rename(columns=table.attrs.get(MADE, {}))
+    made.attrs = attrs
+    return made
+
+
+def _renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    changed = {name: new for name, new in names.items() if name != new and name in table}
+    if not changed:
+        return table
+    named = table.rename(columns=changed)
+    named.attrs = {**table.attrs, MADE: {new: name for name, new in changed.items()}}
+    return named
 
 
 def panels(study: Study) -> dict[str, tuple[str, ...]]:

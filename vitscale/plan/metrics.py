@@ -36,6 +36,12 @@ class Metric:
         return "points" if self.unit == "%" else self.unit
 
     @property
+    def differences(self) -> tuple[float, float]:
+        """Between which a difference of two values lies."""
+        low, high = self.bounds
+        return low - high, high - low
+
+    @property
     def within(self) -> tuple[float, float, float]:
         """The differences at which tables give the share of draws: a quarter and a half of near,
         and near.

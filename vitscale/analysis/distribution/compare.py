@@ -54,10 +54,11 @@ def compare(results: Results, a: str, b: str, confidence: float = 0.95) -> dict[
     """One comparison, under COMPARISON_COLUMNS: forgiveness (see there), then absolute error,
     another question.
 
-    `error_median_difference` is a - b in points of error: negative favours a. `error_prob_a_lower`
-    is the probability of superiority with ties at one half: of a pair at the same point, or, for
-    unpaired arms, of a draw of each (Vargha & Delaney 2000). A diverged draw counts as an error of
-    100%, so it loses to every finished one and ties with another. NaN where an arm has no outcome.
+    `error_median_difference` is a - b in the metric's unit: negative favours a.
+    `error_prob_a_lower` is the probability of superiority with ties at one half: of a pair at the
+    same point, or, for unpaired arms, of a draw of each (Vargha & Delaney 2000). A diverged draw
+    counts as the metric's worst value, so it loses to every finished one and ties with another. NaN
+    where an arm has no outcome.
     """
     first, second = (results.once(populations)[arm] for arm in (a, b))
     is_paired = paired(results.trials, a, b)
@@ -70,11 +71,11 @@ def _paired(a: Population, b: Population, confidence: float) -> tuple[object, ..
     """Numbers of a paired comparison, from n_a on.
 
     The sign test, not Wilcoxon's: Wilcoxon ranks the sizes of differences and wants them symmetric,
-    but the 100 of a diverged draw is a label with no size. The sign test asks only which arm is
-    better, and so does the effect size.
+    but the worst value of a diverged draw is a label with no size. The sign test asks only which
+    arm is better, and so does the effect size.
     """
     _, in_a, in_b = np.intersect1d(a.point, b.point, return_indices=True)
-    difference = a.error[in_a] - b.error[in_b]
+    difference = _minus(a.error[in_a], b.error[in_b])
     scramble = None if a.scramble is None else a.scramble[in_a]
     n = len(difference)
     if n == 0:
@@ -82,7 +83,7 @@ def _paired(a: Population, b: Population, confidence: float) -> tuple[object, ..
     score = (difference < 0) + 0.5 * (difference == 0)
     median = (
         float(np.median(difference)),
-        *median_interval(difference, scramble, confidence, (-100.0, 100.0)),
+        *median_interval(difference, scramble, confidence, a.metric.differences),
     )
     low, high = share_interval(score, scramble, confidence)
     p, test = _paired_p(score, scramble)
@@ -113,13 +114,24 @@ def _unpaired(a: Population, b: Population, confidence: float) -> tuple[object, 
     if a.n == 0 or b.n == 0:
         return a.n, b.n, *[np.nan] * 7, "an arm has no outcome"
     (at, low_a, high_a), (bt, low_b, high_b) = _median(a, confidence), _median(b, confidence)
+    least, most = a.metric.differences
+    if not (np.isfinite(at) and np.isfinite(bt)):  # most draws of an arm have an infinite loss
+        estimate = float(_minus(np.array([at]), np.array([bt]))[0])
+        return a.n, b.n, estimate, least, most, *superiority(a, b, confidence)
     low = at - bt - np.hypot(at - low_a, high_b - bt)
     high = at - bt + np.hypot(high_a - at, bt - low_b)
-    return a.n, b.n, at - bt, max(low, -100.0), min(high, 100.0), *superiority(a, b, confidence)
+    return a.n, b.n, at - bt, max(low, least), min(high, most), *superiority(a, b, confidence)
+
+
+def _minus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(n,) differences; 0 between two draws that are equally bad, be it infinitely."""
+    with np.errstate(invalid="ignore"):
+        return np.where(a == b, 0.0, a - b)
 
 
 def _median(draws: Population, confidence: float) -> tuple[float, float, float]:
-    return float(np.median(draws.error)), *median_interval(draws.error, draws.scramble, confidence)
+    ends = median_interval(draws.error, draws.scramble, confidence, draws.metric.bounds)
+    return float(np.median(draws.error)), *ends
 
 
 def superiority(

@@ -14,6 +14,7 @@ from vitscale.analysis.distribution import edf
 from vitscale.analysis.distribution.population import Population, populations
 from vitscale.analysis.results import Results, panels
 from vitscale.analysis.stats.intervals import Interval
+from vitscale.plan.metrics import Metric
 
 COLUMNS = (
     "panel",
@@ -26,24 +27,24 @@ COLUMNS = (
     "curve_low",
     "curve_high",
 )
-ABSOLUTE = "none"  # the baseline of a panel of errors: an arm of it has no finished reference
+ABSOLUTE = "none"  # the baseline of a panel of values: an arm of it has no finished reference
 
 
 def edf_curves(results: Results) -> pd.DataFrame:
-    """A row per panel, arm and step of its EDF: the share of draws whose error is at most `level`
-    points above the reference.
+    """A row per panel, arm and step of its EDF: the share of draws that are at most `level` above
+    the reference, in the metric's unit.
 
     `share_low` and `share_high` are the 95% interval of that share by itself, `curve_low` and
     `curve_high` the 95% band of the whole curve, with the references' noise where there are two
     runs or more. All hold from their level up to the next one. The first and the last level are the
     range that panels of one baseline share. A panel of which an arm has no finished reference has
-    errors in percent and the baseline "none".
+    absolute values and the baseline "none".
     """
     return _curves(results, "reference")
 
 
 def edf_curves_vs_best(results: Results) -> pd.DataFrame:
-    """As edf_curves, with levels in points above the arm's best draw; bands are given the best
+    """As edf_curves, with levels above the arm's best draw; bands are given the best
     draw.
     """
     return _curves(results, "best draw")
@@ -62,7 +63,8 @@ def _curves(results: Results, baseline: str) -> pd.DataFrame:
     for one in dict.fromkeys(used.values()):
         drawn = [(panel, draws) for panel in shown if used[panel] == one for draws in shown[panel]]
         values = [_values(draws, one) for _, draws in drawn if draws.n]
-        limits = error_limits(values) if one == ABSOLUTE else _delta_limits(values)
+        metric = results.metric
+        limits = value_limits(values, metric) if one == ABSOLUTE else _delta_limits(values, metric)
         curves += [
             _curve(draws, one, limits).assign(panel=panel, arm=draws.arm, baseline=one)
             for panel, draws in drawn
@@ -77,23 +79,23 @@ def _lacks_reference(arms: Sequence[Population]) -> bool:
 
 
 def _values(draws: Population, baseline: str) -> np.ndarray:
-    """(n,) errors or deltas; all +inf where no draw finished, for then there is no best one."""
+    """(n,) values or deltas; all +inf where no draw finished, for then there is no best one."""
     if baseline == ABSOLUTE or not draws.finished.any():
         return draws.level()
     return draws.delta(baseline)
 
 
-def _delta_limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
+def _delta_limits(values: Sequence[np.ndarray], metric: Metric) -> tuple[float, float]:
     lowest = min((float(value.min()) for value in values if len(value)), default=0.0)
-    return (lowest - 0.3 if lowest < 0 else 0.0), edf.SPAN
+    return (lowest - 0.03 * metric.beyond if lowest < 0 else 0.0), metric.beyond
 
 
-def error_limits(values: Sequence[np.ndarray]) -> tuple[float, float]:
-    """A range a little wider than the finite ones of some errors in percent."""
+def value_limits(values: Sequence[np.ndarray], metric: Metric) -> tuple[float, float]:
+    """A range a little wider than the finite ones of some values; without one, all or up to 1."""
     finite = np.concatenate([np.empty(0), *(value[np.isfinite(value)] for value in values)])
     if len(finite) == 0:
-        return 0.0, 100.0
-    margin = 0.05 * max(float(np.ptp(finite)), 1.0)
+        return metric.bounds[0], metric.bounds[1] if np.isfinite(metric.bounds[1]) else 1.0
+    margin = 0.05 * max(float(np.ptp(finite)), metric.within[0])
     return float(finite.min()) - margin, float(finite.max()) + margin
 
 
@@ -127,10 +129,11 @@ def _curve(draws: Population, baseline: str, limits: tuple[float, float]) -> pd.
 def _whole_curve(
     draws: Population, values: np.ndarray, baseline: str
 ) -> Callable[[np.ndarray], Interval] | None:
-    """The band of a whole curve; None for errors of a Sobol design, whose band is one of deltas."""
+    """The band of a whole curve; None for values of a Sobol design, whose band is of deltas."""
     scramble = draws.scramble
     if scramble is None:
         return lambda at: edf.dkw_band(values, at)
     if baseline == ABSOLUTE:
         return None
-    return lambda at: edf.sobol_band(values, at, scramble)
+    grid = np.linspace(0, draws.metric.beyond, edf.NUM_LEVELS)
+    return lambda at: edf.sobol_band(values, at, scramble, grid=grid)

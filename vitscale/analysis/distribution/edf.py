@@ -1,5 +1,5 @@
-"""Error distribution functions (EDFs): what share of an arm's draws ends within how many points of
-error.
+"""Error distribution functions (EDFs): what share of an arm's draws ends how near to its reference,
+in the unit of the study's metric.
 
 EDF(e) is the share of all draws with an outcome whose error is <= e (Radosavovic et al. 2019; Xiao
 et al. 2021, Figure 5). Diverged and failed draws are in the denominator at +inf. A curve ends below
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import stdtrit
 
-from vitscale.analysis.distribution.population import BEYOND, Population, least_error
+from vitscale.analysis.distribution.population import Population, least_error
 from vitscale.analysis.stats.intervals import (
     Interval,
     area_interval,
@@ -25,13 +25,11 @@ from vitscale.analysis.stats.intervals import (
     wilson,
 )
 
-SPAN = BEYOND  # points: the range of the x axis
-WITHIN = (1, 2, 4)  # points of the reference that the table reports
-# points of its reference: a draw that is within them is called forgiven, in comparisons
-FORGIVEN = 4.0
-# of the error of its reference: the same on a scale that does not depend on how low errors are
+# of the value of its reference: forgiven on a scale that does not depend on how low values are
 TIMES = 1.5
-SOBOL_GRID = np.arange(0.0, SPAN + 1)  # points; levels of the simultaneous band of a Sobol design
+# columns of the shares within `Metric.within` of the reference
+WITHIN = ("within_1_points_pct", "within_2_points_pct", "within_4_points_pct")
+NUM_LEVELS = 11  # from 0 to `beyond`, of the simultaneous band of a Sobol design
 
 
 def edf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -90,7 +88,7 @@ def sobol_band(
     levels: np.ndarray,
     scramble: np.ndarray,
     *,
-    grid: np.ndarray = SOBOL_GRID,
+    grid: np.ndarray,
     confidence: float = 0.95,
 ) -> Interval:
     """Simultaneous band of a Sobol design: t intervals over the scrambles, Bonferroni over a grid
@@ -126,15 +124,15 @@ def pointwise_interval(
     return wilson(np.searchsorted(np.sort(values), levels, side="right"), len(values), confidence)
 
 
-def area_scores(delta: np.ndarray, span: float = SPAN) -> np.ndarray:
+def area_scores(delta: np.ndarray, span: float) -> np.ndarray:
     """(n,) contributions to the area: 1 at or below the
-    reference, 0 from `span` points above it.
+    reference, 0 from `span` above it.
     """
     return np.clip(1 - np.maximum(delta, 0) / span, 0, 1)
 
 
-def area(delta: np.ndarray, span: float = SPAN) -> float:
-    """Area under the EDF of delta from 0 to `span` points, over
+def area(delta: np.ndarray, span: float) -> float:
+    """Area under the EDF of delta from 0 to `span`, over
     `span`: 1 is perfectly robust, 0 is hopeless.
     """
     return float(area_scores(delta, span).mean())
@@ -150,7 +148,7 @@ def summary(draws: Population, confidence: float = 0.95) -> dict[str, float | No
         "median_error_pct_high": np.nan,
     }
     if draws.n:
-        low, high = median_interval(draws.error, draws.scramble, confidence)
+        low, high = median_interval(draws.error, draws.scramble, confidence, draws.metric.bounds)
         values = dict(zip(values, (float(np.median(draws.error)), low, high), strict=True))
     best = float(draws.error[draws.finished].min()) if draws.finished.any() else np.nan
     return {
@@ -165,8 +163,8 @@ def summary(draws: Population, confidence: float = 0.95) -> dict[str, float | No
     }
 
 
-def sensitivity(delta: np.ndarray, span: float = SPAN) -> float:
-    """By how much the area rises with a point of the reference:
+def sensitivity(delta: np.ndarray, span: float) -> float:
+    """By how much the area rises with the reference, per unit:
     the share of draws 0 to `span` above it, over span.
     """
     return float(((delta > 0) & (delta < span)).mean()) / span
@@ -179,14 +177,19 @@ def _against_reference(draws: Population, confidence: float) -> dict[str, float]
     known = draws.n > 0 and not np.isnan(draws.reference)
     delta, above = (draws.delta(), draws.above(TIMES)) if known else (np.empty(0), np.empty(0))
     reach = draws.reference_reach(confidence)
-    limits = {f"within_{points}_points_pct": (delta, float(points), reach) for points in WITHIN}
+    limits = {
+        name: (delta, within, reach)
+        for name, within in zip(WITHIN, draws.metric.within, strict=True)
+    }
     limits[f"within_{TIMES}_times_pct"] = (above, 0.0, TIMES * reach)
     numbers: dict[str, float] = {}
     for name, (values, limit, off) in limits.items():
         numbers |= _named(name, _share(values, limit, off, draws, confidence) if known else None)
     numbers |= _named("area", _area(delta, draws, confidence) if known else None)
     numbers |= _named("error_ratio", _ratio(draws, confidence) if known else None)
-    return numbers | _if_reference_moved(delta, reach if draws.reference_noise[1] else 1.0)
+    least = draws.metric.within[0]
+    shift = reach if draws.reference_noise[1] else least
+    return numbers | _if_reference_moved(delta, draws.metric.near, shift)
 
 
 def _named(name: str, numbers: tuple[float, float, float] | None) -> dict[str, float]:
@@ -209,10 +212,11 @@ def _area(delta: np.ndarray, draws: Population, confidence: float) -> tuple[floa
     """The area and its interval: that of the draws, with the
     references' noise added to its half widths.
     """
-    scores = area_scores(delta)
+    span = draws.metric.beyond
+    scores = area_scores(delta, span)
     low, high = (float(end) for end in area_interval(scores, draws.scramble, confidence))
     noise, df_noise = draws.reference_noise
-    slope = sensitivity(delta)
+    slope = sensitivity(delta, span)
     if df_noise and slope > 0:
         center, error, df = pseudo_error(scores)
         total, freedom = satterthwaite([(float(error), df), (slope * noise, df_noise)])
@@ -241,7 +245,7 @@ def _ratio(draws: Population, confidence: float) -> tuple[float, float, float]:
 
 def log_noise(draws: Population) -> tuple[float, int]:
     """Standard error of the logarithm of the reference, and its
-    df; 0 and 0 for fewer than two runs, NaN at 0%.
+    df; 0 and 0 for fewer than two runs, NaN at 0.
     """
     noise, df = draws.reference_noise
     if not df:
@@ -261,14 +265,12 @@ def spread(values: np.ndarray, scramble: np.ndarray | None) -> tuple[float, int]
     return (float(error), df) if df else (0.0, 0)
 
 
-def _if_reference_moved(delta: np.ndarray, shift: float) -> dict[str, float]:
-    """The share within 4 points, in percent, had the
-    reference been `shift` points lower or higher.
-    """
-    ends = {"lower": FORGIVEN - shift, "higher": FORGIVEN + shift}
+def _if_reference_moved(delta: np.ndarray, near: float, shift: float) -> dict[str, float]:
+    """The share within `near`, in percent, had the reference been `shift` lower or higher."""
+    ends = {"lower": near - shift, "higher": near + shift}
     return {
-        f"within_4_points_if_reference_{end}_pct": 100 * float((delta <= points).mean())
+        f"within_4_points_if_reference_{end}_pct": 100 * float((delta <= limit).mean())
         if len(delta)
         else np.nan
-        for end, points in ends.items()
+        for end, limit in ends.items()
     }

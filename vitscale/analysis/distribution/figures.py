@@ -22,14 +22,15 @@ from vitscale.analysis.distribution.curves import (
     ABSOLUTE,
     edf_curves,
     edf_curves_vs_best,
-    error_limits,
+    value_limits,
 )
-from vitscale.analysis.distribution.population import AXES, BEYOND, Population, populations
+from vitscale.analysis.distribution.population import AXES, Population, populations
 from vitscale.analysis.distribution.tables import edf_summary, good_range
 from vitscale.analysis.report.layout import (
     COLORS,
     MARKERS,
     STYLE,
+    axis_label,
     finish,
     legend_below,
     metric_label,
@@ -39,26 +40,26 @@ from vitscale.analysis.report.layout import (
     style,
 )
 from vitscale.analysis.results import Results, panels
+from vitscale.plan.metrics import Metric, metric_of
 from vitscale.plan.study import Study
 
 
 @matplotlib.rc_context(STYLE)
 def edf_panels(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 5: the share of draws within x points of the reference, a panel per
-    group.
+    """Xiao et al. 2021, Figure 5: the share of draws within x of the reference, a panel per group.
 
     The light band holds the whole curve, the darker one each point by itself, both with 95%. The
     references' noise is in them: they are as wide as if the reference lay off by as far as it may
     (Student's t). An arm with one reference run has bands given the reference, for its noise is
     unknown. Exact intervals are in the table. A panel of which an arm has no finished reference
-    shows absolute error instead, and says so.
+    shows absolute values instead, and says so.
     """
     return _edf_figure(results, results.once(edf_curves), "reference")
 
 
 @matplotlib.rc_context(STYLE)
 def edf_panels_vs_best(results: Results) -> Figure:
-    """The share of draws within x points of the arm's best draw: best of n draws, which depends on
+    """The share of draws within x of the arm's best draw: best of n draws, which depends on
     n.
 
     Bands as in edf_panels, given the best draw, which is lucky: more draws would find a better one
@@ -69,15 +70,15 @@ def edf_panels_vs_best(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def lr_wd_scatter(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 4: error of each draw against
-    lr, wd and lr*wd, a row of axes per panel.
+    """Xiao et al. 2021, Figure 4: the metric of each draw
+    against lr, wd and lr*wd, a row of axes per panel.
     """
     shown = panels(results.study)
     figure = Figure(figsize=(11, 0.5 + 2.5 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), len(AXES), squeeze=False, sharey="row")
-    strips, label = False, metric_label(results.study)
+    strips = False
     for line, (title, arms) in zip(grid, shown.items(), strict=True):
-        strips |= _scatter_row(line, title, arms, results, label)
+        strips |= _scatter_row(line, title, arms, results)
     for ax, name in zip(grid[-1], AXES, strict=True):
         ax.set_xlabel(name.replace("*", " × "))
     return finish(
@@ -101,7 +102,7 @@ def learning_curves(results: Results) -> Figure:
             results.study.metric,
         )
     for ax in grid[:: num_columns(results.study)]:
-        ax.set_ylabel(f"{metric_label(results.study)} (%)")
+        ax.set_ylabel(axis_label(results.study))
     thick = (
         "Thick: one reference run each. "
         if any(trial.point is None for trial in results.study.trials)
@@ -142,8 +143,11 @@ def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure
         is_absolute = ABSOLUTE in of_panel["baseline"].to_numpy()
         absolute.append(is_absolute)
         draws = [results.once(populations)[arm] for arm in arms]
-        _edf_panel(ax, title, draws, of_panel, metric_label(results.study), baseline)
-        ax.set(xlim=_range(curves, ABSOLUTE if is_absolute else baseline), ylim=(-0.02, 1.02))
+        _edf_panel(ax, title, draws, of_panel, results.study, baseline)
+        ax.set(
+            xlim=_range(curves, ABSOLUTE if is_absolute else baseline, results.metric),
+            ylim=(-0.02, 1.02),
+        )
         if results.study.published and baseline == "reference" and not is_absolute:
             drawn |= published.draw_published_edf(ax, results.study, list(arms))
     for ax in grid[:: num_columns(results.study)]:
@@ -162,7 +166,7 @@ def _edf_panel(
     title: str,
     arms: Sequence[Population],
     curves: pd.DataFrame,
-    name: str,
+    study: Study,
     baseline: str,
 ) -> None:
     is_absolute = ABSOLUTE in curves["baseline"].to_numpy()
@@ -174,18 +178,20 @@ def _edf_panel(
     absent = [draws.arm for draws in arms if is_absolute and draws.n and not len(draws.references)]
     note = f"\n(absolute: no finished reference of {', '.join(absent)})" if absent else ""
     ax.set_title(title + note)
+    unit = metric_of(study.metric).difference_unit
     above = {
-        "reference": "the reference (points)",
-        "best draw": "the best draw (points)\nbest of n draws: depends on n",
+        "reference": f"the reference ({unit})",
+        "best draw": f"the best draw ({unit})\nbest of n draws: depends on n",
     }
-    ax.set_xlabel(f"{name} (%)" if is_absolute else f"{name} above {above[baseline]}")
+    name = f"{metric_label(study)} above {above[baseline]}"
+    ax.set_xlabel(axis_label(study) if is_absolute else name)
     legend_below(ax, [_handle(draws, index, baseline=baseline) for index, draws in enumerate(arms)])
 
 
-def _range(curves: pd.DataFrame, baseline: str) -> tuple[float, float]:
+def _range(curves: pd.DataFrame, baseline: str, metric: Metric) -> tuple[float, float]:
     """The levels that all panels of a baseline share."""
     level = curves.loc[curves["baseline"] == baseline, "level"]
-    return (float(level.min()), float(level.max())) if len(level) else (0.0, BEYOND)
+    return (float(level.min()), float(level.max())) if len(level) else (0.0, metric.beyond)
 
 
 def _edf_curve(ax: Axes, curve: pd.DataFrame, index: int) -> None:
@@ -216,7 +222,7 @@ def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
     """What the bands are; `noisy`: whether arms have references enough for their noise to be in
     them.
 
-    `baseline` is "" where all panels show absolute errors.
+    `baseline` is "" where all panels show absolute values.
     """
     given = ", given the best draws" if baseline else ""
     if baseline == "reference":
@@ -229,9 +235,12 @@ def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
         "which count in n."
     )
     if study.num_scrambles:
+        metric = metric_of(study.metric)
+        first, span = f"{metric.beyond / 10:g}", metric.apart(metric.beyond)
         return (
             f"95% bands{given}, by {study.num_scrambles} Sobol scrambles. Darker: each point by "
-            f"itself (t). Lighter: the whole curve (Bonferroni over 0, 1, …, 10 points).\n{below}"
+            f"itself (t). Lighter: the whole curve (Bonferroni over 0, {first}, …, "
+            f"{span}).\n{below}"
         )
     return (
         f"95% bands{given}. Darker: each point by itself (Wilson). Lighter: the whole curve "
@@ -239,33 +248,33 @@ def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
     )
 
 
-# ---- error against lr, wd and lr*wd
+# ---- the metric against lr, wd and lr*wd
 
 
 def _scatter_note(study: Study, strips: bool) -> str:
     """What the marks are, of those that are drawn."""
     said = []
     if any(trial.point is None for trial in study.trials):
-        line = "Vertical line: lr and wd of the reference, with a tick at its error"
+        line = "Vertical line: lr and wd of the reference, with a tick at its value"
         said.append(f"{line}; an arrow at the edge: they lie outside.\n")
     if strips:
         said.append(
             "Strip at the bottom: good range, 2.5 to 97.5 percentile of the best of n/4 draws "
             "(tick: median). "
         )
-    return "".join([*said, "Above the line at the top, without an error: × diverged, + failed."])
+    return "".join([*said, "Above the line at the top, without a value: × diverged, + failed."])
 
 
-def _scatter_row(
-    axes: Sequence[Axes], title: str, names: Sequence[str], results: Results, label: str
-) -> bool:
+def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results: Results) -> bool:
     """Draws a panel; says whether a strip of good values is in it."""
     strips = False
     arms = [results.once(populations)[arm] for arm in names]
     references = results.once(edf_summary).set_index("arm")["reference_error_pct"]
     good = results.once(good_range).set_index(["arm", "axis"])
     strip = good[["good_from", "good_median", "good_to"]].astype(float)
-    low, high = error_limits([np.append(draws.level(), references[draws.arm]) for draws in arms])
+    low, high = value_limits(
+        [np.append(draws.level(), references[draws.arm]) for draws in arms], results.metric
+    )
     floor = 0.055 * len(arms) * (high - low)
     ceiling = 0.06 * (len(arms) + 1) * (high - low)
     for ax, name in zip(axes, AXES, strict=True):
@@ -278,7 +287,7 @@ def _scatter_row(
     if not any(draws.n for draws in arms):
         say(axes[1], "no outcome yet")
     axes[0].set_title(title, loc="left")
-    axes[0].set_ylabel(f"{label} (%)")
+    axes[0].set_ylabel(axis_label(results.study))
     handles = [
         _handle(draws, index, MARKERS[index % len(MARKERS)]) for index, draws in enumerate(arms)
     ]
@@ -332,7 +341,7 @@ def _scatter_arm(
 
 def _scatter_reference(ax: Axes, x: float, y: float, index: int) -> None:
     """A line at the setting of the reference with a tick at its
-    error, or an arrow at the edge it lies beyond.
+    value, or an arrow at the edge it lies beyond.
     """
     low, high = ax.get_xlim()
     color = COLORS[index % len(COLORS)]
@@ -421,7 +430,7 @@ def _arm_curves(ax: Axes, rows: pd.DataFrame, metric: str, index: int) -> None:
 def _curves(rows: pd.DataFrame, metric: str) -> Iterator[tuple[np.ndarray, bool]]:
     """(m, 2) epochs and metrics of each trial, and whether it is a reference run.
 
-    The last row of a diverged trial carries a 100 that nobody measured, and is left out.
+    The last row of a diverged trial carries a worst value that nobody measured, and is left out.
     """
     measured = np.isfinite(rows[metric].to_numpy(dtype=float))
     if "diverged" in rows:

@@ -1,8 +1,8 @@
 """Is one arm more forgiving than another: areas and ratios above the arms' own references, and
 shares near them.
 
-The primary comparison is that of areas, in points of error; beside it stands that of the ratios of
-error to reference, on a scale that does not depend on how low an arm's errors are. Both have the
+The primary comparison is that of areas, in the metric's unit; beside it stands that of the ratios
+of value to reference, on a scale that does not depend on how low an arm's values are. Both have the
 references' noise in interval and p:
 
     D = mean(a) - mean(b),  var D = var of the draws' part + sum over the arms of (slope * sd of
@@ -24,7 +24,7 @@ import numpy as np
 import scipy.stats
 from scipy.special import stdtrit
 
-from vitscale.analysis.distribution.edf import FORGIVEN, area_scores, log_noise, sensitivity, spread
+from vitscale.analysis.distribution.edf import area_scores, log_noise, sensitivity, spread
 from vitscale.analysis.distribution.population import Population, least_error
 from vitscale.analysis.stats.intervals import (
     mid_p_sign_test,
@@ -55,6 +55,7 @@ COLUMNS = (
     "within_4_points_p",
     "within_4_points_method",
 )
+UNDEFINED = "none: a reference of 0, or a draw without a finite value"
 UNTESTED = "none: ONE reference run of an arm, whose noise is unknown"
 # difference, its interval, p of none, how it was made
 Estimate = tuple[float, float, float, float, str]
@@ -97,13 +98,14 @@ def forgiveness(
         return Scores(of_a, of_b, group_a, group_b, is_paired)
 
     delta_a, delta_b = a.delta()[in_a], b.delta()[in_b]
-    areas = scores(area_scores(delta_a), area_scores(delta_b))
-    slopes = sensitivity(delta_a), sensitivity(delta_b)
+    near, span = a.metric.near, a.metric.beyond
+    areas = scores(area_scores(delta_a, span), area_scores(delta_b, span))
+    slopes = sensitivity(delta_a, span), sensitivity(delta_b, span)
     noise = [
         (slope * x.reference_noise[0], x.reference_noise[1])
         for slope, x in zip(slopes, (a, b), strict=True)
     ]
-    hits = scores((delta_a <= FORGIVEN) * 1.0, (delta_b <= FORGIVEN) * 1.0)
+    hits = scores((delta_a <= near) * 1.0, (delta_b <= near) * 1.0)
     floor = least_error(a, b)
     ratios = scores(a.log_ratio(floor)[in_a], b.log_ratio(floor)[in_b])
     tested = all(df for _, df in noise)
@@ -153,7 +155,7 @@ def compare_ratios(
     if not all(df for _, df in noise):
         return center, np.nan, np.nan, np.nan, UNTESTED
     if np.isnan(center):
-        return np.nan, np.nan, np.nan, np.nan, "none: a reference of 0% error"
+        return np.nan, np.nan, np.nan, np.nan, UNDEFINED
     parts, how = _draws_parts(ratios)
     if not any(error > 0 for error, _ in parts):
         return center, np.nan, np.nan, np.nan, "none: draws do not differ"

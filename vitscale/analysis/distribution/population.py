@@ -14,13 +14,12 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from vitscale.analysis.results import STATUSES, Results
+from vitscale.plan.metrics import ERROR, Metric, metric_of
 from vitscale.plan.study import Study
 
 BASELINES = ("reference", "best draw")
 AXES = ("lr", "wd", "lr*wd")  # the product predicts the error best, says the documentation of pycls
 COLUMNS = ("arm", "point", "trial_id", "status", "error_pct", "lr", "wd")
-# points above the reference: the right edge of Xiao et al. 2021, Figure 5; more is a collapse
-BEYOND = 10.0
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Population:
 
     arm: str
     point: np.ndarray  # (n,) int, ascending
-    error: np.ndarray  # (n,) percent; 100 for diverged and failed
+    error: np.ndarray  # (n,) the metric, in its unit; its worst value for diverged and failed
     status: np.ndarray  # (n,) str
     # (n,) int: the independent Sobol scramble of a draw; None when draws are i.i.d.
     scramble: np.ndarray | None
@@ -38,8 +37,9 @@ class Population:
     setting: dict[str, float]  # the same of the reference runs; NaN where none is planned
     counts: dict[str, int]  # of each status among the n, and all missing ones
     not_counted: int  # draws with an outcome after the first missing one
-    references: np.ndarray  # (k,) percent: errors of the reference runs that finished
+    references: np.ndarray  # (k,) the metric of the reference runs that finished
     reference_counts: dict[str, int]  # of each status, over all planned reference runs
+    metric: Metric = ERROR
 
     @property
     def n(self) -> int:
@@ -57,25 +57,23 @@ class Population:
 
     @property
     def reference(self) -> float:
-        """Percent: mean error of the reference runs that finished; NaN if none did."""
+        """Mean of the metric over the reference runs that finished; NaN if none did."""
         return float(self.references.mean()) if len(self.references) else np.nan
 
     @property
     def reference_sd(self) -> float:
-        """Points: spread of the reference runs over their seeds; NaN for fewer than two."""
+        """Spread of the reference runs over their seeds; NaN for fewer than two."""
         return float(self.references.std(ddof=1)) if len(self.references) > 1 else np.nan
 
     @property
     def reference_noise(self) -> tuple[float, int]:
-        """Standard error of the reference in points, and its
-        df; NaN and 0 for fewer than two runs.
-        """
+        """Standard error of the reference and its df; NaN and 0 for fewer than two runs."""
         k = len(self.references)
         return self.reference_sd / np.sqrt(max(k, 1)), max(k - 1, 0)
 
     def reference_reach(self, confidence: float = 0.95) -> float:
-        """Points by which the reference may be off, by Student's t;
-        0 for fewer than two runs: nothing is known.
+        """By how much the reference may be off, by Student's t; 0 for fewer than two runs: nothing
+        is known.
         """
         error, df = self.reference_noise
         return float(stdtrit(df, (1 + confidence) / 2)) * error if df else 0.0
@@ -86,13 +84,15 @@ class Population:
         return "with the references' noise" if self.reference_noise[1] else "given the reference"
 
     def num_beyond(self, baseline: str = "reference") -> int | None:
-        """Finished draws more than 10 points above the baseline; None without it."""
+        """Finished draws more than `beyond` of the metric above the baseline; None without it."""
         known = self.finished.any() if baseline == "best draw" else not np.isnan(self.reference)
-        return int((self.delta(baseline)[self.finished] > BEYOND).sum()) if known else None
+        return (
+            int((self.delta(baseline)[self.finished] > self.metric.beyond).sum()) if known else None
+        )
 
     @property
     def num_better(self) -> int | None:
-        """Draws with a lower error than the reference; None without a reference."""
+        """Draws with a lower value than the reference; None without a reference."""
         return None if np.isnan(self.reference) else int((self.delta() < 0).sum())
 
     def describe(self, baseline: str = "reference") -> str:
@@ -102,7 +102,9 @@ class Population:
         parts = [f"{self.counts[s]} {s}" for s in STATUSES[1:] if self.counts[s] or s == "diverged"]
         parts += [f"{self.not_counted} later ones not counted"] if self.not_counted else []
         beyond = self.num_beyond(baseline)
-        parts += [] if beyond is None else [f"{beyond} beyond {BEYOND:g} points"]
+        parts += (
+            [] if beyond is None else [f"{beyond} beyond {self.metric.apart(self.metric.beyond)}"]
+        )
         return ", ".join([f"n={self.n}", *parts])
 
     def describe_references(self) -> str:
@@ -111,35 +113,34 @@ class Population:
         return ", ".join(parts) or "not planned"
 
     def level(self) -> np.ndarray:
-        """(n,) error in percent, +inf for diverged and failed:
-        no level of error counts them as reached.
-        """
+        """(n,) values, +inf for diverged and failed: no level counts them as reached."""
         return np.where(self.finished, self.error, np.inf)
 
     def delta(self, baseline: str = "reference") -> np.ndarray:
-        """(n,) points of error above the baseline, +inf for diverged and failed.
+        """(n,) differences to the baseline, +inf for diverged and failed.
 
         The reference, a setting found good beforehand, is the baseline of Xiao et al. 2021, Figure
-        5: deltas can be negative. "best draw" is the lowest error of the n draws. Raises ValueError
-        if the baseline has no error; neither replaces the other. Rounded to 1e-9 points, so that a
+        5: deltas can be negative. "best draw" is the lowest value of the n draws. Raises ValueError
+        if the baseline has no value; neither replaces the other. Rounded to 1e-9, so that a
         draw at a threshold in counts of images is at it in floats, too.
         """
         return np.round(self.level() - self._baseline(baseline), 9)
 
     def above(self, factor: float) -> np.ndarray:
-        """(n,) points of error above `factor` times the reference,
-        +inf for diverged and failed; rounded as `delta`.
+        """(n,) differences to `factor` times the reference, +inf for diverged and failed; rounded
+        as `delta`.
         """
         return np.round(self.level() - factor * self._baseline("reference"), 9)
 
     def log_ratio(self, floor: float = 0.0) -> np.ndarray:
-        """(n,) logarithms of error over reference; diverged and failed count as 100%. NaN for a
-        reference of 0.
+        """(n,) logarithms of value over reference; diverged and failed count as the metric's worst.
+        All NaN for a reference of 0, and where a draw's worst value is infinite: then the mean of
+        ratios has no value either, and one over the draws that finished would favour divergence.
 
-        No error counts as less than `floor` (see `least_error`), for the logarithm of 0 is no
+        No value counts as less than `floor` (see `least_error`), for the logarithm of 0 is no
         number.
         """
-        if not self.reference > 0:
+        if not self.reference > 0 or not np.isfinite(self.error).all():
             return np.full(self.n, np.nan)
         return np.log(np.maximum(self.error, floor) / self.reference)
 
@@ -159,13 +160,14 @@ class Population:
 
 
 def least_error(*arms: Population) -> float:
-    """Half of the least error above 0 of the arms' draws and
-    references, percent: what an error of 0 counts as.
+    """Half of the least finite value above 0 of the arms' draws and references: what a value of 0
+    counts as in a ratio.
     """
     errors = np.concatenate(
         [errors for draws in arms for errors in (draws.error, draws.references)]
     )
-    return float(errors[errors > 0].min()) / 2 if (errors > 0).any() else np.nan
+    positive = errors[(errors > 0) & np.isfinite(errors)]
+    return float(positive.min()) / 2 if len(positive) else np.nan
 
 
 def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = False) -> Population:
@@ -201,6 +203,7 @@ def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = Fal
         not_counted=int((~missing).sum()) - len(known),
         references=runs.loc[runs["status"] == "finished", "error_pct"].to_numpy(dtype=float),
         reference_counts={status: int((runs["status"] == status).sum()) for status in STATUSES},
+        metric=metric_of(study.metric),
     )
 
 
@@ -231,19 +234,22 @@ def axis(trials: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _check(trials: pd.DataFrame) -> None:
-    """Refuse an unknown status, and an outcome without a finite error."""
+    """Refuse an unknown status, an outcome without a value, and a finished one without a finite
+    one.
+    """
     unknown = sorted(set(trials["status"]) - set(STATUSES))
     if unknown:
         raise ValueError(f"status in {STATUSES} must hold, but got ({unknown})")
+    values, status = trials["error_pct"].astype(float), trials["status"]
     broken = trials[
-        (trials["status"] != "missing") & ~np.isfinite(trials["error_pct"].astype(float))
+        (status != "missing") & (values.isna() | ((status == "finished") & ~np.isfinite(values)))
     ]
     if len(broken):
         row = broken.iloc[0]
         raise ValueError(
-            "a trial with an outcome must have a finite error, but got "
+            "a trial with an outcome must have a value, and a finished one a finite one, but got "
             f"(trial_id={row['trial_id']!r}, status={row['status']!r}, "
-            f"error_pct={row['error_pct']})"
+            f"value={row['error_pct']})"
         )
 
 

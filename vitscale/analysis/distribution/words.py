@@ -15,6 +15,7 @@ from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.report.text import either, p_value
 from vitscale.analysis.results import STATUSES, Results, panels
 from vitscale.plan.doubts import without_references
+from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
 MAX_PANELS = 6  # with a sentence of their own; more are told by their extremes
@@ -59,10 +60,11 @@ def headline(results: Results) -> list[str]:
     sentences = [_progress(results)]
     if len(groups) <= MAX_PANELS:
         sentences += [
-            _panel_sentence(title, table.loc[list(arms)]) for title, arms in groups.items()
+            _panel_sentence(title, table.loc[list(arms)], results.metric)
+            for title, arms in groups.items()
         ]
     else:
-        sentences.append(_panel_sentence("All panels", table))
+        sentences.append(_panel_sentence("All panels", table, results.metric))
     return sentences + (_pairs_sentences(results) if results.study.pairs else [])
 
 
@@ -97,7 +99,7 @@ def _progress(results: Results) -> str:
     return f"Of {sum(total.values()) + later} draws: {said}{note}."
 
 
-def _panel_sentence(title: str, table: pd.DataFrame) -> str:
+def _panel_sentence(title: str, table: pd.DataFrame, metric: Metric) -> str:
     panel, known = title, table[table["n"] > 0]
     if known.empty:
         return f"{title}: no outcome yet."
@@ -108,38 +110,41 @@ def _panel_sentence(title: str, table: pd.DataFrame) -> str:
         known = known.loc[[known[key].idxmax(), known[key].idxmin()]]
     names = [arm.removesuffix(f" {panel}") for arm in known["arm"]]  # no need to say "AdamW" twice
     parts = [
-        f"{name} {_estimates(row, key)} ({_said(row)})"
+        f"{name} {_estimates(row, key, metric)} ({_said(row, metric)})"
         for name, (_, row) in zip(names, known.iterrows(), strict=True)
     ]
     what = (
-        "draws within 4 points, and 1.5 times the error, of their reference"
+        f"draws within {metric.apart(metric.near)}, and 1.5 times the {metric.label}, of their "
+        "reference"
         if shares
-        else "median error"
+        else f"median {metric.label}"
     )
     return f"{title}, {what}: {'; '.join(parts)}."
 
 
-def _estimates(row: pd.Series, key: str) -> str:
-    """The share within 4 points with that on the other scale, or the one number of `key`."""
-    first = _estimate(row, key)
-    return (
-        f"{first} and {_estimate(row, 'within_1.5_times_pct')}"
-        if key == "within_4_points_pct"
-        else first
-    )
+def _estimates(row: pd.Series, key: str, metric: Metric) -> str:
+    """The share within `near` with that on the other scale, or the median."""
+    if key == "within_4_points_pct":
+        return f"{_estimate(row, key)} and {_estimate(row, 'within_1.5_times_pct')}"
+    low, high = (metric.number(row[f"{key}{end}"], 0) for end in ("_low", "_high"))
+    return f"{metric.text(row[key], 0)} [{low}, {high}]"
 
 
 def _estimate(row: pd.Series, key: str) -> str:
     return f"{row[key]:.0f}% [{row[f'{key}_low']:.0f}, {row[f'{key}_high']:.0f}]"
 
 
-def _said(row: pd.Series) -> str:
+def _said(row: pd.Series, metric: Metric) -> str:
     counts = [
         f"{row[status]} {status}" for status in STATUSES[1:] if row[status] or status == "diverged"
     ]
     beyond = row["num_beyond_10_points"]
     return ", ".join(
-        [f"n={row['n']}", *counts, *([] if pd.isna(beyond) else [f"{beyond} beyond 10 points"])]
+        [
+            f"n={row['n']}",
+            *counts,
+            *([] if pd.isna(beyond) else [f"{beyond} beyond {metric.apart(metric.beyond)}"]),
+        ]
     )
 
 
@@ -147,7 +152,7 @@ def _pairs_sentences(results: Results) -> list[str]:
     """Only a pair whose corrected p is below 5% and whose
     interval leaves out no difference is said to differ.
     """
-    table = results.once(arm_comparison)
+    table, metric = results.once(arm_comparison), results.metric
     alone = without_references(results.study)
     never = table["a"].isin(alone) | table["b"].isin(alone)
     points = _compared(table, "area", "area_difference", 0.0, _area, never)
@@ -158,11 +163,12 @@ def _pairs_sentences(results: Results) -> list[str]:
     corrected = f" (p after Holm over {len(table)} pairs)" if len(table) > 1 else ""
     return [
         (
-            "Forgiveness in points of error, area from 0 to 10 points above the reference: "
-            f"{points}{corrected}."
+            f"Forgiveness in {metric.difference_unit} of {metric.label}, area from 0 to "
+            f"{metric.apart(metric.beyond)} above the reference: {points}{corrected}."
         ),
-        f"Forgiveness as a ratio, error over reference: {ratios}{corrected}.{_scales(table)}",
-        f"Absolute error, which is another question: {error}{corrected}.",
+        f"Forgiveness as a ratio, {metric.label} over reference: {ratios}{corrected}."
+        f"{_scales(table)}",
+        f"Absolute {metric.label}, which is another question: {error}{corrected}.",
     ]
 
 
@@ -315,10 +321,12 @@ def caveats(results: Results) -> list[str]:
     splits = ", ".join(sorted({config.eval_split for config in configs}))
     sentences = [
         f"Reported is {metric_label(results.study)} of the last epoch on the split: {splits}. No "
-        "epoch is selected: best_error_pct, the minimum over epochs, is in the table of trials "
+        f"epoch is selected: {results.metric.column('best_error_pct')}, the minimum over epochs, "
+        "is in "
+        "the table of trials "
         "and in no figure here.",
         (
-            "Diverged and failed draws stay in every share and median: they count as 100% error. "
+            f"Diverged and failed draws stay in every share and median: {_worst(results.metric)} "
             "Missing draws have no outcome yet and are in no number but their count."
         ),
         _seeds(results.study),
@@ -341,6 +349,16 @@ def caveats(results: Results) -> list[str]:
         "number."
     )
     return sentences
+
+
+def _worst(metric: Metric) -> str:
+    if metric.is_bounded:
+        return f"they count as {metric.text(metric.worst, 0)} {metric.label}."
+    return (
+        f"they count as an infinite {metric.label}, for no finite one is the worst. An arm with "
+        "such a "
+        "draw has no mean ratio to its reference."
+    )
 
 
 def _seeds(study: Study) -> str:
@@ -412,7 +430,8 @@ def _references(results: Results) -> list[str]:
     ]
     if beaten:
         sentences.append(
-            f"Draws with a lower error than the reference: {', '.join(beaten)}. A reference that "
+            f"Draws with a lower {results.metric.label} than the reference: {', '.join(beaten)}. "
+            "A reference that "
             "many draws beat was not an optimum."
         )
     return sentences

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from vitscale.analysis.results import Results, panels
+from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study
 
 Draw = Callable[[Results], Figure]
@@ -42,12 +43,14 @@ NOTE_LINE = 0.16  # inches of a line of a note beyond the first two
 
 
 def metric_label(study: Study) -> str:
-    """The name of a study's metric for an axis: `val_ema_error_pct` is "val EMA error".
+    """The name of a study's metric for sentences: `val_ema_error_pct` is "val EMA error",
+    `test_top5_error_pct` "test top-5 error".
 
     Where no arm averages its weights the column holds the error of the weights themselves, and is
     named so.
     """
-    words = study.metric.removesuffix("_pct").split("_")
+    metric = metric_of(study.metric)
+    words = [*study.metric.removesuffix(metric.name).strip("_").split("_"), metric.label]
     on = {bool(trial.config.ema_decay or trial.config.ema_alpha) for trial in study.trials}
     if "ema" not in words:
         return " ".join(words)
@@ -55,6 +58,11 @@ def metric_label(study: Study) -> str:
         return " ".join(words).replace("ema", "EMA")
     without = " ".join(word for word in words if word != "ema")
     return f"{without}, EMA in some arms," if True in on else without
+
+
+def axis_label(study: Study) -> str:
+    """The same with the unit, for an axis of values."""
+    return f"{metric_label(study)} ({metric_of(study.metric).unit})"
 
 
 def style(index: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report import text
 from vitscale.analysis.report.page import TEMPLATE
 from vitscale.analysis.report.save import as_files
-from vitscale.analysis.results import Results
+from vitscale.analysis.results import Results, as_made, as_named, trials_as_named
 from vitscale.plan.study import Study
 from vitscale.record.workdir import Workdir
 
@@ -47,10 +47,11 @@ def write_report(results: Results, folder: Workdir, facts: Mapping[str, str]) ->
             "caveats": caveats(results),
         }
     )
+    made = results.made(kind.tables)
     for name, table in {
-        TRIALS: results.trials,
+        TRIALS: trials_as_named(results.trials, results.metric),
         ROWS: results.rows,
-        **results.made(kind.tables),
+        **{name: as_named(table, results.metric) for name, table in made.items()},
     }.items():
         folder.write(f"{name}.parquet", table.to_parquet(None, index=False))
     folder.write("report.html", page.encode())
@@ -70,7 +71,7 @@ def read_results(study: Study, folder: Workdir) -> Results:
 
 
 def _read(folder: Workdir, name: str) -> pd.DataFrame:
-    return pd.read_parquet(io.BytesIO(folder.read(f"{name}.parquet")))
+    return as_made(pd.read_parquet(io.BytesIO(folder.read(f"{name}.parquet"))))
 
 
 def headline(results: Results) -> list[str]:
@@ -93,7 +94,7 @@ def summary_metrics(results: Results) -> dict[str, float]:
     """
     summary = results.once(kind_of(results.study).summary)
     return {
-        f"{arm}/{name}": value
+        f"{arm}/{results.metric.column(name)}": value
         for arm, numbers in summary.items()
         for name, value in numbers.items()
     }
@@ -109,7 +110,7 @@ def _figure(name: str, kind: Kind, results: Results, folder: Workdir) -> dict[st
 
 def _table(name: str, kind: Kind, results: Results, folder: Workdir) -> dict[str, Any]:
     make = kind.tables[name]
-    table = results.once(make)
+    table = as_named(results.once(make), results.metric)
     folder.write(f"{name}.csv", table.to_csv(index=False).encode())
     folder.write(f"{name}.md", text.to_markdown(table).encode())
     return {"name": name, "caption": _doc(make), "cells": text.as_text(table)}

@@ -53,7 +53,7 @@ def as_text(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _heading(name: str) -> str:
-    for suffix, unit in (("_pct", " (%)"), ("_points", " (points)")):
+    for suffix, unit in (("_pct", " (%)"), ("_points", " (points)"), ("_nats", " (nats)")):
         if name.endswith(suffix):
             return name.removesuffix(suffix).replace("_", " ") + unit
     return name.replace("_", " ")

@@ -1,0 +1,236 @@
+"""Studies about another column of the rows than the top-1 error: a loss, a calibration error, a
+top-5 error. Tables, sentences, figures and files speak of that metric.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from vitscale.analysis.kinds import KINDS
+from vitscale.analysis.report.report import read_results, summary_metrics, write_report
+from vitscale.analysis.results import Results
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.metrics import ERROR, METRICS, QUANTITIES, evaluation_columns, metric_of
+from vitscale.plan.study import Study, Trial
+from vitscale.record.outcome import Outcome, Row, Status
+from vitscale.record.store import Store
+from vitscale.record.table import outcomes, read_trials, tidy
+from vitscale.record.workdir import Workdir
+from vitscale.train.loop import diverged_row, train
+
+QUICK = TrainConfig(
+    dataset="digits",
+    resolution=8,
+    patch_size=4,
+    width=16,
+    depth=1,
+    heads=2,
+    batch_size=200,
+    epochs=2,
+    warmup_epochs=0.0,
+    ema_decay=0.5,
+)
+WRITTEN = ("csv", "md", "html", "svg")  # what a reader of a report sees
+
+
+def distribution(metric: str, **fields: object) -> Study:
+    """Two arms of four draws and two reference runs each."""
+    plan = [
+        Trial(arm, QUICK.replace(lr=lr, wd=wd, seed=9), point)
+        for arm, wd in (("a", 0.1), ("b", 0.3))
+        for point, lr in enumerate((1e-3, 3e-3, 1e-2, 3e-2))
+    ]
+    plan += [
+        Trial(arm, QUICK.replace(lr=1e-2, wd=wd, seed=seed))
+        for arm, wd in (("a", 0.1), ("b", 0.3))
+        for seed in (1, 2)
+    ]
+    given = {
+        "figures": tuple(KINDS["distribution"].figures),
+        "tables": ("edf_summary", "arm_comparison", "good_range", "edf_curves"),
+        "pairs": (("a", "b"),),
+        "kind": "distribution",
+        "trials": tuple(plan),
+        **fields,
+    }
+    return Study(
+        name="about",
+        scale="demo",
+        question="Which loses less?",
+        source="none",
+        metric=metric,
+        **given,  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TrainConfig], tuple[Row, ...]]:
+    """The rows that the trainer gives for a config, trained once."""
+    known: dict[str, tuple[Row, ...]] = {}
+
+    def rows_of(config: TrainConfig) -> tuple[Row, ...]:
+        if config.id not in known:
+            folder = tmp_path_factory.mktemp("trial")
+            known[config.id] = tuple(train(config, folder))
+        return known[config.id]
+
+    return rows_of
+
+
+def results_of(study: Study, rows: Callable[[TrainConfig], tuple[Row, ...]]) -> Results:
+    """The study's results; its last draw of each arm has diverged."""
+    last = {trial.arm: trial for trial in study.trials if trial.point is not None}
+    read = {}
+    for trial in study.trials:
+        of = list(rows(trial.config))
+        if study.kind == "distribution" and trial is last[trial.arm]:
+            of = [of[0], {**diverged_row(trial.config, 5), "unix_s": of[1]["unix_s"]}]
+        read[trial.config.id] = Outcome.of(of, {})
+    return Results(study, outcomes(study, read), tidy(study, read))
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """Everything that is written, without pictures in pages and without columns of all rows."""
+    found = {path.name: path.read_text() for path in folder.iterdir() if path.suffix[1:] in WRITTEN}
+    return {name: re.sub(r"base64,[^\"]*", "", text) for name, text in found.items()}
+
+
+@pytest.mark.parametrize("metric", ["val_ema_loss", "val_ema_ece_pct", "val_top5_error_pct"])
+def test_a_distribution_speaks_of_its_metric(
+    metric: str, rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
+) -> None:
+    study = distribution(metric)
+    results, kind = results_of(study, rows), metric_of(metric)
+    page = write_report(results, Workdir(tmp_path), {})
+    table = results.trials
+    assert set(table.loc[table["status"] == "diverged", "error_pct"]) == {kind.worst}
+    draws = table[(table["arm"] == "a") & table["point"].notna()]
+    finals = [
+        kind.worst if status == "diverged" else rows(trial.config)[-1][metric]
+        for trial, status in zip(
+            [t for t in study.trials if t.arm == "a" and t.point is not None],
+            draws["status"],
+            strict=True,
+        )
+    ]
+    saved = pd.read_parquet(tmp_path / "edf_summary.parquet").set_index("arm")
+    short = kind.name.removesuffix("_pct")
+    assert saved.loc["a", f"median_{kind.name}"] == pytest.approx(np.median(finals))
+    assert (saved["near"] == kind.near).all() and (saved["beyond"] == kind.beyond).all()
+    assert {"within_near_pct", "num_beyond", f"{short}_ratio"} <= set(saved.columns)
+    trials = pd.read_parquet(tmp_path / "trials.parquet")
+    assert f"final_{kind.name}" in trials and "error_pct" not in trials
+    summary = summary_metrics(results)
+    assert f"a/median_{kind.name}" in summary and "a/median_error_pct" not in summary
+    words = {"edf_panels.svg", "report.html", "edf_summary.md", "arm_comparison.csv"}
+    shown = texts(tmp_path)
+    assert words <= set(shown) and kind.label in page and f"Absolute {kind.label}" in page
+    check_words(shown, kind.name)
+
+
+def check_words(shown: dict[str, str], name: str) -> None:
+    """No text speaks of the top-1 error, its thresholds, or percent where the loss is meant."""
+    for file, text in shown.items():
+        plain = re.sub(r"top-?5[ _]error|calibration error|standard error", "", text)
+        plain = re.sub(r"of top-1 error", "", plain)  # a caption's example
+        assert not re.search(r"\berror", plain), (file, re.search(r".{60}\berror.{60}", plain))
+        assert "4 points)" not in plain.replace("(4 points)", "") and "error_pct" not in plain
+        if name == "loss" and file.endswith(".html"):
+            assert "nats" in text and not re.search(
+                r"\d% loss|loss (of )?[\d.]+%|loss \(%", plain
+            ), file
+
+
+def test_a_report_about_the_loss_is_drawn_again_from_its_files(
+    rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
+) -> None:
+    study = distribution("val_ema_loss")
+    first = write_report(results_of(study, rows), Workdir(tmp_path / "one"), {})
+    again = read_results(study, Workdir(tmp_path / "one"))
+    assert write_report(again, Workdir(tmp_path / "two"), {}) == first
+
+
+def test_an_infinite_loss_is_the_worst_rank_and_in_no_mean(
+    rows: Callable[[TrainConfig], tuple[Row, ...]],
+) -> None:
+    results = results_of(distribution("val_ema_loss"), rows)
+    tables = KINDS["distribution"].tables
+    table = results.once(tables["edf_summary"]).set_index("arm")
+    assert np.isfinite(table["median_error_pct"]).all()
+    assert np.isinf(table["median_error_pct_high"]).all()  # of four draws one is infinite
+    assert table["error_ratio"].isna().all() and table["area"].between(0, 1).all()
+    pair = results.once(tables["arm_comparison"]).iloc[0]
+    assert pair["n_a"] == 4 and "without a finite value" in pair["error_ratio_method"]
+    assert np.isfinite(pair["error_median_difference"]) and 0 <= pair["error_prob_a_lower"] <= 1
+
+
+def test_trials_of_an_older_version_are_refused_in_one_line_and_stay(
+    rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
+) -> None:
+    store, study = Store.open(tmp_path), distribution("val_ema_ece_pct")
+    for number, trial in enumerate(study.trials):
+        of = [dict(row) for row in rows(trial.config)]
+        if number < 5:
+            of = [{k: v for k, v in row.items() if "ece" not in k} for row in of]
+        claimed = store.claim(trial.config.id, trial.config.non_default(), study.slug, 1)
+        store.finish(claimed, Outcome.of(of, {}))
+    with pytest.raises(ValueError, match="val_ema_ece_pct in its rows") as caught:
+        read_trials(study, store)
+    line = str(caught.value)
+    assert "\n" not in line and "(5 of 12 of an older version" in line and "and 2 more" in line
+    assert all(trial.config.id in line for trial in study.trials[:3])
+    assert "val_ema_loss" in line and "--store" in line
+    assert all(store.is_done(trial.config.id) for trial in study.trials)
+    about_loss = dataclasses.replace(study, metric="val_ema_loss")
+    assert {o.status for o in read_trials(about_loss, store).values()} == {Status.FINISHED}
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_every_column_has_a_metric_of_its_own(name: str) -> None:
+    """A quantity that the trainer reports and METRICS lacks has no row: QUANTITIES are its names.
+    So what must be said of each is asked here."""
+    metric = METRICS[name]
+    low, high = metric.bounds
+    assert metric.name == name and metric.label and metric.unit
+    assert low <= 0 < metric.near < metric.beyond < high and metric.worst in metric.bounds
+    assert math.isfinite(metric.near) and metric.column("mean_error_pct") == f"mean_{name}"
+    columns = [column for column in evaluation_columns("val") if metric_of(column) is metric]
+    assert columns == [f"val_{name}", f"val_ema_{name}"]
+
+
+def test_names_of_columns_are_the_errors_own_and_differ_for_others() -> None:
+    names = (
+        "error_pct",
+        "mean_error_pct_low",
+        "sd_points",
+        "within_4_points_pct",
+        "within_4_points_if_reference_lower_pct",
+        "num_beyond_10_points",
+        "error_ratio_a_over_b_low",
+        "error_p_holm",
+        "gap_points_high",
+        "one_run_sampling_points",
+    )
+    assert tuple(map(ERROR.column, names)) == names
+    assert tuple(map(METRICS["loss"].column, names)) == (
+        "loss",
+        "mean_loss_low",
+        "sd_nats",
+        "within_near_pct",
+        "within_near_if_reference_lower_pct",
+        "num_beyond",
+        "loss_ratio_a_over_b_low",
+        "loss_p_holm",
+        "gap_nats_high",
+        "one_run_sampling_nats",
+    )
+    for metric in METRICS.values():
+        assert len({metric.column(name) for name in names}) == len(names)
