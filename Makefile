@@ -32,7 +32,7 @@ check: .venv/installed  ## lint, format and types
 	$(RUN) -m mypy
 
 docs: build/docs/installed  ## the documentation as a site in build/site; a broken link fails
-	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build  # not --quiet, which would also silence --strict
 
 # The site reads the source and imports nothing of it: its environment has no torch.
 build/docs/installed: pyproject.toml constraints.txt
@@ -49,7 +49,7 @@ wheel: .venv/installed  ## builds the wheel and uses it outside the clone, with 
 	$(RUN) -c "import sysconfig; print(sysconfig.get_path('purelib'))" > $$(build/wheel/venv/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dependencies.pth
 	cd build/wheel && venv/bin/python -c "import vitscale; assert '/build/wheel/venv/' in vitscale.__file__, vitscale.__file__"
 	cd build/wheel && venv/bin/vitscale --help > help.txt
-	$(RUN) -m zipfile -l build/wheel/*.whl | grep -q published/complexity.csv  # data files are in it
+	$(RUN) -m zipfile -l build/wheel/*.whl | grep published/complexity.csv  # data files are in it
 
 # constraints.txt names the versions that were tested; torch and torchvision must be of one release.
 .venv/installed: pyproject.toml constraints.txt

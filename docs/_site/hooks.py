@@ -91,7 +91,7 @@ CLASSES = {
     "Search": "plan/search.py",
     "ProfileConfig": "plan/profile.py",
 }
-HEAD = ["", "| field | type | default | |", "|---|---|---|---|"]
+HEAD = ["", "| field | meaning | type | default |", "|---|---|---|---|"]
 BOUND = re.compile(r"Annotated\[(\w+), Most\((.+)\)\]")
 
 
@@ -126,7 +126,7 @@ def _table(text: str, name: str) -> list[str]:
         kind = BOUND.sub(r"\1 <= \2", ast.unparse(field.annotation)).replace(" ** ", "**")
         default = _code(ast.unparse(field.value)) if field.value else "required"
         name = ast.unparse(field.target)
-        page.append(f"| `{name}` | {_code(kind)} | {default} | {_cell(' '.join(comments))} |")
+        page.append(f"| `{name}` | {_cell(' '.join(comments))} | {_code(kind)} | {default} |")
     return page
 
 
