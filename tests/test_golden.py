@@ -12,6 +12,13 @@ from typing import Any
 import pytest
 from golden.capture import GOLDEN, load, report
 
+from vitscale.analysis.kinds import kind_of
+from vitscale.analysis.report.report import read_results, write_report
+from vitscale.analysis.report.save import as_files
+from vitscale.analysis.results import Results
+from vitscale.record.table import outcomes, tidy
+from vitscale.record.workdir import Workdir
+
 SLUGS = sorted(path.name.removesuffix(".json.gz") for path in GOLDEN.glob("*.json.gz"))
 
 
@@ -51,3 +58,20 @@ def test_the_report_has_the_numbers_that_it_had(slug: str) -> None:
 def test_there_is_a_golden_report_of_every_demo() -> None:
     studies = {path.stem for path in (Path(__file__).parents[1] / "studies").glob("[a-z]*.py")}
     assert {slug.removesuffix("-demo") for slug in SLUGS} == studies
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_figures_are_drawn_again_from_the_parquet_files_of_a_report(
+    slug: str, tmp_path: Path
+) -> None:
+    """The same bytes, and no table that the report holds is made a second time."""
+    study, read, _ = load(slug)
+    results = Results(study, outcomes(study, read), tidy(study, read))
+    write_report(results, Workdir(tmp_path), {})
+    again = read_results(study, Workdir(tmp_path))
+    held = set(results.made(kind_of(study).tables))
+    assert set(again.made(kind_of(study).tables)) == held
+    for name in study.figures:
+        drawn = as_files(kind_of(study).figures[name](again))
+        assert drawn["png"] == (tmp_path / f"{name}.png").read_bytes(), name
+    assert set(again.made(kind_of(study).tables)) == held

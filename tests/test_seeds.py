@@ -10,8 +10,7 @@ import pytest
 import scipy.stats
 
 from vitscale.analysis import kinds, published
-from vitscale.analysis.repeats import figures as repeat_figures
-from vitscale.analysis.repeats import seeds
+from vitscale.analysis.repeats import bins, seeds
 from vitscale.analysis.report import text
 from vitscale.analysis.report.report import headline, write_report
 from vitscale.analysis.results import Results
@@ -335,11 +334,11 @@ def test_tables_of_seeds_show_two_decimals_and_others_one():
 def test_bins_are_whole_images_wide_and_hold_every_value():
     rng = np.random.default_rng(0)
     values = rng.integers(10, 30, 50) / 4  # percent of 400 images
-    edges = repeat_figures.bins(values, 400)
+    edges = bins.bins(values, 400)
     assert np.histogram(values, edges)[0].sum() == 50
     assert np.allclose((np.diff(edges) / 0.25) % 1, 0) and np.allclose((edges[0] / 0.25) % 1, 0.5)
     smooth = rng.normal(0, 1, 200)
-    assert np.histogram(smooth, repeat_figures.bins(smooth, None))[0].sum() == 200
+    assert np.histogram(smooth, bins.bins(smooth, None))[0].sum() == 200
 
 
 def test_histogram_draws_all_finished_seeds_and_the_fitted_gaussian():

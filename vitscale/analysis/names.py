@@ -43,6 +43,8 @@ NAMES: dict[str, frozenset[str]] = {
             "seed_correlation",
             "seed_power",
             "seed_epochs",
+            "seed_bins",
+            "recipe_cells",
             "published_training_length",
             "published_seed_statistics",
             "published_recipe_interaction",

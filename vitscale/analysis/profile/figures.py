@@ -16,8 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from vitscale.analysis import published
-from vitscale.analysis.profile.tables import change, median_with_ends, runs_of
-from vitscale.analysis.repeats.estimates import labelled
+from vitscale.analysis.profile.tables import speeds
 from vitscale.analysis.report.layout import (
     COLORS,
     MARKERS,
@@ -82,7 +81,7 @@ def throughput_gain(results: Results) -> Figure:
 
     Touvron et al. 2022, Table 4, prints what is above 0 as its gain.
     """
-    table = _of_first_resolution(labelled(results.study, results.trials))
+    table = _of_first_resolution(results.once(speeds))
     kinds = list(dict.fromkeys(table.loc[table["layout"] == "par", "profile"]))
     figure = Figure(figsize=(WIDTHS[min(max(len(kinds), 1), 2)], 4.4), layout="constrained")
     axes = figure.subplots(1, max(1, len(kinds)), squeeze=False, sharey=True)[0]
@@ -115,7 +114,7 @@ def throughput_by_resolution(results: Results) -> Figure:
     """Images per second and peak memory against the
     resolution, at the batch that was measured at several.
     """
-    table = _of_several(labelled(results.study, results.trials), "resolution", "batch_size")
+    table = _of_several(results.once(speeds), "resolution", "batch_size")
     kinds = list(dict.fromkeys(table["profile"]))
     figure = Figure(figsize=(WIDTHS[min(max(len(kinds), 1), 2)], 7.0), layout="constrained")
     grid = figure.subplots(2, max(1, len(kinds)), squeeze=False, sharey="row")
@@ -157,7 +156,7 @@ FIGURES: tuple[Draw, ...] = (
 
 def _over_batches(results: Results, draw: Any, label: str, note: str) -> Figure:
     """One panel per model and kind of profile, of those with several batches."""
-    table = _of_several(_of_first_resolution(labelled(results.study, results.trials)), "batch_size")
+    table = _of_several(_of_first_resolution(results.once(speeds)), "batch_size")
     shown = {
         title: arms
         for title, arms in panels(results.study).items()
@@ -210,8 +209,10 @@ def _curves(table: pd.DataFrame, axis: str) -> list[Curve]:
 def _speeds(ax: Axes, curve: Curve) -> None:
     """Median, interval and range of the runs of each profile, and a mark for those without."""
     x = curve.profiles[curve.axis].to_numpy(dtype=float)
-    runs = [runs_of(profile) for _, profile in curve.profiles.iterrows()]
-    median, low, high = np.array([median_with_ends(of) for of in runs]).T
+    median, low, high, fewest, most = (
+        curve.profiles[f"speed{end}"].to_numpy(dtype=float)
+        for end in ("", "_low", "_high", "_min", "_max")
+    )
     ax.plot(
         x,
         median,
@@ -222,8 +223,7 @@ def _speeds(ax: Axes, curve: Curve) -> None:
     )
     color = COLORS[curve.place % len(COLORS)]
     ax.vlines(x, low, high, color=color, linewidth=3.2, alpha=0.55, zorder=2)
-    ends = np.array([(of.min(), of.max()) if len(of) else (np.nan, np.nan) for of in runs]).T
-    ax.vlines(x, *ends, color=color, linewidth=1.0, zorder=2)
+    ax.vlines(x, fewest, most, color=color, linewidth=1.0, zorder=2)
     _failed(ax, curve, x)
 
 
@@ -253,13 +253,11 @@ def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) 
     ax.axhline(0, color="#999999", linewidth=0.8)
     handles = []
     for index, (model, of_model) in enumerate(table.groupby("model", sort=False)):
-        runs = {(p["layout"], p["batch_size"]): runs_of(p) for _, p in of_model.iterrows()}
-        batches = sorted(
-            {batch for layout, batch in runs if layout == "par" and ("seq", batch) in runs}
-        )
-        x = np.array(batches, dtype=float) * 2 ** (0.08 * index)  # beside each other
+        known = of_model[of_model["par_over_seq_pct"].notna() & (of_model["layout"] == "par")]
+        known = known.sort_values("batch_size")
+        x = known["batch_size"].to_numpy(dtype=float) * 2 ** (0.08 * index)  # beside each other
         estimate, low, high = (
-            np.array([change(runs["seq", b], runs["par", b]) for b in batches]).reshape(-1, 3).T
+            known[f"par_over_seq_pct{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")
         )
         ax.plot(
             x,

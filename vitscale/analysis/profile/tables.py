@@ -59,6 +59,24 @@ def throughput(results: Results) -> pd.DataFrame:
     return found.drop(columns=[] if (table["layout"] == "par").any() else _of_par())
 
 
+def speeds(results: Results) -> pd.DataFrame:
+    """A row per profile, with its factors and the numbers of `throughput` about it: `speed` in
+    images per second, its interval, fewest and most, and the change par_over_seq_pct of its cell.
+    """
+    table, found = labelled(results.study, results.trials), results.once(throughput)
+    ends = {"": "_images_per_s", "_low": "_images_per_s_low", "_high": "_images_per_s_high"}
+    ends |= {"_min": "_min", "_max": "_max"}
+    change = [name for name in _ends("par_over_seq_pct") if name in found]
+    of_layout = [
+        found[KEYS + change]
+        .assign(layout=layout)
+        .assign(**{f"speed{end}": found[f"{layout}{name}"] for end, name in ends.items()})
+        for layout in LAYOUTS
+        if f"{layout}_n" in found
+    ]
+    return table.merge(pd.concat(of_layout), how="left", on=[*KEYS, "layout"])
+
+
 def epoch_minutes(results: Results) -> pd.DataFrame:
     """A row per profile of training: minutes that an epoch of the dataset takes at the measured
     images per second.

@@ -9,14 +9,13 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pandas as pd
-import scipy.stats
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from vitscale.analysis import published
-from vitscale.analysis.repeats import estimates, interaction, seeds, stability
+from vitscale.analysis.repeats import bins, estimates, interaction, seeds, stability
 from vitscale.analysis.repeats.stability import Cell
 from vitscale.analysis.report.layout import (
     COLORS,
@@ -30,7 +29,6 @@ from vitscale.analysis.report.layout import (
     say,
 )
 from vitscale.analysis.results import Results
-from vitscale.analysis.stats import correlation
 
 Groups = dict[Cell, pd.DataFrame]
 # label, marker of Xiao et al. 2021, Figure 3
@@ -323,7 +321,7 @@ def seed_histogram(results: Results) -> Figure:
     drawn = False
     for line, arm in zip(grid, results.study.arms, strict=True):
         for ax, (name, column) in zip(line, columns.items(), strict=True):
-            _histogram(ax, results, arm, name, column)
+            _histogram(ax, results, arm, name)
             if results.study.published:
                 values = estimates.errors(seeds.draws_of(results.trials, arm), column)
                 drawn |= published.draw_published_seed_histogram(ax, results.study, name, values)
@@ -429,25 +427,38 @@ def _said(outcomes: pd.DataFrame, arm: str) -> str:
     return estimates.describe(seeds.draws_of(outcomes, arm))
 
 
-def _histogram(ax: Axes, results: Results, arm: str, name: str, column: str) -> None:
-    values = estimates.errors(seeds.draws_of(results.trials, arm), column)
+def _histogram(ax: Axes, results: Results, arm: str, name: str) -> None:
     ax.set_xlabel(f"error on {name} (%)")
     ax.set_title(f"{arm}, {_said(results.trials, arm)}", fontsize=9)
-    if len(values) < 2 or np.ptp(values) < estimates.NO_SPREAD:
+    table = results.once(bins.seed_bins)
+    table = table[(table["arm"] == arm) & (table["evaluation"] == name)]
+    if table.empty:
         return say(ax, "no spread to show")
-    edges = bins(values, seeds.num_images(results.study, name))
-    ax.hist(values, list(edges), color=COLORS[0], alpha=0.35, edgecolor="white", zorder=2)
-    mean, sd = float(values.mean()), float(values.std(ddof=1))
-    fitted = scipy.stats.norm(mean, sd)
-    x = np.linspace(min(edges[0], mean - 3 * sd), max(edges[-1], mean + 3 * sd), 200)
-    width = float(edges[1] - edges[0])
-    ax.plot(x, len(values) * width * fitted.pdf(x), color=COLORS[1], zorder=3)
-    share, centers = np.diff(fitted.cdf(edges)), (edges[1:] + edges[:-1]) / 2
-    low, high = (scipy.stats.binom.ppf(tail, len(values), share) for tail in (0.025, 0.975))
+    row = _row_of(results.once(seeds.seed_statistics), arm=arm, evaluation=name)
+    _gaussian(ax, table, float(row["mean_error_pct"]), float(row["sd_points"]))
+    _bars(ax, table)
+    handles = [Line2D([], [], color=COLORS[1], label=_fit_label(results, arm, name))]
+    reference = float(row["reference_error_pct"])
+    if np.isfinite(reference):
+        ax.axvline(reference, color="black", linestyle="--", linewidth=1.2)
+        label = f"reference {reference:.2f}, z = {row['reference_z']:+.1f}"
+        handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1.2, label=label))
+    legend_below(ax, handles)
+
+
+def _bars(ax: Axes, table: pd.DataFrame) -> None:
+    """Counted seeds as bars, expected ones as dots with the range of 95% of samples."""
+    low, high = (table[f"{end}_pct"].to_numpy(dtype=float) for end in ("low", "high"))
+    centers, edges = (low + high) / 2, [*low, high[-1]]
+    looks: dict[str, Any] = {"color": COLORS[0], "alpha": 0.35, "edgecolor": "white"}
+    ax.hist(centers, edges, weights=table["seeds"].to_numpy(dtype=float), zorder=2, **looks)
+    expected, least, most = (
+        table[f"expected_seeds{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")
+    )
     ax.errorbar(
         centers,
-        len(values) * share,
-        _ends(len(values) * share, low, high),
+        expected,
+        _ends(expected, least, most),
         fmt="o",
         markersize=2.5,
         color=COLORS[1],
@@ -455,14 +466,15 @@ def _histogram(ax: Axes, results: Results, arm: str, name: str, column: str) -> 
         alpha=0.8,
         zorder=4,
     )
-    reference = seeds.reference_error(results.trials, arm, column)
-    handles = [Line2D([], [], color=COLORS[1], label=_fit_label(results, arm, name))]
-    if np.isfinite(reference):
-        ax.axvline(reference, color="black", linestyle="--", linewidth=1.2)
-        z = seeds.standing(values, reference)["z"]
-        label = f"reference {reference:.2f}, z = {z:+.1f}"
-        handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1.2, label=label))
-    legend_below(ax, handles)
+
+
+def _gaussian(ax: Axes, table: pd.DataFrame, mean: float, sd: float) -> None:
+    """The density of a Gaussian as seeds per bin, from 3 sd below to 3 sd above its mean."""
+    low, high = table["low_pct"].min(), table["high_pct"].max()
+    x = np.linspace(min(low, mean - 3 * sd), max(high, mean + 3 * sd), 200)
+    width = float(table["high_pct"].iloc[0] - table["low_pct"].iloc[0])
+    density = np.exp(-(((x - mean) / sd) ** 2) / 2) / (sd * np.sqrt(2 * np.pi))
+    ax.plot(x, table["seeds"].sum() * width * density, color=COLORS[1], zorder=3)
 
 
 def _fit_label(results: Results, arm: str, name: str) -> str:
@@ -487,39 +499,24 @@ def _row_of(table: pd.DataFrame, **labels: str) -> pd.Series:
     return row
 
 
-def bins(values: np.ndarray, images: int | None) -> np.ndarray:
-    """Edges for a histogram of (n,) errors in percent: the rule of Freedman and Diaconis, at least
-    5 bins.
-
-    With the number of images, widths are whole multiples of one image and edges lie between two
-    counts: other bins would hold unequal numbers of possible values, and a comb would show that is
-    not in the data.
-    """
-    low, high = float(values.min()), float(values.max())
-    spread = float(np.subtract(*np.percentile(values, [75, 25]))) or (high - low) / 2
-    width = min(2 * spread / len(values) ** (1 / 3), (high - low) / 5)
-    if not images:
-        return np.linspace(low, high, 1 + int(np.ceil((high - low) / width)))
-    step = 100 / images
-    width = step * max(1, round(width / step))
-    start = low - step / 2
-    return start + width * np.arange(2 + int((high - start) / width))
-
-
 def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
     """Returns whether there are numbers of the thesis behind the cloud."""
     columns = [estimates.evaluations(results.study)[name] for name in pair]
     x, y = (estimates.errors(seeds.draws_of(results.trials, arm), column) for column in columns)
     ax.set(xlabel=f"error on {pair[0]} (%)", ylabel=f"error on {pair[1]} (%)")
     ax.set_title(f"{arm}, {_said(results.trials, arm)}", fontsize=9)
-    if len(x) < correlation.MIN_PAIRS:
-        say(ax, "too few seeds")
+    table = results.once(seeds.seed_correlation)
+    row = _row_of(table, arm=arm, first=pair[0], second=pair[1])
+    if np.isnan(row["pearson"]):
+        say(ax, "too few seeds, or no spread")
         return False
     at, num = np.unique(np.column_stack([x, y]), axis=0, return_counts=True)
     ax.scatter(at[:, 0], at[:, 1], s=18 * num, color=COLORS[0], alpha=0.5, linewidths=0, zorder=3)
-    reference = [seeds.reference_error(results.trials, arm, column) for column in columns]
+    statistics = results.once(seeds.seed_statistics)
+    reference = [
+        _row_of(statistics, arm=arm, evaluation=name)["reference_error_pct"] for name in pair
+    ]
     ax.plot(*[[value] for value in reference], "*", color=COLORS[1], markersize=11, zorder=4)
-    row = _row_of(results.once(seeds.seed_correlation), arm=arm, first=pair[0], second=pair[1])
     (r, *r_ends), (rho, *rho_ends) = (
         [row[f"{key}{end}"] for end in ("", "_low", "_high")] for key in ("pearson", "spearman")
     )
@@ -604,22 +601,16 @@ def recipe_interaction(results: Results) -> Figure:
     an interaction; lines that cross are a change of winner, if both differences are shown.
     """
     groups, columns = results.once(interaction.cells), estimates.evaluations(results.study)
-    table = results.once(interaction.recipe_interaction)
+    table, means = (
+        results.once(make) for make in (interaction.recipe_interaction, interaction.recipe_cells)
+    )
     figure, grid = _grid(1, len(columns), 3.9)
     drawn = False
     for ax, (name, column) in zip(grid[0], columns.items(), strict=True):
-        _crossing(ax, groups, column)
+        of_set = means[means["evaluation"] == name]
+        _crossing(ax, groups, of_set.set_index(["architecture", "recipe"]), column)
         if results.study.published:
-            ours = float(
-                np.mean(
-                    [
-                        estimates.errors(runs, column).mean()
-                        for runs in groups.values()
-                        if len(estimates.errors(runs, column))
-                    ]
-                )
-            )
-            drawn |= published.draw_published_recipe_interaction(ax, results.study, name, ours)
+            drawn |= published.draw_published_recipe_interaction(ax, results.study, name, of_set)
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
         ax.set_title(
             "\n".join(
@@ -635,7 +626,9 @@ def recipe_interaction(results: Results) -> Figure:
     )
 
 
-def _crossing(ax: Axes, groups: Mapping[tuple[str, str], pd.DataFrame], column: str) -> None:
+def _crossing(
+    ax: Axes, groups: Mapping[tuple[str, str], pd.DataFrame], means: pd.DataFrame, column: str
+) -> None:
     architectures, recipes = (list(dict.fromkeys(key[i] for key in groups)) for i in (0, 1))
     for index, architecture in enumerate(architectures):
         color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
@@ -645,9 +638,12 @@ def _crossing(ax: Axes, groups: Mapping[tuple[str, str], pd.DataFrame], column: 
         x = np.flatnonzero([(architecture, recipe) in groups for recipe in recipes]) + 0.08 * (
             index - (len(architectures) - 1) / 2
         )
-        y, low, high = np.array(
-            [estimates.error_interval(estimates.errors(of, column)) for of in runs]
-        ).T
+        known = [(architecture, recipe) for recipe in recipes if (architecture, recipe) in groups]
+        of_architecture = means.loc[known]
+        y, low, high = (
+            of_architecture[f"mean_error_pct{end}"].to_numpy(dtype=float)
+            for end in ("", "_low", "_high")
+        )
         for at, of in zip(x, runs, strict=True):
             values = estimates.errors(of, column)
             ax.plot(

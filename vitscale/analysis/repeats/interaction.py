@@ -108,6 +108,29 @@ def recipe_interaction(results: Results) -> pd.DataFrame:
     return table
 
 
+def recipe_cells(results: Results) -> pd.DataFrame:
+    """A row per architecture, recipe and evaluation set: the mean error over the seeds that
+    finished, with Student's 95% interval, and how many runs ended how.
+    """
+    rows = [
+        {
+            "architecture": architecture,
+            "recipe": recipe,
+            "evaluation": name,
+            **estimates.counts(runs),
+            **_mean(estimates.errors(runs, column)),
+        }
+        for (architecture, recipe), runs in results.once(cells).items()
+        for name, column in estimates.evaluations(results.study).items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def _mean(values: np.ndarray) -> dict[str, float]:
+    names = ("mean_error_pct", "mean_error_pct_low", "mean_error_pct_high")
+    return dict(zip(names, estimates.error_interval(values), strict=True))
+
+
 def winners(table: pd.DataFrame) -> pd.DataFrame:
     """The simple effects of recipe_interaction with a, b, recipe
     and `winner`: the one shown to be better, or "".

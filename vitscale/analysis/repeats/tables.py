@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitscale.analysis import published
-from vitscale.analysis.repeats import interaction, seeds, stability
+from vitscale.analysis.repeats import bins, interaction, seeds, stability
 
 TABLES = (
     stability.stability_cells,
@@ -18,7 +18,9 @@ TABLES = (
     seeds.seed_correlation,
     seeds.seed_power,
     seeds.seed_epochs,
+    bins.seed_bins,
     interaction.recipe_interaction,
+    interaction.recipe_cells,
     published.published_training_length,
     published.published_seed_statistics,
     published.published_recipe_interaction,

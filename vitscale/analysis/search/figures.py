@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -136,7 +137,7 @@ def search_contour(results: Results) -> Figure:
     scale = _Errors(asked)
     colors = ScalarMappable(scale.norm, "viridis_r")
     for ax, arm in zip(grid, results.study.arms, strict=False):
-        _contour_panel(ax, results.study, asked, arm, colors)
+        _contour_panel(ax, results, arm, colors)
         ax.set_title(arm)
     for ax in grid[len(results.study.arms) :]:
         ax.remove()
@@ -398,13 +399,10 @@ def _space_axis(line: Any, axis: Any) -> None:
 # ---- contour
 
 
-def _contour_panel(
-    ax: Axes, study: Study, asked: pd.DataFrame, arm: str, colors: ScalarMappable
-) -> None:
-    space = {
-        name: axis for name, axis in search.spaces(study, arm).items() if search.is_numeric(axis)
-    }
-    names = ("lr", "wd") if {"lr", "wd"} <= set(space) else tuple(space)[:2]
+def _contour_panel(ax: Axes, results: Results, arm: str, colors: ScalarMappable) -> None:
+    asked = results.once(search.points)
+    space = search.spaces(results.study, arm)
+    names = search.contour_axes(results.study, arm)
     if len(names) < 2:
         say(ax, "a contour needs two numeric axes")
         return
@@ -417,7 +415,8 @@ def _contour_panel(
         xlim=_limits(space[names[0]]),
         ylim=_limits(space[names[1]]),
     )
-    _interpolated(ax, of_arm[of_arm["state"] == "complete"], names, space, colors)
+    mean = results.once(search.surface)
+    _interpolated(ax, mean[mean["arm"] == arm], [space[name] for name in names], colors)
     good = of_arm[(of_arm["state"] == "complete") & ~_bad(of_arm)]
     ax.scatter(
         good[names[0]],
@@ -445,19 +444,18 @@ def _contour_panel(
 
 
 def _interpolated(
-    ax: Axes, known: pd.DataFrame, names: tuple[str, ...], space: Any, colors: ScalarMappable
+    ax: Axes, mean: pd.DataFrame, space: Sequence[Any], colors: ScalarMappable
 ) -> None:
     """Filled contours over the triangles of the points, on the
     axes' own scales; nothing for points on a line.
     """
-    mean = known.groupby(list(names))["value"].mean().reset_index()
     places = np.array(
-        [[search.share(space[name], value) for value in mean[name]] for name in names]
+        [
+            [search.share(axis, value) for value in mean[x]]
+            for x, axis in zip("xy", space, strict=True)
+        ]
     )
-    if (
-        len(mean) < 3
-        or np.linalg.matrix_rank(places - places.mean(axis=1, keepdims=True), tol=1e-6) < 2
-    ):
+    if len(mean) < 3 or np.linalg.matrix_rank(places - places[:, :1], tol=1e-6) < 2:
         return
     own_scale = Affine2D().translate(MARGIN, MARGIN).scale(1 / (1 + 2 * MARGIN)) + ax.transAxes
     norm: Any = colors.norm

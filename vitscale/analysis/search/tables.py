@@ -538,4 +538,26 @@ def search_importance(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).rename(columns=names)
 
 
+def contour_axes(study: Study, arm: str) -> tuple[str, ...]:
+    """lr and wd, or else the first two numeric axes that the arm searches; fewer if it has not."""
+    names = tuple(name for name, axis in spaces(study, arm).items() if is_numeric(axis))
+    return ("lr", "wd") if {"lr", "wd"} <= set(names) else names[:2]
+
+
+def surface(results: Results) -> pd.DataFrame:
+    """A row per arm and place on its two contour_axes, x and y: the mean value of the complete
+    points there.
+    """
+    known = results.once(points)
+    known = known[known["state"] == "complete"]
+    tables = []
+    for arm in results.study.arms:
+        names = contour_axes(results.study, arm)
+        if len(names) == 2:
+            of_arm = known[known["arm"] == arm].rename(columns=dict(zip(names, "xy", strict=True)))
+            mean = of_arm.groupby(["x", "y"])["value"].mean()
+            tables.append(mean.reset_index().assign(arm=arm))
+    return pd.concat(tables) if tables else pd.DataFrame(columns=["x", "y", "value", "arm"])
+
+
 TABLES = (search_best, search_importance)

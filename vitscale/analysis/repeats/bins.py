@@ -1,0 +1,80 @@
+"""The histogram of errors over seeds as a table: what was counted in each bin, and what a Gaussian
+would give.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+
+from vitscale.analysis.repeats import estimates, seeds
+from vitscale.analysis.results import Results
+
+COLUMNS = (
+    "arm",
+    "evaluation",
+    "low_pct",
+    "high_pct",
+    "seeds",
+    "expected_seeds",
+    "expected_seeds_low",
+    "expected_seeds_high",
+)
+
+
+def seed_bins(results: Results) -> pd.DataFrame:
+    """A row per arm, evaluation set and bin of error: how many seeds are in it, and how many a
+    Gaussian with the mean and sd of seed_statistics expects there.
+
+    Between `expected_seeds_low` and `expected_seeds_high` lies the count of that bin in 95% of
+    samples from the Gaussian. No row for fewer than two seeds, or seeds of equal error.
+    """
+    tables = [
+        _counted(
+            estimates.errors(seeds.draws_of(results.trials, arm), column),
+            seeds.num_images(results.study, name),
+        ).assign(arm=arm, evaluation=name)
+        for arm in results.study.arms
+        for name, column in estimates.evaluations(results.study).items()
+    ]
+    table = pd.concat(tables, ignore_index=True)[list(COLUMNS)]
+    table.attrs["decimals"] = 2
+    return table
+
+
+def _counted(values: np.ndarray, images: int | None) -> pd.DataFrame:
+    if len(values) < 2 or np.ptp(values) < estimates.NO_SPREAD:
+        return pd.DataFrame(columns=list(COLUMNS[2:]), dtype=float)
+    edges = bins(values, images)
+    fitted = scipy.stats.norm(float(values.mean()), float(values.std(ddof=1)))
+    share = np.diff(fitted.cdf(edges))
+    low, high = (scipy.stats.binom.ppf(tail, len(values), share) for tail in (0.025, 0.975))
+    numbers = (
+        edges[:-1],
+        edges[1:],
+        np.histogram(values, edges)[0],
+        len(values) * share,
+        low,
+        high,
+    )
+    return pd.DataFrame(dict(zip(COLUMNS[2:], numbers, strict=True)))
+
+
+def bins(values: np.ndarray, images: int | None) -> np.ndarray:
+    """Edges for a histogram of (n,) errors in percent: the rule of Freedman and Diaconis, at least
+    5 bins.
+
+    With the number of images, widths are whole multiples of one image and edges lie between two
+    counts: other bins would hold unequal numbers of possible values, and a comb would show that is
+    not in the data.
+    """
+    low, high = float(values.min()), float(values.max())
+    spread = float(np.subtract(*np.percentile(values, [75, 25]))) or (high - low) / 2
+    width = min(2 * spread / len(values) ** (1 / 3), (high - low) / 5)
+    if not images:
+        return np.linspace(low, high, 1 + int(np.ceil((high - low) / width)))
+    step = 100 / images
+    width = step * max(1, round(width / step))
+    start = low - step / 2
+    return start + width * np.arange(2 + int((high - start) / width))
