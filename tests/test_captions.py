@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import known
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from test_analysis import make_outcomes, make_study
 from test_analysis_report import make_rows, random_errors
 
-from vitscale.analysis import kinds
 from vitscale.analysis.report.layout import finish, metric_label
 from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
@@ -22,7 +22,7 @@ NAMES = ("edf_panels", "edf_panels_vs_best", "lr_wd_scatter", "learning_curves")
 
 def draw(study: Study, name: str) -> Figure:
     outcomes = make_outcomes(study, random_errors(study))
-    return kinds.FIGURES[name](Results(study, outcomes, make_rows(study, outcomes)))
+    return known.FIGURES[name](Results(study, outcomes, make_rows(study, outcomes)))
 
 
 def caption(figure: Figure) -> str:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import known
 import numpy as np
 import optuna
 import pandas as pd
@@ -263,7 +264,7 @@ def test_values_of_every_kind_of_axis_survive_unchanged() -> None:
     assert {type(trial.params["batch_size"]) for trial in trials} == {int}
     assert trials[0].distributions == space["A"]
     for name in FIGURES:  # drawn, whatever the axes
-        kinds.FIGURES[name](Results(study, make_outcomes(study), NO_ROWS))
+        known.FIGURES[name](Results(study, make_outcomes(study), NO_ROWS))
 
 
 def test_a_sampler_goes_on_as_if_it_had_never_stopped() -> None:
@@ -345,7 +346,7 @@ def test_the_file_opens_in_another_process_and_in_optunas_command_line(tmp_path:
 def test_importances_find_the_axis_that_dominates() -> None:
     study = random_search(num=150, seeds=(0,))
     outcomes = make_outcomes(study, lambda config: bowl(config.replace(lr=min(config.lr, 3e-2))))
-    table = kinds.TABLES["search_importance"](Results(study, outcomes, NO_ROWS)).set_index("axis")
+    table = known.TABLES["search_importance"](Results(study, outcomes, NO_ROWS)).set_index("axis")
     assert table.loc["lr", "PED-ANOVA"] > 2 * table.loc["wd", "PED-ANOVA"]
     assert table.loc["lr", "fANOVA"] > 0.9
     assert table[["fANOVA", "PED-ANOVA"]].sum().tolist() == pytest.approx([1, 1])
@@ -391,7 +392,7 @@ def test_importances_need_points(num: int, is_given: bool) -> None:
 def test_the_table_of_best_points_says_of_how_many_they_are_the_best() -> None:
     study = random_search(arms="AB", seeds=(0, 1, 2))
     outcomes = make_outcomes(study)
-    table = kinds.TABLES["search_best"](Results(study, outcomes, NO_ROWS))
+    table = known.TABLES["search_best"](Results(study, outcomes, NO_ROWS))
     assert table.groupby("arm")["rank"].apply(list).tolist() == [[1, 2, 3, 4, 5]] * 2
     assert set(table["best_of"]) == {40}
     first = table.iloc[0]
@@ -430,13 +431,13 @@ def test_the_report_of_a_search_calls_it_one_and_no_draws(tmp_path: Path) -> Non
 def test_figures_are_drawn_when_nothing_finished(name: str, state: str) -> None:
     study = random_search(num=2, arms="AB", seeds=(0,))
     outcomes = make_outcomes(study, status={(0, 0): state, (1, 0): state})
-    assert len(kinds.FIGURES[name](Results(study, outcomes, NO_ROWS)).axes) >= 2
+    assert len(known.FIGURES[name](Results(study, outcomes, NO_ROWS)).axes) >= 2
 
 
 def test_the_history_falls_to_the_winner() -> None:
     study = random_search()
     outcomes = make_outcomes(study)
-    drawn = kinds.FIGURES["search_history"](Results(study, outcomes, NO_ROWS)).axes[0]
+    drawn = known.FIGURES["search_history"](Results(study, outcomes, NO_ROWS)).axes[0]
     steps = [line.get_ydata() for line in drawn.lines if line.get_drawstyle() == "steps-post"]
     values = search.points(Results(study, outcomes))["value"]
     expected = [min(values[: i + 1]) for i, value in enumerate(values) if value < 100]
@@ -449,7 +450,7 @@ def test_the_history_falls_to_the_winner() -> None:
 
 OTHERS = [
     (kind, name)
-    for kind, known, own in (("figures", kinds.FIGURES, FIGURES), ("tables", kinds.TABLES, TABLES))
+    for kind, known, own in (("figures", known.FIGURES, FIGURES), ("tables", known.TABLES, TABLES))
     for name in known
     if name not in own
 ]

@@ -4,12 +4,13 @@ forms, scipy, simulation, the thesis' printed numbers.
 
 from __future__ import annotations
 
+import known
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
 
-from vitscale.analysis import kinds, published
+from vitscale.analysis import published
 from vitscale.analysis.repeats import bins, seeds
 from vitscale.analysis.report import text
 from vitscale.analysis.report.report import headline, write_report
@@ -344,7 +345,7 @@ def test_bins_are_whole_images_wide_and_hold_every_value():
 def test_histogram_draws_all_finished_seeds_and_the_fitted_gaussian():
     study = make_study()
     outcomes, rows = make_tables(study, {3: "diverged"})
-    ax, _ = kinds.FIGURES["seed_histogram"](Results(study, outcomes, rows)).axes
+    ax, _ = known.FIGURES["seed_histogram"](Results(study, outcomes, rows)).axes
     assert sum(bar.get_height() for bar in ax.patches) == 29
     curve, width = ax.lines[0], ax.patches[0].get_width()
     values = outcomes.loc[

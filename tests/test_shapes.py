@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import known
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +18,6 @@ from statsmodels.stats.multitest import multipletests
 
 from search_spaces import demo, touvron2022
 from search_spaces.touvron2022 import Shape, split
-from vitscale.analysis import kinds
 from vitscale.analysis.published import read
 from vitscale.analysis.report import text
 from vitscale.analysis.report.report import caveats, headline, summary_metrics, write_report
@@ -552,7 +552,7 @@ def test_figures_show_the_intervals_of_the_table_and_mark_divergence() -> None:
             }
         ),
     )
-    figure = kinds.FIGURES["branches"](Results(study, outcomes, NO_ROWS))
+    figure = known.FIGURES["branches"](Results(study, outcomes, NO_ROWS))
     ax, table = figure.axes[0], shapes.shape_cells(Results(study, outcomes)).set_index("shape")
     ends = sorted(tuple(bar[:, 1]) for bar in ax.collections[0].get_segments())
     arms = study.panels["branches"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import known
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +16,7 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
-from vitscale.analysis import kinds, published
+from vitscale.analysis import published
 from vitscale.analysis.repeats import estimates, interaction, stability
 from vitscale.analysis.report.report import caveats, headline, summary_metrics, write_report
 from vitscale.analysis.results import Results
@@ -486,7 +487,7 @@ def test_stability_figure_draws_means_and_breaks_where_all_diverged():
     study = make_study(3, models=("P",))
     status = {**{("P sgd 16", seed): "diverged" for seed in range(3)}, ("P sgd 8", 0): "diverged"}
     outcomes = make_outcomes(study, drawn(), status)
-    (ax,) = kinds.FIGURES["optimizer_stability"](Results(study, outcomes, NO_ROWS)).axes
+    (ax,) = known.FIGURES["optimizer_stability"](Results(study, outcomes, NO_ROWS)).axes
     (down,) = [line for line in ax.lines if line.get_marker() == "v" and len(line.get_xdata()) == 3]
     done = outcomes[(outcomes["status"] == "finished") & (outcomes["optimizer"] == "sgd")]
     means = done.groupby("epochs")["error_pct"].mean()
@@ -505,7 +506,7 @@ def test_copied_figure_repeats_the_best_shorter_schedule_hollow_and_dashed():
     study = make_study(2, models=("P",))
     status = {("P sgd 16", seed): "diverged" for seed in range(2)}
     outcomes = make_outcomes(study, drawn(), status)
-    (ax,) = kinds.FIGURES["optimizer_stability_copied"](Results(study, outcomes, NO_ROWS)).axes
+    (ax,) = known.FIGURES["optimizer_stability_copied"](Results(study, outcomes, NO_ROWS)).axes
     (hollow,) = [
         line for line in ax.lines if line.get_markerfacecolor() == "white" and len(line.get_xdata())
     ]
@@ -552,6 +553,6 @@ def test_report_of_an_unfinished_square(tmp_path):
     status = {("A x", 0): "missing", ("A x", 1): "missing", ("B y", 0): "diverged"}
     outcomes = make_outcomes(study, square_errors(CROSSED), status)
     assert write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {})
-    table = kinds.TABLES["recipe_interaction"](Results(study, outcomes, NO_ROWS))
+    table = known.TABLES["recipe_interaction"](Results(study, outcomes, NO_ROWS))
     assert table["not_finished"].tolist() == [2, 1, 3, 2, 1, 3, 2, 1]
     assert "Unfinished" in " ".join(caveats(Results(study, outcomes)))

@@ -5,8 +5,6 @@ $FAULTS is a folder: `plan.json` maps a seed to how often its training fails and
 every try leaves a line with its process in `<seed>.tries`.
 """
 
-import importlib.abc
-import importlib.util
 import json
 import os
 import signal
@@ -34,46 +32,26 @@ def fail(what: str) -> None:
     raise kinds[kind](text) if kind != "os" else PermissionError(13, "Permission denied", text)
 
 
-class Patched(importlib.abc.Loader):
-    """Loads a module as it is, then changes it."""
-
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self.loader = loader
-
-    def create_module(self, spec):
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module) -> None:
-        self.loader.exec_module(module)
-        if module.__name__ == "vitscale.launch.ray_tune":
-            module.FIRST_PAUSE_S = FIRST_PAUSE_S
-            return
-        train = module.train
-
-        def failing(config, *arguments, **named):
-            planned = json.loads((FOLDER / "plan.json").read_text())
-            tries = FOLDER / f"{config.seed}.tries"
-            with open(tries, "a") as file:
-                file.write(f"{os.getpid()}\n")
-            times, what = planned.get(str(config.seed), (0, ""))
-            if len(tries.read_text().splitlines()) <= times:
-                fail(what)
-            return (yield from train(config, *arguments, **named))
-
-        module.train = failing
+def shorten(module) -> None:
+    """Makes the pauses before another try short, and known."""
+    module.FIRST_PAUSE_S = FIRST_PAUSE_S
 
 
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name not in ("vitscale.train.loop", "vitscale.launch.ray_tune"):
-            return None
-        sys.meta_path.remove(self)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            sys.meta_path.insert(0, self)
-        spec.loader = Patched(spec.loader)
-        return spec
+def let_fail(module) -> None:
+    """Trainings fail as planned, then train."""
+    train = module.train
+
+    def failing(config, *arguments, **named):
+        planned = json.loads((FOLDER / "plan.json").read_text())
+        tries = FOLDER / f"{config.seed}.tries"
+        with open(tries, "a") as file:
+            file.write(f"{os.getpid()}\n")
+        times, what = planned.get(str(config.seed), (0, ""))
+        if len(tries.read_text().splitlines()) <= times:
+            fail(what)
+        return (yield from train(config, *arguments, **named))
+
+    module.train = failing
 
 
 def sleep(seconds: float, really=time.sleep) -> None:
@@ -85,5 +63,8 @@ def sleep(seconds: float, really=time.sleep) -> None:
 
 
 if FOLDER.exists():
-    sys.meta_path.insert(0, Finder())
+    sys.path.append(str(Path(__file__).parents[1]))
+    from patched import change_on_import
+
+    change_on_import({"vitscale.train.loop": let_fail, "vitscale.launch.ray_tune": shorten})
     time.sleep = sleep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitscale.analysis.distribution import words as distribution
-from vitscale.analysis.kind import Draw, Kind, Table
+from vitscale.analysis.kind import Kind
 from vitscale.analysis.profile import words as profile
 from vitscale.analysis.repeats import words as repeats
 from vitscale.analysis.search import words as search
@@ -12,10 +12,6 @@ from vitscale.plan.study import Study
 
 ROOMS = (distribution, repeats, shapes, profile, search)
 KINDS: dict[str, Kind] = {room.KIND.name: room.KIND for room in ROOMS}
-TABLES: dict[str, Table] = {name: make for room in ROOMS for name, make in room.KIND.tables.items()}
-FIGURES: dict[str, Draw] = {
-    name: draw for room in ROOMS for name, draw in room.KIND.figures.items()
-}
 
 
 def register(kind: Kind) -> Kind:

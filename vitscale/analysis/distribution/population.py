@@ -7,6 +7,7 @@ diverged ones would be too many.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -210,6 +211,42 @@ def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = Fal
 def populations(results: Results) -> dict[str, Population]:
     """The draws of every arm."""
     return {arm: population(results.study, results.trials, arm) for arm in results.study.arms}
+
+
+def counts_of(arms: Sequence[Population]) -> pd.DataFrame:
+    """A row per arm: how its draws and its reference runs ended."""
+    return pd.DataFrame(
+        [
+            {
+                "arm": draws.arm,
+                "planned": draws.planned,
+                **{status: draws.counts[status] for status in STATUSES},
+                "not counted": draws.not_counted,
+                "reference runs": draws.describe_references(),
+            }
+            for draws in arms
+        ]
+    )
+
+
+def still_missing(arms: Sequence[Population], why: str) -> str:
+    """Draws and reference runs without an outcome, and what
+    follows for the numbers; empty when nothing is missing.
+    """
+    parts = [
+        f"{draws.counts['missing']} of {draws.planned} draws of {draws.arm}"
+        for draws in arms
+        if draws.counts["missing"]
+    ]
+    parts += [
+        (
+            f"{draws.reference_counts['missing']} of {sum(draws.reference_counts.values())} "
+            f"reference runs of {draws.arm}"
+        )
+        for draws in arms
+        if draws.reference_counts["missing"]
+    ]
+    return f"Still missing: {', '.join(parts)}. {why}" if parts else ""
 
 
 def scrambles(study: Study, point: np.ndarray, num: int) -> np.ndarray | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pandas as pd
 
 from vitscale.analysis.distribution import figures, tables
 from vitscale.analysis.distribution.forgiveness import UNTESTED
-from vitscale.analysis.distribution.population import Population, populations
+from vitscale.analysis.distribution.population import counts_of, populations, still_missing
 from vitscale.analysis.distribution.tables import arm_comparison, edf_summary
 from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.report.layout import metric_label
@@ -462,44 +462,9 @@ def unfinished(results: Results) -> str:
     )
 
 
-def still_missing(arms: Sequence[Population], why: str) -> str:
-    """Draws and reference runs without an outcome, and what
-    follows for the numbers; empty when nothing is missing.
-    """
-    parts = [
-        f"{draws.counts['missing']} of {draws.planned} draws of {draws.arm}"
-        for draws in arms
-        if draws.counts["missing"]
-    ]
-    parts += [
-        (
-            f"{draws.reference_counts['missing']} of {sum(draws.reference_counts.values())} "
-            f"reference runs of {draws.arm}"
-        )
-        for draws in arms
-        if draws.reference_counts["missing"]
-    ]
-    return f"Still missing: {', '.join(parts)}. {why}" if parts else ""
-
-
 def counts(results: Results) -> pd.DataFrame:
     """A row per arm: how its draws and its reference runs ended."""
     return counts_of(list(results.once(populations).values()))
-
-
-def counts_of(arms: Sequence[Population]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {
-                "arm": draws.arm,
-                "planned": draws.planned,
-                **{status: draws.counts[status] for status in STATUSES},
-                "not counted": draws.not_counted,
-                "reference runs": draws.describe_references(),
-            }
-            for draws in arms
-        ]
-    )
 
 
 def design_text(study: Study) -> str:

@@ -8,8 +8,12 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis.distribution import figures
-from vitscale.analysis.distribution.population import Population, population
-from vitscale.analysis.distribution.words import counts_of, still_missing
+from vitscale.analysis.distribution.population import (
+    Population,
+    counts_of,
+    population,
+    still_missing,
+)
 from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.repeats import estimates, tables
 from vitscale.analysis.repeats import figures as repeat_figures
