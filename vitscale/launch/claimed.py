@@ -5,6 +5,7 @@ Knows neither Ray nor other trials.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from vitscale.record.workdir import Workdir
 
 REPORT_EVERY_S = 1.0
 TEAM_REPORT_EVERY_S = 10.0  # a team's events wait until Ray Train polls them
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+KEPT_BYTES, HEAP_BYTES = 2**28, 2**25
 
 
 def train_claimed(
@@ -99,6 +102,7 @@ def reset_process(resources: Resources) -> None:
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
     torch.backends.cudnn.benchmark = False
+    keep_freed_memory()
     if resources.compiled:
         torch.compiler.reset()  # otherwise models of earlier trials count toward the cache limit
     if resources.device_name() == "cuda":
@@ -111,3 +115,15 @@ def reset_process(resources: Resources) -> None:
         torch.cuda.reset_peak_memory_stats()
         # a trial with a fraction of a GPU may use that fraction of its memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, resources.gpus_per_trial or 1.0))
+
+
+def keep_freed_memory() -> None:
+    """Lets the process keep up to KEPT_BYTES that it has freed, where glibc allocates.
+
+    At its own thresholds, glibc returns the activations of a small model to the kernel in each step
+    and gets them back page by page: hundreds of page faults per step.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, HEAP_BYTES)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -303,17 +304,18 @@ def generator(seed: int, stream: int, counter: int) -> np.random.Generator:
 
 def _loader(
     dataset: Dataset, items: range, num_workers: int, device: torch.device, images: Images
-) -> DataLoader:
-    """One batch an item, made by worker processes if there are
+) -> Iterable[Any]:
+    """One batch per item, made by worker processes if there are
     any, in memory that a GPU copies from by itself.
     """
-    num_workers = 0 if is_resident(images) else num_workers  # nothing is left to read
+    if num_workers == 0 or is_resident(images):  # of which nothing is left to read
+        return map(dataset.__getitem__, items)
     return DataLoader(
         dataset,
         batch_size=None,
         sampler=items,
         num_workers=num_workers,
-        pin_memory=device.type == "cuda" and num_workers > 0,
+        pin_memory=device.type == "cuda",
         # else a loader draws from the global one each time that it starts
         generator=torch.Generator(),
     )
