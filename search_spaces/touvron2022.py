@@ -42,11 +42,12 @@ class Shape(NamedTuple):
 
     @property
     def factors(self) -> dict[str, str | int]:
-        """What an arm of it is told apart by.
-
-        A ladder is a size of its own: shapes are compared within a size.
-        """
-        return {"size": self.size + " ladder" * self.ladder, "pairs": self.pairs}
+        """Of its arm. Shapes are compared within a size and a rule for drop path."""
+        return {
+            "size": self.size,
+            "drop_path_by": "depth" if self.ladder else "size",
+            "pairs": self.pairs,
+        }
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-OPTIMIZERS = {"AdamW": "adamw", "SGD": "sgd"}  # as an arm says it -> as a config says it
+OPTIMIZERS = ("adamw", "sgd")  # with which the studies of a scale train each model
 Optima = Mapping[tuple[str, str], tuple[float, float]]  # (model, optimizer) -> (lr, wd)
 
 
@@ -25,22 +25,20 @@ def tuned(scale: str) -> dict[str, Any] | None:
 def optima(found: Mapping[str, Any]) -> dict[tuple[str, str], tuple[float, float]]:
     """(model, optimizer) -> (lr, wd) of the winner.
 
-    Raises ValueError for an arm that is not named MODEL OPTIMIZER, or whose space is not of lr and
-    wd.
+    Raises ValueError for an arm without the factor `model`, or whose space is not of lr and wd.
     """
     result = {}
     for arm, winner in found["winners"].items():
-        model, _, label = arm.rpartition(" ")
-        if label not in OPTIMIZERS:
+        if not winner.get("model"):
             raise ValueError(
-                f"an arm must be named MODEL AdamW or MODEL SGD, but got (arm={arm!r})"
+                f"an arm of the search must have the factor model, but got (arm={arm!r})"
             )
         values = winner["values"]
         if set(values) != {"lr", "wd"}:
             raise ValueError(
                 f"a winner must have lr and wd and nothing else, but got (arm={arm!r}, {values})"
             )
-        result[model, OPTIMIZERS[label]] = (values["lr"], values["wd"])
+        result[winner["model"], winner["optimizer"]] = (values["lr"], values["wd"])
     return result
 
 

@@ -17,7 +17,7 @@ deep models have: 19 of the shapes are trained with a second one.
 from typing import Literal
 
 from search_spaces import cifar, demo, touvron2022
-from vitscale import Study, TrainConfig, Trial, cross, grid, interleaved, main, trials
+from vitscale import Arm, Study, TrainConfig, Trial, cross, grid, interleaved, main, trials
 
 
 def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None = None) -> Study:
@@ -32,7 +32,7 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
         seeds = [
             space.FIRST_SHAPE_SEED + i for i in range(max(num, space.MORE_SEEDS.get(shape, 0)))
         ]
-        plan += trials(base, {shape.name: {}}, cross(grid(seed=seeds), lrs))
+        plan += trials(base, {Arm(shape.name, shape.factors): {}}, cross(grid(seed=seeds), lrs))
     return Study(
         kind="shapes",
         name="depth_vs_width",
@@ -48,7 +48,6 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
             for title, panel in space.SHAPE_PANELS.items()
         },
         pairs=tuple((deep.name, wide.name) for deep, wide in space.SHAPE_PAIRS),
-        factors={shape.name: shape.factors for shape in shapes},
         figures=(
             *(name for name in ("branches", "widths", "depths") if name in space.SHAPE_PANELS),
             *swept,

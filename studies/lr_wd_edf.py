@@ -21,7 +21,7 @@ from itertools import combinations
 from typing import Literal
 
 from search_spaces import cifar, demo, xiao2021
-from vitscale import Study, TrainConfig, Trial, interleaved, main, sample, sobol, trials
+from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main, sample, sobol, trials
 
 
 def study(
@@ -46,8 +46,9 @@ def study(
     panels: dict[str, tuple[str, ...]] = {}
     for stream, (label, optimizer) in enumerate([("AdamW", "adamw"), ("SGD", "sgd")]):
         for size, models in space.PANELS.items():
-            panels[f"{label} {size}".strip()] = tuple(f"{model} {label}" for model in models)
-            for model in models:
+            arms = {model: Arm(f"{model} {label}", {"model": model}) for model in models}
+            panels[f"{label} {size}".strip()] = tuple(arm.name for arm in arms.values())
+            for model, arm in arms.items():
                 interval = space.INTERVALS["RegNetY" if "RegNetY" in model else "ViT", optimizer]
                 if num_scrambles:
                     drawn = sobol(interval, num=num, num_scrambles=num_scrambles, seed=stream)
@@ -55,13 +56,13 @@ def study(
                     drawn = sample(interval, num=num, seed=stream)
                 # noise is part of the spread
                 points = [{**point, "seed": i} for i, point in enumerate(drawn)]
-                arm = {"optimizer": optimizer, **space.MODELS[model]}
-                plan += trials(base, {f"{model} {label}": arm}, points)
+                fields = {"optimizer": optimizer, **space.MODELS[model]}
+                plan += trials(base, {arm: fields}, points)
                 lr, wd = space.OPTIMA[model, optimizer]
                 references = [
-                    base.replace(**arm, lr=lr, wd=wd, seed=seed) for seed in reference_seeds
+                    base.replace(**fields, lr=lr, wd=wd, seed=seed) for seed in reference_seeds
                 ]
-                plan += [Trial(f"{model} {label}", config) for config in references]
+                plan += [Trial(arm, config) for config in references]
     return Study(
         kind="distribution",
         name="lr_wd_edf_sobol" if num_scrambles else "lr_wd_edf",

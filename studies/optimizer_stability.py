@@ -16,7 +16,7 @@ schedule, with a dashed line: `--diverged copied` draws it so, from the same tri
 from typing import Any, Literal
 
 from search_spaces import cifar, demo, xiao2021
-from vitscale import Study, TrainConfig, main, trials
+from vitscale import Arm, Study, TrainConfig, main, trials
 
 LABELS = {"adamw": "AdamW", "sgd": "SGD"}
 
@@ -29,8 +29,7 @@ def study(
     """`num` seeds per cell, which no search has used."""
     space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
     num = space.NUM_STABILITY_SEEDS if num is None else num
-    arms: dict[str, dict[str, Any]] = {}
-    factors: dict[str, dict[str, str]] = {}
+    arms: dict[Arm, dict[str, Any]] = {}
     panels: dict[str, tuple[str, ...]] = {}
     for size, models in space.PANELS.items():
         cells = [(m, o, epochs) for m in models for o in LABELS for epochs in space.LENGTHS]
@@ -39,7 +38,7 @@ def study(
         for name, (model, optimizer, epochs) in zip(names, cells, strict=True):
             lr, wd = space.OPTIMA[model, optimizer]
             values = {"epochs": epochs, "optimizer": optimizer, "lr": lr, "wd": wd}
-            arms[name], factors[name] = {**space.MODELS[model], **values}, {"model": model}
+            arms[Arm(name, {"model": model})] = {**space.MODELS[model], **values}
     end = "_copied" if diverged == "copied" else ""
     return Study(
         kind="repeats",
@@ -54,7 +53,6 @@ def study(
             TrainConfig(**space.RECIPE), arms, [{"seed": space.FIRST_SEED + i} for i in range(num)]
         ),
         panels=panels,
-        factors=factors,
         figures=(f"optimizer_stability{end}",),
         tables=(f"optimizer_gap{end}", "optimizer_gap_interaction", "stability_cells"),
         design=(

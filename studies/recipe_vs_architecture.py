@@ -14,17 +14,19 @@ which the thesis has in all other experiments: its own printed runs.
 from typing import Literal
 
 from search_spaces import cifar, demo, touvron_thesis
-from vitscale import Study, TrainConfig, Trial, interleaved, main
+from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
 
 
 def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None = None) -> Study:
     """`num` seeds per cell, which no search has used."""
     space = {"demo": demo, "cifar": cifar, "imagenet": touvron_thesis}[scale]
     num = space.NUM_CELL_SEEDS if num is None else num
-    arms = {
-        f"{architecture} {recipe}": (architecture, recipe) for architecture, recipe in space.CELLS
+    configs = {
+        Arm(f"{architecture} {recipe}", {"architecture": architecture, "recipe": recipe}): (
+            TrainConfig(**fields)
+        )
+        for (architecture, recipe), fields in space.CELLS.items()
     }
-    configs = {arm: TrainConfig(**space.CELLS[cell]) for arm, cell in arms.items()}
     return Study(
         kind="repeats",
         name="recipe_vs_architecture",
@@ -41,10 +43,6 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
         ),
         # those recipes average no weights
         metric="val_error_pct" if scale == "imagenet" else "val_ema_error_pct",
-        factors={
-            arm: dict(zip(("architecture", "recipe"), cell, strict=True))
-            for arm, cell in arms.items()
-        },
         figures=("recipe_interaction",),
         tables=("recipe_interaction", "published_recipe_interaction"),
         design="Each architecture with each recipe, at the same seeds in every cell.",

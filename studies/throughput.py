@@ -16,7 +16,7 @@ et al. 2021, Tables 1 and 2, beside their printed minutes per epoch.
 from typing import Literal
 
 from search_spaces import profiles
-from vitscale import ProfileConfig, Study, Trial, grid, main
+from vitscale import Arm, ProfileConfig, Study, Trial, grid, main
 from vitscale.plan.profile import gpu, processor
 
 
@@ -29,15 +29,16 @@ def study(
     num = profiles.NUM_RUNS[scale] if num is None else num
     hardware = hardware or (processor() if scale == "demo" else gpu() or profiles.PAPERS_GPU)
     trials: dict[str, Trial] = {}
-    factors: dict[str, dict[str, str]] = {}
+    panels: dict[str, tuple[str, ...]] = {}  # the layouts of a model
     for part in profiles.PARTS[scale]:
         for model, fields in part.models.items():
             for point in grid(**part.axes):
                 config = ProfileConfig(
                     **fields, **point, profile=part.profile, timed_runs=num, hardware=hardware
                 )
-                arm = f"{model} {config.profile} {config.layout}"
-                factors[arm] = {"model": model}
+                title = f"{model} {config.profile}"
+                arm = Arm(f"{title} {config.layout}", {"model": model})
+                panels[title] = tuple(dict.fromkeys((*panels.get(title, ()), arm.name)))
                 trials.setdefault(
                     config.id, Trial(arm, config, sum(t.arm == arm for t in trials.values()))
                 )
@@ -52,12 +53,7 @@ def study(
         source=" and ".join(dict.fromkeys(part.source for part in profiles.PARTS["imagenet"])),
         trials=tuple(trials.values()),
         metric="images_per_s",
-        panels={
-            arm.removesuffix(" seq"): (arm, *({arm.replace(" seq", " par")} & set(factors)))
-            for arm in factors
-            if arm.endswith(" seq")
-        },
-        factors=factors,
+        panels=panels,
         figures=(
             "throughput_by_batch",
             "throughput_gain",

@@ -13,15 +13,14 @@ has those, this one trains nothing and only draws.
 from typing import Any, Literal
 
 from search_spaces import cifar, demo, xiao2021
-from vitscale import Study, TrainConfig, main, trials
+from vitscale import Arm, Study, TrainConfig, main, trials
 
 
 def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None = None) -> Study:
     """`num` seeds per cell, which no search has used."""
     space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
     num = space.NUM_STABILITY_SEEDS if num is None else num
-    arms: dict[str, dict[str, Any]] = {}
-    factors: dict[str, dict[str, str]] = {}
+    arms: dict[Arm, dict[str, Any]] = {}
     panels: dict[str, tuple[str, ...]] = {}
     for size, models in space.PANELS.items():
         panels[size] = tuple(
@@ -32,9 +31,9 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
             lr, wd = space.OPTIMA[model, optimizer]
             fields = {**space.MODELS[model], "optimizer": optimizer, "lr": lr, "wd": wd}
             arms |= {
-                f"{model} {epochs} epochs": {**fields, "epochs": epochs} for epochs in space.LENGTHS
+                Arm(f"{model} {epochs} epochs", {"model": model}): {**fields, "epochs": epochs}
+                for epochs in space.LENGTHS
             }
-            factors |= {f"{model} {epochs} epochs": {"model": model} for epochs in space.LENGTHS}
     return Study(
         kind="repeats",
         name="training_length",
@@ -48,7 +47,6 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
             TrainConfig(**space.RECIPE), arms, [{"seed": space.FIRST_SEED + i} for i in range(num)]
         ),
         panels=panels,
-        factors=factors,
         figures=("training_length",),
         tables=(
             "training_length",

@@ -18,7 +18,7 @@ lucky, too.
 from typing import Literal
 
 from search_spaces import cifar, demo, xiao2021
-from vitscale import Search, TrainConfig, main
+from vitscale import Arm, Search, TrainConfig, main
 
 LABELS = {"adamw": "AdamW", "sgd": "SGD"}
 
@@ -48,7 +48,10 @@ def study(
             "Xiao et al. 2021, appendix E: one pair for each model and optimizer, found at a "
             "short schedule"
         ),
-        arms={arm: base.replace(**space.MODELS[m], optimizer=o) for arm, (m, o) in cells.items()},
+        arms={
+            Arm(arm, {"model": m}): base.replace(**space.MODELS[m], optimizer=o)
+            for arm, (m, o) in cells.items()
+        },
         spaces={
             arm: space.TUNING_SPACES["RegNetY" if "RegNetY" in m else "ViT", o]
             for arm, (m, o) in cells.items()

@@ -77,13 +77,13 @@ def test_winners_are_values_for_a_study_of_ones_own(
 ) -> None:
     """Arms need no names of models and optimizers, and the scale may be any."""
     search = tuned_search()
-    arm = next(iter(search.arms))
+    arm = next(iter(search.configs))
     own = dataclasses.replace(
         search,
         name="tune_mine",
         scale="leaves",
-        arms={"small": search.arms[arm]},
-        spaces={"small": search.spaces[arm]},
+        arms={"small": search.configs[arm]},
+        spaces={"small": search.spaces[arm.name]},
         panels={},
     )
     store = Store.open(tmp_path / "runs")
@@ -183,7 +183,7 @@ def test_adoption_writes_into_the_project_in_which_it_is_run(tmp_path: Path) -> 
     assert f"(before: lr {old:g}" in done.stdout and "git checkout" in done.stdout
     assert str(written) in done.stdout and ours.read_bytes() == untouched
     for arm, winner in after["winners"].items():
-        assert winner["values"]["lr"] == min(t.config.lr for t in study.trials if t.arm == arm)
+        assert winner["values"]["lr"] == min(t.config.lr for t in study.trials if t.arm.name == arm)
     told = {
         "dataset": "digits",
         "epochs": 20,

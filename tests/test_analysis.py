@@ -75,16 +75,16 @@ def make_outcomes(
     rows = []
     for trial in study.trials:
         config, point = trial.config, trial.point
-        state = (status or {}).get((trial.arm, point), "finished")
+        state = (status or {}).get((trial.arm.name, point), "finished")
         if point is None:
-            state = (status or {}).get((trial.arm, f"seed {config.seed}"), state)
+            state = (status or {}).get((trial.arm.name, f"seed {config.seed}"), state)
         error = (
             reference + config.seed
             if point is None
-            else float(np.asarray(errors[trial.arm])[point])
+            else float(np.asarray(errors[trial.arm.name])[point])
         )
         error = {"finished": error, "missing": np.nan}.get(state, 100.0)
-        labels = {"arm": trial.arm, "point": point, "trial_id": config.id, "status": state}
+        labels = {"arm": trial.arm.name, "point": point, "trial_id": config.id, "status": state}
         provenance = {"commit": "abc", "versions": "numpy", "machine": "here"}
         rows.append({**labels, "error_pct": error, **config.asdict(), **provenance})
     return pd.DataFrame(rows).astype({"point": "Int64"})
@@ -813,7 +813,7 @@ def test_arm_comparison_has_both_p_columns_and_no_row_without_pairs():
 
 def test_tables_of_an_unstarted_study_have_a_row_per_arm_and_no_number():
     study = make_study(8, pairs=(("a", "b"),))
-    status = {(trial.arm, trial.point): "missing" for trial in study.trials}
+    status = {(trial.arm.name, trial.point): "missing" for trial in study.trials}
     outcomes = make_outcomes(study, random_errors(study), status)
     summary = tables.edf_summary(Results(study, outcomes))
     assert summary["missing"].tolist() == [8, 8] and summary["n"].tolist() == [0, 0]

@@ -26,7 +26,7 @@ from vitscale.analysis.report.report import (
     caveats,
     headline,
     read_results,
-    summary_metrics,
+    summary,
     write_report,
 )
 from vitscale.analysis.report.save import as_files
@@ -408,7 +408,7 @@ def test_each_table_is_made_once(monkeypatch, tmp_path):
     monkeypatch.setattr(population_module, "population", counted)
     results = Results(study, outcomes, make_rows(study, outcomes))
     write_report(results, Workdir(tmp_path), {})
-    headline(results), summary_metrics(results), kind.counts(results)
+    headline(results), summary(results), kind.counts(results)
     assert calls["population"] == len(study.arms)
 
 
@@ -537,7 +537,7 @@ def test_headline_without_references_does_not_promise_a_comparison():
     )
     whole = make_study(8, num_references=3, arms=("a", "b", "c"), pairs=pairs)
     study = dataclasses.replace(
-        whole, trials=tuple(t for t in whole.trials if t.point is not None or t.arm != "c")
+        whole, trials=tuple(t for t in whole.trials if t.point is not None or t.arm.name != "c")
     )
     points = headline(Results(study, make_outcomes(study, random_errors(study))))[-3]
     assert (
@@ -562,13 +562,14 @@ def test_headline_of_six_panels_stays_short():
     assert "no difference shown in 18 of 18 pairs" in sentences[-1]
 
 
-def test_summary_metrics_are_finite_numbers_of_the_arms():
+def test_the_summary_has_finite_numbers_of_the_arms():
     study = make_study(8)
     outcomes = make_outcomes(
         study, random_errors(study), {("b", None): "missing", ("a", 0): "diverged"}
     )
-    metrics = summary_metrics(Results(study, outcomes))
-    assert (metrics["a/n"], metrics["a/diverged"], metrics["b/missing"]) == (8, 1, 0)
-    assert "b/area" not in metrics and 0 < metrics["a/area"] < 1
-    assert metrics["a/error_ratio"] > 0 and 0 <= metrics["a/within_1.5_times_pct"] <= 100
-    assert np.isfinite(list(metrics.values())).all()
+    numbers = summary(Results(study, outcomes))
+    a, b = numbers["a"], numbers["b"]
+    assert (a["n"], a["diverged"], b["missing"]) == (8, 1, 0)
+    assert "area" not in b and 0 < a["area"] < 1
+    assert a["error_ratio"] > 0 and 0 <= a["within_1.5_times_pct"] <= 100
+    assert np.isfinite([x for of in numbers.values() for x in of.values()]).all()

@@ -32,7 +32,9 @@ def caption(figure: Figure) -> str:
 def with_ema(study: Study, arms: tuple[str, ...]) -> Study:
     """The study with averaged weights in some arms."""
     trials = tuple(
-        dataclasses.replace(t, config=t.config.replace(ema_decay=0.9 if t.arm in arms else 0.0))
+        dataclasses.replace(
+            t, config=t.config.replace(ema_decay=0.9 if t.arm.name in arms else 0.0)
+        )
         for t in study.trials
     )
     return dataclasses.replace(study, trials=trials)

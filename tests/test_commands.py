@@ -76,7 +76,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """
     store = Store.open(tmp_path_factory.mktemp("store") / "runs")
     tiny = plan_of()
-    drawn = [trial for trial in plan_of(4).trials if trial.arm in ("patchify", "conv")]
+    drawn = [trial for trial in plan_of(4).trials if trial.arm.name in ("patchify", "conv")]
     longer = plan_of(
         name="longer",
         panels={},
@@ -106,7 +106,7 @@ def say(store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 def rows_of(store: Store, study: Study, arm: str) -> list[Row]:
     """Last rows of an arm's trials."""
-    return [store.read(trial.config.id).rows[-1] for trial in study.trials if trial.arm == arm]
+    return [store.read(trial.config.id).rows[-1] for trial in study.trials if trial.arm.name == arm]
 
 
 def errors_of(store: Store, study: Study, arm: str) -> np.ndarray:
@@ -254,7 +254,7 @@ def test_measured_hours_are_those_that_the_done_trials_took(store: Store, say: S
         for arm in ("patchify", "conv")
     }
     flops = {
-        arm: sum(training_flops(t.config) for t in study.trials if t.arm == arm)
+        arm: sum(training_flops(t.config) for t in study.trials if t.arm.name == arm)
         for arm in study.arms
     }
     rate = sum(seconds.values()) / (flops["patchify"] + flops["conv"])
@@ -590,11 +590,11 @@ def repeats(
     table = pd.DataFrame(
         [
             {
-                "arm": t.arm,
+                "arm": t.arm.name,
                 "point": t.point,
                 "trial_id": t.config.id,
                 **t.config.asdict(),
-                "error_pct": error(t.arm, t.config.seed),
+                "error_pct": error(t.arm.name, t.config.seed),
             }
             for t in trials
         ]
@@ -673,7 +673,7 @@ def test_cells_show_both_sides_of_each_field() -> None:
 
 def test_arms_without_a_common_name_must_be_named() -> None:
     a, b = repeats(range(8), noise)
-    one = dataclasses.replace(a.study, trials=tuple(t for t in a.study.trials if t.arm == "B"))
+    one = dataclasses.replace(a.study, trials=tuple(t for t in a.study.trials if t.arm.name == "B"))
     assert arm_pairs(a.study, a.study) == [("A", "A"), ("B", "B")]
     assert arm_pairs(a.study, one) == [("B", "B")]
     assert arm_pairs(a.study, one, arm_a="A") == [("A", "B")]  # the only one that can be meant

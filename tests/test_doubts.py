@@ -85,7 +85,7 @@ def test_forgiveness_without_references_is_told() -> None:
     assert "no reference run is planned" in told and ": a, b;" in told
     assert "edf_panels, edf_summary, arm_comparison cannot compare forgiveness" in told
     whole = make(arms)
-    kept = tuple(t for t in whole.trials if t.point is not None or t.arm == "a")
+    kept = tuple(t for t in whole.trials if t.point is not None or t.arm.name == "a")
     assert ": b;" in doubts(dataclasses.replace(whole, trials=kept))[0]
     assert doubts(make(arms, references=False, figures=("learning_curves",), tables=())) == []
 

@@ -22,12 +22,12 @@ def ids_by_arm(study: Study | Search) -> dict[str, list[str]]:
     """
     if isinstance(study, Search):
         return {
-            arm: [config.replace(seed=seed).id for seed in study.seeds]
-            for arm, config in study.arms.items()
+            arm.name: [config.replace(seed=seed).id for seed in study.seeds]
+            for arm, config in study.configs.items()
         }
     ids: dict[str, list[str]] = {}
     for trial in study.trials:
-        ids.setdefault(trial.arm, []).append(trial.config.id)
+        ids.setdefault(trial.arm.name, []).append(trial.config.id)
     return ids
 
 

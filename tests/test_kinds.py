@@ -16,7 +16,7 @@ from test_studies import plan
 from vitscale.analysis.kinds import KINDS, kind_of
 from vitscale.analysis.names import NAMES
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Study, Trial, from_json, to_json
+from vitscale.plan.study import Arm, Study, Trial, from_json, to_json
 
 STUDIES = sorted(
     path.stem for path in (ROOT / "studies").glob("[a-z]*.py") if path.stem != "tune_lr_wd"
@@ -45,6 +45,11 @@ def arms(**settings: dict[str, Any]) -> tuple[Trial, ...]:
         for arm, fields in settings.items()
         for seed in range(2)
     )
+
+
+def made_of(trials: tuple[Trial, ...], **factors: dict[str, Any]) -> tuple[Trial, ...]:
+    """The trials, with factors of their arms."""
+    return tuple(dataclasses.replace(t, arm=Arm(t.arm.name, factors[t.arm.name])) for t in trials)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +91,9 @@ def arms(**settings: dict[str, Any]) -> tuple[Trial, ...]:
         (
             {
                 "kind": "shapes",
-                "trials": arms(a={}, b={"wd": 0.2}),
-                "factors": {"a": {"size": "S"}, "b": {"size": "S"}},
+                "trials": made_of(arms(a={}, b={"wd": 0.2}), a={"size": "S"}, b={"size": "S"}),
             },
-            "arms must differ in size, depth, branches, LayerScale and epochs",
+            "arms must differ in size, drop path rule, depth, branches, LayerScale and epochs",
         ),
         ({"kind": "profile", "trials": arms(a={})}, "profiles must be of a study of kind profile"),
         ({"kind": "search", "trials": arms(a={})}, "adaptive must say how a study of kind search"),
@@ -104,13 +108,14 @@ def test_arms_that_would_be_pooled_or_lack_what_their_kind_needs_are_refused(
 
 
 def test_factors_tell_arms_apart_that_would_be_pooled() -> None:
-    given = {
+    given: dict[str, Any] = {
         "kind": "repeats",
         "trials": arms(a={"depth": 2}, b={"depth": 3}),
         "tables": ("stability_cells",),
     }
-    study = Study(**{**FIXED, **given, "factors": {arm: {"model": arm} for arm in "ab"}})
-    assert study.arms == ("a", "b")
+    given["trials"] = made_of(given["trials"], a={"model": "a"}, b={"model": "b"})
+    study = Study(**{**FIXED, **given})
+    assert tuple(study.arms) == ("a", "b")
 
 
 def test_a_kind_that_nothing_defines_is_refused_in_one_line() -> None:

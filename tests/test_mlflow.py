@@ -119,8 +119,10 @@ def test_a_child_tells_its_config_status_and_origin(uri: str) -> None:
         assert {name: params[name] for name in DEFAULTS} == {
             k: str(v) for k, v in plan[trial_id].config.asdict().items()
         }
-        assert (tags["vitscale.arm"], params["arm"]) == (plan[trial_id].arm,) * 2
-        status = {"diverging": "diverged", "broken": "failed"}.get(plan[trial_id].arm, "finished")
+        assert (tags["vitscale.arm"], params["arm"]) == (plan[trial_id].arm.name,) * 2
+        status = {"diverging": "diverged", "broken": "failed"}.get(
+            plan[trial_id].arm.name, "finished"
+        )
         assert tags["vitscale.status"] == status
         assert run.info.status == ("FAILED" if status == "failed" else "FINISHED")
         assert run.data.metrics["diverged"] == (status == "diverged")
@@ -177,7 +179,7 @@ def test_each_arm_is_a_run_with_what_its_trials_share_and_its_summary(
         runs_of(uri, "study")[""].info.run_id
     }
     for arm, run in runs.items():
-        configs = [trial.config.asdict() for trial in plan.trials if trial.arm == arm]
+        configs = [trial.config.asdict() for trial in plan.trials if trial.arm.name == arm]
         shared = {
             name: str(configs[0][name])
             for name in DEFAULTS
@@ -189,7 +191,7 @@ def test_each_arm_is_a_run_with_what_its_trials_share_and_its_summary(
     errors = [
         ran.store().read(t.config.id).rows[-1]["val_ema_error_pct"]
         for t in plan.trials
-        if t.arm == "conv"
+        if t.arm.name == "conv"
     ]
     metrics = runs["conv"].data.metrics
     assert (metrics["n"], metrics["median_error_pct"]) == (3, statistics.median(errors))
@@ -252,7 +254,9 @@ def test_saved_views_name_only_what_runs_have(uri: str) -> None:
 def test_axes_are_what_varies_within_arms_or_between_single_settings() -> None:
     assert axes(study()) == ["arm", "log10_lr", "log10_wd"]
     lengths = tuple(
-        replace(t, config=t.config.replace(lr=1e-3, wd=0.0, epochs=e, seed=e), arm=f"{t.arm} {e}")
+        replace(
+            t, config=t.config.replace(lr=1e-3, wd=0.0, epochs=e, seed=e), arm=f"{t.arm.name} {e}"
+        )
         for t in study(num=1).trials[:1]
         for e in (3, 6)
     )
@@ -264,11 +268,11 @@ def test_an_arm_that_is_made_of_other_things_gets_a_new_run(tmp_path: Path) -> N
     (tmp_path / "mlflow.db").write_bytes(empty_database())
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     one, store = study(num=1), Store(tmp_path)
-    View(one, uri, store).summarize({"conv/n": 1.0}, None)
+    View(one, uri, store).summarize({"conv": {"n": 1.0}}, None)
     before = arm_runs(uri)["conv"]
-    View(one, uri, store).summarize({"conv/n": 1.0}, None)
+    View(one, uri, store).summarize({"conv": {"n": 1.0}}, None)
     assert arm_runs(uri)["conv"].info.run_id == before.info.run_id
-    View(study(num=2), uri, store).summarize({"conv/n": 2.0}, None)
+    View(study(num=2), uri, store).summarize({"conv": {"n": 2.0}}, None)
     after = arm_runs(uri)["conv"]
     assert "lr" in before.data.params and "lr" not in after.data.params
     assert (after.info.run_id != before.info.run_id, after.data.metrics["n"]) == (True, 2.0)

@@ -203,24 +203,24 @@ def test_an_edited_study_leaves_out_what_it_had_before(store: Store, uri: str) -
     old = study(num=2)
     view = View(old, uri, store)
     synchronize(view, finished(old))
-    view.summarize({"patchify/n": 2.0, "conv/n": 2.0}, None)
+    view.summarize({"patchify": {"n": 2.0}, "conv": {"n": 2.0}}, None)
     view.save()
     first, second, *others = old.trials
     edited = (Trial("patchify", first.config.replace(lr=0.5), 0), replace(second, arm="patchify"))
     renamed = tuple(
-        replace(trial, arm=trial.arm.replace("conv", "convolutional")) for trial in others
+        replace(trial, arm=trial.arm.name.replace("conv", "convolutional")) for trial in others
     )
     new = replace(old, trials=(*edited, *renamed), panels={}, pairs=())
     again = View(new, uri, store)
     synchronize(again, finished(new))
-    again.summarize({"patchify/n": 2.0, "convolutional/n": 2.0}, None)
+    again.summarize({"patchify": {"n": 2.0}, "convolutional": {"n": 2.0}}, None)
     planned = " and tags.`vitscale.planned` = 'true'"
     found = children(uri, planned)
     assert {i: run.data.params["arm"] for i, run in found.items()} == {
-        t.config.id: t.arm for t in new.trials
+        t.config.id: t.arm.name for t in new.trials
     }
     assert {i: run.data.tags["vitscale.arm"] for i, run in found.items()} == {
-        t.config.id: t.arm for t in new.trials
+        t.config.id: t.arm.name for t in new.trials
     }
     assert children(uri).keys() - found.keys() == {first.config.id}
     arms = {run.data.tags["vitscale.arm"] for run in roles(uri, "arm", planned)}
@@ -282,7 +282,7 @@ def test_runs_have_the_colour_of_their_arm_and_references_their_seed(
     plan = replace(plan, trials=(*plan.trials, *references))
     view = View(plan, uri, store, arm_colors)
     synchronize(view, finished(plan))
-    view.summarize({"conv/n": 3.0, "patchify/n": 3.0}, None)
+    view.summarize({"conv": {"n": 3.0}, "patchify": {"n": 3.0}}, None)
     colors = {"patchify": COLORS[0], "conv": COLORS[1]}  # as in the panel of the figures
     for run in (*children(uri).values(), *roles(uri, "arm")):
         arm = run.data.tags["vitscale.arm"]

@@ -136,7 +136,7 @@ def test_reports_follow_a_store_that_is_moved_or_copied(
     report = tmp_path / "report" / "report.html"
     report.write_text("before")
     View(plan, f"sqlite:///{old.root}/mlflow.db", old).summarize(
-        {"conv/n": 1.0}, Workdir(report.parent)
+        {"conv": {"n": 1.0}}, Workdir(report.parent)
     )
     place = tmp_path / "new"
     shutil.move(old.root, place) if how == "moved" else shutil.copytree(old.root, place)
@@ -149,7 +149,7 @@ def test_reports_follow_a_store_that_is_moved_or_copied(
     found = client(uri).download_artifacts(view.parent_id, "report.html")
     assert Path(found).read_text() == "before"
     assert Path(client(uri).get_run(view.parent_id).info.artifact_uri).is_relative_to(place)
-    view.summarize({"conv/n": 1.0}, Workdir(report.parent))
+    view.summarize({"conv": {"n": 1.0}}, Workdir(report.parent))
     assert [path.read_text() for path in place.glob("mlruns/**/report.html")] == ["after"]
     originals = [path.read_text() for path in tmp_path.glob("one/mlruns/**/report.html")]
     assert originals == ([] if how == "moved" else ["before"])

@@ -746,7 +746,7 @@ def test_sobol_refuses_an_unbalanced_size(num: int, num_scrambles: int, said: st
 def test_arms_share_their_points() -> None:
     points = sample(LR_WD, num=5)
     plan = trials(TrainConfig(epochs=6), {"deep": {"depth": 8}, "wide": {"width": 128}}, points)
-    assert [(t.arm, t.point) for t in plan] == [
+    assert [(t.arm.name, t.point) for t in plan] == [
         (arm, i) for i in range(5) for arm in ("deep", "wide")
     ]
     for deep, wide, point in zip(plan[::2], plan[1::2], points, strict=True):
@@ -885,8 +885,8 @@ def test_lr_wd_edf_at_imagenet_scale_is_the_papers(lr_wd_edf: ModuleType) -> Non
         (50, 2048, "imagenet")
     }
     for trial in plan:
-        model, optimizer = trial.arm.split()[0], trial.config.optimizer
-        assert trial.arm == f"{model} {'AdamW' if optimizer == 'adamw' else 'SGD'}"
+        model, optimizer = trial.arm.name.split()[0], trial.config.optimizer
+        assert trial.arm.name == f"{model} {'AdamW' if optimizer == 'adamw' else 'SGD'}"
         if trial.point is None:
             expected = (
                 TABLE_4_OPTIMA[model][:2] if optimizer == "adamw" else TABLE_4_OPTIMA[model][2:]
@@ -905,9 +905,9 @@ def test_lr_wd_edf_shares_draws_between_models_to_compare(lr_wd_edf: ModuleType)
         arm: {
             t.point: (t.config.lr, t.config.wd)
             for t in plan
-            if t.arm == arm and t.point is not None
+            if t.arm.name == arm and t.point is not None
         }
-        for arm in {t.arm for t in plan}
+        for arm in {t.arm.name for t in plan}
     }
     for size, optimizer in itertools.product(("1GF", "4GF", "18GF"), ("AdamW", "SGD")):
         patchify, conv = draws[f"ViT_P-{size} {optimizer}"], draws[f"ViT_C-{size} {optimizer}"]
@@ -953,7 +953,7 @@ def test_a_part_of_the_plan_has_the_same_draws_of_all_arms(
         study.arms
     ) == 0
     for end in range(num, len(study.trials) + 1, 7):
-        done = Counter(trial.arm for trial in study.trials[:end])
+        done = Counter(trial.arm.name for trial in study.trials[:end])
         assert set(done) == set(study.arms) and max(done.values()) - min(done.values()) <= 1
 
 
@@ -964,7 +964,7 @@ def test_interleaved_trials_are_the_same_trials() -> None:
         for i in range(3)
     ]
     made.insert(0, Trial("c", TrainConfig(seed=30), 2))
-    assert [(t.arm, t.point) for t in interleaved(made)] == [
+    assert [(t.arm.name, t.point) for t in interleaved(made)] == [
         ("a", None),
         ("b", None),
         ("a", 1),

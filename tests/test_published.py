@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from vitscale.analysis import published
 from vitscale.analysis.repeats import seeds
-from vitscale.analysis.report.report import summary_metrics
+from vitscale.analysis.report.report import summary
 from vitscale.analysis.results import Results
 from vitscale.plan.study import Study, from_json, to_json
 
@@ -45,7 +45,7 @@ def make_outcomes(study: Study, mean: float = 5.0, status: str = "finished") -> 
         error = np.nan if status == "missing" else found[study.metric]
         rows.append(
             {
-                "arm": trial.arm,
+                "arm": trial.arm.name,
                 "point": trial.point,
                 "trial_id": trial.config.id,
                 "status": status,
@@ -252,7 +252,7 @@ def test_recipe_lines_have_the_interaction_of_section_6_3_4() -> None:
 def test_tables_and_metrics_do_not_know_whether_theirs_is_shown() -> None:
     study = plan("training_length")
     outcomes, plain = make_outcomes(study), replace(study, published=False)
-    assert summary_metrics(Results(study, outcomes)) == summary_metrics(Results(plain, outcomes))
+    assert summary(Results(study, outcomes)) == summary(Results(plain, outcomes))
     for name in study.tables:
         shown, other = (known.TABLES[name](Results(of, outcomes, NO_ROWS)) for of in (study, plain))
         pd.testing.assert_frame_equal(shown, other)

@@ -23,7 +23,7 @@ from vitscale.plan.config import ALIASES, DEFAULTS, TrainConfig, choices, field_
 from vitscale.plan.design import cross, grid, sample, trials
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
-from vitscale.plan.study import MAX_TRIALS, Study, Trial
+from vitscale.plan.study import MAX_TRIALS, Arm, Study, Trial
 
 HUGE = 10**22
 LONG = "x" * 100_000
@@ -41,7 +41,6 @@ GOOD: dict[str, Any] = {
     ),
     "panels": {"": ("a", "b")},
     "pairs": (("a", "b"),),
-    "factors": {"a": {"depth": 1}, "b": {"depth": 2}},
     "figures": ("learning_curves",),
     "tables": ("edf_summary",),
 }
@@ -58,10 +57,6 @@ NO_TEXT: list[Any] = [None, 0, 1.5, True, b"x", ["x"], object()]
 NO_LIST: list[Any] = [None, 0, True, "edf", b"x", {"a": 1}, (1,), (None,), object()]
 NO_MAP: list[Any] = [None, 0, True, "a", ("a",), [("a", "b")], object()]
 LABELS = ["", " ", " a", "a\nb", "a\0b", "\x1b[31ma", "$x_{$", "$x$", LONG]
-
-
-def arms(label: Any) -> tuple[Trial, ...]:
-    return (Trial(label, TrainConfig(), 0), Trial("b", TrainConfig(seed=1), 0))
 
 
 def points(point: Any) -> tuple[Trial, ...]:
@@ -109,7 +104,6 @@ BAD_STUDIES: list[tuple[str, list[Any]]] = [
             (Trial("a", TrainConfig),),  # type: ignore[arg-type,list-item]
             (TrainConfig(),),
             (Trial("a", TrainConfig()),) * 2,
-            *map(arms, [*NO_TEXT, *LABELS]),
             *map(points, ["x", 0.5, math.nan, -1, True, HUGE, (1,)]),
             (
                 Trial("a", TrainConfig()),
@@ -141,19 +135,6 @@ BAD_STUDIES: list[tuple[str, list[Any]]] = [
             (("a", "c"),),
             ((1, 2),),
             ("ab",),
-        ],
-    ),
-    (
-        "factors",
-        [
-            *NO_MAP,
-            {"a": {}},
-            {"a": None, "b": None},
-            {"a": {"x": 1}, "b": {}},
-            {"a": {"x": 1.5}, "b": {"x": 1}},
-            {"a": {1: 1}, "b": {1: 1}},
-            {"a": {"$x$": 1}, "b": {"$x$": 1}},
-            {"a": {"x": "$"}, "b": {"x": "$"}},
         ],
     ),
     ("figures", [*NO_LIST, ("edf_panel",), ("edf_panels", ""), ("search_history",), (LONG,)]),
@@ -248,11 +229,37 @@ def test_a_wrong_study_is_refused_whatever_is_asked(
             )
 
 
+@pytest.mark.parametrize(
+    ("name", "factors"),
+    [
+        *((label, {}) for label in [*NO_TEXT, *LABELS]),
+        *(("a", factors) for factors in NO_MAP),
+        ("a", {1: 1}),
+        ("a", {"$x$": 1}),
+        ("a", {"x": "$"}),
+        ("a", {"x": None}),
+        ("a", {"x": True}),
+        ("a", {"x": math.nan}),
+        ("a", {"x": (1,)}),
+        ("a", {"x": 1}),  # which the other arm lacks
+    ],
+)
+def test_a_wrong_arm_is_refused_whatever_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: Any, factors: Any
+) -> None:
+    def make() -> Study:
+        trials = (Trial(Arm(name, factors), TrainConfig()), Trial("b", TrainConfig(seed=1)))
+        return Study(**{**GOOD, "panels": {}, "pairs": (), "trials": trials})
+
+    for mode in MODES:
+        assert refusal(make, *mode, capsys=capsys, store=tmp_path / "store")
+
+
 def test_every_field_of_a_study_was_tried() -> None:
     for kind, bad in ((Study, BAD_STUDIES), (Search, BAD_SEARCHES)):
         assert {name for name, _ in bad} == {f.name for f in dataclasses.fields(kind)} | {"colour"}
     # what is right is not refused
-    assert Study(**GOOD).arms == ("a", "b") and Search(**GOOD_SEARCH).num_trials == 2
+    assert tuple(Study(**GOOD).arms) == ("a", "b") and Search(**GOOD_SEARCH).num_trials == 2
 
 
 @pytest.mark.parametrize("made", [None, 3, "study", Study, (), [Study(**GOOD)], {"name": "x"}])

@@ -174,7 +174,7 @@ def test_how_far_a_search_goes_changes_no_round(
 def test_proposals_are_new_and_a_small_space_ends(tmp_path: Path) -> None:
     search = make_search(epochs=1, num_seeds=1, num=8, per_round=4)
     small = {"width": optuna.distributions.CategoricalDistribution((16, 32, 48))}
-    search = dataclasses.replace(search, spaces=dict.fromkeys(search.arms, small))
+    search = dataclasses.replace(search, spaces=dict.fromkeys(search.spaces, small))
     store = Store.open(tmp_path / "runs")
     assert grow(search, store)
     points = store.asked(search.slug)["points"]["P AdamW"]
@@ -250,7 +250,7 @@ def test_asha_stops_what_is_first_pruned_a_rung(searched: tuple[Search, Store]) 
     search = make_search(epochs=9, num_seeds=1, num=6, asha=True)
     points = {arm: [{"lr": 1e-3 * (i + 1), "wd": 0.1} for i in range(6)] for arm in search.arms}
     study = search.study(points)
-    ids = [trial.config.id for trial in study.trials if trial.arm == "P AdamW"]
+    ids = [trial.config.id for trial in study.trials if trial.arm.name == "P AdamW"]
     rungs = Rungs(search, study, store, {})
 
     def rows(*errors: float) -> tuple[dict[str, float], ...]:
@@ -287,7 +287,7 @@ def test_what_was_stopped_stays_stopped(searched: tuple[Search, Store], tmp_path
     )
     grow(search, store)
     rounds = Rounds(search, store)
-    ids = [trial.config.id for trial in rounds.study().trials if trial.arm == "P AdamW"]
+    ids = [trial.config.id for trial in rounds.study().trials if trial.arm.name == "P AdamW"]
 
     def news(trial_id: str, error: float) -> Event:
         return Event(trial_id, Status.RUNNING, ({"epoch": 1.0, "minival_ema_error_pct": error},))

@@ -108,7 +108,7 @@ def make_outcomes(
         epoch = {"missing": np.nan, "stopped": 3.0}.get(state, 9.0)
         records.append(
             {
-                "arm": trial.arm,
+                "arm": trial.arm.name,
                 "point": trial.point,
                 "trial_id": config.id,
                 "status": state,
@@ -224,7 +224,9 @@ def test_optuna_has_the_points_in_order_with_exact_values() -> None:
     study = random_search(arms="AB")
     outcomes = make_outcomes(study)
     made = search.optuna_study(Results(study, outcomes), "B")
-    asked = [trial.config for trial in study.trials if trial.arm == "B" and trial.config.seed == 0]
+    asked = [
+        trial.config for trial in study.trials if trial.arm.name == "B" and trial.config.seed == 0
+    ]
     assert [trial.params for trial in made.trials] == [
         {"lr": config.lr, "wd": config.wd} for config in asked
     ]
@@ -421,9 +423,9 @@ def test_the_report_of_a_search_calls_it_one_and_no_draws(tmp_path: Path) -> Non
     assert "from the errors of earlier ones" in text
     assert "4 trainings" not in text and "2 trainings were stopped early" in text
     assert "2 of 32 trainings asked for have no outcome yet" in text
-    numbers = report.summary_metrics(Results(study, outcomes))
-    assert numbers["A/best_lr"] == search.winners(Results(study, outcomes))["A"]["values"]["lr"]
-    assert (numbers["A/num_points"], numbers["A/stopped"], numbers["A/running"]) == (6, 1, 1)
+    numbers = report.summary(Results(study, outcomes))
+    assert numbers["A"]["best_lr"] == search.winners(Results(study, outcomes))["A"]["values"]["lr"]
+    assert tuple(numbers["A"][name] for name in ("num_points", "stopped", "running")) == (6, 1, 1)
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -177,11 +177,13 @@ def test_optima_of_the_demo_are_the_winners_of_its_search() -> None:
     # as its page says
     search = load_script(ROOT / "studies" / "tune_lr_wd.py").study("demo", num=20)
     for arm, winner in found["winners"].items():
-        model, label = arm.split()
-        assert demo.OPTIMA[model, label.lower()] == tuple(winner["values"].values())
+        assert arm == f"{winner['model']} {'AdamW' if winner['optimizer'] == 'adamw' else 'SGD'}"
+        assert demo.OPTIMA[winner["model"], winner["optimizer"]] == tuple(winner["values"].values())
         assert winner["num_points"] == search.num and winner["seeds"] == list(search.seeds)
         assert 0 <= winner["error_pct"] <= winner["runner_up"]["error_pct"]
-        base = search.arms[arm].replace(**winner["values"])
+        base = {a.name: config for a, config in search.configs.items()}[arm].replace(
+            **winner["values"]
+        )
         assert winner["trial_ids"] == [base.replace(seed=seed).id for seed in search.seeds]
 
 

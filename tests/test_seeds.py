@@ -61,7 +61,7 @@ def make_tables(
     for trial in study.trials:
         state = (status or {}).get(trial.config.seed, "finished")
         labels = {
-            "arm": trial.arm,
+            "arm": trial.arm.name,
             "point": trial.point,
             "trial_id": trial.config.id,
             "status": state,

@@ -20,14 +20,14 @@ from search_spaces import demo, touvron2022
 from search_spaces.touvron2022 import Shape, split
 from vitscale.analysis.published import read
 from vitscale.analysis.report import text
-from vitscale.analysis.report.report import caveats, headline, summary_metrics, write_report
+from vitscale.analysis.report.report import caveats, headline, summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.analysis.shapes import tables as shapes
 from vitscale.analysis.shapes import words as shape_words
 from vitscale.catalog.costs import agrees
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Arm, Study, Trial
 from vitscale.record.workdir import Workdir
 
 NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
@@ -97,7 +97,7 @@ def plan(scale: str, **options: object) -> Study:
 
 
 def configs(study: Study) -> dict[str, TrainConfig]:
-    return {trial.arm: trial.config for trial in study.trials}
+    return {trial.arm.name: trial.config for trial in study.trials}
 
 
 # ---- plans
@@ -116,7 +116,7 @@ def test_the_plan_at_imagenet_has_each_shape_of_the_paper_once() -> None:
         == len(study.trials)
         == 30 + 4 + len(LADDER)
     )
-    seeds = {arm: [t.config.seed for t in study.trials if t.arm == arm] for arm in study.arms}
+    seeds = {arm: [t.config.seed for t in study.trials if t.arm.name == arm] for arm in study.arms}
     assert {arm for arm, of in seeds.items() if of != [0]} == {"B12x1"} and seeds["B12x1"] == [
         0,
         1,
@@ -133,7 +133,7 @@ def test_trials_at_imagenet_are_trained_as_the_text_says() -> None:
     stated = {"Ti": (4e-3, 0.0), "S": (4e-3, 0.05), "B": (3e-3, 0.1), "L": (3e-3, 0.4)}
     study = plan("imagenet")
     for arm, config in configs(study).items():
-        lr, drop_path = stated[str(study.factors[arm]["size"]).removesuffix(" ladder")]
+        lr, drop_path = stated[str(study.arms[arm].factors["size"])]
         assert (config.lr, config.drop_path) == (
             lr,
             LADDER[arm.removesuffix(" ladder")] if "ladder" in arm else drop_path,
@@ -158,17 +158,17 @@ def test_a_ladder_changes_drop_path_alone_and_is_compared_within_itself() -> Non
         study, lambda arm, config: {"val": 20 - 5 * ("ladder" in arm), "v2": 30.0}
     )
     table = shapes.branch_differences(Results(study, outcomes))
-    ladder = table["size"].str.endswith(" ladder")
+    ladder = table["drop_path_by"] == "depth"
     # each against a sequence of its own drop path
     assert ladder.any() and (table["difference_points"] == 0).all()
     rows = table[ladder & (table["evaluation"] == "val")]
     assert set(zip(rows["size"], rows["pairs"], rows["branches"], strict=True)) == {
-        ("S ladder", 36, 2),
-        ("S ladder", 60, 2),
-        ("S ladder", 60, 3),
-        ("S ladder", 60, 4),
-        ("S ladder", 48, 2),
-        ("B ladder", 36, 2),
+        ("S", 36, 2),
+        ("S", 60, 2),
+        ("S", 60, 3),
+        ("S", 60, 4),
+        ("S", 48, 2),
+        ("B", 36, 2),
     }
     assert len(shapes.blocks_or_width(Results(study, outcomes))) == 2 * 2 * 4
 
@@ -203,7 +203,7 @@ def test_branches_cost_what_a_sequence_costs(scale: str) -> None:
     study = plan(scale)
     costs: dict[tuple[object, ...], set[object]] = {}
     for arm, config in configs(study).items():
-        key = (*study.factors[arm].values(), config.layerscale)
+        key = (*study.arms[arm].factors.values(), config.layerscale)
         costs.setdefault(key, set()).add(complexity(config))
     assert all(len(of) == 1 for of in costs.values()) and len(costs) > 3
 
@@ -225,11 +225,11 @@ def test_every_shape_has_the_same_grid_and_more_seeds_extend_it(scale: str) -> N
     short, longer = plan(scale, num=2), plan(scale, num=3)
     points: dict[str, set] = {}
     for t in longer.trials:
-        points.setdefault(t.arm, set()).add((t.point, t.config.seed, t.config.lr))
+        points.setdefault(t.arm.name, set()).add((t.point, t.config.seed, t.config.lr))
     assert len(points) == num_shapes and all(
         of == points["S12x1"] and len(of) == 9 for of in points.values()
     )
-    ids = [{(t.arm, t.point, t.config.id) for t in study.trials} for study in (short, longer)]
+    ids = [{(t.arm.name, t.point, t.config.id) for t in study.trials} for study in (short, longer)]
     assert ids[0] < ids[1]
     assert shapes.CHOOSES in longer.trials[
         0
@@ -245,10 +245,10 @@ def outcomes_of(study: Study, error: Errors) -> pd.DataFrame:
     """error(arm, config) in percent by evaluation set; None for a diverged run."""
     rows = []
     for trial in study.trials:
-        found = error(trial.arm, trial.config)
+        found = error(trial.arm.name, trial.config)
         values = found or dict.fromkeys(trial.config.evals, 100.0)
         labels = {
-            "arm": trial.arm,
+            "arm": trial.arm.name,
             "point": trial.point,
             "trial_id": trial.config.id,
             "status": "finished" if found else "diverged",
@@ -266,8 +266,8 @@ def small_study(
     for shape in planned:
         base = TrainConfig(**{**demo.SHAPE_SIZES[shape.size], **shape.fields})
         for point, (seed, lr) in enumerate((seed, lr) for seed in range(num) for lr in lrs):
-            trials.append(Trial(shape.name, base.replace(seed=seed, lr=lr), point))
-    factors = {shape.name: {"size": shape.size, "pairs": shape.pairs} for shape in planned}
+            arm = Arm(shape.name, {"size": shape.size, "pairs": shape.pairs})
+            trials.append(Trial(arm, base.replace(seed=seed, lr=lr), point))
     settings: dict = {
         "kind": "shapes",
         "name": "made",
@@ -280,7 +280,6 @@ def small_study(
             **settings,
             "metric": "val_error_pct",
             "trials": tuple(trials),
-            "factors": factors,
             **fields,
         }
     )
@@ -587,10 +586,10 @@ def swept(num: int = 3) -> tuple[Study, pd.DataFrame]:
 
 def test_numbers_of_a_shape_are_those_at_the_lr_that_minival_chose() -> None:
     study, outcomes = swept()
-    numbers = summary_metrics(Results(study, outcomes))
-    assert {arm: numbers[f"{arm}/best_lr"] for arm in study.arms} == {"S4x1": 0.02, "S2x2": 0.02}
+    numbers = summary(Results(study, outcomes))
+    assert {arm: numbers[arm]["best_lr"] for arm in study.arms} == {"S4x1": 0.02, "S2x2": 0.02}
     ended = {
-        arm: [numbers[f"{arm}/{name}"] for name in ("n", "diverged", "failed", "missing")]
+        arm: [numbers[arm][name] for name in ("n", "diverged", "failed", "missing")]
         for arm in study.arms
     }
     assert ended == {"S4x1": [3, 0, 0, 0], "S2x2": [2, 1, 0, 0]}
@@ -605,18 +604,15 @@ def test_numbers_of_a_shape_are_those_at_the_lr_that_minival_chose() -> None:
             low, high = scipy.stats.t.interval(
                 0.95, len(runs) - 1, runs[column].mean(), scipy.stats.sem(runs[column])
             )
-            shown = [numbers[f"{arm}/{name}{end}"] for end in ("", "_low", "_high")]
+            shown = [numbers[arm][f"{name}{end}"] for end in ("", "_low", "_high")]
             assert shown == pytest.approx([runs[column].mean(), low, high])
 
 
 def test_a_shape_without_an_outcome_has_no_lr_and_all_its_runs_are_missing() -> None:
     study, outcomes = swept()
-    numbers = summary_metrics(Results(study, outcomes.assign(status="missing")))
-    assert numbers == {
-        f"{arm}/{name}": 9.0 * (name == "missing")
-        for arm in study.arms
-        for name in ("n", "diverged", "failed", "missing")
-    }
+    numbers = summary(Results(study, outcomes.assign(status="missing")))
+    ended = {"n": 0.0, "diverged": 0.0, "failed": 0.0, "missing": 9.0}
+    assert numbers == dict.fromkeys(study.arms, ended)
 
 
 def test_every_run_of_the_sweep_is_counted_once_and_those_shown_beside() -> None:
@@ -657,7 +653,13 @@ def test_only_where_minival_chooses_an_lr_is_a_choice_told() -> None:
     )
     assert not any(map(shape_words.chooses_lr, (plan("imagenet"), one_lr)))
     with pytest.raises(ValueError, match="must name size"):
-        dataclasses.replace(study, factors={arm: {"model": arm} for arm in study.arms})
+        dataclasses.replace(
+            study,
+            trials=tuple(
+                dataclasses.replace(t, arm=Arm(t.arm.name, {"model": t.arm.name}))
+                for t in study.trials
+            ),
+        )
 
 
 # ---- a shortened demo

@@ -18,10 +18,10 @@ from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
 from vitscale.analysis import published
 from vitscale.analysis.repeats import estimates, interaction, stability
-from vitscale.analysis.report.report import caveats, headline, summary_metrics, write_report
+from vitscale.analysis.report.report import caveats, headline, summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Study, Trial, from_json, to_json
+from vitscale.plan.study import Arm, Study, Trial, from_json, to_json
 from vitscale.record.workdir import Workdir
 
 LENGTHS = (4, 8, 16)
@@ -43,12 +43,11 @@ def make_study(
     """Models with two optimizers at three lengths, `num`
     seeds each; `own_seeds`: SGD has other ones.
     """
-    trials, factors = [], {}
+    trials = []
     for depth, model in enumerate(models, start=2):
         for optimizer in ("adamw", "sgd"):
             for epochs in LENGTHS:
-                arm = f"{model} {optimizer} {epochs}"
-                factors[arm] = {"model": model}
+                arm = Arm(f"{model} {optimizer} {epochs}", {"model": model})
                 config = TrainConfig(
                     depth=depth, optimizer=optimizer, epochs=epochs, warmup_epochs=1.0
                 )
@@ -62,7 +61,7 @@ def make_study(
         "source": "Nobody 2021",
         **STABILITY,
     }
-    return Study(**{**settings, "factors": factors, "trials": tuple(trials), **fields})
+    return Study(**{**settings, "trials": tuple(trials), **fields})
 
 
 def make_outcomes(study: Study, error, status: dict | None = None) -> pd.DataFrame:
@@ -72,10 +71,17 @@ def make_outcomes(study: Study, error, status: dict | None = None) -> pd.DataFra
     rows = []
     for trial in study.trials:
         config = trial.config
-        state = (status or {}).get((trial.arm, config.seed), "finished")
-        value = {"finished": error(trial.arm, config.seed), "missing": np.nan}.get(state, 100.0)
+        state = (status or {}).get((trial.arm.name, config.seed), "finished")
+        value = {"finished": error(trial.arm.name, config.seed), "missing": np.nan}.get(
+            state, 100.0
+        )
         values = dict(zip(config.evals, np.broadcast_to(value, len(config.evals)), strict=True))
-        labels = {"arm": trial.arm, "point": trial.point, "trial_id": config.id, "status": state}
+        labels = {
+            "arm": trial.arm.name,
+            "point": trial.point,
+            "trial_id": config.id,
+            "status": state,
+        }
         sets = {f"{name}_ema_error_pct": x for name, x in values.items()}
         rows.append(
             {
@@ -353,7 +359,7 @@ def test_an_optimizer_without_rival_is_taken_as_it_is():
     trials = tuple(
         Trial(f"P sgd {e}", config.replace(epochs=e, seed=s), s) for e in LENGTHS for s in (0, 1)
     )
-    study = make_study(trials=trials, factors={})
+    study = make_study(trials=trials)
     table = stability.training_length(Results(study, make_outcomes(study, drawn())))
     assert table[
         ["model", "optimizer", "optimizer_rule", "n"]
@@ -384,16 +390,14 @@ def test_published_deltas_are_those_of_table_2():
 
 
 def make_square(num: int = 5, more: str = "test") -> Study:
-    trials, factors = [], {}
+    trials = []
     for depth, architecture in ((2, "A"), (3, "B")):
         for recipe, lr in (("x", 1e-3), ("y", 2e-3)):
-            arm = f"{architecture} {recipe}"
-            factors[arm] = {"architecture": architecture, "recipe": recipe}
+            arm = Arm(f"{architecture} {recipe}", {"architecture": architecture, "recipe": recipe})
             config = TrainConfig(depth=depth, lr=lr, more_evals=more)
             trials += [Trial(arm, config.replace(seed=i), i) for i in range(num)]
     return make_study(
         trials=tuple(trials),
-        factors=factors,
         tables=("recipe_interaction",),
         figures=("recipe_interaction",),
     )
@@ -459,28 +463,24 @@ def test_arms_without_architecture_and_recipe_are_refused():
 # ---- study, figures, report
 
 
-def test_factors_survive_json_and_must_fit_the_arms():
-    study = make_study(
-        factors={
-            f"{m} {o} {e}": {"model": m, "epochs": e}
-            for m in "PC"
-            for o in ("adamw", "sgd")
-            for e in LENGTHS
-        }
-    )
+def test_factors_survive_json_and_must_be_those_of_the_arm_in_every_trial():
+    study = make_study()
     plan = json.loads(json.dumps(to_json(study)))
     assert from_json(plan) == study
+    assert plan["factors"]["P sgd 4"] == dict(study.arms["P sgd 4"].factors) == {"model": "P"}
     del plan["factors"]
     with pytest.raises(ValueError, match="they would be pooled"):
         from_json(plan)
     del plan["kind"]  # a plan from before there were any
-    assert from_json(plan).factors == {} and from_json(plan).kind == "distribution"
-    with pytest.raises(
-        ValueError, match=r"factors must name the arms of the study, but got \(\['C adamw 16', "
+    old = from_json(plan)
+    assert old.kind == "distribution" and not any(arm.factors for arm in old.arms.values())
+    first, *others = study.trials
+    for arm, law in (
+        (Arm(first.arm.name, {"model": "C"}), "the same factors in all its trials"),
+        (Arm("other", {"width": 3}), "all arms must have the same factors"),
     ):
-        make_study(factors={"P adamw 4": {"model": "P"}})
-    with pytest.raises(ValueError, match="all arms must have the same factors"):
-        make_study(factors={**study.factors, "P sgd 4": {"width": 3}})
+        with pytest.raises(ValueError, match=law):
+            make_study(trials=(Trial(arm, first.config, 0), *others))
 
 
 def test_stability_figure_draws_means_and_breaks_where_all_diverged():
@@ -545,7 +545,9 @@ def test_report_of_a_stability_study_at_any_stage(tmp_path, state):
         assert (tmp_path / f"{name}.md").read_text().count("\n") == len(
             pd.read_csv(tmp_path / f"{name}.csv")
         ) + 2
-    assert len(summary_metrics(Results(study, outcomes))) == 12 * (10 if state == "done" else 4)
+    assert sum(map(len, summary(Results(study, outcomes)).values())) == 12 * (
+        10 if state == "done" else 4
+    )
 
 
 def test_report_of_an_unfinished_square(tmp_path):

@@ -131,7 +131,7 @@ def test_arms_are_single_settings_and_more_seeds_extend_them(name: str, scale: s
     short, longer = plan(name, scale, num=2), plan(name, scale, num=7)
     assert equal_within_arms(longer.trials, "seed") and ids(short) < ids(longer)
     assert all(
-        len({t.config.replace(seed=0) for t in longer.trials if t.arm == arm}) == 1
+        len({t.config.replace(seed=0) for t in longer.trials if t.arm.name == arm}) == 1
         for arm in longer.arms
     )
 
@@ -141,8 +141,7 @@ def test_cells_of_optimizer_stability_differ_in_what_they_are_named_for(scale: s
     study = plan("optimizer_stability", scale, num=1)
     space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
     planned = {
-        (study.factors[t.arm]["model"], t.config.optimizer, t.config.epochs): t
-        for t in study.trials
+        (t.arm.factors["model"], t.config.optimizer, t.config.epochs): t for t in study.trials
     }
     models = [model for models in space.PANELS.values() for model in models]
     assert set(planned) == set(itertools.product(models, ("adamw", "sgd"), space.LENGTHS))
@@ -192,7 +191,7 @@ def test_no_study_trains_a_seed_that_a_search_had(name: str, scale: str) -> None
 @pytest.mark.parametrize("scale", SCALES)
 def test_recipes_and_architectures_are_crossed(scale: str) -> None:
     study = plan("recipe_vs_architecture", scale, num=1)
-    outcomes = pd.DataFrame([{"arm": t.arm, "seed": t.config.seed} for t in study.trials])
+    outcomes = pd.DataFrame([{"arm": t.arm.name, "seed": t.config.seed} for t in study.trials])
     pairs = list(interaction_cells(Results(study, outcomes)))
     architectures, recipes = ({pair[i] for pair in pairs} for i in (0, 1))
     assert len(architectures) == len(recipes) == 2 and set(pairs) == set(

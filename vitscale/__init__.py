@@ -7,9 +7,10 @@ from vitscale.plan.data import facts
 from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Arm, Study, Trial
 
 __all__ = [
+    "Arm",
     "ProfileConfig",
     "Search",
     "Study",

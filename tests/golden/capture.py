@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitscale.analysis.kinds import kind_of
-from vitscale.analysis.report.report import caveats, headline, summary_metrics
+from vitscale.analysis.report.report import caveats, headline, summary
 from vitscale.analysis.results import Results
 from vitscale.plan.study import Study, from_json
 from vitscale.record.outcome import Outcome, Status
@@ -44,7 +44,11 @@ def report(study: Study, read: Mapping[str, Outcome]) -> dict[str, Any]:
             "tables": {name: _table(made) for name, made in results.made(kind.tables).items()},
             "headline": headline(results),
             "caveats": caveats(results),
-            "summary": dict(sorted(summary_metrics(results).items())),
+            "summary": {
+                f"{arm}/{name}": value
+                for arm, numbers in sorted(summary(results).items())
+                for name, value in sorted(numbers.items())
+            },
             "figures": figures,
         }
 

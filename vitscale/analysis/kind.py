@@ -125,7 +125,7 @@ def _counted(trials: pd.DataFrame) -> str:
 
 
 def _design_row(study: Study, arm: str) -> dict[str, object]:
-    trials = [trial for trial in study.trials if trial.arm == arm]
+    trials = [trial for trial in study.trials if trial.arm.name == arm]
     drawn = [trial.config for trial in trials if trial.point is not None]
     size = study.cost(trials[0].config)
     return {

@@ -16,6 +16,7 @@ from scipy.optimize import brentq
 from scipy.special import betaincinv, nctdtr, stdtrit
 from scipy.stats import binom
 
+from vitscale.plan.kinds import family_of
 from vitscale.plan.study import Study
 
 POWER, ALPHA = 0.8, 0.05
@@ -131,13 +132,15 @@ def _forgiveness(head: str, n: int, references: int, paired: bool, alpha: float)
 
 def _fewest(study: Study, drawn: bool) -> int:
     """Draws, or reference runs, of the arm among the pairs that has the fewest."""
-    number = Counter(trial.arm for trial in study.trials if (trial.point is not None) == drawn)
+    number = Counter(trial.arm.name for trial in study.trials if (trial.point is not None) == drawn)
     return min(number[arm] for pair in study.pairs for arm in pair)
 
 
 def _pairs_share_points(study: Study) -> bool:
     draws = {
-        (t.arm, t.point): (t.config.lr, t.config.wd) for t in study.trials if t.point is not None
+        (t.arm.name, t.point): (t.config.lr, t.config.wd)
+        for t in study.trials
+        if t.point is not None
     }
     points = {t.point for t in study.trials if t.point is not None}
     return all(
@@ -172,7 +175,9 @@ def smallest_mean(n: int, comparisons: int = 1, cells: int = 2) -> float:
 def _of_means(study: Study, what: str, comparisons: int, cells: int = 2) -> list[str]:
     if not comparisons:
         return []
-    n = min(Counter((t.arm, t.config.lr) for t in study.trials if t.point is not None).values())
+    n = min(
+        Counter((t.arm.name, t.config.lr) for t in study.trials if t.point is not None).values()
+    )
     head = (
         f"{what} ({n} seed{'s' * (n > 1)} per cell, {comparisons} "
         f"comparison{'s' * (comparisons > 1)}"
@@ -196,8 +201,7 @@ def _of_means(study: Study, what: str, comparisons: int, cells: int = 2) -> list
 def _stability_cells(study: Study) -> set[tuple[str, str, int]]:
     """(model, optimizer, epochs) as planned."""
     return {
-        (str(study.factors[t.arm]["model"]), t.config.optimizer, t.config.epochs)
-        for t in study.trials
+        (str(t.arm.factors["model"]), t.config.optimizer, t.config.epochs) for t in study.trials
     }
 
 
@@ -221,8 +225,8 @@ def _of_lengths(study: Study) -> list[str]:
 
 def _pairs_of_models(study: Study) -> int:
     models = [
-        {study.factors[arm]["model"] for arm in arms}
-        for arms in (study.panels or {"": study.arms}).values()
+        {study.arms[arm].factors["model"] for arm in arms}
+        for arms in (study.panels or {"": tuple(study.arms)}).values()
     ]
     return sum(len(of) * (len(of) - 1) // 2 for of in models)
 
@@ -242,7 +246,7 @@ def _of_length_interactions(study: Study) -> list[str]:
 
 def _of_recipes(study: Study) -> list[str]:
     architectures, recipes = (
-        {factors[name] for factors in study.factors.values()} for name in ("architecture", "recipe")
+        {arm.factors[name] for arm in study.arms.values()} for name in ("architecture", "recipe")
     )
     a, r, sets = len(architectures), len(recipes), len(study.trials[0].config.evals)
     pairs = a * (a - 1) // 2 * sets
@@ -255,9 +259,9 @@ def _of_recipes(study: Study) -> list[str]:
 
 
 def _of_branches(study: Study) -> list[str]:
-    shapes = {arm: config for arm, config in ((t.arm, t.config) for t in study.trials)}
+    shapes = {t.arm: t.config for t in study.trials}
     keys = {
-        arm: (study.factors[arm]["size"], c.depth * c.branches, c.layerscale, c.epochs)
+        arm: (*family_of(arm), c.depth * c.branches, c.layerscale, c.epochs)
         for arm, c in shapes.items()
     }
     sequential = {keys[arm] for arm, config in shapes.items() if config.branches == 1}

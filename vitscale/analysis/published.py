@@ -258,18 +258,19 @@ def draw_published_optimizer_stability(ax: Axes, models: Sequence[str], is_last:
         read("xiao2021_table3").set_index("model"),
     )
     for name in [model for model in models if model in table.index]:
+        family = str(table.loc[name, "family"])
         errors = table.loc[
             name, [f"error_{epochs}_epochs_pct" for epochs in (100, 200, 400)]
         ].to_numpy(dtype=float)
         ax.plot(
             np.log2([100, 200, 400]),
             errors,
-            "v" if "RegNet" in name else "^",
+            "v" if family == "RegNetY" else "^",
             linestyle=":",
             **HOLLOW,
             **LINE,
         )
-        _say(ax, np.log2(100), errors[0], name.rpartition("-")[0], (4, 5))
+        _say(ax, np.log2(100), errors[0], family, (4, 5))
     for column, marker in (("error_adamw_pct", "^"), ("error_sgd_pct", "v")):
         known = early[column][[model for model in models if model in early.index]]
         ax.plot(np.full(len(known), np.log2(50)), known, marker, **HOLLOW, **LINE)
@@ -319,8 +320,10 @@ def draw_published_edf(ax: Axes, study: Study, arms: Sequence[str]) -> bool:
     Only in the panel of that optimizer, at imagenet in that of those models.
     """
     said = read("xiao2021_text").query("quantity == 'within_4_points_pct'").set_index("model")
-    optimizers = {trial.config.optimizer for trial in study.trials if trial.arm in arms}
-    theirs = [arm for arm in study.arms if arm.rpartition(" ")[0] in said.index]
+    optimizers = {trial.config.optimizer for trial in study.trials if trial.arm.name in arms}
+    theirs = [
+        arm.name for arm in study.arms.values() if arm.factors.get("model") in set(said.index)
+    ]
     if optimizers != {"sgd"} or (theirs and not set(theirs) & set(arms)):
         return False
     highs, n = said["high"].astype(float).to_dict(), int(said["n"].iloc[0])

@@ -98,4 +98,4 @@ def _renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 
 def panels(study: Study) -> dict[str, tuple[str, ...]]:
     """The study's panels, or one with all its arms."""
-    return dict(study.panels) or {study.name.replace("_", " "): study.arms}
+    return dict(study.panels) or {study.name.replace("_", " "): tuple(study.arms)}

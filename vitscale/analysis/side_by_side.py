@@ -58,7 +58,7 @@ class Side:
     @property
     def configs(self) -> list[TrainConfig]:
         """Of the planned draws; of the reference runs where there is no draw."""
-        trials = [trial for trial in self.study.trials if trial.arm == self.arm]
+        trials = [trial for trial in self.study.trials if trial.arm.name == self.arm]
         return [t.config for t in trials if t.point is not None] or [t.config for t in trials]
 
 
@@ -84,7 +84,7 @@ def arm_pairs(
 
 def _arms(study: Study, arm: str | None) -> tuple[str, ...]:
     if arm is None:
-        return study.arms
+        return tuple(study.arms)
     if arm not in study.arms:
         raise ValueError(
             f"an arm must be of {study.slug}, but got ({arm!r}; there are: {', '.join(study.arms)})"

@@ -133,9 +133,10 @@ def check_adoptable(study: Study, search: Search) -> None:
     """Raises ValueError unless all that the trials of a stored search share is what the search of
     the project would train.
     """
+    configs = {arm.name: config for arm, config in search.configs.items()}
     for trial in study.trials:
-        ours = search.arms[trial.arm]
-        searched = {name: getattr(ours, name) for name in (*search.spaces[trial.arm], "seed")}
+        ours, axes = configs[trial.arm.name], search.spaces[trial.arm.name]
+        searched = {name: getattr(ours, name) for name in (*axes, "seed")}
         theirs = trial.config.replace(**searched)
         other = ", ".join(
             f"{name}={getattr(theirs, name)!r} instead of {value!r}"
@@ -145,6 +146,6 @@ def check_adoptable(study: Study, search: Search) -> None:
         if other:
             raise ValueError(
                 f"a search must train what the studies of scale {study.scale} do, but got "
-                f"(arm={trial.arm!r}: {other}); in a study of your own, "
+                f"(arm={trial.arm.name!r}: {other}); in a study of your own, "
                 f"vitscale.winners({study.slug!r}) gives its values"
             )

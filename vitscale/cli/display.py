@@ -43,7 +43,7 @@ def table(progress: Progress, width: int = 80) -> Text:
     if len(running) > MAX_LINES:
         text.append(f"\nand {len(running) - MAX_LINES} more")
     for trial, holder in waiting[:3]:
-        text.append(f"\n{trial.arm} waits for {holder}"[: width + 1])
+        text.append(f"\n{trial.arm.name} waits for {holder}"[: width + 1])
     return text
 
 
@@ -92,13 +92,13 @@ def _cells(progress: Progress, trial: Trial) -> list[str]:
     )
     if study.measures:
         return [
-            trial.arm,
+            trial.arm.name,
             str(c.batch_size),
             str(c.resolution),
             done,
             "" if value is None else f"{value:.1f}",
         ]
-    where = [trial.arm, f"{c.lr:.2e}", f"{c.wd:.2e}"]
+    where = [trial.arm.name, f"{c.lr:.2e}", f"{c.wd:.2e}"]
     if progress.resumes(trial):
         return [*where, f"resumes at epoch {progress.epoch(trial)}"]
     return [*where, done, "" if value is None else metric_of(study.metric).text(value)]

@@ -145,7 +145,7 @@ def _check_no_times(options: argparse.Namespace) -> None:
 
 def _by_arm(study: Study) -> Iterator[tuple[str, list[Trial]]]:
     for arm in study.arms:
-        yield arm, [trial for trial in study.trials if trial.arm == arm]
+        yield arm, [trial for trial in study.trials if trial.arm.name == arm]
 
 
 def _of_trials(
@@ -244,7 +244,7 @@ def _pace(study: Study, store: Store, done: set[str], options: argparse.Namespac
             study,
             per_trial,
             "images/s as given",
-            lambda t: t.config.num_samples / speed[t.arm] / 3600,
+            lambda t: t.config.num_samples / speed[t.arm.name] / 3600,
         )
     if options.epoch_minutes == ["xiao2021"]:
         return _published(study, options.devices_per_trial)
@@ -254,7 +254,7 @@ def _pace(study: Study, store: Store, done: set[str], options: argparse.Namespac
             study,
             per_trial,
             "minutes per epoch as given",
-            lambda t: t.config.epochs * minutes[t.arm] / 60,
+            lambda t: t.config.epochs * minutes[t.arm.name] / 60,
         )
     return _measured(study, store, done, per_trial)
 
@@ -327,7 +327,7 @@ def _published(study: Study, devices_per_trial: float | None) -> Pace:
         cost = study.cost(config)
         if dataset_facts(config.dataset) != facts or cost not in minutes:
             raise ValueError(
-                f"an arm must have a published epoch time, but got none (arm={trial.arm!r})"
+                f"an arm must have a published epoch time, but got none (arm={trial.arm.name!r})"
             )
         return config.epochs * minutes[cost] * config.num_train / facts.num_train / 60
 
@@ -353,7 +353,7 @@ def _measured(study: Study, store: Store, done: set[str], devices_per_trial: flo
         study,
         devices_per_trial,
         f"seconds a multiply-add as measured on {num:.0f} finished trials",
-        lambda trial: training_flops(trial.config, study.measured) * rates[trial.arm] / 3600,
+        lambda trial: training_flops(trial.config, study.measured) * rates[trial.arm.name] / 3600,
     )
 
 

@@ -497,7 +497,9 @@ class Driver:
         """Prints the reason and the log of each trial with `status`, for the first ten."""
         outcomes = [(trial, read[trial.config.id]) for trial in self.study.trials]
         ended = [
-            (t.config.id, t.arm, o.error) for t, o in outcomes if o.status is status and o.error
+            (t.config.id, t.arm.name, o.error)
+            for t, o in outcomes
+            if o.status is status and o.error
         ]
         for trial_id, arm, error in ended[:10]:
             self.console.print(f"{status}  {arm} {trial_id}: {error}")
@@ -519,9 +521,9 @@ def _is_head_lost(error: Exception) -> bool:
 
 def draw(
     study: Study, store: Store, read: Mapping[str, Outcome]
-) -> tuple[Workdir, list[str], dict[str, float]]:
-    """Writes the tables, figures and page of a study: (their folder, headline, summary)."""
-    from vitscale.analysis.report.report import headline, summary_metrics, write_report
+) -> tuple[Workdir, list[str], dict[str, dict[str, float]]]:
+    """Writes the tables, figures and page of a study: (their folder, headline, summary by arm)."""
+    from vitscale.analysis.report.report import headline, summary, write_report
     from vitscale.analysis.results import Results
     from vitscale.record.table import outcomes, tidy
 
@@ -542,7 +544,7 @@ def draw(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         write_report(results, folder, facts)
-    return folder, headline(results), summary_metrics(results)
+    return folder, headline(results), summary(results)
 
 
 def _planned_command(study: Study, store: Store) -> str:

@@ -51,7 +51,7 @@ class Rounds:
                 f"({changed[0]}: began={previous[changed[0]]!r}, now={current[changed[0]]!r})"
             )
         self.points: dict[str, list[Point]] = {
-            arm: ledger.get("points", {}).get(arm, []) for arm in search.arms
+            arm.name: ledger.get("points", {}).get(arm.name, []) for arm in search.configs
         }
         self.stopped: dict[str, list[Row]] = ledger.get("stopped", {})
         # arms whose space has no new point left
@@ -149,7 +149,7 @@ class Rounds:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        key = [self.search.sampler_seed, list(self.search.arms).index(arm), len(self.points[arm])]
+        key = [self.search.sampler_seed, list(self.points).index(arm), len(self.points[arm])]
         seed, startup = int(np.random.SeedSequence(key).generate_state(1)[0]), self.search.per_round
         match self.search.sampler:
             case "gp":
@@ -178,7 +178,7 @@ def identity(search: Search) -> dict[str, Any]:
     `num` is not among them: more points may be asked for later.
     """
     return {
-        "arms": {arm: base.non_default() for arm, base in search.arms.items()},
+        "arms": {arm.name: base.non_default() for arm, base in search.configs.items()},
         "spaces": {arm: as_json(space) for arm, space in search.spaces.items()},
         "seeds": list(search.seeds),
         **{
@@ -222,7 +222,7 @@ def _trained(study: Study) -> dict[str, dict[str, Any]]:
     """
     shared = {}
     for arm in study.arms:
-        config = next(trial.config for trial in study.trials if trial.arm == arm)
+        config = next(trial.config for trial in study.trials if trial.arm.name == arm)
         varied = {"seed", *study.spaces.get(arm, {})}
         names = {*config.non_default(), *ALWAYS_RECORDED} - varied
         shared[arm] = {name: value for name, value in config.asdict().items() if name in names}
@@ -282,14 +282,14 @@ class Rungs:
         import optuna
 
         self.metric = search.metric
-        self.epochs = {arm: base.epochs for arm, base in search.arms.items()}
-        self.arms = {trial.config.id: trial.arm for trial in study.trials}
+        self.epochs = {arm.name: base.epochs for arm, base in search.configs.items()}
+        self.arms = {trial.config.id: trial.arm.name for trial in study.trials}
         self.studies = {}
-        for arm, base in search.arms.items():
+        for arm, base in search.configs.items():
             pruner = optuna.pruners.SuccessiveHalvingPruner(
                 min_resource=max(1, round(base.epochs / REDUCTION**2)), reduction_factor=REDUCTION
             )
-            self.studies[arm] = optuna.create_study(pruner=pruner)
+            self.studies[arm.name] = optuna.create_study(pruner=pruner)
         self.trials: dict[str, optuna.Trial] = {}
         self.num_reported: dict[str, int] = {}  # rows per trial that the pruner knows
         for trial_id in self.arms:

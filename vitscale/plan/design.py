@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitscale.plan.config import TrainConfig, shown
-from vitscale.plan.study import MAX_TRIALS, Trial
+from vitscale.plan.study import MAX_TRIALS, Arm, Trial
 
 if TYPE_CHECKING:  # the trainer runs on machines without Optuna
     from optuna.distributions import BaseDistribution, IntDistribution
@@ -93,10 +93,12 @@ def cross(*designs: Sequence[Point]) -> list[Point]:
 
 
 def trials(
-    base: TrainConfig, arms: Mapping[str, Point], points: Sequence[Point]
+    base: TrainConfig,
+    arms: Mapping[str, Point] | Mapping[Arm, Point],
+    points: Sequence[Point],
 ) -> tuple[Trial, ...]:
     """A trial for every arm at every point, point by point. All arms share the points: they are
-    compared in pairs.
+    compared in pairs. An arm is given by its name, or as an Arm where it has factors.
 
     Raises ValueError for anything else than a config, fields of arms, and points.
     """
@@ -112,10 +114,11 @@ def trials(
             f"({shown(points)})"
         )
     _check_num(len(arms) * len(points), "trials")
+    made = [(Arm.of(arm), fields) for arm, fields in arms.items()]
     return tuple(
         Trial(arm, base.replace(**{**fields, **point}), index)
         for index, point in enumerate(points)
-        for arm, fields in arms.items()
+        for arm, fields in made
     )
 
 
@@ -130,7 +133,7 @@ def interleaved(trials: Iterable[Trial]) -> tuple[Trial, ...]:
 
     def place(trial: Trial) -> tuple[bool, int]:
         return trial.point is not None, next(
-            ranks[trial.arm]
+            ranks[trial.arm.name]
         ) if trial.point is None else trial.point
 
     return tuple(sorted(trials, key=place))

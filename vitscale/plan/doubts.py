@@ -40,7 +40,7 @@ def doubts(study: Study) -> list[str]:
 
 def without_references(study: Study) -> list[str]:
     """The arms that have draws and for which no reference run is planned."""
-    compared = {trial.arm for trial in study.trials if trial.point is None}
+    compared = {trial.arm.name for trial in study.trials if trial.point is None}
     return [arm for arm in study.arms if arm not in compared]
 
 
@@ -90,7 +90,7 @@ def _seeds(study: Study) -> str:
     seeds: dict[str, dict[TrainConfig, int]] = {arm: {} for arm in study.arms}
     for trial in study.trials if names else ():
         setting = trial.config.replace(seed=0)
-        seeds[trial.arm][setting] = seeds[trial.arm].get(setting, 0) + 1
+        seeds[trial.arm.name][setting] = seeds[trial.arm.name].get(setting, 0) + 1
     few = {
         arm: min(of.values()) for arm, of in seeds.items() if of and min(of.values()) < FEWEST_SEEDS
     }
@@ -111,8 +111,8 @@ def _worst(
     worst: dict[str, tuple[float, TrainConfig]] = {}
     for trial in study.trials:
         number = of(trial.config)
-        if trial.arm not in worst or number > worst[trial.arm][0]:
-            worst[trial.arm] = (number, trial.config)
+        if trial.arm.name not in worst or number > worst[trial.arm.name][0]:
+            worst[trial.arm.name] = (number, trial.config)
     return worst
 
 

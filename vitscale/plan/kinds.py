@@ -14,9 +14,11 @@ from vitscale.plan.config import shown
 from vitscale.plan.profile import ProfileConfig
 
 if TYPE_CHECKING:
-    from vitscale.plan.study import Study, Trial
+    from vitscale.plan.study import Arm, Study, Trial
 
-Factors = dict[str, object]
+Cell = Callable[[Mapping[str, object]], tuple[object, ...]]
+# the factor of a shape that says by what its drop path is chosen: "size" or "depth"
+DROP_PATH_BY = "drop_path_by"
 STABILITY = (
     "stability_cells",
     "optimizer_gap",
@@ -44,6 +46,11 @@ PROFILES = (
     "throughput_by_resolution",
     "peak_memory",
 )
+
+
+def family_of(arm: Arm) -> tuple[str, str]:
+    """Size of a shape and what its drop path is chosen by: shapes are compared within both."""
+    return str(arm.factors["size"]), str(arm.factors.get(DROP_PATH_BY, ""))
 
 
 def equal_within_arms(trials: Iterable[Trial], *but: str) -> bool:
@@ -114,8 +121,15 @@ def _shapes(study: Study) -> None:
     _need_factors(study, ("size",))
     _check_not_pooled(
         study,
-        "size, depth, branches, LayerScale and epochs",
-        lambda of: (of["size"], of["depth"], of["branches"], of["layerscale"] != 0, of["epochs"]),
+        "size, drop path rule, depth, branches, LayerScale and epochs",
+        lambda of: (
+            of["size"],
+            of.get(DROP_PATH_BY, ""),
+            of["depth"],
+            of["branches"],
+            of["layerscale"] != 0,
+            of["epochs"],
+        ),
     )
 
 
@@ -123,9 +137,7 @@ def _profiles(study: Study) -> None:
     if not _asks(study, PROFILES):
         return
     names = ("model", "profile", "resolution", "batch_size", "layout")
-    factors = [
-        {**trial.config.asdict(), **study.factors.get(trial.arm, {})} for trial in study.trials
-    ]
+    factors = [{**trial.config.asdict(), **trial.arm.factors} for trial in study.trials]
     num, cell = _most_common(tuple(of[name] for name in names) for of in factors)
     if num > 1:
         raise ValueError(
@@ -145,29 +157,27 @@ def _asks(study: Study, names: Collection[str]) -> bool:
     return not set(names).isdisjoint({*study.tables, *study.figures})
 
 
-def _factors(study: Study) -> dict[str, Factors]:
+def _conditions(study: Study) -> dict[str, dict[str, object]]:
     """What each arm is made of: the fields of its first config, and in their place its factors."""
-    first: dict[str, Factors] = {}
+    first: dict[str, dict[str, object]] = {}
     for trial in study.trials:
-        if trial.arm not in first:
-            first[trial.arm] = {**trial.config.asdict(), **study.factors.get(trial.arm, {})}
+        if trial.arm.name not in first:
+            first[trial.arm.name] = {**trial.config.asdict(), **trial.arm.factors}
     return first
 
 
 def _need_factors(study: Study, names: Collection[str]) -> None:
-    absent = [arm for arm in study.arms if not set(names) <= set(study.factors.get(arm, {}))]
+    absent = [arm for arm in study.arms.values() if not set(names) <= set(arm.factors)]
     if absent:
         raise ValueError(
             "the factors of each arm of a study with these tables must name "
-            f"{' and '.join(names)}, but got (arm={absent[0]!r}: "
-            f"{shown(dict(study.factors.get(absent[0], {})))})"
+            f"{' and '.join(names)}, but got (arm={absent[0].name!r}: "
+            f"{shown(dict(absent[0].factors))})"
         )
 
 
-def _check_not_pooled(
-    study: Study, what: str, cell: Callable[[Factors], tuple[object, ...]]
-) -> None:
-    by_arm = {arm: cell(of) for arm, of in _factors(study).items()}
+def _check_not_pooled(study: Study, what: str, cell: Cell) -> None:
+    by_arm = {arm: cell(of) for arm, of in _conditions(study).items()}
     num, most = _most_common(by_arm.values())
     if num > 1:
         pooled = [arm for arm, of in by_arm.items() if of == most]
@@ -189,6 +199,6 @@ def _unequal_arm(trials: Iterable[Trial], *but: str) -> str:
         fields = {
             name: value for name, value in trial.config.non_default().items() if name not in but
         }
-        if first.setdefault(trial.arm, fields) != fields:
-            return trial.arm
+        if first.setdefault(trial.arm.name, fields) != fields:
+            return trial.arm.name
     return ""

@@ -16,10 +16,10 @@ from vitscale.plan.design import Point, SearchSpace, check_space, sample
 from vitscale.plan.metrics import evaluation_columns, metric_of
 from vitscale.plan.study import (
     MAX_TRIALS,
+    Arm,
     Study,
     Trial,
     check_arguments,
-    check_label,
     check_names,
     check_panels,
 )
@@ -47,8 +47,9 @@ class Search:
     scale: str
     question: str
     source: str
-    arms: Mapping[str, TrainConfig]  # arm -> all that its points share
-    spaces: Mapping[str, SearchSpace]  # arm -> its axes
+    # arm, or its name if it has no factors -> all that its points share
+    arms: Mapping[str, TrainConfig] | Mapping[Arm, TrainConfig]
+    spaces: Mapping[str, SearchSpace]  # name of the arm -> its axes
     num: int  # points per arm
     # a point is trained with each of them, and its value is the mean error
     seeds: tuple[int, ...] = (0,)
@@ -104,8 +105,8 @@ class Search:
             ),
             (
                 "a space for each arm",
-                set(self.arms) == set(self.spaces) and bool(self.arms),
-                f"arms={shown(sorted(self.arms))}, spaces={shown(sorted(self.spaces))}",
+                {arm.name for arm in self.configs} == set(self.spaces) and bool(self.arms),
+                f"arms={shown(sorted(map(str, self.arms)))}, spaces={shown(sorted(self.spaces))}",
             ),
             (
                 f"at most {MAX_TRIALS} trials",
@@ -120,6 +121,11 @@ class Search:
     @property
     def slug(self) -> str:
         return f"{self.name}-{self.scale}"
+
+    @property
+    def configs(self) -> dict[Arm, TrainConfig]:
+        """Arm -> all that its points share."""
+        return {Arm.of(arm): config for arm, config in self.arms.items()}
 
     @property
     def num_trials(self) -> int:
@@ -141,11 +147,11 @@ class Search:
         """
         plan = [
             Trial(arm, base.replace(**point, seed=seed), number)
-            for arm, base in self.arms.items()
-            for number, point in enumerate(asked.get(arm, ()))
+            for arm, base in self.configs.items()
+            for number, point in enumerate(asked.get(arm.name, ()))
             for seed in self.seeds
         ]
-        spaces = {trial.arm: as_json(self.spaces[trial.arm]) for trial in plan}
+        spaces = {trial.arm.name: as_json(self.spaces[trial.arm.name]) for trial in plan}
         return Study(
             kind="search",
             name=self.name,
@@ -220,7 +226,7 @@ def _check_types(search: Search) -> None:
                 f"{name} must map each arm to its {of}, but got ({name}={shown(values)})"
             )
         for arm in values:
-            check_label("an arm", arm)
+            Arm.of(arm)  # which refuses other names
     for arm, axes in search.spaces.items():
         check_space(axes, f"space of {arm}")
     check_panels(search.panels)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self, TypeGuard
 
 from vitscale.plan.config import TrainConfig, shown, shown_text
@@ -20,18 +21,60 @@ MAX_TRIALS = 10**6
 MOST_IN_A_NAME, MOST_IN_A_LABEL, MOST_IN_A_TEXT = 100, 200, 100_000  # characters
 
 
+Factors = Mapping[str, str | int | float]
+
+
 @dataclass(frozen=True)
+class Arm:
+    """A condition that is compared: one curve of a figure, one row of a table.
+
+    `factors` are what it is made of where the config does not say it, such as
+    {"model": "ViT_P-1GF"}. Tables group by them; nothing is read from the name. Raises ValueError
+    unless names and texts can be drawn.
+    """
+
+    name: str
+    factors: Factors = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_label("an arm", self.name)
+        if not isinstance(self.factors, Mapping):
+            raise ValueError(
+                "factors of an arm must map names to values, but got "
+                f"(factors={shown(self.factors)})"
+            )
+        for name, value in self.factors.items():
+            _check_factor(name, value)
+        object.__setattr__(self, "factors", dict(self.factors))
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def of(cls, arm: Arm | str) -> Arm:
+        """The arm, or the one without factors of this name."""
+        return arm if isinstance(arm, Arm) else cls(arm)
+
+
+@dataclass(frozen=True, init=False)
 class Trial:
-    """One training run to completion, as part of an arm.
+    """One training run to completion, as part of an arm; a name alone is an arm without factors.
 
     `point` is its index in the arm's design; trials of two arms with one index share the point.
     None marks the reference run, trained at the arm's tuned optimum, which is no draw of the
     design.
     """
 
-    arm: str
+    arm: Arm
     config: TrainConfig
-    point: int | None = None
+    point: int | None
+
+    def __init__(self, arm: Arm | str, config: TrainConfig, point: int | None = None) -> None:
+        for name, value in (("arm", Arm.of(arm)), ("config", config), ("point", point)):
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +100,6 @@ class Study:
     # title -> arms drawn together
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pairs: tuple[tuple[str, str], ...] = ()  # arms compared with each other
-    # arm -> what it is made of: its model
-    factors: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)
     figures: tuple[str, ...] = ()  # names of its kind
     tables: tuple[str, ...] = ()  # names of its kind
     design: str = ""  # how points, seeds and reference runs were chosen, for its report
@@ -87,7 +128,7 @@ class Study:
             trial = next(t for t in self.trials if t.config.id == twice[0])
             raise ValueError(
                 "each config must occur once in a study (vary seed to repeat a run), but got "
-                f"{len(twice)} twice, first (arm={trial.arm!r}, "
+                f"{len(twice)} twice, first (arm={trial.arm.name!r}, "
                 f"{shown(trial.config.non_default(), 500)})"
             )
         _check_not_mixed(self)
@@ -101,14 +142,7 @@ class Study:
             )
         if alone := [pair for pair in self.pairs if pair[0] == pair[1]]:
             raise ValueError(f"a pair must be of two arms, but got ({shown(alone[0])})")
-        if self.factors and set(self.factors) != set(self.arms):
-            others = sorted(set(self.factors) ^ set(self.arms))
-            raise ValueError(f"factors must name the arms of the study, but got ({shown(others)})")
-        names = {tuple(sorted(factors)) for factors in self.factors.values()}
-        if len(names) > 1:
-            raise ValueError(
-                f"all arms must have the same factors, but got ({shown(sorted(names))})"
-            )
+        _check_factors(self)
         check_kind(self)
 
     @property
@@ -125,10 +159,13 @@ class Study:
         """Whether its trials are profiles, which have a speed and no error."""
         return self.kind == "profile"
 
-    @property
-    def arms(self) -> tuple[str, ...]:
-        """The conditions compared, in the order of their first trial."""
-        return tuple(dict.fromkeys(trial.arm for trial in self.trials))
+    @cached_property
+    def arms(self) -> Mapping[str, Arm]:
+        """Name -> the condition compared, in the order of their first trial."""
+        arms: dict[str, Arm] = {}
+        for trial in self.trials:
+            arms.setdefault(trial.arm.name, trial.arm)
+        return arms
 
 
 def config_of(fields: Mapping[str, Any]) -> TrainConfig:
@@ -197,8 +234,7 @@ def _check_types(study: Study) -> None:
         raise ValueError(f"pairs must be tuples of two arms, but got (pairs={shown(study.pairs)})")
     for pair in study.pairs:
         _check_list("pairs", pair)
-    for name, kinds in (("factors", (str, int)), ("spaces", (str,))):
-        _check_mapping(name, getattr(study, name), kinds)
+    _check_spaces(study.spaces)
 
 
 def check_names(name: object, scale: object) -> None:
@@ -222,10 +258,6 @@ def _check_trials(trials: object) -> None:
         raise ValueError(
             f"at most {MAX_TRIALS} trials of a study must hold, but got ({len(trials)})"
         )
-    for arm in {
-        trial.arm if isinstance(trial.arm, str) else repr(trial.arm): trial.arm for trial in trials
-    }.values():
-        check_label("an arm", arm)
     for trial in trials:
         if not isinstance(trial.config, TrainConfig):
             raise ValueError(
@@ -235,7 +267,7 @@ def _check_trials(trials: object) -> None:
             type(trial.point) is not int or not 0 <= trial.point < MAX_TRIALS
         ):
             law = f"point of a trial must be None, for a reference, or 0 <= point < {MAX_TRIALS}"
-            raise ValueError(f"{law}, but got (arm={trial.arm!r}, point={shown(trial.point)})")
+            raise ValueError(f"{law}, but got (arm={trial.arm.name!r}, point={shown(trial.point)})")
 
 
 def check_panels(panels: object) -> None:
@@ -287,25 +319,50 @@ def _check_list(name: str, value: object) -> None:
         raise ValueError(f"{name} must be tuples of texts, but got ({name}={shown(value)})")
 
 
-def _check_mapping(name: str, value: object, kinds: tuple[type, ...]) -> None:
-    """Raises ValueError unless a value maps arms to names to values of some kinds."""
-    if not isinstance(value, Mapping) or not all(
-        isinstance(of_arm, Mapping) for of_arm in value.values()
+def _check_factor(name: object, value: object) -> None:
+    """Raises ValueError unless a factor has a name and a value that tables can show."""
+    check_label("the name of a factor", name)
+    if type(value) not in (str, int, float) or value != value:
+        raise ValueError(
+            "a factor must be a str, an int or a float, and no NaN, but got "
+            f"({name}={shown(value)})"
+        )
+    if isinstance(value, str):
+        check_label("a factor", value)
+
+
+def _check_factors(study: Study) -> None:
+    """Raises ValueError unless an arm is the same in all its trials, and all have one set of
+    factors.
+    """
+    for trial in study.trials:
+        known = study.arms[trial.arm.name]
+        if trial.arm is not known and trial.arm != known:
+            both = [dict(arm.factors) for arm in (known, trial.arm)]
+            raise ValueError(
+                "an arm must have the same factors in all its trials, but got "
+                f"(arm={trial.arm.name!r}: {shown(both[0])} and {shown(both[1])})"
+            )
+    names = {tuple(sorted(arm.factors)) for arm in study.arms.values()}
+    if len(names) > 1:
+        raise ValueError(f"all arms must have the same factors, but got ({shown(sorted(names))})")
+
+
+def _check_spaces(spaces: object) -> None:
+    """Raises ValueError unless arms are mapped to axes and these to texts."""
+    if not isinstance(spaces, Mapping) or not all(
+        isinstance(axes, Mapping) for axes in spaces.values()
     ):
         raise ValueError(
-            f"{name} must map arms to names and values, but got ({name}={shown(value)})"
+            f"spaces must map arms to names and values, but got (spaces={shown(spaces)})"
         )
-    for of_arm in value.values():
-        for key, item in of_arm.items():
-            check_label(f"a name in {name}", key)
-            if type(item) not in kinds:
-                law = (
-                    f"a value in {name} must be of type "
-                    f"{' or '.join(kind.__name__ for kind in kinds)}"
+    for axes in spaces.values():
+        for axis, text in axes.items():
+            check_label("a name in spaces", axis)
+            if not isinstance(text, str):
+                raise ValueError(
+                    f"a value in spaces must be of type str, but got ({axis}={shown(text)})"
                 )
-                raise ValueError(f"{law}, but got ({key}={shown(item)})")
-            if name == "factors" and isinstance(item, str):
-                check_label(f"a value in {name}", item)
 
 
 def _check_metric(study: Study) -> None:
@@ -351,12 +408,11 @@ def to_json(study: Study) -> dict[str, object]:
     """
     texts = {name: getattr(study, name) for name in _PLAIN}
     trials = [
-        {"id": t.config.id, "arm": t.arm, "point": t.point, "config": t.config.non_default()}
+        {"id": t.config.id, "arm": t.arm.name, "point": t.point, "config": t.config.non_default()}
         for t in study.trials
     ]
-    factors, spaces = (
-        {arm: dict(of_arm) for arm, of_arm in of.items()} for of in (study.factors, study.spaces)
-    )
+    factors = {name: dict(arm.factors) for name, arm in study.arms.items() if arm.factors}
+    spaces = {name: dict(axes) for name, axes in study.spaces.items()}
     return {
         **texts,
         "panels": dict(study.panels),
@@ -372,7 +428,12 @@ def from_json(plan: Mapping[str, Any]) -> Study:
 
     Raises ValueError if a config no longer has the id that the plan gave it.
     """
-    trials = tuple(Trial(t["arm"], config_of(t["config"]), t["point"]) for t in plan["trials"])
+    factors = plan.get("factors", {})
+    names = dict.fromkeys(t["arm"] for t in plan["trials"])
+    arms = {name: Arm(name, factors.get(name, {})) for name in names}
+    trials = tuple(
+        Trial(arms[t["arm"]], config_of(t["config"]), t["point"]) for t in plan["trials"]
+    )
     for trial, entry in zip(trials, plan["trials"], strict=True):
         if trial.config.id != entry["id"]:
             raise ValueError(
@@ -385,12 +446,11 @@ def from_json(plan: Mapping[str, Any]) -> Study:
     }  # those of an older version have fewer
     panels = {title: tuple(arms) for title, arms in plan["panels"].items()}
     pairs = tuple((a, b) for a, b in plan["pairs"])
-    mappings = {name: plan.get(name, {}) for name in ("factors", "spaces")}
     fields: dict[str, Any] = {
         **texts,
         "panels": panels,
         "pairs": pairs,
-        **mappings,
+        "spaces": plan.get("spaces", {}),
         "trials": trials,
     }
     if "kind" in fields:

@@ -107,7 +107,9 @@ def axes(study: Study) -> list[str]:
     """The params worth an axis: the arm, and what varies within
     arms, or between them where only the seed does.
     """
-    configs = {arm: [t.config.asdict() for t in study.trials if t.arm == arm] for arm in study.arms}
+    configs = {
+        arm: [t.config.asdict() for t in study.trials if t.arm.name == arm] for arm in study.arms
+    }
     within = _varying(*configs.values())
     between = _varying([config for of_arm in configs.values() for config in of_arm])
     names = [name for name in within or between if name != "seed"][: MAX_AXES - 1]

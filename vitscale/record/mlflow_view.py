@@ -272,16 +272,15 @@ class View:
                 child.status, child.state = "interrupted", "ended"
 
     def summarize(
-        self, metrics: Mapping[str, float], report: Workdir | None, headline: Sequence[str] = ()
+        self,
+        summary: Mapping[str, Mapping[str, float]],
+        report: Workdir | None,
+        headline: Sequence[str] = (),
     ) -> None:
-        """Numbers named `arm/name` on a run for each arm; counts,
+        """Numbers by arm and name on a run for each arm; counts,
         description and the report's files on the parent.
         """
-        arms: dict[str, dict[str, float]] = {arm: {} for arm in self.study.arms}
-        for key, value in metrics.items():
-            arm, _, name = key.rpartition("/")
-            if math.isfinite(value):
-                arms[arm][_key(name)] = float(value)
+        arms = {arm: _metrics(summary.get(arm, {})) for arm in self.study.arms}
         self._save_views(mlflow_pages.arm_view(name for of_arm in arms.values() for name in of_arm))
         known = {
             run.data.tags["vitscale.arm"]: run
@@ -348,7 +347,7 @@ class View:
         of_arm = [
             dict(_params(trial, self.study.measured))
             for trial in self.study.trials
-            if trial.arm == arm
+            if trial.arm.name == arm
         ]
         shared = set.intersection(*(set(params.items()) for params in of_arm))
         return {
@@ -538,16 +537,17 @@ class View:
     def _own_tags(self, trial: Trial) -> dict[str, str]:
         """Tags of a trial's run that do not change while it trains."""
         seeded = isinstance(trial.config, TrainConfig) and trial.point is None
-        name = f"{trial.arm} {_point(trial)}" + (f" seed {trial.config.seed}" if seeded else "")
+        seed = f" seed {trial.config.seed}" if seeded else ""
+        name = f"{trial.arm.name} {_point(trial)}{seed}"
         return {
             "mlflow.parentRunId": self.parent_id,
             "mlflow.runName": name,
             "vitscale.role": "trial",
             "vitscale.trial_id": trial.config.id,
             **self._origin(),
-            "vitscale.arm": trial.arm,
+            "vitscale.arm": trial.arm.name,
             "vitscale.point": _point(trial),
-            **self._color(trial.arm),
+            **self._color(trial.arm.name),
         }
 
     def _color(self, arm: str) -> dict[str, str]:
@@ -567,7 +567,7 @@ def _params(trial: Trial, measured: Measured) -> list[tuple[str, str]]:
     """Every field of the config under its name, and what MLflow's charts need as numbers."""
     config, cost = trial.config, complexity(trial.config, measured)
     params = {
-        "arm": trial.arm,
+        "arm": trial.arm.name,
         "point": _point(trial),
         **config.asdict(),
         "log10_lr": _log10(config.lr),
@@ -690,6 +690,11 @@ def _in_batches(rows: Iterable[list[Metric]]) -> Iterable[list[Metric]]:
             batch = []
         batch = batch + row
     yield batch
+
+
+def _metrics(numbers: Mapping[str, float]) -> dict[str, float]:
+    """The finite numbers, under names that MLflow takes."""
+    return {_key(name): float(value) for name, value in numbers.items() if math.isfinite(value)}
 
 
 def _key(name: str) -> str:

@@ -141,7 +141,7 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
 def _labels(study: Study, trial: Trial, outcome: Outcome) -> dict[str, Any]:
     return {
         "study": study.slug,
-        "arm": trial.arm,
+        "arm": trial.arm.name,
         "point": trial.point,
         "trial_id": trial.config.id,
         "status": outcome.status.value,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
@@ -60,11 +60,17 @@ def headline(results: Results) -> list[str]:
     sentences = [_progress(results)]
     if len(groups) <= MAX_PANELS:
         sentences += [
-            _panel_sentence(title, table.loc[list(arms)], results.metric)
+            _panel_sentence(
+                title,
+                table.loc[list(arms)],
+                labels_within(results.study, arms),
+                results.metric,
+            )
             for title, arms in groups.items()
         ]
     else:
-        sentences.append(_panel_sentence("All panels", table, results.metric))
+        labels = {arm: arm for arm in results.study.arms}
+        sentences.append(_panel_sentence("All panels", table, labels, results.metric))
     return sentences + (_pairs_sentences(results) if results.study.pairs else [])
 
 
@@ -99,8 +105,20 @@ def _progress(results: Results) -> str:
     return f"Of {sum(total.values()) + later} draws: {said}{note}."
 
 
-def _panel_sentence(title: str, table: pd.DataFrame, metric: Metric) -> str:
-    panel, known = title, table[table["n"] > 0]
+def labels_within(study: Study, names: Sequence[str]) -> dict[str, str]:
+    """Arm -> the values of its factors that differ among these arms; the arm's name where they do
+    not tell it apart.
+    """
+    factors = [study.arms[name].factors for name in names]
+    differ = [key for key in factors[0] if len({of[key] for of in factors}) > 1]
+    labels = [", ".join(str(of[key]) for key in differ) for of in factors]
+    return dict(zip(names, labels if len(set(labels)) == len(names) > 1 else names, strict=True))
+
+
+def _panel_sentence(
+    title: str, table: pd.DataFrame, labels: Mapping[str, str], metric: Metric
+) -> str:
+    known = table[table["n"] > 0]
     if known.empty:
         return f"{title}: no outcome yet."
     shares = bool(known["within_4_points_pct"].notna().all())
@@ -108,7 +126,7 @@ def _panel_sentence(title: str, table: pd.DataFrame, metric: Metric) -> str:
     if len(known) > MAX_ARMS:
         title = f"{title}, highest and lowest of {len(known)} arms"
         known = known.loc[[known[key].idxmax(), known[key].idxmin()]]
-    names = [arm.removesuffix(f" {panel}") for arm in known["arm"]]  # no need to say "AdamW" twice
+    names = [labels[arm] for arm in known["arm"]]
     parts = [
         f"{name} {_estimates(row, key, metric)} ({_said(row, metric)})"
         for name, (_, row) in zip(names, known.iterrows(), strict=True)
@@ -388,8 +406,8 @@ def seeding(study: Study) -> str:
     pairs = {(trial.point, trial.config.seed) for trial in draws}
     num = len({trial.point for trial in draws})
     if draws and len(pairs) == num == len({seed for _, seed in pairs}):
-        return "shared" if len({trial.arm for trial in draws}) > 1 else "own"
-    of_arm = {(trial.arm, trial.config.seed) for trial in draws}
+        return "shared" if len({trial.arm.name for trial in draws}) > 1 else "own"
+    of_arm = {(trial.arm.name, trial.config.seed) for trial in draws}
     return "own" if draws and len(of_arm) == len(draws) else "other"
 
 

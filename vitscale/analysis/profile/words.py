@@ -120,7 +120,7 @@ def design(study: Study) -> pd.DataFrame:
     """A row per arm: what is varied, and the model's size."""
     rows = []
     for arm in study.arms:
-        configs = [trial.config for trial in study.trials if trial.arm == arm]
+        configs = [trial.config for trial in study.trials if trial.arm.name == arm]
         size = study.cost(configs[0])
         axes = {
             name: ", ".join(str(v) for v in sorted({getattr(c, name) for c in configs}))

@@ -46,9 +46,9 @@ def labelled(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
     """The table with a column for each factor of the study's
     arms, in place of a config column of that name.
     """
-    names = next(iter(study.factors.values()), {})
+    names = next(iter(study.arms.values())).factors
     columns = {
-        name: outcomes["arm"].map({arm: factors[name] for arm, factors in study.factors.items()})
+        name: outcomes["arm"].map({arm.name: arm.factors[name] for arm in study.arms.values()})
         for name in names
     }
     return outcomes.assign(**columns)

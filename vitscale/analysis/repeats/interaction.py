@@ -28,6 +28,9 @@ COLUMNS = (
     "evaluation",
     "kind",
     "effect",
+    "a",
+    "b",
+    "recipe",
     "n",
     "not_finished",
     "difference_points",
@@ -80,10 +83,11 @@ def recipe_interaction(results: Results) -> pd.DataFrame:
     under each recipe, and the interaction, their difference; then, per recipe, how the simple
     effect changes from one set to the next.
 
-    A negative simple effect favours the first architecture. Over finished runs; Welch's t with
-    Satterthwaite's df. difference_p_holm is corrected within each kind of effect, over all rows of
-    that kind. An interaction is no change of winner: for that two simple effects of opposite sign
-    must each be shown.
+    a and b are the architectures, in the order of the difference; recipe is that of a simple
+    effect, and of an interaction the first. A negative simple effect favours a. Over finished runs;
+    Welch's t with Satterthwaite's df. difference_p_holm is corrected within each kind of effect,
+    over all rows of that kind. An interaction is no change of winner: for that two simple effects
+    of opposite sign must each be shown.
     """
     groups, columns = results.once(cells), estimates.evaluations(results.study)
     rows = [
@@ -132,14 +136,13 @@ def _mean(values: np.ndarray) -> dict[str, float]:
 
 
 def winners(table: pd.DataFrame) -> pd.DataFrame:
-    """The simple effects of recipe_interaction with a, b, recipe
-    and `winner`: the one shown to be better, or "".
+    """The simple effects of recipe_interaction with `winner`: the
+    architecture shown to be better, or "".
     """
-    simple = table[table["kind"] == "simple"].copy()
+    simple = table[table["kind"] == "simple"]
     shown = (simple["difference_p_holm"] < ALPHA).to_numpy()
-    names = simple["effect"].str.extract(r"^(?P<a>.+) − (?P<b>.+) under (?P<recipe>.+)$")
-    better = np.where(simple["difference_points"] < 0, names["a"], names["b"])
-    return simple.assign(winner=np.where(shown, better, ""), **names)
+    better = np.where(simple["difference_points"] < 0, simple["a"], simple["b"])
+    return simple.assign(winner=np.where(shown, better, ""))
 
 
 def _squares(groups: Cells) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
@@ -162,13 +165,15 @@ def _effects(
             name,
             "simple",
             f"{minus} under {recipe}",
+            (*pair, recipe),
             runs[i : i + 2],
             contrast(values[i : i + 2], [1, -1]),
         )
         for recipe, i in zip(recipes, (0, 2), strict=True)
     ]
     effect = f"({minus}) under {recipes[0]} − under {recipes[1]}"
-    return [*simple, _row(name, "interaction", effect, runs, interaction(*values))]
+    of = (*pair, recipes[0])
+    return [*simple, _row(name, "interaction", effect, of, runs, interaction(*values))]
 
 
 def _across_sets(
@@ -189,18 +194,23 @@ def _across_sets(
             for of in runs
         ]
         effect = f"({pair[0]} − {pair[1]}) on {sets[0]} − on {sets[1]}, under {recipe}"
-        rows.append(
-            _row(f"{sets[0]} and {sets[1]}", "test set", effect, runs, contrast(values, [1, -1]))
-        )
+        both, of = f"{sets[0]} and {sets[1]}", (*pair, recipe)
+        rows.append(_row(both, "test set", effect, of, runs, contrast(values, [1, -1])))
     return rows
 
 
 def _row(
-    name: str, kind: str, effect: str, runs: Sequence[pd.DataFrame], result: Contrast
+    name: str,
+    kind: str,
+    effect: str,
+    of: tuple[str, str, str],
+    runs: Sequence[pd.DataFrame],
+    result: Contrast,
 ) -> dict[str, object]:
+    """A row of recipe_interaction; `of` is (a, b, recipe)."""
     sizes = ", ".join(str(len(estimates.errors(of_cell))) for of_cell in runs)
     ended = sum(len(of_cell) for of_cell in runs) - sum(
         len(estimates.errors(of_cell)) for of_cell in runs
     )
-    values = (name, kind, effect, sizes, ended, *result[:4], result.df, result.method)
+    values = (name, kind, effect, *of, sizes, ended, *result[:4], result.df, result.method)
     return dict(zip(COLUMNS, values, strict=True))

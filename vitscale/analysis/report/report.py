@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from vitscale.analysis.kind import Kind, provenance
+from vitscale.analysis.kind import Kind, Summary, provenance
 from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report import text
 from vitscale.analysis.report.page import TEMPLATE
@@ -88,15 +88,11 @@ def caveats(results: Results) -> list[str]:
     return [*kind_of(results.study).caveats(results), *provenance(results)]
 
 
-def summary_metrics(results: Results) -> dict[str, float]:
-    """The numbers of the arms under `arm/name`, for whoever
-    shows a study in a line; those that exist.
-    """
-    summary = results.once(kind_of(results.study).summary)
+def summary(results: Results) -> Summary:
+    """The numbers of each arm, for whoever shows a study in a line; those that exist."""
     return {
-        f"{arm}/{results.metric.column(name)}": value
-        for arm, numbers in summary.items()
-        for name, value in numbers.items()
+        arm: {results.metric.column(name): value for name, value in numbers.items()}
+        for arm, numbers in results.once(kind_of(results.study).summary).items()
     }
 
 

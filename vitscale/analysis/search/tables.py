@@ -287,6 +287,8 @@ def _winner(results: Results, arm: str, found: pd.DataFrame, num_asked: int) -> 
     }
     return {
         **_place(best, space),
+        "model": results.study.arms[arm].factors.get("model", ""),
+        "optimizer": _optimizer(results.study, arm),
         "num_points": len(found),
         "num_asked": num_asked,
         "trial_ids": list(best["trial_ids"]),
@@ -300,6 +302,10 @@ def _winner(results: Results, arm: str, found: pd.DataFrame, num_asked: int) -> 
         "spaces": dict(results.study.spaces[arm]),
         **sources,
     }
+
+
+def _optimizer(study: Study, arm: str) -> str:
+    return next(trial.config.optimizer for trial in study.trials if trial.arm.name == arm)
 
 
 def _place(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> dict[str, Any]:

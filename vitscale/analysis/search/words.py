@@ -81,7 +81,7 @@ def summary(results: Results) -> Summary:
 
 def design_text(study: Study) -> str:
     """What was asked and how, for a report."""
-    num = len({(trial.arm, trial.point) for trial in study.trials})
+    num = len({(trial.arm.name, trial.point) for trial in study.trials})
     return (
         f"A search ({study.adaptive}): {len(study.arms)} arms, {num} points, {len(study.trials)} "
         "trainings so far. Points are proposed in rounds, from the errors of earlier ones, so "
@@ -94,7 +94,7 @@ def design(study: Study) -> pd.DataFrame:
     """A row per arm and axis: the space that is searched, and the fields that all points share."""
     rows = []
     for arm in study.arms:
-        of_arm = [trial for trial in study.trials if trial.arm == arm]
+        of_arm = [trial for trial in study.trials if trial.arm.name == arm]
         first = of_arm[0].config
         for name, axis in spaces(study, arm).items():
             rows.append(

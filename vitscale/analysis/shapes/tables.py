@@ -8,7 +8,8 @@ and on val alike is not taken out, nor in any interval.
 
 Assumed everywhere: runs at one lr differ in their seed alone, and means over seeds are nearly
 normal. Means are over the runs that finished, and how many diverged stands beside them. The shape
-of an arm is read from its config; its factors name the size, a width with its heads.
+of an arm is read from its config; its factors name the size, a width with its heads, and may say
+whether its drop path is that of the size or rises with depth.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correction import holm
 from vitscale.catalog.shapes import shape_name
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.kinds import DROP_PATH_BY, family_of
 from vitscale.plan.study import Study
 
 CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reported
@@ -52,6 +54,7 @@ class Cell:
 
     arm: str
     size: str
+    drop_path_by: str  # "size" or "depth"; empty if the factors do not say it
     config: TrainConfig  # of the first trial; lr and seed differ between trials
     lrs: tuple[float, ...]  # planned, ascending
     lr: float  # chosen; NaN if no run has an outcome
@@ -60,6 +63,11 @@ class Cell:
     @property
     def pairs(self) -> int:
         return self.config.depth * self.config.branches
+
+    @property
+    def family(self) -> tuple[str, str]:
+        """Shapes are compared within a size and a rule for drop path."""
+        return self.size, self.drop_path_by
 
     @property
     def at_edge(self) -> bool:
@@ -86,7 +94,7 @@ def cells(results: Results) -> dict[str, Cell]:
     """
     configs: dict[str, TrainConfig] = {}
     for trial in results.study.trials:
-        configs.setdefault(trial.arm, trial.config)
+        configs.setdefault(trial.arm.name, trial.config)
     chooses = estimates.evaluations(results.study).get(CHOOSES, "")
     return {
         arm: _cell(results.study, results.trials[results.trials["arm"] == arm], config, chooses)
@@ -102,7 +110,7 @@ def _cell(study: Study, runs: pd.DataFrame, config: TrainConfig, chooses: str) -
             f"arms with several lr must be evaluated on {CHOOSES}, but got (arm={arm!r}, lr={lrs})"
         )
     lr = choose_lr(runs, chooses) if len(lrs) > 1 else lrs[0]
-    return Cell(arm, str(study.factors[arm]["size"]), config, lrs, lr, runs[runs["lr"] == lr])
+    return Cell(arm, *family_of(study.arms[arm]), config, lrs, lr, runs[runs["lr"] == lr])
 
 
 def choose_lr(runs: pd.DataFrame, column: str) -> float:
@@ -223,8 +231,8 @@ def _sweep_row(
 
 def branch_differences(results: Results) -> pd.DataFrame:
     """A row per parallel shape and evaluation set: its mean error minus that of the sequential
-    shape with as many pairs, of the same size, LayerScale and epochs, in points. Negative favours
-    branches.
+    shape with as many pairs, of the same size, rule for drop path, LayerScale and epochs, in
+    points. Negative favours branches.
 
     Each at its own lr, over finished runs, by Welch's t; no interval for single runs.
     difference_p_holm is corrected over all rows of this table, of all evaluation sets. The rows of
@@ -232,16 +240,20 @@ def branch_differences(results: Results) -> pd.DataFrame:
     """
     found = list(results.once(cells).values())
     same = {
-        (cell.size, cell.pairs, *cell.trained): cell for cell in found if cell.config.branches == 1
+        (cell.family, cell.pairs, *cell.trained): cell
+        for cell in found
+        if cell.config.branches == 1
     }
     compared = [
         (cell, same[key])
         for cell in found
-        if cell.config.branches > 1 and (key := (cell.size, cell.pairs, *cell.trained)) in same
+        if cell.config.branches > 1 and (key := (cell.family, cell.pairs, *cell.trained)) in same
     ]
+    rules = (DROP_PATH_BY,) if len({cell.drop_path_by for cell in found}) > 1 else ()
     rows = [
         {
             "size": a.size,
+            **dict.fromkeys(rules, a.drop_path_by),
             "pairs": a.pairs,
             "branches": a.config.branches,
             "layerscale": a.trained[0],
@@ -251,7 +263,8 @@ def branch_differences(results: Results) -> pd.DataFrame:
         for a, b in compared
         for row in _differences(results.study, a, b)
     ]
-    return _corrected(rows, ("size", "pairs", "branches", "layerscale", "epochs", *DIFFERENCES))
+    keys = ("size", *rules, "pairs", "branches", "layerscale", "epochs")
+    return _corrected(rows, (*keys, *DIFFERENCES))
 
 
 def layerscale_and_epochs(results: Results) -> pd.DataFrame:
@@ -262,35 +275,35 @@ def layerscale_and_epochs(results: Results) -> pd.DataFrame:
     Of the shapes that are trained with and without LayerScale, or for several lengths. Statistics
     as in branch_differences; difference_p_holm is corrected over all rows of this table.
     """
-    by_shape: dict[tuple[str, int, int], dict[tuple[bool, int], Cell]] = {}
+    by_shape: dict[str, dict[tuple[bool, int], Cell]] = {}
     for cell in results.once(cells).values():
-        by_shape.setdefault((cell.size, cell.config.depth, cell.config.branches), {})[
-            cell.trained
-        ] = cell
+        shape = shape_name(cell.size, cell.config.depth, cell.config.branches)
+        shape += " ladder" * (cell.drop_path_by == "depth")
+        by_shape.setdefault(shape, {})[cell.trained] = cell
     rows = []
-    for (size, depth, branches), trained in by_shape.items():
-        shape = shape_name(size, depth, branches)
+    for shape, trained in by_shape.items():
         rows += [
-            {"shape": shape, "effect": effect, **row}
-            for effect, a, b in _effects(trained)
+            {"shape": shape, "factor": factor, "effect": effect, **row}
+            for factor, effect, a, b in _effects(trained)
             for row in _differences(results.study, a, b)
         ]
-    return _corrected(rows, ("shape", "effect", *DIFFERENCES))
+    return _corrected(rows, ("shape", "factor", "effect", *DIFFERENCES))
 
 
-def _effects(trained: Mapping[tuple[bool, int], Cell]) -> Iterator[tuple[str, Cell, Cell]]:
-    """(effect, with it, without it): LayerScale at each length,
-    and each length against the next shorter one.
+def _effects(trained: Mapping[tuple[bool, int], Cell]) -> Iterator[tuple[str, str, Cell, Cell]]:
+    """(factor that is varied, effect, with it, without it): LayerScale at each length, and each
+    length against the next shorter one.
     """
     for epochs in sorted({epochs for _, epochs in trained}):
         if (True, epochs) in trained and (False, epochs) in trained:
-            yield f"LayerScale, {epochs} epochs", trained[True, epochs], trained[False, epochs]
+            what = f"LayerScale, {epochs} epochs"
+            yield "layerscale", what, trained[True, epochs], trained[False, epochs]
     for with_it in (False, True):
         for short, long in pairwise(
             sorted(epochs for layerscale, epochs in trained if layerscale == with_it)
         ):
             what = f"{long} epochs against {short}, {'with' if with_it else 'without'} LayerScale"
-            yield what, trained[with_it, long], trained[with_it, short]
+            yield "epochs", what, trained[with_it, long], trained[with_it, short]
 
 
 def blocks_or_width(results: Results) -> pd.DataFrame:

@@ -28,6 +28,7 @@ from vitscale.analysis.shapes.tables import (
     layerscale_and_epochs,
     reported,
 )
+from vitscale.plan.kinds import DROP_PATH_BY
 from vitscale.plan.study import Study
 
 ALPHA = 0.05
@@ -38,7 +39,7 @@ def chooses_lr(study: Study) -> bool:
     """Whether arms have several lr, of which minival chooses
     the one that is shown; else the lr is given.
     """
-    return len({(trial.arm, trial.config.lr) for trial in study.trials}) > len(study.arms)
+    return len({(trial.arm.name, trial.config.lr) for trial in study.trials}) > len(study.arms)
 
 
 def unfinished(results: Results) -> str:
@@ -82,7 +83,7 @@ def _counts_row(cell: Cell, outcomes: pd.DataFrame) -> dict[str, object]:
 
 
 def summary(results: Results) -> Summary:
-    """The numbers of the arms under `arm/name`: the chosen lr, and at it how runs ended and mean
+    """The numbers of each arm: the chosen lr, and at it how runs ended and mean
     errors in percent with Student's 95% intervals; those that exist. n: runs that finished there.
     """
     if not chooses_lr(results.study):
@@ -127,7 +128,7 @@ def design(study: Study) -> pd.DataFrame:
 
 
 def _design_row(study: Study, arm: str) -> dict[str, object]:
-    configs = [trial.config for trial in study.trials if trial.arm == arm]
+    configs = [trial.config for trial in study.trials if trial.arm.name == arm]
     size, first = study.cost(configs[0]), configs[0]
     return {
         "shape": arm,
@@ -167,7 +168,9 @@ def _grid(study: Study) -> str:
     """How many lr and seeds a shape has, and whether each lr has the same seeds, as planned."""
     seeds: dict[str, dict[float, set[int]]] = {}
     for trial in study.trials:
-        seeds.setdefault(trial.arm, {}).setdefault(trial.config.lr, set()).add(trial.config.seed)
+        seeds.setdefault(trial.arm.name, {}).setdefault(trial.config.lr, set()).add(
+            trial.config.seed
+        )
     lrs = either(len(of) for of in seeds.values())
     nums = either(len(at_lr) for of in seeds.values() for at_lr in of.values())
     same = all(at_lr == next(iter(of.values())) for of in seeds.values() for at_lr in of.values())
@@ -262,7 +265,8 @@ def branches_sentences(results: Results) -> list[str]:
 def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
     """The differences of Figure 1, on the first set."""
     many = table[(table["branches"] > 2) & (table["evaluation"] == next(iter(reported(study))))]
-    keys = ["size", "pairs", "layerscale", "epochs"]
+    rules = [DROP_PATH_BY] if DROP_PATH_BY in table else []
+    keys = ["size", *rules, "pairs", "layerscale", "epochs"]
     sentences = []
     for key in many[keys].drop_duplicates().itertuples(index=False):
         same = table[
@@ -270,9 +274,10 @@ def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
             & (table["evaluation"] == many["evaluation"].iloc[0])
         ]
         parts = [f"{row['branches']} branches {_interval(row)}" for _, row in same.iterrows()]
+        rule = f" (drop path by {key.drop_path_by})" if rules else ""
         sentences.append(
-            f"{key.size} of {key.pairs} pairs, error minus that in sequence: {'; '.join(parts)} "
-            "points."
+            f"{key.size}{rule} of {key.pairs} pairs, error minus that in sequence: "
+            f"{'; '.join(parts)} points."
         )
     return sentences
 
@@ -280,7 +285,7 @@ def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
 def effects_sentences(results: Results) -> list[str]:
     """How often LayerScale and a longer training help."""
     table = results.once(layerscale_and_epochs)
-    is_gain = table["effect"].str.startswith("LayerScale")
+    is_gain = table["factor"] == "layerscale"
     return _verdicts(table[is_gain], "LayerScale") + _verdicts(table[~is_gain], "Longer training")
 
 
