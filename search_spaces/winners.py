@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-OPTIMIZERS = ("adamw", "sgd")  # with which the studies of a scale train each model
 Optima = Mapping[tuple[str, str], tuple[float, float]]  # (model, optimizer) -> (lr, wd)
 
 

@@ -786,7 +786,7 @@ def make_study(**fields: Any) -> Study:
 
 def test_study_names_its_arms_in_order() -> None:
     study = make_study()
-    assert study.arms == ("a", "b") and study.slug == "made-demo"
+    assert tuple(study.arms) == ("a", "b") and study.slug == "made-demo"
     with pytest.raises(dataclasses.FrozenInstanceError):
         study.name = "other"  # type: ignore[misc]
 
