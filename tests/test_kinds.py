@@ -96,7 +96,7 @@ def made_of(trials: tuple[Trial, ...], **factors: dict[str, Any]) -> tuple[Trial
             "arms must differ in size, drop path rule, depth, branches, LayerScale and epochs",
         ),
         ({"kind": "profile", "trials": arms(a={})}, "profiles must be of a study of kind profile"),
-        ({"kind": "search", "trials": arms(a={})}, "adaptive must say how a study of kind search"),
+        ({"kind": "search", "trials": arms(a={})}, "search must say how a study of kind search"),
         ({"kind": "Of mine", "trials": arms(a={})}, "the kind of a study must match"),
     ],
 )

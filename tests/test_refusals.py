@@ -23,7 +23,7 @@ from vitscale.plan.config import ALIASES, DEFAULTS, TrainConfig, choices, field_
 from vitscale.plan.design import cross, grid, sample, trials
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
-from vitscale.plan.study import MAX_TRIALS, Arm, Study, Trial
+from vitscale.plan.study import MAX_TRIALS, Arm, SearchInfo, Study, Trial
 
 HUGE = 10**22
 LONG = "x" * 100_000
@@ -72,7 +72,6 @@ BAD_STUDIES: list[tuple[str, list[Any]]] = [
     ("design", [*NO_TEXT, "a\0b"]),
     ("notes", [*NO_TEXT, "a\0b"]),
     ("measured", [None, 3, "x"]),
-    ("adaptive", [*NO_TEXT, "a\0b"]),
     ("num_scrambles", [None, "2", 2.0, True, -1, 1]),
     ("published", [None, 0, 1, "yes"]),
     (
@@ -139,7 +138,7 @@ BAD_STUDIES: list[tuple[str, list[Any]]] = [
     ),
     ("figures", [*NO_LIST, ("edf_panel",), ("edf_panels", ""), ("search_history",), (LONG,)]),
     ("tables", [*NO_LIST, ("edf_sumary",), ("search_best",), (LONG,)]),
-    ("spaces", [None, "a", 3, {"a": 1}, {"a": {"lr": 1}}, {"a": {1: "x"}}]),
+    ("search", ["TPE", 3, {"sampler": "tpe"}, SearchInfo(sampler="tpe", per_round=4)]),
     ("colour", ["red", None, LONG]),  # no field
 ]
 BAD_SEARCHES: list[tuple[str, list[Any]]] = [

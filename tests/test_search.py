@@ -236,7 +236,7 @@ def test_a_study_refuses_what_is_adaptive_with_the_reason(
 def test_the_study_of_a_search_goes_through_json(searched: tuple[Search, Store]) -> None:
     study = Rounds(*searched).study()
     again = from_json(json.loads(json.dumps(to_json(study))))
-    assert again == study and again.adaptive and again.spaces["P AdamW"].keys() == {"lr", "wd"}
+    assert again == study and again.search and again.search.spaces["P AdamW"].keys() == {"lr", "wd"}
 
 
 # ---- ASHA

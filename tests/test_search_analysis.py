@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import known
 import numpy as np
@@ -32,10 +33,9 @@ from vitscale.analysis.search import tables as search
 from vitscale.analysis.search import words as search_words
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import sample
-from vitscale.plan.study import Study, Trial, from_json, to_json
+from vitscale.plan.study import SearchInfo, Study, Trial, from_json, to_json
 from vitscale.record.workdir import Workdir
 
-ADAPTIVE = "TPE, 4 points at a time, sampler seed 0"
 SPACES = {
     "A": {
         "lr": FloatDistribution(1e-4, 1e-1, log=True),
@@ -56,7 +56,6 @@ SETTINGS: dict = {
     "metric": "minival_ema_error_pct",
     "figures": FIGURES,
     "tables": TABLES,
-    "adaptive": ADAPTIVE,
 }
 BASE = TrainConfig(eval_split="minival", epochs=9)
 NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
@@ -77,7 +76,9 @@ def make_study(
         arm: {name: distribution_to_json(axis) for name, axis in (spaces or SPACES)[arm].items()}
         for arm in asked
     }
-    return Study(trials=plan, spaces=written, **SETTINGS)
+    return Study(
+        trials=plan, search=SearchInfo(sampler="tpe", per_round=4, spaces=written), **SETTINGS
+    )
 
 
 def bowl(config: TrainConfig) -> float:
@@ -473,9 +474,9 @@ def test_refused_are_pairs_of_a_search_and_figures_of_a_search_for_others() -> N
     with pytest.raises(ValueError, match="no pairs"):
         kinds.check(from_json({**to_json(study), "pairs": [["A", "B"]]}))
     with pytest.raises(ValueError, match="of kind distribution must be among"):
-        kinds.check(from_json({**to_json(study), "kind": "distribution", "adaptive": ""}))
-    with pytest.raises(ValueError, match="adaptive must say"):
-        from_json({**to_json(study), "adaptive": ""})
+        kinds.check(from_json({**to_json(study), "kind": "distribution", "search": None}))
+    with pytest.raises(ValueError, match="search must say"):
+        from_json({**to_json(study), "search": None})
 
 
 def test_arms_of_a_search_are_not_compared_as_distributions() -> None:
@@ -484,3 +485,19 @@ def test_arms_of_a_search_are_not_compared_as_distributions() -> None:
     sides = [side_by_side.Side(study, outcomes, arm) for arm in "AB"]
     with pytest.raises(ValueError, match="must not be of a search"):
         side_by_side.side_by_side(*sides)
+
+
+@pytest.mark.parametrize("asha", [False, True])
+@pytest.mark.parametrize(("sampler", "words"), [("tpe", "TPE"), ("gp", "Gaussian process")])
+def test_a_plan_that_says_its_search_in_a_sentence_opens(
+    sampler: Literal["tpe", "gp"], words: str, asha: bool
+) -> None:
+    """As versions before SearchInfo wrote it: `adaptive` and `spaces` beside each other."""
+    study = random_search(num=2, arms="AB")
+    plan = json.loads(json.dumps(to_json(study)))
+    spaces = plan.pop("search")["spaces"]
+    sentence = f"{words}, 3 points at a time, sampler seed 7{', stopped early by ASHA' * asha}"
+    old = from_json({**plan, "adaptive": sentence, "spaces": spaces})
+    info = SearchInfo(sampler=sampler, per_round=3, sampler_seed=7, asha=asha, spaces=spaces)
+    assert old.search == info and info.describe() == sentence
+    assert from_json(json.loads(json.dumps(to_json(old)))) == old

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from vitscale.analysis.kinds import KINDS
-from vitscale.analysis.report.report import read_results, summary_metrics, write_report
+from vitscale.analysis.report.report import read_results, summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import ERROR, METRICS, QUANTITIES, evaluation_columns, metric_of
@@ -116,7 +116,7 @@ def test_a_distribution_speaks_of_its_metric(
     finals = [
         kind.worst if status == "diverged" else rows(trial.config)[-1][metric]
         for trial, status in zip(
-            [t for t in study.trials if t.arm == "a" and t.point is not None],
+            [t for t in study.trials if t.arm.name == "a" and t.point is not None],
             draws["status"],
             strict=True,
         )
@@ -128,8 +128,8 @@ def test_a_distribution_speaks_of_its_metric(
     assert {"within_near_pct", "num_beyond", f"{short}_ratio"} <= set(saved.columns)
     trials = pd.read_parquet(tmp_path / "trials.parquet")
     assert f"final_{kind.name}" in trials and "error_pct" not in trials
-    summary = summary_metrics(results)
-    assert f"a/median_{kind.name}" in summary and "a/median_error_pct" not in summary
+    numbers = summary(results)["a"]
+    assert f"median_{kind.name}" in numbers and "median_error_pct" not in numbers
     words = {"edf_panels.svg", "report.html", "edf_summary.md", "arm_comparison.csv"}
     shown = texts(tmp_path)
     assert words <= set(shown) and kind.label in page and f"Absolute {kind.label}" in page

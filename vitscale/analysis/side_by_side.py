@@ -96,11 +96,11 @@ def incomparable_reason(a: Side, b: Side) -> str:
     """Why errors of two arms mean different things, the law
     and the values; "" if they can be compared.
     """
-    adaptive = next((side for side in (a, b) if side.study.adaptive), None)
-    if adaptive:
+    adaptive = next((side for side in (a, b) if side.study.search), None)
+    if adaptive and adaptive.study.search:
         return (
             f"arms compared must not be of a search: {WHY}, but got ({adaptive.name}: "
-            f"{adaptive.study.adaptive})"
+            f"{adaptive.study.search.describe()})"
         )
     profiles = next((side for side in (a, b) if side.study.measures), None)
     if profiles:

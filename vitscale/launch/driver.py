@@ -530,7 +530,7 @@ def draw(
     folder = store.report(study.slug)
     done, rows = outcomes(study, read), tidy(study, read)
     results = Results(study, done, rows)
-    if study.adaptive:
+    if study.search:
         from vitscale.analysis.search.tables import as_optuna
         from vitscale.launch.optuna_search import found
 

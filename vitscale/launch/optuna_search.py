@@ -19,7 +19,7 @@ import numpy as np
 from vitscale.launch.resources import Event
 from vitscale.plan.design import Point
 from vitscale.plan.search import Search, as_json, rounded
-from vitscale.plan.study import Study
+from vitscale.plan.study import Study, space_of
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import ASKED, Store
 
@@ -190,7 +190,7 @@ def identity(search: Search) -> dict[str, Any]:
 
 def found(results: Results) -> dict[str, Any]:
     """The result of a search so far and how it was found, as plain values for `vitscale adopt`."""
-    from vitscale.analysis.search.tables import winners
+    from vitscale.analysis.search.tables import how, winners
 
     study = results.study
 
@@ -199,7 +199,7 @@ def found(results: Results) -> dict[str, Any]:
 
     return {
         "search": study.slug,
-        "how": study.adaptive,
+        "how": how(study),
         "metric": study.metric,
         "epochs": max(trial.config.epochs for trial in study.trials),
         "trained": _trained(study),
@@ -223,7 +223,7 @@ def _trained(study: Study) -> dict[str, dict[str, Any]]:
     shared = {}
     for arm in study.arms:
         config = next(trial.config for trial in study.trials if trial.arm.name == arm)
-        varied = {"seed", *study.spaces.get(arm, {})}
+        varied = {"seed", *space_of(study, arm)}
         names = {*config.non_default(), *ALWAYS_RECORDED} - varied
         shared[arm] = {name: value for name, value in config.asdict().items() if name in names}
     return shared
@@ -234,7 +234,7 @@ def check_ended(study: Study, store: Store) -> None:
 
     Complete means that all points were proposed and that every trial has an outcome.
     """
-    if not study.adaptive:
+    if not study.search:
         raise ValueError(
             f"winners must be of a search, but got ({study.slug!r}, whose trials were fixed "
             "beforehand)"

@@ -62,7 +62,7 @@ def infer_kind(trials: Collection[Trial], fields: Mapping[str, Any]) -> str:
     """The kind of a study whose plan is of a version that had
     none; `fields` are those of Study by name.
     """
-    if fields.get("adaptive"):
+    if fields.get("search"):
         return "search"
     if any(isinstance(trial.config, ProfileConfig) for trial in trials):
         return "profile"
@@ -76,10 +76,10 @@ def check_kind(study: Study) -> None:
     """Raises ValueError where arms are not what the study's kind
     is about, or would be pooled for want of factors.
     """
-    if (study.kind == "search") != bool(study.adaptive):
+    if (study.kind == "search") != (study.search is not None):
         raise ValueError(
-            "adaptive must say how a study of kind search, and no other, chose its points, but "
-            f"got (kind={study.kind!r}, adaptive={study.adaptive!r})"
+            "search must say how a study of kind search, and no other, chose its points, but "
+            f"got (kind={study.kind!r}, search={shown(study.search)})"
         )
     if (study.kind == "profile") != isinstance(study.trials[0].config, ProfileConfig):
         raise ValueError(

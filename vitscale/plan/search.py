@@ -5,10 +5,11 @@ It never feeds a distribution.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from vitscale.plan.config import TrainConfig, shown
 from vitscale.plan.cost import Measured
@@ -16,7 +17,10 @@ from vitscale.plan.design import Point, SearchSpace, check_space, sample
 from vitscale.plan.metrics import evaluation_columns, metric_of
 from vitscale.plan.study import (
     MAX_TRIALS,
+    SAMPLERS,
     Arm,
+    Sampler,
+    SearchInfo,
     Study,
     Trial,
     check_arguments,
@@ -27,10 +31,8 @@ from vitscale.plan.study import (
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-Sampler = Literal["tpe", "gp"]
 # A sampler learns from a diverged training by its number, so no metric whose worst is infinite.
 SEARCHED = tuple(name for name in evaluation_columns("minival") if metric_of(name).is_bounded)
-SAMPLERS: dict[Sampler, str] = {"tpe": "TPE", "gp": "Gaussian process"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +135,13 @@ class Search:
         return len(self.arms) * self.num * len(self.seeds)
 
     @property
-    def adaptive(self) -> str:
-        """How points are chosen, in words."""
-        stops = ", stopped early by ASHA" if self.asha else ""
-        return (
-            f"{SAMPLERS[self.sampler]}, {self.per_round} points at a time, sampler seed "
-            f"{self.sampler_seed}{stops}"
+    def info(self) -> SearchInfo:
+        """How points are chosen."""
+        return SearchInfo(
+            sampler=self.sampler,
+            per_round=self.per_round,
+            sampler_seed=self.sampler_seed,
+            asha=self.asha,
         )
 
     def study(self, asked: Mapping[str, Sequence[Point]]) -> Study:
@@ -165,11 +168,10 @@ class Search:
             tables=self.tables,
             notes=self.notes,
             measured=self.measured,
-            adaptive=self.adaptive,
-            spaces=spaces,
+            search=dataclasses.replace(self.info, spaces=spaces),
             design=(
                 f"{self.num} points per arm, each trained with seeds "
-                f"{', '.join(map(str, self.seeds))}, proposed by {self.adaptive}."
+                f"{', '.join(map(str, self.seeds))}, proposed by {self.info.describe()}."
             ),
         )
 

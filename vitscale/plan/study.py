@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self, TypeGuard
+from typing import Any, Literal, Self, TypeGuard
 
 from vitscale.plan.config import TrainConfig, shown, shown_text
 from vitscale.plan.cost import Complexity, Measured, complexity
@@ -19,6 +19,42 @@ from vitscale.plan.profile import METRIC, ProfileConfig
 # of a study, and of points that are drawn at once: each is a directory, and a row of every table
 MAX_TRIALS = 10**6
 MOST_IN_A_NAME, MOST_IN_A_LABEL, MOST_IN_A_TEXT = 100, 200, 100_000  # characters
+
+
+Sampler = Literal["tpe", "gp"]
+SAMPLERS: dict[Sampler, str] = {"tpe": "TPE", "gp": "Gaussian process"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchInfo:
+    """How the points of a search are chosen. Raises ValueError for what no search can be."""
+
+    sampler: Sampler
+    per_round: int  # points of an arm that are proposed at once; 0: an older plan does not say it
+    sampler_seed: int = 0
+    asha: bool = False  # trainings that are behind are stopped
+    # name of an arm -> axis -> its distribution, as Optuna writes it in JSON
+    spaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sampler, str) or self.sampler not in SAMPLERS:
+            raise ValueError(
+                f"sampler in ({', '.join(SAMPLERS)}) must hold, but got "
+                f"(sampler={shown(self.sampler)})"
+            )
+        for name in ("per_round", "sampler_seed"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise ValueError(f"{name} >= 0 must hold, but got ({name}={shown(value)})")
+        if type(self.asha) is not bool:
+            raise ValueError(f"asha must be of type bool, but got (asha={shown(self.asha)})")
+        _check_spaces(self.spaces)
+
+    def describe(self) -> str:
+        """The same in words."""
+        rounds = f"{self.per_round} points at a time, " if self.per_round else ""
+        stops = ", stopped early by ASHA" if self.asha else ""
+        return f"{SAMPLERS[self.sampler]}, {rounds}sampler seed {self.sampler_seed}{stops}"
 
 
 Factors = Mapping[str, str | int | float]
@@ -106,10 +142,8 @@ class Study:
     notes: str = ""  # what the study does and does not show, for its report
     # draw the papers' printed numbers behind ours, as context and never as a target
     published: bool = False
-    # how points were chosen from outcomes of others, of a search; such a study has no distribution
-    adaptive: str = ""
-    # of a search: arm -> axis -> Optuna's JSON
-    spaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # how points were chosen from outcomes of others; such a study has no distribution
+    search: SearchInfo | None = None
     # costs that have no closed form
     measured: Measured = field(default_factory=dict, compare=False, repr=False)
 
@@ -168,6 +202,11 @@ class Study:
         return arms
 
 
+def space_of(study: Study, arm: str) -> Mapping[str, str]:
+    """Axis -> its distribution in Optuna's JSON, of an arm of a search; of others nothing."""
+    return study.search.spaces.get(arm, {}) if study.search else {}
+
+
 def config_of(fields: Mapping[str, Any]) -> TrainConfig:
     """The config of these fields: a profile if they say so.
 
@@ -209,7 +248,7 @@ def _check_types(study: Study) -> None:
         raise ValueError(
             f"the kind of a study must match [a-z0-9_]+, but got (kind={shown(study.kind)})"
         )
-    for name in ("question", "source", "design", "notes", "adaptive"):
+    for name in ("question", "source", "design", "notes"):
         _check_text(name, getattr(study, name))
     if type(study.published) is not bool:
         raise ValueError(
@@ -234,7 +273,8 @@ def _check_types(study: Study) -> None:
         raise ValueError(f"pairs must be tuples of two arms, but got (pairs={shown(study.pairs)})")
     for pair in study.pairs:
         _check_list("pairs", pair)
-    _check_spaces(study.spaces)
+    if study.search is not None and not isinstance(study.search, SearchInfo):
+        raise ValueError(f"search must be a SearchInfo, but got (search={shown(study.search)})")
 
 
 def check_names(name: object, scale: object) -> None:
@@ -412,13 +452,12 @@ def to_json(study: Study) -> dict[str, object]:
         for t in study.trials
     ]
     factors = {name: dict(arm.factors) for name, arm in study.arms.items() if arm.factors}
-    spaces = {name: dict(axes) for name, axes in study.spaces.items()}
     return {
         **texts,
         "panels": dict(study.panels),
         "pairs": study.pairs,
         "factors": factors,
-        "spaces": spaces,
+        "search": study.search and dataclasses.asdict(study.search),
         "trials": trials,
     }
 
@@ -450,7 +489,7 @@ def from_json(plan: Mapping[str, Any]) -> Study:
         **texts,
         "panels": panels,
         "pairs": pairs,
-        "spaces": plan.get("spaces", {}),
+        "search": _search_of(plan),
         "trials": trials,
     }
     if "kind" in fields:
@@ -459,6 +498,25 @@ def from_json(plan: Mapping[str, Any]) -> Study:
         return Study(kind=infer_kind(trials, fields), **fields)
     except ValueError:  # its arms are not what that kind needs: no law of that version asked for it
         return Study(kind="distribution", **fields)
+
+
+def _search_of(plan: Mapping[str, Any]) -> SearchInfo | None:
+    """How a plan's search chose its points; plans of older versions say it in a sentence."""
+    if plan.get("search"):
+        return SearchInfo(**plan["search"])
+    if not (sentence := plan.get("adaptive")):
+        return None
+    rounds, seed = (
+        re.search(pattern, sentence)
+        for pattern in (r"(\d+) (?:points|proposals) at a time", r"sampler seed (\d+)")
+    )
+    return SearchInfo(
+        sampler="gp" if SAMPLERS["gp"] in sentence else "tpe",
+        per_round=int(rounds[1]) if rounds else 0,
+        sampler_seed=int(seed[1]) if seed else 0,
+        asha="ASHA" in sentence,
+        spaces=plan.get("spaces", {}),
+    )
 
 
 _PLAIN = (
@@ -473,6 +531,5 @@ _PLAIN = (
     "tables",
     "design",
     "notes",
-    "adaptive",
     "published",
 )

@@ -90,7 +90,7 @@ def stopped(study: Study, store: Store) -> dict[str, Outcome]:
     """The trainings that a search stopped, with their rows until
     then: even if another study trained them further.
     """
-    rows_of = store.asked(study.slug).get("stopped", {}) if study.adaptive else {}
+    rows_of = store.asked(study.slug).get("stopped", {}) if study.search else {}
     return {trial_id: Outcome(Status.STOPPED, tuple(rows)) for trial_id, rows in rows_of.items()}
 
 

@@ -6,7 +6,6 @@ One panel per arm.
 from __future__ import annotations
 
 import dataclasses
-import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -65,7 +64,7 @@ def search_history(results: Results) -> Figure:
     highest seed of a point.
     """
     asked = results.once(search.points)
-    size = _round_size(results.study)
+    size = results.study.search.per_round if results.study.search else 0
     figure, grid = panel_grid(_by_arm(results.study), height=2.55, num_entries=3)
     scale = _Errors(asked)
     for ax, arm in zip(grid, results.study.arms, strict=True):
@@ -236,13 +235,7 @@ def _label(study: Study, asked: pd.DataFrame) -> str:
 
 
 def _sentence(study: Study) -> str:
-    return f"A search ({study.adaptive}), no sample of the space."
-
-
-def _round_size(study: Study) -> int:
-    """Points of a round, as `adaptive` says it; 0 if it does not."""
-    said = re.search(r"(\d+) (?:points|proposals) at a time", study.adaptive)
-    return int(said[1]) if said else 0
+    return f"A search ({search.how(study)}), no sample of the space."
 
 
 def _above(asked: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

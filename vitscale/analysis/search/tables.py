@@ -21,7 +21,7 @@ import pandas as pd
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Study
+from vitscale.plan.study import Study, space_of
 
 if TYPE_CHECKING:
     import optuna
@@ -54,16 +54,21 @@ WINNER += "worst seed, then with the smaller lr, then the one proposed first"
 # ---- what was asked
 
 
+def how(study: Study) -> str:
+    """How a search chose its points, in words; empty for another study."""
+    return study.search.describe() if study.search else ""
+
+
 def spaces(study: Study, arm: str) -> dict[str, BaseDistribution]:
     """Axis -> its distribution, of one arm."""
     from optuna.distributions import json_to_distribution
 
-    return {name: json_to_distribution(text) for name, text in study.spaces.get(arm, {}).items()}
+    return {name: json_to_distribution(text) for name, text in space_of(study, arm).items()}
 
 
 def axes(study: Study) -> tuple[str, ...]:
     """The axes of all arms, in the order of the first arm that has them."""
-    return tuple(dict.fromkeys(name for arm in study.arms for name in study.spaces.get(arm, {})))
+    return tuple(dict.fromkeys(name for arm in study.arms for name in space_of(study, arm)))
 
 
 def points(results: Results) -> pd.DataFrame:
@@ -76,12 +81,12 @@ def points(results: Results) -> pd.DataFrame:
     outcome has no finite error.
     """
     configs = {trial.config.id: trial.config for trial in results.study.trials}
-    asked, spaces = results.trials[results.trials["point"].notna()], results.study.spaces
+    asked = results.trials[results.trials["point"].notna()]
     rows = [
         {
             "arm": arm,
             "point": int(runs["point"].iloc[0]),
-            **_point(runs, configs, tuple(spaces.get(arm, {}))),
+            **_point(runs, configs, tuple(space_of(results.study, arm))),
         }
         for arm in results.study.arms
         for _, runs in asked[asked["arm"] == arm].groupby("point")
@@ -199,7 +204,7 @@ def _write_arm(results: Results, arm: str, storage: optuna.storages.RDBStorage) 
     facts = {
         "question": results.study.question,
         "metric": results.study.metric,
-        "adaptive": results.study.adaptive,
+        "adaptive": how(results.study),
         "source": results.study.source,
     }
     for key, text in facts.items():
@@ -298,8 +303,8 @@ def _winner(results: Results, arm: str, found: pd.DataFrame, num_asked: int) -> 
         "rule": WINNER,
         "study": results.study.slug,
         "metric": results.study.metric,
-        "search": results.study.adaptive,
-        "spaces": dict(results.study.spaces[arm]),
+        "search": how(results.study),
+        "spaces": dict(space_of(results.study, arm)),
         **sources,
     }
 

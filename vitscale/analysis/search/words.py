@@ -10,7 +10,7 @@ import pandas as pd
 from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.results import Results
 from vitscale.analysis.search import figures as search_figures
-from vitscale.analysis.search.tables import STATES, TABLES, WINNER, points, spaces, winners
+from vitscale.analysis.search.tables import STATES, TABLES, WINNER, how, points, spaces, winners
 from vitscale.plan.study import Study
 
 WHY = (
@@ -83,7 +83,7 @@ def design_text(study: Study) -> str:
     """What was asked and how, for a report."""
     num = len({(trial.arm.name, trial.point) for trial in study.trials})
     return (
-        f"A search ({study.adaptive}): {len(study.arms)} arms, {num} points, {len(study.trials)} "
+        f"A search ({how(study)}): {len(study.arms)} arms, {num} points, {len(study.trials)} "
         "trainings so far. Points are proposed in rounds, from the errors of earlier ones, so "
         "they depend on each other and are no sample of the space: no share, no interval over "
         "points and no comparison of arms is made of them."
