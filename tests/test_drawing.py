@@ -20,7 +20,7 @@ ESTIMATORS = {
 STATISTICS = ("scipy", "statsmodels", "sklearn", "statistics", "random")
 # What figures may ask a room for without Results.once: runs as they ended, labels, plans.
 FACTS = {
-    *("describe", "errors", "evaluations", "counts", "draws_of", "curves", "error_limits"),
+    *("describe", "errors", "evaluations", "counts", "draws_of", "curves", "value_limits"),
     *("members", "copied_from", "best_optimizer", "share", "spaces", "ranked"),
     *("axes", "contour_axes", "is_numeric", "reported", "published_errors"),
 }

@@ -83,7 +83,7 @@ def lr_wd_scatter(results: Results) -> Figure:
         ax.set_xlabel(name.replace("*", " × "))
     return finish(
         figure,
-        _scatter_note(results.study, strips) + published.note(results.study, "lr_wd_scatter"),
+        _scatter_note(results, grid, strips) + published.note(results.study, "lr_wd_scatter"),
     )
 
 
@@ -108,9 +108,11 @@ def learning_curves(results: Results) -> Figure:
         if any(trial.point is None for trial in results.study.trials)
         else ""
     )
+    diverged = (results.trials["status"] == "diverged") & results.trials["point"].notna()
+    crosses = "× at the top: the epoch in which a draw diverged." if diverged.any() else ""
     return finish(
         figure,
-        f"Thin: one draw each. {thick}× at the top: the epoch in which a draw diverged."
+        f"Thin: one draw each. {thick}{crosses}".strip()
         + published.note(results.study, "learning_curves"),
     )
 
@@ -251,18 +253,32 @@ def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
 # ---- the metric against lr, wd and lr*wd
 
 
-def _scatter_note(study: Study, strips: bool) -> str:
+ENDED = {"diverged": "× diverged", "failed": "+ failed"}
+
+
+def _scatter_note(results: Results, grid: np.ndarray, strips: bool) -> str:
     """What the marks are, of those that are drawn."""
     said = []
-    if any(trial.point is None for trial in study.trials):
+    marks = {line.get_marker() for ax in grid.flat for line in ax.lines}
+    if any(trial.point is None for trial in results.study.trials):
         line = "Vertical line: lr and wd of the reference, with a tick at its value"
-        said.append(f"{line}; an arrow at the edge: they lie outside.\n")
+        outside = "; an arrow at the edge: they lie outside" if marks & {"<", ">"} else ""
+        said.append(f"{line}{outside}.\n")
     if strips:
         said.append(
             "Strip at the bottom: good range, 2.5 to 97.5 percentile of the best of n/4 draws "
             "(tick: median). "
         )
-    return "".join([*said, "Above the line at the top, without a value: × diverged, + failed."])
+    ended = [text for status, text in ENDED.items() if _ended(results, status)]
+    if ended:
+        said.append(f"Above the line at the top, without a value: {', '.join(ended)}.")
+    return "".join(said).strip()
+
+
+def _ended(results: Results, *status: str) -> bool:
+    """Whether a draw that counts ended so."""
+    arms = results.once(populations).values()
+    return any(draws.counts[name] for draws in arms for name in status)
 
 
 def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results: Results) -> bool:
@@ -276,10 +292,12 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
         [np.append(draws.level(), references[draws.arm]) for draws in arms], results.metric
     )
     floor = 0.055 * len(arms) * (high - low)
-    ceiling = 0.06 * (len(arms) + 1) * (high - low)
+    marked = _ended(results, *ENDED)
+    ceiling = 0.06 * (len(arms) + 1) * (high - low) if marked else 0.0
     for ax, name in zip(axes, AXES, strict=True):
         ax.set(xscale="log", ylim=(low - floor, high + ceiling))
-        ax.axhline(high, color="#999999", linewidth=0.8)
+        if marked:
+            ax.axhline(high, color="#999999", linewidth=0.8)
         _log_axis(ax, np.concatenate([draws.sampled[name] for draws in arms]))
         for index, draws in enumerate(arms):
             strips |= _scatter_arm(ax, draws, name, index, *strip.loc[(draws.arm, name), :])

@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
@@ -32,6 +33,9 @@ from vitscale.analysis.results import Results, panels
 from vitscale.plan.study import Study
 
 GREY = "#777777"
+# percent: ticks of a log axis of ratios, and of one that does not reach a doubling
+GAINS = (-99, -95, -90, -80, -50, 0, 100, 300, 1000, 3000, 10000)
+SMALL_GAINS = (-60, -40, -20, 0, 20, 40, 60, 80)
 IN_WORDS = {"seq": "one after another (seq)", "par": "in one go (par)"}
 
 
@@ -56,8 +60,8 @@ def throughput_by_batch(results: Results) -> Figure:
         _speeds,
         "images/s",
         (
-            "Median over the timed runs, {n} a profile. Thick: 95% interval of the median. Thin: "
-            "fewest to most. Both may be shorter than the marker.\n× at the bottom: failed."
+            "Median over the timed runs, {n} per profile. Thick: 95% interval of the median. Thin: "
+            "fewest to most. Both may be shorter than the marker."
         ),
     )
 
@@ -67,10 +71,7 @@ def peak_memory(results: Results) -> Figure:
     """Peak memory of tensors against the batch, weights and
     batch included; one pass, which repeats exactly.
     """
-    note = (
-        "The most that tensors took at once in a pass: one number a profile, with no spread. × at "
-        "the bottom: failed."
-    )
+    note = "The most that tensors took at once in a pass: one number per profile, with no spread."
     return _over_batches(results, _memories, "peak memory (MiB)", note)
 
 
@@ -94,8 +95,10 @@ def throughput_gain(results: Results) -> Figure:
         )
     if not kinds:
         say(axes[0], "no profile has two layouts")
+    clipped = _gain_axis(axes, table) if kinds else False
     axes[0].set_ylabel("images/s, in one go over one after another (%)")
     num, theirs = _num_runs(results.study), ""
+    beyond = " Arrow at the frame: the interval goes on." if clipped else ""
     if results.study.published:
         theirs = (
             "\nGrey, behind: Touvron et al. 2022, Table 4, V100: printed images/s, no interval."
@@ -104,7 +107,8 @@ def throughput_gain(results: Results) -> Figure:
         figure,
         (
             f"Change of the median, with its 95% interval (bootstrap over {num} timed runs per "
-            f"profile, which share the state of the machine).{theirs}"
+            f"profile, which share the state of the machine). Log scale of the ratio.{beyond}"
+            f"{theirs}"
         ),
     )
 
@@ -140,8 +144,7 @@ def throughput_by_resolution(results: Results) -> Figure:
         figure,
         (
             f"Images/s: median over {_num_runs(results.study)} timed runs per profile. Thick: 95% "
-            "interval of the median. Thin: fewest to most.\nMemory: one pass. × at the bottom: "
-            "failed."
+            f"interval of the median. Thin: fewest to most.\nMemory: one pass.{_failed_note(table)}"
         ),
     )
 
@@ -185,7 +188,7 @@ def _over_batches(results: Results, draw: Any, label: str, note: str) -> Figure:
     handles = [_handle(IN_WORDS[name], index) for index, name in enumerate(layouts)]
     if len(layouts) > 1:
         figure.legend(handles=handles, loc="outside upper center", ncols=2)
-    return finish(figure, note.format(n=_num_runs(results.study)))
+    return finish(figure, note.format(n=_num_runs(results.study)) + _failed_note(table))
 
 
 def _of_first_resolution(table: pd.DataFrame) -> pd.DataFrame:
@@ -208,7 +211,8 @@ def _curves(table: pd.DataFrame, axis: str) -> list[Curve]:
 
 def _speeds(ax: Axes, curve: Curve) -> None:
     """Median, interval and range of the runs of each profile, and a mark for those without."""
-    x = curve.profiles[curve.axis].to_numpy(dtype=float)
+    places = curve.profiles[curve.axis].to_numpy(dtype=float)
+    x = places * 2 ** (0.05 * curve.place)  # beside each other
     median, low, high, fewest, most = (
         curve.profiles[f"speed{end}"].to_numpy(dtype=float)
         for end in ("", "_low", "_high", "_min", "_max")
@@ -224,7 +228,7 @@ def _speeds(ax: Axes, curve: Curve) -> None:
     color = COLORS[curve.place % len(COLORS)]
     ax.vlines(x, low, high, color=color, linewidth=3.2, alpha=0.55, zorder=2)
     ax.vlines(x, fewest, most, color=color, linewidth=1.0, zorder=2)
-    _failed(ax, curve, x)
+    _failed(ax, curve, places)
 
 
 def _memories(ax: Axes, curve: Curve) -> None:
@@ -234,6 +238,11 @@ def _memories(ax: Axes, curve: Curve) -> None:
         x, memory, marker=MARKERS[curve.place % len(MARKERS)], markersize=4.5, **style(curve.place)
     )
     _failed(ax, curve, x)
+
+
+def _failed_note(table: pd.DataFrame) -> str:
+    """What the crosses are, where there are any."""
+    return " × at the bottom: failed." if (table["status"] == "failed").any() else ""
 
 
 def _failed(ax: Axes, curve: Curve, x: np.ndarray) -> None:
@@ -272,7 +281,49 @@ def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) 
     _log_axes(ax, sorted({int(batch) for batch in table["batch_size"]}), y=False)
     ax.set_title(kind)
     ax.set_xlabel("batch")
-    ax.legend(handles=handles, loc="best")
+    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=len(handles))
+
+
+def _gain_axis(axes: Sequence[Axes], table: pd.DataFrame) -> bool:
+    """A log axis of the ratio, labelled in percent, that spans the estimates; says whether an
+    interval leaves it, where an arrow stands.
+    """
+    of_par = table[table["layout"] == "par"]
+    shown = of_par["par_over_seq_pct"].dropna()
+    if shown.empty:
+        return False
+    margin = 1.6
+    low = 100 * ((1 + min(shown.min(), 0) / 100) / margin - 1)
+    high = 100 * ((1 + max(shown.max(), 0) / 100) * margin - 1)
+    ticks = GAINS if high > 150 else SMALL_GAINS
+    for ax in axes:
+        ax.set_yscale("function", functions=(_log_ratio, _percent))
+        ax.set_ylim(low, high)
+        ax.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low < tick < high]))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:+g}" if y else "0"))
+        ax.yaxis.set_minor_locator(NullLocator())
+    return any([_arrows(ax, low, high) for ax in axes])
+
+
+def _log_ratio(percent: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(1 + np.asarray(percent) / 100, 1e-9))
+
+
+def _percent(log_ratio: np.ndarray) -> np.ndarray:
+    return 100 * np.expm1(log_ratio)
+
+
+def _arrows(ax: Axes, low: float, high: float) -> bool:
+    """Marks where the intervals drawn so far leave the axes; says whether any does."""
+    left = False
+    for bars in [drawn for drawn in ax.collections if isinstance(drawn, LineCollection)]:
+        for (x, start), (_, end) in bars.get_segments():
+            for is_beyond, y, marker in ((start < low, low, "v"), (end > high, high, "^")):
+                if is_beyond:
+                    left = True
+                    looks: dict[str, Any] = {"color": bars.get_edgecolor(), "clip_on": False}
+                    ax.plot([x], [y], marker, markersize=6, zorder=6, **looks)
+    return left
 
 
 def _printed_gains(ax: Axes) -> None:

@@ -19,6 +19,7 @@ from vitscale.analysis.repeats import bins, estimates, interaction, seeds, stabi
 from vitscale.analysis.repeats.stability import Cell
 from vitscale.analysis.report.layout import (
     COLORS,
+    DASHES,
     MARKERS,
     STYLE,
     finish,
@@ -27,12 +28,14 @@ from vitscale.analysis.report.layout import (
     num_columns,
     panel_grid,
     say,
+    share_y,
 )
 from vitscale.analysis.results import Results
 
 Groups = dict[Cell, pd.DataFrame]
 # label, marker of Xiao et al. 2021, Figure 3
 OPTIMIZERS = {"adamw": ("AdamW", "^"), "sgd": ("SGD", "v")}
+SOLID: tuple[Any, ...] = ("-", "-.", ":")  # lines of the models of a panel; dashed is a copy
 # of the training: epochs 150, 250 and 290 of 300, as in the thesis' Figure 6.10
 SNAPSHOTS = (1 / 2, 5 / 6, 29 / 30)
 WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none"}
@@ -135,7 +138,10 @@ def _stability_figure(results: Results, diverged: str) -> Figure:
         ax.yaxis.set_major_locator(
             MaxNLocator(8, steps=[1, 2, 5, 10])
         )  # as many ticks at any height, or the layout would not settle
-    _make_room(grid, max(len(_with_diverged(groups, keys)) for keys in pairs.values()))
+    num_marked = max(len(_with_diverged(groups, keys)) for keys in pairs.values())
+    if num_marked:
+        _make_room(grid, num_marked)
+    marks = "× above the line at the top, without an error: how many of the runs diverged."
     rule = (
         " Hollow and dashed: all diverged, copied from the best shorter schedule."
         if diverged == "copied"
@@ -144,7 +150,7 @@ def _stability_figure(results: Results, diverged: str) -> Figure:
     return finish(
         figure,
         "Means of finished runs with 95% intervals over seeds, moved sideways to be told apart.\n"
-        f"× above the line at the top, without an error: how many of the runs diverged.{rule}"
+        f"{marks if num_marked else 'No run diverged.'}{rule}"
         + published.note(results.study, "optimizer_stability", drawn),
     )
 
@@ -183,7 +189,7 @@ def _stability_curve(
         ax.plot(
             x[i : i + 2],
             y[i : i + 2],
-            "--" if is_copy[i + 1] else "-",
+            "--" if is_copy[i + 1] else SOLID[index % len(SOLID)],
             color=color,
             linewidth=1.5,
             zorder=3,
@@ -228,6 +234,7 @@ def _stability_handle(groups: Groups, key: tuple[str, str], index: int) -> Line2
         [],
         [],
         color=COLORS[index % len(COLORS)],
+        linestyle=SOLID[index % len(SOLID)],
         marker=marker,
         markersize=6,
         linewidth=1.5,
@@ -331,7 +338,8 @@ def seed_histogram(results: Results) -> Figure:
         (
             "Curve: Gaussian with the mean and sd (ddof=1) of the finished seeds. Dots and "
             "whiskers: its expected count in each bin, and 95% of samples.\nDashed: the reference "
-            "run, which is no draw. p: Shapiro-Wilk; a large p is no evidence for a Gaussian."
+            "run, which is no draw. A Gaussian is cut at 0%. p: Shapiro-Wilk; a large p is no "
+            "evidence for a Gaussian."
         )
         + published.note(results.study, "seed_histogram", drawn),
     )
@@ -410,8 +418,8 @@ def seed_intermediate(results: Results) -> Figure:
     return finish(
         figure,
         (
-            "A dot is a seed that finished. Right: rank correlation (Spearman) with the final "
-            "error, 95% band."
+            "A dot is a seed that finished; darker: several. Right: rank correlation (Spearman) "
+            "with the final error, 95% band."
         )
         + published.note(results.study, "seed_intermediate"),
     )
@@ -469,9 +477,11 @@ def _bars(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def _gaussian(ax: Axes, table: pd.DataFrame, mean: float, sd: float) -> None:
-    """The density of a Gaussian as seeds per bin, from 3 sd below to 3 sd above its mean."""
+    """The density of a Gaussian as seeds per bin, from 3 sd below to 3 sd above its mean; no error
+    is below 0.
+    """
     low, high = table["low_pct"].min(), table["high_pct"].max()
-    x = np.linspace(min(low, mean - 3 * sd), max(high, mean + 3 * sd), 200)
+    x = np.linspace(max(min(low, mean - 3 * sd), 0.0), max(high, mean + 3 * sd), 200)
     width = float(table["high_pct"].iloc[0] - table["low_pct"].iloc[0])
     density = np.exp(-(((x - mean) / sd) ** 2) / 2) / (sd * np.sqrt(2 * np.pi))
     ax.plot(x, table["seeds"].sum() * width * density, color=COLORS[1], zorder=3)
@@ -604,11 +614,14 @@ def recipe_interaction(results: Results) -> Figure:
     table, means = (
         results.once(make) for make in (interaction.recipe_interaction, interaction.recipe_cells)
     )
-    figure, grid = _grid(1, len(columns), 3.9)
+    figure, grid = _grid(1, len(columns), 3.4)
     drawn = False
     for ax, (name, column) in zip(grid[0], columns.items(), strict=True):
         of_set = means[means["evaluation"] == name]
         _crossing(ax, groups, of_set.set_index(["architecture", "recipe"]), column)
+    share_y(grid[0])
+    for ax, name in zip(grid[0], columns, strict=True):
+        of_set = means[means["evaluation"] == name]
         if results.study.published:
             drawn |= published.draw_published_recipe_interaction(ax, results.study, name, of_set)
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
@@ -619,10 +632,12 @@ def recipe_interaction(results: Results) -> Figure:
             fontsize=9,
         )
     grid[0][0].set_ylabel("error (%)")
+    handles = [line for line in grid[0][0].lines if not str(line.get_label()).startswith("_")]
+    figure.legend(handles=handles, loc="outside upper center", ncols=2, handlelength=3.2)
     return finish(
         figure,
-        "Dots: seeds. Whiskers: 95% intervals of the means. n counts the runs of both recipes."
-        + published.note(results.study, "recipe_interaction", drawn),
+        "Dots, beside the means: seeds. Whiskers: 95% intervals of the means. n counts the runs of "
+        "both recipes." + published.note(results.study, "recipe_interaction", drawn),
     )
 
 
@@ -647,29 +662,25 @@ def _crossing(
         for at, of in zip(x, runs, strict=True):
             values = estimates.errors(of, column)
             ax.plot(
-                np.full(len(values), at),
+                np.full(len(values), at + 0.06 * (1 if index else -1)),
                 values,
                 "o",
                 color=color,
-                alpha=0.3,
+                alpha=0.4,
                 markersize=3.5,
                 markeredgewidth=0,
             )
-        ax.plot(x, y, marker=marker, color=color, markersize=6, linewidth=1.5, zorder=4)
+        dashes: Any = DASHES[index % len(DASHES)]
+        looks: dict[str, Any] = {"marker": marker, "color": color, "linestyle": dashes}
+        ax.plot(x, y, markersize=6, linewidth=1.5, zorder=4, **looks)
         ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=3, **WHISKER)
-        ax.plot(
-            [],
-            [],
-            marker=marker,
-            color=color,
-            label=f"{architecture}\n{estimates.describe(pd.concat(runs))}",
-        )
+        said = f"{architecture}\n{estimates.describe(pd.concat(runs))}"
+        ax.plot([], [], markersize=6, linewidth=1.5, label=said, **looks)
     ax.yaxis.set_major_locator(
         MaxNLocator(6, steps=[1, 2, 5, 10])
     )  # as many ticks at any height, or the layout would not settle
     ax.set_xticks(range(len(recipes)), recipes)
     ax.set_xlim(-0.5, len(recipes) - 0.5)
-    legend_below(ax, [line for line in ax.lines if not str(line.get_label()).startswith("_")])
 
 
 def _interaction_label(row: pd.Series) -> str:

@@ -102,7 +102,7 @@ def finish(figure: Figure, note: str) -> Figure:
     its foot, in lines that fit and with room for them.
     """
     width = int(CHARACTERS_PER_INCH * figure.get_figwidth())
-    lines = "\n".join(textwrap.fill(line, width) for line in note.splitlines())
+    lines = "\n".join(_balanced(line, width) for line in note.splitlines())
     figure.set_figheight(figure.get_figheight() + NOTE_LINE * max(0, lines.count("\n") - 1))
     figure.supxlabel(lines, fontsize=NOTE_SIZE, color="#444444")
     engine = figure.get_layout_engine()
@@ -110,6 +110,25 @@ def finish(figure: Figure, note: str) -> Figure:
     engine.execute(figure)
     figure.set_layout_engine("none")
     return figure
+
+
+def _balanced(text: str, width: int) -> str:
+    """The text in as few lines as fit, of nearly one length: none ends with a single word."""
+    num = len(textwrap.wrap(text, width))
+    while len(textwrap.wrap(text, width - 1)) == num and width > 20:
+        width -= 1
+    return textwrap.fill(text, width)
+
+
+def share_y(grid: Sequence[Axes]) -> None:
+    """One range of y for panels of one quantity, where the common one is at most twice as long as
+    the longest: errors on sets that lie far apart keep their own.
+    """
+    limits = [ax.get_ylim() for ax in grid]
+    low, high = min(low for low, _ in limits), max(high for _, high in limits)
+    if high - low <= 2 * max(high - low for low, high in limits):
+        for ax in grid:
+            ax.set_ylim(low, high)
 
 
 def legend_below(ax: Axes, handles: Sequence[Line2D]) -> None:

@@ -78,6 +78,8 @@ def search_history(results: Results) -> Figure:
         ax.set_title(arm)
         ax.set_xlabel("number of the point")
         legend_below(ax, _history_handles(of_arm))
+    known = asked[asked["state"] == "complete"]
+    _hold(grid[0], [low for low, _ in _seed_ranges(known, results.trials).values()])
     for ax in grid[:: num_columns(_by_arm(results.study))]:
         ax.set_ylabel(_label(results.study, asked))
     return finish(
@@ -148,13 +150,13 @@ def search_contour(results: Results) -> Figure:
         shrink=0.9,
     )
     _error_ticks(bar.ax.yaxis, scale)
+    marks = _marks(asked).replace("failed", "failed (counts as 100)")
     others = " Other axes vary, and are not shown." if len(search.axes(results.study)) > 2 else ""
     return finish(
         figure,
         (
             f"{_sentence(results.study)} Star: the winner, best of many.\nColours between points "
-            f"are interpolated, not measured.{others}\n× a training diverged or failed (counts as "
-            "100), ▽ stopped early, ○ no outcome yet."
+            f"are interpolated, not measured.{others}\n{marks}"
         ),
     )
 
@@ -181,9 +183,7 @@ class _Errors:
         if self.high - self.low < 1e-9:
             self.low, self.high = max(self.low - 1, 0.0), self.high + 1
         self.norm: Normalize = (LogNorm if self.is_log else Normalize)(self.low, self.high)
-        self.note = (
-            "Above the line: × a training diverged or failed, ▽ stopped early, ○ no outcome yet."
-        )
+        self.note = f"Above the line: {_marks(asked)}." if _marks(asked) else ""
 
     def apply(self, ax: Axes) -> None:
         if self.is_log:
@@ -236,6 +236,13 @@ def _label(study: Study, asked: pd.DataFrame) -> str:
 
 def _sentence(study: Study) -> str:
     return f"A search ({search.how(study)}), no sample of the space."
+
+
+def _marks(asked: pd.DataFrame) -> str:
+    """What the marks of points without a place among the errors are, of those that there are."""
+    texts = ("× a training diverged or failed", "▽ stopped early", "○ no outcome yet")
+    above = _above(asked)
+    return ", ".join(text for text, (_, of) in zip(texts, above, strict=True) if len(of))
 
 
 def _above(asked: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -298,6 +305,12 @@ def _history(ax: Axes, asked: pd.DataFrame, ranges: dict[int, tuple[float, float
         )
     if asked.empty or not (asked["state"] != "running").any():
         say(ax, "no outcome yet")
+
+
+def _hold(ax: Axes, values: Sequence[float]) -> None:
+    """Lowers the bottom of axes that share y until all values above 0 are in them."""
+    bottom, _ = ax.get_ylim()
+    ax.set_ylim(bottom=min([bottom, *(0.9 * value for value in values if value > 0)]))
 
 
 def _history_handles(asked: pd.DataFrame) -> list[Line2D]:

@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from vitscale.analysis import published
 from vitscale.analysis.repeats import estimates
-from vitscale.analysis.report.layout import COLORS, DASHES, MARKERS, STYLE, finish, say
+from vitscale.analysis.report.layout import COLORS, DASHES, MARKERS, STYLE, finish, say, share_y
 from vitscale.analysis.results import Results
 from vitscale.analysis.shapes import tables as shapes
 from vitscale.analysis.shapes.tables import Cell
@@ -124,6 +124,9 @@ def _view_figure(results: Results, view: View) -> Figure:
             ax, view, curves, results.once(shapes.shape_cells).set_index("shape"), name, column
         )
         ax.set_title(f"error on {name}", fontsize=9.5)
+    share_y(grid[: len(columns)])
+    for ax in grid[: len(columns)]:
+        _mark_diverged(ax, view, list(curves.values()))
     grid[0].set_ylabel("error (%)")
     handles = [_handle(index, name, of, view) for index, (name, of) in enumerate(curves.items())]
     if results.study.published:
@@ -132,7 +135,8 @@ def _view_figure(results: Results, view: View) -> Figure:
         if aside:
             theirs.set_title(f"{THEIRS}, val", fontsize=9.5, color=published.GREY)
     figure.legend(handles=handles, loc="outside right upper", handlelength=2.6)
-    return finish(figure, _note(found, results.study.published, aside))
+    shown = [cell for of in curves.values() for cell in of]
+    return finish(figure, _note(shown, results.study.published, aside))
 
 
 def _shape(cell: Cell) -> tuple[str, int, int]:
@@ -152,11 +156,11 @@ def _curves_panel(
             table.loc[[cell.arm for cell in of], f"{name}_error_pct{end}"]
             for end in ("", "_low", "_high")
         ]
-        _curve(ax, view, x, of, column, index, np.array(ends, dtype=float))
+        _seeds(ax, x + 0.6 * step * (1 if index else -1), of, column, _looks(index)["color"])
+        _curve(ax, view, x, of, index, np.array(ends, dtype=float))
     if not any(len(estimates.errors(cell.runs, column)) for of in curves.values() for cell in of):
         say(ax, "no run finished")
     _places_axis(ax, view, places)
-    _mark_diverged(ax, view, list(curves.values()))
 
 
 def _places_axis(ax: Axes, view: View, places: Sequence[float]) -> None:
@@ -171,32 +175,26 @@ def _looks(index: int) -> dict[str, Any]:
     return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
+def _seeds(ax: Axes, x: np.ndarray, of: Sequence[Cell], column: str, color: str) -> None:
+    """Each seed as a dot, beside its mean."""
+    for at, cell in zip(x, of, strict=True):
+        values = estimates.errors(cell.runs, column)
+        if len(values) > 1:
+            looks: dict[str, Any] = {"color": color, "alpha": 0.4, "markeredgewidth": 0}
+            ax.plot(np.full(len(values), at), values, "o", markersize=3.5, **looks)
+
+
 def _curve(
     ax: Axes,
     view: View,
     x: np.ndarray,
     of: Sequence[Cell],
-    column: str,
     index: int,
     means: np.ndarray,
 ) -> None:
-    """(3, n) means with intervals, and each seed as a dot;
-    hollow where the lr lies at the edge of its grid.
-    """
+    """(3, n) means with intervals, hollow where the lr lies at the edge of its grid."""
     looks = _looks(index)
     y, low, high = means
-    for at, cell in zip(x, of, strict=True):
-        values = estimates.errors(cell.runs, column)
-        if len(values) > 1:
-            ax.plot(
-                np.full(len(values), at),
-                values,
-                "o",
-                color=looks["color"],
-                alpha=0.3,
-                markersize=3.5,
-                markeredgewidth=0,
-            )
     if view.joined:
         ax.plot(
             x,
@@ -275,17 +273,19 @@ def _handle(index: int, name: str, of: Sequence[Cell], view: View) -> Line2D:
     )
 
 
-def _note(found: dict[str, Cell], drawn: bool, aside: bool) -> str:
-    num = max(len(cell.lrs) for cell in found.values())
-    single = all(len(cell.runs) == 1 for cell in found.values())
-    parts = ["Dots: seeds. Whiskers: 95% intervals of the means; single runs have none."]
-    if single:
+def _note(shown: Sequence[Cell], drawn: bool, aside: bool) -> str:
+    """What the marks are, of those that are drawn."""
+    num = max(len(cell.lrs) for cell in shown)
+    single = [len(cell.runs) == 1 for cell in shown]
+    without = "; single runs have none" if any(single) else ""
+    parts = [f"Dots, beside the means: seeds. Whiskers: 95% intervals of the means{without}."]
+    if all(single):
         parts = ["Single runs: no interval."]
     if num > 1:
-        parts.append(
-            f"Each shape at the lr of {num} that does best on minival; hollow: at the edge of the "
-            "grid."
-        )
+        hollow = "; hollow: at the edge of the grid" if any(cell.at_edge for cell in shown) else ""
+        parts.append(f"Each shape at the lr of {num} that does best on minival{hollow}.")
+    if any(_diverged(cell) for cell in shown):
+        parts.append("× above the line at the top: how many of the runs diverged.")
     if drawn:
         other = "; other data and other axes, context and no target" if aside else ""
         parts.append(f"Grey: {THEIRS}, read off the chart to about 0.1, one run each{other}.")
@@ -352,13 +352,12 @@ def lr_sweep(results: Results) -> Figure:
         line[0].set_ylabel("error (%)", fontsize=8.5)
     handles = [_set_handle(index, name) for index, name in enumerate(names)]
     figure.legend(handles=handles, loc="outside upper center", ncols=2)
+    marks = "\n× at the top: how many runs of an lr diverged; in the choice each counts as 100%."
     return finish(
         figure,
-        (
-            "Whiskers, cut at the frame: 95% intervals of means over the seeds that finished (n: "
-            "fewest to most at an lr). Ring: the lr chosen by minival.\n× at the top: how many "
-            "runs of an lr diverged; in the choice each counts as 100%."
-        ),
+        "Whiskers, cut at the frame: 95% intervals of means over the seeds that finished (n: "
+        "fewest to most at an lr). Ring: the lr chosen by minival."
+        + (marks if table["diverged"].any() else ""),
     )
 
 
