@@ -78,8 +78,9 @@ def search_history(results: Results) -> Figure:
         ax.set_title(arm)
         ax.set_xlabel("number of the point")
         legend_below(ax, _history_handles(of_arm))
-    known = asked[asked["state"] == "complete"]
-    _hold(grid[0], [low for low, _ in _seed_ranges(known, results.trials).values()])
+    complete = set(asked.loc[asked["state"] == "complete", "trial_ids"].explode())
+    seeds = results.trials.loc[results.trials["trial_id"].isin(complete), "error_pct"]
+    _hold(grid[0], seeds.tolist())
     for ax in grid[:: num_columns(_by_arm(results.study))]:
         ax.set_ylabel(_label(results.study, asked))
     return finish(
