@@ -50,13 +50,14 @@ def status(options: argparse.Namespace) -> None:
         return
     names = ("planned", "finished", "running", "diverged", "stopped", "failed", "missing")
     counts = [name for name in names if name != "stopped" or any(state.stopped for state in states)]
-    rows = [["study", *counts, "on disk", "last activity", "driver"]]
+    rows = [["study", *counts, "on disk", "weights", "last activity", "driver"]]
     for state in states:
         rows.append(
             [
                 state.study,
                 *(str(getattr(state, name)) for name in counts),
                 f"{si(state.num_bytes)}B",
+                f"{si(state.checkpoint_bytes)}B",
                 _when(state.changed_s),
                 "runs" if state.driver_alive else "none",
             ]

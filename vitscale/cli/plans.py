@@ -17,7 +17,13 @@ from vitscale.catalog.costs import published_models
 from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.cli.terminal import columns, hours, print_json, si
 from vitscale.plan.config import TrainConfig, shown, shown_text
-from vitscale.plan.cost import Measured, complexity, training_flops
+from vitscale.plan.cost import (
+    SMALL_BYTES,
+    Measured,
+    complexity,
+    training_flops,
+    weights_bytes,
+)
 from vitscale.plan.doubts import doubts
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
@@ -122,6 +128,7 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
         **_totals(arms),
         "arms": arms,
         "time": pace.source if pace else None,
+        "weights": None if study.measures else _weights(study, options),
         "doubts": doubts(study),
     }
     from vitscale.analysis import power  # scipy takes a moment
@@ -141,6 +148,27 @@ def _check_no_times(options: argparse.Namespace) -> None:
                 f"{name} must not be given for profiles, whose speed is what is measured, but got "
                 f"({name}={value})"
             )
+
+
+def _weights(study: Study, options: argparse.Namespace) -> dict[str, Any]:
+    """Bytes of final weights: the most of a trial, those of all trials, and of those that are kept
+    of the trials of this study.
+    """
+    sizes = [weights_bytes(trial.config, study.measured) for trial in study.trials]
+    keep = getattr(options, "keep_weights", None)
+    kept = [size for size in sizes if keep or (keep is None and size <= SMALL_BYTES)]
+    return {"most": max(sizes), "all": sum(sizes), "kept": sum(kept), "trials_kept": len(kept)}
+
+
+def _weights_text(weights: dict[str, Any], num: int) -> str:
+    """What is kept of final weights, a line."""
+    sizes = f"up to {si(weights['most'])}B per trial, {si(weights['all'])}B in all"
+    if weights["trials_kept"] == num:
+        return f"final weights: {sizes}; kept"
+    if not weights["trials_kept"]:
+        return f"final weights: {sizes}; not kept without --keep-weights"
+    kept = f"{weights['trials_kept']} of {num} trials ({si(weights['kept'])}B)"
+    return f"final weights: {sizes}; kept of {kept}, of all with --keep-weights"
 
 
 def _by_arm(study: Study) -> Iterator[tuple[str, list[Trial]]]:
@@ -401,6 +429,7 @@ def _as_text(summary: dict[str, Any]) -> str:
         lines.append(f"device-hours: {total} in all, {todo} to do (by {summary['time']})")
     if summary["makespan_h"]:
         lines.append(_makespan_text(summary))
+    lines.append(_weights_text(summary["weights"], summary["trials"]))
     lines += [f"shown with 80% power: {sentence}" for sentence in summary["can_show"]]
     lines += [f"warning: {doubt}" for doubt in summary["doubts"]]
     return "\n".join([*lines, f"plan: {summary['plan']}"])

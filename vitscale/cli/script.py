@@ -232,6 +232,11 @@ def _add_own_options(parser: Parser) -> None:
         default=5.0,
         help="seconds between checkpoints; more if writing one takes over 5%% of that (default: 5)",
     )
+    add(
+        "--keep-weights",
+        action=argparse.BooleanOptionalAction,
+        help="final weights, which `vitscale evaluate` needs (default: up to 64 MiB per trial)",
+    )
 
 
 def add_published(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ import ctypes
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
@@ -16,11 +17,17 @@ from vitscale.plan.profile import ProfileConfig
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
+from vitscale.record.wrong import WRONG, Wrong, encode
+
+if TYPE_CHECKING:
+    from vitscale.train.loop import Kept, Trained
 
 REPORT_EVERY_S = 1.0
 TEAM_REPORT_EVERY_S = 10.0  # a team's events wait until Ray Train polls them
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 KEPT_BYTES, HEAP_BYTES = 2**28, 2**25
+# what the last checkpoint holds, by whether the weights shall be kept; None: if they are small
+KEPT: dict[bool | None, Kept] = {None: "small", True: "weights", False: "rows"}
 
 
 def train_claimed(
@@ -50,24 +57,29 @@ def train_claimed(
         micro_batch=resources.micro_batch,
         parallel_branches=resources.parallel_branches,
         compiled=resources.compiled,
+        kept=KEPT[resources.keep_weights],
     )
-    for row in _with_data_digest(training, facts):
+    found: list[Trained] = []
+    for row in _with_end(training, found):
         rows.append(row)
         if team.share(time.monotonic() - reported > every_s):
             yield Event(config.id, Status.RUNNING, tuple(rows))
             reported = time.monotonic()
+    trained = found[0]
+    facts["data_digest"] = trained.data
+    beside = {}
+    if trained.wrong:  # else it diverged, or an older version took it to its end
+        facts[WRONG], content = encode(Wrong(trained.wrong, trained.images))
+        beside[facts[WRONG]] = content
     outcome = Outcome.of(rows, facts)
     if team.rank == 0:
-        store.finish(workdir, outcome)
+        store.finish(workdir, outcome, beside)
     yield Event.ended(config.id, outcome)
 
 
-def _with_data_digest(training: Generator[Row, None, str], facts: dict[str, str]) -> Iterator[Row]:
-    """The rows of a training; at its end, stores the digest of its images in facts["data_digest"].
-
-    The digest distinguishes datasets that have the same name but hold different images.
-    """
-    facts["data_digest"] = yield from training
+def _with_end(training: Generator[Row, None, Trained], found: list[Trained]) -> Iterator[Row]:
+    """The rows of a training; once it has ended, `found` has what it left beside them."""
+    found.append((yield from training))
 
 
 def profile_claimed(

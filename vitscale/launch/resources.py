@@ -35,6 +35,7 @@ class Resources:
     data_root: str = ""
     num_loader_workers: int = 0
     checkpoint_every_s: float = 5.0
+    keep_weights: bool | None = None  # the final ones; None: if they are small
 
     def __post_init__(self) -> None:
         for name, lower in (

@@ -161,3 +161,15 @@ def _regnety_block(
     if stride > 1 or inputs != width:
         cost += _conv(after, inputs, width, 1) + _norm(width)
     return cost
+
+
+# of final weights of a trial, raw and averaged, that are kept unless told otherwise
+SMALL_BYTES = 64 * 2**20
+
+
+def weights_bytes(config: TrainConfig, measured: Measured) -> int:
+    """Bytes of a trial's final weights in fp32, raw and, where there is an average, averaged; less
+    those of buffers.
+    """
+    copies = 2 if config.ema_decay or config.ema_alpha else 1
+    return 4 * copies * complexity(config, measured).params

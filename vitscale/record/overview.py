@@ -19,6 +19,7 @@ class TrialState(NamedTuple):
 
     status: Status
     num_bytes: int
+    checkpoint_bytes: int  # of it in checkpoints: of a done trial, its final weights
     changed_s: float  # unix time of its newest file; 0 without a file
 
 
@@ -36,6 +37,7 @@ class StudyState(NamedTuple):
     failed: int
     missing: int  # never started, or interrupted
     num_bytes: int  # of its own files and all its trials, also of those that other studies share
+    checkpoint_bytes: int  # of it in checkpoints: of done trials, their final weights
     changed_s: float  # unix time: the newest file of its trials, or its last start
     driver_alive: bool
 
@@ -92,6 +94,7 @@ def _study_state(
         len(trials),
         **counts,
         num_bytes=own_bytes + sum(trial.num_bytes for trial in trials),
+        checkpoint_bytes=sum(trial.checkpoint_bytes for trial in trials),
         changed_s=max([files[PLAN].changed_s, *(trial.changed_s for trial in trials)]),
         driver_alive=alive[slug],
     )
@@ -102,6 +105,7 @@ def _trial_state(store: Store, trial_id: str, alive: dict[str, bool]) -> TrialSt
     return TrialState(
         _status(store, trial_id, alive),
         sum(file.num_bytes for file in files.values()),
+        sum(file.num_bytes for name, file in files.items() if name.startswith("checkpoint-")),
         max((file.changed_s for file in files.values()), default=0.0),
     )
 

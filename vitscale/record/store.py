@@ -7,6 +7,7 @@ exists.
                        checkpoint-<step>-<digest>.pt
                        failure.log             why the config failed, with the traceback
                        fault.log               the last failure of a machine, no result
+                       wrong-<digest>.parquet  which images the final weights got wrong
                        rows.parquet            written last, atomically and exclusively
     <root>/studies/<slug>/plan.json            what was asked
                           attempt              number of starts so far
@@ -46,6 +47,8 @@ from vitscale.record.workdir import (
     read_json,
     read_text,
 )
+from vitscale.record.wrong import WRONG, Wrong
+from vitscale.record.wrong import decode as decode_wrong
 
 ROWS = "rows.parquet"
 PLAN = "plan.json"
@@ -156,14 +159,19 @@ class Store:
             workdir.remove(ended)
         return replace(workdir, token=token)
 
-    def finish(self, workdir: Workdir, outcome: Outcome) -> bool:
+    def finish(
+        self, workdir: Workdir, outcome: Outcome, beside: Mapping[str, bytes] | None = None
+    ) -> bool:
         """Commits a finished or diverged trial; False if another worker was first.
 
         Status and facts travel in the metadata of the parquet file, so that both are one commit;
-        the file is sealed, see vitscale.record.rows.
+        the file is sealed, see vitscale.record.rows. `beside`: files, named by their content, that
+        facts name; they are written first.
         """
+        for name, content in (beside or {}).items():
+            workdir.write(name, content)
         first = workdir.create(ROWS, encode(workdir.name, outcome))
-        for name in workdir.names("checkpoint-")[:-1]:  # the last one holds the final weights
+        for name in workdir.names("checkpoint-")[:-1]:  # the last one may hold the final weights
             workdir.remove(name)
         workdir.remove(CLAIM)
         return first
@@ -180,6 +188,16 @@ class Store:
         """
         with _naming(self.trial(trial_id).address(ROWS)), self.trial(trial_id).open(ROWS) as file:
             return decode_facts(file, trial_id)
+
+    def wrong(self, trial_id: str, outcome: Outcome) -> Wrong | None:
+        """Which images the final weights of a done trial got wrong; None for a trial that diverged
+        or that an older version trained. Raises Damaged.
+        """
+        name, workdir = outcome.facts.get(WRONG, ""), self.trial(trial_id)
+        if not name:
+            return None
+        with _naming(workdir.address(name), "wrong images"):
+            return decode_wrong(name, workdir.read(name))
 
     def outcome(self, trial_id: str, read: Callable[[str], Outcome] | None = None) -> Outcome:
         """How a trial ended, as its files decide in this order: its rows, what it failed of, how a
@@ -360,7 +378,7 @@ class Store:
 
 
 @contextlib.contextmanager
-def _naming(address: str) -> Iterator[None]:
+def _naming(address: str, what: str = "rows") -> Iterator[None]:
     """Raises Damaged with the file for whatever reading rows
     raises: a damaged one may make pyarrow raise anything.
     """
@@ -368,7 +386,7 @@ def _naming(address: str) -> Iterator[None]:
         yield
     except Exception as error:
         reason = (str(error) or repr(error)).splitlines()[0]
-        raise Damaged(f"rows must be readable parquet, but got ({address}: {reason})") from error
+        raise Damaged(f"{what} must be readable parquet, but got ({address}: {reason})") from error
 
 
 def _whoami() -> dict[str, Any]:

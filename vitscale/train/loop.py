@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.cost import SMALL_BYTES
 from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column, error_columns, metric_of
 from vitscale.record.outcome import Row
 from vitscale.record.workdir import Workdir
 from vitscale.train import checkpoint
+from vitscale.train.answers import Answers
 from vitscale.train.batchnorm import has_batchnorm, reestimate
 from vitscale.train.blocks import run_branches
 from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, resident
@@ -40,6 +42,18 @@ CHECK_EVERY = 50
 # Columns of a row that two runs of one trial do not share. train_s: all that it took so far, eval_s
 # of it evaluation.
 TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
+# What the last checkpoint keeps: all that a training needs; rows and final weights; the same if the
+# weights are small; rows alone.
+Kept = Literal["all", "weights", "small", "rows"]
+
+
+class Trained(NamedTuple):
+    """What a training leaves beside its rows."""
+
+    data: str  # fingerprint of the training images, by which two datasets of one name differ
+    # column -> (N,) bool: images that the final weights got wrong; empty if it diverged
+    wrong: dict[str, np.ndarray]
+    images: dict[str, str]  # evaluation set -> fingerprint
 
 
 def train(
@@ -53,12 +67,10 @@ def train(
     micro_batch: int = 0,
     parallel_branches: bool = False,
     compiled: bool = False,
-) -> Generator[Row, None, str]:
+    kept: Kept = "all",
+) -> Generator[Row, None, Trained]:
     """Trains one model and yields a row of metrics for each epoch; errors in percent, losses in
-    nats.
-
-    What it returns at the end is the fingerprint of the training images, by which two datasets of
-    one name differ.
+    nats. It returns what else it found.
 
     The rows are always those of the whole training: an interrupted one first yields the rows of its
     newest checkpoint again and goes on from there, bit for bit as if nothing had happened (TIMING
@@ -69,8 +81,9 @@ def train(
     The arguments after `workdir` bear on speed and safety, never on results, up to the rounding of
     sums: at most `micro_batch` images pass through the model at once (0: the batch),
     `parallel_branches` computes the branches of a parallel ViT in one go, `compiled` calls
-    torch.compile. Where torch.distributed is set up, its processes train the trial together, all of
-    them yield the rows, and the first one writes the checkpoints.
+    torch.compile, `kept` says what the last checkpoint holds. Where torch.distributed is set up,
+    its processes train the trial together, all of them yield the rows, and the first one writes the
+    checkpoints.
 
     Raises ValueError for a dataset that cannot be read or a cut of the batch that BatchNorm would
     notice, OSError if a checkpoint cannot be written, and vitscale.record.workdir.Fenced if another
@@ -89,10 +102,12 @@ def train(
     data, images = fingerprint(images), resident(images, at)
     batches = Batches(images, config, at, mine)
     most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
+    sets = {name: load_split(config, name, data_root) for name in config.evals}
+    trained = Trained(data, {}, {name: fingerprint(of) for name, of in sets.items()})
     held_out = {
-        name: HeldOut(resident(load_split(config, name, data_root), at), config, at, team, most)
-        for name in config.evals
+        name: HeldOut(resident(of, at), config, at, team, most) for name, of in sets.items()
     }
+    del sets
 
     if parallel_branches:
         run_branches(model, parallel=True)
@@ -121,6 +136,10 @@ def train(
                 f"(dataset={config.dataset!r}, data_root={str(data_root)!r})"
             )
         step, rows, spent_s = state["step"], state["rows"], state["spent_s"]
+        trained.wrong.update({name: w.numpy() for name, w in state.get("wrong", {}).items()})
+        if rows and is_last(rows[-1], config):  # it may have kept no more than its rows
+            yield from rows
+            return trained
         loss_sum, bad_step = state["loss_sum"].to(at), state["bad_step"].to(at)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -130,12 +149,10 @@ def train(
         del state
     eval_s = rows[-1].get("eval_s", 0.0) if rows else 0.0
     yield from rows
-    if rows and is_last(rows[-1], config):
-        return data
 
     def commit() -> float:
         began = time.perf_counter()
-        state = {
+        state: dict[str, Any] = {
             "trial": config.id,
             "step": step,
             "data": data,
@@ -149,6 +166,9 @@ def train(
             "loss_scale": loss_scale.state_dict(),
             "rng": checkpoint.rng_state(at),
         }
+        if rows and is_last(rows[-1], config):
+            state["wrong"] = {name: torch.from_numpy(w) for name, w in trained.wrong.items()}
+            state = last_state(state, kept)
         checkpoint.save(workdir, step, state)
         return time.perf_counter() + max(
             checkpoint_every_s, (time.perf_counter() - began) / CHECKPOINT_SHARE
@@ -186,7 +206,16 @@ def train(
                     "lr_now": lr,
                     "train_loss": loss_sum.item() / config.steps_per_epoch,
                     "diverged": 0.0,
-                    **evaluate_all(model, ema, held_out, precise, config, team, num_loader_workers),
+                    **evaluate_all(
+                        model,
+                        ema,
+                        held_out,
+                        precise,
+                        config,
+                        team,
+                        num_loader_workers,
+                        trained.wrong if step == config.num_steps else None,
+                    ),
                 }
                 loss_sum.zero_()
                 eval_s += time.perf_counter() - eval_began
@@ -207,15 +236,30 @@ def train(
                     commit()
                 yield rows[-1]
                 if diverged_step is not None:
-                    return data
+                    return trained
         if team.rank == 0 and time.perf_counter() > next_commit and step < config.num_steps:
             next_commit = commit()
-    return data
+    return trained
 
 
 def is_last(row: Row, config: TrainConfig) -> bool:
     """Whether a training ends with this row."""
     return bool(row["diverged"]) or row["epoch"] == config.epochs
+
+
+def last_state(state: dict[str, Any], kept: Kept) -> dict[str, Any]:
+    """What the checkpoint of an ended training keeps of its state.
+
+    Rows always: they restore a damaged file of rows. The weights of a diverged training are of no
+    use.
+    """
+    if kept == "all":
+        return state
+    size = sum(t.nbytes for part in ("model", "ema") for t in state[part].values())
+    fits = kept == "weights" or (kept == "small" and size <= SMALL_BYTES)
+    weights = ("model", "ema") if fits and not state["rows"][-1]["diverged"] else ()
+    names = ("trial", "step", "data", "rows", "spent_s", "wrong", *weights)
+    return {name: state[name] for name in names}
 
 
 def diverged_row(config: TrainConfig, step: int) -> Row:
@@ -245,9 +289,13 @@ def evaluate_all(
     config: TrainConfig,
     team: Team,
     num_loader_workers: int = 0,
+    wrong: dict[str, np.ndarray] | None = None,
 ) -> Row:
     """The `evaluation_columns` of every evaluation set: what `evaluate` says of the raw and of the
     averaged weights.
+
+    `wrong`, if given, takes the images that were wrong, (N,) bool under "val_wrong",
+    "val_ema_wrong"; without an average, of the raw weights alone.
 
     With `precise` batches, the statistics of BatchNorm are estimated on them first, for each of the
     two.
@@ -259,7 +307,10 @@ def evaluate_all(
             reestimate(module, images, partial(autocast, config, precise.device))
         for split, data in held_out.items():
             if module is not None:
-                found = evaluate(module, data, config, team, num_loader_workers)
+                answers = Answers() if wrong is not None else None
+                found = evaluate(module, data, config, team, num_loader_workers, answers)
+                if wrong is not None and answers is not None:
+                    wrong[column(split, weights, "wrong")] = answers.wrong(team, data.num)
             else:
                 found = {quantity: row[column(split, "", quantity)] for quantity in QUANTITIES}
             row |= {column(split, weights, quantity): value for quantity, value in found.items()}
@@ -268,7 +319,12 @@ def evaluate_all(
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, data: HeldOut, config: TrainConfig, team: Team, num_loader_workers: int = 0
+    model: nn.Module,
+    data: HeldOut,
+    config: TrainConfig,
+    team: Team,
+    num_loader_workers: int = 0,
+    answers: Answers | None = None,
 ) -> Row:
     """The QUANTITIES of vitscale.plan.metrics on an evaluation set, for any team those of all its
     images.
@@ -280,7 +336,7 @@ def evaluate(
     their images.
 
     With several accepted labels (ReaL), a prediction is right if it is one of them, and the loss is
-    to the original.
+    to the original. `answers`, if given, takes those to each image.
     """
     model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=data.device)
@@ -292,7 +348,10 @@ def evaluate(
         loss += F.cross_entropy(logits, labels).double() * len(labels)
         guess = logits.argmax(1)
         right = (guess == labels) if allowed is None else allowed.gather(1, guess[:, None])[:, 0]
-        wrong += torch.stack([~right, ~in_top(logits, labels, allowed)]).sum(1)
+        missed = ~right
+        wrong += torch.stack([missed, ~in_top(logits, labels, allowed)]).sum(1)
+        if answers is not None:
+            answers.add(missed, logits)
         gaps += calibration_gaps(logits, right)
     model.train()
     # Sums of all processes; this is the one place of an evaluation that waits for the device.
