@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from vitscale.cli import commands
+from vitscale.cli import commands, evaluation
 from vitscale.cli.script import Parser, add_published, refusals
 from vitscale.cli.terminal import one_line
 
@@ -38,6 +38,7 @@ def _parser() -> Parser:
     sync.add_argument("studies", nargs="*", help="such as lr_wd_edf-demo (default: all)")
     commands.add_store(sync)
     sync.set_defaults(run=commands.sync)
+    evaluation.add_evaluate(parsers)
     add_prepare(parsers)
     complexity = parsers.add_parser(
         "complexity", help="published costs of models next to ours, as built"

@@ -254,6 +254,16 @@ class View:
             self.client.update_run(child.run_id, status="RUNNING")
         child.status, child.state = outcome.status.value, "RUNNING" if running else "ended"
 
+    def show_evaluations(self, trial_id: str, outcomes: Iterable[Outcome]) -> None:
+        """Adds evaluations after the training to a trial's run, `evaluation/NAME/error_pct` and so
+        on, with the times at which they were made: adding them twice is adding them once.
+        """
+        child = self.children.get(trial_id)
+        groups = [evaluation_metrics(outcome) for outcome in outcomes]
+        for part in _in_batches(groups) if child is not None else ():
+            if part and child is not None:
+                self.client.log_batch(child.run_id, metrics=part)
+
     def set_parent(self, state: str) -> None:
         """RUNNING, FINISHED, FAILED or KILLED."""
         if state == "RUNNING":
@@ -675,6 +685,21 @@ def metrics_of(row: Row) -> list[Metric]:
     at, step = int(row["unix_s"] * 1000), int(row["epoch"])
     named = {"epoch": row["epoch"], **{k: v for k, v in row.items() if k not in _NOT_METRICS}}
     return [Metric(_key(name), value, at, step) for name, value in named.items()]
+
+
+def evaluation_metrics(outcome: Outcome) -> list[Metric]:
+    """The metrics of an evaluation after the training, at the step of the last epoch."""
+    from mlflow.entities import Metric
+
+    (row,), facts = outcome.rows, outcome.facts
+    at, step, split = int(row["unix_s"] * 1000), int(row["epoch"]), facts["split"]
+    return [
+        Metric(
+            _key(f"evaluation/{facts['name']}/{name.removeprefix(split + '_')}"), value, at, step
+        )
+        for name, value in row.items()
+        if name.startswith(f"{split}_")
+    ]
 
 
 def _in_batches(rows: Iterable[list[Metric]]) -> Iterable[list[Metric]]:

@@ -9,6 +9,8 @@ exists.
                        fault.log               the last failure of a machine, no result
                        wrong-<digest>.parquet  which images the final weights got wrong
                        rows.parquet            written last, atomically and exclusively
+                       evaluation-<id>.parquet  of an evaluation after the training, as rows.parquet
+                       predictions-<id>.parquet  its predictions, on request
     <root>/studies/<slug>/plan.json            what was asked
                           attempt              number of starts so far
                           nonce                of this start; a node without it sees another store
@@ -51,6 +53,8 @@ from vitscale.record.wrong import WRONG, Wrong
 from vitscale.record.wrong import decode as decode_wrong
 
 ROWS = "rows.parquet"
+EVALUATION = "evaluation-"
+PREDICTIONS = "predictions-"
 PLAN = "plan.json"
 FAILURE = "failure.log"
 FAULT = "fault.log"
@@ -198,6 +202,34 @@ class Store:
             return None
         with _naming(workdir.address(name), "wrong images"):
             return decode_wrong(name, workdir.read(name))
+
+    # Evaluations after a training
+
+    def evaluations(self, trial_id: str) -> dict[str, Outcome]:
+        """Those of a trial by their ids, one row each; a damaged one counts for nothing, with a
+        warning that names it.
+        """
+        found, workdir = {}, self.trial(trial_id)
+        for name in workdir.names(EVALUATION):
+            try:
+                with _naming(workdir.address(name)):
+                    found[name.removeprefix(EVALUATION).removesuffix(".parquet")] = decode(
+                        workdir.read(name), trial_id
+                    )
+            except Damaged as damage:
+                warnings.warn(str(damage), stacklevel=2)
+        return found
+
+    def add_evaluation(
+        self, trial_id: str, evaluation_id: str, outcome: Outcome, beside: Mapping[str, bytes]
+    ) -> None:
+        """Commits an evaluation, sealed as rows are; it replaces an earlier one. `beside` as of
+        `finish`.
+        """
+        workdir = self.trial(trial_id)
+        for name, content in beside.items():
+            workdir.write(name, content)
+        workdir.write(f"{EVALUATION}{evaluation_id}.parquet", encode(trial_id, outcome))
 
     def outcome(self, trial_id: str, read: Callable[[str], Outcome] | None = None) -> Outcome:
         """How a trial ended, as its files decide in this order: its rows, what it failed of, how a

@@ -23,7 +23,7 @@ from vitscale.train.sources.prepared import Prepared, Shards
 from vitscale.train.sources.split import training_rows
 from vitscale.train.sources.torchvision_class import open_class
 
-__all__ = ["Images", "Shards", "Source", "load_split", "open_folder", "read_real"]
+__all__ = ["Images", "Shards", "Source", "load_other", "load_split", "open_folder", "read_real"]
 
 
 def load_split(config: TrainConfig, split: str, root: Path | None) -> Images:
@@ -33,7 +33,7 @@ def load_split(config: TrainConfig, split: str, root: Path | None) -> Images:
     time. Raises ValueError for a dataset that cannot be read, or that is not the one of the config:
     another number of training images, other classes or channels, no such split.
     """
-    source, real = _open(config, root)
+    source, real = _open(config.dataset, config.channels, root)
     facts = dataset_facts(config.dataset)
     if split == "train" or (split == "minival" and not (facts and facts.own_minival)):
         whole = source.read("train")
@@ -50,16 +50,56 @@ def load_split(config: TrainConfig, split: str, root: Path | None) -> Images:
     return _checked(source.read(split), split, config)
 
 
-def _open(config: TrainConfig, root: Path | None) -> tuple[Source, Path | None]:
-    """(the source of a config's dataset, the file of its ReaL labels if there is one)."""
-    check_readable(config.dataset, str(root or ""))
-    if config.dataset in EMBEDDED:
+def load_other(dataset: str, split: str, config: TrainConfig, root: Path | None) -> Images:
+    """The images of a split of another dataset with the classes of the config's, which it must have
+    in the same order.
+
+    Names of classes are compared where both datasets are at the root and both have names. Raises
+    ValueError for a dataset that cannot be read, no such split, other classes or channels.
+    """
+    source, _ = _open(dataset, config.channels, root)
+    facts, num = dataset_facts(dataset), config.num_classes
+    if split not in source.splits:
+        law = f"a split of {dataset} must be one of {', '.join(source.splits)}"
+        raise ValueError(f"{law}, but got ({split})")
+    images = source.read(split)
+    theirs = facts.num_classes if facts else len(source.classes or ()) or num
+    if theirs != num:
+        law = f"the classes of {dataset} must be the {num} of {config.dataset}"
+        raise ValueError(f"{law}, but got ({theirs} classes)")
+    own = _class_names(config, root)
+    if own and source.classes and _are_names(source.classes) and own != source.classes:
+        first = next(pair for pair in zip(source.classes, own, strict=True) if pair[0] != pair[1])
+        law = f"the classes of {dataset} must be those of {config.dataset}, in their order"
+        raise ValueError(f"{law}, but got ({first[0]!r} for {first[1]!r})")
+    return _checked(images, split, config, dataset)
+
+
+def _class_names(config: TrainConfig, root: Path | None) -> tuple[str, ...] | None:
+    """Names of the classes that a config trains on; None where its dataset is not at the root, or
+    numbers its classes.
+    """
+    try:
+        classes = _open(config.dataset, config.channels, root)[0].classes
+    except ValueError:  # an evaluation elsewhere does not need the training images
+        return None
+    return classes if classes and _are_names(classes) else None
+
+
+def _are_names(classes: tuple[str, ...]) -> bool:
+    return not all(name.isdigit() for name in classes)
+
+
+def _open(dataset: str, channels: int, root: Path | None) -> tuple[Source, Path | None]:
+    """(the source of a dataset, the file of its ReaL labels if there is one)."""
+    check_readable(dataset, str(root or ""))
+    if dataset in EMBEDDED:
         return Digits(), None
     assert root is not None
-    if config.dataset.startswith(TORCHVISION):
-        return open_class(config.dataset.removeprefix(TORCHVISION), root, config.channels), None
-    folder = root / config.dataset
-    return open_folder(folder, config.channels), folder / REAL if (folder / REAL).exists() else None
+    if dataset.startswith(TORCHVISION):
+        return open_class(dataset.removeprefix(TORCHVISION), root, channels), None
+    folder = root / dataset
+    return open_folder(folder, channels), folder / REAL if (folder / REAL).exists() else None
 
 
 def open_folder(folder: Path, channels: int, limits: Limits = LIMITS) -> Source:
@@ -139,21 +179,22 @@ def _check_classes(labels: np.ndarray, config: TrainConfig) -> None:
         )
 
 
-def _checked(images: Images, split: str, config: TrainConfig) -> Images:
+def _checked(images: Images, split: str, config: TrainConfig, dataset: str = "") -> Images:
     """The same images.
 
     Raises ValueError if there are none, a label is out of range or the channels are others.
     """
+    dataset = dataset or config.dataset
     if not len(images):
-        raise ValueError(f"a split must have images, but got ({split} of {config.dataset}: none)")
+        raise ValueError(f"a split must have images, but got ({split} of {dataset}: none)")
     wrong = (
         ((images.labels < 0) | (images.labels >= config.num_classes)).nonzero().flatten().tolist()
     )
     if wrong:
         label, name = int(images.labels[wrong[0]]), images.name(wrong[0])
         law = f"0 <= label < {config.num_classes} must hold"
-        raise ValueError(f"{law}, but got ({split} of {config.dataset}, {name}: label {label})")
+        raise ValueError(f"{law}, but got ({split} of {dataset}, {name}: label {label})")
     if images.pixels is not None and images.pixels.shape[1] != config.channels:
-        law = f"channels == {images.pixels.shape[1]} must hold for {config.dataset}"
+        law = f"channels == {images.pixels.shape[1]} must hold for {dataset}"
         raise ValueError(f"{law}, but got (channels={config.channels})")
     return images

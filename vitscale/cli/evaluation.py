@@ -1,0 +1,208 @@
+"""`vitscale evaluate`: trials of a study on other images, or on their own shown otherwise."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from vitscale.cli.stores import add_store, existing, read_plan
+from vitscale.cli.terminal import columns, one_line, print_json
+from vitscale.plan.evaluation import Evaluation
+from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column
+from vitscale.plan.study import Study
+from vitscale.record.store import Store
+
+if TYPE_CHECKING:
+    from vitscale.launch.evaluating import Result
+
+HELP = "evaluate final weights again: other sets, resolutions, crops; nothing is trained"
+
+
+def add_evaluate(parsers: Any) -> None:
+    """The arguments of `vitscale evaluate`."""
+    parser = parsers.add_parser("evaluate", help=HELP, description=__doc__)
+    parser.add_argument("study", metavar="STUDY", help="such as lr_wd_edf-demo")
+    parser.add_argument(
+        "--split", nargs="+", required=True, metavar="NAME", help="evaluation sets: val test ..."
+    )
+    parser.add_argument("--dataset", metavar="NAME", help="of the same classes (default: its own)")
+    parser.add_argument("--resolution", type=int, metavar="PIXELS", help="(default: its own)")
+    parser.add_argument("--crop-ratio", type=float, metavar="R", help="(default: its own)")
+    parser.add_argument("--arm", default="*", help="arms that fit; may hold * (default: all)")
+    parser.add_argument(
+        "--predictions", action="store_true", help="keep label, prediction and top 5 of each image"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
+    parser.add_argument("--cpus", type=float, default=1.0, help="threads (default: 1)")
+    parser.add_argument("--micro-batch", type=int, default=0, help="most images at once")
+    parser.add_argument("--num-loader-workers", type=int, default=0, help="(default: 0)")
+    parser.add_argument(
+        "--data-root", default=os.environ.get("VITSCALE_DATA", ""), help="folder of the datasets"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_store(parser)
+    parser.set_defaults(run=evaluate)
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Evaluates what is not in the store yet, prints a table, and shows it in MLflow.
+
+    Raises ValueError if no trial could be evaluated.
+    """
+    from vitscale.launch.evaluating import evaluate_study, on_device
+    from vitscale.launch.resources import Resources
+
+    store = existing(options.store)
+    study = read_plan(store, options.study)
+    resources = Resources(
+        cpus_per_trial=options.cpus,
+        micro_batch=options.micro_batch,
+        num_loader_workers=options.num_loader_workers,
+        data_root=os.path.abspath(options.data_root) if options.data_root else "",
+    )
+    results = list(
+        evaluate_study(
+            study,
+            store,
+            _evaluations(options),
+            on_device(options.device, resources),
+            arms=options.arm,
+            predictions=options.predictions,
+        )
+    )
+    _check_weights(study, results)
+    rows = summarize(study, results)
+    if options.json:
+        print_json({"study": study.slug, "arms": rows, "trials": [_plain(r) for r in results]})
+    else:
+        print(_as_text(study, rows))
+    if without := [r for r in results if r.status == "no weights"]:
+        print(f"vitscale: warning: {_without_weights(study, without, results)}", file=sys.stderr)
+    if any(result.status == "done" for result in results):
+        _show(study, store, {result.trial.config.id for result in results})
+
+
+def _evaluations(options: argparse.Namespace) -> list[Evaluation]:
+    """One for each split. Raises ValueError for a resolution or ratio that cannot be."""
+    if options.resolution is not None and options.resolution < 1:
+        raise ValueError(f"resolution >= 1 must hold, but got (resolution={options.resolution})")
+    if options.crop_ratio is not None and not 0 < options.crop_ratio <= 1:
+        raise ValueError(f"0 < crop_ratio <= 1 must hold, but got ({options.crop_ratio})")
+    return [
+        Evaluation(
+            split=split,
+            dataset=options.dataset,
+            resolution=options.resolution,
+            crop_ratio=options.crop_ratio,
+        )
+        for split in dict.fromkeys(options.split)
+    ]
+
+
+def _check_weights(study: Study, results: Sequence[Result]) -> None:
+    """Raises ValueError if no trial has anything to show."""
+    if any(result.outcome is not None for result in results):
+        return
+    if without := [r for r in results if r.status == "no weights"]:
+        raise ValueError(_without_weights(study, without, results))
+    raise ValueError(f"a trial must have finished to be evaluated, but got none ({study.slug})")
+
+
+def _without_weights(study: Study, without: Sequence[Result], results: Sequence[Result]) -> str:
+    num = len({result.trial.config.id for result in without})
+    return (
+        "a trial must have kept its final weights to be evaluated, but got none of "
+        f"({num} of {len({result.trial.config.id for result in results})} trials of {study.slug}); "
+        "train the study again with --keep-weights into another store"
+    )
+
+
+def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
+    """A row per evaluation and arm: mean error over trials with its 95% interval, n, and what has
+    no error; of draws alone where an arm has reference runs besides.
+
+    Errors are of the weights of the study's metric: averaged or raw. A diverged trial has no
+    prediction and is in no mean; it is counted.
+    """
+    import numpy as np
+
+    from vitscale.analysis.repeats.estimates import error_interval
+
+    rows, weights = [], WEIGHTS["_ema_" in study.metric]
+    for evaluation in dict.fromkeys(result.evaluation for result in results):
+        for arm in study.arms:
+            of = [r for r in results if r.evaluation == evaluation and r.trial.arm == arm]
+            of = [r for r in of if r.trial.point is not None] or of
+            name = column(evaluation.split, weights, "error_pct")
+            values = np.array([r.outcome.rows[0][name] for r in of if r.outcome is not None])
+            mean, low, high = error_interval(values) if len(values) else (np.nan,) * 3
+            statuses = [result.status for result in of]
+            counts = {
+                status.replace(" ", "_"): statuses.count(status)
+                for status in ("diverged", "failed", "missing", "no weights")
+            }
+            if of:
+                rows.append(
+                    {
+                        "evaluation": evaluation.name,
+                        "arm": arm,
+                        "n": len(values),
+                        **counts,
+                        "mean_error_pct": float(mean),
+                        "mean_error_pct_low": float(low),
+                        "mean_error_pct_high": float(high),
+                    }
+                )
+    return rows
+
+
+def _as_text(study: Study, rows: Sequence[dict[str, Any]]) -> str:
+    table = [["evaluation", "arm", "n", "diverged", "no weights", "other", "error %", "95%"]]
+    for row in rows:
+        mean, low, high = (row[f"mean_error_pct{end}"] for end in ("", "_low", "_high"))
+        table.append(
+            [
+                row["evaluation"],
+                row["arm"],
+                *(str(row[name]) for name in ("n", "diverged", "no_weights")),
+                str(row["failed"] + row["missing"]),
+                "" if mean != mean else f"{mean:.2f}",
+                "" if low != low else f"[{low:.2f}, {high:.2f}]",
+            ]
+        )
+    weights = "averaged" if "_ema_" in study.metric else "raw"
+    return (
+        f"{columns(table, left=2)}\n\nmean over trials that finished, {weights} weights, Student's "
+        "interval over trials; diverged trials are in no mean"
+    )
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    """A trial's evaluation as plain values."""
+    row = dict(result.outcome.rows[0]) if result.outcome is not None else {}
+    known = {f"{result.evaluation.split}_{w}{q}" for w in WEIGHTS for q in QUANTITIES}
+    return {
+        "trial_id": result.trial.config.id,
+        "arm": result.trial.arm,
+        "point": result.trial.point,
+        "evaluation": result.evaluation.name,
+        "status": result.status,
+        **{name: value for name, value in row.items() if name in known},
+    }
+
+
+def _show(study: Study, store: Store, trial_ids: set[str]) -> None:
+    """Adds the evaluations to the trials' runs in MLflow; a server that is away costs a line."""
+    from vitscale.record.mlflow_place import tracking_uri
+    from vitscale.record.mlflow_view import View
+
+    try:
+        view = View(study, tracking_uri(store), store)
+        for trial_id in trial_ids & view.children.keys():
+            view.show_evaluations(trial_id, store.evaluations(trial_id).values())
+    except Exception as error:  # a view, whatever a server answers
+        line = f"MLflow does not show it ({one_line(error)}); `vitscale sync` does it later"
+        print(f"vitscale: warning: {line}", file=sys.stderr)

@@ -1,0 +1,198 @@
+"""Evaluations of trials that were trained before: one trial after another, in this process.
+
+Not through Ray: an evaluation takes seconds, has no state worth a checkpoint, and is one file that
+is there or not, so that the same command resumes. Several commands may share the arms of a study
+between devices.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vitscale.launch.claimed import reset_process
+from vitscale.launch.resources import Resources
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.evaluation import Evaluation
+from vitscale.plan.study import Study, Trial
+from vitscale.record.outcome import Outcome, Status
+from vitscale.record.store import PREDICTIONS, Store
+from vitscale.record.wrong import WRONG, Wrong, encode
+
+if TYPE_CHECKING:
+    from vitscale.train.evaluate import Evaluated
+    from vitscale.train.sources import Images
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of the evaluation of a trial."""
+
+    trial: Trial
+    evaluation: Evaluation
+    status: Literal["done", "known", "diverged", "failed", "missing", "no weights"]
+    outcome: Outcome | None = None  # with one row
+
+
+# images are read once for trials that evaluate the same ones
+_READ = (
+    "dataset num_images num_classes channels minival_images minival_rule subset_images split_seed"
+)
+
+
+def evaluate_study(
+    study: Study,
+    store: Store,
+    evaluations: Sequence[Evaluation],
+    resources: Resources,
+    *,
+    arms: str = "*",
+    predictions: bool = False,
+) -> Iterator[Result]:
+    """Evaluates every finished trial of the arms; what is known is not computed again.
+
+    Raises ValueError for profiles, an evaluation set that is not there or has other classes, a
+    resolution that a model cannot have, and if no arm fits.
+    """
+    if study.measures:
+        raise ValueError(f"trainings have weights, profiles none, but got (study={study.slug!r})")
+    trials = [trial for trial in study.trials if fnmatchcase(trial.arm, arms)]
+    if not trials:
+        law = f"an arm must be of the study ({', '.join(study.arms)})"
+        raise ValueError(f"{law}, but got ({arms!r})")
+    weights = "ema_" if "_ema_" in study.metric else ""
+    for evaluation in evaluations:
+        for config in {_geometry(trial.config): trial.config for trial in trials}.values():
+            evaluation.applied(config)  # refused before anything is computed
+    one = _One(store, resources, weights if predictions else None)
+    reset_process(resources)
+    for evaluation in evaluations:
+        for trial in trials:
+            yield one.result(trial, evaluation)
+
+
+def _geometry(config: TrainConfig) -> tuple[Any, ...]:
+    return (config.model, config.resolution, config.patch_size, config.crop, config.crop_padding)
+
+
+class _One:
+    """Evaluates one trial at a time; keeps the images of the last."""
+
+    def __init__(self, store: Store, resources: Resources, top_of: str | None) -> None:
+        self.store, self.resources, self.top_of = store, resources, top_of
+        self.root = Path(resources.data_root) if resources.data_root else None
+        self.key: tuple[Any, ...] = ()
+        self.loaded: Images | None = None
+
+    def result(self, trial: Trial, evaluation: Evaluation) -> Result:
+        config = trial.config
+        if not self.store.is_done(config.id):
+            failed = self.store.outcome(config.id).status is Status.FAILED
+            return Result(trial, evaluation, "failed" if failed else "missing")
+        if self.store.peek(config.id).status is Status.DIVERGED:
+            return Result(trial, evaluation, "diverged")
+        known = self._known(config, evaluation)
+        if known is not None:
+            return Result(trial, evaluation, "known", known)
+        return self._evaluated(trial, evaluation)
+
+    def _known(self, config: TrainConfig, evaluation: Evaluation) -> Outcome | None:
+        """An evaluation that is in the store, of the weights that are there now, with predictions
+        if they are asked for.
+        """
+        workdir, own_id = self.store.trial(config.id), evaluation.id(config)
+        known = self.store.evaluations(config.id).get(own_id)
+        now = workdir.names("checkpoint-")[-1:]
+        if known is None or (now and known.facts.get("weights", now[0]) != now[0]):
+            return None
+        lacks = self.top_of is not None and not workdir.exists(f"{PREDICTIONS}{own_id}.parquet")
+        return None if lacks else known
+
+    def _evaluated(self, trial: Trial, evaluation: Evaluation) -> Result:
+        import torch
+
+        from vitscale.record.provenance import provenance
+        from vitscale.train import checkpoint
+        from vitscale.train.evaluate import evaluate_weights
+
+        config, workdir = trial.config, self.store.trial(trial.config.id)
+        state = checkpoint.load(workdir, torch.device("cpu"), config.id)
+        if state is None or "model" not in state:
+            return Result(trial, evaluation, "no weights")
+        (name,) = workdir.names("checkpoint-")[-1:]
+        found = evaluate_weights(
+            state,
+            evaluation.applied(config),
+            evaluation.split,
+            self._images(config, evaluation),
+            self.resources.device_name(),
+            num_loader_workers=self.resources.num_loader_workers,
+            micro_batch=self.resources.micro_batch,
+            top_of=self.top_of,
+        )
+        bits, content = encode(Wrong(found.wrong, {evaluation.split: found.digest}))
+        arguments = {k: str(value) for k, value in evaluation.arguments(config).items()}
+        facts = {
+            "name": evaluation.name,
+            **arguments,
+            "images": found.digest,
+            "weights": name,
+            "device": self.resources.device_name(),
+            **provenance(),
+            WRONG: bits,
+        }
+        last = self.store.read(config.id).rows[-1]
+        row = {**found.row, "epoch": last["epoch"], "step": last["step"], "unix_s": time.time()}
+        outcome, own_id = Outcome(Status.FINISHED, (row,), facts), evaluation.id(config)
+        beside = {bits: content}
+        if found.top is not None:
+            beside[f"{PREDICTIONS}{own_id}.parquet"] = _predictions(found)
+        self.store.add_evaluation(config.id, own_id, outcome, beside)
+        return Result(trial, evaluation, "done", outcome)
+
+    def _images(self, config: TrainConfig, evaluation: Evaluation) -> Images:
+        """The images of the evaluation, on the GPU if they fit."""
+        from vitscale.train.data import resident
+        from vitscale.train.loop import device_at
+        from vitscale.train.sources import load_other, load_split
+
+        key = (evaluation, *(getattr(config, name) for name in _READ.split()))
+        if self.loaded is None or key != self.key:
+            other, split = evaluation.dataset, evaluation.split
+            if other is None or other == config.dataset:
+                images = load_split(config, split, self.root)
+            else:
+                images = load_other(other, split, config, self.root)
+            device = device_at(self.resources.device_name())
+            self.key, self.loaded = key, resident(images, device)
+        return self.loaded
+
+
+def _predictions(found: Evaluated) -> bytes:
+    """A parquet file: index of the image in its set, label, predicted class, the most probable
+    classes and their probabilities.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    assert found.top is not None
+    columns = {
+        "image": found.images,
+        "label": found.labels,
+        "predicted": found.top.classes[:, 0],
+        "top_classes": list(found.top.classes),
+        "top_probabilities": list(found.top.probabilities),
+    }
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def on_device(device: str, resources: Resources) -> Resources:
+    """Resources of an evaluation: a whole GPU, or the CPU."""
+    return replace(resources, device=device, gpus_per_trial=1.0 if device == "cuda" else 0.0)
