@@ -134,7 +134,7 @@ def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
     rows, weights = [], WEIGHTS["_ema_" in study.metric]
     for evaluation in dict.fromkeys(result.evaluation for result in results):
         for arm in study.arms:
-            of = [r for r in results if r.evaluation == evaluation and r.trial.arm == arm]
+            of = [r for r in results if r.evaluation == evaluation and r.trial.arm.name == arm]
             of = [r for r in of if r.trial.point is not None] or of
             name = column(evaluation.split, weights, "error_pct")
             values = np.array([r.outcome.rows[0][name] for r in of if r.outcome is not None])
@@ -186,7 +186,7 @@ def _plain(result: Result) -> dict[str, Any]:
     known = {f"{result.evaluation.split}_{w}{q}" for w in WEIGHTS for q in QUANTITIES}
     return {
         "trial_id": result.trial.config.id,
-        "arm": result.trial.arm,
+        "arm": result.trial.arm.name,
         "point": result.trial.point,
         "evaluation": result.evaluation.name,
         "status": result.status,
