@@ -17,7 +17,8 @@ from test_mlflow import runs_of_experiment, stop
 
 README = (ROOT / "README.md").read_text()
 GUIDES = [
-    ROOT / "docs" / f"{name}.md" for name in ("running", "data", "models", "own-study", "cluster")
+    ROOT / "docs" / f"{name}.md"
+    for name in ("install", "running", "data", "models", "own-study", "cluster")
 ]
 BLOCK = re.compile(r"```(bash|python)\n(.*?)```", re.DOTALL)
 BLOCKS = BLOCK.findall("\n".join([README, *(guide.read_text() for guide in GUIDES)]))
@@ -32,7 +33,15 @@ ELSEWHERE = {  # run, but not in this file
     "make test": "by .ci/run",
     "source .venv/bin/activate": "the environment in which the others run",
     "python studies/tune_lr_wd.py": "shortened, by test_search.py",
-    "vitscale adopt tune_lr_wd-demo": "into a copy of the package, by test_search.py",
+    "vitscale adopt tune_lr_wd-demo": "in a copy of the project, by test_search.py",
+    "pip wheel --no-deps --wheel-dir dist .": "by test_installed.py",
+    "pip install 'vitscale-0.1.0-py3-none-any.whl[train]'": "by test_installed.py",
+    "pip install vitscale-0.1.0-py3-none-any.whl": "by test_installed.py",
+    "pip install --extra-index-url https://download.pytorch.org/whl/cpu "
+    "'vitscale-0.1.0-py3-none-any.whl[train]'": "needs an index that the tests do not have",
+    "vitscale run lr_wd_edf": "by test_installed.py, with fewer draws",
+    "vitscale run studies/mine.py": "by test_installed.py",
+    "vitscale init my-project": "by test_installed.py",
     "python studies/lr_wd_edf.py --address auto --store /shared/runs --gpus-per-trial 0.25": (
         "by test_cluster.py"
     ),
@@ -125,6 +134,9 @@ EXPECTED = {
     "vitscale report lr_wd_edf-demo --published": "report /",
     'vitscale compare "lr_wd_edf-demo:ViT_P AdamW" "lr_wd_edf-demo:ViT_C AdamW"': "ViT_C AdamW",
     "vitscale plan lr_wd_edf --scale imagenet --devices 64 --epoch-minutes xiao2021": "882",
+    "vitscale run": "lr_wd_edf",
+    "vitscale run lr_wd_edf --num 18": "104 trials, 104 done, 0 to do",
+    "vitscale plan lr_wd_edf --scale imagenet": "1170",
     "vitscale complexity": "178.4 | 178.36",
     "vitscale prepare data/flowers data --size 64": "flowers-64",
 }

@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitscale.cli.project import made_at
+from vitscale.cli.project import PACKAGE, made_at
 from vitscale.cli.stores import existing, read_plan
 from vitscale.plan.config import shown
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study
 from vitscale.record.store import Store, Workdir
-
-PACKAGE = Path(__file__).parents[1]  # whose files are never written
 
 
 def winners(study: str, store: str = "") -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import io
 import os
+import shlex
 import socket
 import sys
 import warnings
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitscale.cli import plans
 from vitscale.cli.costs import with_costs
+from vitscale.cli.project import become, copy_project, find_script, listing
 from vitscale.cli.script import Parser, report_only
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
@@ -159,16 +161,36 @@ def adopt(options: argparse.Namespace) -> None:
     print("\n".join(write(options.store, options.study)))
 
 
+def run_script(options: argparse.Namespace) -> None:
+    """Becomes the study's script; without one, says which there are."""
+    if options.study is None:
+        print(columns([["study", "question", "from"], *listing()]))
+        return
+    script = find_script(options.study)
+    if script is None:
+        names = ", ".join(row[0] for row in listing())
+        raise ValueError(
+            f"a study must be a script that ends in .py, or among ({names}), but got "
+            f"({shown(options.study)})"
+        )
+    become(options.study, script, options.arguments)
+
+
+def init(options: argparse.Namespace) -> None:
+    """Copies the shipped studies into a folder of the user's."""
+    made = copy_project(options.folder)
+    print("\n".join(f"written {path}" for path in made))
+    print(f"cd {shlex.quote(str(options.folder))} && vitscale run lr_wd_edf")
+
+
 def plan(options: argparse.Namespace) -> None:
     """Becomes the study's script with --plan, for a script;
     prints the plan of the last start, for a study.
     """
-    script = Path(options.study if options.study.endswith(".py") else f"studies/{options.study}.py")
-    if options.study.endswith(".py") and not script.exists():
-        raise ValueError(f"the script of a study must exist, but got ({options.study!r})")
-    if script.exists():
-        os.execv(sys.executable, [sys.executable, str(script), "--plan", *options.arguments])
-    _check_known_study(options.study, script, options.arguments)
+    script = find_script(options.study)
+    if script:
+        become(options.study, script, ["--plan", *options.arguments])
+    _check_known_study(options.study, options.arguments)
     parser = Parser(prog=f"vitscale plan {options.study}")
     plans.add_options(parser)
     add_store(parser)
@@ -177,7 +199,7 @@ def plan(options: argparse.Namespace) -> None:
     plans.show(with_costs(read_plan(store, options.study)), store, chosen)
 
 
-def _check_known_study(study: str, script: Path, arguments: Sequence[str]) -> None:
+def _check_known_study(study: str, arguments: Sequence[str]) -> None:
     """Raises ValueError for a name that is neither a script nor
     a study, before its options are found unknown.
     """
@@ -186,7 +208,7 @@ def _check_known_study(study: str, script: Path, arguments: Sequence[str]) -> No
     parser = Parser(add_help=False)
     add_store(parser)
     root = parser.parse_known_args(arguments)[0].store
-    hint = f"; there is no {script} in this folder either"
+    hint = f"; there is no studies/{study}.py in this folder either"
     store = existing(root, hint)
     if study not in store.slugs():
         raise ValueError(

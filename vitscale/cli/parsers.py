@@ -26,6 +26,7 @@ def main() -> None:
 def _parser() -> Parser:
     parser = Parser(prog="vitscale", description=__doc__)
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_scripts(parsers)
     add_studies(parsers)
     ui = parsers.add_parser("ui", help="open the MLflow UI on the studies of a store")
     commands.add_store(ui)
@@ -46,6 +47,28 @@ def _parser() -> Parser:
     complexity.add_argument("--json", action="store_true", help="print JSON instead of a table")
     complexity.set_defaults(run=commands.complexity)
     return parser
+
+
+def add_scripts(parsers: Any) -> None:
+    """The arguments of what is about study scripts."""
+    run = parsers.add_parser(
+        "run",
+        help="run a study by name, of this folder or as shipped, or a script",
+        usage="%(prog)s [-h] [STUDY [OPTION ...]]",
+        description=(
+            "Trains what is missing and draws the report. A name is looked up in studies/ of the "
+            "current folder, then among the studies that vitscale ships. Without a name: lists "
+            "them. `vitscale run STUDY --help` lists the options of a study."
+        ),
+    )
+    run.add_argument("study", metavar="STUDY", nargs="?", help="lr_wd_edf, or studies/mine.py")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    run.set_defaults(run=commands.run_script)
+    init = parsers.add_parser(
+        "init", help="copy the shipped studies and search spaces to a folder, to edit them"
+    )
+    init.add_argument("folder", metavar="FOLDER", type=Path, help="nothing in it is overwritten")
+    init.set_defaults(run=commands.init)
 
 
 def add_studies(parsers: Any) -> None:

@@ -1,24 +1,130 @@
 """A project: a folder of the user's with `studies/` and `search_spaces/`, as a clone of vitscale is
 one.
 
-Only its scripts know what their studies train, so what is asked about a plan by the name of a
-script runs that script's `study` function. Scripts are looked up in the current folder alone.
+Scripts are looked up in the current folder first, then in the project that vitscale ships. Nothing
+in `vitscale/` imports them: `vitscale run` starts a script in a process whose path has the script's
+project, and what is asked about a plan by the name of a script calls that script's `study`.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from vitscale.plan.config import shown
 
+PACKAGE = Path(__file__).parents[1]
+# within the package in a wheel; around it in a clone
+SHIPPED = PACKAGE / "project" if (PACKAGE / "project").is_dir() else PACKAGE.parent
+COPIED = ("studies/", "search_spaces/")
+RUN = "VITSCALE_RUN"  # what `vitscale run` was asked for, for the command that a report shows
+README = """# Studies with vitscale
+
+`studies/` has one script per question, `search_spaces/` the values that they share. Both are yours
+to edit. The commands run in this folder; results are in `runs/`.
+
+    vitscale run                        # the studies here, and those that vitscale ships
+    vitscale run lr_wd_edf              # train what is missing; again to resume, --num 32 to extend
+    vitscale run lr_wd_edf --plan       # what would be trained, and its cost; trains nothing
+    vitscale run studies/mine.py        # a study of your own
+    vitscale status                     # how far every study is
+    vitscale report lr_wd_edf-demo      # draw the report of a study as it stands
+    vitscale ui                         # the MLflow UI, with a link for each study
+    vitscale run tune_lr_wd             # a search for lr and wd
+    vitscale adopt tune_lr_wd-demo      # its winners become the values of the other studies here
+
+`vitscale run` finds this folder's `search_spaces`; with plain python say
+`PYTHONPATH=. python studies/lr_wd_edf.py`.
+"""
+
+
+def scripts(root: Path) -> dict[str, Path]:
+    """The study scripts of a project, by name."""
+    return {path.stem: path for path in sorted((root / "studies").glob("[!_.]*.py"))}
+
+
+def find_script(study: str) -> Path | None:
+    """The script that is meant by a path that ends in .py, or by a name: that of the current
+    folder, or else the shipped one. None for a name that is neither.
+
+    Raises ValueError for a path where no file is.
+    """
+    if study.endswith(".py"):
+        if not Path(study).is_file():
+            raise ValueError(f"the script of a study must exist, but got ({study!r})")
+        return Path(study)
+    own = scripts(Path())
+    return own[study] if study in own else scripts(SHIPPED).get(study)
+
+
+def root_of(script: Path) -> Path:
+    """The folder from which a script imports `search_spaces`: the one above its `studies/`."""
+    folder = script.resolve().parent
+    return folder.parent if folder.name == "studies" else folder
+
+
+def become(study: str, script: Path, arguments: Sequence[str]) -> NoReturn:
+    """Replaces this process by a study script.
+
+    PYTHONPATH has the script's project first, and the shipped one last, for a script outside of any
+    project. Local Ray workers inherit it.
+    """
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = os.pathsep.join(dict.fromkeys([str(root_of(script)), *given, str(SHIPPED)]))
+    environment = {**os.environ, "PYTHONPATH": path, RUN: study}
+    os.execve(sys.executable, [sys.executable, str(script), *arguments], environment)
+
+
+def listing() -> list[list[str]]:
+    """(name, question, where) of each study that `vitscale run` finds by its name."""
+    own, shipped = scripts(Path()), scripts(SHIPPED)
+    return [
+        [name, _question(path), "this folder" if name in own else "vitscale"]
+        for name, path in sorted({**shipped, **own}.items())
+    ]
+
+
+def _question(script: Path) -> str:
+    """The first paragraph of a script's docstring; "" for a file that is no Python."""
+    try:
+        text = ast.get_docstring(ast.parse(script.read_text())) or ""
+    except (SyntaxError, ValueError):
+        return ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def copy_project(folder: Path) -> list[Path]:
+    """Writes the shipped studies, search spaces and a README into a folder, and returns what it
+    made there.
+
+    Raises ValueError, before anything is written, if one of them is there already. Modes are not
+    copied: an installed file may be read-only, and these are to be edited.
+    """
+    made = [folder / name for name in (*COPIED, "README.md")]
+    there = [str(path) for path in made if path.exists()]
+    if there:
+        raise ValueError(
+            f"a project must not overwrite anything, but got ({', '.join(there)}: exists)"
+        )
+    for name in COPIED:
+        for source in sorted((SHIPPED / name).rglob("*")):
+            if source.is_file() and "__pycache__" not in source.parts:
+                target = folder / source.relative_to(SHIPPED)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(source.read_bytes())
+    made[-1].write_text(README)
+    return made
+
 
 def load_script(script: Path) -> ModuleType:
-    """A study script as a module; what it imports comes from the folder above `studies/` first."""
-    sys.path.insert(0, str(script.resolve().parents[1]))
+    """A study script as a module; what it imports comes from its project first."""
+    sys.path.insert(0, str(root_of(script)))
     spec = importlib.util.spec_from_file_location(f"study_script_{script.stem}", script)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

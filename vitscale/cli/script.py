@@ -30,6 +30,8 @@ from vitscale.plan.study import MAX_TRIALS, Study
 from vitscale.record.store import Store
 
 Made = Callable[..., Study | Search]
+# modules of the extra `train`: plans and reports do without them
+OF_TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL", "ray", "mlflow")
 # options of a search; a study of frozen trials refuses them with the reason
 ADAPTIVE = ("asha", "sampler")
 
@@ -62,7 +64,14 @@ def refusals(prog: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError):
+            if error.name not in OF_TRAINING:
+                raise
+            error = ModuleNotFoundError(
+                f"{error.name} must be installed for this, but is not; `pip install "
+                "'vitscale[train]'` installs all that trains and shows runs"
+            )
         if os.environ.get("VITSCALE_TRACEBACK"):
             raise
         print(f"{prog}: error: {one_line(error)}", file=sys.stderr)

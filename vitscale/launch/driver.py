@@ -565,5 +565,7 @@ def _once_planned(store: Store, slug: str) -> list[str]:
 def _command() -> str:
     """The command line of this process; the script's path begins at `studies/` if it is there."""
     script = Path(sys.argv[0])
+    if typed := os.environ.get("VITSCALE_RUN"):  # by `vitscale run`
+        return shlex.join(["vitscale", "run", typed, *sys.argv[1:]])
     name = f"studies/{script.name}" if script.parent.name == "studies" else str(script)
     return shlex.join(["python", name, *sys.argv[1:]])
