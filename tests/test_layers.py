@@ -271,6 +271,24 @@ def test_the_trainer_runs_on_a_machine_without_ray_mlflow_and_optuna(tmp_path: P
     )
 
 
+def test_a_report_is_drawn_without_torch_ray_and_mlflow(tmp_path: Path) -> None:
+    """tests/test_installed.py does so with the wheel, and with commands."""
+    code = """
+    from pathlib import Path
+    sys.path.append(sys.argv[3])
+    from golden.capture import load
+    from vitscale.launch.driver import draw
+    from vitscale.record.store import Store
+
+    study, read, _ = load("lr_wd_edf-demo")
+    folder = draw(study, Store.at(sys.argv[2]), read)[0]
+    print(*(len(folder.read(name)) > 2000 for name in ("report.html", "edf_panels.png")))
+    """
+    absent = "torch,torchvision,timm,ray,mlflow,sklearn"
+    tests = str(ROOT / "tests")
+    assert python(BLOCKER + code, absent, str(tmp_path), tests) == "True True\n"
+
+
 def test_the_blocker_blocks() -> None:
     code = """
     try:

@@ -1,157 +1,102 @@
-"""What a stranger meets first: links, workflows, forms, quoted messages, the list of the API."""
+"""Where `vitscale run` finds a script and what it imports, and what `vitscale init` writes. With a
+wheel and without the repository: test_installed.py.
+"""
 
 from __future__ import annotations
 
-import ast
 import os
-import re
 import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from conftest import ROOT
 
-import vitscale
-
-WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-FORMS = [p for p in sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")) if p.stem != "config"]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]*))?\)")
+from vitscale.cli.project import copy_project, find_script
 
 
-def without_code(page: Path) -> str:
-    return re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_relative_link_leads_to_a_file(page: Path) -> None:
-    """As GitHub resolves it; `make docs` does so for the site."""
-    broken = [
-        target
-        for target, _ in LINK.findall(without_code(page))
-        if target and not (page.parent / target).exists()
-    ]
-    assert broken == []
-
-
-def test_a_broken_link_would_be_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("[a](none.md) `[b](code.md)` [![c](d.png)](e.md#f) [g](https://h.org)")
-    assert [target for target, _ in LINK.findall(without_code(page))] == [
-        "none.md",
-        "d.png",
-        "e.md",
-    ]
-
-
-def steps_of(workflow: Path) -> list[dict[str, Any]]:
-    jobs = yaml.safe_load(workflow.read_text())["jobs"].values()
-    return [step for job in jobs for step in job["steps"]]
-
-
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_may_read_only_and_pins_what_it_uses(workflow: Path) -> None:
-    content = yaml.safe_load(workflow.read_text())
-    assert content["permissions"] == {"contents": "read"}
-    assert content["concurrency"]["cancel-in-progress"] is True
-    assert all("timeout-minutes" in job for job in content["jobs"].values())
-    used = [step["uses"] for step in steps_of(workflow) if "uses" in step]
-    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+\.\d+\.\d+", name) for name in used)
-
-
-def test_workflows_do_nothing_but_call_the_script_with_targets_of_the_makefile() -> None:
-    commands = [step["run"] for path in WORKFLOWS for step in steps_of(path) if "run" in step]
-    targets = [command.removeprefix(".ci/run ").split() for command in commands]
-    assert all(command.startswith(".ci/run ") for command in commands)
-    assert {name for names in targets for name in names} >= {
-        *("check", "docs", "wheel", "test-fast", "test", "test-readme", "test-slow", "test-gpu")
+def project_files(folder: Path) -> dict[Path, bytes]:
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for name in ("studies", "search_spaces")
+        for path in (folder / name).rglob("*.*")
+        if path.is_file() and "__pycache__" not in path.parts
     }
-    for name in sorted({name for names in targets for name in names}):
-        result = subprocess.run(["make", "-n", name], cwd=ROOT, capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "suites"),
-    [
-        ([], ["check", "docs", "wheel", "test", "test-slow"]),
-        (["docs", "check"], ["docs", "check"]),
-    ],
-)
-def test_the_script_runs_all_suites_or_those_it_is_given(
-    arguments: list[str], suites: list[str]
-) -> None:
-    result = subprocess.run(
-        [ROOT / ".ci/run", *arguments],
-        env={**os.environ, "MAKEFLAGS": "n"},  # make prints what it would run
+def vitscale(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "vitscale", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
-    assert result.returncode == 0, result.stderr
-    assert re.findall(r"^== make ([\w-]+):", result.stdout, re.MULTILINE) == suites
 
 
-def test_python_versions_that_are_tested_begin_with_the_oldest_supported_one() -> None:
-    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
-    tested = jobs["test-fast"]["strategy"]["matrix"]["python"]
-    assert tested == sorted(tested, key=lambda version: int(version.split(".")[1]))
-    assert f'requires-python = ">={tested[0]}"' in (ROOT / "pyproject.toml").read_text()
+def test_a_study_of_the_folder_comes_before_a_shipped_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = find_script("lr_wd_edf")
+    assert shipped is not None and shipped.samefile(ROOT / "studies/lr_wd_edf.py")
+    assert find_script("mine") is None and find_script("../studies/lr_wd_edf") is None
+    (tmp_path / "studies").mkdir()
+    for name in ("lr_wd_edf", "mine"):
+        (tmp_path / f"studies/{name}.py").touch()
+        found = find_script(name)
+        assert found is not None and found.samefile(tmp_path / f"studies/{name}.py")
+    with pytest.raises(ValueError, match="the script of a study must exist"):
+        find_script("studies/none.py")
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda path: path.name)
-def test_a_form_has_what_github_demands(form: Path) -> None:
-    content = yaml.safe_load(form.read_text())
-    assert content["name"] and content["description"]
-    fields = [field for field in content["body"] if field["type"] != "markdown"]
-    assert len({field["id"] for field in fields}) == len(fields) > 0
-    for field in fields:
-        assert field["type"] in {"input", "textarea", "dropdown", "checkboxes"}
-        assert field["attributes"]["label"]
-        if field["type"] == "dropdown":  # GitHub refuses what YAML reads as true or false
-            assert all(isinstance(option, str) for option in field["attributes"]["options"])
+def test_a_project_is_copied_whole_and_never_over_anything(tmp_path: Path) -> None:
+    own = tmp_path / "a" / "project"
+    made = copy_project(own)
+    assert sorted(made) == [own / "README.md", own / "search_spaces", own / "studies"]
+    assert project_files(own) == project_files(ROOT) and len(project_files(own)) > 15
+    for kept in (own / "studies/lr_wd_edf.py", own / "README.md"):
+        kept.write_text("mine")
+    for folder in (own, tmp_path):
+        (tmp_path / "README.md").touch()
+        with pytest.raises(ValueError, match="must not overwrite anything") as caught:
+            copy_project(folder)
+        assert str(folder / "README.md") in str(caught.value)
+    assert (own / "studies/lr_wd_edf.py").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "a"]
 
 
-def literals(path: Path) -> str:
-    """The constant text of a module, f-strings with `...` for values and adjacent parts joined."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.JoinedStr):
-            parts = [
-                part.value if isinstance(part, ast.Constant) else "..." for part in node.values
-            ]
-            found.append("".join(str(part) for part in parts))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.append(node.value)
-    return "\n".join(found)
+SCRIPT = """
+import os, sys
+import search_spaces
+print(search_spaces.__file__, sys.argv[1:], os.environ["VITSCALE_RUN"])
+"""
 
 
-def test_messages_quoted_under_troubleshooting_are_those_of_the_code() -> None:
-    """Each run of words between the `...` of a quotation."""
-    folders = [ROOT / "vitscale" / name for name in ("cli", "launch", "plan", "record")]
-    code = "\n".join(literals(path) for folder in folders for path in folder.glob("*.py"))
-    page = (ROOT / "docs/troubleshooting.md").read_text()
-    quoted = re.findall(r"^> `([^`]+)`$", page, re.MULTILINE)
-    assert len(quoted) >= 10
-    words = [
-        words
-        for message in quoted
-        if "ModuleNotFoundError" not in message  # Python's own
-        for words in re.split(r"\.\.\.", message.removeprefix("warning: "))
-        if re.search(r"\w{3}", words)
-    ]
-    assert [part for part in words if part.strip(" ;()=?") not in code] == []
+@pytest.mark.parametrize("study", ["mine", "studies/mine.py"])
+def test_a_script_imports_the_search_spaces_of_its_project(study: str, tmp_path: Path) -> None:
+    """Although those of the repository are on PYTHONPATH."""
+    for name in ("studies/mine.py", "search_spaces/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(SCRIPT if "studies" in name else "")
+    result = vitscale(tmp_path, "run", study, "--num", "3")
+    printed = f"{tmp_path / 'search_spaces/__init__.py'} ['--num', '3'] {study}\n"
+    assert result.stdout == printed, result.stderr
 
 
-def test_the_page_of_the_api_lists_the_public_names() -> None:
-    listed = re.findall(r"^::: vitscale\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(vitscale.__all__)
+def test_a_script_of_no_project_imports_the_shipped_search_spaces(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    result = vitscale(tmp_path, "run", "mine.py")
+    assert result.stdout == f"{ROOT / 'search_spaces/__init__.py'} [] mine.py\n", result.stderr
 
 
-def test_the_citation_is_of_the_newest_release_in_the_changelog() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    version, day = re.findall(
-        r"^## \[(\d[\d.]*)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
-    )[0]
-    assert (citation["version"], str(citation["date-released"])) == (version, day)
+def test_run_lists_what_it_can_run_and_refuses_what_it_cannot(tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies/mine.py").write_text('"""Is mine better?\n\nNo."""\n')
+    (tmp_path / "studies/broken.py").write_text("(")
+    lines = {line.split()[0]: line for line in vitscale(tmp_path, "run").stdout.splitlines()}
+    assert "Is mine better?" in lines["mine"] and "this folder" in lines["mine"]
+    assert "broken" in lines and lines["lr_wd_edf"].split()[1] == "vitscale"
+    result = vitscale(tmp_path, "run", "none")
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+    assert "mine" in result.stderr and "got ('none')" in result.stderr

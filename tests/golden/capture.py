@@ -93,7 +93,9 @@ def load(slug: str) -> tuple[Study, dict[str, Outcome], dict[str, Any]]:
 
 
 def write(store: Store, slug: str) -> None:
-    plan = {name: value for name, value in store.plan(slug).items() if name != "command"}
+    plan = {
+        name: value for name, value in store.plan(slug).items() if name not in ("command", "script")
+    }
     study = from_json(plan)
     read = read_trials(study, store)
     names = list(dict.fromkeys(name for of in read.values() for row in of.rows for name in row))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from vitscale.cli import plans
 from vitscale.cli.costs import with_costs
 from vitscale.cli.project import become, copy_project, find_script, listing
-from vitscale.cli.script import Parser, report_only
+from vitscale.cli.script import Parser, check_installed, report_only
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
 from vitscale.plan.config import shown
@@ -164,7 +164,8 @@ def adopt(options: argparse.Namespace) -> None:
 def run_script(options: argparse.Namespace) -> None:
     """Becomes the study's script; without one, says which there are."""
     if options.study is None:
-        print(columns([["study", "question", "from"], *listing()]))
+        rows = [["study", "question", "from"], *listing()]
+        print("\n".join(f"{name:24}{where:13}{question}" for name, question, where in rows))
         return
     script = find_script(options.study)
     if script is None:
@@ -228,6 +229,7 @@ def ui(options: argparse.Namespace) -> None:
     """Prints a link for each study, and becomes an MLflow server
     on the database; a server that runs is only named.
     """
+    check_installed("mlflow")
     from vitscale.record.mlflow_place import (
         database_of,
         follow_move,
@@ -297,6 +299,7 @@ def free_port(host: str, asked: int | None) -> int:
 
 def sync(options: argparse.Namespace) -> None:
     """Shows every outcome of the store in MLflow. Changes nothing where the view is up to date."""
+    check_installed("mlflow")
     from vitscale.launch.colors import arm_colors
     from vitscale.launch.driver import draw
     from vitscale.record.mlflow_place import note_of_old_database, tracking_uri

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import inspect
 import math
 import os
@@ -65,17 +66,29 @@ def refusals(prog: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, ModuleNotFoundError) as error:
-        if isinstance(error, ModuleNotFoundError):
-            if error.name not in OF_TRAINING:
-                raise
-            error = ModuleNotFoundError(
-                f"{error.name} must be installed for this, but is not; `pip install "
-                "'vitscale[train]'` installs all that trains and shows runs"
-            )
+        if isinstance(error, ModuleNotFoundError) and error.name not in OF_TRAINING:
+            raise
         if os.environ.get("VITSCALE_TRACEBACK"):
             raise
-        print(f"{prog}: error: {one_line(error)}", file=sys.stderr)
+        reason = _missing(error.name) if isinstance(error, ModuleNotFoundError) else error
+        print(f"{prog}: error: {one_line(reason)}", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
+
+
+def _missing(module: str | None) -> str:
+    return (
+        f"{module} must be installed for this, but is not; `pip install 'vitscale[train]'` "
+        "installs all that trains and shows runs"
+    )
+
+
+def check_installed(*modules: str) -> None:
+    """Raises ModuleNotFoundError for the first of the modules that is not there, before a thread
+    or another process finds out.
+    """
+    for name in modules:
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(_missing(name), name=name)
 
 
 class Parser(argparse.ArgumentParser):
@@ -302,6 +315,7 @@ def _run(make_study: Made, options: argparse.Namespace) -> int:
     if options.report:
         report_only(study, store)
         return EXIT_DONE
+    check_installed("torch", "ray", "mlflow")
     return run(study, store, resources, Display)
 
 
@@ -329,6 +343,7 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
 
         report_only(Rounds(search, store).study(), store)
         return EXIT_DONE
+    check_installed("torch", "ray", "mlflow")
     return run(search, store, resources, Display)
 
 

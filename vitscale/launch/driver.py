@@ -536,9 +536,11 @@ def draw(
 
         folder.write("winners.json", json.dumps(found(results), indent=1).encode())
         folder.write("optuna.db", as_optuna(results))
+    command = _planned_command(study, store)
+    from_wheel = command.startswith("vitscale run ")
     facts = {
-        "install": "make .venv/installed",
-        "command": _planned_command(study, store),
+        "install": "pip install 'vitscale[train]'" if from_wheel else "make .venv/installed",
+        "command": command,
         "store": str(store.root),
     }
     with warnings.catch_warnings():
