@@ -184,7 +184,7 @@ def test_what_no_scale_makes_finite_is_divergence(
 ) -> None:
     """At the step after which the scale is below the least one; here that comes soon."""
     monkeypatch.setattr(loss_scale, "FIRST_SCALE", 2.0**60)
-    monkeypatch.setattr(loss_scale, "LEAST_SCALE", 2.0**57)
+    monkeypatch.setattr(loss_scale, "MIN_SCALE", 2.0**57)
     (row,) = train(TINY, tmp_path)
     assert (row["diverged"], row["diverged_step"], row["skipped_steps"]) == (1, 3, 4)
     assert row["val_error_pct"] == 100

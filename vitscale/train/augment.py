@@ -1,13 +1,14 @@
-"""Augmentation of a batch on its device: crop, flip, policy, normalisation, erasing, mixing, in
-this order.
+"""Augmentation of a batch on its device.
 
-Random numbers are drawn for the whole batch of `batch_size` samples, and those used are of
-`positions`: which samples of it, in ascending order, the images in hand are. So what happens to a
-sample does not depend on how a batch is cut.
+The order is crop, flip, policy, color jitter, normalization, erasing, mixing.
 
-Each step is in two parts: `plan_...` draws on the host and puts what the device needs into a
-parcel; what it returns works on the images once the parcel is sent. So a batch's parameters travel
-in one copy.
+Random numbers are drawn for all `batch_size` samples of a batch, and those at `positions` are used:
+the indices of the given images within the batch, ascending. So what happens to a sample does not
+depend on how the batch is split.
+
+Each operation has two parts: `plan_...` draws random numbers on the host and adds what the device
+needs to a parcel; the function that it returns transforms the images once the parcel is sent. So
+all parameters of a batch travel in one copy.
 """
 
 from __future__ import annotations
@@ -29,22 +30,21 @@ from vitscale.train.policies import layers
 
 CROP_RATIO = (3 / 4, 4 / 3)  # width over height, of random resized crops
 SRC_PADDING = 4  # pixels, DeiT III's
-ERASED_AREA = (0.02, 1 / 3)  # share of the image
+ERASED_AREA = (0.02, 1 / 3)  # fraction of the image
 ERASED_RATIO = (0.3, 1 / 0.3)  # height over width
 Step = Callable[[Tensor], Tensor]  # images -> images
 Planned = Callable[[Parcel, tuple[int, ...], TrainConfig, np.ndarray, np.random.Generator], Step]
-TRIES = 10  # to draw a rectangle that lies within the image: torchvision's and timm's
+TRIES = 10  # candidates per rectangle, until one fits: torchvision's and timm's number
 
 
 def crop_boxes(
     sizes: np.ndarray, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """What to crop from images of sizes (b, 2), heights and widths in pixels: (b, 4) top, left,
-    height and width.
+    """Random crop boxes (b, 4), as top, left, height and width, for images of sizes (b, 2).
 
-    For rrc, in the image, as torchvision's RandomResizedCrop; for src, in the image resized and
-    padded. Raises ValueError for a crop of another kind, which does not change the size of an
-    image.
+    Sizes are heights and widths in pixels. With rrc, boxes are relative to the image, as in
+    torchvision's RandomResizedCrop; with src, to the image after resizing and padding. Raises
+    ValueError for the crop "pad", which does not change the size of an image.
     """
     match config.crop:
         case "pad":
@@ -91,9 +91,9 @@ def crop_encoded(image: Tensor, box: Iterable[int], config: TrainConfig) -> Tens
 def crop_pixels(
     images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
 ) -> Tensor:
-    """Random crops, each image its own: float (b, C, H, W) in [0, 1] -> (b, C, R, R) in [0, 1].
+    """Crops each image at random: float (b, C, H, W) in [0, 1] -> (b, C, R, R) in [0, 1].
 
-    Raises ValueError for images of another size than `resolution` where the crop is "pad".
+    Raises ValueError if the crop is "pad" and the images are not `resolution` pixels large.
     """
     return _at_once(plan_crop, images, config, positions, rng)
 
@@ -105,7 +105,7 @@ def plan_crop(
     positions: np.ndarray,
     rng: np.random.Generator,
 ) -> Step:
-    """What crop_pixels does to images of a height and width, once the parcel is sent."""
+    """Plans crop_pixels for images of one height and width."""
     height, width = size
     sizes = np.array([[height, width]] * len(positions))
     match config.crop:
@@ -128,7 +128,10 @@ def plan_crop(
 def _resized_crop(
     parcel: Parcel, boxes: np.ndarray, height: int, width: int, config: TrainConfig
 ) -> Step:
-    """Resizes a box (b, 4) of each image, all of height x width pixels, to the resolution."""
+    """Resizes a box (b, 4) of each image to the resolution.
+
+    All images are height x width pixels.
+    """
     sent = parcel.add(boxes.T.astype(np.float32))
 
     def step(images: Tensor) -> Tensor:
@@ -141,8 +144,9 @@ def _resized_crop(
 
 
 def crop_for_eval(images: Tensor, config: TrainConfig) -> Tensor:
-    """The centre, after resizing the shorter side to
-    eval_side(config) pixels: (..., C, H, W) -> (..., C, R, R).
+    """Resizes the shorter side and crops the center: (..., C, H, W) -> (..., C, R, R).
+
+    The shorter side is resized to eval_side(config) pixels.
     """
     from torchvision.transforms.v2.functional import center_crop
 
@@ -151,10 +155,10 @@ def crop_for_eval(images: Tensor, config: TrainConfig) -> Tensor:
 
 
 def eval_side(config: TrainConfig) -> int:
-    """Pixels of the shorter side before the centre is cropped: R / eval_crop_ratio, rounded down as
-    in deit and timm.
+    """Pixels of the shorter side before the center crop: R / eval_crop_ratio, rounded down.
 
-    224 / 0.95 = 235.8 pixels are 235. A ratio like 232 / 262 means 262, whatever its last bit.
+    As in deit and timm: 224 / 0.95 = 235.8 pixels become 235. A ratio such as 232 / 262 means 262,
+    whatever its floating-point rounding.
     """
     return math.floor(config.resolution / config.eval_crop_ratio + 1e-6)
 
@@ -162,8 +166,9 @@ def eval_side(config: TrainConfig) -> int:
 def augment(
     images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
 ) -> Tensor:
-    """Horizontal flip, policy, colour jitter: (b, C, R, R) in
-    [0, 1] -> the same; policies work on 256 levels.
+    """Flips, applies the policy and jitters colors: (b, C, R, R) in [0, 1] -> the same.
+
+    Policies operate on 256 levels.
     """
     return _at_once(plan_augment, images, config, positions, rng)
 
@@ -175,14 +180,13 @@ def plan_augment(
     positions: np.ndarray,
     rng: np.random.Generator,
 ) -> Step:
-    """What augment does to images of a height and width, once the parcel is sent."""
+    """Plans augment for images of one height and width."""
     flips = None
     if config.flip_prob:
         flips = parcel.add((rng.random(config.batch_size) < config.flip_prob)[positions])
-    drawn = layers(config, rng)
     steps = [
         plan(parcel, layer.names[positions], layer.values[positions], layer.warp, size)
-        for layer in drawn
+        for layer in layers(config, rng)
     ]
 
     def step(images: Tensor) -> Tensor:
@@ -199,16 +203,17 @@ def plan_augment(
 
 
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Standardizes each channel: (b, C, H, W) with mean and std (C, 1, 1)."""
     return images.sub(mean).div_(std)
 
 
 def erase(
     images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
 ) -> Tensor:
-    """Replaces a rectangle by normal noise, in a share of the images: normalised (b, C, H, W) ->
-    the same.
+    """Replaces a random rectangle by normal noise in some images: (b, C, H, W) -> the same.
 
-    Zhong et al. 2020 as in timm's mode "pixel", which DeiT uses: 2% to a third of the area.
+    Images are normalized. Zhong et al. 2020 as in timm's mode "pixel", which DeiT uses: 2% to a
+    third of the area.
     """
     return _at_once(plan_erase, images, config, positions, rng)
 
@@ -220,7 +225,7 @@ def plan_erase(
     positions: np.ndarray,
     rng: np.random.Generator,
 ) -> Step:
-    """What erase does to images of a height and width, once the parcel is sent."""
+    """Plans erase for images of one height and width."""
     if not config.erasing_prob:
         return lambda images: images
     chosen = rng.random(config.batch_size) < config.erasing_prob
@@ -231,11 +236,13 @@ def plan_erase(
     rows = np.flatnonzero(chosen[positions] & fits)
     if not len(rows):
         return lambda images: images
-    index, erased, where = parcel.add(rows), parcel.add(positions[rows]), parcel.add(boxes[rows])
+    index, erased, erased_boxes = (
+        parcel.add(array) for array in (rows, positions[rows], boxes[rows])
+    )
 
     def step(images: Tensor) -> Tensor:
         noise = normal(key, erased(), tuple(images.shape[1:])).to(images.dtype)
-        inside = _inside(where(), height, width)
+        inside = _inside(erased_boxes(), height, width)
         return images.index_copy(
             0, index(), torch.where(inside, noise, images.index_select(0, index()))
         )
@@ -250,13 +257,12 @@ def mix(
     positions: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[Tensor, Tensor]:
-    """Mixup or CutMix with the sample at the mirrored place in the batch: images (b, C, H, W) and
-    labels (b,).
+    """Applies mixup or CutMix between mirrored positions: images (b, C, H, W) and labels (b,).
 
-    Each of `mix_groups` equal groups of the batch draws one of the two methods, the share and the
-    rectangle (timm, once per process): group g is part g of vitscale.train.parallel.cut. Targets
-    become (b, num_classes) with smoothing folded in, also where `mix_prob` leaves a group as it is;
-    with both methods off they stay labels.
+    Each of `mix_groups` equal groups of the batch draws one of the two methods, the mixing ratio
+    and the rectangle (timm draws them once per process); group g is part g of
+    vitscale.train.parallel.cut. Targets become (b, num_classes) with label smoothing included, also
+    if `mix_prob` leaves a group unmixed. With both methods off, they stay labels.
     """
     if not config.mixup_alpha and not config.cutmix_alpha:
         return images, labels
@@ -274,7 +280,7 @@ def mix(
 def _mixed_groups(
     images: Tensor, labels: Tensor, config: TrainConfig, positions: np.ndarray, seeds: np.ndarray
 ) -> tuple[Tensor, Tensor]:
-    """What mix returns; group g is mixed by NumPy's global generator with seeds[g]."""
+    """Implements mix; group g is mixed by NumPy's global generator seeded with seeds[g]."""
     from timm.data.mixup import Mixup
 
     mixup = Mixup(
@@ -286,7 +292,7 @@ def _mixed_groups(
         num_classes=config.num_classes,
     )
     # Positions ascend, so a group is a slice of the first half and the mirrored slice of the
-    # second: no index has to travel to the device.
+    # second half: no index has to be copied to the device.
     num, half = len(positions), len(positions) // 2
     groups, starts = np.unique(
         positions[:half] * len(seeds) // (config.batch_size // 2), return_index=True
@@ -306,10 +312,10 @@ def _mixed_groups(
 
 
 def cubic_weights(start: Tensor, length: Tensor, size: int, num: int) -> Tensor:
-    """Weights (b, num, size) that resize pixels start to start + length (b,) of a line of `size`
-    pixels to `num`.
+    """Weights (b, num, size) that resize pixels [start, start + length) of a line to `num` pixels.
 
-    Bicubic (a = -1/2) with antialiasing, as torch.nn.functional.interpolate and PIL.
+    The line has `size` pixels; start and length are (b,). Bicubic (a = -1/2) with antialiasing, as
+    in torch.nn.functional.interpolate and PIL.
     """
     scale = (length / num)[:, None]
     centre = scale * (torch.arange(num, device=start.device) + 0.5)
@@ -322,8 +328,9 @@ def cubic_weights(start: Tensor, length: Tensor, size: int, num: int) -> Tensor:
 
 
 def _rrc_boxes(sizes: np.ndarray, scale_min: float, draws: np.ndarray) -> np.ndarray:
-    """The first rectangle of draws (b, TRIES, 4) that fits, else
-    the largest one at the centre of a legal ratio.
+    """The first candidate of draws (b, TRIES, 4) that fits in its image.
+
+    If none fits, the largest centered rectangle whose aspect ratio is within CROP_RATIO.
     """
     height, width = sizes[:, :1], sizes[:, 1:]
     area = height * width * (scale_min + (1 - scale_min) * draws[..., 0])
@@ -346,10 +353,10 @@ def _centre_boxes(sizes: np.ndarray) -> np.ndarray:
 
 
 def _src_boxes(sizes: np.ndarray, side: int, draws: np.ndarray) -> np.ndarray:
-    """Windows of side x side pixels, in images resized as by _resize and padded; draws (b, 2).
+    """Windows of side x side pixels in images resized by _resize and padded; draws (b, 2).
 
-    At random along both axes, as in the authors' code (deit); the thesis, section 6.2.3, says along
-    the x-axis.
+    Offsets are random along both axes, as in the authors' code (deit); the thesis, section 6.2.3,
+    says along the x-axis.
     """
     resized = side * sizes // sizes.min(1, keepdims=True)
     corners = np.floor(draws * (resized + 2 * SRC_PADDING - side + 1)).astype(np.int64)
@@ -357,8 +364,9 @@ def _src_boxes(sizes: np.ndarray, side: int, draws: np.ndarray) -> np.ndarray:
 
 
 def _erased_boxes(height: int, width: int, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first rectangle of draws (b, TRIES, 4) that fits: (b, 4)
-    top, left, height, width; and whether one does.
+    """The first candidate of draws (b, TRIES, 4) that fits, and whether any does.
+
+    Boxes are (b, 4): top, left, height, width.
     """
     area = height * width * (ERASED_AREA[0] + (ERASED_AREA[1] - ERASED_AREA[0]) * draws[..., 0])
     ratio = _log_uniform(ERASED_RATIO, draws[..., 1])
@@ -377,14 +385,15 @@ def _log_uniform(limits: tuple[float, float], draws: np.ndarray) -> np.ndarray:
 
 
 def _first(boxes: np.ndarray, fits: np.ndarray) -> np.ndarray:
-    """Of boxes (b, TRIES, 4), for each image the first that
-    fits (b, TRIES); any, where none does.
+    """Selects from boxes (b, TRIES, 4) the first one per image where `fits` (b, TRIES).
+
+    Where none fits, the choice is arbitrary.
     """
     return boxes[np.arange(len(boxes)), fits.argmax(1)]
 
 
 def _inside(boxes: Tensor, height: int, width: int) -> Tensor:
-    """Which pixels lie in the boxes (b, 4): (b, 1, H, W)."""
+    """A mask (b, 1, H, W) of the pixels inside the boxes (b, 4)."""
     top, left, h, w = boxes.T[:, :, None]
     y, x = torch.arange(height, device=boxes.device), torch.arange(width, device=boxes.device)
     rows, columns = (y >= top) & (y < top + h), (x >= left) & (x < left + w)
@@ -403,8 +412,9 @@ def _resize(images: Tensor, side: int) -> Tensor:
 
 
 def check_sizes(height: int, width: int, config: TrainConfig) -> None:
-    """Raises ValueError for images of another size than
-    `resolution`: padding and cropping back does not change it.
+    """Raises ValueError if images are not `resolution` pixels large.
+
+    Padding and cropping back does not change the size.
     """
     if (height, width) != (config.resolution, config.resolution):
         raise ValueError(
@@ -426,7 +436,7 @@ def _padded_crop(
 
 
 def _windows(parcel: Parcel, top: np.ndarray, left: np.ndarray, side: int) -> Step:
-    """Cuts side x side pixels out of each image at an offset of its own."""
+    """Cuts a window of side x side pixels out of each image, at its own offset."""
     offsets = parcel.add(np.stack([top, left]))
 
     def step(images: Tensor) -> Tensor:
@@ -447,7 +457,7 @@ def _at_once(
     positions: np.ndarray,
     rng: np.random.Generator,
 ) -> Tensor:
-    """Draws, sends and does one step."""
+    """Plans one operation, sends its parcel and applies it."""
     parcel = Parcel()
     step = planned(parcel, images.shape[-2:], config, positions, rng)
     parcel.send(images.device)

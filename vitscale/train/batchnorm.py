@@ -1,4 +1,4 @@
-"""BatchNorm's statistics for evaluation, estimated anew."""
+"""Reestimates BatchNorm's running statistics for evaluation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-ESTIMATED = "estimated"  # an attribute of a layer whose statistics are being estimated anew
+ESTIMATED = "estimated"  # attribute of a layer whose statistics are being reestimated
 
 
 def has_batchnorm(model: nn.Module) -> bool:
-    """Whether a layer of the model keeps running statistics of its batches."""
+    """Whether any layer of the model keeps running statistics."""
     return bool(_layers(model))
 
 
@@ -23,14 +23,13 @@ def reestimate(
     batches: Iterable[Tensor],
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Replaces the running statistics of all BatchNorm layers by those of the batches, each of (B,
-    C, H, W).
+    """Replaces the running statistics of all BatchNorm layers by those of batches (B, C, H, W).
 
-    A layer gets the average over the batches of their means, and that of their unbiased variances,
-    as in the code of Xiao et al. 2021: the spread of the batches' means is left out, as it is when
-    training normalises a batch. All layers but these are in evaluation mode meanwhile; weights,
-    modes and random generators stay as they are. A model without BatchNorm is not run. Raises
-    ValueError if there is no batch.
+    A layer gets the average of the batches' means and that of their unbiased variances, as in the
+    code of Xiao et al. 2021: the variance of the batches' means is ignored, as it is when training
+    normalizes a batch. Meanwhile all other layers are in evaluation mode; weights, modes and random
+    generators are left unchanged. A model without BatchNorm is not run. Raises ValueError if there
+    is no batch.
     """
     layers = _layers(model)
     if not layers:
@@ -45,9 +44,9 @@ def reestimate(
     num = 0
     for num, images in enumerate(batches, start=1):
         for layer in layers:
-            # the average; momentum None is the same, and waits for the device in each layer
+            # cumulative average; momentum None is equivalent, but waits for the device per layer
             layer.momentum = 1 / num
-        # around the model alone: what makes the batches has a precision of its own
+        # around the model only: the batches are made in their own precision
         with autocast():
             model(images)
     for layer, momentum in zip(layers, momenta, strict=True):
@@ -60,9 +59,7 @@ def reestimate(
 
 
 def _layers(model: nn.Module) -> list[_BatchNorm]:
-    """Every BatchNorm layer with running statistics, those
-    of timm and the synchronised included.
-    """
+    """All BatchNorm layers with running statistics, including timm's and synchronized ones."""
     return [
         layer
         for layer in model.modules()

@@ -1,4 +1,4 @@
-"""Blocks of parallel branches, computed one after another or in one go."""
+"""Transformer blocks with parallel branches, computed one after another or as one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from torch.nn import functional as F
 
 
 def run_branches(model: nn.Module, parallel: bool) -> None:
-    """Sets how the branches of a model's parallel blocks are computed: in one go, or one after
-    another.
+    """Sets whether the branches of a model's parallel blocks are computed as one.
 
-    The weights, their names and the results are the same, up to rounding. Models without such
-    blocks stay as they are.
+    The weights, their names and, up to rounding, the results stay the same. Models without such
+    blocks are left unchanged.
     """
     for block in model.modules():
         if isinstance(block, ParallelBlock):
@@ -23,11 +22,10 @@ def run_branches(model: nn.Module, parallel: bool) -> None:
 
 
 class ParallelBlock(ParallelThingsBlock):
-    """x += sum of the attentions of x, x += sum of the MLPs of x (Touvron et al. 2022, equation 2);
-    x is (B, N, C).
+    """x += sum of the attentions of x, then x += sum of the MLPs of x, for x (B, N, C).
 
-    Each branch has its own norm, LayerScale and drop path, as in timm's block, whose parameters
-    these are.
+    Touvron et al. 2022, equation 2. Each branch has its own norm, LayerScale and drop path, as in
+    timm's block, whose parameters these are.
     """
 
     attns: Any  # of Sequential(norm, attn, ls, drop_path)
@@ -46,7 +44,7 @@ class ParallelBlock(ParallelThingsBlock):
         return x + self._feed(F.layer_norm(x, norm.normalized_shape, eps=norm.eps), weights)
 
     def _attend(self, x: Tensor, w: dict[str, Tensor]) -> Tensor:
-        """The sum of all attentions of x, which is normalised already."""
+        """The sum of all attention branches of x, which is normalized already."""
         first, (num, tokens, _) = self.attns[0].attn, x.shape
         qkv = (
             F.linear(x, w["qkv"], w["qkv_bias"])
@@ -54,10 +52,10 @@ class ParallelBlock(ParallelThingsBlock):
             .permute(2, 0, 3, 1, 4)
         )
         q, k, v = qkv.unbind(0)
-        seen = F.scaled_dot_product_attention(q, k, v)  # over the heads of all branches
-        seen = seen.transpose(1, 2).reshape(num, tokens, self.num_parallel, -1)
+        values = F.scaled_dot_product_attention(q, k, v)  # over the heads of all branches
+        values = values.transpose(1, 2).reshape(num, tokens, self.num_parallel, -1)
         return _sum(
-            seen,
+            values,
             w["proj"],
             w["proj_bias"],
             [branch.attn.proj_drop for branch in self.attns],
@@ -65,14 +63,14 @@ class ParallelBlock(ParallelThingsBlock):
         )
 
     def _feed(self, x: Tensor, w: dict[str, Tensor]) -> Tensor:
-        """The sum of all MLPs of x, which is normalised already."""
+        """The sum of all MLP branches of x, which is normalized already."""
         hidden = (
             self.ffns[0]
             .mlp.act(F.linear(x, w["fc1"], w["fc1_bias"]))
             .unflatten(-1, (self.num_parallel, -1))
         )
         drops = [branch.mlp.drop1 for branch in self.ffns]
-        if _draw(drops):
+        if _are_active(drops):
             hidden = torch.stack(
                 [drop(h) for drop, h in zip(drops, hidden.unbind(2), strict=True)], 2
             )
@@ -81,8 +79,9 @@ class ParallelBlock(ParallelThingsBlock):
         )
 
     def _weights(self) -> dict[str, Tensor]:
-        """The weights of all branches side by side; kept until
-        one changes where no gradient is wanted.
+        """The concatenated weights of all branches.
+
+        In evaluation without gradients they are cached until a parameter changes.
         """
         if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             self._stacked = None
@@ -93,8 +92,9 @@ class ParallelBlock(ParallelThingsBlock):
         return self._stacked[1]
 
     def _side_by_side(self) -> dict[str, Tensor]:
-        """Inner layers as one linear layer that takes over the gains
-        of the norms; outer ones take over LayerScale.
+        """Concatenates the weights of all branches.
+
+        Input layers absorb the norm's affine parameters, and output layers absorb LayerScale.
         """
         inner = {
             "qkv": [(b.norm, b.attn.qkv) for b in self.attns],
@@ -110,7 +110,7 @@ class ParallelBlock(ParallelThingsBlock):
             bias = torch.stack(
                 [(layer.weight * norm.bias).sum(1) + layer.bias for norm, layer in pairs]
             )
-            if name == "qkv":  # the three parts first, then the branches, then their heads
+            if name == "qkv":  # ordered by q, k, v, then by branch, then by head
                 weights[name] = weights[name].unflatten(1, (3, -1)).transpose(0, 1)
                 bias = bias.unflatten(1, (3, -1)).transpose(0, 1)
             weights[name], weights[f"{name}_bias"] = (
@@ -126,13 +126,13 @@ class ParallelBlock(ParallelThingsBlock):
 
 
 def _scaled(weight: Tensor, scale: nn.Module) -> Tensor:
-    """A weight (C, ...) or bias (C,) of a layer with LayerScale, if there is one, behind it."""
+    """A weight (C, ...) or bias (C,) multiplied by the LayerScale that follows it, if any."""
     gain = getattr(scale, "gamma", None)
     return weight if gain is None else weight * gain.view(-1, *[1] * (weight.ndim - 1))
 
 
-def _draw(layers: list[nn.Module]) -> bool:
-    """Whether these dropouts or drop paths do anything."""
+def _are_active(layers: list[nn.Module]) -> bool:
+    """Whether any of these dropout or drop path layers is active."""
     rates = [
         getattr(layer, "p", 0) or getattr(layer, "rate", 0) or getattr(layer, "drop_prob", 0)
         for layer in layers
@@ -141,16 +141,18 @@ def _draw(layers: list[nn.Module]) -> bool:
 
 
 def _sum(x: Tensor, weight: Tensor, bias: Tensor, drops: list[nn.Module], branches: Any) -> Tensor:
-    """The sum over branches of a linear layer, dropout and drop
-    path: x (B, N, P, F), weight (P, C, F), bias (P, C).
+    """Linear layer, dropout and drop path, summed over branches: x (B, N, P, F) -> (B, N, C).
+
+    `weight` is (P, C, F) and `bias` (P, C), for P branches.
     """
     paths = [branch.drop_path for branch in branches]
-    if _draw(drops):  # of what each branch gives: the sum cannot be left to one product
+    # Dropout acts on the output of each branch, so one matrix product cannot sum the branches.
+    if _are_active(drops):
         each = torch.einsum("bnpf,pcf->pbnc", x, weight) + bias[:, None, None]
         return torch.stack(
             [path(drop(y)) for path, drop, y in zip(paths, drops, each, strict=True)]
         ).sum(0)
-    if _draw(paths):
+    if _are_active(paths):
         kept = torch.cat([path(bias.new_ones(len(x), 1)) for path in paths], 1)
         x = x * kept[:, None, :, None].to(x.dtype)
         bias = kept[..., None] * bias

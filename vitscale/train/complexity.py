@@ -1,6 +1,4 @@
-"""Counts parameters, multiply-adds and activations of a model
-as it is built, without allocating its weights.
-"""
+"""Counts parameters, multiply-adds and activations of a model without allocating its weights."""
 
 from __future__ import annotations
 
@@ -28,11 +26,11 @@ SAME_SHAPE = (aten.batch_norm, aten.layer_norm, aten.gelu, aten.relu, aten.silu,
 
 @functools.cache
 def measured_complexity(config: TrainConfig) -> Complexity:
-    """Cost of one forward pass of one image on the meta device.
+    """The cost of the forward pass of one image, counted on the meta device.
 
-    Convolutions, linear layers and all other matrix products count, biases included, as in Xiao et
-    al. 2021, appendix D. Buffers that are not trained are no parameters. Raises ValueError if the
-    model does not take such images.
+    Convolutions, linear layers and all other matrix products count, including biases, as in Xiao et
+    al. 2021, appendix D. Buffers that are not trained do not count as parameters. Raises ValueError
+    if the model does not accept images of this size.
     """
     with torch.device("meta"):
         model = build_model(config).eval()
@@ -49,9 +47,9 @@ def measured_complexity(config: TrainConfig) -> Complexity:
 
 
 class Products(TorchDispatchMode):
-    """Counts the multiply-adds of matrix products and convolutions, and the elements they give.
+    """Counts the multiply-adds and output elements of matrix products and convolutions.
 
-    Use it under inference_mode, in which linear layers and attentions arrive whole.
+    Use it under inference_mode, in which linear layers and attention are not decomposed.
     """
 
     def __init__(self) -> None:
@@ -63,9 +61,9 @@ class Products(TorchDispatchMode):
         if kind in SAME_SHAPE or (kind is aten.add and _equal_shapes(*args)):
             return torch.empty_like(args[0])
         if not self._is_counted(kind):
-            with self:  # what it is made of may count
-                if (made := func.decompose(*args, **(kwargs or {}))) is not NotImplemented:
-                    return made
+            with self:  # its parts may count
+                if (output := func.decompose(*args, **(kwargs or {}))) is not NotImplemented:
+                    return output
         result = func(*args, **(kwargs or {}))
         if self._is_counted(kind):
             self._count(kind, args, result)
@@ -76,7 +74,7 @@ class Products(TorchDispatchMode):
         return kind in (*PRODUCTS, *CONVOLUTIONS, aten.linear, ATTENTION)
 
     def _count(self, kind: Any, args: Any, y: Tensor) -> None:
-        if kind is ATTENTION:  # the scores, then the values that they weight
+        if kind is ATTENTION:  # the scores, then their weighted sums of values
             scores = y.numel() // y.shape[-1] * args[1].shape[-2]
             self.flops += scores * (args[0].shape[-1] + y.shape[-1])
             self.acts += scores + y.numel()
@@ -90,7 +88,7 @@ def _equal_shapes(x: Tensor, y: Tensor | float) -> bool:
 
 
 def _inputs(kind: Any, args: Any) -> int:
-    """Products that one output element sums."""
+    """The number of products summed for one output element."""
     if kind in CONVOLUTIONS:
         return math.prod(args[1].shape[1:])
     first: Tensor = args[1] if kind in (aten.addmm, aten.baddbmm) else args[0]
@@ -104,11 +102,11 @@ def _has_bias(kind: Any, args: Any) -> bool:
 
 
 def compare_published() -> list[dict[str, Any]]:
-    """Each published model (vitscale.catalog.costs) next to ours: numbers as printed and as
-    measured, deviations.
+    """Compares each published model (vitscale.catalog.costs) with ours.
 
-    Parameters (millions) must agree to the printed digit, multiply-adds (billions) and activations
-    (millions) within 1% or the printed digit. Takes seconds.
+    Gives the printed and the measured numbers, and those that deviate. Parameters (millions) must
+    agree to the printed digit; multiply-adds (billions) and activations (millions) within 1% or the
+    printed digit. Takes seconds.
     """
     return [_compare(published) for published in published_models()]
 

@@ -1,9 +1,8 @@
-"""Randomness of layers as a function of (seed, step, layer, sample): no generator, and the same on
-every device.
+"""Randomness of layers as a function of (seed, step, layer, sample), the same on every device.
 
-So dropout and drop path do not depend on how a batch is cut, over how many workers it is spread, or
-what else has drawn random numbers. Words are int32 tensors, whose products wrap around, on a CPU as
-on a GPU.
+Dropout and drop path therefore do not depend on how a batch is split, on the number of workers, or
+on other consumers of random numbers. No generator is involved: numbers are hashes. Words are int32
+tensors, whose products wrap around on a CPU as on a GPU.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-GOLDEN = 0x9E3779B9  # 2**32 / the golden ratio, odd: takes 0, which `mix` keeps, to somewhere else
+GOLDEN = 0x9E3779B9  # 2**32 / golden ratio, odd: maps 0, a fixed point of the hash, elsewhere
 
 
 def key_of(*numbers: int) -> int:
-    """A key, as a signed 32-bit number, of any non-negative numbers below 2**64, in their order."""
+    """A key, as a signed 32-bit integer, of an ordered list of integers in [0, 2**64)."""
     key = GOLDEN
     for number in numbers:
         for word in (number & 0xFFFFFFFF, number >> 32):
@@ -30,9 +29,9 @@ def key_of(*numbers: int) -> int:
 
 
 def mix(words: Tensor) -> Tensor:
-    """A bijection of 32-bit words (int32) in which each bit in flips each bit out half of the time.
+    """A bijection of 32-bit words in which each input bit flips each output bit half of the time.
 
-    The function lowbias32 of Wellons 2018, "Prospecting for Hash Functions".
+    Words are int32. The function lowbias32 of Wellons 2018, "Prospecting for Hash Functions".
     """
     words = (words ^ (words >> 16 & 0xFFFF)) * 0x7FEB352D
     words = (words ^ (words >> 15 & 0x1FFFF)) * (0x846CA68B - 2**32)
@@ -40,66 +39,65 @@ def mix(words: Tensor) -> Tensor:
 
 
 def uniform(key: int, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Numbers in [0, 1), float32, (B, *shape), that depend on the
-    key, a sample's position (B,) and the element.
-    """
+    """Numbers in [0, 1), float32 (B, *shape), from a key and sample positions (B,)."""
     return _uniform(_rows(key, positions), math.prod(shape)).view(len(positions), *shape)
 
 
 def normal(key: int, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal numbers, float32, (B, *shape), of the
-    same arguments (Box and Muller 1958).
+    """Standard normal numbers, float32 (B, *shape), from a key and sample positions (B,).
+
+    By the method of Box and Muller 1958.
     """
     u, v = uniform(key, positions, (2, *shape)).unbind(1)
     return (-2 * (1 - u).log()).sqrt() * (2 * math.pi * v).cos()
 
 
 def _rows(key: int, positions: Tensor) -> Tensor:
-    """A word for each sample (B,)."""
+    """One word per sample (B,)."""
     return mix(mix(positions.int()) ^ key)
 
 
 def _uniform(rows: Tensor, num: int) -> Tensor:
-    """(B, num).
+    """Uniform numbers (B, num) from one word per sample.
 
-    Elements are mixed before they meet the sample, so that no two samples share a stretch of
-    numbers.
+    Element indices are hashed before they are combined with the sample, so that no two samples
+    share a run of numbers.
     """
     elements = mix(torch.arange(num, dtype=torch.int32, device=rows.device))
     return _unit(mix(rows[:, None] ^ elements))
 
 
 def _unit(words: Tensor) -> Tensor:
-    """Their upper 24 bits as float32 in [0, 1)."""
+    """The upper 24 bits of each word, as float32 in [0, 1)."""
     return (words >> 8 & 0xFFFFFF).float() * 2.0**-24
 
 
 class Draws:
-    """What the seeded layers of a model share: which samples, at which step, the next forward pass
-    sees.
+    """State shared by the seeded layers of a model: samples and step of the next forward pass.
 
-    Words of layers that draw for each element, and masks of those that draw once for a sample, are
-    made on the CPU for all layers at once, and sent in one copy: a kernel a layer and operation
-    would take a GPU's host longer.
+    The words of layers that draw per element, and the masks of those that draw per sample, are
+    computed on the CPU for all layers at once and sent in one copy: one kernel per layer and
+    operation would take a GPU's host longer.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self.seed, self.device = seed, device
-        # number, rate and whether to scale, of each layer
+        # (number, rate, whether to scale) of each layer
         self.layers: list[tuple[int, float, bool]] = []
         self.constants: tuple[Tensor, Tensor, Tensor] | None = None
-        self.sent: Tensor | None = None  # (L, B) int32: words of a layer, or the bits of its masks
-        self.masks: Tensor | None = None  # (L, B) float32: the same memory
+        self.sent: Tensor | None = None  # (L, B) int32: words of layers, or the bits of masks
+        self.masks: Tensor | None = None  # (L, B) float32, same memory
         self.masks_bf16: Tensor | None = None
 
     def add(self, layer: Seeded) -> None:
-        """Takes in the next layer."""
+        """Registers the next layer."""
         layer.place = len(self.layers)
         self.layers.append((layer.layer, layer.rate if layer.once else -1.0, layer.scale))
 
     def at(self, step: int, positions: Tensor) -> None:
-        """Sets the step and the positions (B,), integers on the
-        CPU, of the samples in the batch of all workers.
+        """Sets the step and the positions (B,) of the samples within the batch of all workers.
+
+        Positions are integers on the CPU.
         """
         if not self.layers:
             return
@@ -110,13 +108,14 @@ class Draws:
             self.masks_bf16 = torch.empty(drawn.shape, dtype=torch.bfloat16, device=self.device)
         assert self.masks is not None and self.masks_bf16 is not None
         on_gpu = self.device.type == "cuda"
-        # a compiled model keeps these
+        # in place: a compiled model keeps references to these tensors
         self.sent.copy_(drawn.pin_memory() if on_gpu else drawn, non_blocking=on_gpu)
         self.masks_bf16.copy_(self.masks)
 
     def _drawn(self, rows: Tensor) -> Tensor:
-        """A word for each layer and sample, (L, B) int32; of a layer
-        that draws once, the mask as float32, in bits.
+        """One word per layer and sample, (L, B) int32.
+
+        For a layer that draws per sample, the bits of its float32 mask.
         """
         self.constants = self.constants or self._constants()
         keys, rates, gains = self.constants
@@ -125,8 +124,9 @@ class Draws:
         return torch.where(rates >= 0, masks.view(torch.int32), words)
 
     def _constants(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each layer, (L, 1): its key, its rate, below 0 if it
-        draws for each element, and what is kept times.
+        """Key, rate and scale of each layer, (L, 1) each.
+
+        The rate is negative for a layer that draws per element.
         """
         numbers, rates, scaled = zip(*self.layers, strict=True)
         keys = torch.tensor([key_of(number) for number in numbers], dtype=torch.int32)
@@ -137,12 +137,13 @@ class Draws:
 
 
 class Seeded(nn.Module):
-    """Zeroes a share `rate` of elements in training, and
-    scales the others up; `Draws` decide which.
+    """Zeroes elements with probability `rate` in training, and scales the others up.
+
+    `Draws` decide which elements.
     """
 
-    once = False  # whether it draws one number for a sample
-    place: int  # among the layers of the draws
+    once = False  # whether it draws one number per sample
+    place: int  # index among the layers of the draws
 
     def __init__(self, rate: float, draws: Draws, layer: int, scale: bool = True) -> None:
         super().__init__()
@@ -153,8 +154,9 @@ class Seeded(nn.Module):
         return x * self.mask(x) if self.training else x
 
     def mask(self, x: Tensor) -> Tensor:
-        """What x (B, ...), or a multiple of B where a layer has
-        cut images in windows, is to be multiplied by.
+        """The factor for x (B, ...).
+
+        The first dimension of x may be a multiple of B, if the model has cut images into windows.
         """
         raise NotImplementedError
 
@@ -163,7 +165,7 @@ class Seeded(nn.Module):
 
 
 class SeededDropout(Seeded):
-    """nn.Dropout, seeded."""
+    """nn.Dropout with seeded masks."""
 
     def mask(self, x: Tensor) -> Tensor:
         assert self.draws.sent is not None, UNSET
@@ -173,12 +175,12 @@ class SeededDropout(Seeded):
 
 
 class SeededDropPath(Seeded):
-    """timm's DropPath, seeded: a sample's branch as a whole."""
+    """timm's DropPath with seeded masks: zeroes the whole branch of a sample."""
 
     once = True
 
     def mask(self, x: Tensor) -> Tensor:
-        """(B, 1, ...), for x (B, ...)."""
+        """The factor (B, 1, ...) for x (B, ...)."""
         assert self.draws.masks is not None and self.draws.masks_bf16 is not None, UNSET
         masks = self.draws.masks_bf16 if x.dtype == torch.bfloat16 else self.draws.masks
         mask = masks[self.place].to(x.dtype)
@@ -192,26 +194,25 @@ UNSET = "Draws.at must come before a forward pass in training"
 
 
 def seed_layers(model: nn.Module, seed: int) -> Draws:
-    """Replaces each active dropout and drop path of a model by a seeded one, and returns what tells
-    them where it is.
+    """Replaces each active dropout and drop path of a model by a seeded one; returns their Draws.
 
-    Layers are told apart by their order among such layers of the model, which must be on its device
-    already. Call `draws.at(step, positions)` before each forward pass in training, and not again
-    before its backward pass. Raises ValueError for other layers that draw random numbers.
+    Layers are numbered in the order of the model, which must be on its device already. Call
+    `draws.at(step, positions)` before each forward pass in training, and not again before the
+    corresponding backward pass. Raises ValueError for other layers that draw random numbers.
     """
     draws = Draws(seed, next((p.device for p in model.parameters()), torch.device("cpu")))
-    known: dict[nn.Module, nn.Module] = {}
+    seeded: dict[nn.Module, nn.Module] = {}
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
-            if layer not in known and (made := _seeded(layer, draws, 1 + len(known))) is not None:
-                known[layer] = made
-            if layer in known:
-                setattr(parent, name, known[layer])
+            if layer not in seeded and (twin := _seeded(layer, draws, 1 + len(seeded))) is not None:
+                seeded[layer] = twin
+            if layer in seeded:
+                setattr(parent, name, seeded[layer])
     return draws
 
 
 def _seeded(layer: nn.Module, draws: Draws, number: int) -> nn.Module | None:
-    """The seeded twin of a layer; None if the layer draws nothing."""
+    """The seeded counterpart of a layer; None if the layer draws no random numbers."""
     from timm.layers import DropPath, PatchDropout
 
     if isinstance(layer, Seeded):

@@ -1,4 +1,4 @@
-"""The loss that training minimises."""
+"""The training loss."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from vitscale.plan.config import TrainConfig
 
 
 def training_loss(logits: Tensor, targets: Tensor, config: TrainConfig, num: int) -> Tensor:
-    """Loss in nats, summed over the samples given and divided by `num`, the samples of the whole
-    batch: () tensor.
+    """Loss in nats of logits (B, classes): summed over samples and divided by `num`, a () tensor.
 
-    Of the logits (B, classes) against class indices (B,), which are smoothed here, or against
-    probabilities (B, classes), which are taken as they are: mixing smooths its own. Losses of the
-    parts of a batch add up to that of the batch. `loss` ce: softmax cross entropy. bce: a binary
-    cross entropy for each class, averaged over the classes (Wightman et al. 2021), each of which is
-    as present as the mix says, or, with `bce_targets` present, there.
+    `num` is the size of the whole batch, so losses of the parts of a batch add up to that of the
+    batch. Targets are class indices (B,), which are smoothed here, or probabilities (B, classes),
+    to which mixing has applied label smoothing already. The loss "ce" is softmax cross entropy;
+    "bce" is binary cross entropy averaged over classes (Wightman et al. 2021), against the mixed
+    probabilities or, with `bce_targets` present, against 1 for each class that is present.
     """
     match config.loss:
         case "ce":
@@ -41,7 +40,7 @@ def training_loss(logits: Tensor, targets: Tensor, config: TrainConfig, num: int
 
 
 def _bce_targets(targets: Tensor, logits: Tensor, config: TrainConfig) -> Tensor:
-    """What each class's probability is compared with, (B, classes)."""
+    """The target probability of each class, (B, classes)."""
     if targets.ndim == 1:
         return smooth(targets, logits.shape[1], config.label_smoothing)
     match config.bce_targets:
@@ -54,8 +53,9 @@ def _bce_targets(targets: Tensor, logits: Tensor, config: TrainConfig) -> Tensor
 
 
 def smooth(labels: Tensor, num_classes: int, smoothing: float) -> Tensor:
-    """Class indices (B,) -> probabilities (B, num_classes):
-    smoothing / num_classes to each, the rest to the label.
+    """Class indices (B,) -> probabilities (B, num_classes) with label smoothing.
+
+    Each class gets smoothing / num_classes, and the label the rest.
     """
     off = smoothing / num_classes
     shape = (len(labels), num_classes)

@@ -1,5 +1,6 @@
-"""The loss scale of fp16 training: gradients too small for fp16
-are computed larger, those too large skip a step.
+"""Loss scaling for fp16 training.
+
+Scaling keeps small gradients from underflowing in fp16; steps whose gradients overflow are skipped.
 """
 
 from __future__ import annotations
@@ -11,22 +12,21 @@ from torch import Tensor
 
 from vitscale.plan.config import TrainConfig
 
-# As torch.amp.GradScaler and apex: at a non-finite gradient the scale is halved and the step
-# skipped; it doubles after so many steps in a row that were not.
+# As in torch.amp.GradScaler and apex: a non-finite gradient halves the scale and skips the step;
+# GROWTH_INTERVAL steps in a row that were not skipped double the scale.
 FIRST_SCALE = 2.0**16
 GROWTH_INTERVAL = 2_000
-# Below this a gradient is non-finite whatever the scale, which is divergence: from the first scale,
-# 31 skips in a row.
-LEAST_SCALE = 2.0**-14
+# Below this, gradients are non-finite at any scale, which is divergence: 31 skipped steps in a row,
+# starting from the first scale.
+MIN_SCALE = 2.0**-14
 
 
 class LossScale:
-    """Dynamic loss scaling (Micikevicius et al. 2018) by torch's GradScaler; with other precisions
-    than fp16, nothing.
+    """Dynamic loss scaling for fp16 by torch's GradScaler; inactive with other precisions.
 
-    A skipped step leaves the weights and the state of the optimizer as they are, and counts as a
-    step of the schedule, as in the papers' codes. With the fused optimizers the host never waits
-    for the device; LAMB's, which is not fused, waits once per step to learn whether to skip.
+    Micikevicius et al. 2018. A skipped step leaves the weights and the optimizer state unchanged,
+    and counts as a step of the schedule, as in the papers' code. With fused optimizers the host
+    never waits for the device; LAMB is not fused and waits once per step to learn whether to skip.
     """
 
     def __init__(self, config: TrainConfig, device: torch.device) -> None:
@@ -35,23 +35,23 @@ class LossScale:
             device.type, init_scale=FIRST_SCALE, growth_interval=GROWTH_INTERVAL, enabled=self.on
         )
         self.num_skipped = torch.zeros((), dtype=torch.int64, device=device)
-        # the scale fell below the least one
+        # whether the scale fell below MIN_SCALE
         self.exhausted = torch.zeros((), dtype=torch.bool, device=device)
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """The loss () to call backward on."""
+        """The scaled loss (), on which to call backward."""
         return self.scaler.scale(loss)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Brings the gradients to their own size, for clipping."""
+        """Divides the gradients by the scale, for clipping."""
         if self.on:
             self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer, bad_step: Tensor | None = None) -> None:
-        """The optimizer's step, unless a gradient is non-finite; then the next scale.
+        """Takes the optimizer step, unless a gradient is non-finite, and updates the scale.
 
-        Once `bad_step` () is not negative, the training has diverged, and what is skipped from
-        there on is not counted.
+        Once `bad_step` () is non-negative, the training has diverged, and further skipped steps are
+        not counted.
         """
         if not self.on:
             optimizer.step()
@@ -64,10 +64,10 @@ class LossScale:
         self.scaler.update()
         skipped = scale < before
         self.num_skipped += skipped if bad_step is None else skipped & (bad_step < 0)
-        self.exhausted |= scale < LEAST_SCALE
+        self.exhausted |= scale < MIN_SCALE
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty with other precisions than fp16."""
+        """The state to save; empty with precisions other than fp16."""
         return (
             {"scaler": self.scaler.state_dict(), "num_skipped": self.num_skipped} if self.on else {}
         )
@@ -78,15 +78,15 @@ class LossScale:
             self.num_skipped.copy_(state["num_skipped"])
 
     def columns(self) -> dict[str, float]:
-        """What a row says of it: the steps skipped since the training began."""
+        """Columns of a row: the number of skipped steps so far."""
         return {"skipped_steps": float(self.num_skipped.item())} if self.on else {}
 
 
 def _prepare_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Gives SGD momenta of 0 before its first step, which changes no step that is not skipped.
+    """Initializes the momentum of SGD with zeros before its first step.
 
-    Fused SGD makes them without a value, and leaves them so if the first step is skipped (torch
-    2.15).
+    Fused SGD allocates it without a value, and leaves it so if the first step is skipped (torch
+    2.15). Steps that are not skipped are unchanged.
     """
     if not isinstance(optimizer, torch.optim.SGD):
         return

@@ -16,11 +16,10 @@ from vitscale.train.stems import build_stem
 
 
 def build_model(config: TrainConfig) -> nn.Module:
-    """A model that maps (B, channels, resolution, resolution) to logits (B, num_classes), on the
-    default device.
+    """A model that maps (B, channels, resolution, resolution) to logits (B, num_classes).
 
-    Weights follow torch's global generator. Raises ValueError for a timm model that does not exist
-    or cannot be built as the config says.
+    It is built on the default device, with weights from torch's global generator. Raises ValueError
+    for a timm model that does not exist or cannot be built with this config.
     """
     if config.model.startswith("timm:"):
         return _timm(config, config.model.removeprefix("timm:"))
@@ -32,14 +31,14 @@ def build_model(config: TrainConfig) -> nn.Module:
 def _vit(config: TrainConfig) -> nn.Module:
     """Pre-norm ViT (Dosovitskiy et al. 2021) with the stem of the config.
 
-    weight_init "jax" is the authors' code: zero head, Xavier-uniform linear layers, lecun-normal
-    convolutions. The average of patch tokens is taken before the last norm, as in timm.
+    weight_init "jax" is that of the authors' code: zero head, Xavier-uniform linear layers,
+    lecun-normal convolutions. Patch tokens are averaged before the last norm, as in timm.
     """
     from timm.layers import HybridEmbed
     from timm.models.vision_transformer import VisionTransformer
 
     parts: dict[str, Any] = {"patch_size": config.patch_size, "block_fn": _block(config)}
-    if config.stem != "patchify":  # which timm's model has itself
+    if config.stem != "patchify":  # timm's model has its own patchify stem
         parts |= {
             "patch_size": 1,
             "embed_layer": partial(HybridEmbed, backbone=build_stem(config), proj=False),
@@ -78,7 +77,7 @@ def _vit(config: TrainConfig) -> nn.Module:
 
 
 def _fix_positions(model: Any, config: TrainConfig) -> nn.Module:
-    """Gives a ViT without learned positions the fixed ones, or none but their dropout."""
+    """Gives a ViT sine-cosine positions, or none but their dropout, as the config says."""
     from timm.layers import build_sincos2d_pos_embed
 
     match config.pos_embed:
@@ -90,7 +89,7 @@ def _fix_positions(model: Any, config: TrainConfig) -> nn.Module:
             model.register_buffer(
                 "pos_embed", build_sincos2d_pos_embed([side, side], config.width)[None]
             )
-        case "none":  # timm skips the dropout where nothing is added
+        case "none":  # timm skips the dropout if there are no positions to add
             model.norm_pre, model.pos_drop = model.pos_drop, nn.Identity()
         case never:
             assert_never(never)
@@ -98,7 +97,7 @@ def _fix_positions(model: Any, config: TrainConfig) -> nn.Module:
 
 
 def _block(config: TrainConfig) -> Callable[..., nn.Module]:
-    """What makes a block; timm's own drop path rates are the linear rule."""
+    """The constructor of a transformer block; timm's own drop path rates follow the linear rule."""
     from timm.models.vision_transformer import Block
 
     from vitscale.train.blocks import ParallelBlock
@@ -118,12 +117,12 @@ def _block(config: TrainConfig) -> Callable[..., nn.Module]:
 
 
 def _regnety(config: TrainConfig, shape: RegNetYShape) -> nn.Module:
-    """RegNetY with depths and widths written out; timm's models of this name are others.
+    """RegNetY with explicit depths and widths; timm's models of these names differ.
 
     The last norm of a block starts with a gain of 1, as in the authors' code
-    (BN.ZERO_INIT_FINAL_GAMMA is False in pycls), and not at timm's 0. Other initial weights are
-    timm's: those of grouped convolutions are larger than in pycls by the root of the number of
-    groups, which the norm after them undoes.
+    (BN.ZERO_INIT_FINAL_GAMMA is False in pycls), and not with timm's 0. Other initial weights are
+    timm's: those of grouped convolutions are larger than in pycls by the square root of the number
+    of groups, which the norm after them cancels.
     """
     from timm.layers import calculate_drop_path_rates
     from timm.models.regnet import RegNet, RegNetCfg
@@ -165,9 +164,10 @@ def _regnety(config: TrainConfig, shape: RegNetYShape) -> nn.Module:
 
 
 def _timm(config: TrainConfig, name: str) -> nn.Module:
-    """A model of timm, untrained.
+    """An untrained model of timm.
 
-    What its own defaults would drop is not dropped unless the config says so.
+    Dropout and drop path that the model has by default are switched off unless the config sets
+    them.
     """
     import timm
 
@@ -202,7 +202,7 @@ def _timm(config: TrainConfig, name: str) -> nn.Module:
 
 
 def _refusal(config: TrainConfig, reason: str) -> ValueError:
-    """What to raise, in one line, for a timm model that cannot be built so."""
+    """The one-line error for a timm model that cannot be built with this config."""
     return ValueError(
         f"a model that timm can build must be named, but got (model={config.model!r}, "
         f"resolution={config.resolution}, channels={config.channels}, "
@@ -211,23 +211,24 @@ def _refusal(config: TrainConfig, reason: str) -> ValueError:
 
 
 def _with_drop_path(model: nn.Module, config: TrainConfig) -> nn.Module:
-    """The model with the drop path rates of the config; timm's own
-    rule is linear but for models that are uniform.
+    """The model with the config's drop path rates.
+
+    timm's own rule is linear, except for models whose rates are uniform by construction.
     """
     from timm.layers import DropPath
 
-    drawn = [layer.drop_prob for layer in model.modules() if isinstance(layer, DropPath)]
-    rates = set(drawn)
+    probs = [layer.drop_prob for layer in model.modules() if isinstance(layer, DropPath)]
+    rates = set(probs)
     if config.drop_path and not rates:
         raise _refusal(config, "it has no drop path")
-    if config.drop_path_rule == "linear" and len(rates) == 1 and len(drawn) > 2:
+    if config.drop_path_rule == "linear" and len(rates) == 1 and len(probs) > 2:
         raise _refusal(config, "its drop path is uniform by construction")
     if len(rates) > 1 and config.drop_path_rule == "uniform":
         for block in list(model.modules()):
             for name in [
                 name for name in (*block._modules, *vars(block)) if name.startswith("drop_path")
             ]:
-                # without any in the first
+                # the first block has an identity or None instead
                 if isinstance(getattr(block, name), (DropPath, nn.Identity, type(None))):
                     setattr(block, name, DropPath(config.drop_path))
     return model

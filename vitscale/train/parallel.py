@@ -1,4 +1,4 @@
-"""The processes that train one trial together, and how a batch is cut for them."""
+"""The processes that train one trial together, and how they split a batch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from vitscale.train.batchnorm import ESTIMATED
 
 @dataclass(frozen=True)
 class Team:
-    """This process' place among those that train a trial; all of
-    them call the same methods in the same order.
+    """The rank of this process among those that train a trial.
+
+    All processes must call the same methods in the same order.
     """
 
     rank: int = 0
@@ -26,7 +27,7 @@ class Team:
 
     @classmethod
     def join(cls) -> Team:
-        """The team of torch.distributed's default process group; alone where there is none."""
+        """The team of torch.distributed's default process group; a team of one without a group."""
         if dist.is_available() and dist.is_initialized():
             return cls(dist.get_rank(), dist.get_world_size())
         return cls()
@@ -38,7 +39,7 @@ class Team:
         return tensor
 
     def share(self, value: Any) -> Any:
-        """The value of the first process, in all of them."""
+        """Broadcasts the value of the process of rank 0."""
         if self.size == 1:
             return value
         box = [value]
@@ -46,7 +47,7 @@ class Team:
         return box[0]
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model with gradients averaged over the processes."""
+        """The model with gradients averaged over processes (DistributedDataParallel)."""
         if self.size == 1:
             return model
         on_gpu = next(model.parameters()).is_cuda
@@ -56,23 +57,20 @@ class Team:
             broadcast_buffers=False,
         )
 
-    def holding_back(
-        self, model: nn.Module, until: bool
-    ) -> contextlib.AbstractContextManager[None]:
-        """Gradients stay with this process until the last part of its share of the batch."""
-        if self.size == 1 or until:
+    def no_sync(self, model: nn.Module, is_last: bool) -> contextlib.AbstractContextManager[None]:
+        """Skips gradient averaging except for the last micro-batch, as DDP's no_sync() does."""
+        if self.size == 1 or is_last:
             return contextlib.nullcontext()
         assert isinstance(model, nn.parallel.DistributedDataParallel)
         return model.no_sync()
 
 
 def cut(batch_size: int, num_parts: int) -> list[np.ndarray]:
-    """Positions 0 .. batch_size - 1 in parts, each sorted and closed under mirroring, i ->
-    batch_size - 1 - i.
+    """Splits positions 0 .. batch_size - 1 into parts, each sorted and closed under mirroring.
 
-    Mixup and CutMix mix a sample with its mirror image, so that a part needs no sample of another.
-    The sizes of the parts are equal if 2 * num_parts divides batch_size, and differ by up to 3
-    otherwise.
+    The mirror of i is batch_size - 1 - i. Mixup and CutMix mix a sample with its mirror, so no part
+    needs a sample of another. The parts have equal sizes if 2 * num_parts divides batch_size;
+    otherwise sizes differ by up to 3.
     """
     lower = np.array_split(np.arange(batch_size // 2), num_parts)
     middle = [np.empty(0, np.int64)] * (num_parts - 1) + [
@@ -84,14 +82,14 @@ def cut(batch_size: int, num_parts: int) -> list[np.ndarray]:
 
 
 def num_parts(config: TrainConfig, micro_batch: int, team: Team, has_batchnorm: bool) -> int:
-    """Into how many parts a batch is cut: the same number for each process of the team.
+    """The number of parts into which a batch is split, a multiple of the team's size.
 
-    Raises ValueError where that would change the results of a BatchNorm model, and where a part
-    would be empty.
+    Raises ValueError if that would change the results of a BatchNorm model, or if a part would be
+    empty.
     """
     batch_size, norm_batch = config.batch_size, config.norm_batch
     if has_batchnorm and norm_batch and team.size > 1 and not config.precise_bn:
-        raise ValueError(  # each worker would keep running statistics of its own
+        raise ValueError(  # each worker would keep its own running statistics
             "precise_bn > 0 must hold for a BatchNorm model with norm_batch on several workers, "
             f"but got (precise_bn=0, norm_batch={norm_batch}, workers={team.size})"
         )
@@ -104,12 +102,13 @@ def num_parts(config: TrainConfig, micro_batch: int, team: Team, has_batchnorm: 
                 f"micro_batch={micro_batch}, batch_size={batch_size}, workers={team.size})"
             )
         return parts
-    share = -(-batch_size // team.size)
-    parts_each = -(-share // micro_batch) if micro_batch else 1
+    worker_batch = -(-batch_size // team.size)
+    parts_each = -(-worker_batch // micro_batch) if micro_batch else 1
     if has_batchnorm and parts_each > 1:
         raise ValueError(
-            f"micro_batch >= {share} must hold, or norm_batch say over how many images BatchNorm "
-            f"normalises, but got (micro_batch={micro_batch}, norm_batch=0, "
+            f"micro_batch >= {worker_batch} must hold with BatchNorm, or norm_batch > 0 be the "
+            "number of images to normalize over, but got "
+            f"(micro_batch={micro_batch}, norm_batch=0, "
             f"batch_size={batch_size}, workers={team.size})"
         )
     if parts_each * team.size > max(1, batch_size // 2):
@@ -121,8 +120,9 @@ def num_parts(config: TrainConfig, micro_batch: int, team: Team, has_batchnorm: 
 
 
 def synchronize_batchnorm(model: nn.Module) -> nn.Module:
-    """BatchNorm over the images of all processes: torch's own
-    on a GPU, which it does not offer on a CPU.
+    """Lets BatchNorm normalize over the images of all processes.
+
+    On a GPU this is torch's SyncBatchNorm, which does not support CPUs.
     """
     from timm.layers import BatchNormAct2d, convert_sync_batchnorm
 
@@ -142,18 +142,17 @@ def synchronize_batchnorm(model: nn.Module) -> nn.Module:
 
 
 class Synced(nn.BatchNorm2d):
-    """BatchNorm2d whose statistics in training are those of the images of all processes."""
+    """BatchNorm2d that uses the statistics of all processes' images in training."""
 
     def forward(self, x: Tensor) -> Tensor:
         return _synced_norm(self, x)
 
 
 def _synced_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
-    """Ioffe and Szegedy 2015, over all processes; the running variance is the unbiased one, as
-    torch's.
+    """BatchNorm over all processes, with torch's unbiased running variance.
 
-    A layer whose statistics are estimated anew (vitscale.train.batchnorm) sees the same images in
-    each process.
+    Ioffe and Szegedy 2015. A layer whose statistics are being reestimated
+    (vitscale.train.batchnorm) sees the same images in every process, so it uses its own.
     """
     from torch.distributed.nn.functional import all_reduce
 

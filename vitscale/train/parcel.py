@@ -1,4 +1,4 @@
-"""NumPy arrays on their way to a device, which they reach together."""
+"""Sends several NumPy arrays to a device in one copy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ALIGNMENT = 16  # bytes, of each array in the block
 
 
 class Parcel:
-    """Collects arrays, sends them in one copy that nothing waits for, and then has them as tensors.
+    """Collects arrays and sends them to a device in one asynchronous copy.
 
-    A GPU's host spends as long on a copy of a few numbers as on one of all that a batch's
+    A copy of a few numbers costs a GPU's host as much time as one of all parameters that a batch's
     augmentation has drawn.
     """
 
@@ -23,15 +23,13 @@ class Parcel:
         self.tensors: list[Tensor] = []
 
     def add(self, array: np.ndarray) -> Callable[[], Tensor]:
-        """Takes in an array, and returns what gives it as a tensor
-        of its shape and type, once the parcel is sent.
-        """
+        """Adds an array; returns a function that gives it as a tensor once the parcel is sent."""
         place = len(self.arrays)
         self.arrays.append(np.ascontiguousarray(array))
         return lambda: self.tensors[place]
 
     def send(self, device: torch.device) -> None:
-        """Copies all arrays to the device, if they are not there yet."""
+        """Copies all arrays to the device."""
         if device.type != "cuda":
             self.tensors = [torch.from_numpy(array).to(device) for array in self.arrays]
             return
@@ -40,9 +38,9 @@ class Parcel:
         block = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=True)
         for array, start in zip(self.arrays, ends, strict=False):
             block.numpy()[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
-        there = block.to(device, non_blocking=True)
+        received = block.to(device, non_blocking=True)
         self.tensors = [
-            there[start : start + array.nbytes]
+            received[start : start + array.nbytes]
             .view(torch.from_numpy(array).dtype)
             .view(array.shape)
             for array, start in zip(self.arrays, ends, strict=False)
@@ -50,7 +48,7 @@ class Parcel:
 
 
 def put(array: np.ndarray, device: torch.device) -> Tensor:
-    """One array on the device, without waiting for it."""
+    """Copies one array to the device without waiting for it."""
     parcel = Parcel()
     tensor = parcel.add(array)
     parcel.send(device)

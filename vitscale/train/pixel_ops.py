@@ -1,10 +1,9 @@
-"""Operations on a batch of RGB images, each image with a strength of its own, without a loop over
-images.
+"""Operations on a batch of RGB images, each with its own strength, without a loop over images.
 
-Images are uint8 (B, 3, H, W) on any device, and rounded to whole levels after each operation, as
-PIL does: to PIL's result where it computes in whole numbers, else to within a level. Strengths are
-NumPy arrays (B,), so that no operation waits for the device, and each operation is in two parts:
-what it needs on the device, and what it does there.
+Images are uint8 (B, 3, H, W) on any device, and are rounded to integer levels after each operation,
+as in PIL: the results equal PIL's where PIL computes in integers, and otherwise agree to within one
+level. Strengths are NumPy arrays (B,), so that no operation waits for the device. Each operation
+has two parts: the parameters that it needs on the device, and its computation there.
 """
 
 from __future__ import annotations
@@ -23,22 +22,20 @@ BLUR_RADIUS = 8  # pixels: four standard deviations of the strongest blur
 
 
 class Warp(NamedTuple):
-    """How a geometric operation reads between pixels, and the
-    colour of what lies outside the image, in levels.
-    """
+    """Interpolation of geometric operations, and the color outside the image, in levels."""
 
     interpolation: str = "nearest"  # or bilinear
     fill: tuple[int, int, int] = (0, 0, 0)
 
 
 def apply(images: Tensor, names: np.ndarray, values: np.ndarray, warp: Warp) -> Tensor:
-    """Image i after the operation names[i] of strength values[i]; "" leaves it as it is. uint8 (B,
-    3, H, W) -> same.
+    """Applies names[i] with strength values[i] to image i: uint8 (B, 3, H, W) -> the same.
 
-    Strengths: shears, the tangent; translations, pixels to the right or down; Rotate, degrees
-    counter-clockwise; Brightness, Color, Contrast, Sharpness, the factor of PIL.ImageEnhance;
-    Posterize, bits kept, 0 for black; Solarize, the first level inverted; SolarizeAdd, levels added
-    below 128; Blur, the standard deviation in pixels. The others have none.
+    The name "" leaves an image unchanged. Strengths: shears, the tangent; translations, pixels to
+    the right or down; Rotate, degrees counter-clockwise; Brightness, Color, Contrast, Sharpness,
+    the factor of PIL.ImageEnhance; Posterize, bits kept, 0 for black; Solarize, the first level
+    inverted; SolarizeAdd, levels added below 128; Blur, the standard deviation in pixels. The
+    others have none.
     """
     parcel = Parcel()
     step = plan(parcel, names, values, warp, images.shape[-2:])
@@ -49,10 +46,9 @@ def apply(images: Tensor, names: np.ndarray, values: np.ndarray, warp: Warp) -> 
 def plan(
     parcel: Parcel, names: np.ndarray, values: np.ndarray, warp: Warp, size: tuple[int, ...]
 ) -> Callable[[Tensor], Tensor]:
-    """`apply`, for images of a height and width, in two parts: what it needs goes into the parcel,
-    the rest is given.
+    """Plans `apply` for images of one height and width.
 
-    What is returned works once the parcel is sent.
+    Adds the parameters to the parcel; the returned function can be called once the parcel is sent.
     """
     parts = []
     for name in np.unique(names[names != ""]):
@@ -72,7 +68,7 @@ def plan(
 def _planned(
     parcel: Parcel, name: str, values: np.ndarray, warp: Warp, size: tuple[int, ...]
 ) -> Callable[[Tensor], Tensor]:
-    """One operation on the images that undergo it, of their strengths."""
+    """Plans one operation, for the images that undergo it and their strengths."""
     if name in WARPS:
         matrices = parcel.add(WARPS[name](values, *size).astype(np.float32))
         fill = parcel.add(np.array(warp.fill, np.float32))
@@ -83,8 +79,9 @@ def _planned(
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Weighted sums of pixels: (B, C, H, W), weights (B, R,
-    H) and (B, S, W), floats -> (B, C, R, S).
+    """Weighted sums of pixels: (B, C, H, W) -> (B, C, R, S), floats.
+
+    Weights are (B, R, H) for rows and (B, S, W) for columns.
     """
     num, channels, height, width = images.shape
     wide = images.reshape(num, channels * height, width) @ columns.mT
@@ -93,8 +90,9 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _warp(images: Tensor, matrices: Tensor, fill: Tensor, interpolation: str) -> Tensor:
-    """Pixel (x, y), counted from the centre, takes the value at
-    matrix (x, y, 1); matrices (B, 2, 3), fill (3,).
+    """Sets pixel (x, y), relative to the center, to the value at matrix @ (x, y, 1).
+
+    Matrices are (B, 2, 3), fill (3,).
     """
     height, width = images.shape[-2:]
     y = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2
@@ -102,17 +100,17 @@ def _warp(images: Tensor, matrices: Tensor, fill: Tensor, interpolation: str) ->
     m = matrices[..., None, None]
     source_x, source_y = (m[:, :, 0] * x + m[:, :, 1] * y + m[:, :, 2]).unbind(1)
     grid = torch.stack([source_x / (width / 2), source_y / (height / 2)], -1)
-    read = F.grid_sample(
+    values = F.grid_sample(
         images.float(), grid, interpolation, padding_mode="border", align_corners=False
     )
     inside = (grid.abs() <= 1).all(-1)[:, None]
-    return torch.where(inside, read, fill[:, None, None]).round_().to(torch.uint8)
+    return torch.where(inside, values, fill[:, None, None]).round_().to(torch.uint8)
 
 
 def _matrices(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, e: np.ndarray, f: np.ndarray
 ) -> np.ndarray:
-    """[[a, b, c], [d, e, f]] of each image, (B, 2, 3)."""
+    """The matrix [[a, b, c], [d, e, f]] of each image, (B, 2, 3)."""
     return np.stack([np.stack([a, b, c], -1), np.stack([d, e, f], -1)], 1)
 
 
@@ -157,13 +155,13 @@ def _nothing(values: np.ndarray) -> np.ndarray:
 
 
 def _blend(other: Tensor, images: Tensor, factors: Tensor) -> Tensor:
-    """other + factor * (images - other), cut off to whole levels as PIL's blend does."""
+    """other + factor * (images - other), truncated to integer levels as by PIL's blend."""
     base = other.float()
     return (base + factors * (images.float() - base)).clamp_(0, 255).to(torch.uint8)
 
 
 def _grey(images: Tensor) -> Tensor:
-    """Luma of ITU-R 601 in whole levels, (B, 1, H, W): PIL's convert("L") to the bit."""
+    """Luma of ITU-R 601 in integer levels, (B, 1, H, W): bit for bit PIL's convert("L")."""
     red, green, blue = images.int().unbind(1)
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000 >> 16).to(torch.uint8)[:, None]
 
@@ -182,8 +180,9 @@ def _contrast(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def _sharpness(images: Tensor, factors: Tensor) -> Tensor:
-    """PIL's: away from the border, against a 3x3 average of
-    weights 5 in the middle and 1 around, over 13.
+    """PIL's sharpness: inside the border, a blend with a 3x3 average.
+
+    The average has weights 5 in the middle and 1 around, over 13.
     """
     wide = images.float()
     inner = wide[..., 1:-1, 1:-1]
@@ -195,7 +194,7 @@ def _sharpness(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def _kept_bits(bits: np.ndarray) -> np.ndarray:
-    """Bits kept -> what to mask levels with, uint8 (B, 1, 1, 1)."""
+    """Numbers of bits to keep -> masks for the levels, uint8 (B, 1, 1, 1)."""
     return (0xFF << (8 - bits.astype(np.int64)) & 0xFF).astype(np.uint8)[:, None, None, None]
 
 
@@ -228,18 +227,19 @@ def _gaussians(sigmas: np.ndarray) -> np.ndarray:
 
 
 def _blur(images: Tensor, kernels: Tensor) -> Tensor:
-    """A Gaussian, cut off at BLUR_RADIUS; the border pixels go on beyond the border."""
+    """A Gaussian blur truncated at BLUR_RADIUS; border pixels are repeated beyond the border."""
     rows, columns = (_band(kernels, size) for size in images.shape[-2:])
     return resample(images.float(), rows, columns).round_().clamp_(0, 255).to(torch.uint8)
 
 
 def _band(kernels: Tensor, size: int) -> Tensor:
-    """The convolution of a line of `size` pixels with each kernel
-    (B, 2 * BLUR_RADIUS + 1), as matrices (B, S, S).
+    """The convolution of a line of `size` pixels with each kernel, as matrices (B, S, S).
+
+    Kernels are (B, 2 * BLUR_RADIUS + 1).
     """
-    at = torch.arange(size, device=kernels.device)
-    read = at[:, None] + torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1, device=kernels.device)
-    taps = (read.clamp(0, size - 1)[..., None] == at).float().transpose(0, 1)
+    pixels = torch.arange(size, device=kernels.device)
+    sources = pixels[:, None] + torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1, device=kernels.device)
+    taps = (sources.clamp(0, size - 1)[..., None] == pixels).float().transpose(0, 1)
     return (kernels @ taps.flatten(1)).view(-1, size, size)
 
 
@@ -250,8 +250,7 @@ WARPS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
     "TranslateX": _translate_x,
     "TranslateY": _translate_y,
 }
-# What an operation needs on the device, of the strengths of its images, and what it does with the
-# images and that.
+# name -> (strengths -> parameters on the device, (images, parameters) -> images)
 OPS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[Tensor, Tensor], Tensor]]] = {
     "AutoContrast": (_nothing, _autocontrast),
     "Blur": (_gaussians, _blur),

@@ -1,8 +1,8 @@
-"""Augmentation policies: which operation of which strength each image of a batch undergoes.
+"""Augmentation policies: the operations, and their strengths, for each image of a batch.
 
-A policy is a list of layers, applied one after another. Each is drawn for the whole batch, in the
-same order whatever the draws come to, so that what happens to a sample depends on the generator and
-on its place in the batch only.
+A policy is a list of layers, applied one after another. Each layer is drawn for the whole batch,
+with the same sequence of draws whatever their outcomes, so that what happens to a sample depends
+only on the generator and on its position in the batch.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from vitscale.plan.config import TrainConfig
 from vitscale.train.pixel_ops import Warp
 
-# the defaults of its policies; those of Cubuk et al. 2019, too
+# the defaults of torchvision's policies, and those of Cubuk et al. 2019
 TORCHVISION = Warp("nearest", (0, 0, 0))
-# timm fills with the mean of ImageNet. It draws bilinear or bicubic; DeiT has bicubic. PIL's
-# bicubic is not torch's.
+# timm fills with ImageNet's mean. It interpolates bilinearly or bicubically, at random; DeiT
+# bicubically. PIL's bicubic filter differs from torch's, so ours is bilinear.
 TIMM = Warp("bilinear", (124, 116, 104))
 
 # (operation, probability, magnitude) twice, magnitudes from 0 to 9: Cubuk et al. 2019, table 9
@@ -90,20 +90,20 @@ ENHANCEMENTS = [*JITTER, "Sharpness"]
 
 
 class Layer(NamedTuple):
-    """What happens to each image of a batch: pixel_ops' operation and strength, (B,) each."""
+    """One operation of pixel_ops and its strength for each image of a batch, (B,) each."""
 
     names: np.ndarray
     values: np.ndarray
     warp: Warp = TORCHVISION
 
 
-# Of the share of the largest magnitude, the same with a random sign, and the image's side in
-# pixels, (B,) each.
+# name -> function of (fraction of the largest magnitude (B,), the same with a random sign (B,),
+# side of the image in pixels) that gives strengths (B,)
 Strengths = dict[str, Callable[[np.ndarray, np.ndarray, int], np.ndarray]]
 
 
 def layers(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
-    """The config's policy, then its colour jitter, drawn for the `batch_size` images of a batch."""
+    """Draws the config's policy and then its color jitter for all images of a batch."""
     return [*_policy(config, rng), *_jitter(config, rng)]
 
 
@@ -124,9 +124,7 @@ def _policy(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
 
 
 def _autoaugment(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
-    """Cubuk et al. 2019: one of 25 pairs of operations for
-    each image, each with its probability.
-    """
+    """Cubuk et al. 2019: one of 25 pairs of operations per image, each with its probability."""
     num = config.batch_size
     chosen = rng.integers(len(AUTOAUGMENT), size=num)
     return [
@@ -146,11 +144,10 @@ def _autoaugment_layer(
 
 
 def _randaugment(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
-    """timm's rand-mM-mstdS-inc1: operations drawn with replacement, of which each then happens with
-    probability 0.5.
+    """timm's rand-mM-mstdS-inc1: operations drawn with replacement, applied with probability 0.5.
 
-    Cubuk et al. 2020 as changed by timm, which DeiT uses: 15 operations, that do more the larger
-    the magnitude, and a magnitude drawn for each from a normal distribution, clipped to [0, 10].
+    Cubuk et al. 2020 as changed by timm, which DeiT uses: 15 operations whose effect increases with
+    the magnitude, and a magnitude per operation from a normal distribution, clipped to [0, 10].
     """
     return [_randaugment_layer(config, rng) for _ in range(config.randaugment_ops)]
 
@@ -164,19 +161,17 @@ def _randaugment_layer(config: TrainConfig, rng: np.random.Generator) -> Layer:
 
 
 def _trivialaugment(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
-    """Müller and Hutter 2021, the wide space of
-    torchvision: one operation, one of 31 magnitudes.
-    """
+    """Müller and Hutter 2021 with torchvision's wide space: one operation, one of 31 magnitudes."""
     num = config.batch_size
     names = np.array(TRIVIALAUGMENT)[rng.integers(len(TRIVIALAUGMENT), size=num)]
     return [Layer(names, _values(WIDE, names, rng.integers(31, size=num) / 30, config, rng))]
 
 
 def _three_augment(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
-    """Touvron et al. 2022, DeiT III: grey, solarized or blurred, each a third of the images.
+    """Touvron et al. 2022, DeiT III: grayscale, solarize or blur, each for a third of the images.
 
-    The paper gives no strengths: those of its authors' code and of timm's 3a, a threshold of 128
-    and a standard deviation uniform in [0.1, 2] pixels whatever the resolution.
+    The paper gives no strengths: these are those of the authors' code and of timm's 3a, a threshold
+    of 128 and a standard deviation uniform in [0.1, 2] pixels at any resolution.
     """
     num = config.batch_size
     names = np.array(["Color", "Solarize", "Blur"])[rng.integers(3, size=num)]
@@ -185,8 +180,9 @@ def _three_augment(config: TrainConfig, rng: np.random.Generator) -> list[Layer]
 
 
 def _jitter(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
-    """torchvision's ColorJitter without hue: brightness,
-    contrast, saturation, in an order of each image's own.
+    """torchvision's ColorJitter without hue.
+
+    Brightness, contrast and saturation, in a random order per image.
     """
     if not config.color_jitter:
         return []
@@ -200,52 +196,57 @@ def _jitter(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
 def _values(
     strengths: Strengths,
     names: np.ndarray,
-    shares: np.ndarray,
+    fractions: np.ndarray,
     config: TrainConfig,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """The strengths (B,) of the operations, at shares in [0, 1]
-    of the largest magnitude and of random sign.
+    """Strengths (B,) of the operations, for fractions in [0, 1] of the largest magnitude.
+
+    Signs are random.
     """
-    signed = np.where(rng.random(len(names)) < 0.5, -shares, shares)
+    signed = np.where(rng.random(len(names)) < 0.5, -fractions, fractions)
     values = np.zeros(len(names))
     for name in strengths:
-        values = np.where(names == name, strengths[name](shares, signed, config.resolution), values)
+        values = np.where(
+            names == name, strengths[name](fractions, signed, config.resolution), values
+        )
     return values
 
 
 def _torchvision(
     shear: float, shift: Callable[[int], float], degrees: float, gain: float, bits: int
 ) -> Strengths:
-    """torchvision's strengths at the largest magnitude: tangent,
-    pixels of a side, degrees, factor - 1, bits lost.
+    """torchvision's strengths, given the largest magnitudes.
+
+    These are a tangent, pixels as a function of the side, degrees, factor - 1, and bits lost.
     """
     return {
-        **dict.fromkeys(("ShearX", "ShearY"), lambda share, signed, side: shear * signed),
+        **dict.fromkeys(("ShearX", "ShearY"), lambda fraction, signed, side: shear * signed),
         **dict.fromkeys(
-            ("TranslateX", "TranslateY"), lambda share, signed, side: np.trunc(shift(side) * signed)
+            ("TranslateX", "TranslateY"),
+            lambda fraction, signed, side: np.trunc(shift(side) * signed),
         ),
-        "Rotate": lambda share, signed, side: degrees * signed,
-        **dict.fromkeys(ENHANCEMENTS, lambda share, signed, side: 1 + gain * signed),
-        "Posterize": lambda share, signed, side: np.round(8 - bits * share),
-        "Solarize": lambda share, signed, side: 255 * (1 - share),
+        "Rotate": lambda fraction, signed, side: degrees * signed,
+        **dict.fromkeys(ENHANCEMENTS, lambda fraction, signed, side: 1 + gain * signed),
+        "Posterize": lambda fraction, signed, side: np.round(8 - bits * fraction),
+        "Solarize": lambda fraction, signed, side: 255 * (1 - fraction),
     }
 
 
 def _increasing() -> Strengths:
-    """timm's strengths of the operations that do more the larger the magnitude."""
+    """timm's strengths of the operations whose effect increases with the magnitude."""
     return {
-        **dict.fromkeys(("ShearX", "ShearY"), lambda share, signed, side: 0.3 * signed),
+        **dict.fromkeys(("ShearX", "ShearY"), lambda fraction, signed, side: 0.3 * signed),
         **dict.fromkeys(
-            ("TranslateX", "TranslateY"), lambda share, signed, side: 0.45 * side * signed
+            ("TranslateX", "TranslateY"), lambda fraction, signed, side: 0.45 * side * signed
         ),
-        "Rotate": lambda share, signed, side: 30 * signed,
+        "Rotate": lambda fraction, signed, side: 30 * signed,
         **dict.fromkeys(
-            ENHANCEMENTS, lambda share, signed, side: np.maximum(0.1, 1 + 0.9 * signed)
+            ENHANCEMENTS, lambda fraction, signed, side: np.maximum(0.1, 1 + 0.9 * signed)
         ),
-        "Posterize": lambda share, signed, side: 4 - np.trunc(4 * share),
-        "Solarize": lambda share, signed, side: 256 - np.trunc(256 * share),
-        "SolarizeAdd": lambda share, signed, side: np.trunc(110 * share),
+        "Posterize": lambda fraction, signed, side: 4 - np.trunc(4 * fraction),
+        "Solarize": lambda fraction, signed, side: 256 - np.trunc(256 * fraction),
+        "SolarizeAdd": lambda fraction, signed, side: np.trunc(110 * fraction),
     }
 
 

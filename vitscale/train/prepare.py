@@ -1,4 +1,4 @@
-"""Writes a dataset once as memory-mapped files of one image size: `vitscale prepare`."""
+"""Writes a dataset once as memory-mapped files of one image size, for `vitscale prepare`."""
 
 from __future__ import annotations
 
@@ -34,22 +34,25 @@ from vitscale.train.sources.torchvision_class import open_class
 
 RESIZE = "shorter side to size by Pillow's antialiased bicubic filter, then the central square"
 PACKAGES = ("numpy", "pillow", "pyarrow", "torchvision")
-BLOCK = 16  # images that a worker process decodes in one go
+BLOCK = 16  # images that a worker process decodes per item
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is prepared from what. The number of workers decides nothing, so it is no part of it."""
+    """What to prepare from which source.
+
+    The number of workers is no field, since it does not change the files.
+    """
 
     source: str  # a folder, or "torchvision:CLASS"
     data_root: Path  # the set becomes data_root/NAME-SIZE; see `_final_name` for the one exception
     size: int
-    splits: tuple[str, ...] = ()  # none: all that the source has
+    splits: tuple[str, ...] = ()  # empty: all splits of the source
     skip_unreadable: bool = False
     dataset: str = ""  # NAME; "": the name of the folder, of CIFAR, or of the class
     source_root: str = ""  # where the files of a torchvision class are
-    channels: int = 3  # that image files are decoded to: 3 (RGB) or 1 (grey)
-    shard_bytes: int = 512 * 2**20  # pixels of a file, at most
+    channels: int = 3  # to which image files are decoded: 3 (RGB) or 1 (gray)
+    shard_bytes: int = 512 * 2**20  # largest size of the pixels of one file
     max_megapixels: float = Limits.max_megapixels  # of an image before it is resized
     follow_symlinks: bool = Limits.follow_symlinks  # out of the source's folder
 
@@ -85,12 +88,12 @@ class Block(NamedTuple):
 
 
 def prepare(request: Request, num_workers: int = 0, progress: Progress | None = None) -> Path:
-    """Writes the set and returns its folder; killed and run again it goes on, and finished files
-    stay as they are.
+    """Writes a prepared set and returns its folder.
 
-    The bytes of the files depend on the source and the request only. `progress` is told (split,
+    A run that was killed can be repeated: it continues, and keeps the files that were finished. The
+    bytes of the files depend only on the source and the request. `progress` is called with (split,
     images done, images). Raises ValueError for a source that cannot be read, for an unreadable
-    image unless those are skipped, and if something else lies where the set would go.
+    image unless those are skipped, and if the folder holds something else.
     """
     source = _open(request)
     images = _read(source, request)
@@ -108,9 +111,9 @@ def prepare(request: Request, num_workers: int = 0, progress: Progress | None = 
 
 
 def verify(folder: Path) -> int:
-    """How many files of a prepared set were read whole.
+    """Reads every file of a prepared set; returns their number.
 
-    Raises ValueError for the first that has changed.
+    Raises ValueError for the first file that has changed.
     """
     files = [file for split in read_manifest(folder)["splits"].values() for file in split["files"]]
     for file in files:
@@ -127,15 +130,15 @@ def _open(request: Request) -> Source:
         raise ValueError(
             f"a source must be a folder or torchvision:CLASS, but got ({request.source})"
         )
-    # it is copied as it is
+    # the ReaL labels are copied unchanged
     check_inside(Path(request.source) / REAL, Path(request.source), request.limits)
     return open_folder(Path(request.source), request.channels, request.limits)
 
 
 def _read(source: Source, request: Request) -> dict[str, Images]:
-    """The splits asked for.
+    """The requested splits.
 
-    Raises ValueError for one that is not there, and for an image without a label.
+    Raises ValueError for a split that does not exist, and for an image without a valid label.
     """
     if unknown := [split for split in request.splits if split not in source.splits]:
         raise ValueError(
@@ -143,43 +146,45 @@ def _read(source: Source, request: Request) -> dict[str, Images]:
         )
     images = {split: source.read(split) for split in request.splits or source.splits}
     for split, whole in images.items():
-        most = len(source.classes) if source.classes else 2**31
-        wrong = ((whole.labels < 0) | (whole.labels >= most)).nonzero().flatten().tolist()
+        num_classes = len(source.classes) if source.classes else 2**31
+        wrong = ((whole.labels < 0) | (whole.labels >= num_classes)).nonzero().flatten().tolist()
         if wrong or not len(whole):
-            found = (
+            problem = (
                 f"{whole.name(wrong[0])}: label {int(whole.labels[wrong[0]])}"
                 if wrong
                 else "no images"
             )
             raise ValueError(
-                f"0 <= label < {most} must hold for every image, but got ({split}, {found})"
+                f"0 <= label < {num_classes} must hold for every image, but got "
+                f"({split}, {problem})"
             )
-        if whole.pixels is not None and (there := whole.pixels.shape[1]) != request.channels:
+        if whole.pixels is not None and (channels := whole.pixels.shape[1]) != request.channels:
             raise ValueError(
-                f"channels == {there} must hold for {request.source}, but got ({request.channels})"
+                f"channels == {channels} must hold for {request.source}, but got "
+                f"({request.channels})"
             )
     return images
 
 
 def _final_name(request: Request, images: dict[str, Images]) -> str:
-    """NAME-SIZE. But NAME if the name says the size already: a prepared set's own, or a known
-    dataset's (CIFAR).
+    """NAME-SIZE; or NAME, if it implies the size already.
 
-    Nothing is decoded for it: image files get NAME-SIZE whatever their sizes.
+    That is so for the name of a prepared set or of a known dataset (CIFAR), at the size that its
+    images have. Nothing is decoded to find out: image files get NAME-SIZE whatever their sizes.
     """
     layout = layout_of(Path(request.source).absolute())
     named = dataset_facts(request.name) is not None or (
         layout is not None and layout.kind == "prepared"
     )
-    whole = all(
-        of.pixels is not None and tuple(of.pixels.shape[2:]) == (request.size,) * 2
-        for of in images.values()
+    sized = all(
+        split.pixels is not None and tuple(split.pixels.shape[2:]) == (request.size,) * 2
+        for split in images.values()
     )
-    return request.name if named and whole else f"{request.name}-{request.size}"
+    return request.name if named and sized else f"{request.name}-{request.size}"
 
 
 def _begin(folder: Path, request: Request) -> None:
-    """Notes what is prepared here. Raises ValueError if anything else lies here, or was begun."""
+    """Records what is being prepared. Raises ValueError if the folder holds anything else."""
     begun = folder / BEGUN
     if begun.exists():
         _check_same_set(json.loads(begun.read_text()), request, folder)
@@ -195,7 +200,7 @@ def _begin(folder: Path, request: Request) -> None:
 
 
 def _identity(request: Request) -> dict[str, Any]:
-    """What decides the bytes of a set."""
+    """The fields of a request that determine the bytes of a set."""
     source = (
         request.source
         if request.source.startswith(TORCHVISION)
@@ -208,10 +213,10 @@ def _identity(request: Request) -> dict[str, Any]:
     }
 
 
-def _check_same_set(found: dict[str, Any], request: Request, folder: Path) -> None:
+def _check_same_set(existing: dict[str, Any], request: Request, folder: Path) -> None:
     for name, value in _identity(request).items():
-        if found.get(name) != value:
-            law = f"{name} == {found.get(name)!r} must hold for the set at {folder}"
+        if existing.get(name) != value:
+            law = f"{name} == {existing.get(name)!r} must hold for the set at {folder}"
             raise ValueError(
                 f"{law}, but got ({name}={value!r}); name another data root, or delete the set"
             )
@@ -225,7 +230,7 @@ def _write_split(
     num_workers: int,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """The manifest's entry of a split, all of whose files are then on disk."""
+    """Writes all files of a split and returns the split's entry in the manifest."""
     per_file = max(1, request.shard_bytes // (request.channels * request.size**2))
     parts = [
         range(len(images))[start : start + per_file] for start in range(0, len(images), per_file)
@@ -247,9 +252,7 @@ def _write_split(
 
 
 def _kept(path: Path) -> dict[str, Any] | None:
-    """The facts of a file that an interrupted run finished,
-    read whole and found unchanged; else None.
-    """
+    """The facts of a file finished by an earlier run, after verifying its bytes, or None."""
     try:
         facts: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
         check_sha256(path, facts)
@@ -261,7 +264,7 @@ def _kept(path: Path) -> dict[str, Any] | None:
 def _write_file(
     path: Path, part: range, images: Images, blocks: Iterator[Block], request: Request
 ) -> dict[str, Any]:
-    """Writes one file and then, beside it, its facts: it counts only with them."""
+    """Writes one file, and then its facts beside it; without them, the file does not count."""
     pixels = np.empty((len(part), request.channels, request.size, request.size), np.uint8)
     rows: list[int] = []
     skipped: list[str] = []
@@ -290,11 +293,11 @@ def _write_file(
 def _blocks(
     images: Images, parts: list[range], request: Request, num_workers: int
 ) -> Iterator[Block]:
-    """The blocks of each part in order, made by worker processes if there are any."""
+    """Decodes the blocks of each part in order, in worker processes if there are any."""
     todo = [part[start : start + BLOCK] for part in parts for start in range(0, len(part), BLOCK)]
     resized = Resized(images, request.size, request.channels)
-    # Blocks stay arrays, which go through a pipe: as tensors they would need shared memory, which
-    # containers lack.
+    # Blocks stay NumPy arrays, which are sent through a pipe: tensors would need shared memory, of
+    # which containers often have little.
     return iter(
         DataLoader(
             resized, batch_size=None, sampler=todo, num_workers=num_workers, collate_fn=_as_is
@@ -308,7 +311,7 @@ def _as_is(block: Any) -> Any:
 
 @dataclass(frozen=True)
 class Resized(Dataset[Block]):
-    """Images at size x size; an item is the block of some indices."""
+    """Images at size x size; one item is the block of a range of indices."""
 
     images: Images
     size: int
@@ -330,7 +333,7 @@ class Resized(Dataset[Block]):
 def resize(image: Tensor, size: int) -> np.ndarray:
     """(C, H, W) uint8 -> (C, size, size), see RESIZE.
 
-    Pillow computes in integers: the same bytes on every machine.
+    Pillow computes in integers, so the bytes are the same on every machine.
     """
     from PIL import Image
     from torchvision.transforms import InterpolationMode
@@ -346,7 +349,7 @@ def resize(image: Tensor, size: int) -> np.ndarray:
 
 
 def _finish(folder: Path, request: Request, source: Source, splits: dict[str, Any]) -> None:
-    """Writes the manifest, which makes the set one, and removes the notes of the way there."""
+    """Writes the manifest, which completes the set, and removes temporary records."""
     real = Path(request.source) / REAL
     if real.is_file() and "val" in splits:
         shutil.copyfile(real, folder / REAL)

@@ -1,8 +1,7 @@
-"""Speed and memory of a model on one device: forward passes, or steps of training, of a batch that
-lies on it already.
+"""Measures speed and memory of a model on one device.
 
-No image is read and none is augmented, so that it is the model that is measured; what a training
-loses to its data beyond that is not in these numbers.
+A pass is a forward pass or a training step on a batch that is on the device already. No image is
+read or augmented: what a training loses by waiting for data is not in these numbers.
 """
 
 from __future__ import annotations
@@ -31,35 +30,34 @@ from vitscale.train.optim import build_optimizer
 from vitscale.train.parallel import Team
 from vitscale.train.step import TrainingStep, autocast
 
-# a timed run lasts this long at least, so that the clock and a stray interruption weigh little
+# shortest timed run, so that the clock's resolution and interruptions have little effect
 RUN_S = 0.2
-RUN_PASSES = 3  # at least
-WARM_UP_S = 0.5  # at least, and until two runs in a row agree within STABLE
-WARM_UP_MOST_S = 10.0
-STABLE = 0.05
+RUN_PASSES = 3  # fewest passes per timed run
+WARM_UP_S = 0.5  # shortest warm-up; it lasts until two consecutive runs agree within STABLE
+MAX_WARM_UP_S = 10.0
+STABLE = 0.05  # relative difference
 SECOND = "second pass"
 Pass = Callable[[], None]
 
 
 def profile(config: ProfileConfig, device: str = "cpu") -> Iterator[Row]:
-    """Yields a row for each timed run: images per second, milliseconds a pass, and what they were
-    measured under.
+    """Yields a row per timed run: images per second, milliseconds per pass, and conditions.
 
-    `epoch` numbers the runs, from 1; `peak_memory_mib` is the most that tensors took on the device,
-    weights and batch included; `load` the 1-minute load average of the machine, which is above the
-    number of threads where something else ran. Weights stay fp32; with bf16 or fp16 each pass casts
-    them, as in a training. Raises ValueError if the device is another one than the config names.
+    `epoch` numbers the runs from 1; `peak_memory_mib` is the peak memory of tensors on the device,
+    including weights and batch; `load` is the machine's 1-minute load average, which exceeds the
+    number of threads if something else ran. Weights stay fp32; with bf16 or fp16 each pass casts
+    them, as in a training. Raises ValueError if the device is not the one that the config names.
     """
-    at = device_at(device)
-    check_hardware(config, at)
+    target = device_at(device)
+    check_hardware(config, target)
     seed_everything(config.seed)
     torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
     start = time.perf_counter()
-    memory_mib = peak_memory_mib(config, at)
-    one_pass = build_pass(config, at)
-    passes = warm_up(one_pass, at)
+    memory_mib = peak_memory_mib(config, target)
+    one_pass = build_pass(config, target)
+    passes = warm_up(one_pass, target)
     for run in range(1, config.timed_runs + 1):
-        pass_s = timed(one_pass, passes, at) / passes
+        pass_s = timed(one_pass, passes, target) / passes
         row = {
             "epoch": run,
             "step": run * passes,
@@ -76,9 +74,7 @@ def profile(config: ProfileConfig, device: str = "cpu") -> Iterator[Row]:
 
 
 def check_hardware(config: ProfileConfig, device: torch.device) -> None:
-    """Raises ValueError unless the device, with the threads that
-    torch uses, is the one that the config names.
-    """
+    """Raises ValueError unless the device and torch's threads are the config's hardware."""
     here = (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"
@@ -92,9 +88,7 @@ def check_hardware(config: ProfileConfig, device: torch.device) -> None:
 
 
 def build_pass(config: ProfileConfig, device: torch.device) -> Pass:
-    """One pass over a synthetic batch: as an evaluation
-    makes it, or as a step of the trainer does.
-    """
+    """One pass over a synthetic batch, as in an evaluation or as in a training step."""
     model = build_model(config).to(device)
     run_branches(model, parallel=config.layout == "par")
     shape = (config.batch_size, config.channels, config.resolution, config.resolution)
@@ -126,8 +120,9 @@ def _forward(model: nn.Module, images: torch.Tensor, config: ProfileConfig) -> P
 def _training_step(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, config: ProfileConfig
 ) -> Pass:
-    """A step of the trainer, again and again on one batch; at the
-    peak learning rate, which costs what others cost.
+    """A training step, repeated on one batch at the peak learning rate.
+
+    The value of the learning rate does not affect the time of a step.
     """
     training_step = TrainingStep(
         config,
@@ -149,7 +144,7 @@ def _training_step(
 
 
 def timed(one_pass: Pass, passes: int, device: torch.device) -> float:
-    """Seconds that so many passes take, until the device has done them."""
+    """Seconds for a number of passes, until the device has finished them."""
     synchronize(device)
     start = time.perf_counter()
     for _ in range(passes):
@@ -159,33 +154,31 @@ def timed(one_pass: Pass, passes: int, device: torch.device) -> float:
 
 
 def warm_up(one_pass: Pass, device: torch.device) -> int:
-    """Runs until two runs in a row take the same time, and
-    returns the passes that a timed run needs.
-    """
+    """Runs until two consecutive runs agree within STABLE; returns the passes per timed run."""
     start, before, passes = time.perf_counter(), math.inf, 1
     while True:
         pass_s = timed(one_pass, passes, device) / passes
         passes, spent = max(RUN_PASSES, math.ceil(RUN_S / pass_s)), time.perf_counter() - start
-        if spent > WARM_UP_MOST_S or (spent > WARM_UP_S and abs(pass_s / before - 1) < STABLE):
+        if spent > MAX_WARM_UP_S or (spent > WARM_UP_S and abs(pass_s / before - 1) < STABLE):
             return passes
         before = pass_s
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits for a GPU; a CPU is always done."""
+    """Waits for a GPU to finish; does nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def peak_memory_mib(config: ProfileConfig, device: torch.device) -> float:
-    """The most memory that tensors take in a pass, with all that stays between passes, of a model
-    of its own; MiB.
+    """Peak memory of tensors during a pass, in MiB, including what remains between passes.
 
-    On a GPU by its allocator. On a CPU, whose allocator keeps no account, by the allocations that
-    torch's profiler sees. Work space that the libraries of matrix products keep is in neither.
+    Measured on a model of its own. On a GPU by torch's allocator; on a CPU, whose allocator has no
+    statistics, by the allocations that torch's profiler records. The workspaces of matrix product
+    libraries are in neither.
     """
     if device.type == "cuda":
-        # the libraries' work space stays in the process, and counts for no model
+        # allocates the libraries' workspaces, which stay in the process and belong to no model
         _two_passes(config, device)
         gc.collect()
         before = torch.cuda.memory_allocated(device)
@@ -193,16 +186,18 @@ def peak_memory_mib(config: ProfileConfig, device: torch.device) -> float:
         _two_passes(config, device)
         num_bytes = torch.cuda.max_memory_allocated(device) - before
     else:
-        with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        with torch.profiler.profile(
+            activities=[ProfilerActivity.CPU], profile_memory=True
+        ) as trace:
             _two_passes(config, device)
-        assert seen.profiler is not None and seen.profiler.kineto_results is not None
-        num_bytes = _most_bytes(seen.profiler.kineto_results.events())
+        assert trace.profiler is not None and trace.profiler.kineto_results is not None
+        num_bytes = _peak_bytes(trace.profiler.kineto_results.events())
     gc.collect()
     return num_bytes / 2**20
 
 
 def _two_passes(config: ProfileConfig, device: torch.device) -> None:
-    """The second has what the first leaves behind: the state of the optimizer, say."""
+    """Runs two passes; the second includes what the first leaves behind, such as momenta."""
     one_pass = build_pass(config, device)
     for name in ("first pass", SECOND):
         with torch.profiler.record_function(name):
@@ -210,20 +205,19 @@ def _two_passes(config: ProfileConfig, device: torch.device) -> None:
     synchronize(device)
 
 
-def _most_bytes(events: list[Any]) -> int:
-    """The most that was allocated at once from the start of the second pass on, of all that was
-    since the first event.
+def _peak_bytes(events: list[Any]) -> int:
+    """Peak bytes allocated since the first event, from the start of the second pass on.
 
-    What was there before is freed with a size that is not known and counts as 0, as does its
+    Memory that existed before is freed with an unknown size; it counts as 0, as does its
     allocation.
     """
     begin = next(event.start_ns() for event in events if event.name() == SECOND)
-    num_bytes = most = 0
+    num_bytes = peak = 0
     for event in sorted(
         (event for event in events if event.name() == "[memory]"),
         key=lambda event: event.start_ns(),
     ):
         before, num_bytes = num_bytes, num_bytes + event.nbytes()
         if event.start_ns() >= begin:
-            most = max(most, before, num_bytes)
-    return most
+            peak = max(peak, before, num_bytes)
+    return peak

@@ -1,4 +1,4 @@
-"""The learning rate at each step."""
+"""The learning rate schedule."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from vitscale.plan.config import TrainConfig
 
 
 def lr_at(step: int, config: TrainConfig) -> float:
-    """Learning rate of optimizer step `step`, counted from 0: linear warm-up to the peak, then the
-    decay to its floor.
+    """Learning rate of optimizer step `step`, counted from 0: linear warm-up, then decay.
 
-    The warm-up leaves `warmup_start` of the peak in equal steps, of which the last is at the peak.
-    The decay (half a cosine, a line, or none) starts at the peak, and the step after the last would
-    be at `decay_floor` of it.
+    The warm-up rises from `warmup_start` of the peak in equal increments, and its last step is at
+    the peak. The decay (half a cosine, a line, or none) starts at the peak, and the step after the
+    last one would be at `decay_floor` of the peak.
     """
     peak, warmup = config.peak_lr, config.num_warmup_steps
     if step < warmup:

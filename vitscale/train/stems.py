@@ -1,4 +1,4 @@
-"""Stems: what turns an image into tokens, (B, channels, R, R) -> (B, width, R/p, R/p)."""
+"""Stems: (B, channels, R, R) images -> (B, width, R/p, R/p) tokens."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from vitscale.plan.config import TrainConfig
 
 
 def build_stem(config: TrainConfig) -> nn.Sequential:
-    """The stem of a config; where it is the plain
-    "patchify", a model of timm has one of its own.
-    """
+    """The stem of a config; for the plain "patchify", timm models have their own."""
     match config.stem:
         case "patchify":
             return patchify_stem(config, norm=False, gelu=False)
@@ -36,7 +34,8 @@ def build_stem(config: TrainConfig) -> nn.Sequential:
 def conv_stem(config: TrainConfig) -> nn.Sequential:
     """The convolutional stem of Xiao et al. 2021, section 3 and appendix A.
 
-    Convolutions without bias, each with a norm and ReLU, then a plain 1x1 convolution to the width.
+    Convolutions without bias, each followed by a norm and ReLU, then a plain 1x1 convolution to the
+    width.
     """
     from timm.models.vision_transformer_hybrid import ConvStem
 
@@ -47,7 +46,7 @@ def conv_stem(config: TrainConfig) -> nn.Sequential:
         channels=(*(channels for channels, _, _ in layers), config.width),
         stride=(*(stride for _, stride, _ in layers), 1),
         kernel_size=(*(kernel for _, _, kernel in layers), 1),
-        # timm's own padding makes a row too many at a stride of 3 or more
+        # timm's own padding adds an extra row at a stride of 3 or more
         padding=(*(1 if kernel == 3 else 0 for _, _, kernel in layers), 0),
         norm_layer=_norm_layer(config),
     )
@@ -56,8 +55,7 @@ def conv_stem(config: TrainConfig) -> nn.Sequential:
 def graham_stem(config: TrainConfig) -> nn.Sequential:
     """The stem of Graham et al. 2021 (LeViT) with GELU, as in Touvron et al. 2022, Table 7.
 
-    3x3 convolutions of stride 2 that end in `width` channels and double them on the way, each with
-    a norm.
+    3x3 convolutions of stride 2, each with a norm; channels double up to `width`.
     """
     num = config.patch_size.bit_length() - 1
     widths = [config.channels, *(config.width >> (num - 1 - i) for i in range(num))]
@@ -68,10 +66,10 @@ def graham_stem(config: TrainConfig) -> nn.Sequential:
 
 
 def hmlp_stem(config: TrainConfig) -> nn.Sequential:
-    """The hierarchical MLP stem of Touvron et al. 2022, appendix C: no patch sees another.
+    """The hierarchical MLP stem of Touvron et al. 2022, appendix C; patches do not interact.
 
-    A 4x4 convolution of stride 4, then 2x2 ones of stride 2, of width / 4 channels but for the
-    last, each with a norm.
+    A 4x4 convolution of stride 4, then 2x2 convolutions of stride 2, each with a norm; all have
+    width / 4 channels but the last one.
     """
     num = config.patch_size.bit_length() - 2
     widths = [config.channels, *[config.width // 4] * (num - 1), config.width]
@@ -82,7 +80,7 @@ def hmlp_stem(config: TrainConfig) -> nn.Sequential:
 
 
 def patchify_stem(config: TrainConfig, *, norm: bool, gelu: bool) -> nn.Sequential:
-    """Patchify with BatchNorm, GELU or both behind it (Touvron et al. 2022, Table 7)."""
+    """Patchify followed by BatchNorm, GELU or both (Touvron et al. 2022, Table 7)."""
     stem = nn.Sequential(
         nn.Conv2d(config.channels, config.width, config.patch_size, stride=config.patch_size)
     )
@@ -94,7 +92,7 @@ def patchify_stem(config: TrainConfig, *, norm: bool, gelu: bool) -> nn.Sequenti
 
 
 def _normed(config: TrainConfig, convs: list[nn.Conv2d]) -> nn.Sequential:
-    """Each convolution with a norm, and GELU in between."""
+    """Convolutions each followed by a norm, with GELU in between."""
     stem = nn.Sequential()
     for conv in convs:
         stem.extend([conv, _norm_layer(config)(conv.out_channels), nn.GELU()])

@@ -1,4 +1,4 @@
-"""The optimizer step: the one of every training, which a profile of the training measures too."""
+"""The optimizer step, shared by trainings and by profiles of a training."""
 
 from __future__ import annotations
 
@@ -19,20 +19,17 @@ from vitscale.train.parallel import Team
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What a step takes and changes: the model, its averaged
-    weights, the optimizer, and the randomness of layers.
-    """
+    """One optimizer step: the objects that it uses and updates."""
 
     config: TrainConfig
-    model: nn.Module  # whose weights are trained
-    # the same model, compiled and with gradients averaged over the team where that is wanted
-    replica: nn.Module
+    model: nn.Module  # the model whose weights are trained
+    replica: nn.Module  # the same model, possibly compiled and wrapped in DDP
     draws: Draws
     optimizer: torch.optim.Optimizer
     ema: Ema
     loss_scale: LossScale
     team: Team
-    # (b,) int64 each: places in the batch of the samples of each part of this process
+    # (b,) int64 each: positions within the batch of the samples in each part of this process
     positions: Sequence[Tensor]
 
     def take(
@@ -42,36 +39,37 @@ class TrainingStep:
         parts: Iterator[tuple[Tensor, Tensor]],
         bad_step: Tensor | None = None,
     ) -> Tensor:
-        """Takes optimizer step `step` (from 0) at a learning rate; the loss of the whole batch in
-        nats, a () tensor.
+        """Takes optimizer step `step` (from 0); returns the batch's loss in nats, a () tensor.
 
-        `parts` gives images (b, C, R, R) and targets (b,) or (b, classes) of each part, in turn.
-        Nothing here waits for the device, but for LAMB with fp16. `bad_step` () is the step at
-        which the training diverged, or negative: steps that the loss scale skips from there on are
-        not counted.
+        `parts` yields images (b, C, R, R) and targets (b,) or (b, classes) of each part in turn.
+        Nothing here waits for the device, except LAMB with fp16. `bad_step` () is the step at which
+        the training diverged, or negative; steps that the loss scale skips after it are not
+        counted.
         """
         config, model, optimizer = self.config, self.model, self.optimizer
         for group in optimizer.param_groups:
             group["lr"] = lr
-        # frees the memory of the last step's gradients before the forward pass
+        # frees the memory of the gradients before the forward pass
         optimizer.zero_grad(set_to_none=True)
 
-        # ---- forward and backward, part by part: losses of parts add up to that of the batch, and
-        # so do gradients
+        # --- forward and backward, part by part ---
+        # Losses and gradients of the parts add up to those of the batch.
         device = next(model.parameters()).device
         loss = torch.zeros((), device=device)
-        for part, where in enumerate(self.positions):
-            pixels, targets = next(parts)
-            self.draws.at(step, where)
-            with self.team.holding_back(self.replica, until=part == len(self.positions) - 1):
+        for part, positions in enumerate(self.positions):
+            images, targets = next(parts)  # (b, C, R, R), (b,) or (b, classes)
+            self.draws.at(step, positions)
+            with self.team.no_sync(self.replica, is_last=part == len(self.positions) - 1):
                 with autocast(config, device):
-                    share = training_loss(self.replica(pixels), targets, config, config.batch_size)
-                # The team averages gradients where they have to add up.
-                self.loss_scale.scaled(share * self.team.size).backward()
-            loss = loss + share.detach()
+                    part_loss = training_loss(
+                        self.replica(images), targets, config, config.batch_size
+                    )
+                # DDP averages gradients over the team, but parts of a batch must add up
+                self.loss_scale.scaled(part_loss * self.team.size).backward()
+            loss = loss + part_loss.detach()
 
-        # ---- clipping is the same for every optimizer, so that their comparison is not one of
-        # clipping
+        # --- update ---
+        # Clipping is the same for every optimizer, so that comparisons are not about clipping.
         if config.clip_norm:
             self.loss_scale.unscale(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
@@ -81,7 +79,7 @@ class TrainingStep:
 
 
 def autocast(config: TrainConfig, device: torch.device) -> torch.autocast:
-    """Matrix products and convolutions in the precision of the config; weights stay fp32."""
+    """Casts matrix products and convolutions to the config's precision; weights stay fp32."""
     match config.precision:
         case "fp32":
             return torch.autocast(device.type, torch.bfloat16, enabled=False)

@@ -1,6 +1,4 @@
-"""One interface over all datasets: `load_split` gives the
-images of a split, however they lie on disk.
-"""
+"""One interface over all datasets: `load_split` returns the images of a split."""
 
 from __future__ import annotations
 
@@ -27,11 +25,11 @@ __all__ = ["Images", "Shards", "Source", "load_other", "load_split", "open_folde
 
 
 def load_split(config: TrainConfig, split: str, root: Path | None) -> Images:
-    """The images of "train", "minival" or an evaluation set; root/NAME is the folder of a dataset.
+    """The images of "train", "minival" or an evaluation set of the dataset in the folder root/NAME.
 
-    Images that do not fit in memory stay on disk: `pixels` is mapped, or `decode` reads one at a
-    time. Raises ValueError for a dataset that cannot be read, or that is not the one of the config:
-    another number of training images, other classes or channels, no such split.
+    Images that do not fit in memory stay on disk: `pixels` is memory-mapped, or `decode` reads one
+    at a time. Raises ValueError for a dataset that cannot be read or does not match the config:
+    another number of training images, other classes or channels, or no such split.
     """
     source, real = _open(config.dataset, config.channels, root)
     facts = dataset_facts(config.dataset)
@@ -103,7 +101,7 @@ def _open(dataset: str, channels: int, root: Path | None) -> tuple[Source, Path 
 
 
 def open_folder(folder: Path, channels: int, limits: Limits = LIMITS) -> Source:
-    """The source in a folder; channels (1 grey, 3 RGB) are what image files are decoded to."""
+    """The source in a folder; image files are decoded to `channels` (1 gray, 3 RGB)."""
     layout = layout_of(folder)
     if layout is None or layout.kind == "unfinished":
         raise ValueError(
@@ -118,10 +116,10 @@ def open_folder(folder: Path, channels: int, limits: Limits = LIMITS) -> Source:
 
 
 def read_real(val: Images, path: Path, num_classes: int) -> Images:
-    """Val with the labels of Beyer et al. 2020: `allowed` is theirs, `labels` stay, or are -1 where
-    they have none.
+    """The val images with the ReaL labels of Beyer et al. 2020.
 
-    The file has a list of labels for each image, in the order of file names.
+    `allowed` holds the ReaL labels; `labels` keeps the original label, or is -1 for images without
+    ReaL labels. The file has one list of labels per image, in the order of file names.
     """
     lists = json.loads(path.read_text())
     if val.names is None or len(lists) != len(val):
@@ -143,9 +141,7 @@ def read_real(val: Images, path: Path, num_classes: int) -> Images:
 
 
 def _check_training_set(train: Images, source: Source, config: TrainConfig) -> None:
-    """Raises ValueError unless the training set has the
-    images and classes that the config counts on.
-    """
+    """Raises ValueError unless the training set has the config's number of images and classes."""
     facts = dataset_facts(config.dataset)
     num = facts.num_train if facts else config.num_images
     if len(train) != num:
@@ -168,8 +164,9 @@ def _check_training_set(train: Images, source: Source, config: TrainConfig) -> N
 
 
 def _check_classes(labels: np.ndarray, config: TrainConfig) -> None:
-    """Raises ValueError if a minival took all images of a
-    class, as the last ones of class folders do.
+    """Raises ValueError if a minival took all images of a class.
+
+    The rule "last" does so on class folders, whose images are ordered by class.
     """
     if lost := np.flatnonzero(np.bincount(labels, minlength=config.num_classes) == 0).tolist():
         raise ValueError(
@@ -180,9 +177,9 @@ def _check_classes(labels: np.ndarray, config: TrainConfig) -> None:
 
 
 def _checked(images: Images, split: str, config: TrainConfig, dataset: str = "") -> Images:
-    """The same images.
+    """Returns the images unchanged after checking them.
 
-    Raises ValueError if there are none, a label is out of range or the channels are others.
+    Raises ValueError if there are none, a label is out of range or the number of channels differs.
     """
     dataset = dataset or config.dataset
     if not len(images):

@@ -1,6 +1,4 @@
-"""Unpickles what holds numpy arrays and plain values alone:
-a pickle may else run any code of its author.
-"""
+"""Unpickles only NumPy arrays and plain values, since a pickle could run arbitrary code."""
 
 from __future__ import annotations
 
@@ -13,12 +11,13 @@ import numpy as np
 
 
 class Forbidden(ValueError):
-    """A pickle asks for something other than arrays; the message names it."""
+    """A pickle needs something other than arrays; the message names it."""
 
 
 def _as_bytes(text: str, encoding: str) -> bytes:
-    """In what way Python 3 writes bytes for Python 2; the codec
-    that is called for would be any of Python's.
+    """Decodes bytes that Python 3 has pickled for Python 2.
+
+    Only latin1, since a pickle could name any codec of Python.
     """
     if encoding not in ("latin1", "latin-1"):
         raise Forbidden(f"_codecs.encode to {encoding!r:.60}")
@@ -26,38 +25,39 @@ def _as_bytes(text: str, encoding: str) -> bytes:
 
 
 def _admitted() -> dict[tuple[str, str], Callable[..., Any]]:
-    """What a pickle may call: array and dtype under the names that
-    numpy gave them before and after its version 2.
+    """The callables that a pickle may use, by (module, name).
+
+    These are arrays and dtypes, under the names of NumPy 1 and NumPy 2.
     """
     core: Any = getattr(np, "_core" if hasattr(np, "_core") else "core")
-    found: dict[tuple[str, str], Callable[..., Any]] = {
+    admitted: dict[tuple[str, str], Callable[..., Any]] = {
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,
         ("_codecs", "encode"): _as_bytes,
     }
     for name in ("numpy.core", "numpy._core"):
-        found[f"{name}.multiarray", "_reconstruct"] = core.multiarray._reconstruct
-        found[f"{name}.multiarray", "scalar"] = core.multiarray.scalar
-        found[f"{name}.numeric", "_frombuffer"] = core.numeric._frombuffer
-    return found
+        admitted[f"{name}.multiarray", "_reconstruct"] = core.multiarray._reconstruct
+        admitted[f"{name}.multiarray", "scalar"] = core.multiarray.scalar
+        admitted[f"{name}.numeric", "_frombuffer"] = core.numeric._frombuffer
+    return admitted
 
 
 class ArraysOnly(pickle.Unpickler):
-    """Admits numpy's arrays, dtypes and numbers beside the values that need no import.
+    """An unpickler that admits only NumPy's arrays, dtypes and scalars.
 
-    Raises Forbidden.
+    Values that need no import are admitted, too. Raises Forbidden.
     """
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        """What a pickle calls by this name."""
-        admitted = _admitted().get((module, name))
-        if admitted is None:
+        """The callable of this name. Raises Forbidden if it is not admitted."""
+        function = _admitted().get((module, name))
+        if function is None:
             raise Forbidden(f"{module}.{name}"[:100])
-        return admitted
+        return function
 
 
 def load_arrays(content: bytes) -> Any:
-    """The arrays, containers and plain values of a pickle, text of Python 2 as latin-1.
+    """The arrays, containers and plain values of a pickle; text of Python 2 is read as latin-1.
 
     Raises Forbidden.
     """

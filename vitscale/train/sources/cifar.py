@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in the files of their authors (Krizhevsky 2009), pickled or binary."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in their original files, pickled or binary."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ PIXELS = 3 * 32 * 32
 
 
 class Cifar:
-    """Train and the official test set, called val here, in the
-    official order; CIFAR-100 with its fine labels.
+    """The training set and the official test set, called val here, in the official order.
+
+    CIFAR-100 has its fine labels.
     """
 
     splits = ("train", "val")
@@ -66,6 +67,6 @@ def _read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_binary(path: Path, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Records of a label, for CIFAR-100 a coarse and a fine one, and the pixels."""
+    """Records of one label, or for CIFAR-100 of a coarse and a fine one, followed by the pixels."""
     records = np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, num_labels + PIXELS)
     return records[:, num_labels - 1], np.ascontiguousarray(records[:, num_labels:])

@@ -11,10 +11,10 @@ from vitscale.train.sources.images import Images
 
 
 class Digits:
-    """Handwritten digits, 8x8 grey, pixels 0 to 16: 997 train, 200 minival, 400 val, 200 test;
-    stratified, seed 0.
+    """Handwritten digits, 8x8 gray, with pixels 0 to 16.
 
-    The source says nothing of the writers, so images of one hand may lie on both sides of a split.
+    Splits are stratified with seed 0: 997 train, 200 minival, 400 val, 200 test. The dataset does
+    not identify the writers, so images by one writer may be in several splits.
     """
 
     splits = ("train", "minival", "val", "test")

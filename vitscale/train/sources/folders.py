@@ -1,4 +1,4 @@
-"""Class folders: SPLIT/CLASS/image.jpg, as torchvision's ImageFolder reads them."""
+"""Class folders, SPLIT/CLASS/image.jpg, as read by torchvision's ImageFolder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from vitscale.train.sources.images import LIMITS, Files, Images, Limits, check_i
 
 
 class Folders:
-    """Every folder beside train/ that holds folders is a split;
-    classes are the sorted folder names of train/.
+    """A dataset of class folders.
+
+    Every folder beside train/ that contains folders is a split; classes are the sorted folder names
+    of train/.
     """
 
     def __init__(self, folder: Path, channels: int, limits: Limits = LIMITS) -> None:
@@ -27,8 +29,10 @@ class Folders:
         self.splits = tuple(name for name in _subfolders(folder) if _subfolders(folder / name))
 
     def read(self, split: str) -> Images:
-        """Raises ValueError for a class without images, one that
-        train/ has not, and folders that lead elsewhere.
+        """Lists the images of a split.
+
+        Raises ValueError for a class without images, for one that is not in train/, and for folders
+        that link elsewhere.
         """
         names, labels = _list(self.folder, split, self.classes, self.limits)
         decode = Files(self.folder, names, self.channels, self.limits)
@@ -43,37 +47,42 @@ def _subfolders(folder: Path) -> tuple[str, ...]:
     )
 
 
-# a million files take seconds to list, and a worker process trains many trials
+# cached: listing a million files takes seconds, and a worker process trains many trials
 @functools.lru_cache(4)
 def _list(
     folder: Path, split: str, classes: tuple[str, ...], limits: Limits
 ) -> tuple[np.ndarray, np.ndarray]:
-    """File names (N,) bytes relative to the folder, and labels (N,), by class and then by name."""
+    """File names (N,) and labels (N,), sorted by class and then by name.
+
+    Names are bytes relative to the folder.
+    """
     from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
     _check_linked_folders(folder, split, limits)
     label_of = _labels_of(folder, split, classes)
-    found = make_dataset(folder / split, label_of, IMG_EXTENSIONS, allow_empty=True)
-    # stable: numbered folders are listed in the order of text
-    found.sort(key=lambda sample: sample[1])
-    labels = np.array([label for _, label in found], np.int64)
+    samples = make_dataset(folder / split, label_of, IMG_EXTENSIONS, allow_empty=True)
+    # by class; needed because numbered folders are listed alphabetically (10 before 2)
+    samples.sort(key=lambda sample: sample[1])
+    labels = np.array([label for _, label in samples], np.int64)
     counts = np.bincount(labels, minlength=len(classes))
     for name, label in label_of.items():
         if not counts[label]:
             raise ValueError(
                 f"a class folder must hold images, but got ({folder / split / name}: none)"
             )
-    return np.array([os.fsencode(os.path.relpath(path, folder)) for path, _ in found]), labels
+    return np.array([os.fsencode(os.path.relpath(path, folder)) for path, _ in samples]), labels
 
 
 def _check_linked_folders(folder: Path, split: str, limits: Limits) -> None:
-    """Raises ValueError for a link to a folder out of the dataset,
-    or to one around itself: listing would go there.
+    """Raises ValueError for links to a folder outside the dataset or to a parent of the link.
+
+    Listing would follow both.
     """
-    for at, names, _ in os.walk(folder / split):
-        for path in (Path(at, name) for name in names if os.path.islink(os.path.join(at, name))):
+    for parent, names, _ in os.walk(folder / split):
+        paths = (os.path.join(parent, name) for name in names)
+        for path in (Path(path) for path in paths if os.path.islink(path)):
             check_inside(path, folder, limits)
-            if Path(os.path.realpath(at)).is_relative_to(os.path.realpath(path)):
+            if Path(os.path.realpath(parent)).is_relative_to(os.path.realpath(path)):
                 raise ValueError(
                     f"a link must not lead around itself, but got ({path}: "
                     f"{os.path.realpath(path)})"
@@ -82,22 +91,23 @@ def _check_linked_folders(folder: Path, split: str, limits: Limits) -> None:
 
 
 def _labels_of(folder: Path, split: str, classes: tuple[str, ...]) -> dict[str, int]:
-    """Label of each class folder of a split.
+    """The label of each class folder of a split.
 
-    Folders "0", "1", ... are indices (ImageNet-V2), unless train's are.
+    Folders named "0", "1", ... are indices (ImageNet-V2), unless those of train are named so, too.
     """
-    here = _subfolders(folder / split)
+    present = _subfolders(folder / split)
     label_of = {name: label for label, name in enumerate(classes)}
-    if set(here) == {str(label) for label in range(len(classes))} and set(here) != set(classes):
+    indices = {str(label) for label in range(len(classes))}
+    if set(present) == indices and set(present) != set(classes):
         return {str(label): label for label in range(len(classes))}
-    if unknown := [name for name in here if name not in label_of]:
+    if unknown := [name for name in present if name not in label_of]:
         raise ValueError(
             f"a class must have training images, but got ({folder / split / unknown[0]}: not in "
             "train)"
         )
-    if split == "val" and (absent := [name for name in classes if name not in here]):
+    if split == "val" and (absent := [name for name in classes if name not in present]):
         raise ValueError(
             f"a class must have evaluation images, but got ({folder / split / absent[0]}: absent)"
         )
-    # a further evaluation set may have fewer classes
-    return {name: label_of[name] for name in here}
+    # evaluation sets other than val may have fewer classes
+    return {name: label_of[name] for name in present}

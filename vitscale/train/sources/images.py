@@ -1,6 +1,4 @@
-"""Images of one split, in memory, memory-mapped or as files
-to decode; and the one decoder of files.
-"""
+"""Images of one split, in memory, memory-mapped or decoded from files."""
 
 from __future__ import annotations
 
@@ -25,21 +23,21 @@ MODES = {1: "L", 3: "RGB"}  # by number of channels
 
 @dataclass(frozen=True)
 class Limits:
-    """What is refused of a dataset of files.
+    """Limits beyond which images of a dataset are refused.
 
-    The trainer has these; `vitscale prepare` can be given others.
+    The trainer uses the defaults; `vitscale prepare` has options for them.
     """
 
-    # of an encoded image: decoded, one of 100 takes some 1.5 GB in all
+    # of an encoded image: decoding 100 megapixels takes about 1.5 GB of memory in all
     max_megapixels: float = 100.0
-    follow_symlinks: bool = False  # out of the dataset's folder
+    follow_symlinks: bool = False  # whether links may lead out of the dataset's folder
 
 
 LIMITS = Limits()
 
 
 def check_inside(path: Path, folder: Path, limits: Limits) -> None:
-    """Raises ValueError for a link, or a path through one, that leads out of a dataset's folder."""
+    """Raises ValueError for a path that leads out of the dataset's folder through a link."""
     if not limits.follow_symlinks and not Path(os.path.realpath(path)).is_relative_to(
         os.path.realpath(folder)
     ):
@@ -51,14 +49,14 @@ def check_inside(path: Path, folder: Path, limits: Limits) -> None:
 
 @dataclass(frozen=True)
 class Images:
-    """Images and labels of one split: either `pixels` or `decode` is there."""
+    """Images and labels of one split; either `pixels` or `decode` is set."""
 
     labels: Tensor  # (N,) int64; -1: no label, not evaluated (ReaL)
-    # (N, C, S, S) uint8, if all have one size; index it with ints, slices, (B,)
+    # (N, C, S, S) uint8, if all have the same size; indexed by ints, slices or (B,)
     pixels: Tensor | Shards | None = None
     decode: Callable[[int], Tensor] | None = None  # index -> (C, H, W) uint8 of any size; picklable
     white: int = 255  # the pixel value of white: 16 for digits
-    # (N, num_classes) bool: the labels that count as right; None: only `labels`
+    # (N, num_classes) bool: the labels that count as correct; None: only `labels`
     allowed: Tensor | None = None
     # (N,) bytes, file names relative to the source, if images have names
     names: np.ndarray | None = None
@@ -74,43 +72,41 @@ class Images:
         return self.decode(index)
 
     def name(self, index: int) -> str:
-        """The file name of an image, or its number."""
+        """The file name of an image, or "image" and its index."""
         return f"image {index}" if self.names is None else os.fsdecode(self.names[index])
 
     def select(self, rows: np.ndarray) -> Images:
-        """Some of the images, rows (M,) int64, in that order."""
-        at = torch.from_numpy(rows)
+        """The images at rows (M,), int64, in that order."""
+        index = torch.from_numpy(rows)
         pixels = self.pixels
         return replace(
             self,
-            labels=self.labels[at],
-            pixels=pixels[at] if isinstance(pixels, Tensor) else pixels and pixels.select(rows),
+            labels=self.labels[index],
+            pixels=pixels[index] if isinstance(pixels, Tensor) else pixels and pixels.select(rows),
             decode=self.decode and Rows(self.decode, rows),
-            allowed=None if self.allowed is None else self.allowed[at],
+            allowed=None if self.allowed is None else self.allowed[index],
             names=None if self.names is None else self.names[rows],
         )
 
 
 class Source(Protocol):
-    """A dataset as it lies on disk."""
+    """A dataset on disk."""
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """What `read` can read."""
+        """The splits that `read` can read."""
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Names in the order of labels, where the source
-        says them: known once train has been read.
-        """
+        """Class names in the order of labels, or None; may be unknown until train has been read."""
 
     def read(self, split: str) -> Images:
-        """All images of a split in the dataset's order, labels not yet checked."""
+        """All images of a split in the dataset's order; labels are not checked yet."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A decoder of some images of another."""
+    """A decoder for a selection of another decoder's images."""
 
     decode: Callable[[int], Tensor]
     rows: np.ndarray
@@ -121,8 +117,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Files:
-    """A decoder of image files, `names` (N,) bytes relative to a
-    folder: as bytes they take a quarter of the memory.
+    """A decoder of image files.
+
+    `names` (N,) are bytes relative to the folder; as text they would take four times the memory.
     """
 
     folder: Path
@@ -137,12 +134,11 @@ class Files:
 
 
 def decode_image(encoded: bytes, name: object, channels: int, limits: Limits = LIMITS) -> Tensor:
-    """(C, H, W) uint8 of an encoded image, grey or RGB by the number of channels (1 or 3), in
-    channels-last memory.
+    """Decodes an image to uint8 (C, H, W), gray or RGB for 1 or 3 channels.
 
-    By Pillow at full size, never JPEG's draft mode, and without EXIF rotation: the pixels of
-    torchvision's ImageFolder. Raises ValueError with the name for anything that is no whole image,
-    or a larger one than the limit.
+    Memory is channels-last. Pillow decodes at full size, never in JPEG's draft mode, and without
+    EXIF rotation: the pixels equal those of torchvision's ImageFolder. Raises ValueError with the
+    name if the bytes are no complete image, or an image larger than the limit.
     """
     from PIL import Image
 
@@ -158,7 +154,7 @@ def decode_image(encoded: bytes, name: object, channels: int, limits: Limits = L
             f"an image must have at most {limits.max_megapixels:g} megapixels, but got ({name}: "
             f"{error}); `vitscale prepare --max-megapixels` sets the limit"
         ) from error
-    except Exception as error:  # Pillow's decoders raise whatever the bytes lead them to
+    except Exception as error:  # on damaged bytes, Pillow's decoders may raise anything
         reason = str(error) if "BytesIO" not in str(error) else "no known image format"
         raise ValueError(
             f"an image must be whole, but got ({name}: {reason.splitlines()[0]})"
@@ -168,8 +164,9 @@ def decode_image(encoded: bytes, name: object, channels: int, limits: Limits = L
 
 @contextlib.contextmanager
 def _at_most(limits: Limits) -> Iterator[None]:
-    """Makes Pillow refuse, from its header, an image of more
-    pixels: by itself it warns, and refuses at twice that.
+    """Makes Pillow refuse images above the limit by their header.
+
+    By default it warns, and refuses at twice the limit.
     """
     from PIL import Image
 
@@ -183,5 +180,5 @@ def _at_most(limits: Limits) -> Iterator[None]:
 
 
 def to_tensor(pixels: np.ndarray) -> Tensor:
-    """(H, W) or (H, W, C) as a view (C, H, W)."""
+    """A view (C, H, W) of an array (H, W) or (H, W, C)."""
     return torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1)

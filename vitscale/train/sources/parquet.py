@@ -1,4 +1,4 @@
-"""Parquet shards with encoded images, as Hugging Face writes them."""
+"""Parquet shards with encoded images, in Hugging Face's layout."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "fine_label")
 
 
 class Parquet:
-    """Shards train-*, validation-* or val-*, test-*; a test set is called val where there is no
-    validation set.
+    """Shards train-*, validation-* or val-*, test-*; without a validation set, test is called val.
 
-    A whole row group is read to get at one image, so that a shuffled training waits for it: prepare
-    such a set first.
+    Reading one image reads a whole row group, so a shuffled training is slow: prepare the set
+    first.
     """
 
     def __init__(self, folder: Path, channels: int, limits: Limits = LIMITS) -> None:
@@ -35,39 +34,43 @@ class Parquet:
         self.image, self.label, self.classes = _columns(next(iter(self.shards.values()))[0])
 
     def read(self, split: str) -> Images:
-        """Raises ValueError for a file that is no parquet, or has other columns than the first."""
+        """Lists the images of a split.
+
+        Raises ValueError for a file that is not Parquet, or whose columns differ from the first
+        one's.
+        """
         paths = self.shards[split]
         labels, names, sizes = zip(
             *(_read_facts(path, self.image, self.label) for path in paths), strict=True
         )
         groups = [
-            (number, group) for number, of_file in enumerate(sizes) for group in range(len(of_file))
+            (number, group)
+            for number, file_sizes in enumerate(sizes)
+            for group in range(len(file_sizes))
         ]
-        ends = np.cumsum([0, *(size for of_file in sizes for size in of_file)])
+        ends = np.cumsum([0, *(size for file_sizes in sizes for size in file_sizes)])
         decode = RowGroups(
             tuple(map(str, paths)), self.image, np.array(groups), ends, self.channels, self.limits
         )
-        known = [name for of_file in names for name in of_file]
-        encoded = np.array([os.fsencode(name) for name in known]) if known and all(known) else None
+        flat = [name for file_names in names for name in file_names]
+        encoded = np.array([os.fsencode(name) for name in flat]) if flat and all(flat) else None
         return Images(torch.from_numpy(np.concatenate(labels)), decode=decode, names=encoded)
 
 
 @dataclass(frozen=True)
 class RowGroups:
-    """A decoder of the images of several parquet files; a
-    process keeps the row groups that it read last.
-    """
+    """A decoder of the images of several Parquet files; caches the row groups read last."""
 
     paths: tuple[str, ...]
     column: str
-    groups: np.ndarray  # (G, 2): number of the file, number of the row group in it
-    ends: np.ndarray  # (G + 1,): how many images lie before each row group, and in all
+    groups: np.ndarray  # (G, 2): index of the file, index of the row group in it
+    ends: np.ndarray  # (G + 1,): number of images before each row group, and in total
     channels: int
     limits: Limits = LIMITS
 
     def __call__(self, index: int) -> Tensor:
-        at = int(np.searchsorted(self.ends, index, side="right")) - 1
-        (number, group), row = self.groups[at].tolist(), index - int(self.ends[at])
+        place = int(np.searchsorted(self.ends, index, side="right")) - 1
+        (number, group), row = self.groups[place].tolist(), index - int(self.ends[place])
         encoded = _read_group(self.paths[number], group, self.column)[row].as_py()
         if isinstance(encoded, dict):
             encoded = encoded["bytes"]
@@ -76,19 +79,17 @@ class RowGroups:
 
 
 def _shards(folder: Path) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
+    shards: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if match := SHARD.fullmatch(path.name):
-            found.setdefault("val" if match[1] == "validation" else match[1], []).append(path)
-    if "val" not in found and "test" in found:
-        found["val"] = found.pop("test")
-    return found
+            shards.setdefault("val" if match[1] == "validation" else match[1], []).append(path)
+    if "val" not in shards and "test" in shards:
+        shards["val"] = shards.pop("test")
+    return shards
 
 
 def _columns(path: Path) -> tuple[str, str, tuple[str, ...] | None]:
-    """Names of the columns of images and of labels, and of
-    the classes if the file's metadata has them.
-    """
+    """Names of the image and label columns, and of the classes if the metadata has them."""
     schema = _open(str(path)).schema_arrow
     image = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
     label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
@@ -103,9 +104,7 @@ def _columns(path: Path) -> tuple[str, str, tuple[str, ...] | None]:
 def _read_facts(
     path: Path, image: str, label: str
 ) -> tuple[np.ndarray, list[str | None], list[int]]:
-    """(labels (N,), file names of the images or None for
-    each, images in each row group) of a shard.
-    """
+    """Facts of a shard: (labels (N,), file names or None per image, images per row group)."""
     file = _open(str(path))
     if missing := {image, label} - set(file.schema_arrow.names):
         raise ValueError(
@@ -139,14 +138,15 @@ def _open(path: str) -> Any:
 @functools.lru_cache(2)
 def _read_group(path: str, group: int, column: str) -> Any:
     with _naming(path):
-        # One thread: a loader runs in many processes.
+        # one thread, since loaders run in many processes
         return _open(path).read_row_group(group, columns=[column], use_threads=False).column(column)
 
 
 @contextlib.contextmanager
 def _naming(path: Path | str) -> Iterator[None]:
-    """Raises ValueError with the path for what pyarrow says of a
-    file's content, and lets errors of the disk pass.
+    """Turns pyarrow's errors about a file's content into a ValueError with the path.
+
+    Errors of the disk are not changed.
     """
     import pyarrow as pa
 

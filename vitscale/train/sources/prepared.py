@@ -1,9 +1,8 @@
-"""Prepared sets: pixels of one size in memory-mapped Arrow files, written once by `vitscale
-prepare`.
+"""Prepared sets: images of one size in memory-mapped Arrow files.
 
-A set is a folder of files train-00000.arrow, ... and a manifest.json, which is written last. Each
-file is an Arrow IPC file of one record batch, so that its pixels are one contiguous array that is
-used where the system maps it.
+`vitscale prepare` writes them once. A set is a folder of files train-00000.arrow, ... and a
+manifest.json, which is written last. Each file is an Arrow IPC file with one record batch, so its
+pixels are one contiguous array that can be memory-mapped.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ VERSION = 1
 
 
 class Prepared:
-    """A finished prepared set.
+    """A complete prepared set.
 
     Opening it compares the sizes of files with the manifest; `verify` reads every byte.
     """
@@ -51,11 +50,10 @@ class Prepared:
 
 
 class Shards:
-    """Pixels (N, C, S, S) uint8 over several memory-mapped files: indexing copies the images asked
-    for, and no more.
+    """Pixels (N, C, S, S) uint8 in several memory-mapped files.
 
-    Indexed like a tensor in its first dimension, by an int, a slice or integers (B,); `shards[:]`
-    is all in memory.
+    Indexing copies only the selected images. The first dimension is indexed as in a tensor, by an
+    int, a slice or integers (B,); `shards[:]` loads everything into memory.
     """
 
     dtype, device = torch.uint8, torch.device("cpu")
@@ -94,10 +92,10 @@ class Shards:
         return Shards(self.paths, self.counts, self.image_shape, self.rows[rows])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "arrays": {}}  # a worker process maps the files anew
+        return {**self.__dict__, "arrays": {}}  # a worker process maps the files itself
 
     def _array(self, number: int) -> np.ndarray:
-        """(n, C, S, S) of one file, where the system maps it."""
+        """The memory-mapped pixels (n, C, S, S) of one file."""
         if number not in self.arrays:
             column = open_shard(self.paths[number]).column("pixels")
             self.arrays[number] = np.frombuffer(column.buffers()[1], np.uint8).reshape(
@@ -122,7 +120,10 @@ def open_shard(path: Path | str) -> Any:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Raises ValueError for a manifest that is none, or of another version."""
+    """The manifest of a prepared set.
+
+    Raises ValueError if it cannot be read or has another version.
+    """
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text())
@@ -140,28 +141,26 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_sha256(path: Path, facts: dict[str, Any]) -> None:
-    """Raises ValueError unless a file has the checksum,
-    "sha256", that was noted when it was written.
-    """
+    """Raises ValueError unless a file has the size and checksum recorded when it was written."""
     _check_bytes(path, facts)
-    found = checksum(path)
-    if found != facts["sha256"]:
+    actual = checksum(path)
+    if actual != facts["sha256"]:
         raise ValueError(
-            f"sha256 == {facts['sha256']:.12}... must hold, but got ({path}: {found:.12}...)"
+            f"sha256 == {facts['sha256']:.12}... must hold, but got ({path}: {actual:.12}...)"
         )
 
 
 def _check_bytes(path: Path, facts: dict[str, Any]) -> None:
-    found = path.stat().st_size if path.exists() else "no file"
-    if found != facts["bytes"]:
+    actual = path.stat().st_size if path.exists() else "no file"
+    if actual != facts["bytes"]:
         raise ValueError(
             f"bytes == {facts['bytes']} must hold for a file of a prepared set, but got ({path}: "
-            f"{found})"
+            f"{actual})"
         )
 
 
 def _read_columns(path: Path, facts: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """(labels, names) of a file, checking that it opens and holds as many images as were noted."""
+    """(labels, names) of a file; checks that it opens and has the recorded number of images."""
     batch = open_shard(path)
     if batch.num_rows != facts["num_images"]:
         raise ValueError(
@@ -172,15 +171,13 @@ def _read_columns(path: Path, facts: dict[str, Any]) -> tuple[np.ndarray, np.nda
 
 
 def checksum(path: Path) -> str:
-    """sha256, in hex digits."""
+    """The sha256 of a file in hex digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_shard(path: Path, pixels: np.ndarray, labels: np.ndarray, names: list[str]) -> None:
-    """Writes images (n, C, S, S) uint8, labels (n,) and names
-    as a file that is there whole or not at all.
-    """
+    """Writes images (n, C, S, S) uint8, labels (n,) and names as one file, atomically."""
     import pyarrow as pa
 
     records = pa.binary(math.prod(pixels.shape[1:]))
@@ -203,14 +200,14 @@ def write_shard(path: Path, pixels: np.ndarray, labels: np.ndarray, names: list[
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Writes a file that is there whole or not at all."""
+    """Writes a JSON file atomically."""
     with _replacing(path) as half:
         half.write_text(json.dumps(content, indent=1))
 
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A file to write that takes the place of another, once it is on disk."""
+    """Yields a temporary path whose file replaces `path` once it is fsynced."""
     half = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     yield half
     with open(half, "rb") as file:

@@ -1,6 +1,4 @@
-"""Which training images are held out, and which a subset
-keeps: a function of labels and split_seed alone.
-"""
+"""Held-out images and training subsets, as a function of labels and split_seed only."""
 
 from __future__ import annotations
 
@@ -18,9 +16,9 @@ MINIVAL, SUBSET = range(2)  # independent random streams of one split_seed
 def training_rows(labels: np.ndarray, config: TrainConfig) -> tuple[np.ndarray, np.ndarray]:
     """(rows of train, rows of minival) of a training set with labels (N,), both ascending.
 
-    A class has in minival ("stratified") and in a subset its proportional number of images, rounded
-    down or up by the quota method; of two subsets with one split_seed and minival, the larger holds
-    the smaller.
+    In a "stratified" minival and in a subset, each class has its proportional number of images,
+    rounded down or up by the quota method. Of two subsets with the same split_seed and minival, the
+    larger contains the smaller.
     """
     match config.minival_rule:
         case "last":
@@ -40,8 +38,9 @@ def training_rows(labels: np.ndarray, config: TrainConfig) -> tuple[np.ndarray, 
 
 
 def balanced_order(labels: np.ndarray, num: int, seed: Sequence[int]) -> np.ndarray:
-    """Rows (num,) of which every prefix has each class in
-    proportion, to within one image; random within a class.
+    """Rows (num,) of which every prefix contains each class in proportion, to within one image.
+
+    The order within a class is random.
     """
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     sizes = np.bincount(labels)
@@ -53,16 +52,16 @@ def balanced_order(labels: np.ndarray, num: int, seed: Sequence[int]) -> np.ndar
 
 
 def seats(sizes: Sequence[int], num: int) -> Iterator[int]:
-    """Which class each of `num` seats goes to: among classes below their quota, the one with the
-    earliest deadline.
+    """The class that each of `num` seats goes to.
 
-    The quota method of Balinski and Young 1975: after n seats a class of m of M images has n * m /
-    M seats, rounded down or up, and what n seats give, n + 1 seats keep.
+    Among classes below their quota, it is the one with the earliest deadline, by the quota method
+    of Balinski and Young 1975: after n seats, a class with m of M images has n * m / M seats,
+    rounded down or up, and the allocation of n seats is a prefix of that of n + 1.
     """
     total, taken = sum(sizes), [0] * len(sizes)
-    # (first seat that its quota allows, class)
+    # (first seat that the quota allows, class)
     waiting = [(1, label) for label, size in enumerate(sizes) if size]
-    ready: list[tuple[float, int]] = []  # (deadline as a share of all seats, class)
+    ready: list[tuple[float, int]] = []  # (deadline as a fraction of all seats, class)
     for seat in range(1, num + 1):
         while waiting and waiting[0][0] <= seat:
             _, label = heapq.heappop(waiting)

@@ -1,4 +1,4 @@
-"""Datasets that torchvision has a class for: "torchvision:SVHN"."""
+"""Datasets read by a class of torchvision, such as "torchvision:SVHN"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitscale.plan.data import CIFAR
 from vitscale.train.sources.cifar import Cifar
 from vitscale.train.sources.images import MODES, Images, Source, to_tensor
 
-# What the classes call their splits; a test set is called val where there is no validation set.
+# Our name of a split -> torchvision's; a test set is called val if there is no validation set.
 SPLITS = {"train": ("train", "trainval"), "val": ("val", "valid", "test"), "test": ("test",)}
 CIFAR_FOLDERS = {"CIFAR10": "cifar-10-batches-py", "CIFAR100": "cifar-100-python"}
 
@@ -25,7 +25,7 @@ CIFAR_FOLDERS = {"CIFAR10": "cifar-10-batches-py", "CIFAR100": "cifar-100-python
 def open_class(name: str, root: Path, channels: int) -> Source:
     """The source of torchvision:NAME.
 
-    CIFAR's pickles are read by our own reader, which admits arrays alone.
+    CIFAR's pickles are read by our own reader, which admits only arrays.
     """
     if name not in CIFAR_FOLDERS:
         return TorchvisionClass(name, root, channels)
@@ -38,8 +38,9 @@ def open_class(name: str, root: Path, channels: int) -> Source:
 
 
 class TorchvisionClass:
-    """A dataset class with an argument `train` or `split`, on
-    files that are there already: nothing is downloaded.
+    """A torchvision dataset class with an argument `train` or `split`.
+
+    Its files must exist already: nothing is downloaded.
     """
 
     def __init__(self, name: str, root: Path, channels: int) -> None:
@@ -69,13 +70,13 @@ class TorchvisionClass:
         return tuple(map(str, named)) if named else None
 
     def _make(self, split: str) -> tuple[str, Any]:
-        """(the class's name of a split, the dataset), made once."""
+        """(torchvision's name of a split, the dataset), constructed once."""
         if split not in self.made:
             self.made[split] = self._open(split)
         return self.made[split]
 
     def _open(self, split: str) -> tuple[str, Any]:
-        """Raises ValueError if the files are not there, or the class has no such split."""
+        """Raises ValueError if the files do not exist, or the class has no such split."""
         for name in SPLITS[split]:
             try:
                 by_flag = "train" in _arguments(self.cls)
@@ -94,9 +95,7 @@ class TorchvisionClass:
         raise ValueError(f"torchvision:{self.name} must have the split, but got ({split})")
 
     def read(self, split: str) -> Images:
-        """All images as an array where the class has one,
-        else decoded one by one as the class does.
-        """
+        """All images, as one array if the class has one, otherwise decoded one at a time."""
         _, dataset = self._make(split)
         labels, pixels = torch.from_numpy(_labels(dataset)), _pixels(dataset)
         if pixels is not None:
@@ -124,37 +123,35 @@ class Items:
 
 
 def _unpickles(cls: type) -> bool:
-    """Whether the module of a class, or of one that it builds on, uses pickle."""
+    """Whether the module of a class, or of one of its base classes, imports pickle."""
     return any(hasattr(sys.modules[base.__module__], "pickle") for base in inspect.getmro(cls))
 
 
 def _arguments(cls: Any) -> list[str]:
-    """Names of the arguments of a class and of those that it hands its keywords to."""
+    """Names of the arguments of a class and of its base classes, to which it passes keywords."""
     return [
         name for base in inspect.getmro(cls)[:-1] for name in inspect.signature(base).parameters
     ]
 
 
 def _labels(dataset: Any) -> np.ndarray:
-    """(N,) int64.
+    """Labels (N,) int64 of a torchvision dataset.
 
-    The attributes are no interface of torchvision, so they are compared with what its items say.
+    The attributes are no public interface of torchvision, so they are compared with some items.
     """
     for name in ("targets", "labels", "_labels", "_samples"):
-        found = getattr(dataset, name, None)
-        if found is None or len(found) != len(dataset):
+        values = getattr(dataset, name, None)
+        if values is None or len(values) != len(dataset):
             continue
-        labels = np.asarray([row[1] for row in found] if name == "_samples" else found)
-        some = sorted({0, len(dataset) // 2, len(dataset) - 1})
-        if labels.ndim == 1 and all(int(labels[i]) == int(dataset[i][1]) for i in some):
+        labels = np.asarray([row[1] for row in values] if name == "_samples" else values)
+        checked = sorted({0, len(dataset) // 2, len(dataset) - 1})
+        if labels.ndim == 1 and all(int(labels[i]) == int(dataset[i][1]) for i in checked):
             return labels.astype(np.int64)
     return np.array([int(dataset[i][1]) for i in range(len(dataset))], np.int64)
 
 
 def _pixels(dataset: Any) -> Tensor | None:
-    """(N, C, S, S) uint8 if the dataset holds its images as
-    such an array, in one of three orders; else None.
-    """
+    """Pixels (N, C, S, S) uint8 if the dataset holds such an array in a known layout, or None."""
     data = getattr(dataset, "data", None)
     if not isinstance(data, np.ndarray | Tensor) or len(data) != len(dataset):
         return None
