@@ -373,7 +373,7 @@ BAD_PLANS = [
     ),
     (
         ["--throughput", "9", "--devices-per-trial", "1.5"],
-        "devices_per_trial must be a whole number or a share of 1",
+        "devices_per_trial must be a whole number or a fraction of 1",
     ),
     (
         ["--throughput", "9", "--devices-per-trial", "8", "--devices", "4"],

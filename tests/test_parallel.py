@@ -181,7 +181,8 @@ def test_batchnorm_notices_a_cut_unless_it_is_part_of_the_config(tmp_path: Path)
     for name in "abcdfg":
         (tmp_path / name).mkdir()
     with pytest.raises(
-        ValueError, match=r"micro_batch >= 50 must hold with BatchNorm, or norm_batch > 0 .* \(micro_batch=25"
+        ValueError,
+        match=r"micro_batch >= 50 must hold with BatchNorm, or norm_batch > 0 .* \(micro_batch=25",
     ):
         next(train(NORMED, tmp_path / "a", micro_batch=25))
     ghost = NORMED.replace(batch_size=48, norm_batch=8, crop_padding=0)

@@ -475,7 +475,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {"augment": "randaugment"},
-        ["channels == 3 for a policy or colour jitter must hold", "channels=1"],
+        ["channels == 3 for a policy or color jitter must hold", "channels=1"],
     ),
     (
         {"randaugment_magnitude": 11.0},

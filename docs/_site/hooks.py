@@ -92,7 +92,7 @@ CLASSES = {
     "ProfileConfig": "plan/profile.py",
 }
 HEAD = ["", "| field | meaning | type | default |", "|---|---|---|---|"]
-BOUND = re.compile(r"Annotated\[(\w+), Most\((.+)\)\]")
+BOUND = re.compile(r"Annotated\[(\w+), Max\((.+)\)\]")
 
 
 def _fields() -> str:

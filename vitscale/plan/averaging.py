@@ -1,6 +1,4 @@
-"""The averaged weights as a plan knows them: how much an update
-keeps, and how much of the start is left at the end.
-"""
+"""The decay of the averaged weights, and the share of the initial weights that remains in them."""
 
 from __future__ import annotations
 
@@ -8,11 +6,11 @@ from vitscale.plan.config import TrainConfig
 
 
 def decay_of(config: TrainConfig) -> float:
-    """Share of itself that the average keeps at an update.
+    """The decay of the average at each update.
 
-    `ema_alpha` is the rule of the code of Xiao et al. 2021: the average spans the same share of a
-    training whatever its length, batch size and `ema_every`. Their code starts to count steps anew
-    with each epoch; here they run on.
+    `ema_alpha` follows the code of Xiao et al. 2021: the average spans the same fraction of a
+    training whatever its length, batch size and `ema_every`. Their code restarts the count of steps
+    at each epoch; here it continues.
     """
     if config.ema_alpha:
         return 1 - min(1.0, config.ema_alpha * config.batch_size / config.epochs * config.ema_every)
@@ -20,11 +18,10 @@ def decay_of(config: TrainConfig) -> float:
 
 
 def initial_share(config: TrainConfig) -> float:
-    """Share, in [0, 1], of the initial weights in the averaged model at the end of the training; 0
-    without an average.
+    """The weight, in [0, 1], of the initial weights in the averaged model after the training.
 
-    With `ema_after_warmup` it is that of the weights at the end of the warm-up, of which the
-    average began as a copy.
+    It is 0 without an average. With `ema_after_warmup`, it is that of the weights at the end of the
+    warm-up, of which the average is a copy.
     """
     if not (config.ema_decay or config.ema_alpha):
         return 0.0

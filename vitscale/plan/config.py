@@ -1,6 +1,4 @@
-"""What one training is: a flat frozen dataclass of scalars,
-refused when wrong and never repaired.
-"""
+"""The config of one training: a flat frozen dataclass of scalars, validated and never repaired."""
 
 from __future__ import annotations
 
@@ -21,20 +19,19 @@ MODELS = ("vit", *REGNETY)  # and "timm:NAME"
 
 
 class Bound(NamedTuple):
-    """What a number must obey by itself; `law` has {} for the name of the field."""
+    """A condition on a single number; `law` contains {} for the name of the field."""
 
     law: str
     holds: Callable[[Any], bool]
 
 
-class Most(NamedTuple):
-    """The most that a size may be: far above any paper's, as what lies beyond is a slip of the pen
-    and would eat the machine. Sizes without one are bounded by others, such as crop_padding by
-    resolution.
+class Max(NamedTuple):
+    """The largest accepted value of a size.
 
-    The largest known: LAION-5B has 5.9e9 images (Schuhmann et al. 2022), ImageNet-21k 21,841
-    classes, a hyperspectral image some 200 channels, and ViT-22B a width of 6,144 (Dehghani et al.
-    2023).
+    It is far above any paper's: a larger value is a typing error and would exhaust the machine.
+    Sizes without one are bounded by others, such as crop_padding by resolution. The largest known:
+    LAION-5B has 5.9e9 images (Schuhmann et al. 2022), ImageNet-21k 21,841 classes, a hyperspectral
+    image about 200 channels, and ViT-22B a width of 6,144 (Dehghani et al. 2023).
     """
 
     value: int
@@ -45,12 +42,12 @@ Natural = Annotated[int, Bound("{} >= 0", lambda value: value >= 0)]
 Positive = Annotated[float, Bound("{} > 0 and finite", lambda value: 0 < value < math.inf)]
 NotNegative = Annotated[float, Bound("{} >= 0", lambda value: 0 <= value < math.inf)]
 BelowOne = Annotated[float, Bound("0 <= {} < 1", lambda value: 0 <= value < 1)]
-Share = Annotated[float, Bound("0 <= {} <= 1", lambda value: 0 <= value <= 1)]
-PositiveShare = Annotated[float, Bound("0 < {} <= 1", lambda value: 0 < value <= 1)]
-MOST_MLP_RATIO = 1_000.0
-MOST_CHARACTERS = 200  # of a text
-MOST_CONVOLUTIONS, MOST_CHANNELS = 32, 2**17  # of a conv stem
-# What the field and its libraries call a field of ours, where the words are not alike.
+Fraction = Annotated[float, Bound("0 <= {} <= 1", lambda value: 0 <= value <= 1)]
+PositiveFraction = Annotated[float, Bound("0 < {} <= 1", lambda value: 0 < value <= 1)]
+MAX_MLP_RATIO = 1_000.0
+MAX_CHARACTERS = 200  # of a text
+MAX_CONVOLUTIONS, MAX_CHANNELS = 32, 2**17  # of a conv stem
+# Other names of our fields in papers and libraries, too different to be matched by spelling.
 ALIASES = {
     "wd": "weight_decay weightdecay decay_weight l2 l2_reg",
     "lr": "learning_rate learningrate base_lr max_lr peak_lr lr_peak blr",
@@ -103,142 +100,142 @@ _FIELD_OF = {alias: name for name, aliases in ALIASES.items() for alias in alias
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Everything that decides a trial's outcome, and nothing else: where it runs is not part of it.
+    """Everything that determines a trial's outcome, and nothing about where it runs.
 
     Each field is an axis of a search space, a column of the table and an MLflow param, under the
-    same name. Raises ValueError with one line, the law and the values, for an unknown field or an
-    impossible value.
+    same name. Raises ValueError in one line, with the law and the values, for an unknown field or
+    an impossible value.
     """
 
     # ---- data
     # a name of vitscale.catalog.datasets, "torchvision:CLASS", or any other with `num_images`
     dataset: str = "digits"
     # images of the training set, for a dataset that vitscale.catalog.datasets does not know
-    num_images: Annotated[Natural, Most(10**10)] = 0
+    num_images: Annotated[Natural, Max(10**10)] = 0
     # held out of the training set for tuning, where the dataset has no minival of its own
-    minival_images: Annotated[Natural, Most(10**10)] = 0
+    minival_images: Annotated[Natural, Max(10**10)] = 0
     # by class at random; or the "last" images
     minival_rule: Literal["stratified", "last"] = "stratified"
-    # train on this many images, the same share of each class; 0: on all
-    subset_images: Annotated[Natural, Most(10**10)] = 0
-    # which images are held out and which a subset keeps; subsets of one seed are nested
+    # train on this many images, the same fraction of each class; 0: all images
+    subset_images: Annotated[Natural, Max(10**10)] = 0
+    # decides which images are held out and which a subset keeps; subsets of one seed are nested
     split_seed: Natural = 0
     # pixels per side of the image that the model sees
-    resolution: Annotated[Count, Most(16_384)] = 8
-    channels: Annotated[Count, Most(1_024)] = 1
-    num_classes: Annotated[Count, Most(10**6)] = 10
-    # samples an optimizer step; an incomplete last batch of an epoch is dropped
-    batch_size: Annotated[Count, Most(2**24)] = 64
-    # repeated augmentation: times that an image is drawn in a row; an epoch counts samples drawn
-    repeats: Annotated[Count, Most(1_000)] = 1
+    resolution: Annotated[Count, Max(16_384)] = 8
+    channels: Annotated[Count, Max(1_024)] = 1
+    num_classes: Annotated[Count, Max(10**6)] = 10
+    # samples per optimizer step; an incomplete last batch of an epoch is dropped
+    batch_size: Annotated[Count, Max(2**24)] = 64
+    # repeated augmentation: consecutive draws of each image; an epoch counts samples drawn
+    repeats: Annotated[Count, Max(1_000)] = 1
 
     # ---- augmentation, in the order in which it is applied
     # pad: `crop_padding`; rrc: random resized crop; src: resize, reflect-pad by 4, crop back
     crop: Literal["pad", "rrc", "src"] = "pad"
     # zero-pad by this many pixels, then crop back to `resolution` at random
     crop_padding: Natural = 0
-    crop_scale_min: PositiveShare = 0.08  # rrc: least share of the image's area
-    flip_prob: Share = 0.0  # horizontal
+    crop_scale_min: PositiveFraction = 0.08  # rrc: smallest fraction of the image's area
+    flip_prob: Fraction = 0.0  # horizontal
     augment: Literal["none", "autoaugment", "randaugment", "trivialaugment", "3augment"] = "none"
-    randaugment_ops: Annotated[Count, Most(1_000)] = 2
+    randaugment_ops: Annotated[Count, Max(1_000)] = 2
     randaugment_magnitude: NotNegative = 9.0  # of 10
-    randaugment_std: NotNegative = 0.5  # of the magnitude, drawn anew for each operation
-    color_jitter: NotNegative = 0.0  # brightness, contrast, saturation: factors of 1 -+ this
-    erasing_prob: Share = 0.0  # a random rectangle is replaced by noise
+    randaugment_std: NotNegative = 0.5  # of the magnitude, which is drawn for each operation
+    color_jitter: NotNegative = 0.0  # brightness, contrast, saturation: factors of 1 +- this
+    erasing_prob: Fraction = 0.0  # of replacing a random rectangle by noise
     mixup_alpha: NotNegative = 0.0  # 0 switches it off
-    # 0 switches it off; with mixup on too, each batch draws one of the two
+    # 0 switches it off; if mixup is on, too, each batch draws one of the two
     cutmix_alpha: NotNegative = 0.0
-    mix_prob: Share = 1.0  # that a batch is mixed at all
-    cutmix_share: Share = 0.5  # of the mixed batches, with both on
-    # equal parts of a batch, each with a draw of method and share of its own: the papers' GPUs
-    mix_groups: Annotated[Count, Most(2**24)] = 1
+    mix_prob: Fraction = 1.0  # of mixing a batch at all
+    cutmix_share: Fraction = 0.5  # fraction of the mixed batches, with both on
+    # equal parts of a batch that draw method and mixing ratio separately, as the papers' GPUs do
+    mix_groups: Annotated[Count, Max(2**24)] = 1
 
     # ---- model "vit" is a pre-norm ViT shaped by the fields below; "regnety-..." and "timm:NAME"
     # are shaped by name
     model: str = "vit"
-    patch_size: Annotated[Count, Most(16_384)] = 2  # pixels per side; the stride of the whole stem
-    width: Annotated[Count, Most(2**17)] = 64  # channels a token
+    patch_size: Annotated[Count, Max(16_384)] = 2  # pixels per side; the total stride of the stem
+    width: Annotated[Count, Max(2**17)] = 64  # channels per token
     # blocks; each has `branches` attentions and `branches` MLPs
-    depth: Annotated[Count, Most(10_000)] = 4
+    depth: Annotated[Count, Max(10_000)] = 4
     # attentions and MLPs in parallel (Touvron et al. 2022, equation 2), each with norm, LayerScale
     # and drop path
-    branches: Annotated[Count, Most(1_000)] = 1
-    heads: Annotated[Count, Most(2**17)] = 4
+    branches: Annotated[Count, Max(1_000)] = 1
+    heads: Annotated[Count, Max(2**17)] = 4
     mlp_ratio: Positive = 4.0
     stem: Literal[
         "patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu", "conv", "graham", "hmlp"
     ] = "patchify"
-    stem_norm: Literal["bn", "ln"] = "bn"  # of stems that have one
+    stem_norm: Literal["bn", "ln"] = "bn"  # of the stems conv, graham and hmlp
     stem_channels: str = ""  # conv stem: output channels of its convolutions, "24-48-96-192"
     stem_strides: str = ""  # conv stem: their strides, "2-2-2-2"
-    stem_kernels: str = ""  # conv stem: their kernel sizes, "3-3-3-2"; "" for 3 everywhere
-    # what the head sees: the class token, or the average of the patch tokens without one
+    stem_kernels: str = ""  # conv stem: their kernel sizes, "3-3-3-2"; empty: all 3
+    # input of the head: the class token, or the average of the patch tokens (no class token)
     pool: Literal["token", "avg"] = "token"
-    # 1-D; or fixed 2-D sine-cosine, or none
+    # learned 1-D, fixed 2-D sine-cosine, or none
     pos_embed: Literal["learned", "sincos", "none"] = "learned"
-    embed_token: bool = True  # the class token has a position embedding too
+    embed_token: bool = True  # the class token has a position embedding, too
     # initial gain of each residual branch and channel; 0: no LayerScale
     layerscale: NotNegative = 0.0
-    # jax: as the ViT authors, zero head; trunc_normal: as DeiT
+    # jax: that of the ViT authors' code, with a zero head; trunc_normal: DeiT's
     weight_init: Literal["jax", "trunc_normal"] = "jax"
 
     # ---- optimization
     optimizer: Literal["adamw", "adam", "sgd", "lamb"] = "adamw"
     lr: Positive = 1e-3  # peak, after warm-up, quoted at a batch of `lr_batch`
-    # the lr used is lr * batch_size / lr_batch; 0: lr as it stands
-    lr_batch: Annotated[Natural, Most(2**24)] = 0
+    # the peak lr is lr * batch_size / lr_batch; 0: lr is not scaled
+    lr_batch: Annotated[Natural, Max(2**24)] = 0
     # adamw, lamb: decoupled; sgd, adam: L2 in the gradient; never on norm gains and biases
     wd: NotNegative = 0.05
-    decay_tokens: bool = True  # weight decay on the class token and the position embedding too
+    decay_tokens: bool = True  # weight decay also on the class token and the position embedding
     beta1: BelowOne = 0.9  # adamw, adam, lamb
     beta2: BelowOne = 0.999  # adamw, adam, lamb
     epsilon: Positive = 1e-8  # adamw, adam, lamb
     momentum: BelowOne = 0.9  # sgd
     nesterov: bool = False  # sgd
-    epochs: Annotated[Count, Most(10**6)] = 25
+    epochs: Annotated[Count, Max(10**6)] = 25
     warmup_epochs: NotNegative = 5.0  # linear
     # the same in optimizer steps; excludes warmup_epochs
-    warmup_steps: Annotated[Natural, Most(10**12)] = 0
-    warmup_start: Share = 0.0  # share of the peak at which the warm-up starts
+    warmup_steps: Annotated[Natural, Max(10**12)] = 0
+    warmup_start: Fraction = 0.0  # fraction of the peak at which the warm-up starts
     # after the warm-up: half a period of the cosine, a line, or none
     decay: Literal["cosine", "linear", "constant"] = "cosine"
-    decay_floor: Share = 0.0  # share of the peak at which the decay ends
-    # global gradient norm, for every optimizer alike; 0 switches it off
+    decay_floor: Fraction = 0.0  # fraction of the peak at which the decay ends
+    # largest global gradient norm, for every optimizer; 0 switches clipping off
     clip_norm: NotNegative = 0.0
 
     # ---- regularization
-    # cross entropy of the softmax; or a binary cross entropy for each class, averaged over classes
+    # softmax cross entropy, or binary cross entropy averaged over classes
     loss: Literal["ce", "bce"] = "ce"
-    # of mixed images: as mixed; or 1 for every class that is present
+    # targets of mixed images: the mixed probabilities, or 1 for every class that is present
     bce_targets: Literal["soft", "present"] = "soft"
     label_smoothing: BelowOne = 0.0
     # after the position embedding and after every dense layer but the qkv projections
     dropout: BelowOne = 0.0
-    # stochastic depth: share of samples for which a residual branch is skipped
+    # stochastic depth: fraction of samples for which a residual branch is skipped
     drop_path: BelowOne = 0.0
-    # over the blocks; or linear from 0 in the first to drop_path in the last
+    # the same in all blocks, or linear from 0 in the first block to drop_path in the last
     drop_path_rule: Literal["uniform", "linear"] = "uniform"
 
     # ---- averaged weights, and BatchNorm
-    # at each update; 0 switches it off, and the EMA error is the raw error
+    # per update; 0 switches averaging off, and the EMA error is the raw error
     ema_decay: BelowOne = 0.0
-    # Xiao et al.'s code: decay 1 - min(1, ema_alpha * batch_size / epochs * ema_every)
+    # as in Xiao et al.'s code, decay is 1 - min(1, ema_alpha * batch_size / epochs * ema_every)
     ema_alpha: NotNegative = 0.0
-    ema_every: Annotated[Count, Most(10**9)] = 1  # steps between two updates
-    ema_after_warmup: bool = False  # until the end of the warm-up the average is a copy
-    # images over which BatchNorm takes its statistics in training; 0: the batch
-    norm_batch: Annotated[Natural, Most(2**24)] = 0
-    # training images to re-estimate the statistics of BatchNorm on before each evaluation
-    precise_bn: Annotated[Natural, Most(10**10)] = 0
+    ema_every: Annotated[Count, Max(10**9)] = 1  # steps between updates
+    ema_after_warmup: bool = False  # the average is a copy of the weights until then
+    # images per BatchNorm statistic in training; 0: the whole batch
+    norm_batch: Annotated[Natural, Max(2**24)] = 0
+    # training images on which BatchNorm's statistics are reestimated before each evaluation
+    precise_bn: Annotated[Natural, Max(10**10)] = 0
 
     # ---- evaluation
     eval_split: str = "val"
-    more_evals: str = ""  # further evaluation sets, each with metrics of its own: "test", "v2,real"
-    # resize the shorter side to resolution / ratio, rounded down, then crop the centre
-    eval_crop_ratio: PositiveShare = 1.0
+    more_evals: str = ""  # further evaluation sets with their own metrics: "test" or "v2,real"
+    # resize the shorter side to resolution / ratio, rounded down, then crop the center
+    eval_crop_ratio: PositiveFraction = 1.0
 
     # ---- arithmetic and randomness
-    # bf16, fp16: autocast, weights stay fp32; fp16 with a dynamic loss scale
+    # bf16 and fp16 by autocast, weights stay fp32; fp16 with dynamic loss scaling
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     seed: Natural = 0  # init, order of samples, augmentation, mixup, dropout, drop path
 
@@ -247,35 +244,33 @@ class TrainConfig:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name, of in field_types(type(self)).items():
-            _check_value(name, of, getattr(self, name))
+        for name, field_type in field_types(type(self)).items():
+            _check_value(name, field_type, getattr(self, name))
         for law, holds, names in self.laws():
             if not holds:
                 values = ", ".join(f"{name}={shown(getattr(self, name))}" for name in names.split())
                 raise ValueError(f"{law} must hold, but got ({values})")
 
     def laws(self) -> list[Law]:
-        """What must hold among the fields."""
+        """The conditions that the fields must satisfy."""
         return _laws(self)
 
     @property
     def id(self) -> str:
-        """Twelve hex digits of a hash of the fields that differ
-        from their defaults; the same everywhere.
-        """
+        """Twelve hex digits of a hash of the non-default fields; the same on every machine."""
         canonical = json.dumps(self.non_default(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     def non_default(self) -> dict[str, Any]:
         """The fields that differ from their defaults.
 
-        A new field with a default re-addresses no trial.
+        A new field with a default therefore changes no trial's id.
         """
         known = defaults(type(self))
         return {name: getattr(self, name) for name in known if getattr(self, name) != known[name]}
 
     def replace(self, **fields: Any) -> Self:
-        """A copy with other values."""
+        """A copy with other values of some fields."""
         _check_known_fields(type(self), fields)
         return dataclasses.replace(self, **fields)
 
@@ -320,21 +315,19 @@ class TrainConfig:
 
     @property
     def stem_layers(self) -> list[tuple[int, int, int]]:
-        """(output channels, stride, kernel size) of each
-        convolution of a conv stem, without its last 1x1.
-        """
+        """(output channels, stride, kernel size) of a conv stem's convolutions but the last 1x1."""
         channels = _ints(self.stem_channels)
         kernels = _ints(self.stem_kernels) or [3] * len(channels)
         return list(zip(channels, _ints(self.stem_strides), kernels, strict=True))
 
 
 class FieldType(NamedTuple):
-    """What the annotation of a field says."""
+    """Type, choices and bounds of a field, from its annotation."""
 
     kind: type  # int, float, str or bool
     choices: tuple[str, ...] = ()  # those of a Literal; any value otherwise
     bounds: tuple[Bound, ...] = ()
-    most: int | None = None
+    upper: int | None = None
 
 
 _defaults: dict[type, dict[str, Any]] = {}
@@ -342,14 +335,14 @@ _field_types: dict[type, dict[str, FieldType]] = {}
 
 
 def defaults(kind: type[TrainConfig]) -> dict[str, Any]:
-    """Field of a kind of config -> its default, in the order of their definition."""
+    """Maps each field of a config class to its default, in the order of definition."""
     if kind not in _defaults:
         _defaults[kind] = {f.name: f.default for f in dataclasses.fields(kind)}
     return _defaults[kind]
 
 
 def field_types(kind: type[TrainConfig]) -> dict[str, FieldType]:
-    """Field of a kind of config -> its type, choices and bounds."""
+    """Maps each field of a config class to its type, choices and bounds."""
     if kind not in _field_types:
         hints = get_type_hints(kind, include_extras=True)
         _field_types[kind] = {name: _field_type(hints[name]) for name in defaults(kind)}
@@ -362,29 +355,31 @@ def _field_type(hint: Any) -> FieldType:
         return FieldType(str, choices=get_args(hint))
     bounds = tuple(extra for extra in extras if isinstance(extra, Bound))
     return FieldType(
-        hint, (), bounds, next((extra.value for extra in extras if isinstance(extra, Most)), None)
+        hint, (), bounds, next((extra.value for extra in extras if isinstance(extra, Max)), None)
     )
 
 
 def choices(kind: type[TrainConfig]) -> dict[str, tuple[str, ...]]:
-    """Field with a fixed set of values -> these values."""
-    return {name: of.choices for name, of in field_types(kind).items() if of.choices}
+    """Maps each field with a fixed set of values to these values."""
+    return {name: field.choices for name, field in field_types(kind).items() if field.choices}
 
 
 def limits(kind: type[TrainConfig]) -> dict[str, int]:
-    """Field with a largest value -> that value."""
-    return {name: of.most for name, of in field_types(kind).items() if of.most is not None}
+    """Maps each field with a largest value to that value."""
+    return {
+        name: field.upper for name, field in field_types(kind).items() if field.upper is not None
+    }
 
 
 DEFAULTS: dict[str, Any] = defaults(TrainConfig)
-Law = tuple[str, bool, str]  # what must hold, whether it does, the fields it speaks of
+Law = tuple[str, bool, str]  # (condition, whether it holds, the fields concerned)
 
 
 def _check_known_fields(kind: type[TrainConfig], fields: dict[str, Any]) -> None:
     known = defaults(kind)
     for name in fields:
         if name not in known:
-            close = _meant(name, known)
+            close = _closest_field(name, known)
             hint = f"; did you mean {close!r}?" if close else f"; the fields are {', '.join(known)}"
             raise ValueError(
                 f"a field of {kind.__name__} must be known, but got "
@@ -392,55 +387,54 @@ def _check_known_fields(kind: type[TrainConfig], fields: dict[str, Any]) -> None
             )
 
 
-def _check_value(name: str, of: FieldType, value: Any) -> None:
-    """Raises ValueError for a value of another type or beyond the
-    limits: before the laws, which write values out.
+def _check_value(name: str, field: FieldType, value: Any) -> None:
+    """Raises ValueError for a value of the wrong type or above the limits.
+
+    Runs before the laws are checked, since their messages print values.
     """
-    kind = of.kind
+    kind = field.kind
     is_kind = type(value) is kind or (kind is float and isinstance(value, float))
     if not is_kind:
         raise ValueError(f"{name} must be of type {kind.__name__}, but got ({name}={shown(value)})")
     # it equals 0.0, but would give the same training another id
     if kind is float and str(value) == "-0.0":
         raise ValueError(f"{name} must not be a negative zero, but got ({name}={value!r})")
-    if kind is str and len(value) > MOST_CHARACTERS:
-        law = f"{name} of at most {MOST_CHARACTERS} characters"
+    if kind is str and len(value) > MAX_CHARACTERS:
+        law = f"{name} of at most {MAX_CHARACTERS} characters"
         raise ValueError(
             f"{law} must hold, but got ({name}={shown(value)}, {len(value)} characters)"
         )
-    if of.most is not None and value > of.most:
-        raise ValueError(f"{name} <= {of.most} must hold, but got ({name}={shown(value)})")
+    if field.upper is not None and value > field.upper:
+        raise ValueError(f"{name} <= {field.upper} must hold, but got ({name}={shown(value)})")
 
 
-def _meant(name: str, known: dict[str, Any]) -> str | None:
-    """The field that an unknown name most likely means: what
-    others call it, or else how it is spelled.
-    """
-    meant = _FIELD_OF.get(name.lower().replace("-", "_"))
-    if meant is not None:
-        return meant
-    close = difflib.get_close_matches(name[:MOST_CHARACTERS], known, n=1)
+def _closest_field(name: str, known: dict[str, Any]) -> str | None:
+    """The field that an unknown name most likely means, by common aliases or by spelling."""
+    alias = _FIELD_OF.get(name.lower().replace("-", "_"))
+    if alias is not None:
+        return alias
+    close = difflib.get_close_matches(name[:MAX_CHARACTERS], known, n=1)
     return close[0] if close else None
 
 
-def shown(value: object, most: int = 100) -> str:
-    """A value as a message shows it: its repr, cut at about `most` characters."""
+def shown(value: object, limit: int = 100) -> str:
+    """The repr of a value for a message, truncated to about `limit` characters."""
     try:
-        return shown_text(repr(value), most)
-    except ValueError:  # of an int, Python writes at most 4,300 digits
+        return shown_text(repr(value), limit)
+    except ValueError:  # Python prints at most 4,300 digits of an int
         return f"{type(value).__name__} too long to write"
 
 
-def shown_text(text: str, most: int = 100) -> str:
-    """A text as a message shows it: on one line, cut at about `most` characters."""
-    line = " ".join(text[: 2 * most].split())
-    return line if len(line) <= most and len(text) <= 2 * most else f"{line[: most - 3]}..."
+def shown_text(text: str, limit: int = 100) -> str:
+    """A text for a message: on one line, truncated to about `limit` characters."""
+    line = " ".join(text[: 2 * limit].split())
+    return line if len(line) <= limit and len(text) <= 2 * limit else f"{line[: limit - 3]}..."
 
 
 def _ints(text: str) -> list[int]:
-    """The numbers of "2-2-1"; none for the empty text.
+    """The integers of "2-2-1"; none for the empty text.
 
-    Raises ValueError for any other way of writing them.
+    Raises ValueError for any other format.
     """
     numbers = [int(part) for part in text.split("-")] if text else []
     if "-".join(map(str, numbers)) != text:
@@ -449,17 +443,17 @@ def _ints(text: str) -> list[int]:
 
 
 def _laws(c: TrainConfig) -> list[Law]:
-    """Those of every config."""
+    """The conditions for every config."""
     types = field_types(type(c))
     laws = [
-        (f"{name} in ({', '.join(of.choices)})", getattr(c, name) in of.choices, name)
-        for name, of in types.items()
-        if of.choices
+        (f"{name} in ({', '.join(field.choices)})", getattr(c, name) in field.choices, name)
+        for name, field in types.items()
+        if field.choices
     ]
     laws += [
         (bound.law.format(name), bound.holds(getattr(c, name)), name)
-        for name, of in types.items()
-        for bound in of.bounds
+        for name, field in types.items()
+        for bound in field.bounds
     ]
     return laws + _data_laws(c) + _training_laws(c) + _model_laws(c)
 
@@ -510,14 +504,14 @@ def _data_laws(c: TrainConfig) -> list[Law]:
             c.crop == "pad" or not c.crop_padding,
             "crop crop_padding",
         ),
-        # it reflects 4
+        # reflection padding by 4 needs 5 pixels
         (
             "resolution >= 5 with the crop src",
             c.crop != "src" or c.resolution >= 5,
             "crop resolution",
         ),
         (
-            "channels == 3 for a policy or colour jitter",
+            "channels == 3 for a policy or color jitter",
             c.channels == 3 or (c.augment == "none" and not c.color_jitter),
             "channels augment color_jitter",
         ),
@@ -557,9 +551,7 @@ def _data_laws(c: TrainConfig) -> list[Law]:
 
 
 def is_dataset_name(name: str) -> bool:
-    """Whether a text names a dataset and no other place:
-    "flowers-64", "sets/flowers", "torchvision:SVHN".
-    """
+    """Whether a text can name a dataset: "flowers-64", "sets/flowers" or "torchvision:SVHN"."""
     if name.startswith("torchvision:"):
         return re.fullmatch(r"torchvision:[A-Za-z][A-Za-z0-9_]*", name) is not None
     parts = name.split("/")
@@ -630,7 +622,7 @@ def _model_laws(c: TrainConfig) -> list[Law]:
     laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model")]
     if c.model == "vit":
         return laws + _vit_laws(c)
-    # what shapes a ViT has no effect on others: two ids would be one training
+    # ViT's fields have no effect on other models: one training would have two ids
     return laws + [
         (
             f"{name} == {DEFAULTS[name]!r} unless the model is vit",
@@ -671,8 +663,8 @@ def _vit_laws(c: TrainConfig) -> list[Law]:
             c.patch_size >= 1 and c.resolution % c.patch_size == 0,
             "resolution patch_size",
         ),
-        (f"mlp_ratio <= {MOST_MLP_RATIO:g}", c.mlp_ratio <= MOST_MLP_RATIO, "mlp_ratio"),
-        # else timm takes a ratio of 1
+        (f"mlp_ratio <= {MAX_MLP_RATIO:g}", c.mlp_ratio <= MAX_MLP_RATIO, "mlp_ratio"),
+        # otherwise timm would use a ratio of 1
         ("width * mlp_ratio >= 1", c.width * c.mlp_ratio >= 1, "width mlp_ratio"),
         (
             "patch_size a power of 2 from 4 for the stems graham and hmlp",
@@ -685,7 +677,7 @@ def _vit_laws(c: TrainConfig) -> list[Law]:
             "stem width patch_size",
         ),
         ("width % 4 == 0 for the stem hmlp", c.stem != "hmlp" or c.width % 4 == 0, "stem width"),
-        # what has no effect would be the same training at another id
+        # a field without effect would give the same training another id
         (
             "stem_norm == 'bn' unless the stem is conv, graham or hmlp",
             c.stem_norm == "bn" or c.stem in ("conv", "graham", "hmlp"),
@@ -726,11 +718,9 @@ def _stem_laws(c: TrainConfig) -> list[Law]:
     except ValueError:
         return [('stem_channels, stem_strides and stem_kernels like "24-48"', False, fields)]
     positive = all(n >= 1 for n in channels + strides + kernels)
-    most = (
-        f"{MOST_CONVOLUTIONS} convolutions at most in the stem, of {MOST_CHANNELS} channels at most"
-    )
-    if len(channels) > MOST_CONVOLUTIONS or max([0, *channels, *strides, *kernels]) > MOST_CHANNELS:
-        return [(most, False, fields)]
+    law = f"{MAX_CONVOLUTIONS} convolutions at most in the stem, of {MAX_CHANNELS} channels at most"
+    if len(channels) > MAX_CONVOLUTIONS or max([0, *channels, *strides, *kernels]) > MAX_CHANNELS:
+        return [(law, False, fields)]
     counts = len(channels) == len(strides) >= 1 and len(kernels) in (0, len(channels))
     return [
         ("one stride and one kernel for each convolution of the stem", counts, fields),

@@ -1,10 +1,9 @@
-"""What a trial costs, in closed form: parameters, multiply-adds, activations, training FLOPs. No
-torch.
+"""The cost of a trial in closed form: parameters, multiply-adds, activations, training FLOPs.
 
-Counts follow Xiao et al. 2021 (appendix D): FLOPs are multiply-adds of convolutions, linear layers
-and attention products, biases included, norms and activation functions free; activations are the
-output elements of the same layers. `vitscale.train.complexity` counts the built model; a test holds
-the two against each other and against Table 1.
+Needs no torch. Counts follow Xiao et al. 2021 (appendix D): FLOPs are multiply-adds of
+convolutions, linear layers and attention products, including biases; norms and activation functions
+are free; activations are the output elements of the same layers. `vitscale.train.complexity` counts
+the built model, and a test compares the two with each other and with Table 1.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from vitscale.plan.config import TrainConfig
 
 @dataclass(frozen=True)
 class Complexity:
-    """Cost of one forward pass of one image."""
+    """The cost of the forward pass of one image."""
 
     params: int
     flops: int  # multiply-adds
@@ -35,7 +34,7 @@ class Complexity:
         return Complexity(self.params * times, self.flops * times, self.acts * times)
 
 
-# what the cost of a model of timm hangs on: model, resolution, channels, classes
+# determines the cost of a timm model: model, resolution, channels, classes
 Shape = tuple[str, int, int, int]
 Measured = Mapping[Shape, Complexity]
 
@@ -43,8 +42,8 @@ Measured = Mapping[Shape, Complexity]
 def complexity(config: TrainConfig, measured: Measured = MappingProxyType({})) -> Complexity:
     """Parameters, multiply-adds and activations of a config's model at its resolution.
 
-    A model of timm has no closed form: its cost is looked up in `measured`. Raises ValueError if it
-    is not there.
+    A timm model has no closed form: its cost is looked up in `measured`. Raises ValueError if it is
+    not there.
     """
     if config.model.startswith("timm:"):
         if shape_of(config) not in measured:
@@ -62,9 +61,7 @@ def shape_of(config: TrainConfig) -> Shape:
 
 
 def training_flops(config: TrainConfig, measured: Measured = MappingProxyType({})) -> float:
-    """Multiply-adds of the whole training: forward once and
-    backward twice, for every sample drawn.
-    """
+    """Multiply-adds of a training: forward once and backward twice per sample drawn."""
     return 3.0 * complexity(config, measured).flops * config.num_samples
 
 
@@ -89,7 +86,7 @@ def _norm(channels: int) -> Complexity:
 def _vit(c: TrainConfig) -> Complexity:
     side = c.resolution // c.patch_size
     tokens = side * side + (c.pool == "token")
-    # fixed ones are free
+    # only learned position embeddings count
     placed = (side * side + (c.pool == "token" and c.embed_token)) * (c.pos_embed == "learned")
     embedding = Complexity((placed + (c.pool == "token")) * c.width, 0, 0)
     head = _norm(c.width) + _linear(1, c.width, c.num_classes)
@@ -97,7 +94,7 @@ def _vit(c: TrainConfig) -> Complexity:
 
 
 def _branch(c: TrainConfig, tokens: int) -> Complexity:
-    """One attention and one MLP."""
+    """One attention and one MLP with their norms and LayerScale."""
     hidden = int(c.width * c.mlp_ratio)
     products = Complexity(
         0, 2 * tokens * tokens * c.width, c.heads * tokens * tokens + tokens * c.width
@@ -132,7 +129,7 @@ def _convs(c: TrainConfig, layers: list[tuple[int, int, int]], bias: bool) -> Co
     """Convolutions (output channels, stride, kernel size) on the image, each with a norm."""
     cost, inputs, side = Complexity(0, 0, 0), c.channels, c.resolution
     for outputs, stride, kernel in layers:
-        side //= stride  # without a rest: the resolution is a multiple of the patch size
+        side //= stride  # exact: the resolution is a multiple of the patch size
         cost += _conv(side, inputs, outputs, kernel, bias=bias) + _norm(outputs)
         inputs = outputs
     return cost

@@ -1,4 +1,4 @@
-"""What lies at the data root: asked before the first trial starts, and again by the trainer."""
+"""The datasets at a data root, checked before the first trial starts and again by the trainer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.config import TrainConfig
 
-EMBEDDED = {"digits": 8}  # in scikit-learn: needs no root; pixels per side
+EMBEDDED = {"digits": 8}  # dataset in scikit-learn, which needs no root -> pixels per side
 TORCHVISION = "torchvision:"
 MANIFEST = "manifest.json"  # written last: a prepared set without one is unfinished
 BEGUN = "prepare.json"  # written first
 # Beyer et al. 2020: for each image of val, in the order of file names, its list of labels
 REAL = "real.json"
-CIFAR = {  # official folder: (the dataset's name, a file by which to know it)
+CIFAR = {  # official folder: (the dataset's name, a file that identifies it)
     "cifar-10-batches-py": ("cifar10", "data_batch_1"),
     "cifar-10-batches-bin": ("cifar10", "data_batch_1.bin"),
     "cifar-100-python": ("cifar100", "train"),
@@ -27,19 +27,20 @@ SHARD = re.compile(r"(train|validation|val|test)-.*\.parquet")
 
 
 class Layout(NamedTuple):
-    """In which form a dataset lies in a folder."""
+    """The format of a dataset in a folder."""
 
     kind: str  # "prepared", a key of CIFAR, "folders", "parquet"; or "unfinished", a prepared set
     folder: Path
 
 
 def layout_of(folder: Path) -> Layout | None:
-    """The form of the dataset in a folder, or None; official
-    subfolders ("cifar-10-batches-py", "data") count.
+    """The format of the dataset in a folder, or None.
+
+    The official subfolders ("cifar-10-batches-py", "data") are searched, too.
     """
-    for name, found in ((MANIFEST, "prepared"), (BEGUN, "unfinished")):
+    for name, kind in ((MANIFEST, "prepared"), (BEGUN, "unfinished")):
         if (folder / name).is_file():
-            return Layout(found, folder)
+            return Layout(kind, folder)
     for kind, (_, mark) in CIFAR.items():
         for place in (folder, folder / kind):
             if (place / mark).is_file():
@@ -53,10 +54,10 @@ def layout_of(folder: Path) -> Layout | None:
 
 
 def check_readable(dataset: str, root: str = "") -> None:
-    """Raises ValueError for a dataset that the trainer cannot find, naming what there is at the
-    root.
+    """Raises ValueError for a dataset that the trainer cannot find.
 
-    A cheap look at the names of files: whether images are whole is seen when they are read.
+    The message lists what the root contains. Only file names are read: a damaged image is found
+    when it is decoded.
     """
     if dataset in EMBEDDED:
         return
@@ -84,18 +85,17 @@ def check_readable(dataset: str, root: str = "") -> None:
 
 
 def facts(folder: str | Path) -> dict[str, Any]:
-    """What a config must say of a prepared set: dataset, num_images, num_classes, channels,
-    resolution.
+    """The fields of a config that a prepared set determines.
 
-    `folder` is what `vitscale prepare` wrote, such as "data/flowers-64":
-    `TrainConfig(**facts("data/flowers-64"))`. A dataset that vitscale.catalog.datasets knows has no
-    num_images. Raises ValueError for a folder that is no such set, or that does not name its
-    classes.
+    These are dataset, num_images, num_classes, channels and resolution, for use as
+    `TrainConfig(**facts("data/flowers-64"))`, where the folder was written by `vitscale prepare`.
+    For a dataset that vitscale.catalog.datasets knows, num_images is left out. Raises ValueError
+    for a folder that is no such set, or that does not name its classes.
     """
     path = Path(folder) / MANIFEST
     try:
         manifest = json.loads(path.read_text())
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "dataset": Path(folder).absolute().name,
             "num_images": int(manifest["splits"]["train"]["num_images"]),
             "num_classes": len(manifest["classes"]),
@@ -110,14 +110,15 @@ def facts(folder: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"a manifest must name classes, size and a train split, but got ({path}: {error!r})"
         ) from None
-    if dataset_facts(known["dataset"]):
-        del known["num_images"]
-    return known
+    if dataset_facts(fields["dataset"]):
+        del fields["num_images"]
+    return fields
 
 
 def check_embedded(configs: Iterable[TrainConfig]) -> None:
-    """Raises ValueError for configs of an embedded dataset whose
-    crop cannot bring its images to their resolution.
+    """Raises ValueError if the crop of a config cannot produce its resolution.
+
+    The configs are those of an embedded dataset.
     """
     for config in configs:
         size = EMBEDDED[config.dataset]
@@ -128,9 +129,10 @@ def check_embedded(configs: Iterable[TrainConfig]) -> None:
             )
 
 
-def _listing(root: Path, most: int = 20) -> str:
+def _listing(root: Path, limit: int = 20) -> str:
+    """The names in a folder, at most `limit` of them, and how many more there are."""
     names = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))
     return (
-        ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+        ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
         or "nothing"
     )

@@ -1,4 +1,4 @@
-"""How points are chosen: grid, sample, sobol, cross; and how arms and points become trials."""
+"""Designs (grid, sample, sobol, cross), and how arms and points become trials."""
 
 from __future__ import annotations
 
@@ -41,20 +41,19 @@ def grid(**axes: Iterable[Any]) -> list[Point]:
 def sample(space: SearchSpace, *, num: int, seed: int = 0) -> list[Point]:
     """`num` independent draws from a search space.
 
-    Draw i does not depend on num: a longer sample extends a shorter.
+    Draw i does not depend on num: a longer sample extends a shorter one.
     """
     _check_sample(space, num)
     return [_point(space, np.random.default_rng([seed, i]).random(len(space))) for i in range(num)]
 
 
 def sobol(space: SearchSpace, *, num: int, num_scrambles: int, seed: int = 0) -> list[Point]:
-    """`num_scrambles` independently scrambled Sobol sequences of num / num_scrambles points each,
-    one after another.
+    """`num` points of `num_scrambles` independently scrambled Sobol sequences, one after another.
 
-    More even than `sample` and no longer i.i.d.: the spread between the scrambles is what an
-    interval must be built on, so 2 scrambles are the least. num / num_scrambles must be a power of
-    2, where Sobol points are balanced. More scrambles extend the design; more points a scramble
-    make a new one.
+    The points are more evenly spread than those of `sample`, and no longer i.i.d.: intervals must
+    be based on the variance between scrambles, so at least 2 are needed. num / num_scrambles must
+    be a power of 2, at which Sobol points are balanced. More scrambles extend the design; more
+    points per scramble give a new one.
     """
     from scipy.stats import qmc
 
@@ -77,8 +76,9 @@ def sobol(space: SearchSpace, *, num: int, num_scrambles: int, seed: int = 0) ->
 
 
 def cross(*designs: Sequence[Point]) -> list[Point]:
-    """Every point of the first design with every point of
-    the next; the last design varies fastest.
+    """Every point of the first design combined with every point of the next ones.
+
+    The last design varies fastest.
     """
     _check_num(math.prod(map(len, designs)), "points of crossed designs")
     points = []
@@ -97,10 +97,11 @@ def trials(
     arms: Mapping[str, Point] | Mapping[Arm, Point],
     points: Sequence[Point],
 ) -> tuple[Trial, ...]:
-    """A trial for every arm at every point, point by point. All arms share the points: they are
-    compared in pairs. An arm is given by its name, or as an Arm where it has factors.
+    """A trial for every arm at every point, point by point.
 
-    Raises ValueError for anything else than a config, fields of arms, and points.
+    All arms share the points, so they can be compared in pairs. An arm is given by its name, or as
+    an Arm if it has factors. Raises ValueError unless `base` is a config, and arms and points are
+    as annotated.
     """
     if not isinstance(base, TrainConfig):
         raise ValueError(f"base must be a TrainConfig, but got (base={shown(base)})")
@@ -123,11 +124,10 @@ def trials(
 
 
 def interleaved(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """The same trials, references of all arms first, then point by point over the arms, else in
-    their order.
+    """The same trials, reordered: references of all arms first, then point by point over the arms.
 
-    Trials train in the order of the plan. So an unfinished study has a reference for every arm, and
-    about the same draws of each, whatever the order in which its arms were made.
+    Trials are trained in the order of the plan. So an unfinished study has references for every arm
+    and about the same draws of each, whatever the order in which the arms were made.
     """
     ranks: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
@@ -153,7 +153,7 @@ def _check_num(num: int, what: str) -> None:
 
 
 def check_space(space: SearchSpace, name: str) -> None:
-    """Raises ValueError unless a space has axes, which are distributions of Optuna."""
+    """Raises ValueError unless a space has axes and all are Optuna distributions."""
     from optuna.distributions import BaseDistribution
 
     if not isinstance(space, Mapping) or not space:
@@ -173,8 +173,9 @@ def _point(space: SearchSpace, u: np.ndarray) -> Point:
 
 
 def _quantile(axis: BaseDistribution, q: float) -> Any:
-    """The value of an axis at probability q in [0, 1); floats
-    keep 6 digits, so that no platform's libm shows.
+    """The value of an axis at probability q in [0, 1).
+
+    Floats keep 6 digits, so that they are the same on platforms with different math libraries.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 

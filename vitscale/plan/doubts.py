@@ -1,6 +1,4 @@
-"""What makes a study's answer doubtful before its first
-step: a sentence each, for its plan and its start.
-"""
+"""Warnings about what makes a study's answer doubtful, found before its first step."""
 
 from __future__ import annotations
 
@@ -10,11 +8,11 @@ from vitscale.plan.averaging import initial_share
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 
-MOST_INITIAL = 0.01  # of an averaged model
-MOST_WARMUP = 0.5  # of a training
-# two runs an arm have one degree of freedom: an interval that spans nearly everything
-FEWEST_SEEDS = 3
-MAX_ARMS = 4  # that are named
+MAX_INITIAL = 0.01  # weight of the initial weights in an averaged model
+MAX_WARMUP = 0.5  # fraction of a training
+# with two runs per arm, one degree of freedom is left, and intervals span nearly everything
+MIN_SEEDS = 3
+MAX_ARMS = 4  # arms that a sentence names
 # figures and tables that compare forgiveness
 WITH_REFERENCES = ("edf_panels", "edf_summary", "arm_comparison")
 OF_SEEDS = (
@@ -29,25 +27,23 @@ OF_SEEDS = (
 
 
 def doubts(study: Study) -> list[str]:
-    """One sentence for each kind of doubt, with the arms
-    concerned; none for profiles, which train nothing.
-    """
+    """One sentence per kind of doubt, with the arms concerned; none for profiles."""
     if study.measures:
         return []
-    found = (_initial(study), _warmup(study), _references(study), _seeds(study))
-    return [sentence for sentence in found if sentence]
+    sentences = (_initial(study), _warmup(study), _references(study), _seeds(study))
+    return [sentence for sentence in sentences if sentence]
 
 
 def without_references(study: Study) -> list[str]:
-    """The arms that have draws and for which no reference run is planned."""
-    compared = {trial.arm.name for trial in study.trials if trial.point is None}
-    return [arm for arm in study.arms if arm not in compared]
+    """The arms that have draws but no planned reference run."""
+    referenced = {trial.arm.name for trial in study.trials if trial.point is None}
+    return [arm for arm in study.arms if arm not in referenced]
 
 
 def _initial(study: Study) -> str:
-    """Averaged weights that hold much of where they began, where the metric is theirs."""
+    """Averaged weights that retain much of their start, if the metric is measured on them."""
     shares = _worst(study, initial_share) if "ema" in study.metric.split("_") else {}
-    arms = [arm for arm, (share, _) in shares.items() if share > MOST_INITIAL]
+    arms = [arm for arm, (share, _) in shares.items() if share > MAX_INITIAL]
     if not arms:
         return ""
     share, config = max((shares[arm] for arm in arms), key=lambda worst: worst[0])
@@ -63,7 +59,7 @@ def _initial(study: Study) -> str:
 
 def _warmup(study: Study) -> str:
     shares = _worst(study, lambda config: config.num_warmup_steps / max(1, config.num_steps))
-    arms = [arm for arm, (share, _) in shares.items() if share > MOST_WARMUP]
+    arms = [arm for arm, (share, _) in shares.items() if share > MAX_WARMUP]
     if not arms:
         return ""
     share, config = max((shares[arm] for arm in arms), key=lambda worst: worst[0])
@@ -74,7 +70,7 @@ def _warmup(study: Study) -> str:
 
 
 def _references(study: Study) -> str:
-    """Forgiveness without anything to forgive against."""
+    """Forgiveness without references to compare with."""
     names = [name for name in (*study.figures, *study.tables) if name in WITH_REFERENCES]
     arms = without_references(study)
     if study.kind != "distribution" or not names or not arms:
@@ -92,32 +88,34 @@ def _seeds(study: Study) -> str:
         setting = trial.config.replace(seed=0)
         seeds[trial.arm.name][setting] = seeds[trial.arm.name].get(setting, 0) + 1
     few = {
-        arm: min(of.values()) for arm, of in seeds.items() if of and min(of.values()) < FEWEST_SEEDS
+        arm: min(counts.values())
+        for arm, counts in seeds.items()
+        if counts and min(counts.values()) < MIN_SEEDS
     }
     if not few:
         return ""
     num = min(few.values())
-    says = "no interval and no p" if num == 1 else "next to nothing, however large the difference"
+    shown = "no interval and no p" if num == 1 else "next to nothing, however large the difference"
     return (
-        f"{num} seed{'s' * (num > 1)} of an arm can show {says} in {', '.join(names)}: "
-        f"{_listed(list(few))}; plan {FEWEST_SEEDS} or more"
+        f"{num} seed{'s' * (num > 1)} of an arm can show {shown} in {', '.join(names)}: "
+        f"{_listed(list(few))}; plan {MIN_SEEDS} or more"
     )
 
 
 def _worst(
-    study: Study, of: Callable[[TrainConfig], float]
+    study: Study, number_of: Callable[[TrainConfig], float]
 ) -> Mapping[str, tuple[float, TrainConfig]]:
-    """Arm -> its largest number, and the config that has it."""
+    """Maps each arm to its largest number and the config that has it."""
     worst: dict[str, tuple[float, TrainConfig]] = {}
     for trial in study.trials:
-        number = of(trial.config)
+        number = number_of(trial.config)
         if trial.arm.name not in worst or number > worst[trial.arm.name][0]:
             worst[trial.arm.name] = (number, trial.config)
     return worst
 
 
 def _listed(arms: Sequence[str]) -> str:
-    """The first few arms, and how many more."""
+    """The first few arms, and how many more there are."""
     return ", ".join(_parts(arms))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from vitscale.plan.config import VIT_ONLY, Count, Law, Most, TrainConfig, defaults
+from vitscale.plan.config import VIT_ONLY, Count, Law, Max, TrainConfig, defaults
 from vitscale.plan.metrics import SPEED
 
 METRIC = SPEED.name  # what a study of profiles is about
@@ -61,7 +61,7 @@ class ProfileConfig(TrainConfig):
     # how branches of a parallel ViT are computed: one after another, or "par", in one go
     layout: Layout = "seq"
     # repeats, each the mean over many passes; a row each
-    timed_runs: Annotated[Count, Most(10**6)] = 10
+    timed_runs: Annotated[Count, Max(10**6)] = 10
     # the GPU as torch names it, or the processor with its threads: "AMD EPYC, 2 threads"
     hardware: str = ""
 

@@ -1,6 +1,6 @@
-"""A search: points are proposed in rounds, from the errors of earlier ones.
+"""Adaptive search: points are proposed in rounds, from the errors of earlier rounds.
 
-It never feeds a distribution.
+Its points never feed a distribution.
 """
 
 from __future__ import annotations
@@ -31,35 +31,34 @@ from vitscale.plan.study import (
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-# A sampler learns from a diverged training by its number, so no metric whose worst is infinite.
+# Samplers learn from diverged trainings, too, so the worst value of the metric must be finite.
 SEARCHED = tuple(name for name in evaluation_columns("minival") if metric_of(name).is_bounded)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """A question that is answered by looking for good points. Raises ValueError if the parts
-    contradict each other.
+    """A question answered by searching for good points.
 
-    What is asked next depends on what came out, so there is no plan to write down at the start; but
-    a round is a function of the rounds before it, whatever the machine: points of one round know
-    nothing of each other's errors.
+    The next points depend on earlier outcomes, so no plan can be written at the start. But a round
+    is a function of the rounds before it, whatever the machine: points of the same round do not
+    depend on each other's errors. Raises ValueError if the parts contradict each other.
     """
 
     name: str  # as of a Study
     scale: str
     question: str
     source: str
-    # arm, or its name if it has no factors -> all that its points share
+    # arm, or its name if it has no factors -> the config that its points modify
     arms: Mapping[str, TrainConfig] | Mapping[Arm, TrainConfig]
     spaces: Mapping[str, SearchSpace]  # name of the arm -> its axes
     num: int  # points per arm
-    # a point is trained with each of them, and its value is the mean error
+    # each point is trained with each seed, and its value is the mean error
     seeds: tuple[int, ...] = (0,)
-    # points of an arm that are proposed at once; those of the first round at random
+    # points per arm that are proposed at once; in the first round at random
     per_round: int = 4
     sampler: Sampler = "tpe"
     sampler_seed: int = 0
-    asha: bool = False  # stop trainings that are behind at a third, at a ninth, ... of their epochs
+    asha: bool = False  # stop the worse trainings at a ninth and a third of their epochs
     metric: str = "minival_ema_error_pct"
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     figures: tuple[str, ...] = ("search_history", "search_slices", "search_contour")
@@ -99,8 +98,8 @@ class Search:
             ),
             (
                 (
-                    f"a metric on minival ({', '.join(SEARCHED)}), where no "
-                    "result of a study comes from,"
+                    f"a metric on minival ({', '.join(SEARCHED)}), from which "
+                    "no result of a study is taken,"
                 ),
                 self.metric in SEARCHED,
                 f"metric={shown(self.metric)}",
@@ -126,12 +125,12 @@ class Search:
 
     @property
     def configs(self) -> dict[Arm, TrainConfig]:
-        """Arm -> all that its points share."""
+        """Maps each arm to the config that its points modify."""
         return {Arm.of(arm): config for arm, config in self.arms.items()}
 
     @property
     def num_trials(self) -> int:
-        """Of all rounds, if none is stopped for want of new points."""
+        """The number of trials of all rounds, if no arm runs out of new points."""
         return len(self.arms) * self.num * len(self.seeds)
 
     @property
@@ -144,14 +143,12 @@ class Search:
             asha=self.asha,
         )
 
-    def study(self, asked: Mapping[str, Sequence[Point]]) -> Study:
-        """The study of the points that were asked so far; a
-        point's number is its place in its arm.
-        """
+    def study(self, points: Mapping[str, Sequence[Point]]) -> Study:
+        """The study of the points proposed so far; a point's number is its index within its arm."""
         plan = [
             Trial(arm, base.replace(**point, seed=seed), number)
             for arm, base in self.configs.items()
-            for number, point in enumerate(asked.get(arm.name, ()))
+            for number, point in enumerate(points.get(arm.name, ()))
             for seed in self.seeds
         ]
         spaces = {trial.arm.name: as_json(self.spaces[trial.arm.name]) for trial in plan}
@@ -176,9 +173,7 @@ class Search:
         )
 
     def stand_in(self) -> Study:
-        """A study of as many trials that cost as much, at points
-        drawn at random: for a plan before there is one.
-        """
+        """A study of random points with the same number and cost of trials, for printing a plan."""
         return self.study(
             {
                 arm: sample(space, num=self.num, seed=self.sampler_seed)
@@ -193,16 +188,14 @@ def _is_inner_json(name: str) -> bool:
 
 
 def _check_types(search: Search) -> None:
-    """Raises ValueError for a field that is not what its
-    type says; texts are looked at by the study.
-    """
+    """Raises ValueError for a field of the wrong type; the study checks texts."""
     check_names(search.name, search.scale)
-    for name, least in (("num", 1), ("per_round", 1), ("sampler_seed", 0)):
+    for name, lower in (("num", 1), ("per_round", 1), ("sampler_seed", 0)):
         value = getattr(search, name)
         if type(value) is not int:
             raise ValueError(f"{name} must be of type int, but got ({name}={shown(value)})")
-        if not least <= value <= MAX_TRIALS:
-            law = f"{name} >= {least}" if value < least else f"{name} <= {MAX_TRIALS}"
+        if not lower <= value <= MAX_TRIALS:
+            law = f"{name} >= {lower}" if value < lower else f"{name} <= {MAX_TRIALS}"
             raise ValueError(f"{law} must hold, but got ({name}={shown(value)})")
     if type(search.asha) is not bool:
         raise ValueError(f"asha must be of type bool, but got (asha={shown(search.asha)})")
@@ -216,16 +209,15 @@ def _check_types(search: Search) -> None:
             raise ValueError(
                 f"{name} must be of type str, but got ({name}={shown(getattr(search, name))})"
             )
-    for name, values, of in (
-        ("arms", search.arms, "TrainConfig"),
-        ("spaces", search.spaces, "axes"),
+    for name, values, kind, described in (
+        ("arms", search.arms, TrainConfig, "TrainConfig"),
+        ("spaces", search.spaces, Mapping, "axes"),
     ):
-        kind = TrainConfig if of == "TrainConfig" else Mapping
         if not isinstance(values, Mapping) or not all(
             isinstance(value, kind) for value in values.values()
         ):
             raise ValueError(
-                f"{name} must map each arm to its {of}, but got ({name}={shown(values)})"
+                f"{name} must map each arm to its {described}, but got ({name}={shown(values)})"
             )
         for arm in values:
             Arm.of(arm)  # which refuses other names
@@ -235,14 +227,14 @@ def _check_types(search: Search) -> None:
 
 
 def as_json(space: SearchSpace) -> dict[str, str]:
-    """Axis -> its distribution as Optuna writes it."""
+    """Maps each axis to its distribution in Optuna's JSON format."""
     from optuna.distributions import distribution_to_json
 
     return {name: distribution_to_json(axis) for name, axis in space.items()}
 
 
 def rounded(axis: BaseDistribution, value: object) -> object:
-    """A proposed value as it is trained: floats keep 6 digits, and stay in the space."""
+    """A proposed value as it will be trained: floats keep 6 digits, and stay within the space."""
     from optuna.distributions import FloatDistribution
 
     if not isinstance(axis, FloatDistribution) or axis.step is not None:
