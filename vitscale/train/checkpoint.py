@@ -1,6 +1,4 @@
-"""Checkpoints that verify themselves: the name carries a digest
-of the content, and the newest whole one counts.
-"""
+"""Checkpoints that verify themselves: the file name contains a digest of the content."""
 
 from __future__ import annotations
 
@@ -15,17 +13,15 @@ import torch
 
 from vitscale.record.workdir import Workdir
 
-KEPT = 2  # if the newest is damaged, the one before it serves
+KEPT = 2  # if the newest is damaged, the one before it is used
 
 
 class OtherImages(ValueError):
-    """A checkpoint is of other training images than those
-    that lie here under the dataset's name.
-    """
+    """A checkpoint was trained on other images than those that now have the dataset's name."""
 
 
 def save(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
-    """Writes the state at a step atomically, then removes all but the newest two."""
+    """Writes the state at a step atomically, then removes all checkpoints but the newest two."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
@@ -35,18 +31,18 @@ def save(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
 
 
 def load(workdir: Workdir, device: torch.device, trial_id: str = "") -> dict[str, Any] | None:
-    """The state of the newest whole checkpoint of a trial; None if there is none.
+    """The state of a trial's newest valid checkpoint, or None.
 
-    Others are renamed, with a warning: those that are damaged, that torch refuses (of arrays and
-    plain values only, never of code), and those of another trial. A state without "trial", as older
-    versions wrote it, is believed.
+    Invalid ones are renamed with a warning: those that are damaged, that torch refuses (only arrays
+    and plain values are loaded, never code), and those of another trial. A state without "trial",
+    as written by older versions, is accepted.
     """
     for name in reversed(workdir.names("checkpoint-")):
         content = workdir.read(name)
         try:
             return _whole(name, content, device, trial_id)
         except _Unusable as unusable:
-            # out of the way: it must not pass for the newest again
+            # renamed, so that it is not taken for the newest again
             workdir.rename(name, f"damaged-{name}")
             warnings.warn(
                 f"checkpoint is {unusable}, using the one before it: {workdir.address(name)}",
@@ -56,7 +52,7 @@ def load(workdir: Workdir, device: torch.device, trial_id: str = "") -> dict[str
 
 
 class _Unusable(ValueError):
-    """A checkpoint that cannot be gone on from."""
+    """A checkpoint from which a training cannot resume."""
 
 
 def _whole(name: str, content: bytes, device: torch.device, trial_id: str) -> dict[str, Any]:
@@ -79,9 +75,7 @@ def _whole(name: str, content: bytes, device: torch.device, trial_id: str) -> di
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:
-    """State of every global generator that a layer or a library
-    may draw from, those of GPUs if the device is one.
-    """
+    """The state of all global random generators, including those of GPUs if `device` is one."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
@@ -99,6 +93,7 @@ def rng_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
+    """Restores the state given by rng_state."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]

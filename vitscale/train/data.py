@@ -1,4 +1,4 @@
-"""Batches as a function of (seed, step) alone, however they are cut and whoever makes them."""
+"""Batches as a function of (seed, step) only, however they are split and whoever reads them."""
 
 from __future__ import annotations
 
@@ -32,17 +32,16 @@ from vitscale.train.sources import Images, Shards, load_split
 
 ORDER, AUGMENT, MIX, CROP, ERASE = range(5)  # independent random streams of one seed
 EVAL_BATCH = 512
-# of the memory of a GPU that datasets may take, where a trial may have a part of it only
+# fraction of this process' GPU memory that may be in use once a dataset is copied there
 RESIDENT_SHARE = 0.5
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
-    """Training batches, in parts: images (b, C, R, R) and targets (b,) or (b, classes) of each part
-    of each step.
+    """Training batches in parts: images (b, C, R, R) and targets (b,) or (b, classes) per part.
 
-    A sample depends on (seed, step, position in the batch) only, so that neither the number of
-    loader workers, nor an interruption, nor how the batch is cut changes it. The parts are those
-    that this process trains on; by default all of the batch in one.
+    A sample depends only on (seed, step, position within the batch): not on the number of loader
+    workers, on interruptions, or on how the batch is split. `parts` are those on which this process
+    trains; by default one part with the whole batch.
     """
 
     def __init__(
@@ -58,12 +57,16 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         self.epoch, self.order = -1, np.empty(0, np.int64)
 
     def __getstate__(self) -> dict[str, object]:
-        """What loader workers need: nothing on a GPU, where each would start CUDA."""
+        """The state that loader workers need.
+
+        It has no tensors on a GPU, which would initialize CUDA in each worker.
+        """
         return {name: value for name, value in vars(self).items() if name not in ("mean", "std")}
 
     def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
-        """Images as read, uint8 (b, C, S, S), and labels (b,), of
-        item = step * parts + part; cropped on a CPU.
+        """Images as read, uint8 (b, C, S, S), and labels (b,), of item = step * parts + part.
+
+        Images that are not cropped on the device are cropped here, to (b, C, R, R).
         """
         step, part = divmod(item, len(self.parts))
         indices = torch.from_numpy(self.indices(step)[self.parts[part]])
@@ -84,21 +87,21 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def crops_in_batch(self) -> bool:
-        """Whether images are cropped all at once on the device; on a CPU, one by one is 20 times as
-        fast.
+        """Whether images are cropped on the device, as a batch.
 
-        The boxes are the same, and so are the pixels up to rounding.
+        On a CPU, cropping one by one is 20 times as fast. The boxes are the same, and so are the
+        pixels up to rounding.
         """
         return self.train.pixels is not None and (
             self.config.crop == "pad" or is_resident(self.train)
         )
 
     def indices(self, step: int) -> np.ndarray:
-        """Which training images step `step` sees, (B,): every epoch is a permutation of its own.
+        """Indices (B,) of the training images in step `step`; every epoch is another permutation.
 
-        With repeated augmentation, each image is drawn `repeats` times in a row, mostly in one
-        batch, and an epoch, which counts samples drawn, takes the first images of its permutation
-        only (Hoffer et al. 2020).
+        With repeated augmentation (Hoffer et al. 2020), each image is drawn `repeats` times in a
+        row, mostly in the same batch. An epoch counts samples drawn, so it uses only the first
+        images of its permutation.
         """
         epoch, position = divmod(step, self.config.steps_per_epoch)
         if epoch != self.epoch:
@@ -112,8 +115,9 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
     def finish(
         self, item: int, images: Tensor, labels: Tensor, mixed: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Crops, augments, normalises and mixes what
-        __getitem__ read, on the device: images and targets.
+        """Crops, augments, normalizes and mixes on the device what __getitem__ read.
+
+        Returns images and targets.
         """
         step, part = divmod(item, len(self.parts))
         config, positions = self.config, self.parts[part]
@@ -139,17 +143,16 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         return mix(images, labels, config, positions, generator(config.seed, MIX, step))
 
     def iterate(self, first_step: int, num_workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Parts from a step to the end of the training, read
-        by worker processes if there are any.
+        """Parts from `first_step` to the end of the training.
+
+        They are read by worker processes if there are any.
         """
         items = range(first_step * len(self.parts), self.config.num_steps * len(self.parts))
         for item, images, labels in self._read(items, num_workers):
             yield self.finish(item, images, labels)
 
     def unmixed(self, num_images: int, num_workers: int = 0) -> Iterator[Tensor]:
-        """The first `num_images` training images that the
-        training sees, augmented but not mixed, by parts.
-        """
+        """The first `num_images` images of the training, augmented but not mixed, by parts."""
         num_steps = min(self.config.num_steps, -(-num_images // self.config.batch_size))
         for item, raw, labels in self._read(range(num_steps * len(self.parts)), num_workers):
             if num_images <= 0:
@@ -166,9 +169,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
 
 class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """An evaluation set in batches of the trainer's
-    preprocessing; each process of a team has its share.
-    """
+    """An evaluation set in preprocessed batches, split over the processes of a team."""
 
     def __init__(
         self, images: Images, config: TrainConfig, device: torch.device, team: Team, most: int
@@ -185,7 +186,7 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
         self.batches = mine.split(most) if len(mine) else ()
 
     def __getstate__(self) -> dict[str, object]:
-        """As of Batches."""
+        """The state that loader workers need, as in Batches."""
         return {name: value for name, value in vars(self).items() if name not in ("mean", "std")}
 
     def __len__(self) -> int:
@@ -203,7 +204,7 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
         return raw, self.images.labels[indices], indices
 
     def iterate(self, num_workers: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Images (b, C, R, R), labels (b,), and for ReaL the accepted classes (b, classes)."""
+        """Images (b, C, R, R), labels (b,) and, for ReaL, the accepted classes (b, classes)."""
         for raw, labels, indices in _loader(
             self, range(len(self)), num_workers, self.device, self.images
         ):
@@ -223,15 +224,15 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
 
 def gather(pixels: Tensor | Shards, indices: Tensor) -> Tensor:
-    """Images by index, on the device where they lie, or from files that the system maps."""
+    """Images by index, on their device, or from memory-mapped files."""
     return pixels[put(indices.numpy(), pixels.device) if isinstance(pixels, Tensor) else indices]
 
 
 def normalization(config: TrainConfig) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel, (C, 1, 1) each: of the dataset if known, else
-    ImageNet's.
+    """Mean and standard deviation per channel, (C, 1, 1) each.
 
-    A grey image takes the means of ImageNet's three channels.
+    Those of the dataset if known, otherwise ImageNet's; a gray image uses the mean over ImageNet's
+    three channels.
     """
     facts = dataset_facts(config.dataset) or DATASETS["imagenet"]
     mean, std = torch.tensor(facts.mean), torch.tensor(facts.std)
@@ -241,8 +242,9 @@ def normalization(config: TrainConfig) -> tuple[Tensor, Tensor]:
 
 
 def resident(images: Images, device: torch.device) -> Images:
-    """The same images, on the GPU if all that lies there takes no
-    more than RESIDENT_SHARE of the process' memory.
+    """The same images, on the GPU if they fit.
+
+    They fit if all memory allocated there stays within RESIDENT_SHARE of the process' memory.
     """
     if device.type != "cuda" or images.pixels is None:
         return images
@@ -252,13 +254,13 @@ def resident(images: Images, device: torch.device) -> Images:
     if images.pixels.shape.numel() + torch.cuda.memory_allocated(device) > RESIDENT_SHARE * allowed:
         return images
     pixels = torch.empty(images.pixels.shape, dtype=torch.uint8, device=device)
-    for start in range(0, len(pixels), 4096):  # never all of it in the memory of the host
+    for start in range(0, len(pixels), 4096):  # in chunks, never all of it in host memory
         pixels[start : start + 4096] = images.pixels[start : start + 4096].to(device)
     return replace(images, pixels=pixels)
 
 
 def fingerprint(images: Images) -> str:
-    """Tells datasets of one name apart: a digest of all labels and of some images."""
+    """A digest of all labels and some images, to distinguish datasets of the same name."""
     digest = hashlib.sha256(images.labels.cpu().numpy().tobytes())
     for index in range(0, len(images), max(1, len(images) // 8)):
         digest.update(images[index].contiguous().cpu().numpy().tobytes())
@@ -266,11 +268,10 @@ def fingerprint(images: Images) -> str:
 
 
 def examine(configs: Sequence[TrainConfig], root: Path) -> str:
-    """The fingerprint of the training images of configs that read the same ones; decodes no more
-    than it needs.
+    """The fingerprint of the training images of configs that read the same images.
 
-    Raises ValueError, without training, for what a training would raise for: as load_split does for
-    each split that a config reads, and for images of sizes that its crop cannot take.
+    Raises ValueError where a training would: as load_split for each split that a config reads, and
+    for images of sizes that its crop cannot take. Decodes only a few images.
     """
     images = load_split(configs[0], "train", root)
     for config in {(c.crop, c.resolution): c for c in configs}.values():
@@ -282,9 +283,7 @@ def examine(configs: Sequence[TrainConfig], root: Path) -> str:
 
 
 def _check_crop(images: Images, config: TrainConfig) -> None:
-    """Raises ValueError, as the first batch would, for a crop
-    that cannot make these images `resolution` pixels.
-    """
+    """Raises ValueError, as the first batch would, if the crop cannot give `resolution` pixels."""
     if images.pixels is None:
         crop_boxes(np.array([images[0].shape[1:]]), config, np.arange(1), np.random.default_rng(0))
     elif config.crop == "pad":
@@ -293,22 +292,23 @@ def _check_crop(images: Images, config: TrainConfig) -> None:
 
 
 def is_resident(images: Images) -> bool:
-    """Whether the images lie on a GPU."""
+    """Whether the images are on a GPU."""
     return isinstance(images.pixels, Tensor) and images.pixels.is_cuda
 
 
 def generator(seed: int, stream: int, counter: int) -> np.random.Generator:
-    """A generator that depends on nothing but its arguments."""
+    """A random generator that depends only on its arguments."""
     return np.random.default_rng([seed, stream, counter])
 
 
 def _loader(
     dataset: Dataset, items: range, num_workers: int, device: torch.device, images: Images
 ) -> Iterable[Any]:
-    """One batch per item, made by worker processes if there are
-    any, in memory that a GPU copies from by itself.
+    """Yields one batch per item, read by worker processes if there are any.
+
+    Workers' batches are pinned if the device is a GPU, so that copies to it are asynchronous.
     """
-    if num_workers == 0 or is_resident(images):  # of which nothing is left to read
+    if num_workers == 0 or is_resident(images):  # nothing to read from disk
         return map(dataset.__getitem__, items)
     return DataLoader(
         dataset,
@@ -316,6 +316,6 @@ def _loader(
         sampler=items,
         num_workers=num_workers,
         pin_memory=device.type == "cuda",
-        # else a loader draws from the global one each time that it starts
+        # otherwise a loader draws from the global generator each time it starts
         generator=torch.Generator(),
     )

@@ -13,15 +13,16 @@ from vitscale.plan.config import TrainConfig
 
 
 class Ema:
-    """Averages weights and BatchNorm statistics: ema <- decay * ema + (1 - decay) * model, every
-    `ema_every` steps.
+    """Averages weights and BatchNorm statistics every `ema_every` steps.
 
-    Starts at the initial weights; with `ema_after_warmup`, an update within the warm-up copies the
-    model instead. Where `ema_decay` and `ema_alpha` are both 0 it is off, keeps no copy, and its
-    state is empty. The state is the averaged model alone: the step says all else.
+    ema <- decay * ema + (1 - decay) * model, starting at the initial weights; with
+    `ema_after_warmup`, an update during the warm-up copies the model instead. If `ema_decay` and
+    `ema_alpha` are both 0, it is off, keeps no copy, and its state is empty. The state is only the
+    averaged model; everything else follows from the step.
 
-    The same bits as timm's ModelEmaV3, which walks both modules at each update: 5% of the step of
-    a small model. Here the tensors of a model are listed once, at its first update.
+    The result equals timm's ModelEmaV3 bit for bit. That traverses both modules at each update,
+    which takes 5% of the step of a small model; here the tensors are listed once, at the first
+    update.
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
@@ -30,7 +31,7 @@ class Ema:
         self.weight = 1.0 - decay_of(config)  # of the model, in an update
         self.every = config.ema_every
         self.num_copied = config.num_warmup_steps if config.ema_after_warmup else 0
-        self.source: nn.Module | None = None  # whose tensors are listed
+        self.source: nn.Module | None = None  # the model whose tensors are listed
         self.kinds: list[tuple[bool, list[Tensor], list[Tensor]]] = []
 
     @property
@@ -45,9 +46,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Takes in the model after optimizer step `step`, counted
-        from 0, if `ema_every` divides the steps taken.
-        """
+        """Updates the average after step `step` (from 0), if `ema_every` divides step + 1."""
         if not self.on or (step + 1) % self.every:
             return
         if model is not self.source:
@@ -67,13 +66,14 @@ class Ema:
 
 
 def _by_kind(average: nn.Module, model: nn.Module) -> list[tuple[bool, list[Tensor], list[Tensor]]]:
-    """The tensors of both, those that are floats and those that are not: BatchNorm counts its
-    batches, which have no average.
+    """Pairs of tensors of both models, grouped by kind: (is_float, averages, values).
+
+    The others are BatchNorm's counts of batches, which are copied and not averaged.
     """
     pairs = list(zip(average.state_dict().values(), model.state_dict().values(), strict=True))
-    found = []
+    groups = []
     for is_float in (True, False):
         chosen = [pair for pair in pairs if pair[0].is_floating_point() is is_float]
         if chosen:
-            found.append((is_float, [pair[0] for pair in chosen], [pair[1] for pair in chosen]))
-    return found
+            groups.append((is_float, [pair[0] for pair in chosen], [pair[1] for pair in chosen]))
+    return groups

@@ -11,12 +11,12 @@ from vitscale.plan.config import TrainConfig
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW, Adam, SGD or LAMB at the peak learning rate; none of them clips gradients, the loop
-    does for all alike.
+    """AdamW, Adam, SGD or LAMB at the peak learning rate; none clips gradients itself.
 
-    Weight decay: AdamW (Loshchilov and Hutter 2019) takes it off the weights, times the learning
-    rate; Adam and SGD add it to the gradient (L2); LAMB (You et al. 2020, algorithm 2) adds it to
-    Adam's update, before the trust ratio.
+    The training step clips them for all optimizers alike. Weight decay: AdamW (Loshchilov and
+    Hutter 2019) subtracts it from the weights, times the learning rate; Adam and SGD add it to the
+    gradient (L2); LAMB (You et al. 2020, algorithm 2) adds it to Adam's update, before the trust
+    ratio.
     """
     groups = decay_groups(model, config)
     adaptive: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.epsilon}
@@ -40,12 +40,12 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
 
 
 def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-    """Parameter groups with and without weight decay; what has no gradient (sine-cosine positions)
-    is in neither.
+    """Parameter groups with and without weight decay.
 
-    Biases and all that has one dimension are never decayed: norm gains (Xiao et al. 2021, section
-    5: decaying them costs small models many points) and LayerScale gains. Class token and position
-    embeddings, by the names that a timm model gives them, are decayed or not by `decay_tokens`.
+    Biases and all one-dimensional parameters are never decayed: norm gains (Xiao et al. 2021,
+    section 5: decaying them costs small models many points) and LayerScale gains. Class token and
+    position embeddings, identified by the names in timm models, are decayed if `decay_tokens`.
+    Buffers without a gradient (sine-cosine positions) are in neither group.
     """
     from timm.optim import param_groups_weight_decay
 
@@ -58,8 +58,9 @@ def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
 def _lamb(
     groups: list[dict[str, Any]], config: TrainConfig, adaptive: dict[str, Any]
 ) -> torch.optim.Optimizer:
-    """LAMB with bias correction; tensors without decay take Adam's
-    step, as in the NVIDIA kernel of the ViT recipes.
+    """LAMB with bias correction.
+
+    Tensors without weight decay take Adam's step, as in NVIDIA's kernel, which the ViT recipes use.
     """
     from timm.optim import Lamb
 
