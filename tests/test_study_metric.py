@@ -139,7 +139,7 @@ def test_a_distribution_speaks_of_its_metric(
 def check_words(shown: dict[str, str], name: str) -> None:
     """No text speaks of the top-1 error, its thresholds, or percent where the loss is meant."""
     for file, text in shown.items():
-        plain = re.sub(r"top-?5[ _]error|calibration error|standard error", "", text)
+        plain = re.sub(r"top-?5[ _]error|calibration error|(?:standard|sampling) error", "", text)
         plain = re.sub(r"of top-1 error", "", plain)  # a caption's example
         assert not re.search(r"\berror", plain), (file, re.search(r".{60}\berror.{60}", plain))
         assert "4 points)" not in plain.replace("(4 points)", "") and "error_pct" not in plain
@@ -234,3 +234,95 @@ def test_names_of_columns_are_the_errors_own_and_differ_for_others() -> None:
     )
     for metric in METRICS.values():
         assert len({metric.column(name) for name in names}) == len(names)
+
+
+def repeats(metric: str) -> Study:
+    """Two arms of three seeds and a reference run each, on two evaluation sets."""
+    plan = [
+        Trial(arm, QUICK.replace(wd=wd, seed=seed, more_evals="test"), seed or None)
+        for arm, wd in (("a", 0.1), ("b", 0.3))
+        for seed in range(4)
+    ]
+    return distribution(
+        metric,
+        kind="repeats",
+        trials=tuple(plan),
+        pairs=(),
+        tables=("seed_statistics", "seed_normality", "seed_noise", "seed_power", "seed_epochs"),
+        figures=("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate"),
+    )
+
+
+def shapes(metric: str) -> Study:
+    """A sequence of two blocks and two parallel branches, at two lr with two seeds each."""
+    plan = [
+        Trial(arm, QUICK.replace(lr=lr, seed=seed, more_evals="minival", **shape), point)
+        for arm, shape in (("two deep", {"depth": 2}), ("two beside", {"branches": 2}))
+        for point, (lr, seed) in enumerate([(1e-3, 0), (1e-3, 1), (1e-2, 0), (1e-2, 1)])
+    ]
+    return distribution(
+        metric,
+        kind="shapes",
+        trials=tuple(plan),
+        factors={"two deep": {"size": "Ti"}, "two beside": {"size": "Ti"}},
+        pairs=(("two deep", "two beside"),),
+        tables=("shape_cells", "lr_sweep", "branch_differences", "blocks_or_width"),
+        panels={"branches": ("two deep", "two beside")},
+        figures=("branches", "lr_sweep"),
+    )
+
+
+@pytest.mark.parametrize("metric", ["val_ema_ece_pct", "val_loss"])
+def test_repeats_speak_of_their_metric(
+    metric: str, rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
+) -> None:
+    study, kind = repeats(metric), metric_of(metric)
+    page = write_report(results_of(study, rows), Workdir(tmp_path), {})
+    saved = pd.read_parquet(tmp_path / "seed_statistics.parquet").set_index(["arm", "evaluation"])
+    for name in ("val", "test"):
+        column = metric.replace("val", name, 1)
+        seeds = [rows(t.config)[-1][column] for t in study.trials if t.arm == "b" and t.point]
+        mean = saved.loc[("b", name), f"mean_{kind.name}"]
+        assert len(seeds) == 3 and mean == pytest.approx(np.mean(seeds))
+        sd = saved.loc[("b", name), f"sd_{kind.difference_unit}"]
+        assert sd == pytest.approx(np.std(seeds, ddof=1))
+    noise = pd.read_parquet(tmp_path / "seed_noise.parquet")
+    assert noise[f"one_run_sampling_{kind.difference_unit}"].isna().all()  # no share of images
+    assert f"a, {kind.label} on val: mean" in page
+    check_words(texts(tmp_path), kind.name)
+
+
+@pytest.mark.parametrize("metric", ["val_top5_error_pct", "val_ema_loss"])
+def test_shapes_speak_of_their_metric_and_choose_lr_by_it(
+    metric: str, rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
+) -> None:
+    study, kind = shapes(metric), metric_of(metric)
+    page = write_report(results_of(study, rows), Workdir(tmp_path), {})
+    saved = pd.read_parquet(tmp_path / "shape_cells.parquet").set_index("shape")
+    for arm in study.arms:
+        means = {}
+        for lr in (1e-3, 1e-2):
+            runs = [t.config for t in study.trials if t.arm == arm and t.config.lr == lr]
+            column = metric.replace("val", "minival", 1)
+            means[lr] = np.mean([rows(config)[-1][column] for config in runs])
+        assert saved.loc[arm, "lr"] == min(means, key=lambda lr: means[lr])
+        shown = [t.config for t in study.trials if t.arm == arm]
+        values = [rows(c)[-1][metric] for c in shown if c.lr == saved.loc[arm, "lr"]]
+        assert saved.loc[arm, f"val_{kind.name}"] == pytest.approx(np.mean(values))
+    assert f"{kind.label} on val" in page
+    check_words(texts(tmp_path), kind.name)
+
+
+def test_an_lr_at_which_a_run_diverged_is_not_chosen_by_the_loss() -> None:
+    from vitscale.analysis.shapes.tables import choose_lr
+
+    runs = pd.DataFrame(
+        {
+            "lr": [1.0, 1.0, 2.0, 2.0, 3.0],
+            "status": ["finished", "diverged", "finished", "finished", "diverged"],
+            "minival_loss": [0.1, np.nan, 0.9, 0.8, np.nan],
+        }
+    )
+    assert choose_lr(runs, "minival_loss") == 2.0
+    some = runs[runs["lr"] != 2.0]
+    assert choose_lr(some, "minival_loss") == 1.0  # one of two diverged, and not all

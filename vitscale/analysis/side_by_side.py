@@ -2,11 +2,11 @@
 them apart.
 
 Assumed: draws of an arm are independent, and means are nearly normal. Medians are over all draws
-with an outcome, a diverged or failed one at 100; means are over those that finished, and have an
-interval only where the draws of both arms are one setting with other seeds: over other lr and wd
-errors have a long tail, where Student's interval of 8 draws covers 80 to 87% instead of 95%. No p
-is given, and nothing is corrected for the number of arms: a comparison that was not planned is a
-look, and no test.
+with an outcome, a diverged or failed one at the metric's worst; means are over those that finished,
+and have an interval only where the draws of both arms are one setting with other seeds: over other
+lr and wd errors have a long tail, where Student's interval of 8 draws covers 80 to 87% instead of
+95%. No p is given, and nothing is corrected for the number of arms: a comparison that was not
+planned is a look, and no test.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.estimates import Contrast
 from vitscale.analysis.results import STATUSES
 from vitscale.analysis.search.words import WHY
-from vitscale.analysis.stats.intervals import median_interval
+from vitscale.analysis.stats.intervals import median_difference, median_interval, minus
 from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan.metrics import Metric, metric_of
 from vitscale.plan.study import Study
 
 Estimate = tuple[float, float, float]  # estimate, low, high
@@ -104,7 +105,9 @@ def incomparable_reason(a: Side, b: Side) -> str:
         )
     profiles = next((side for side in (a, b) if side.study.measures), None)
     if profiles:
-        return f"arms compared must have errors, and profiles have none, but got ({profiles.name})"
+        return (
+            f"arms compared must be of trainings, and profiles are none, but got ({profiles.name})"
+        )
     if a.study.metric != b.study.metric:
         return (
             f"arms compared must have one metric, but got ({a.study.metric!r}, {b.study.metric!r})"
@@ -140,6 +143,7 @@ def side_by_side(a: Side, b: Side) -> dict[str, object]:
     independent draws; negative favours a. Raises ValueError for arms whose errors mean different
     things.
     """
+    metric = metric_of(a.study.metric)
     reason = incomparable_reason(a, b)
     if reason:
         raise ValueError(reason)
@@ -148,12 +152,16 @@ def side_by_side(a: Side, b: Side) -> dict[str, object]:
     shared = len({config.id for config in a.configs} & {config.id for config in b.configs})
     return {
         "metric": a.study.metric,
-        "a": _summary(a),
-        "b": _summary(b),
-        "difference": difference,
+        "a": _as_named(_summary(a), metric),
+        "b": _as_named(_summary(b), metric),
+        "difference": _as_named(difference, metric),
         "shared_trials": shared,
         "fields": differing(a.configs, b.configs),
     }
+
+
+def _as_named(numbers: dict[str, object], metric: Metric) -> dict[str, object]:
+    return {metric.column(name): value for name, value in numbers.items()}
 
 
 def paired_by(a: Side, b: Side) -> list[str] | None:
@@ -182,13 +190,15 @@ def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
     keys = _keys(a.known, fields)
     in_a = [i for i, key in enumerate(keys) if key in partner]
     first, second = a.known.iloc[in_a], b.known.iloc[[partner[keys[i]] for i in in_a]]
-    difference = _errors(first) - _errors(second)
+    difference = minus(_errors(first), _errors(second))
     both = (first["status"].to_numpy() == "finished") & (second["status"].to_numpy() == "finished")
     group = _scrambles(a, first)
     mean = estimates.contrast([difference[both]], [1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {
-        **_named("median_points", _median(difference, group, (-100.0, 100.0))),
+        **_named(
+            "median_points", _median(difference, group, metric_of(a.study.metric).differences)
+        ),
         **_named("mean_points", (mean.estimate, mean.low, mean.high)),
         "paired_by": fields,
         "num_pairs": len(difference),
@@ -202,14 +212,15 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
     The medians' own intervals are joined (Zou & Donner 2008); of means, Welch's.
     """
     groups = [_scrambles(side, side.known) for side in (a, b)]
-    (x, x_low, x_high), (y, y_low, y_high) = (
-        _median(_errors(side.known), group) for side, group in zip((a, b), groups, strict=True)
+    metric = metric_of(a.study.metric)
+    first, second = (
+        _median(_errors(side.known), group, metric.bounds)
+        for side, group in zip((a, b), groups, strict=True)
     )
-    low, high = x - y - np.hypot(x - x_low, y_high - y), x - y + np.hypot(x_high - x, y - y_low)
     mean = estimates.contrast([estimates.errors(side.draws) for side in (a, b)], [1.0, -1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {
-        **_named("median_points", (x - y, float(max(low, -100.0)), float(min(high, 100.0)))),
+        **_named("median_points", median_difference(first, second, metric.differences)),
         **_named("mean_points", (mean.estimate, mean.low, mean.high)),
         "paired_by": None,
         "num_pairs": 0,
@@ -220,9 +231,9 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
 def _summary(side: Side) -> dict[str, object]:
     """How the draws ended; the median of those with an outcome, the mean of those that finished."""
     counts, group = estimates.counts(side.draws), _scrambles(side, side.known)
-    errors = estimates.errors(side.draws)
+    errors, metric = estimates.errors(side.draws), metric_of(side.study.metric)
     mean = (
-        estimates.error_interval(errors)
+        estimates.value_interval(errors, metric)
         if len(errors) and _are_repeats(side)
         else (_mean(errors), np.nan, np.nan)
     )
@@ -232,7 +243,7 @@ def _summary(side: Side) -> dict[str, object]:
         "planned": len(side.draws),
         "n": len(side.known),
         **{status: counts[status] for status in STATUSES},
-        **_named("median_error_pct", _median(_errors(side.known), group)),
+        **_named("median_error_pct", _median(_errors(side.known), group, metric.bounds)),
         **_named("mean_error_pct", mean),
     }
 
@@ -257,9 +268,7 @@ def _scrambles(side: Side, draws: pd.DataFrame) -> np.ndarray | None:
     return scrambles(side.study, draws["point"].to_numpy(dtype=int), num=len(side.draws))
 
 
-def _median(
-    values: np.ndarray, group: np.ndarray | None, bounds: tuple[float, float] = (0.0, 100.0)
-) -> Estimate:
+def _median(values: np.ndarray, group: np.ndarray | None, bounds: tuple[float, float]) -> Estimate:
     return (
         (float(np.median(values)), *median_interval(values, group, bounds=bounds))
         if len(values)
@@ -300,9 +309,12 @@ def as_cells(comparison: dict) -> list[list[str]]:
         [name, str(a[name]), str(b[name]), _pairs(difference) if name == "n" else ""]
         for name in COUNTS
     ]
-    for name, title in (("median", "median error (%)"), ("mean", "mean error of finished (%)")):
-        cells = (_interval(side, f"{name}_error_pct") for side in (a, b))
-        rows.append([title, *cells, _interval(difference, f"{name}_points", sign="+")])
+    metric = metric_of(comparison["metric"])
+    for name, of in (("median", ""), ("mean", " of finished")):
+        column, apart = (metric.column(f"{name}_{end}") for end in ("error_pct", "points"))
+        cells = (_interval(side, column, metric) for side in (a, b))
+        title = f"{name} {metric.label}{of} ({metric.unit})"
+        rows.append([title, *cells, _interval(difference, apart, metric, sign="+")])
     if comparison["shared_trials"]:
         rows.append(["trials in both", *[str(comparison["shared_trials"])] * 2, ""])
     return rows + [
@@ -317,12 +329,12 @@ def _pairs(difference: dict) -> str:
     return f"{difference['num_pairs']} pair{'s' * (difference['num_pairs'] != 1)}{by}"
 
 
-def _interval(part: dict, name: str, sign: str = "") -> str:
+def _interval(part: dict, name: str, metric: Metric, sign: str = "") -> str:
     estimate, low, high = (part[key] for key in (name, f"{name}_low", f"{name}_high"))
     if np.isnan(estimate):
         return "–"
-    ends = "" if np.isnan(low) else f" [{low:{sign}.1f}, {high:{sign}.1f}]"
-    return f"{estimate:{sign}.1f}{ends}"
+    ends = ", ".join(metric.number(end, sign=sign) for end in (low, high))
+    return metric.number(estimate, sign=sign) + ("" if np.isnan(low) else f" [{ends}]")
 
 
 def _values(values: Sequence[object]) -> str:

@@ -26,6 +26,7 @@ from vitscale.cli.script import Parser, check_installed, report_only
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
 from vitscale.plan.config import shown
+from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -119,11 +120,13 @@ def compare(options: argparse.Namespace) -> None:
             }
         )
         return
+    metric = metric_of(pairs[0][0].study.metric)
     cells = [row for comparison in compared for row in ([""] * 4, *as_cells(comparison))][1:]
     print(columns(cells))
     print(
         f"\n{compared[0]['metric']} of the last epoch, 95% intervals; difference: left minus "
-        "right, in points. Medians hold diverged and failed draws at 100."
+        f"right, in {metric.difference_unit}. Medians hold diverged and failed draws at "
+        f"{metric.worst:g}."
     )
     for line in (
         *(f"without a partner: {arm}" for arm in alone),

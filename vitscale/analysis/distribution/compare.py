@@ -12,7 +12,9 @@ from vitscale.analysis.distribution.population import Population, populations
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.intervals import (
     clopper_pearson,
+    median_difference,
     median_interval,
+    minus,
     probability_interval,
     share_interval,
     sign_test,
@@ -75,7 +77,7 @@ def _paired(a: Population, b: Population, confidence: float) -> tuple[object, ..
     arm is better, and so does the effect size.
     """
     _, in_a, in_b = np.intersect1d(a.point, b.point, return_indices=True)
-    difference = _minus(a.error[in_a], b.error[in_b])
+    difference = minus(a.error[in_a], b.error[in_b])
     scramble = None if a.scramble is None else a.scramble[in_a]
     n = len(difference)
     if n == 0:
@@ -107,26 +109,13 @@ def _unpaired(a: Population, b: Population, confidence: float) -> tuple[object, 
 
     Where they come from one seed their quantiles agree, and the intervals are wider than they need
     be.
-
-    The interval of the difference of medians joins the two medians' own intervals (Zou & Donner
-    2008), which, other than a bootstrap, holds for small n, ties and Sobol designs.
     """
     if a.n == 0 or b.n == 0:
         return a.n, b.n, *[np.nan] * 7, "an arm has no outcome"
-    (at, low_a, high_a), (bt, low_b, high_b) = _median(a, confidence), _median(b, confidence)
-    least, most = a.metric.differences
-    if not (np.isfinite(at) and np.isfinite(bt)):  # most draws of an arm have an infinite loss
-        estimate = float(_minus(np.array([at]), np.array([bt]))[0])
-        return a.n, b.n, estimate, least, most, *superiority(a, b, confidence)
-    low = at - bt - np.hypot(at - low_a, high_b - bt)
-    high = at - bt + np.hypot(high_a - at, bt - low_b)
-    return a.n, b.n, at - bt, max(low, least), min(high, most), *superiority(a, b, confidence)
-
-
-def _minus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(n,) differences; 0 between two draws that are equally bad, be it infinitely."""
-    with np.errstate(invalid="ignore"):
-        return np.where(a == b, 0.0, a - b)
+    difference = median_difference(
+        _median(a, confidence), _median(b, confidence), a.metric.differences
+    )
+    return a.n, b.n, *difference, *superiority(a, b, confidence)
 
 
 def _median(draws: Population, confidence: float) -> tuple[float, float, float]:

@@ -24,16 +24,16 @@ COLUMNS = (
 
 
 def seed_bins(results: Results) -> pd.DataFrame:
-    """A row per arm, evaluation set and bin of error: how many seeds are in it, and how many a
+    """A row per arm, evaluation set and bin of values: how many seeds are in it, and how many a
     Gaussian with the mean and sd of seed_statistics expects there.
 
     Between `expected_seeds_low` and `expected_seeds_high` lies the count of that bin in 95% of
-    samples from the Gaussian. No row for fewer than two seeds, or seeds of equal error.
+    samples from the Gaussian. No row for fewer than two seeds, or seeds of equal values.
     """
     tables = [
         _counted(
             estimates.errors(seeds.draws_of(results.trials, arm), column),
-            seeds.num_images(results.study, name),
+            seeds.rounding_images(results.study, name),
         ).assign(arm=arm, evaluation=name)
         for arm in results.study.arms
         for name, column in estimates.evaluations(results.study).items()
@@ -62,12 +62,12 @@ def _counted(values: np.ndarray, images: int | None) -> pd.DataFrame:
 
 
 def bins(values: np.ndarray, images: int | None) -> np.ndarray:
-    """Edges for a histogram of (n,) errors in percent: the rule of Freedman and Diaconis, at least
+    """Edges for a histogram of (n,) values: the rule of Freedman and Diaconis, at least
     5 bins.
 
-    With the number of images, widths are whole multiples of one image and edges lie between two
-    counts: other bins would hold unequal numbers of possible values, and a comb would show that is
-    not in the data.
+    With the number of images, for errors in percent, widths are whole multiples of one image and
+    edges lie between two counts: other bins would hold unequal numbers of possible values, and a
+    comb would show that is not in the data.
     """
     low, high = float(values.min()), float(values.max())
     spread = float(np.subtract(*np.percentile(values, [75, 25]))) or (high - low) / 2

@@ -2,9 +2,9 @@
 intervals.
 
 Means and spreads are over the runs that finished. A diverged run has no error that a mean could
-use: its 100 is a label. So every mean here is conditional on finishing, and the counts of what did
-not finish stand beside it; divergence.py compares arms with those runs as the worst. How often each
-interval covers: docs/method.md.
+use: its worst value is a label. So every mean here is conditional on finishing, and the counts of
+what did not finish stand beside it; divergence.py compares arms with those runs as the worst. How
+often each interval covers: docs/method.md.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from scipy.stats import trim_mean
 
 from vitscale.analysis.results import STATUSES
 from vitscale.analysis.stats.intervals import t_test
+from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
-# points; equal errors of a few runs are rounding to whole images, and no proof of no noise
+# equal errors of a few runs are rounding to whole images, and no proof of no noise
 NO_SPREAD = 1e-9
 # values; of fewer the kurtosis is a guess, and chi-square's interval covers no worse
 MIN_BONETT = 8
 
 
 class Contrast(NamedTuple):
-    """A weighted sum of means in points, its interval, two-sided
+    """A weighted sum of means, its interval, two-sided
     p of 0, standard error, df and how it was made.
     """
 
@@ -55,9 +56,7 @@ def labelled(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
 
 
 def evaluations(study: Study) -> dict[str, str]:
-    """Evaluation set -> the column with its error in percent, of
-    the weights that the study's metric is about.
-    """
+    """Evaluation set -> the column with the study's metric on it, of the same weights."""
     first = study.trials[0].config
     kind = study.metric.removeprefix(f"{first.eval_split}_")
     common = [
@@ -72,7 +71,10 @@ def finished(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def errors(runs: pd.DataFrame, column: str = "error_pct") -> np.ndarray:
-    """(n,) percent: errors of the finished runs. Raises ValueError if a finished run has none."""
+    """(n,) values of the finished runs, by default of the study's metric.
+
+    Raises ValueError if a finished run has no finite one.
+    """
     if column not in runs:
         return np.empty(0)
     done = finished(runs)
@@ -80,7 +82,7 @@ def errors(runs: pd.DataFrame, column: str = "error_pct") -> np.ndarray:
     if not np.isfinite(values).all():
         trial = done["trial_id"].to_numpy()[~np.isfinite(values)][0]
         raise ValueError(
-            f"a finished run must have a finite error, but got (trial_id={trial!r}, "
+            f"a finished run must have a finite value, but got (trial_id={trial!r}, "
             f"column={column!r})"
         )
     return values
@@ -102,20 +104,22 @@ def describe(runs: pd.DataFrame) -> str:
 def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
     """Mean of (n,) values, such as differences, and Student's interval: exact for normal values.
 
-    Ends are NaN without any spread. The mean of errors has its interval from `error_interval`.
+    Ends are NaN without any spread. The mean of a metric has its interval from `value_interval`.
     """
     result = contrast([values], [1.0], confidence=confidence)
     return result.estimate, result.low, result.high
 
 
-def error_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
-    """Mean of (n,) errors in percent with Student's interval, for every place that shows one.
+def value_interval(
+    values: np.ndarray, metric: Metric, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Mean of (n,) values of a metric with Student's interval, for every place that shows one.
 
-    Ends that few runs push beyond 0 or 100, where no error lies, are cut there: the interval covers
-    as often.
+    Ends that few runs push out of the metric's bounds, as an error beyond 0 or 100%, are cut there:
+    the interval covers as often.
     """
     mean, low, high = mean_interval(values, confidence)
-    return mean, float(np.clip(low, 0, 100)), float(np.clip(high, 0, 100))
+    return mean, float(np.clip(low, *metric.bounds)), float(np.clip(high, *metric.bounds))
 
 
 def sd_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
@@ -207,8 +211,8 @@ def _known(estimate: float, parts: np.ndarray, confidence: float) -> Contrast:
 def difference(
     a: pd.DataFrame, b: pd.DataFrame, column: str = "error_pct", confidence: float = 0.95
 ) -> Contrast:
-    """Mean error of a minus that of b over the runs that finished, by Welch's t, also where the
-    arms share their seeds.
+    """Mean of the metric of a minus that of b over the runs that finished, by Welch's t, also where
+    the arms share their seeds.
 
     A seed gives two arms the same order of samples, and the same initial weights if they are of one
     model. Pairs have half the degrees of freedom: where that correlates nothing their interval is

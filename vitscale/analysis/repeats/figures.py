@@ -22,6 +22,8 @@ from vitscale.analysis.report.layout import (
     DASHES,
     MARKERS,
     STYLE,
+    axis_label,
+    axis_label_on,
     finish,
     legend_below,
     metric_label,
@@ -31,6 +33,7 @@ from vitscale.analysis.report.layout import (
     share_y,
 )
 from vitscale.analysis.results import Results
+from vitscale.plan.metrics import Metric
 
 Groups = dict[Cell, pd.DataFrame]
 # label, marker of Xiao et al. 2021, Figure 3
@@ -46,11 +49,11 @@ WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none
 
 @matplotlib.rc_context(STYLE)
 def optimizer_stability(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 3: mean error against the length of training, with AdamW and SGD, a
-    panel per group.
+    """Xiao et al. 2021, Figure 3: the mean of the metric against the length of training, with AdamW
+    and SGD, a panel per group.
 
     Means over the seeds that finished, with Student's 95% interval where there are several. Where
-    every run of a cell diverged there is no error and the line is broken.
+    every run of a cell diverged there is no value and the line is broken.
     """
     return _stability_figure(results, "shown")
 
@@ -68,8 +71,8 @@ def optimizer_stability_copied(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def training_length(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 2: error of each schedule above that of the model's longest, a panel
-    per group.
+    """Xiao et al. 2021, Figure 2: the metric of each schedule above that of the model's longest, a
+    panel per group.
 
     Differences of means over the seeds that finished, with the 95% interval of the table
     training_length.
@@ -94,7 +97,10 @@ def training_length(results: Results) -> Figure:
             ax, [_length_handle(groups, model, index) for index, model in enumerate(models)]
         )
     for ax in grid[:: num_columns(results.study)]:
-        ax.set_ylabel(f"{metric_label(results.study)} above\nthat of the longest (points)")
+        ax.set_ylabel(
+            f"{metric_label(results.study)} above\nthat of the longest "
+            f"({results.metric.difference_unit})"
+        )
     return finish(
         figure,
         "Each length is a schedule of its own. Whiskers: 95% intervals over seeds;\n"
@@ -134,7 +140,7 @@ def _stability_figure(results: Results, diverged: str) -> Figure:
         ax.set_title(title)
         legend_below(ax, [_stability_handle(groups, key, models.index(key[0])) for key in keys])
     for ax in grid[:: num_columns(results.study)]:
-        ax.set_ylabel(f"{metric_label(results.study)} (%)")
+        ax.set_ylabel(axis_label(results.study))
         ax.yaxis.set_major_locator(
             MaxNLocator(8, steps=[1, 2, 5, 10])
         )  # as many ticks at any height, or the layout would not settle
@@ -314,12 +320,12 @@ def _epochs_axis(ax: Axes, lengths: Iterable[int]) -> None:
 
 @matplotlib.rc_context(STYLE)
 def seed_histogram(results: Results) -> Figure:
-    """H. Touvron's thesis, 2022, Figure 6.8: final error over seeds and a fitted Gaussian, a column
-    per evaluation set.
+    """H. Touvron's thesis, 2022, Figure 6.8: the final metric over seeds and a fitted Gaussian, a
+    column per evaluation set.
 
     Whiskers: between them lies the count of that bin in 95% of samples from the fitted Gaussian.
-    Bins are whole numbers of images wide. A Shapiro-Wilk p above 5% does not show that the
-    distribution is normal.
+    Bins of a share of images are whole numbers of images wide. A Shapiro-Wilk p above 5% does not
+    show that the distribution is normal.
     """
     columns = estimates.evaluations(results.study)
     figure, grid = _grid(
@@ -347,7 +353,7 @@ def seed_histogram(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def seed_sets(results: Results) -> Figure:
-    """H. Touvron's thesis, 2022, Figure 6.7: the error of each seed on two evaluation sets, for
+    """H. Touvron's thesis, 2022, Figure 6.7: the metric of each seed on two evaluation sets, for
     each pair of sets.
 
     r is Pearson's correlation with Fisher's interval, ρ Spearman's with a bootstrap interval.
@@ -375,7 +381,7 @@ def seed_sets(results: Results) -> Figure:
 def seed_curves(results: Results) -> Figure:
     """H.
 
-    Touvron's thesis, 2022, Figure 6.9: mean, sd, lowest and highest error over seeds in every
+    Touvron's thesis, 2022, Figure 6.9: mean, sd, lowest and highest value over seeds in every
     epoch.
     """
     figure, grid = _grid(len(results.study.arms), 2, 2.8)
@@ -387,7 +393,7 @@ def seed_curves(results: Results) -> Figure:
         _spread(line, of_arm, f"{arm}, {_said(results.trials, arm)}")
         if results.study.published:
             drawn |= published.draw_published_seed_curves(line, of_arm)
-        line[0].set_ylabel(f"{metric_label(results.study)} (%)")
+        line[0].set_ylabel(axis_label(results.study))
     return finish(
         figure,
         (
@@ -400,26 +406,26 @@ def seed_curves(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def seed_intermediate(results: Results) -> Figure:
-    """H. Touvron's thesis, 2022, Figure 6.10: does the error on the way foretell the final one?
+    """H. Touvron's thesis, 2022, Figure 6.10: does the intermediate value predict the final one?
 
-    Three epochs against the last, and Spearman's rank correlation with the final error in every
+    Three epochs against the last, and Spearman's rank correlation with the final value in every
     epoch, each with its own 95% interval (Bonett & Wright 2000). A band that reaches 0 does not
-    show that early errors say nothing; one that stays above 0 does not show that stopping the seeds
+    show that early values say nothing; one that stays above 0 does not show that stopping the seeds
     that are behind pays.
     """
     figure, grid = _grid(len(results.study.arms), len(SNAPSHOTS) + 1, 2.7)
     table = results.once(seeds.seed_epochs)
     first, column = next(iter(estimates.evaluations(results.study).items()))
     for line, arm in zip(grid, results.study.arms, strict=True):
-        _snapshots(line[:-1], seeds.curves(results.rows, arm, column))
+        _snapshots(line[:-1], seeds.curves(results.rows, arm, column), results.metric)
         _rank_curve(line[-1], table[(table["arm"] == arm) & (table["evaluation"] == first)])
-        line[0].set_ylabel(f"{arm}\nfinal {metric_label(results.study)} (%)")
+        line[0].set_ylabel(f"{arm}\nfinal {axis_label(results.study)}")
         line[0].set_title(_said(results.trials, arm), fontsize=8.5, loc="left")
     return finish(
         figure,
         (
             "A dot is a seed that finished; darker: several. Right: rank correlation (Spearman) "
-            "with the final error, 95% band."
+            "with the final value, 95% band."
         )
         + published.note(results.study, "seed_intermediate"),
     )
@@ -436,7 +442,7 @@ def _said(outcomes: pd.DataFrame, arm: str) -> str:
 
 
 def _histogram(ax: Axes, results: Results, arm: str, name: str) -> None:
-    ax.set_xlabel(f"error on {name} (%)")
+    ax.set_xlabel(axis_label_on(results.study, name))
     ax.set_title(f"{arm}, {_said(results.trials, arm)}", fontsize=9)
     table = results.once(bins.seed_bins)
     table = table[(table["arm"] == arm) & (table["evaluation"] == name)]
@@ -449,7 +455,7 @@ def _histogram(ax: Axes, results: Results, arm: str, name: str) -> None:
     reference = float(row["reference_error_pct"])
     if np.isfinite(reference):
         ax.axvline(reference, color="black", linestyle="--", linewidth=1.2)
-        label = f"reference {reference:.2f}, z = {row['reference_z']:+.1f}"
+        label = f"reference {results.metric.number(reference, 2)}, z = {row['reference_z']:+.1f}"
         handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1.2, label=label))
     legend_below(ax, handles)
 
@@ -493,9 +499,11 @@ def _fit_label(results: Results, arm: str, name: str) -> str:
         [row[f"{key}{end}"] for end in ("", "_low", "_high")]
         for key in ("mean_error_pct", "sd_points")
     )
+    say = results.metric.number
     p = _row_of(results.once(seeds.seed_normality), arm=arm, evaluation=name)["shapiro_p"]
     return (
-        f"mean {mean:.2f} [{low:.2f}, {high:.2f}], sd {sd:.2f} [{least:.2f}, {most:.2f}]\n"
+        f"mean {say(mean, 2)} [{say(low, 2)}, {say(high, 2)}], "
+        f"sd {say(sd, 2)} [{say(least, 2)}, {say(most, 2)}]\n"
         f"Shapiro-Wilk p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
     )
 
@@ -513,7 +521,11 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
     """Returns whether there are numbers of the thesis behind the cloud."""
     columns = [estimates.evaluations(results.study)[name] for name in pair]
     x, y = (estimates.errors(seeds.draws_of(results.trials, arm), column) for column in columns)
-    ax.set(xlabel=f"error on {pair[0]} (%)", ylabel=f"error on {pair[1]} (%)")
+    ax.set(
+        **dict(
+            zip(("xlabel", "ylabel"), (axis_label_on(results.study, s) for s in pair), strict=True)
+        )
+    )
     ax.set_title(f"{arm}, {_said(results.trials, arm)}", fontsize=9)
     table = results.once(seeds.seed_correlation)
     row = _row_of(table, arm=arm, first=pair[0], second=pair[1])
@@ -567,7 +579,7 @@ def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
         ax.plot(x, mean, color=COLORS[0], zorder=3)
 
 
-def _snapshots(line: Sequence[Axes], table: pd.DataFrame) -> None:
+def _snapshots(line: Sequence[Axes], table: pd.DataFrame, metric: Metric) -> None:
     if table.empty:
         for ax in line:
             say(ax, "no row yet")
@@ -584,7 +596,7 @@ def _snapshots(line: Sequence[Axes], table: pd.DataFrame) -> None:
             markersize=4,
             markeredgewidth=0,
         )
-        ax.set_xlabel(f"error at epoch {table.columns[place]:.0f} (%)")
+        ax.set_xlabel(f"{metric.label} at epoch {table.columns[place]:.0f} ({metric.unit})")
 
 
 def _rank_curve(ax: Axes, table: pd.DataFrame) -> None:
@@ -604,8 +616,8 @@ def _rank_curve(ax: Axes, table: pd.DataFrame) -> None:
 
 @matplotlib.rc_context(STYLE)
 def recipe_interaction(results: Results) -> Figure:
-    """H. Touvron's thesis, 2022, section 6.3.4: error of architectures under each recipe, a panel
-    per evaluation set.
+    """H. Touvron's thesis, 2022, section 6.3.4: the metric of architectures under each recipe, a
+    panel per evaluation set.
 
     Means over the seeds that finished with Student's 95% interval. Lines that are not parallel are
     an interaction; lines that cross are a change of winner, if both differences are shown.
@@ -627,11 +639,14 @@ def recipe_interaction(results: Results) -> Figure:
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
         ax.set_title(
             "\n".join(
-                [f"error on {name}", *(_interaction_label(row) for _, row in crossed.iterrows())]
+                [
+                    f"{results.metric.label} on {name}",
+                    *(_interaction_label(row, results.metric) for _, row in crossed.iterrows()),
+                ]
             ),
             fontsize=9,
         )
-    grid[0][0].set_ylabel("error (%)")
+    grid[0][0].set_ylabel(f"{results.metric.label} ({results.metric.unit})")
     handles = [line for line in grid[0][0].lines if not str(line.get_label()).startswith("_")]
     figure.legend(handles=handles, loc="outside upper center", ncols=2, handlelength=3.2)
     return finish(
@@ -683,10 +698,12 @@ def _crossing(
     ax.set_xlim(-0.5, len(recipes) - 0.5)
 
 
-def _interaction_label(row: pd.Series) -> str:
+def _interaction_label(row: pd.Series, metric: Metric) -> str:
     point, low, high = (row[f"difference_points{end}"] for end in ("", "_low", "_high"))
     return (
-        f"interaction {point:.2f} [{low:.2f}, {high:.2f}] points"
+        f"interaction {metric.number(point, 2)} [{metric.number(low, 2)}, "
+        f"{metric.number(high, 2)}] "
+        f"{metric.difference_unit}"
         if np.isfinite(low)
         else f"interaction: {row['method']}"
     )

@@ -22,6 +22,7 @@ from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.estimates import Contrast, contrast
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correction import holm
+from vitscale.plan.metrics import Metric
 
 ALPHA = 0.05
 COLUMNS = (
@@ -79,7 +80,7 @@ def cells(results: Results) -> dict[tuple[str, str], pd.DataFrame]:
 
 
 def recipe_interaction(results: Results) -> pd.DataFrame:
-    """A row per evaluation set and effect, in points of error: simple effects of the architecture
+    """A row per evaluation set and effect on the metric: simple effects of the architecture
     under each recipe, and the interaction, their difference; then, per recipe, how the simple
     effect changes from one set to the next.
 
@@ -113,7 +114,7 @@ def recipe_interaction(results: Results) -> pd.DataFrame:
 
 
 def recipe_cells(results: Results) -> pd.DataFrame:
-    """A row per architecture, recipe and evaluation set: the mean error over the seeds that
+    """A row per architecture, recipe and evaluation set: the mean over the seeds that
     finished, with Student's 95% interval, and how many runs ended how.
     """
     rows = [
@@ -122,7 +123,7 @@ def recipe_cells(results: Results) -> pd.DataFrame:
             "recipe": recipe,
             "evaluation": name,
             **estimates.counts(runs),
-            **_mean(estimates.errors(runs, column)),
+            **_mean(estimates.errors(runs, column), results.metric),
         }
         for (architecture, recipe), runs in results.once(cells).items()
         for name, column in estimates.evaluations(results.study).items()
@@ -130,9 +131,9 @@ def recipe_cells(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _mean(values: np.ndarray) -> dict[str, float]:
+def _mean(values: np.ndarray, metric: Metric) -> dict[str, float]:
     names = ("mean_error_pct", "mean_error_pct_low", "mean_error_pct_high")
-    return dict(zip(names, estimates.error_interval(values), strict=True))
+    return dict(zip(names, estimates.value_interval(values, metric), strict=True))
 
 
 def winners(table: pd.DataFrame) -> pd.DataFrame:

@@ -25,9 +25,10 @@ from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import correlation
 from vitscale.analysis.stats.intervals import clopper_pearson
+from vitscale.plan.metrics import Metric, metric_of
 from vitscale.plan.study import Study
 
-DIFFERENCES = (0.1, 0.2, 0.5, 1.0, 2.0)  # points
+DIFFERENCES = (0.1, 0.2, 0.5, 1.0, 2.0)  # of a quarter of `near`: a point of top-1 error
 POWERS = (0.8, 0.9)
 ALPHA = 0.05
 MAX_SEEDS = 10**6
@@ -181,7 +182,7 @@ def draws_of(outcomes: pd.DataFrame, arm: str) -> pd.DataFrame:
 
 
 def reference_error(outcomes: pd.DataFrame, arm: str, column: str) -> float:
-    """Error in percent of the arm's reference run; NaN unless exactly one finished."""
+    """The metric of the arm's reference run; NaN unless exactly one finished."""
     runs = outcomes[(outcomes["arm"] == arm) & outcomes["point"].isna()]
     values = estimates.errors(runs, column)
     return float(values[0]) if len(values) == 1 else np.nan
@@ -193,14 +194,19 @@ def num_images(study: Study, name: str) -> int | None:
     return NUM_IMAGES.get(dataset.split("-")[0], {}).get(name)
 
 
+def rounding_images(study: Study, name: str) -> int | None:
+    """The same if the metric is a share of these images, and so a multiple of one; else None."""
+    return num_images(study, name) if metric_of(study.metric).of_images else None
+
+
 def seed_statistics(results: Results) -> pd.DataFrame:
-    """A row per arm and evaluation set: the distribution of the final error over seeds (thesis,
+    """A row per arm and evaluation set: the distribution of the final value over seeds (thesis,
     Figure 6.7).
 
     sd has ddof=1. Intervals are Student's for the mean and Bonett's for the sd, which allows for
     long tails, or that of chi-square for fewer than 8 seeds. The reference run, seed 0 in the
     thesis, is in none of these numbers: z and percentile say where it stands among the seeds
-    (percentile 100: a higher error than all), reference_p whether it may be one of them. min and
+    (percentile 100: higher than all), reference_p whether it may be one of them. min and
     max are of n seeds and grow apart with n.
     """
     rows = []
@@ -211,17 +217,17 @@ def seed_statistics(results: Results) -> pd.DataFrame:
                 {
                     "arm": arm,
                     "evaluation": name,
-                    **_described(runs, column),
+                    **_described(runs, column, results.metric),
                     **_apart(results.trials, runs, arm, column),
                 }
             )
     return _two_decimals(pd.DataFrame(rows))
 
 
-def _described(runs: pd.DataFrame, column: str) -> dict[str, object]:
+def _described(runs: pd.DataFrame, column: str, metric: Metric) -> dict[str, object]:
     values, of = estimates.errors(runs, column), estimates.counts(runs)
     (mean, *mean_ends), (sd, *sd_ends) = (
-        estimates.error_interval(values),
+        estimates.value_interval(values, metric),
         estimates.sd_interval(values),
     )
     low, high = (float(values.min()), float(values.max())) if len(values) else (np.nan, np.nan)
@@ -250,10 +256,10 @@ def seed_normality(results: Results) -> pd.DataFrame:
 
     A Shapiro-Wilk p above 5% is no evidence for a normal distribution. `finds_heavy_tails` and
     `finds_skew` are how often the test has p < 5% at this n if the truth is Student's t with 4 df,
-    or a chi-square of skewness 1. Errors are multiples of one image: `rejects_for_rounding` is how
-    often a normal distribution of this sd fails the test for that alone (5% would be no effect).
-    max_z and min_z are the extremes in sd from the mean, expected_max_z what n normal values would
-    give.
+    or a chi-square of skewness 1. A share of images is a multiple of one: `rejects_for_rounding` is
+    how often a normal distribution of this sd fails the test for that alone (5% would be no
+    effect). max_z and min_z are the extremes in sd from the mean, expected_max_z what n normal
+    values would give.
     """
     rows = []
     for arm in results.study.arms:
@@ -261,7 +267,7 @@ def seed_normality(results: Results) -> pd.DataFrame:
             values = estimates.errors(draws_of(results.trials, arm), column)
             shape = {
                 **normality(values),
-                **_finds(values, num_images(results.study, name)),
+                **_finds(values, rounding_images(results.study, name)),
                 **extremes(values),
             }
             num = {"n": len(values), "distinct_values": len(np.unique(values))}
@@ -301,11 +307,12 @@ def seed_noise(results: Results) -> pd.DataFrame:
     """A row per arm and evaluation set: spread over seeds, and the sampling error of one run on so
     many images.
 
-    `one_run_sampling_points` is binomial: what other images would change in the error of one
-    network. The two are no parts of a sum: which hard images a network gets right is in both. Of
-    the mean over these seeds the sampling error is smaller, by how much cannot be told from error
-    rates alone. How much seeds differ on other images is in seed_correlation. The difference of two
-    models on one test set has a smaller sampling error, too, for they share most of their mistakes.
+    `one_run_sampling` is binomial, and known for shares of images alone: what other images would
+    change in the result of one network. The two are no parts of a sum: which hard images a network
+    gets right is in both. Of the mean over these seeds the sampling error is smaller, by how much
+    cannot be told from rates alone. How much seeds differ on other images is in seed_correlation.
+    The difference of two models on one test set has a smaller sampling error, too, for they share
+    most of their mistakes.
     """
     rows = []
     for arm in results.study.arms:
@@ -316,7 +323,9 @@ def seed_noise(results: Results) -> pd.DataFrame:
             )
             sd, low, high = estimates.sd_interval(values)
             error = (
-                sampling_error(float(values.mean()), images) if images and len(values) else np.nan
+                sampling_error(float(values.mean()), images)
+                if images and len(values) and results.metric.of_images
+                else np.nan
             )
             rows.append(
                 {
@@ -387,6 +396,7 @@ def seed_power(results: Results) -> pd.DataFrame:
     rows = []
     for arm in results.study.arms:
         for name, column in estimates.evaluations(results.study).items():
+            differences = [results.metric.within[0] * share for share in DIFFERENCES]
             spread = estimates.sd_interval(estimates.errors(draws_of(results.trials, arm), column))
             rows += [
                 {
@@ -396,7 +406,7 @@ def seed_power(results: Results) -> pd.DataFrame:
                     "power_pct": 100 * power,
                     **_needed(difference, spread, power),
                 }
-                for difference in DIFFERENCES
+                for difference in differences
                 for power in POWERS
             ]
     return pd.DataFrame(rows).astype(dict.fromkeys(NEEDED, "Int64"))
@@ -424,14 +434,14 @@ def seed_epochs(results: Results) -> pd.DataFrame:
     """A row per arm, evaluation set and epoch: mean, sd (ddof=1), min and max over the seeds that
     finished.
 
-    `rank_correlation` is Spearman's between the error at that epoch and the final one of the same
+    `rank_correlation` is Spearman's between the value at that epoch and the final one of the same
     seed (Bonett & Wright's interval, each by itself; thesis, Figures 6.9 and 6.10). An interval
-    that reaches 0 does not show that early errors say nothing, only that so many seeds do not show
+    that reaches 0 does not show that early values say nothing, only that so many seeds do not show
     that they do; and one above 0 does not show that stopping the seeds that are behind pays, which
     takes a rule and its costs.
     """
     parts = [
-        _epochs(results.rows, arm, name, column)
+        _epochs(results.rows, arm, name, column, results.metric)
         for arm in results.study.arms
         for name, column in estimates.evaluations(results.study).items()
     ]
@@ -458,7 +468,7 @@ EPOCH_COLUMNS = (
 
 
 def curves(rows: pd.DataFrame, arm: str, column: str) -> pd.DataFrame:
-    """Errors in percent of the arm's finished draws: a row per trial, a column per epoch."""
+    """Values of the arm's finished draws: a row per trial, a column per epoch."""
     if column not in rows:
         return pd.DataFrame()
     known = rows[(rows["arm"] == arm) & rows["point"].notna() & (rows["status"] == "finished")]
@@ -467,7 +477,9 @@ def curves(rows: pd.DataFrame, arm: str, column: str) -> pd.DataFrame:
     )
 
 
-def _epochs(rows: pd.DataFrame, arm: str, name: str, column: str) -> list[dict[str, object]]:
+def _epochs(
+    rows: pd.DataFrame, arm: str, name: str, column: str, metric: Metric
+) -> list[dict[str, object]]:
     table = curves(rows, arm, column)
     return [
         {
@@ -475,20 +487,25 @@ def _epochs(rows: pd.DataFrame, arm: str, name: str, column: str) -> list[dict[s
             "evaluation": name,
             "epoch": int(epoch),
             **_epoch(
-                table[epoch].to_numpy(), table.iloc[:, -1].to_numpy(), epoch == table.columns[-1]
+                table[epoch].to_numpy(),
+                table.iloc[:, -1].to_numpy(),
+                epoch == table.columns[-1],
+                metric,
             ),
         }
         for epoch in table.columns
     ]
 
 
-def _epoch(values: np.ndarray, final: np.ndarray, is_last: bool) -> dict[str, object]:
+def _epoch(
+    values: np.ndarray, final: np.ndarray, is_last: bool, metric: Metric
+) -> dict[str, object]:
     """Numbers of one epoch; with itself the last epoch has no correlation worth a number."""
     rank = (np.nan,) * 3 if is_last else correlation.spearman(values, final)
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
     return {
         "n": len(values),
-        **_estimate("mean_error_pct", estimates.error_interval(values)),
+        **_estimate("mean_error_pct", estimates.value_interval(values, metric)),
         "sd_points": sd,
         "min_error_pct": float(values.min()),
         "max_error_pct": float(values.max()),

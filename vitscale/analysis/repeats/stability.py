@@ -107,15 +107,15 @@ def copied_from(groups: dict[Cell, pd.DataFrame], cell: Cell) -> Cell:
 
 
 def stability_cells(results: Results) -> pd.DataFrame:
-    """A row per model, optimizer and number of epochs: how its runs ended, and the mean error of
-    those that finished.
+    """A row per model, optimizer and number of epochs: how its runs ended, and the mean of
+    the metric over those that finished.
 
     Student's interval over seeds, from the spread of this cell alone; none for a single run.
     """
     rows = []
     for (model, optimizer, epochs), runs in results.once(cells).items():
         values = estimates.errors(runs)
-        mean, low, high = estimates.error_interval(values)
+        mean, low, high = estimates.value_interval(values, results.metric)
         rows.append(
             {
                 "model": model,
@@ -133,8 +133,7 @@ def stability_cells(results: Results) -> pd.DataFrame:
 
 
 def optimizer_gap(results: Results) -> pd.DataFrame:
-    """A row per model and number of epochs: mean error with SGD minus mean error with AdamW, in
-    points.
+    """A row per model and number of epochs: the mean of the metric with SGD minus that with AdamW.
 
     Positive favours AdamW. Over the runs that finished, by Welch's t; how many diverged stands
     beside it. p is that of no gap. prob_worse: how often a run with SGD is worse than one with
@@ -146,10 +145,10 @@ def optimizer_gap(results: Results) -> pd.DataFrame:
 
 
 def optimizer_gap_copied(results: Results) -> pd.DataFrame:
-    """The gaps by the rule of Xiao et al. 2021: a cell whose runs all diverged has the errors of
+    """The gaps by the rule of Xiao et al. 2021: a cell whose runs all diverged has the values of
     the best shorter schedule of the same model and optimizer.
 
-    `copied` says which; those errors were not measured at that length, so such a gap has no
+    `copied` says which; those were not measured at that length, so such a gap has no
     interval and no p.
     """
     return gaps(results, diverged="copied")
@@ -187,7 +186,7 @@ def _gap(
     result = _named(estimates.difference(a, b, confidence=confidence), {"SGD": a, "AdamW": b})
     ranks = divergence.endings(groups[planned[0]], groups[planned[1]])
     if used != planned and not np.isnan(result.estimate):
-        result = Contrast(result.estimate, method="copied errors: no interval")
+        result = Contrast(result.estimate, method="copied from shorter runs: no interval")
     values = (model, epochs, *estimates.sizes(a, b), *ended, *result[:4], result.method, *ranks)
     copies = [
         f"{cell[1]} from {cell[2]} epochs"
@@ -220,8 +219,8 @@ def best_optimizer(groups: dict[Cell, pd.DataFrame], model: str) -> tuple[str, s
 
 
 def training_length(results: Results) -> pd.DataFrame:
-    """A row per model and schedule: mean error minus that of the model's longest schedule, in
-    points.
+    """A row per model and schedule: the mean of the metric minus that of the model's longest
+    schedule.
 
     Positive: the shorter schedule is worse. Every length is a full schedule of its own, and none a
     checkpoint of the longest. With the model's best optimizer, by the rule named in the row. Over
@@ -286,8 +285,8 @@ def optimizer_gap_interaction(results: Results) -> pd.DataFrame:
 
     The gap is mean error with SGD minus mean error with AdamW: positive means that SGD costs a more
     than b. Over the runs that finished; Welch's t with Satterthwaite's df. interaction_p_holm is
-    corrected for the number of rows. On the scale of points: a model with low errors has little
-    room for a gap.
+    corrected for the number of rows. On the scale of differences: a model with low values has
+    little room for a gap.
     """
     groups = results.once(cells)
     return _interactions(
@@ -301,7 +300,7 @@ def training_length_interaction(results: Results) -> pd.DataFrame:
     """A row per pair of models of a panel and schedule: what the shorter schedule costs a, minus
     what it costs b.
 
-    In points of error above that of the model's own longest schedule: positive means that a loses
+    Above the metric of the model's own longest schedule: positive means that a loses
     more. Statistics as in optimizer_gap_interaction; the rows of a pair share the longest runs and
     err together.
     """

@@ -28,6 +28,7 @@ from vitscale.analysis.repeats.stability import (
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.report.text import either, p_value
 from vitscale.analysis.results import STATUSES, Results
+from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
 MAX_PANELS = 6  # with a sentence of their own; more are told by their extremes
@@ -47,17 +48,19 @@ def headline(results: Results) -> list[str]:
 
 def _mean_sentences(results: Results) -> list[str]:
     return [
-        _mean_sentence(arm, results.trials[results.trials["arm"] == arm])
+        _mean_sentence(arm, results.trials[results.trials["arm"] == arm], results.metric)
         for arm in results.study.arms
     ]
 
 
-def _mean_sentence(arm: str, runs: pd.DataFrame) -> str:
-    mean, low, high = estimates.error_interval(estimates.errors(runs))
+def _mean_sentence(arm: str, runs: pd.DataFrame, metric: Metric) -> str:
+    mean, low, high = estimates.value_interval(estimates.errors(runs), metric)
     if np.isnan(mean):
         return f"{arm}: no run finished ({estimates.describe(runs)})."
-    ends = "no interval" if np.isnan(low) else f"[{low:.2f}, {high:.2f}]"
-    return f"{arm}: mean error {mean:.2f}% ({ends}, {estimates.describe(runs)})."
+    ends = ", ".join(metric.number(end, 2) for end in (low, high))
+    ends = "no interval" if np.isnan(low) else f"[{ends}]"
+    found = f"mean {metric.label} {metric.text(mean, 2)}"
+    return f"{arm}: {found} ({ends}, {estimates.describe(runs)})."
 
 
 def progress_of_runs(outcomes: pd.DataFrame) -> str:
@@ -80,13 +83,14 @@ def _gap_sentences(results: Results) -> list[str]:
         f"{table[f'diverged_{name}'].sum()} with {label}" for name, label in OPTIMIZERS.items()
     )
     first = (
-        f"SGD against AdamW, {len(table)} pairs of a model and a length: SGD has the higher error "
+        f"SGD against AdamW, {len(table)} pairs of a model and a length: SGD has the higher "
+        f"{results.metric.label} "
         f"in {worse}, the lower in {better} (p after Holm below 5%), no difference shown in "
         f"{tested - worse - better}, no interval in {len(table) - tested}. Diverged runs: {ended}."
     )
     return [
         first,
-        *_by_model(table, "gap", "SGD minus AdamW"),
+        *_by_model(table, "gap", "SGD minus AdamW", results.metric),
         *_rank_sentences(table, "SGD", "AdamW"),
     ]
 
@@ -99,8 +103,9 @@ def _length_sentences(results: Results) -> list[str]:
         f"A shorter schedule is shown to be worse than the longest in {shown} of {len(table)} "
         "pairs (Holm, 5%)."
     )
+    above = f"{results.metric.label} above that of the longest schedule"
     ranks = _rank_sentences(table, "the shorter schedule", "the longest")
-    return [first, *_by_model(table, "delta", "error above that of the longest schedule"), *ranks]
+    return [first, *_by_model(table, "delta", above, results.metric), *ranks]
 
 
 def _rank_sentences(table: pd.DataFrame, a: str, b: str) -> list[str]:
@@ -125,17 +130,20 @@ def _rank_sentences(table: pd.DataFrame, a: str, b: str) -> list[str]:
 
 def _interaction_of_gap(results: Results) -> list[str]:
     """Whether SGD costs one model more than another."""
-    return _between_models(results.once(optimizer_gap_interaction), "SGD minus AdamW")
+    table = results.once(optimizer_gap_interaction)
+    return _between_models(table, "SGD minus AdamW", results.metric)
 
 
 def _interaction_of_length(results: Results) -> list[str]:
     """Whether a short schedule costs one model more than another."""
     return _between_models(
-        results.once(training_length_interaction), "error above that of the longest schedule"
+        results.once(training_length_interaction),
+        f"{results.metric.label} above that of the longest schedule",
+        results.metric,
     )
 
 
-def _between_models(table: pd.DataFrame, what: str) -> list[str]:
+def _between_models(table: pd.DataFrame, what: str, metric: Metric) -> list[str]:
     """How often models are shown to differ in an effect;
     with the numbers for a single pair of models.
     """
@@ -152,63 +160,67 @@ def _between_models(table: pd.DataFrame, what: str) -> list[str]:
     return [
         first,
         *(
-            f"{a} minus {b}: {'; '.join(_one_interaction(row) for _, row in of.iterrows())}."
+            f"{a} minus {b}: "
+            f"{'; '.join(_one_interaction(row, metric) for _, row in of.iterrows())}."
             for (a, b), of in pairs
         ),
     ]
 
 
-def _one_interaction(row: pd.Series) -> str:
-    text = _at_length(row, "interaction")
+def _one_interaction(row: pd.Series, metric: Metric) -> str:
+    text = _at_length(row, "interaction", metric)
     return (
         text if pd.isna(row["interaction_p"]) else f"{text}, {p_value(row['interaction_p_holm'])}"
     )
 
 
-def _by_model(table: pd.DataFrame, name: str, what: str) -> list[str]:
+def _by_model(table: pd.DataFrame, name: str, what: str, metric: Metric) -> list[str]:
     """A sentence a model with the difference at each length."""
     groups = list(table.groupby("model", sort=False))
     if len(groups) > MAX_PANELS:
         return []
     return [
-        f"{model}, {what}: {'; '.join(_at_length(row, name) for _, row in of.iterrows())}."
+        f"{model}, {what}: {'; '.join(_at_length(row, name, metric) for _, row in of.iterrows())}."
         for model, of in groups
     ]
 
 
-def _at_length(row: pd.Series, name: str) -> str:
+def _at_length(row: pd.Series, name: str, metric: Metric) -> str:
     point = f"{name}_points"
     if pd.isna(row[point]):
         return f"{row['epochs']} epochs none ({row[f'{name}_method']})"
-    low, high = row[f"{point}_low"], row[f"{point}_high"]
-    ends = f" [{low:.1f}, {high:.1f}]" if pd.notna(low) else ", no interval"
-    return f"{row['epochs']} epochs {row[point]:.1f}{ends}"
+    low, high = (metric.number(row[f"{point}{end}"]) for end in ("_low", "_high"))
+    ends = f" [{low}, {high}]" if pd.notna(row[f"{point}_low"]) else ", no interval"
+    return f"{row['epochs']} epochs {metric.number(row[point])}{ends}"
 
 
 def _seed_sentences(results: Results) -> list[str]:
     """Mean, spread and range for each arm and evaluation
     set, and where the reference run stands.
     """
-    return [_seed_sentence(row) for _, row in results.once(seed_statistics).iterrows()]
+    table = results.once(seed_statistics)
+    return [_seed_sentence(row, results.metric) for _, row in table.iterrows()]
 
 
-def _seed_sentence(row: pd.Series) -> str:
-    what = f"{row['arm']}, error on {row['evaluation']}"
+def _seed_sentence(row: pd.Series, metric: Metric) -> str:
+    what = f"{row['arm']}, {metric.label} on {row['evaluation']}"
     if row["n"] < 2:
         return f"{what}: n={row['n']}, no distribution yet."
+    say, unit = metric.number, "%" if metric.unit == "%" else f" {metric.unit}"
     mean, sd = (
-        f"{row[key]:.2f} [{row[f'{key}_low']:.2f}, {row[f'{key}_high']:.2f}]"
+        f"{say(row[key], 2)} [{say(row[f'{key}_low'], 2)}, {say(row[f'{key}_high'], 2)}]"
         for key in ("mean_error_pct", "sd_points")
     )
-    ends = f"{row['min_error_pct']:.2f} to {row['max_error_pct']:.2f}%"
+    ends = f"{say(row['min_error_pct'], 2)} to {say(row['max_error_pct'], 2)}{unit}"
     said = (
-        f"{what}: mean {mean}%, sd {sd} points, {ends} over n={row['n']} seeds, {row['diverged']} "
+        f"{what}: mean {mean}{unit}, sd {sd} {metric.difference_unit}, {ends} over n={row['n']} "
+        f"seeds, {row['diverged']} "
         "diverged"
     )
     if pd.isna(row["reference_z"]):
         return f"{said}."
     return (
-        f"{said}; the reference run, {row['reference_error_pct']:.2f}%, is "
+        f"{said}; the reference run, {metric.text(row['reference_error_pct'], 2)}, is "
         f"{row['reference_z']:+.1f} sd from the mean."
     )
 
@@ -225,19 +237,23 @@ def _interaction_sentences(results: Results) -> list[str]:
     ]
     changes = (simple[simple["winner"] != ""].groupby(["a", "b"])["winner"].nunique() > 1).any()
     verdict = "so the winner changes" if changes else "no change of winner is shown"
-    parts = [f"{_difference(row)} on {row['evaluation']}" for _, row in crossed.iterrows()]
+    parts = [
+        f"{_difference(row, results.metric)} on {row['evaluation']}"
+        for _, row in crossed.iterrows()
+    ]
     return [
-        f"Lower error (p after Holm below 5%): {'; '.join(found)}; {verdict}.",
+        f"Lower {results.metric.label} (p after Holm below 5%): {'; '.join(found)}; {verdict}.",
         f"Interaction of recipe and architecture: {'; '.join(parts)} (p after Holm).",
     ]
 
 
-def _difference(row: pd.Series) -> str:
+def _difference(row: pd.Series, metric: Metric) -> str:
     low, high = row["difference_points_low"], row["difference_points_high"]
     if pd.isna(low):
         return f"no interval ({row['method']})"
     return (
-        f"{row['difference_points']:.1f} [{low:.1f}, {high:.1f}] points, "
+        f"{metric.number(row['difference_points'])} [{metric.number(low)}, {metric.number(high)}] "
+        f"{metric.difference_unit}, "
         f"{p_value(row['difference_p_holm'])}"
     )
 
@@ -256,7 +272,7 @@ def caveats(results: Results) -> list[str]:
         ),
         (
             "Means, spreads and differences are over the runs that finished, so they are "
-            "conditional on finishing: a diverged run has no error that a mean could use. How "
+            "conditional on finishing: a diverged run has no value that a mean could use. How "
             "many diverged stands beside every number."
         ),
         (
@@ -316,12 +332,12 @@ def summary(results: Results) -> Summary:
             **{status: of[status] for status in STATUSES[1:]},
         }
         for name, interval in (
-            ("mean_error_pct", estimates.error_interval),
-            ("sd_points", estimates.sd_interval),
+            ("mean_error_pct", estimates.value_interval(values, results.metric)),
+            ("sd_points", estimates.sd_interval(values)),
         ):
             found |= {
                 f"{name}{end}": value
-                for end, value in zip(("", "_low", "_high"), interval(values), strict=True)
+                for end, value in zip(("", "_low", "_high"), interval, strict=True)
             }
         numbers[arm] = {name: float(value) for name, value in found.items() if not np.isnan(value)}
     return numbers

@@ -65,6 +65,12 @@ def axis_label(study: Study) -> str:
     return f"{metric_label(study)} ({metric_of(study.metric).unit})"
 
 
+def axis_label_on(study: Study, name: str) -> str:
+    """The metric on an evaluation set, for an axis of values."""
+    metric = metric_of(study.metric)
+    return f"{metric.label} on {name} ({metric.unit})"
+
+
 def style(index: int) -> dict[str, Any]:
     """Colour and dashes of the arm at a place in its panel; 28 arms differ."""
     return {"color": COLORS[index % len(COLORS)], "linestyle": DASHES[index % len(DASHES)]}

@@ -25,9 +25,9 @@ from matplotlib.tri import Triangulation
 from vitscale.analysis.report.layout import (
     COLORS,
     STYLE,
+    axis_label,
     finish,
     legend_below,
-    metric_label,
     num_columns,
     panel_grid,
     say,
@@ -232,7 +232,7 @@ def _by_arm(study: Study) -> Study:
 
 def _label(study: Study, asked: pd.DataFrame) -> str:
     seeds = "mean " if (asked["num_seeds"] > 1).any() else ""
-    return f"{seeds}{metric_label(study)} (%)"
+    return f"{seeds}{axis_label(study)}"
 
 
 def _sentence(study: Study) -> str:

@@ -3,8 +3,8 @@ it.
 
 What is proposed depends on what came out before, so the points are no sample of the space and no
 share, interval or comparison of arms is made of them. The value of a point is the mean error over
-its seeds, a diverged or failed training at 100; a point of which a training is missing, or was
-stopped early, has none.
+its seeds, a diverged or failed training at the worst; a point of which a training is missing, or
+was stopped early, has none.
 """
 
 from __future__ import annotations
@@ -457,10 +457,10 @@ def search_best(results: Results) -> pd.DataFrame:
 
     Best of many: the errors of these points are optimistic, the more so the more points there are
     (`best of`), for the luckiest stand first. Intervals are Student's, over other seeds at that
-    point, cut at 0 and 100: with two or three seeds they are wide. They know nothing of the choice,
-    and where a training diverged there is none. `at edge`: axes on which the point lies in the
-    outer 5% of the space, which may then be too narrow. `above best` says which differences are
-    small; it is no test.
+    point, cut at the bounds of the metric: with two or three seeds they are wide. They know nothing
+    of the choice, and where a training diverged there is none. `at edge`: axes on which the point
+    lies in the outer 5% of the space, which may then be too narrow. `above best` says which
+    differences are small; it is no test.
     """
     asked = results.once(points)
     rows = [
@@ -489,8 +489,8 @@ def _best_rows(results: Results, arm: str, found: pd.DataFrame) -> list[dict[str
     space, rows = spaces(results.study, arm), []
     for rank, row in enumerate(found.head(NUM_BEST).to_dict("records"), start=1):
         errors = estimates.errors(results.trials[results.trials["trial_id"].isin(row["trial_ids"])])
-        _, low, high = estimates.error_interval(
-            errors if len(errors) == row["num_seeds"] else np.empty(0)
+        _, low, high = estimates.value_interval(
+            errors if len(errors) == row["num_seeds"] else np.empty(0), results.metric
         )
         edges = ", ".join(f"{name} {end}" for name, end in at_edge(row, space).items())
         rows.append(
@@ -518,10 +518,10 @@ def search_importance(results: Results) -> pd.DataFrame:
 
     PED-ANOVA (Optuna's default): how far the best points, the `good share` of all, crowd on the
     axis compared with all points asked. fANOVA: the axis' share of the variance of a random forest,
-    a diverged point at 100, so it is largely about what diverges. Each adds up to 1 over the axes
-    of an arm whether or not anything matters, and without interactions. A sampler crowds where it
-    found low errors: these are importances of where it looked, from single values with the noise of
-    their seeds. Pure noise has large shares, too. `PED-ANOVA of noise` is what the share of that
+    a diverged point at the worst, so it is largely about what diverges. Each adds up to 1 over the
+    axes of an arm whether or not anything matters, and without interactions. A sampler crowds where
+    it found low errors: these are importances of where it looked, from single values with the noise
+    of their seeds. Pure noise has large shares, too. `PED-ANOVA of noise` is what the share of that
     axis exceeds in 1 of 20 searches whose errors are dealt out at random among the same points: a
     share below it shows nothing. fANOVA of noise: of two axes and 16 or 20 points the larger share
     exceeds 0.87 in 1% of searches. None for fewer than 15 points.

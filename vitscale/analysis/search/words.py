@@ -11,6 +11,7 @@ from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.results import Results
 from vitscale.analysis.search import figures as search_figures
 from vitscale.analysis.search.tables import STATES, TABLES, WINNER, how, points, spaces, winners
+from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
 WHY = (
@@ -134,17 +135,21 @@ def caveats(results: Results) -> list[str]:
     seeds = {tuple(row) for row in results.once(points)["seeds"]}
     shown = " or ".join(", ".join(map(str, of)) for of in sorted(seeds))
     sentences = [
-        f"The value of a point is its error at the last epoch on the split: {splits}, the mean "
+        f"The value of a point is its {results.metric.label} at the last epoch on the split: "
+        f"{splits}, the mean "
         f"over the seeds {shown}. No epoch is selected. The points are chosen by this split, so "
         "it says nothing about how good they are: only images that the search did not see can, "
         "such as those of val.",
         (
-            f"The winner is the {WINNER}. Its error is the lowest of many noisy ones, so it is "
+            f"The winner is the {WINNER}. Its {results.metric.label} is the lowest of many noisy "
+            "ones, so it is "
             "optimistic, and the best of more points is lower by luck alone: arms with different "
             "numbers of points cannot be compared by it."
         ),
         (
-            "A diverged or failed training counts as 100% error, a value like any other; a point "
+            "A diverged or failed training counts as "
+            f"{results.metric.text(results.metric.worst, 0)} "
+            f"{results.metric.label}, a value like any other; a point "
             "of which a training is missing or was stopped early has no value and cannot win."
         ),
         "No interval is over points: they depend on each other.",
@@ -170,29 +175,33 @@ def answer(results: Results) -> list[str]:
     """The best point of each arm, a sentence each."""
     found = results.once(winners)
     return [
-        _answer(arm, found[arm]) if arm in found else f"{arm}: no complete point yet."
+        _answer(arm, found[arm], results.metric)
+        if arm in found
+        else f"{arm}: no complete point yet."
         for arm in results.study.arms
     ]
 
 
-def _answer(arm: str, best: Mapping[str, Any]) -> str:
+def _answer(arm: str, best: Mapping[str, Any], metric: Metric) -> str:
     where = ", ".join(
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in best["values"].items()
     )
     seeds = (
-        f"mean of {best['num_seeds']} seeds, sd {best['sd_points']:.2f}"
+        f"mean of {best['num_seeds']} seeds, sd {metric.number(best['sd_points'], 2)}"
         if best["num_seeds"] > 1
         else "one seed"
     )
     second = best["runner_up"]
-    near = f"; the next point is {second['difference_points']:.2f} points above" if second else ""
+    above = metric.number(second["difference_points"], 2) if second else ""
+    near = f"; the next point is {above} {metric.difference_unit} above" if second else ""
     edge = "; ".join(
         f"{name} is at the {end} end of its axis" for name, end in best["at_edge"].items()
     )
     return (
-        f"{arm}, lowest error of {best['num_points']} points (best of many, so optimistic): "
-        f"{best['error_pct']:.2f}% ({seeds}) at "
+        f"{arm}, lowest {metric.label} of {best['num_points']} points (best of many, so "
+        "optimistic): "
+        f"{metric.text(best['error_pct'], 2)} ({seeds}) at "
         f"{where}{near}{f'; {edge}: the space may be too narrow' if edge else ''}."
     )
 

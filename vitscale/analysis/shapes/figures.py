@@ -77,7 +77,7 @@ DEPTHS = View(
 
 @matplotlib.rc_context(STYLE)
 def branches(results: Results) -> Figure:
-    """Touvron et al. 2022, Figure 1: error against the number of parallel branches, at a fixed
+    """Touvron et al. 2022, Figure 1: the metric against the number of parallel branches, at a fixed
     number of pairs of attention and MLP, so at equal parameters and multiply-adds.
 
     Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where
@@ -88,8 +88,8 @@ def branches(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def widths(results: Results) -> Figure:
-    """Touvron et al. 2022, Figure 2: error by width, in sequence and in two branches, at one number
-    of pairs.
+    """Touvron et al. 2022, Figure 2: the metric by width, in sequence and in two branches, at one
+    number of pairs.
 
     Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where
     there are several.
@@ -99,7 +99,7 @@ def widths(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def depths(results: Results) -> Figure:
-    """Touvron et al. 2022, Figure 3: error against the number of pairs, in sequence and in two
+    """Touvron et al. 2022, Figure 3: the metric against the number of pairs, in sequence and in two
     branches, by width.
 
     Each shape at its own lr. Means over the seeds that finished, with Student's 95% interval where
@@ -123,11 +123,11 @@ def _view_figure(results: Results, view: View) -> Figure:
         _curves_panel(
             ax, view, curves, results.once(shapes.shape_cells).set_index("shape"), name, column
         )
-        ax.set_title(f"error on {name}", fontsize=9.5)
+        ax.set_title(f"{results.metric.label} on {name}", fontsize=9.5)
     share_y(grid[: len(columns)])
     for ax in grid[: len(columns)]:
         _mark_diverged(ax, view, list(curves.values()))
-    grid[0].set_ylabel("error (%)")
+    grid[0].set_ylabel(f"{results.metric.label} ({results.metric.unit})")
     handles = [_handle(index, name, of, view) for index, (name, of) in enumerate(curves.items())]
     if results.study.published:
         theirs = grid[-1] if aside else grid[list(columns).index("val")]
@@ -349,7 +349,7 @@ def lr_sweep(results: Results) -> Figure:
         lowest.tick_params(labelbottom=True)
         lowest.set_xlabel("lr", fontsize=8.5)
     for line in grid:
-        line[0].set_ylabel("error (%)", fontsize=8.5)
+        line[0].set_ylabel(f"{results.metric.label} ({results.metric.unit})", fontsize=8.5)
     handles = [_set_handle(index, name) for index, name in enumerate(names)]
     figure.legend(handles=handles, loc="outside upper center", ncols=2)
     marks = "\n× at the top: how many runs of an lr diverged; in the choice each counts as 100%."

@@ -28,6 +28,7 @@ from vitscale.analysis.stats.correction import holm
 from vitscale.catalog.shapes import shape_name
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.kinds import DROP_PATH_BY, family_of
+from vitscale.plan.metrics import Metric, metric_of
 from vitscale.plan.study import Study
 
 CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reported
@@ -114,10 +115,12 @@ def _cell(study: Study, runs: pd.DataFrame, config: TrainConfig, chooses: str) -
 
 
 def choose_lr(runs: pd.DataFrame, column: str) -> float:
-    """The lr with the lowest mean of an error in percent over runs; the smallest of equal ones, NaN
-    without an outcome.
+    """The lr with the lowest mean of a column of the rows over runs; the smallest of equal ones,
+    NaN without an outcome.
 
-    A run that diverged or failed counts as 100%. An lr of which no run has an outcome yet is no
+    A run that diverged or failed counts as the metric's worst value. Where that is infinite, so is
+    the mean, and an lr at which a run diverged is chosen only where one did at every lr: then the
+    one with the fewest such runs. An lr of which no run has an outcome yet is no
     candidate.
     """
     known = runs[runs["status"] != "missing"]
@@ -126,25 +129,24 @@ def choose_lr(runs: pd.DataFrame, column: str) -> float:
     error = known[column] if column in known else pd.Series(np.nan, known.index)
     if error[known["status"] == "finished"].isna().any():
         raise ValueError(
-            "a finished run must have the error that chooses its lr, but got none "
+            "a finished run must have the metric that chooses its lr, but got none "
             f"(column={column!r})"
         )
-    scores = (
-        error.where(known["status"] == "finished", 100.0)
-        .astype(float)
-        .groupby(known["lr"])
-        .mean()
-        .round(9)
-    )
+    finished = known["status"] == "finished"
+    counted = error.where(finished, metric_of(column).worst).astype(float)
+    scores = counted.groupby(known["lr"]).mean().round(9)
+    if not np.isfinite(scores).any():
+        scores = (~finished).astype(float).groupby(known["lr"]).mean()
     # ascending: the first is the smallest
     return float(scores.index.to_numpy(dtype=float)[scores.to_numpy().argmin()])
 
 
 def shape_cells(results: Results) -> pd.DataFrame:
-    """A row per shape: pairs of attention and MLP, cost, the lr at which it is shown, and mean
-    errors with Student's 95% intervals over its seeds there; none for a single run.
+    """A row per shape: pairs of attention and MLP, cost, the lr at which it is shown, and means
+    of the metric with Student's 95% intervals over its seeds there; none for a single run.
 
-    The lr is the one with the lowest mean error on minival, a diverged run counting as 100%.
+    The lr is the one with the lowest mean on minival, a diverged run counting as the
+    metric's worst.
     lr_at_edge: the chosen lr is the least or the greatest of the grid, which may then be too narrow
     for this shape. Multiply-adds of an image at its resolution. Peak memory, where measured, is
     that of training, and not that of inference as in Table 3 of Touvron et al. 2022, which no study
@@ -154,7 +156,9 @@ def shape_cells(results: Results) -> pd.DataFrame:
     for cell in results.once(cells).values():
         errors: dict[str, float] = {}
         for name, column in reported(results.study).items():
-            mean, low, high = estimates.error_interval(estimates.errors(cell.runs, column))
+            mean, low, high = estimates.value_interval(
+                estimates.errors(cell.runs, column), results.metric
+            )
             errors |= {
                 f"{name}_error_pct": mean,
                 f"{name}_error_pct_low": low,
@@ -196,22 +200,25 @@ def _lr_row(cell: Cell) -> dict[str, object]:
 
 
 def lr_sweep(results: Results) -> pd.DataFrame:
-    """A row per shape and lr: how its runs ended, and mean errors of those that finished, with
+    """A row per shape and lr: how its runs ended, and means of those that finished, with
     Student's 95% intervals.
 
-    minival chooses; the errors on the other sets at lr that were not chosen are shown for the shape
+    minival chooses; the values on the other sets at lr that were not chosen are shown for the shape
     of the curve.
     """
     rows = []
     columns = estimates.evaluations(results.study)
     for cell in results.once(cells).values():
         of_arm = results.trials[results.trials["arm"] == cell.arm]
-        rows += [_sweep_row(cell, lr, of_arm[of_arm["lr"] == lr], columns) for lr in cell.lrs]
+        rows += [
+            _sweep_row(cell, lr, of_arm[of_arm["lr"] == lr], columns, results.metric)
+            for lr in cell.lrs
+        ]
     return pd.DataFrame(rows)
 
 
 def _sweep_row(
-    cell: Cell, lr: float, runs: pd.DataFrame, columns: Mapping[str, str]
+    cell: Cell, lr: float, runs: pd.DataFrame, columns: Mapping[str, str], metric: Metric
 ) -> dict[str, object]:
     row: dict[str, object] = {
         "shape": cell.arm,
@@ -220,7 +227,7 @@ def _sweep_row(
         **estimates.counts(runs),
     }
     for name, column in columns.items():
-        mean, low, high = estimates.error_interval(estimates.errors(runs, column))
+        mean, low, high = estimates.value_interval(estimates.errors(runs, column), metric)
         row |= {
             f"{name}_error_pct": mean,
             f"{name}_error_pct_low": low,
@@ -230,7 +237,7 @@ def _sweep_row(
 
 
 def branch_differences(results: Results) -> pd.DataFrame:
-    """A row per parallel shape and evaluation set: its mean error minus that of the sequential
+    """A row per parallel shape and evaluation set: its mean minus that of the sequential
     shape with as many pairs, of the same size, rule for drop path, LayerScale and epochs, in
     points. Negative favours branches.
 
@@ -269,7 +276,7 @@ def branch_differences(results: Results) -> pd.DataFrame:
 
 def layerscale_and_epochs(results: Results) -> pd.DataFrame:
     """A row per shape, effect and evaluation set (Touvron et al. 2022, Table 2): what LayerScale
-    changes at equal epochs, and longer training at equal LayerScale, in points of mean error.
+    changes at equal epochs, and longer training at equal LayerScale, in the mean.
     Negative: it helps.
 
     Of the shapes that are trained with and without LayerScale, or for several lengths. Statistics
@@ -307,8 +314,8 @@ def _effects(trained: Mapping[tuple[bool, int], Cell]) -> Iterator[tuple[str, st
 
 
 def blocks_or_width(results: Results) -> pd.DataFrame:
-    """A row per pair of the study and evaluation set (Touvron et al. 2022, Table 3): mean error of
-    the shape with more blocks, a, minus that of the wider one, b, in points. Negative favours
+    """A row per pair of the study and evaluation set (Touvron et al. 2022, Table 3): the mean of
+    the shape with more blocks, a, minus that of the wider one, b. Negative favours
     blocks.
 
     `params_ratio` and `multiply_adds_ratio` are those of a to b: how equal the budgets are.

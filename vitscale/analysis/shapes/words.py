@@ -29,6 +29,7 @@ from vitscale.analysis.shapes.tables import (
     reported,
 )
 from vitscale.plan.kinds import DROP_PATH_BY
+from vitscale.plan.metrics import Metric, metric_of
 from vitscale.plan.study import Study
 
 ALPHA = 0.05
@@ -83,8 +84,8 @@ def _counts_row(cell: Cell, outcomes: pd.DataFrame) -> dict[str, object]:
 
 
 def summary(results: Results) -> Summary:
-    """The numbers of each arm: the chosen lr, and at it how runs ended and mean
-    errors in percent with Student's 95% intervals; those that exist. n: runs that finished there.
+    """The numbers of each arm: the chosen lr, and at it how runs ended and means
+    of the metric with Student's 95% intervals; those that exist. n: runs that finished there.
     """
     if not chooses_lr(results.study):
         return repeat_words.summary(results)
@@ -109,7 +110,7 @@ def summary(results: Results) -> Summary:
             "best_lr": cell.lr,
         }
         for name, column in columns.items():
-            ends = estimates.error_interval(estimates.errors(cell.runs, column))
+            ends = estimates.value_interval(estimates.errors(cell.runs, column), results.metric)
             found |= {
                 f"{name}{end}": value
                 for end, value in zip(("", "_low", "_high"), ends, strict=True)
@@ -164,6 +165,13 @@ def design_text(study: Study) -> str:
     )
 
 
+def _worst(metric: Metric) -> str:
+    """What a diverged run counts as."""
+    if metric.is_bounded:
+        return metric.text(metric.worst, 0)
+    return f"an infinite {metric.label}"
+
+
 def _grid(study: Study) -> str:
     """How many lr and seeds a shape has, and whether each lr has the same seeds, as planned."""
     seeds: dict[str, dict[float, set[int]]] = {}
@@ -187,9 +195,9 @@ def caveats(results: Results) -> list[str]:
         f"Reported is {label}, and the same on the other sets, of the last epoch on the splits: "
         f"{shown}. No epoch is selected.",
         (
-            f"An arm is one shape at {grid}. It is shown at the lr with the lowest mean error on "
+            f"An arm is one shape at {grid}. It is shown at the lr with the lowest mean on "
             f"{CHOOSES} over its seeds, the smaller of equal ones; a diverged or failed run "
-            f"counts as 100% in that choice. {shown} have no part in it."
+            f"counts as {_worst(results.metric)} in that choice. {shown} have no part in it."
         ),
         (
             "Means and differences are over the runs at that lr that finished, so they are "
@@ -259,13 +267,14 @@ def branches_sentences(results: Results) -> list[str]:
     """
     table = results.once(branch_differences)
     what = "Parallel branches against as many pairs in sequence"
-    return [*_verdicts(table, what), *_in_figure(results.study, table)]
+    return [*_verdicts(table, what, results.metric), *_in_figure(results.study, table)]
 
 
 def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
     """The differences of Figure 1, on the first set."""
     many = table[(table["branches"] > 2) & (table["evaluation"] == next(iter(reported(study))))]
     rules = [DROP_PATH_BY] if DROP_PATH_BY in table else []
+    metric = metric_of(study.metric)
     keys = ["size", *rules, "pairs", "layerscale", "epochs"]
     sentences = []
     for key in many[keys].drop_duplicates().itertuples(index=False):
@@ -273,11 +282,13 @@ def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
             (table[keys] == list(key)).all(axis=1)
             & (table["evaluation"] == many["evaluation"].iloc[0])
         ]
-        parts = [f"{row['branches']} branches {_interval(row)}" for _, row in same.iterrows()]
+        parts = [
+            f"{row['branches']} branches {_interval(row, metric)}" for _, row in same.iterrows()
+        ]
         rule = f" (drop path by {key.drop_path_by})" if rules else ""
         sentences.append(
-            f"{key.size}{rule} of {key.pairs} pairs, error minus that in sequence: "
-            f"{'; '.join(parts)} points."
+            f"{key.size}{rule} of {key.pairs} pairs, {metric.label} minus that in sequence: "
+            f"{'; '.join(parts)} {metric.difference_unit}."
         )
     return sentences
 
@@ -286,25 +297,35 @@ def effects_sentences(results: Results) -> list[str]:
     """How often LayerScale and a longer training help."""
     table = results.once(layerscale_and_epochs)
     is_gain = table["factor"] == "layerscale"
-    return _verdicts(table[is_gain], "LayerScale") + _verdicts(table[~is_gain], "Longer training")
+    metric = results.metric
+    return [
+        *_verdicts(table[is_gain], "LayerScale", metric),
+        *_verdicts(table[~is_gain], "Longer training", metric),
+    ]
 
 
 def budgets_sentences(results: Results) -> list[str]:
     """More blocks or more width, pair by pair on the first set."""
     table = results.once(blocks_or_width)
     first = table[table["evaluation"] == next(iter(reported(results.study)))]
-    parts = [f"{row['a']} − {row['b']} {_interval(row)}" for _, row in first.iterrows()]
+    parts = [
+        f"{row['a']} − {row['b']} {_interval(row, results.metric)}" for _, row in first.iterrows()
+    ]
     return (
         [
-            *_verdicts(table, "More blocks against more width at about equal cost"),
-            f"Error on {first['evaluation'].iloc[0]}: {'; '.join(parts)} points.",
+            *_verdicts(table, "More blocks against more width at about equal cost", results.metric),
+            (
+                f"{results.metric.label.capitalize()} on {first['evaluation'].iloc[0]}: "
+                f"{'; '.join(parts)} {results.metric.difference_unit}."
+            ),
         ]
         if parts
         else []
     )
 
 
-def _verdicts(table: pd.DataFrame, what: str) -> list[str]:
+def _verdicts(table: pd.DataFrame, what: str, metric: Metric) -> list[str]:
+    what = f"{what}, {metric.label}"
     return [_verdict(of, what, str(name)) for name, of in table.groupby("evaluation", sort=False)]
 
 
@@ -315,17 +336,18 @@ def _verdict(table: pd.DataFrame, what: str, evaluation: str) -> str:
         for of in (table["difference_points"] < 0, table["difference_points"] > 0)
     )
     return (
-        f"{what}, error on {evaluation}: lower in {lower} and higher in {higher} of {len(table)} "
+        f"{what} on {evaluation}: lower in {lower} and higher in {higher} of {len(table)} "
         "comparisons (p below 5% after Holm over the whole table), no difference shown in "
         f"{tested - lower - higher}, no interval in {len(table) - tested}."
     )
 
 
-def _interval(row: pd.Series) -> str:
+def _interval(row: pd.Series, metric: Metric) -> str:
     point, low, high = (row[f"difference_points{end}"] for end in ("", "_low", "_high"))
     if pd.isna(point):
         return f"none ({row['method']})"
-    return f"{point:+.1f} " + (f"[{low:.1f}, {high:.1f}]" if pd.notna(low) else "(no interval)")
+    ends = f"[{metric.number(low)}, {metric.number(high)}]" if pd.notna(low) else "(no interval)"
+    return f"{metric.number(point, sign='+')} {ends}"
 
 
 ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
