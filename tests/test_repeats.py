@@ -18,6 +18,7 @@ from conftest import ROOT, load_script
 from vitscale.analysis import power
 from vitscale.analysis.repeats import divergence, estimates
 from vitscale.analysis.stats import correlation
+from vitscale.plan.metrics import ERROR
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -45,7 +46,7 @@ def test_interval_of_a_mean_error_stays_where_errors_are_and_covers(
     samples; cut there, they hold the truth as often.
     """
     samples = np.random.default_rng(0).normal(mean, sd, (3000, n))
-    found = np.array([estimates.error_interval(x) for x in samples])
+    found = np.array([estimates.value_interval(x, ERROR) for x in samples])
     assert (found[:, 1] >= 0).all() and (found[:, 2] <= 100).all()
     assert np.mean((found[:, 1] == 0) | (found[:, 2] == 100)) > 0.2
     assert within(np.mean((found[:, 1] <= mean) & (mean <= found[:, 2])), 0.95, 3000)
