@@ -19,7 +19,7 @@ from vitscale.analysis.report.report import read_results, summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import ERROR, METRICS, QUANTITIES, evaluation_columns, metric_of
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Arm, Study, Trial
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, read_trials, tidy
@@ -256,7 +256,11 @@ def repeats(metric: str) -> Study:
 def shapes(metric: str) -> Study:
     """A sequence of two blocks and two parallel branches, at two lr with two seeds each."""
     plan = [
-        Trial(arm, QUICK.replace(lr=lr, seed=seed, more_evals="minival", **shape), point)
+        Trial(
+            Arm(arm, {"size": "Ti"}),
+            QUICK.replace(lr=lr, seed=seed, more_evals="minival", **shape),
+            point,
+        )
         for arm, shape in (("two deep", {"depth": 2}), ("two beside", {"branches": 2}))
         for point, (lr, seed) in enumerate([(1e-3, 0), (1e-3, 1), (1e-2, 0), (1e-2, 1)])
     ]
@@ -264,7 +268,6 @@ def shapes(metric: str) -> Study:
         metric,
         kind="shapes",
         trials=tuple(plan),
-        factors={"two deep": {"size": "Ti"}, "two beside": {"size": "Ti"}},
         pairs=(("two deep", "two beside"),),
         tables=("shape_cells", "lr_sweep", "branch_differences", "blocks_or_width"),
         panels={"branches": ("two deep", "two beside")},
@@ -281,7 +284,7 @@ def test_repeats_speak_of_their_metric(
     saved = pd.read_parquet(tmp_path / "seed_statistics.parquet").set_index(["arm", "evaluation"])
     for name in ("val", "test"):
         column = metric.replace("val", name, 1)
-        seeds = [rows(t.config)[-1][column] for t in study.trials if t.arm == "b" and t.point]
+        seeds = [rows(t.config)[-1][column] for t in study.trials if t.arm.name == "b" and t.point]
         mean = saved.loc[("b", name), f"mean_{kind.name}"]
         assert len(seeds) == 3 and mean == pytest.approx(np.mean(seeds))
         sd = saved.loc[("b", name), f"sd_{kind.difference_unit}"]
@@ -302,11 +305,11 @@ def test_shapes_speak_of_their_metric_and_choose_lr_by_it(
     for arm in study.arms:
         means = {}
         for lr in (1e-3, 1e-2):
-            runs = [t.config for t in study.trials if t.arm == arm and t.config.lr == lr]
+            runs = [t.config for t in study.trials if t.arm.name == arm and t.config.lr == lr]
             column = metric.replace("val", "minival", 1)
             means[lr] = np.mean([rows(config)[-1][column] for config in runs])
         assert saved.loc[arm, "lr"] == min(means, key=lambda lr: means[lr])
-        shown = [t.config for t in study.trials if t.arm == arm]
+        shown = [t.config for t in study.trials if t.arm.name == arm]
         values = [rows(c)[-1][metric] for c in shown if c.lr == saved.loc[arm, "lr"]]
         assert saved.loc[arm, f"val_{kind.name}"] == pytest.approx(np.mean(values))
     assert f"{kind.label} on val" in page
