@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json
 from vitscale.plan.evaluation import Evaluation
-from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column
+from vitscale.plan.metrics import ERROR, QUANTITIES, WEIGHTS, column
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -129,7 +129,7 @@ def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
     """
     import numpy as np
 
-    from vitscale.analysis.repeats.estimates import error_interval
+    from vitscale.analysis.repeats.estimates import value_interval
 
     rows, weights = [], WEIGHTS["_ema_" in study.metric]
     for evaluation in dict.fromkeys(result.evaluation for result in results):
@@ -138,7 +138,7 @@ def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
             of = [r for r in of if r.trial.point is not None] or of
             name = column(evaluation.split, weights, "error_pct")
             values = np.array([r.outcome.rows[0][name] for r in of if r.outcome is not None])
-            mean, low, high = error_interval(values) if len(values) else (np.nan,) * 3
+            mean, low, high = value_interval(values, ERROR) if len(values) else (np.nan,) * 3
             statuses = [result.status for result in of]
             counts = {
                 status.replace(" ", "_"): statuses.count(status)

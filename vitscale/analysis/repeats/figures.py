@@ -147,7 +147,7 @@ def _stability_figure(results: Results, diverged: str) -> Figure:
     num_marked = max(len(_with_diverged(groups, keys)) for keys in pairs.values())
     if num_marked:
         _make_room(grid, num_marked)
-    marks = "× above the line at the top, without an error: how many of the runs diverged."
+    marks = "× above the line at the top, without a value: how many of the runs diverged."
     rule = (
         " Hollow and dashed: all diverged, copied from the best shorter schedule."
         if diverged == "copied"

@@ -151,7 +151,7 @@ def search_contour(results: Results) -> Figure:
         shrink=0.9,
     )
     _error_ticks(bar.ax.yaxis, scale)
-    marks = _marks(asked).replace("failed", "failed (counts as 100)")
+    marks = _marks(asked).replace("failed", "failed (counts as the worst)")
     others = " Other axes vary, and are not shown." if len(search.axes(results.study)) > 2 else ""
     return finish(
         figure,

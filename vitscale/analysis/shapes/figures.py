@@ -352,7 +352,9 @@ def lr_sweep(results: Results) -> Figure:
         line[0].set_ylabel(f"{results.metric.label} ({results.metric.unit})", fontsize=8.5)
     handles = [_set_handle(index, name) for index, name in enumerate(names)]
     figure.legend(handles=handles, loc="outside upper center", ncols=2)
-    marks = "\n× at the top: how many runs of an lr diverged; in the choice each counts as 100%."
+    marks = (
+        "\n× at the top: how many runs of an lr diverged; in the choice each counts as the worst."
+    )
     return finish(
         figure,
         "Whiskers, cut at the frame: 95% intervals of means over the seeds that finished (n: "
