@@ -159,7 +159,7 @@ def test_the_wheel_installs_one_package_with_its_data_and_licence(wheel: Path) -
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         texts = {name: archive.read(name) for name in names if ".dist-info/" in name}
-    assert {name.partition("/")[0] for name in names} == {"vitscale", "vitscale-0.1.0.dist-info"}
+    assert {name.partition("/")[0] for name in names} == {"vitscale", "vitscale-0.2.0.dist-info"}
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
     inside = {name.removeprefix("vitscale/") for name in names}
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout
@@ -170,9 +170,9 @@ def test_the_wheel_installs_one_package_with_its_data_and_licence(wheel: Path) -
         elif folder == "vitscale":
             assert name.removeprefix("vitscale/") in inside
     assert "py.typed" in inside
-    metadata = texts["vitscale-0.1.0.dist-info/METADATA"].decode()
+    metadata = texts["vitscale-0.2.0.dist-info/METADATA"].decode()
     assert "License-Expression: Apache-2.0" in metadata
-    assert b"Apache License" in texts["vitscale-0.1.0.dist-info/licenses/LICENSE"]
+    assert b"Apache License" in texts["vitscale-0.2.0.dist-info/licenses/LICENSE"]
 
 
 def test_the_environment_holds_neither_the_repository_nor_what_may_be_written(

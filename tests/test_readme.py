@@ -35,10 +35,10 @@ ELSEWHERE = {  # run, but not in this file
     "python studies/tune_lr_wd.py": "shortened, by test_search.py",
     "vitscale adopt tune_lr_wd-demo": "in a copy of the project, by test_search.py",
     "pip wheel --no-deps --wheel-dir dist .": "by test_installed.py",
-    "pip install 'vitscale-0.1.0-py3-none-any.whl[train]'": "by test_installed.py",
-    "pip install vitscale-0.1.0-py3-none-any.whl": "by test_installed.py",
+    "pip install 'vitscale-0.2.0-py3-none-any.whl[train]'": "by test_installed.py",
+    "pip install vitscale-0.2.0-py3-none-any.whl": "by test_installed.py",
     "pip install --extra-index-url https://download.pytorch.org/whl/cpu "
-    "'vitscale-0.1.0-py3-none-any.whl[train]'": "needs an index that the tests do not have",
+    "'vitscale-0.2.0-py3-none-any.whl[train]'": "needs an index that the tests do not have",
     "vitscale run lr_wd_edf": "by test_installed.py, with fewer draws",
     "vitscale run studies/mine.py": "by test_installed.py",
     "vitscale init my-project": "by test_installed.py",
@@ -137,6 +137,8 @@ EXPECTED = {
     "vitscale run": "lr_wd_edf",
     "vitscale run lr_wd_edf --num 18": "104 trials, 104 done, 0 to do",
     "vitscale plan lr_wd_edf --scale imagenet": "1170",
+    "vitscale evaluate lr_wd_edf-demo --split test": "ViT_C AdamW",
+    'vitscale evaluate lr_wd_edf-demo --split val --arm "ViT_C*" --predictions --json': '"arms"',
     "vitscale complexity": "178.4 | 178.36",
     "vitscale prepare data/flowers data --size 64": "flowers-64",
 }
