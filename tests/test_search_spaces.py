@@ -224,12 +224,15 @@ def test_values_of_search_spaces_are_fields_of_the_config() -> None:
 
 
 def test_datasets_are_the_published_ones() -> None:
-    """Krizhevsky 2009: 50,000 images; Russakovsky et al. 2015: 1,281,167 in 1,000 classes."""
+    """Krizhevsky 2009: 50,000 images; Xiao et al. 2017: 60,000; Russakovsky et al. 2015: 1,281,167
+    in 1,000 classes.
+    """
     facts = {name: (d.num_train, d.num_classes, d.channels) for name, d in DATASETS.items()}
     assert facts == {
         "digits": (1797 - 200 - 400 - 200, 10, 1),
         "cifar10": (50_000, 10, 3),
         "cifar100": (50_000, 100, 3),
+        "fashion_mnist": (60_000, 10, 1),
         "imagenet": (1_281_167, 1000, 3),
     }
 

@@ -39,6 +39,11 @@ DATASETS = {
         50_000, 100, 3, ("val",), (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762),
         "Krizhevsky 2009: train 50,000, test 10,000 images of 32x32 pixels",
     ),
+    # the test set is called val here too; `minival_images` holds a second set out of train
+    "fashion_mnist": DatasetFacts(
+        60_000, 10, 1, ("val",), (0.28604060,), (0.35302424,),
+        "Xiao, Rasul and Vollgraf 2017: train 60,000, test 10,000 grey images of 28x28 pixels",
+    ),
     # v2: Recht et al. 2019, matched frequency, 10,000 images. real: Beyer et al. 2020, new labels
     # for val.
     "imagenet": DatasetFacts(

@@ -53,7 +53,7 @@ class Data:
                 continue
             from vitscale.train.data import examine  # imports torch
 
-            self.digests[key] = examine(configs, Path(self.root))
+            self.digests[key] = examine(configs, Path(self.root) if self.root else None)
 
     def compare(self, study: Study, known: Mapping[str, Outcome]) -> None:
         """Raises ValueError if completed trials of the study were trained on other images.

@@ -24,12 +24,23 @@ CIFAR = {  # official folder: (the dataset's name, a file that identifies it)
     "cifar-100-binary": ("cifar100", "train.bin"),
 }
 SHARD = re.compile(r"(train|validation|val|test)-.*\.parquet")
+IDX = "train-images-idx3-ubyte"  # by which to know the IDX files of MNIST's form, gzipped or not
+# Dataset -> where else its files may be: torchvision's folder under the data root, the folder of
+# Debian's package, and the command that installs the package
+INSTALLED = {
+    "fashion_mnist": (
+        "FashionMNIST",
+        "/usr/share/datasets/fashion-mnist",
+        "apt-get install -y dataset-fashion-mnist",
+    ),
+}
 
 
 class Layout(NamedTuple):
     """The format of a dataset in a folder."""
 
-    kind: str  # "prepared", a key of CIFAR, "folders", "parquet"; or "unfinished", a prepared set
+    # "prepared", a key of CIFAR, "idx", "folders", "parquet"; or "unfinished", a prepared set
+    kind: str
     folder: Path
 
 
@@ -45,12 +56,33 @@ def layout_of(folder: Path) -> Layout | None:
         for place in (folder, folder / kind):
             if (place / mark).is_file():
                 return Layout(kind, place)
+    for place in (folder, folder / "raw"):
+        if idx_file(place, IDX):
+            return Layout("idx", place)
     if (folder / "train").is_dir():
         return Layout("folders", folder)
     for place in (folder, folder / "data"):
         if place.is_dir() and any(SHARD.fullmatch(path.name) for path in place.iterdir()):
             return Layout("parquet", place)
     return None
+
+
+def idx_file(folder: Path, name: str) -> Path | None:
+    """An IDX file by its official name, unpacked or gzipped; None if there is neither."""
+    candidates = (folder / name, folder / f"{name}.gz")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def folder_of(dataset: str, root: str) -> Path | None:
+    """The folder of a dataset: root/NAME, or where else its files are installed; None without a
+    root.
+    """
+    places = [Path(root) / dataset] if root else []
+    if dataset in INSTALLED:
+        by_torchvision, by_system, _ = INSTALLED[dataset]
+        places += [Path(root) / by_torchvision] if root else []
+        places.append(Path(by_system))
+    return next((place for place in places if layout_of(place)), places[0] if places else None)
 
 
 def check_readable(dataset: str, root: str = "") -> None:
@@ -61,20 +93,24 @@ def check_readable(dataset: str, root: str = "") -> None:
     """
     if dataset in EMBEDDED:
         return
-    if not root:
+    installed = dataset in INSTALLED
+    if not root and not installed:
         raise ValueError(
             "a data root must be given for a dataset other than digits, but got "
             f"(dataset={dataset!r}); name it with --data-root"
         )
-    if not Path(root).is_dir():
+    if root and not Path(root).is_dir():
         raise ValueError(f"the data root must be a folder, but got (root={root!r})")
     if dataset.startswith(TORCHVISION):
         return
-    layout = layout_of(Path(root) / dataset)
+    folder = folder_of(dataset, root)
+    layout = layout_of(folder) if folder else None
+    if layout is None and installed:
+        raise ValueError(_not_installed(dataset, root))
     if layout is None:
         raise ValueError(
-            "a dataset must lie at root/name as a prepared set, class folders, parquet shards or "
-            f"CIFAR's files, but got (dataset={dataset!r}, root={root!r}; there are: "
+            "a dataset must lie at root/name as a prepared set, class folders, parquet shards, "
+            f"IDX or CIFAR's files, but got (dataset={dataset!r}, root={root!r}; there are: "
             f"{_listing(Path(root))})"
         )
     if layout.kind == "unfinished":
@@ -82,6 +118,15 @@ def check_readable(dataset: str, root: str = "") -> None:
             f"a prepared set must be finished, but got ({layout.folder}); run the same `vitscale "
             "prepare` again"
         )
+
+
+def _not_installed(dataset: str, root: str) -> str:
+    by_torchvision, by_system, command = INSTALLED[dataset]
+    at_root = [str(Path(root) / name) for name in (dataset, by_torchvision)] if root else []
+    return (
+        f"the files of {dataset} must be there, but got none (at {', '.join([*at_root, by_system])}"
+        f"); `{command}` gets them on Debian and Ubuntu"
+    )
 
 
 def facts(folder: str | Path) -> dict[str, Any]:

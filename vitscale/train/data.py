@@ -267,7 +267,7 @@ def fingerprint(images: Images) -> str:
     return digest.hexdigest()[:16]
 
 
-def examine(configs: Sequence[TrainConfig], root: Path) -> str:
+def examine(configs: Sequence[TrainConfig], root: Path | None) -> str:
     """The fingerprint of the training images of configs that read the same images.
 
     Raises ValueError where a training would: as load_split for each split that a config reads, and

@@ -40,6 +40,7 @@ NUM_IMAGES = {
     "digits": {"val": 400, "test": 200, "minival": 200},
     "cifar10": {"val": 10_000},
     "cifar100": {"val": 10_000},
+    "fashion_mnist": {"val": 10_000},
     "imagenet": {"val": 50_000, "v2": 10_000, "real": 46_837},
 }
 

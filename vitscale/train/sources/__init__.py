@@ -11,10 +11,19 @@ import torch
 
 from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.data import CIFAR, EMBEDDED, REAL, TORCHVISION, check_readable, layout_of
+from vitscale.plan.data import (
+    CIFAR,
+    EMBEDDED,
+    REAL,
+    TORCHVISION,
+    check_readable,
+    folder_of,
+    layout_of,
+)
 from vitscale.train.sources.cifar import Cifar
 from vitscale.train.sources.digits import Digits
 from vitscale.train.sources.folders import Folders
+from vitscale.train.sources.idx import Idx
 from vitscale.train.sources.images import LIMITS, Images, Limits, Source
 from vitscale.train.sources.parquet import Parquet
 from vitscale.train.sources.prepared import Prepared, Shards
@@ -93,10 +102,11 @@ def _open(dataset: str, channels: int, root: Path | None) -> tuple[Source, Path 
     check_readable(dataset, str(root or ""))
     if dataset in EMBEDDED:
         return Digits(), None
-    assert root is not None
     if dataset.startswith(TORCHVISION):
+        assert root is not None
         return open_class(dataset.removeprefix(TORCHVISION), root, channels), None
-    folder = root / dataset
+    folder = folder_of(dataset, str(root or ""))
+    assert folder is not None
     return open_folder(folder, channels), folder / REAL if (folder / REAL).exists() else None
 
 
@@ -111,6 +121,8 @@ def open_folder(folder: Path, channels: int, limits: Limits = LIMITS) -> Source:
         return Cifar(layout.kind, layout.folder)
     if layout.kind == "prepared":
         return Prepared(layout.folder)
+    if layout.kind == "idx":
+        return Idx(layout.folder)
     kind = Folders if layout.kind == "folders" else Parquet
     return kind(layout.folder, channels, limits)
 
