@@ -23,6 +23,16 @@ def test_the_smallest_difference_has_the_power_that_statsmodels_says(n: int, alp
     assert TTestPower().power(found / 0.3, n, alpha) == pytest.approx(0.8, abs=1e-6)
 
 
+@pytest.mark.parametrize("df", [1, 1.3, 2, 3])
+def test_with_few_runs_the_smallest_difference_is_finite(df: float) -> None:
+    """Where scipy's far tail is NaN; T > limit iff the normal exceeds limit * sqrt(chi2 / df)."""
+    found = power.smallest_difference(1.0, df)
+    limit, chi2 = scipy.stats.t.ppf(0.975, df), scipy.stats.chi2(df)
+    probabilities = (np.arange(200_000) + 0.5) / 200_000
+    above = scipy.stats.norm.sf(limit * np.sqrt(chi2.ppf(probabilities) / df) - found).mean()
+    assert above == pytest.approx(0.8, abs=1e-4)
+
+
 @pytest.mark.parametrize("alpha", [0.05, 0.025])
 def test_the_smallest_share_is_the_exact_power_of_mcnemars_mid_p(alpha: float) -> None:
     n = 16

@@ -1,6 +1,10 @@
-"""vitscale: studies of how robustly vision models train. A study script needs these names."""
+"""vitscale: studies of how robustly vision models train.
+
+A study script needs these names; `load` is for what comes after it.
+"""
 
 from vitscale.cli.adoption import winners
+from vitscale.cli.loading import StudyResults, load
 from vitscale.cli.script import main
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import facts
@@ -14,12 +18,14 @@ __all__ = [
     "ProfileConfig",
     "Search",
     "Study",
+    "StudyResults",
     "TrainConfig",
     "Trial",
     "cross",
     "facts",
     "grid",
     "interleaved",
+    "load",
     "main",
     "sample",
     "sobol",

@@ -9,6 +9,7 @@ sentences of a table's comparisons.
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -43,7 +44,9 @@ def smallest_difference(
     limit = float(stdtrit(df, 1 - alpha / 2))
 
     def missing(shift: float) -> float:
-        return float(1 - nctdtr(df, shift, limit) + nctdtr(df, shift, -limit)) - power
+        below = float(nctdtr(df, shift, -limit))  # scipy gives NaN far out, where it is 0
+        above = 1 - float(nctdtr(df, shift, limit))
+        return above + (0.0 if math.isnan(below) else below) - power
 
     high = 1.0
     while missing(high) < 0:

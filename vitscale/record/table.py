@@ -37,6 +37,13 @@ def read_trials(
     return read
 
 
+def read_statuses(study: Study, store: Store) -> dict[str, Status]:
+    """How every planned trial ended, without its rows, which takes less than `read_trials`."""
+    known = stopped(study, store)
+    ids = [trial.config.id for trial in study.trials]
+    return {i: (known.get(i) or store.outcome(i, store.peek)).status for i in ids}
+
+
 def read_done(trial_id: str, study: Study, store: Store) -> Outcome:
     """The outcome of a done trial.
 

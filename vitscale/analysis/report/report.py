@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,9 +17,10 @@ from vitscale.analysis.report import text
 from vitscale.analysis.report.page import TEMPLATE
 from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results, as_made, as_named, trials_as_named
-from vitscale.plan.study import Study
-from vitscale.record.workdir import Workdir
+from vitscale.plan.study import Study, to_json
+from vitscale.record.workdir import Workdir, read_text
 
+MADE_FROM = "made-from"  # a file with the digest of what a report shows
 TRIALS, ROWS = "trials", "rows"  # a row per trial, and a row per trial and evaluation
 
 
@@ -33,6 +36,7 @@ def write_report(results: Results, folder: Workdir, facts: Mapping[str, str]) ->
     study = results.study
     check(study)
     kind = kind_of(study)
+    folder.remove(MADE_FROM)  # until all files are of these results
     page = _render(
         {
             "study": study,
@@ -55,7 +59,21 @@ def write_report(results: Results, folder: Workdir, facts: Mapping[str, str]) ->
     }.items():
         folder.write(f"{name}.parquet", table.to_parquet(None, index=False))
     folder.write("report.html", page.encode())
+    statuses = dict(zip(results.trials["trial_id"], results.trials["status"], strict=True))
+    folder.write(MADE_FROM, made_from(study, statuses).encode())
     return page
+
+
+def made_from(study: Study, statuses: Mapping[str, str]) -> str:
+    """A digest of a plan and of how its trials ended: what a trial ended with does not change."""
+    plan = {name: value for name, value in to_json(study).items() if name != "published"}
+    shown = {trial_id: str(status) for trial_id, status in statuses.items()}
+    return hashlib.sha256(json.dumps([plan, shown], sort_keys=True).encode()).hexdigest()
+
+
+def read_made_from(folder: Workdir) -> str:
+    """The digest of what a whole report was made from; empty if there is none."""
+    return read_text(folder, MADE_FROM, errors="replace")
 
 
 def read_results(study: Study, folder: Workdir) -> Results:

@@ -1,0 +1,134 @@
+"""The results of a study of a store, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from vitscale.cli.stores import existing, read_plan
+from vitscale.plan.config import shown
+from vitscale.plan.study import Study
+from vitscale.record.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vitscale.analysis.results import Results
+
+ReadFrom = Literal["report", "store"]
+
+
+class StudyResults:
+    """What a study found, as pandas tables, which are copies: change them as you like.
+
+    `read_from` says where tables come from: "report", the parquet files of its `report/`, or
+    "store", where they were made from the trials because no report shows them as they are.
+    """
+
+    def __init__(self, results: Results, read_from: ReadFrom) -> None:
+        self._results = results
+        self.read_from: ReadFrom = read_from
+
+    @property
+    def study(self) -> Study:
+        """The study as planned at its last start: `question`, `source`, `metric`, `arms` and all
+        else that it states.
+        """
+        return self._results.study
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """One row per planned trial: study, arm, point (NA for a reference run), trial_id, status,
+        fields of its config, metrics of its last row, provenance.
+
+        `error_pct` is the study's metric at the end: 100 for a diverged or failed trial, NaN for a
+        missing one. With a metric other than the top-1 error its name is `final_` and the metric's.
+        """
+        from vitscale.analysis.results import trials_as_named
+
+        return trials_as_named(self._results.trials, self._results.metric).copy()
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """One row per trial and evaluation: labels and config as in `trials`, epoch, metrics."""
+        return self._results.rows.copy()
+
+    @cached_property
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """The tables of the study's report by name, in its order; an estimate `x` has its 95%
+        interval in `x_low` and `x_high`.
+        """
+        return {name: self.table(name) for name in self.study.tables}
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Any table that a study of this kind can have, such as "edf_curves", also one that its
+        report does not show.
+
+        Raises ValueError for other names.
+        """
+        from vitscale.analysis.kinds import kind_of
+        from vitscale.analysis.results import as_named
+
+        known = kind_of(self.study).tables
+        if name not in known:
+            raise ValueError(
+                f"tables of a study of kind {self.study.kind} must be among ({', '.join(known)}), "
+                f"but got ({shown(name)})"
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return as_named(self._results.once(known[name]), self._results.metric).copy()
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.study.slug}: {len(self._results.trials)} trials, {len(self._results.rows)} "
+            f"rows, tables ({', '.join(self.study.tables)}), from its {self.read_from}"
+        )
+
+
+def load(study: str, store: str | os.PathLike[str] = "") -> StudyResults:
+    """The results of a study that was started, finished or not; nothing is trained or written.
+
+    `study` is its directory in the store, such as "lr_wd_edf-demo"; `store` is a folder, by default
+    $VITSCALE_STORE or runs. Tables are those of its last report if that shows the same plan and
+    the same outcomes, and else are made from the trials. Raises ValueError for a study or a store
+    that is not there, or a kind that only its script defines, and Damaged, a ValueError, for a plan
+    that cannot be read.
+    """
+    place = existing(os.fspath(store) or os.environ.get("VITSCALE_STORE", "runs"))
+    planned = read_plan(place, study)
+    if (results := _of_report(planned, place)) is not None:
+        return StudyResults(results, "report")
+    return StudyResults(_of_trials(planned, place), "store")
+
+
+def _of_report(study: Study, store: Store) -> Results | None:
+    """What the report of a study was made of, if it shows the study as it is."""
+    from vitscale.analysis.report.report import made_from, read_made_from, read_results
+    from vitscale.record.table import read_statuses
+
+    folder = store.report(study.slug)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of damaged files, which `_of_trials` gives
+        now = made_from(study, read_statuses(study, store))
+    if read_made_from(folder) != now:
+        return None
+    try:
+        return read_results(study, folder)
+    except (OSError, ValueError):  # a file is gone or damaged: the trials are there
+        return None
+
+
+def _of_trials(study: Study, store: Store) -> Results:
+    from vitscale.analysis.kinds import check
+    from vitscale.analysis.results import Results
+    from vitscale.cli.costs import with_costs
+    from vitscale.record.table import outcomes, read_trials, tidy
+
+    study = with_costs(study)
+    check(study)
+    read = read_trials(study, store)
+    return Results(study, outcomes(study, read), tidy(study, read))
