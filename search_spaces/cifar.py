@@ -42,7 +42,7 @@ _CHOSEN = {
     ("ViT_C", "sgd"): (0.1, 1e-4),
 }
 _FOUND = tuned("cifar")
-OPTIMA = optima(_FOUND) if _FOUND else _CHOSEN
+OPTIMA = optima(_FOUND, MODELS) if _FOUND else _CHOSEN
 INTERVALS = {
     ("ViT", optimizer): around(*good_values(OPTIMA, optimizer)) for optimizer in ("adamw", "sgd")
 }

@@ -1,7 +1,7 @@
 """The demo scale: ViT_P and ViT_C small enough for a laptop, on scikit-learn's digits."""
 
 from search_spaces.touvron2022 import Shape, split, trained
-from search_spaces.winners import good_values, in_words, optima, tuned
+from search_spaces.winners import LABELS, good_values, in_words, optima, tuned
 from search_spaces.xiao2021 import around, interval
 
 # 16 tokens of 2x2 pixels; ViT_C has one block less than ViT_P, and a stem of about the cost of a
@@ -23,11 +23,10 @@ PANELS = {"": ("ViT_P", "ViT_C")}  # panel of the figure -> models
 # as good within the noise of seeds.
 _FOUND = tuned("demo")
 assert _FOUND is not None, "search_spaces/tuned/demo.json belongs to the package"
-OPTIMA = optima(_FOUND)
+OPTIMA = optima(_FOUND, MODELS)
 
 # One interval an optimizer for both models, as in the paper: its rule around the geometric mean of
 # the winners.
-LABELS = {"adamw": "AdamW", "sgd": "SGD"}
 GOOD = {optimizer: good_values(OPTIMA, optimizer) for optimizer in LABELS}
 INTERVALS = {("ViT", optimizer): around(*pair) for optimizer, pair in GOOD.items()}
 NUM_DRAWS = 16

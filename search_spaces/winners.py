@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+LABELS = {"adamw": "AdamW", "sgd": "SGD"}  # as a config says it -> as an arm says it
 Optima = Mapping[tuple[str, str], tuple[float, float]]  # (model, optimizer) -> (lr, wd)
 
 
@@ -21,23 +22,31 @@ def tuned(scale: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.is_file() else None
 
 
-def optima(found: Mapping[str, Any]) -> dict[tuple[str, str], tuple[float, float]]:
+def optima(
+    found: Mapping[str, Any], models: Iterable[str] = ()
+) -> dict[tuple[str, str], tuple[float, float]]:
     """(model, optimizer) -> (lr, wd) of the winner.
 
-    Raises ValueError for an arm without the factor `model`, or whose space is not of lr and wd.
+    `models` are those of the scale. A file that was written before winners named their model and
+    optimizer is read by the names that `studies/tune_lr_wd.py` gives its arms. Raises ValueError
+    for any other arm, or one whose space is not of lr and wd.
     """
+    cells = {f"{m} {label}": (m, optimizer) for m in models for optimizer, label in LABELS.items()}
     result = {}
     for arm, winner in found["winners"].items():
-        if not winner.get("model"):
+        cell = (winner["model"], winner["optimizer"]) if winner.get("model") else cells.get(arm)
+        if cell is None:
             raise ValueError(
-                f"an arm of the search must have the factor model, but got (arm={arm!r})"
+                "a winner must name its model and optimizer, or be of a model of the scale, but "
+                f"got (arm={arm!r}); remove the winners file of {found['search']}, or take it "
+                "from version control, and adopt the search again"
             )
         values = winner["values"]
         if set(values) != {"lr", "wd"}:
             raise ValueError(
                 f"a winner must have lr and wd and nothing else, but got (arm={arm!r}, {values})"
             )
-        result[winner["model"], winner["optimizer"]] = (values["lr"], values["wd"])
+        result[cell] = (values["lr"], values["wd"])
     return result
 
 

@@ -172,6 +172,7 @@ BAD_SEARCHES: list[tuple[str, list[Any]]] = [
     ("figures", [None, ("edf_panels",)]),
     ("tables", [None, ("edf_summary",)]),
     ("notes", [None]),
+    ("winners_file", [None, 1, "/tmp/x.json", "../x.json", "x.py"]),
     ("measured", [3, "x"]),
     ("colour", ["red"]),
 ]

@@ -14,6 +14,7 @@ from conftest import ROOT, load_script
 from optuna.distributions import FloatDistribution
 
 from search_spaces import demo, xiao2021
+from search_spaces.winners import optima, tuned
 from vitscale.catalog.datasets import DATASETS
 from vitscale.catalog.regnety import REGNETY
 from vitscale.plan.config import TrainConfig
@@ -185,6 +186,17 @@ def test_optima_of_the_demo_are_the_winners_of_its_search() -> None:
             **winner["values"]
         )
         assert winner["trial_ids"] == [base.replace(seed=seed).id for seed in search.seeds]
+
+
+def test_a_winners_file_without_models_and_optimizers_is_read_by_its_arms() -> None:
+    """As `vitscale adopt` wrote it before arms had factors: a user's project may hold one."""
+    found = tuned("demo")
+    assert found is not None
+    for winner in found["winners"].values():
+        del winner["model"], winner["optimizer"]
+    assert optima(found, demo.MODELS) == demo.OPTIMA
+    with pytest.raises(ValueError, match=r"got \(arm='ViT_P AdamW'\); remove .* and adopt the"):
+        optima(found, ["ViT_C"])
 
 
 def test_intervals_of_the_demo_are_the_rule_of_appendix_e() -> None:
