@@ -248,7 +248,7 @@ def test_asha_stops_what_is_first_pruned_a_rung(searched: tuple[Search, Store]) 
     """
     _, store = searched
     search = make_search(epochs=9, num_seeds=1, num=6, asha=True)
-    points = {arm: [{"lr": 1e-3 * (i + 1), "wd": 0.1} for i in range(6)] for arm in search.arms}
+    points = {arm: [{"lr": 1e-3 * (i + 1), "wd": 0.1} for i in range(6)] for arm in search.spaces}
     study = search.study(points)
     ids = [trial.config.id for trial in study.trials if trial.arm.name == "P AdamW"]
     rungs = Rungs(search, study, store, {})

@@ -1,6 +1,6 @@
 """A search small enough to be killed many times."""
 
-from vitscale import Search, TrainConfig, main
+from vitscale import Arm, Search, TrainConfig, main
 
 BASE = TrainConfig(
     width=16,
@@ -28,14 +28,17 @@ def study(
         "wd": FloatDistribution(1e-3, 1.0, log=True),
     }
     stem = {"stem": "conv", "stem_channels": "8-16", "stem_strides": "1-2"}
-    arms = {"P AdamW": BASE, "C AdamW": BASE.replace(**stem)}
+    models = {"P": BASE, "C": BASE.replace(**stem)}
     return Search(
         name="tiny_search",
         scale="demo",
         question="Does a search survive being killed?",
         source="none",
-        arms={arm: base.replace(epochs=epochs) for arm, base in arms.items()},
-        spaces=dict.fromkeys(arms, space),
+        arms={
+            Arm(f"{model} AdamW", {"model": model}): base.replace(epochs=epochs)
+            for model, base in models.items()
+        },
+        spaces={f"{model} AdamW": space for model in models},
         num=num,
         seeds=tuple(range(num_seeds)),
         per_round=per_round,
