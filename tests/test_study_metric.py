@@ -139,7 +139,8 @@ def test_a_distribution_speaks_of_its_metric(
 def check_words(shown: dict[str, str], name: str) -> None:
     """No text speaks of the top-1 error, its thresholds, or percent where the loss is meant."""
     for file, text in shown.items():
-        plain = re.sub(r"top-?5[ _]error|calibration error|(?:standard|sampling) error", "", text)
+        others = r"[Tt]op-?5[ _]error|calibration error|(?:standard|sampling) error"
+        plain = re.sub(others, "", text)
         plain = re.sub(r"of top-1 error", "", plain)  # a caption's example
         assert not re.search(r"\berror", plain), (file, re.search(r".{60}\berror.{60}", plain))
         assert "4 points)" not in plain.replace("(4 points)", "") and "error_pct" not in plain
