@@ -139,7 +139,9 @@ def test_a_search_of_something_else_is_not_adopted(fields: dict[str, Any], says:
         fields = {**fields, "minival_images": 100}
     trials = tuple(dataclasses.replace(t, config=t.config.replace(**fields)) for t in study.trials)
     metric = "val_ema_error_pct" if "eval_split" in fields else study.metric
-    with pytest.raises(ValueError, match="must train what the studies of scale demo do") as caught:
+    with pytest.raises(
+        ValueError, match="must train the configs of the studies at scale demo"
+    ) as caught:
         check_adoptable(dataclasses.replace(study, trials=trials, metric=metric), search)
     assert says in str(caught.value) and "winners('tune_lr_wd-demo')" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -197,8 +199,8 @@ def test_adoption_writes_into_the_project_in_which_it_is_run(tmp_path: Path) -> 
 def test_a_folder_that_is_no_project_of_the_search_is_refused(tmp_path: Path) -> None:
     store = tmp_path / "runs"
     ended(tuned_search(), Store.open(store))
-    refused(tmp_path, store, "winners must be adopted in the folder of a project")
-    refused(ROOT / "vitscale", store, "winners must be adopted in the folder of a project")
+    refused(tmp_path, store, "`vitscale adopt` must be run in a project folder")
+    refused(ROOT / "vitscale", store, "`vitscale adopt` must be run in a project folder")
 
 
 def test_the_project_s_own_scale_is_what_a_search_must_have_trained(tmp_path: Path) -> None:

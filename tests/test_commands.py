@@ -326,7 +326,7 @@ def test_times_of_profiles_cannot_be_given(
         cli.main(profiles, ["--plan", "--store", str(tmp_path), *options])
     said = capsys.readouterr().err
     assert ended.value.code == 2 and said.count("\n") == 1
-    assert "must not be given for profiles, whose speed is what is measured, but got" in said
+    assert "must not be given for profiles, which measure the speed, but got" in said
 
 
 def test_plan_of_a_script_is_its_own(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ BAD_PLANS = [
     (["--devices", "0", "--throughput", "9"], "devices >= 1 must hold, but got (devices=0)"),
     (
         ["--devices", "2"],
-        "throughput or epoch_minutes must be given while no trial is done, but got (devices=2)",
+        "throughput or epoch_minutes must be given until a trial is done, but got (devices=2)",
     ),
     (
         ["--throughput", "9", "--epoch-minutes", "2"],
@@ -361,11 +361,11 @@ BAD_PLANS = [
     (["--throughput", "nan"], "throughput must be a number > 0"),
     (
         ["--epoch-minutes", "conv=2"],
-        "every arm must have its epoch_minutes, but got none (arm='patchify')",
+        "epoch_minutes must be given for every arm, but got none (arm='patchify')",
     ),
     (
         ["--throughput", "x=2", "3"],
-        "ARM of throughput must fit an arm of the study, but got ('x=2'",
+        "ARM of throughput must match an arm of the study, but got ('x=2'",
     ),
     (
         ["--epoch-minutes", "xiao2021"],
@@ -555,7 +555,7 @@ def test_two_studies_arm_by_arm(store: Store, say: Say) -> None:
         )
         assert comparison["difference"]["mean_points_low"] is None  # of one pair
     text = say("compare", "tiny-demo", "longer-demo")
-    assert "without a partner: tiny-demo:broken" in text
+    assert "in one study only: tiny-demo:broken" in text
     assert text.count("1 pair of equal lr, wd") == 2
 
 
@@ -723,7 +723,7 @@ BAD_COMMANDS = [
     ),
     (
         ["compare", "tiny-demo", "nothing"],
-        "a study must be in the store, but got ('nothing'; there are: longer-demo",
+        "a study must be in the store, but got ('nothing'; the store has: longer-demo",
     ),
     (
         ["compare", "tiny-demo:x", "tiny-demo"],
@@ -735,13 +735,13 @@ BAD_COMMANDS = [
     ),
     (
         ["report", "nothing"],
-        "a study must be in the store, but got ('nothing'; there are: longer-demo",
+        "a study must be in the store, but got ('nothing'; the store has: longer-demo",
     ),
     (
         ["plan", "nothing"],
-        "a study must be in the store, but got ('nothing'; there are: longer-demo",
+        "a study must be in the store, but got ('nothing'; the store has: longer-demo",
     ),
-    (["plan", "nothing.py"], "the script of a study must exist, but got ('nothing.py')"),
+    (["plan", "nothing.py"], "the study script must exist, but got ('nothing.py')"),
     (["plan", "tiny-demo", "--devices", "0"], "devices >= 1 must hold, but got (devices=0)"),
     (["report"], "the following arguments are required: STUDY"),
 ]

@@ -488,7 +488,7 @@ def test_ui_takes_a_port_that_is_free(
         chosen = commands.free_port("127.0.0.1", None)
         assert (
             taken < chosen < taken + 100
-            and f"port {taken} is taken: {chosen}" in capsys.readouterr().out
+            and f"port {taken} is in use; using {chosen}" in capsys.readouterr().out
         )
         with pytest.raises(ValueError, match=f"must be free.*port={taken}"):
             commands.free_port("127.0.0.1", taken)

@@ -290,12 +290,12 @@ def test_the_command_prepares_and_verifies(source: Path, tmp_path: Path) -> None
     done = vitscale("prepare", source, tmp_path, "--size", SIZE, "--num-workers", 2)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        f"{tmp_path}/tiny-16 train: 12 images, 0 unreadable left out",
-        f"{tmp_path}/tiny-16 val: 2 images, 0 unreadable left out",
-        "for a config: dataset='tiny-16', num_images=12, num_classes=2, channels=3, resolution=16",
+        f"{tmp_path}/tiny-16 train: 12 images, 0 skipped as unreadable",
+        f"{tmp_path}/tiny-16 val: 2 images, 0 skipped as unreadable",
+        "config fields: dataset='tiny-16', num_images=12, num_classes=2, channels=3, resolution=16",
     ]
     checked = vitscale("prepare", "--verify", tmp_path / "tiny-16")
-    assert checked.stdout == f"{tmp_path}/tiny-16: 2 files are as they were written\n"
+    assert checked.stdout == f"{tmp_path}/tiny-16: 2 files match their checksums\n"
     wrong = vitscale("prepare", tmp_path / "nothing", tmp_path)
     line = (
         "vitscale: error: a source must be a folder or torchvision:CLASS, but got "

@@ -568,9 +568,7 @@ def test_nothing_is_drawn_of_a_study_that_was_never_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[..., Any]
 ) -> None:
     said = refusal(make, "--report", capsys=capsys, store=tmp_path / "store")
-    assert (
-        "a trial of the study must be done for a report, but got none" in said and "--store" in said
-    )
+    assert "a report must have at least one done trial, but got none" in said and "--store" in said
     assert not (tmp_path / "store").exists()
 
 

@@ -89,7 +89,7 @@ def test_no_flipped_bit_changes_a_row_or_a_fact_unseen(store: Store) -> None:
 def test_the_rows_of_another_trial_are_refused(store: Store) -> None:
     shutil.copytree(store.trial("t1").path, store.trial("t2").path)
     for read in (store.read, store.peek):
-        with pytest.raises(Damaged, match=r"t2/rows.parquet: it is of another trial, 't1'"):
+        with pytest.raises(Damaged, match=r"t2/rows.parquet: it belongs to another trial, 't1'"):
             read("t2")
 
 

@@ -228,9 +228,7 @@ def test_a_study_refuses_what_is_adaptive_with_the_reason(
     result = Script(tmp_path, ROOT / "studies" / f"{name}.py").run(*option, "--plan")
     assert result.returncode == 2
     (line,) = result.stdout.splitlines()
-    assert (
-        "must be fixed beforehand" in line and "forgiving" in line and option[0].strip("-") in line
-    )
+    assert "must be fixed beforehand" in line and "invalid" in line and option[0].strip("-") in line
 
 
 def test_the_study_of_a_search_goes_through_json(searched: tuple[Search, Store]) -> None:

@@ -1,1 +1,1 @@
-"""The command line: of study scripts, and of `vitscale`; what a user sees while a study runs."""
+"""Command lines of study scripts and of `vitscale`, and the progress view of a running study."""

@@ -1,6 +1,6 @@
-"""What the commands of `vitscale` do.
+"""The commands of `vitscale`: one function per command, which takes the parsed options.
 
-Each takes the parsed options; the parsers are in `vitscale.cli.parsers`.
+The parsers are in `vitscale.cli.parsers`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 
 def status(options: argparse.Namespace) -> None:
-    """Says of every study of the store how far it is."""
+    """Prints the progress of every study in the store."""
     from vitscale.record.overview import num_bytes, overview
 
     store = existing(options.store)
     states = overview(store)
     if not states:
         raise ValueError(
-            f"a study must have a plan that can be read, but got none (store={str(store.root)!r})"
+            f"a study must have a readable plan, but got none (store={str(store.root)!r})"
         )
     if options.json:
         studies = [{**state._asdict(), "changed": _when(state.changed_s)} for state in states]
@@ -66,13 +66,13 @@ def status(options: argparse.Namespace) -> None:
             ]
         )
     print(
-        f"{columns(rows)}\n\nstore {store.root}: {si(num_bytes(store))}B in all; studies share "
-        "trials"
+        f"{columns(rows)}\n\nstore {store.root}: {si(num_bytes(store))}B in total; studies "
+        "share trials"
     )
 
 
 def report(options: argparse.Namespace) -> None:
-    """Draws tables, figures and report of a study as it stands, from the plan of its last start."""
+    """Writes the tables, figures and report of a study so far, by the plan of its last start."""
     store = existing(options.store)
     study = read_plan(store, options.study)
     study = with_costs(replace(study, published=study.published or options.published))
@@ -83,7 +83,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def _report_as_json(study: Study, store: Store) -> dict[str, Any]:
-    """The headline and the tables of a study that is drawn anew, a list of rows each."""
+    """Redraws the report; returns its headline and its tables, each as a list of rows."""
     import pandas as pd
 
     from vitscale.launch.driver import PAGE, draw
@@ -101,7 +101,7 @@ def _report_as_json(study: Study, store: Store) -> dict[str, Any]:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Prints two arms, or the arms that two studies share, side by side."""
+    """Prints two arms, or the arms that two studies have in common, side by side."""
     from vitscale.analysis.side_by_side import as_cells, incomparable_reason, side_by_side
 
     pairs, alone = _sides(existing(options.store), (options.a, options.b))
@@ -125,20 +125,18 @@ def compare(options: argparse.Namespace) -> None:
     print(columns(cells))
     print(
         f"\n{compared[0]['metric']} of the last epoch, 95% intervals; difference: left minus "
-        f"right, in {metric.difference_unit}. Medians hold diverged and failed draws at "
-        f"{metric.worst:g}."
+        f"right, in {metric.difference_unit}. Diverged and failed draws count as "
+        f"{metric.worst:g} in medians."
     )
     for line in (
-        *(f"without a partner: {arm}" for arm in alone),
+        *(f"in one study only: {arm}" for arm in alone),
         *(f"not compared: {why}" for why in reasons if why),
     ):
         print(line)
 
 
 def _sides(store: Store, names: tuple[str, str]) -> tuple[list[tuple[Side, Side]], list[str]]:
-    """The pairs of arms that are meant by STUDY or STUDY:ARM
-    twice, and the arms that have no partner.
-    """
+    """(pairs of arms named by two STUDY or STUDY:ARM, arms that only one study has)."""
     from vitscale.analysis.side_by_side import Side, arm_pairs
     from vitscale.record.table import outcomes, read_trials
 
@@ -158,7 +156,7 @@ def _sides(store: Store, names: tuple[str, str]) -> tuple[list[tuple[Side, Side]
 
 
 def adopt(options: argparse.Namespace) -> None:
-    """Writes the winners of a search where the studies of its scale read them."""
+    """Writes the winners of a search to the file that the studies at its scale read."""
     from vitscale.cli.adoption import adopt as write
 
     print("\n".join(write(options.store, options.study)))
@@ -188,9 +186,7 @@ def init(options: argparse.Namespace) -> None:
 
 
 def plan(options: argparse.Namespace) -> None:
-    """Becomes the study's script with --plan, for a script;
-    prints the plan of the last start, for a study.
-    """
+    """Replaces this process by `script --plan`; for a study, prints the plan of its last start."""
     script = find_script(options.study)
     if script:
         become(options.study, script, ["--plan", *options.arguments])
@@ -204,19 +200,20 @@ def plan(options: argparse.Namespace) -> None:
 
 
 def _check_known_study(study: str, arguments: Sequence[str]) -> None:
-    """Raises ValueError for a name that is neither a script nor
-    a study, before its options are found unknown.
+    """Raises ValueError for a name that is neither a script nor a study.
+
+    This comes before the options are parsed, which would be reported as unknown.
     """
     if {"-h", "--help"} & set(arguments):
         return
     parser = Parser(add_help=False)
     add_store(parser)
     root = parser.parse_known_args(arguments)[0].store
-    hint = f"; there is no studies/{study}.py in this folder either"
+    hint = f"; this folder has no studies/{study}.py either"
     store = existing(root, hint)
     if study not in store.slugs():
         raise ValueError(
-            f"a study must be in the store, but got ({shown(study)}; there are: "
+            f"a study must be in the store, but got ({shown(study)}; the store has: "
             f"{', '.join(store.slugs())}){hint}"
         )
 
@@ -225,12 +222,13 @@ def _when(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
-# The rest
+# MLflow
 
 
 def ui(options: argparse.Namespace) -> None:
-    """Prints a link for each study, and becomes an MLflow server
-    on the database; a server that runs is only named.
+    """Prints a link per study, then replaces this process by an MLflow server on the database.
+
+    If MLFLOW_TRACKING_URI names a server, only prints the links.
     """
     check_installed("mlflow")
     from vitscale.record.mlflow_place import (
@@ -261,7 +259,7 @@ def ui(options: argparse.Namespace) -> None:
         print(f"MLflow UI of {uri}: {base}")
     with _server_errors(uri):
         links = pages(uri, store, base) if store.folder.exists() else {}
-    print(columns(list(links.items())) if links else "no study is shown there yet")
+    print(columns(list(links.items())) if links else "MLflow shows no study of this store yet")
     sys.stdout.flush()
     if not uri.startswith("http"):
         command = [
@@ -280,28 +278,27 @@ def ui(options: argparse.Namespace) -> None:
 PORT = 5000  # MLflow's own
 
 
-def free_port(host: str, asked: int | None) -> int:
-    """The port that was asked for, or the first free one from 5000.
-
-    Raises ValueError if it is taken.
-    """
-    for port in [asked] if asked is not None else range(PORT, PORT + 100):
+def free_port(host: str, requested: int | None) -> int:
+    """The requested port, or the first free one from 5000. Raises ValueError if none is free."""
+    for port in [requested] if requested is not None else range(PORT, PORT + 100):
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            # of a server that has just ended
+            # allows the port of a server that has just ended
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except (OSError, OverflowError) as error:
                 reason = error
                 continue
-        if asked is None and port != PORT:
-            print(f"port {PORT} is taken: {port}")
+        if requested is None and port != PORT:
+            print(f"port {PORT} is in use; using {port}")
         return port
-    raise ValueError(f"a port must be free, but got (host={host}, port={asked or PORT}: {reason})")
+    raise ValueError(
+        f"a port must be free, but got (host={host}, port={requested or PORT}: {reason})"
+    )
 
 
 def sync(options: argparse.Namespace) -> None:
-    """Shows every outcome of the store in MLflow. Changes nothing where the view is up to date."""
+    """Shows every outcome of the store in MLflow. Changes nothing that is up to date."""
     check_installed("mlflow")
     from vitscale.launch.colors import arm_colors
     from vitscale.launch.driver import draw
@@ -313,9 +310,9 @@ def sync(options: argparse.Namespace) -> None:
     uri = tracking_uri(store)
     if note := note_of_old_database(store):
         print(note)
-    slugs, lost = options.studies or store.slugs(), list[str]()
+    slugs, failed = options.studies or store.slugs(), list[str]()
     for slug in slugs:
-        with _going_on(slug, lost):
+        with _continue_after_failure(slug, failed):
             study = with_costs(read_plan(store, slug))
             with _server_errors(uri):  # before the report, which takes longer
                 view = View(study, uri, store, arm_colors, anew=True)
@@ -331,10 +328,10 @@ def sync(options: argparse.Namespace) -> None:
                     view.set_parent(state_of(read))
                 view.save()
             print(f"{slug}: {num} of {len(study.trials)} trials shown at {view.page()}")
-    if lost:
+    if failed:
         raise ValueError(
-            f"every study asked for must be shown, but got ({len(lost)} not shown: "
-            f"{', '.join(lost)})"
+            f"every requested study must be shown, but got ({len(failed)} not shown: "
+            f"{', '.join(failed)})"
         )
 
 
@@ -344,7 +341,7 @@ class Unreachable(ValueError):
 
 @contextlib.contextmanager
 def _server_errors(uri: str) -> Iterator[None]:
-    """Turns whatever MLflow raises into one line."""
+    """Turns any exception of MLflow into an error of one line."""
     try:
         yield
     except Exception as error:
@@ -352,8 +349,8 @@ def _server_errors(uri: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _going_on(slug: str, lost: list[str]) -> Iterator[None]:
-    """Names a study that cannot be read or drawn, and lets the next one have its turn."""
+def _continue_after_failure(slug: str, failed: list[str]) -> Iterator[None]:
+    """Warns of a study that cannot be read or drawn, and continues with the next one."""
     try:
         yield
     except Exception as error:
@@ -361,14 +358,11 @@ def _going_on(slug: str, lost: list[str]) -> Iterator[None]:
             raise
         reason = str(error) if isinstance(error, ValueError) else repr(error)
         warnings.warn(f"{slug} is not shown: {one_line(reason)}", stacklevel=3)
-        lost.append(slug)
+        failed.append(slug)
 
 
 def complexity(options: argparse.Namespace) -> None:
-    """Prints what papers say that models cost, next to what ours cost as they are built.
-
-    Takes half a minute.
-    """
+    """Prints the published costs of models next to those of our models as built (half a minute)."""
     from vitscale.train.complexity import compare_published
 
     rows = compare_published()
@@ -397,7 +391,7 @@ def complexity(options: argparse.Namespace) -> None:
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Writes a prepared set with a progress bar on stderr, or verifies one."""
+    """Writes a prepared dataset with a progress bar on stderr, or verifies one."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -405,9 +399,7 @@ def prepare(options: argparse.Namespace) -> None:
     from vitscale.train.sources.prepared import read_manifest
 
     if options.verify:
-        print(
-            f"{options.source}: {stage.verify(Path(options.source))} files are as they were written"
-        )
+        print(f"{options.source}: {stage.verify(Path(options.source))} files match their checksums")
         return
     if options.data_root is None or options.size < 1:
         raise ValueError(
@@ -432,20 +424,18 @@ def prepare(options: argparse.Namespace) -> None:
         folder = stage.prepare(request, options.num_workers, show)
     for split, facts in read_manifest(folder)["splits"].items():
         print(
-            f"{folder} {split}: {facts['num_images']} images, {len(facts['skipped'])} unreadable "
-            "left out"
+            f"{folder} {split}: {facts['num_images']} images, {len(facts['skipped'])} skipped "
+            "as unreadable"
         )
     _print_facts(folder)
 
 
 def _print_facts(folder: Path) -> None:
-    """What a config says of a prepared set, as a study may
-    have it; nothing where the set does not tell.
-    """
+    """Prints the config fields of a prepared dataset; nothing if they cannot be derived from it."""
     from vitscale.plan.data import facts
 
     with contextlib.suppress(ValueError):
         print(
-            "for a config: "
+            "config fields: "
             f"{', '.join(f'{name}={value!r}' for name, value in facts(folder).items())}"
         )

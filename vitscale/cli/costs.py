@@ -1,4 +1,4 @@
-"""What the trials of a study cost, also where only the built model says it."""
+"""Costs of the trials of a study, measured on the built model where there is no closed form."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from vitscale.plan.cost import shape_of
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study
 
-Asked = TypeVar("Asked", Study, Search)
+Planned = TypeVar("Planned", Study, Search)
 
 
-def with_costs(study: Asked) -> Asked:
-    """The same with the costs of its models that have no closed form, measured on torch's meta
-    device: some seconds.
+def with_costs(study: Planned) -> Planned:
+    """The study with measured costs of models that have no closed form.
 
-    Raises ValueError for a model that timm does not have or cannot build in the shape that is asked
-    for.
+    Models are built on torch's meta device, which takes seconds. Raises ValueError for a model that
+    timm does not have, or cannot build in the requested shape.
     """
     trials = (study.stand_in() if isinstance(study, Search) else study).trials
     unknown = {

@@ -1,6 +1,4 @@
-"""What a user sees while a study runs: a live table on a
-terminal, a line now and then elsewhere.
-"""
+"""The progress view of a running study: a live table on a terminal, else a line every 15 s."""
 
 from __future__ import annotations
 
@@ -16,15 +14,15 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 LINE_EVERY_S = 15.0
-COLUMNS = {  # of a study of trainings, and of profiles
-    False: ("arm", "lr", "wd", "epoch"),  # and the metric
+COLUMNS = {  # by study.measures
+    False: ("arm", "lr", "wd", "epoch"),  # followed by the study's metric
     True: ("arm", "batch", "pixels", "timed run", "images/s"),
 }
 MAX_LINES = 12  # trials in the table
 
 
 def table(progress: Progress, width: int = 80) -> Text:
-    """Counts, a bar, and a line for each running trial, in lines of at most so many characters."""
+    """Counts, a progress bar, and one line per running trial; `width` is in characters."""
     from rich.text import Text
 
     n, slug = progress.counts(), progress.study.slug
@@ -48,7 +46,7 @@ def table(progress: Progress, width: int = 80) -> Text:
 
 
 def _packed(first: str, parts: list[str], width: int) -> list[str]:
-    """The parts in as few lines as they fit in, whole."""
+    """Joins the parts into as few lines as possible; no part is broken."""
     lines, sep = [first], "  "
     for i, part in enumerate(parts):
         part += "," if i + 1 < len(parts) else ""
@@ -61,9 +59,9 @@ def _packed(first: str, parts: list[str], width: int) -> list[str]:
 
 
 def _aligned(rows: list[list[str]], width: int) -> list[str]:
-    """Rows as lines of columns; the first column is cut if need be.
+    """Formats rows as aligned columns; the first column is truncated if necessary.
 
-    A row may end early, with a longer last cell.
+    A row may have fewer cells than the first row; its last cell may then be wider than its column.
     """
     full = [row for row in rows if len(row) == len(rows[0])]
     widths = [max(len(row[i]) for row in full) for i in range(len(rows[0]))]
@@ -84,7 +82,7 @@ def _titles(study: Study) -> list[str]:
 
 
 def _cells(progress: Progress, trial: Trial) -> list[str]:
-    """What is shown of a running trial, under COLUMNS."""
+    """The cells of a running trial, in the order of `_titles`."""
     c, study, row = trial.config, progress.study, progress.rows.get(trial.config.id)
     value, done = (
         row.get(study.metric) if row else None,
@@ -105,7 +103,7 @@ def _cells(progress: Progress, trial: Trial) -> list[str]:
 
 
 class Display:
-    """Shows a Progress until it is closed; a context manager."""
+    """Shows a Progress in a thread while the context is open."""
 
     def __init__(self, progress: Progress, console: Console) -> None:
         self.progress, self.console = progress, console
@@ -129,8 +127,8 @@ class Display:
             return
         from rich.live import Live
 
-        # Redirection would fight with that of Ray's output; what this process prints goes through
-        # the console.
+        # rich must not redirect stdout and stderr, because Ray's output is redirected already; this
+        # process prints through the console.
         live = Live(
             console=self.console, transient=True, redirect_stdout=False, redirect_stderr=False
         )

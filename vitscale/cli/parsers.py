@@ -1,6 +1,6 @@
-"""`vitscale`: the studies of a store, and what is about no single study.
+"""`vitscale`: inspect the studies of a store, show them in MLflow, prepare datasets.
 
-A study itself is run by its script.
+A study is run by its own script.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vitscale.cli.terminal import one_line
 
 
 def main() -> None:
-    """Entry point of the `vitscale` command. Exit status 2 for whatever is refused, in one line."""
+    """Entry point of `vitscale`. A mistake of the user is reported in one line, with status 2."""
     warnings.formatwarning = lambda message, *_, **__: f"vitscale: warning: {one_line(message)}\n"
     options = _parser().parse_args()
     with refusals("vitscale"):
@@ -28,13 +28,13 @@ def _parser() -> Parser:
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
     add_scripts(parsers)
     add_studies(parsers)
-    ui = parsers.add_parser("ui", help="open the MLflow UI on the studies of a store")
+    ui = parsers.add_parser("ui", help="serve the MLflow UI for the studies of a store")
     commands.add_store(ui)
     ui.add_argument("--host", default="127.0.0.1")
-    ui.add_argument("--port", type=int, help="(default: 5000, or the next that is free)")
+    ui.add_argument("--port", type=int, help="(default: 5000, or the next free port)")
     ui.set_defaults(run=commands.ui)
     sync = parsers.add_parser(
-        "sync", help="bring MLflow up to date with the store, or fill an empty server"
+        "sync", help="bring MLflow up to date with the store; also fills an empty server"
     )
     sync.add_argument("studies", nargs="*", help="such as lr_wd_edf-demo (default: all)")
     commands.add_store(sync)
@@ -42,7 +42,7 @@ def _parser() -> Parser:
     evaluation.add_evaluate(parsers)
     add_prepare(parsers)
     complexity = parsers.add_parser(
-        "complexity", help="published costs of models next to ours, as built"
+        "complexity", help="compare published costs of models with those of our models as built"
     )
     complexity.add_argument("--json", action="store_true", help="print JSON instead of a table")
     complexity.set_defaults(run=commands.complexity)
@@ -72,42 +72,41 @@ def add_scripts(parsers: Any) -> None:
 
 
 def add_studies(parsers: Any) -> None:
-    """The arguments of what is about the studies of a store."""
+    """Adds the commands about the studies of a store."""
     plan = parsers.add_parser(
         "plan",
-        help="what a study would train, and when it would be done",
+        help="show what a study would train, and how long it would take",
         usage="%(prog)s [-h] STUDY [OPTION ...]",
         description=(
-            "The same as the study's script with --plan, for a script; for a study that was "
-            "started, the plan of its last start. `vitscale plan STUDY --help` lists the "
-            "options: of the study, such as --scale, and --devices, --throughput, "
-            "--epoch-minutes, --json."
+            "For a script: the same as running it with --plan. For a study that was started: the "
+            "plan of its last start. `vitscale plan STUDY --help` lists the options: those of the "
+            "study, such as --scale, and --devices, --throughput, --epoch-minutes, --json."
         ),
     )
     plan.add_argument(
         "study",
         metavar="STUDY",
-        help=("studies/lr_wd_edf.py or lr_wd_edf; or of the store: lr_wd_edf-demo"),
+        help="a script, studies/lr_wd_edf.py or lr_wd_edf; or a study of the store, lr_wd_edf-demo",
     )
     plan.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     plan.set_defaults(run=commands.plan)
-    status = parsers.add_parser("status", help="how far every study of the store is")
+    status = parsers.add_parser("status", help="show the progress of every study in the store")
     status.set_defaults(run=commands.status)
     report = parsers.add_parser(
-        "report", help="draw the report of a study as it stands, unfinished too"
+        "report", help="draw the report of a study so far, also if it is unfinished"
     )
     report.add_argument("study", metavar="STUDY", help="such as lr_wd_edf-demo")
     add_published(report)
     report.set_defaults(run=commands.report)
     adopt = parsers.add_parser(
-        "adopt", help="make the winners of a search those that the studies of its scale use"
+        "adopt", help="use the winners of a search in the studies at its scale"
     )
     adopt.add_argument("study", metavar="SEARCH", help="such as tune_lr_wd-demo")
     adopt.set_defaults(run=commands.adopt)
-    compare = parsers.add_parser("compare", help="two studies, or two arms, side by side")
+    compare = parsers.add_parser("compare", help="compare two studies, or two arms, side by side")
     for name in ("a", "b"):
         compare.add_argument(
-            name, metavar=name.upper(), help="STUDY, for all arms of one name, or STUDY:ARM"
+            name, metavar=name.upper(), help="STUDY, for all arms with the same name, or STUDY:ARM"
         )
     compare.set_defaults(run=commands.compare)
     for parser in (status, report, adopt, compare):
@@ -119,13 +118,13 @@ def add_studies(parsers: Any) -> None:
 
 
 def add_prepare(parsers: Any) -> None:
-    """The arguments of `vitscale prepare`."""
+    """Adds the command `vitscale prepare`."""
     parser = parsers.add_parser(
         "prepare",
-        help="write a dataset once as files that load fast, with all images at one size",
+        help="convert a dataset to files that load fast, with all images at one size",
         description=(
             "Writes DEST/NAME-SIZE (CIFAR at its own size keeps its name): DEST is the data "
-            "root of studies, NAME-SIZE is their dataset. Killed and run again, it goes on."
+            "root of studies, NAME-SIZE is their dataset. The same command resumes after a kill."
         ),
     )
     parser.add_argument("source", metavar="SOURCE", help="a dataset's folder, or torchvision:CLASS")
@@ -134,7 +133,7 @@ def add_prepare(parsers: Any) -> None:
         metavar="DEST",
         nargs="?",
         type=Path,
-        help="the data root, not the set's folder",
+        help="the data root, not the dataset's folder",
     )
     parser.add_argument(
         "--size", type=int, default=256, help="pixels per side (default: %(default)s)"
@@ -149,33 +148,41 @@ def add_prepare(parsers: Any) -> None:
         "--source-root",
         default="",
         metavar="FOLDER",
-        help="where the files of torchvision:CLASS are",
+        help="folder with the files of torchvision:CLASS",
     )
     parser.add_argument(
-        "--channels", type=int, choices=(1, 3), default=3, help="of images: 3 (default) or 1, grey"
+        "--channels",
+        type=int,
+        choices=(1, 3),
+        default=3,
+        help="channels per image: 3 (default) or 1 (grey)",
     )
     parser.add_argument(
         "--skip-unreadable",
         action="store_true",
-        help=("leave out damaged images (default: stop), and those that the next two refuse"),
+        help="skip damaged images and those that the next two options refuse (default: stop)",
     )
     parser.add_argument(
         "--max-megapixels",
         type=float,
         default=100.0,
         metavar="M",
-        help=(
-            "refuse larger images, which take 16 bytes of memory a pixel to decode (default: 100)"
-        ),
+        help=("refuse larger images; decoding takes 16 bytes of memory per pixel (default: 100)"),
     )
     parser.add_argument(
-        "--follow-symlinks", action="store_true", help="out of SOURCE, too (default: refuse them)"
+        "--follow-symlinks", action="store_true", help="also out of SOURCE (default: refuse them)"
     )
     parser.add_argument(
-        "--num-workers", type=int, default=0, metavar="N", help="processes that decode images"
+        "--num-workers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of processes that decode images",
     )
     parser.add_argument(
-        "--verify", action="store_true", help="only compare the checksums of SOURCE, a prepared set"
+        "--verify",
+        action="store_true",
+        help="only verify the checksums of SOURCE, a prepared dataset",
     )
     parser.set_defaults(run=commands.prepare)
 

@@ -1,6 +1,4 @@
-"""The plan of a study before anything is trained: trials,
-samples, FLOPs, device-hours, and when it would be done.
-"""
+"""The plan of a study before training: trials, samples, FLOPs, device-hours and makespan."""
 
 from __future__ import annotations
 
@@ -33,47 +31,47 @@ from vitscale.record.store import Damaged, Store
 
 PREVIEW = "plan-preview.json"
 OPTIONS = ("devices", "devices_per_trial", "throughput", "epoch_minutes", "json")
-LEAST_PACE, MOST_PACE = 1e-6, 1e9  # images per second, or minutes per epoch
-# of an arm at most: their mean is known well enough, and each is a file to read
+MIN_PACE, MAX_PACE = 1e-6, 1e9  # images per second, or minutes per epoch
+# at most, per arm: enough for a mean, and each is a file to read
 MEASURED_TRIALS = 8
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What a plan may be asked; `OPTIONS` names them."""
-    group = parser.add_argument_group("the plan, with --plan")
+    """Adds the options of a plan, which `OPTIONS` names."""
+    group = parser.add_argument_group("options of --plan")
     group.add_argument(
-        "--devices", type=int, metavar="N", help="say when it would be done on N devices"
+        "--devices", type=int, metavar="N", help="estimate the wall-clock time on N devices"
     )
     group.add_argument(
         "--devices-per-trial",
         type=float,
         metavar="K",
-        help=("a share packs several trials on a device (default: 1, or as published)"),
+        help="devices per trial; a fraction packs several on one (default: 1, or as published)",
     )
-    # without either: as measured, once trials of the study are done
+    # without either option: as measured, once trials of the study are done
     pace = group.add_mutually_exclusive_group()
     pace.add_argument(
         "--throughput",
         nargs="+",
         metavar="[ARM=]IMAGES_PER_S",
         help=(
-            "of a trial in training, on its devices; ARM may hold * (default: as measured on done "
-            "trials)"
+            "training speed of a trial on its devices; ARM may contain * (default: as measured on "
+            "done trials)"
         ),
     )
     pace.add_argument(
         "--epoch-minutes",
         nargs="+",
         metavar="[ARM=]MINUTES",
-        help=("that an epoch takes on a trial's devices; or xiao2021, as published for 8 V100"),
+        help="minutes per epoch on the devices of one trial; or xiao2021: as published for 8 V100",
     )
     group.add_argument(
-        "--json", action="store_true", default=None, help="one JSON document and nothing else"
+        "--json", action="store_true", default=None, help="print one JSON document and nothing else"
     )
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Raises ValueError for options of a plan where none is asked for: nobody would read them."""
+    """Raises ValueError for options of a plan without --plan, where they would have no effect."""
     for name in OPTIONS:
         value = getattr(options, name)
         if value is not None:
@@ -84,9 +82,9 @@ def check_options(options: argparse.Namespace) -> None:
 
 
 def show(study: Study, store: Store, options: argparse.Namespace) -> None:
-    """Prints the plan and writes every trial to a file.
+    """Prints the plan and writes all trials to a file of the store.
 
-    Raises ValueError for times that do not fit the study.
+    Raises ValueError for speeds or times that do not fit the study.
     """
     summary = summarize(study, store, options)
     try:
@@ -104,12 +102,11 @@ def show(study: Study, store: Store, options: argparse.Namespace) -> None:
 
 
 def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[str, Any]:
-    """Plain values: counts, samples drawn, multiply-adds, device-hours and makespan; None for what
-    is not known.
+    """The plan as plain values: counts, samples, multiply-adds, device-hours, makespan, by arm.
 
-    device_hours are of all trials, device_hours_to_do and makespan_h of those that are not done.
-    Profiles have timed runs, and neither epochs nor samples; how long they take is not known.
-    Raises ValueError for options that cannot be.
+    What is not known is None. `device_hours` are those of all trials; `device_hours_to_do` and
+    `makespan_h` those of trials that are not done. Profiles have timed runs instead of epochs and
+    samples, and no estimate of their time. Raises ValueError for impossible options.
     """
     done = {trial.config.id for trial in study.trials if store.is_done(trial.config.id)}
     if study.measures:
@@ -117,10 +114,10 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
     pace = None if study.measures else _pace(study, store, done, options)
     if options.devices is not None and pace is None:
         raise ValueError(
-            "throughput or epoch_minutes must be given while no trial is done, but got "
+            "throughput or epoch_minutes must be given until a trial is done, but got "
             f"(devices={options.devices})"
         )
-    arms = [_of_trials(study, arm, trials, done, pace) for arm, trials in _by_arm(study)]
+    arms = [_costs_of_arm(study, arm, trials, done, pace) for arm, trials in _by_arm(study)]
     summary = {
         "study": study.slug,
         "question": study.question,
@@ -145,7 +142,7 @@ def _check_no_times(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if name != "json" and value is not None:
             raise ValueError(
-                f"{name} must not be given for profiles, whose speed is what is measured, but got "
+                f"{name} must not be given for profiles, which measure the speed, but got "
                 f"({name}={value})"
             )
 
@@ -176,12 +173,10 @@ def _by_arm(study: Study) -> Iterator[tuple[str, list[Trial]]]:
         yield arm, [trial for trial in study.trials if trial.arm.name == arm]
 
 
-def _of_trials(
+def _costs_of_arm(
     study: Study, arm: str, trials: Sequence[Trial], done: set[str], pace: Pace | None
 ) -> dict[str, Any]:
-    """The costs of an arm; parameters and multiply-adds of an
-    image's forward pass are those of its first trial.
-    """
+    """Counts and costs of an arm; `params` and `flops` per image are those of its first trial."""
     cost = study.cost(trials[0].config)
     todo = [trial for trial in trials if trial.config.id not in done]
     return {
@@ -198,9 +193,7 @@ def _of_trials(
 
 
 def _work(configs: Sequence[TrainConfig], measured: Measured) -> dict[str, Any]:
-    """What the trials do: epochs, samples drawn and
-    multiply-adds of trainings, or the timed runs of profiles.
-    """
+    """Epochs, samples and multiply-adds of trainings, or the timed runs of profiles."""
     timed_runs = [config.timed_runs for config in configs if isinstance(config, ProfileConfig)]
     if timed_runs:
         return {
@@ -228,7 +221,7 @@ def _totals(arms: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _until_done(
     study: Study, done: set[str], pace: Pace | None, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The makespan of what is to do on so many devices."""
+    """The makespan of the trials to do on `options.devices`."""
     per_trial = pace.devices_per_trial if pace else None
     if pace is None or options.devices is None:
         return {
@@ -252,7 +245,7 @@ def _until_done(
 
 @dataclass(frozen=True)
 class Pace:
-    """Hours that each trial takes on its devices, by its id, and where they are from."""
+    """Hours per trial on its devices, by trial id, and the source of this estimate."""
 
     hours: dict[str, float]
     devices_per_trial: float
@@ -263,7 +256,7 @@ class Pace:
 
 
 def _pace(study: Study, store: Store, done: set[str], options: argparse.Namespace) -> Pace | None:
-    """As given, or as measured on the trials that are done; None if there are none."""
+    """The pace as given, else as measured on done trials; None if no trial is done."""
     per_trial = 1.0 if options.devices_per_trial is None else options.devices_per_trial
     check_devices_per_trial(per_trial)
     if options.throughput:
@@ -296,19 +289,19 @@ def _timed(
 
 
 def _per_arm(study: Study, name: str, texts: Sequence[str]) -> dict[str, float]:
-    """The number of each arm: of the first text whose ARM fits, or that has none.
+    """Arm -> the number of the first text whose ARM matches it, or that names no arm.
 
-    Raises ValueError for a rest.
+    Raises ValueError if an arm has no number.
     """
     rules = [_rule(study, name, text) for text in texts]
-    found = {
+    numbers_by_arm = {
         arm: [number for pattern, number in rules if fnmatchcase(arm, pattern)][:1]
         for arm in study.arms
     }
-    without = [arm for arm, numbers in found.items() if not numbers]
+    without = [arm for arm, numbers in numbers_by_arm.items() if not numbers]
     if without:
-        raise ValueError(f"every arm must have its {name}, but got none (arm={without[0]!r})")
-    return {arm: numbers[0] for arm, numbers in found.items()}
+        raise ValueError(f"{name} must be given for every arm, but got none (arm={without[0]!r})")
+    return {arm: numbers[0] for arm, numbers in numbers_by_arm.items()}
 
 
 def _rule(study: Study, name: str, text: str) -> tuple[str, float]:
@@ -321,22 +314,20 @@ def _rule(study: Study, name: str, text: str) -> tuple[str, float]:
         raise ValueError(
             f"{name} must be a number > 0, or ARM=NUMBER, but got ({name}={shown(text)})"
         )
-    if not LEAST_PACE <= value <= MOST_PACE:
+    if not MIN_PACE <= value <= MAX_PACE:
         raise ValueError(
-            f"{LEAST_PACE:g} <= {name} <= {MOST_PACE:g} must hold, but got ({name}={shown(text)})"
+            f"{MIN_PACE:g} <= {name} <= {MAX_PACE:g} must hold, but got ({name}={shown(text)})"
         )
     if pattern and not any(fnmatchcase(arm, pattern) for arm in study.arms):
         raise ValueError(
-            f"ARM of {name} must fit an arm of the study, but got "
+            f"ARM of {name} must match an arm of the study, but got "
             f"({shown(text)}; {shown_text(', '.join(study.arms), 500)})"
         )
     return pattern or "*", value
 
 
 def _published(study: Study, devices_per_trial: float | None) -> Pace:
-    """By the printed epoch times, for models that cost
-    exactly what the printed ones cost, on ImageNet.
-    """
+    """The pace by published epoch times on ImageNet, for models of exactly the published costs."""
     if devices_per_trial not in (None, epoch_times.DEVICES):
         raise ValueError(
             f"devices_per_trial == {epoch_times.DEVICES} must hold for the published epoch times, "
@@ -363,9 +354,7 @@ def _published(study: Study, devices_per_trial: float | None) -> Pace:
 
 
 def _measured(study: Study, store: Store, done: set[str], devices_per_trial: float) -> Pace | None:
-    """By the seconds a multiply-add took in the finished trials
-    of the arm, or of the study if the arm has none.
-    """
+    """The pace by seconds per multiply-add in the arm's finished trials, or else in the study's."""
     spent = {
         arm: _spent(study, store, [t for t in trials if t.config.id in done])
         for arm, trials in _by_arm(study)
@@ -380,20 +369,21 @@ def _measured(study: Study, store: Store, done: set[str], devices_per_trial: flo
     return _timed(
         study,
         devices_per_trial,
-        f"seconds a multiply-add as measured on {num:.0f} finished trials",
+        f"seconds per multiply-add as measured on {num:.0f} finished trials",
         lambda trial: training_flops(trial.config, study.measured) * rates[trial.arm.name] / 3600,
     )
 
 
 def _spent(study: Study, store: Store, done: Sequence[Trial]) -> tuple[int, float, float]:
-    """(number, seconds, multiply-adds) of a few finished trials;
-    a diverged one ended early and tells nothing.
+    """(number, seconds, multiply-adds) of a few finished trials.
+
+    Diverged trials are left out: they ended early.
     """
     num, seconds, flops = 0, 0.0, 0.0
     for trial in done[:: max(1, math.ceil(len(done) / MEASURED_TRIALS))]:
         try:
             outcome = store.read(trial.config.id)
-        except Damaged:  # the next start says so and restores it; a plan needs only a rate
+        except Damaged:  # the next start reports and restores it; a plan needs only a rate
             continue
         if outcome.status is Status.FINISHED and "train_s" in outcome.rows[-1]:
             num, seconds = num + 1, seconds + outcome.rows[-1]["train_s"]
@@ -418,15 +408,15 @@ def _as_text(summary: dict[str, Any]) -> str:
         )
         return "\n".join([*lines, f"plan: {summary['plan']}"])
     lines.append(
-        f"training: {summary['training_flops']:.3g} multiply-adds in all, forward and backward"
+        f"training: {summary['training_flops']:.3g} multiply-adds in total, forward and backward"
     )
     if summary["time"] is None:
         lines.append(
-            "device-hours: not known before a trial is done; or say --throughput or --epoch-minutes"
+            "device-hours: not known until a trial is done; or give --throughput or --epoch-minutes"
         )
     else:
         total, todo = (hours(summary[name]) for name in ("device_hours", "device_hours_to_do"))
-        lines.append(f"device-hours: {total} in all, {todo} to do (by {summary['time']})")
+        lines.append(f"device-hours: {total} in total, {todo} to do (by {summary['time']})")
     if summary["makespan_h"]:
         lines.append(_makespan_text(summary))
     lines.append(_weights_text(summary["weights"], summary["trials"]))
@@ -437,11 +427,11 @@ def _as_text(summary: dict[str, Any]) -> str:
 
 def _makespan_text(summary: dict[str, Any]) -> str:
     lower, longest_first, plan_order = (hours(number) for number in summary["makespan_h"].values())
-    where = f"on {summary['devices']} devices, {summary['devices_per_trial']:g} a trial"
+    where = f"on {summary['devices']} devices, {summary['devices_per_trial']:g} per trial"
     return (
-        f"to do {where}, {summary['trials_at_once']} trials at once: {plan_order} hours in the "
-        f"order of the plan, as a study starts them; {longest_first} longest first; no schedule "
-        f"is below {lower}"
+        f"time for the trials to do {where}, {summary['trials_at_once']} trials at once: "
+        f"{plan_order} hours in the order of the plan, in which a study starts them; "
+        f"{longest_first} with the longest first; {lower} at least in any order"
     )
 
 

@@ -1,9 +1,8 @@
-"""A project: a folder of the user's with `studies/` and `search_spaces/`, as a clone of vitscale is
-one.
+"""A project: a user's folder with `studies/` and `search_spaces/`, such as a clone of vitscale.
 
 Scripts are looked up in the current folder first, then in the project that vitscale ships. Nothing
 in `vitscale/` imports them: `vitscale run` starts a script in a process whose path has the script's
-project, and what is asked about a plan by the name of a script calls that script's `study`.
+project, and `made_at` calls a script's `study` function.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def copy_project(folder: Path) -> list[Path]:
 
 
 def load_script(script: Path) -> ModuleType:
-    """A study script as a module; what it imports comes from its project first."""
+    """Imports a study script, with its project first on the module search path."""
     sys.path.insert(0, str(root_of(script)))
     spec = importlib.util.spec_from_file_location(f"study_script_{script.stem}", script)
     assert spec and spec.loader
@@ -134,9 +133,9 @@ def load_script(script: Path) -> ModuleType:
 
 
 def made_at(script: Path, scale: str) -> Any:
-    """What the `study` function of a script makes at a scale, all else at its defaults.
+    """The Study or Search of a script at a scale; all other parameters keep their defaults.
 
-    Raises ValueError for a script without such a function, and for a scale that it has not.
+    Raises ValueError for a script without a `study` function, and for a scale that it lacks.
     """
     make = getattr(load_script(script), "study", None)
     kind = get_type_hints(make).get("scale") if callable(make) else None

@@ -30,24 +30,23 @@ from vitscale.plan.search import Search
 from vitscale.plan.study import MAX_TRIALS, Study
 from vitscale.record.store import Store
 
-Made = Callable[..., Study | Search]
-# modules of the extra `train`: plans and reports do without them
+StudyFunction = Callable[..., Study | Search]
+# modules of the extra `train`: plans and reports do not need them
 OF_TRAINING = ("torch", "torchvision", "timm", "sklearn", "PIL", "ray", "mlflow")
-# options of a search; a study of frozen trials refuses them with the reason
+# options of a search; a study with fixed trials refuses them and gives the reason
 ADAPTIVE = ("asha", "sampler")
 
 
-def main(make_study: Made, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs a study script: `make_study(scale, ...)` states the study, and its other parameters
-    become options.
+def main(make_study: StudyFunction, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs a study script: the parameters of `make_study(scale, ...)` become its options.
 
-    A parameter of `make_study` has a default and a type: int, float, str, bool, one of them or
-    None, or a Literal, whose values are the choices. A `scale` of type str has its default as the
-    only choice: a script says which scales it has by Literal["demo", "cifar"]. Whatever is refused,
-    is so in one line and with status 2.
+    Each parameter of `make_study` needs a default and a type: int, float, str, bool, one of these
+    or None, or a Literal, whose values are the choices. A `scale` of type str has its default as
+    the only choice; a script declares its scales by Literal["demo", "cifar"].
 
     The same command starts, resumes, extends and redraws. Exit status: 0 all trials done; 1 some
-    are not; 2 refused; 3 all done, but the MLflow view is not up to date; 130 interrupted.
+    are not; 2 refused, with a message of one line; 3 all done, but the MLflow view is not up to
+    date; 130 interrupted.
     """
     handle_early_signals()
     parser = Parser(formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -60,8 +59,9 @@ def main(make_study: Made, arguments: Sequence[str] | None = None) -> NoReturn:
 
 @contextlib.contextmanager
 def refusals(prog: str) -> Iterator[None]:
-    """Says what was refused in one line and exits with status
-    2; with VITSCALE_TRACEBACK set, where it was.
+    """Prints a ValueError or OSError in one line and exits with status 2.
+
+    With VITSCALE_TRACEBACK set, the exception is raised instead.
     """
     try:
         yield
@@ -92,14 +92,14 @@ def check_installed(*modules: str) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses with one line."""
+    """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        """One line, as for every other bad input, instead of the usage."""
+        """Prints one line, as for every other bad input, instead of the usage."""
         self.exit(EXIT_REFUSED, f"{self.prog}: error: {one_line(message)}\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As of argparse, which makes a list of the value of `--num=--`."""
+        """As in argparse, but refuses `--num=--`, whose value argparse turns into a list."""
         given = sys.argv[1:] if args is None else list(args)
         for argument in given:
             if re.fullmatch(r"--[^=]+=--", argument):
@@ -107,10 +107,8 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(given, namespace)
 
 
-def _add_options(parser: Parser, make_study: Made) -> None:
-    """The options of a study, which are the parameters of
-    its function, and those of every study.
-    """
+def _add_options(parser: Parser, make_study: StudyFunction) -> None:
+    """Adds the parameters of a study's function as options, and the options of all studies."""
     parser.description = sys.modules[make_study.__module__].__doc__
     types = get_type_hints(make_study)
     for name, parameter in inspect.signature(make_study).parameters.items():
@@ -122,7 +120,9 @@ def _add_options(parser: Parser, make_study: Made) -> None:
         option, default = f"--{name.replace('_', '-')}", parameter.default
         if isinstance(default, bool):
             action = argparse.BooleanOptionalAction if default else "store_true"
-            parser.add_argument(option, default=default, action=action, help="of the study")
+            parser.add_argument(
+                option, default=default, action=action, help="parameter of the study"
+            )
             continue
         kind, choices = _kind(name, types[name], default)
         parser.add_argument(
@@ -130,7 +130,7 @@ def _add_options(parser: Parser, make_study: Made) -> None:
             type=_reader(name, kind),
             default=default,
             choices=choices,
-            help=(f"of the study (default: {'by scale' if default is None else default})"),
+            help=f"parameter of the study (default: {'by scale' if default is None else default})",
         )
     for name in ADAPTIVE:
         if name not in types:
@@ -139,7 +139,7 @@ def _add_options(parser: Parser, make_study: Made) -> None:
 
 
 def _kind(name: str, annotated: Any, default: object) -> tuple[type, tuple[Any, ...] | None]:
-    """(type, choices) of a parameter. Raises ValueError for a type that no option can have."""
+    """(type, choices) of a parameter. Raises ValueError for a type that an option cannot have."""
     parts = [part for part in get_args(annotated) if part is not type(None)]
     union = get_origin(annotated) in (UnionType, Union)
     if union and len(parts) == 1:
@@ -157,10 +157,8 @@ def _kind(name: str, annotated: Any, default: object) -> tuple[type, tuple[Any, 
 
 
 def _reader(name: str, kind: type) -> Callable[[str], Any]:
-    """What reads an option's text: as its type, within limits, so
-    that no study is asked for more than there can be.
-    """
-    most = (
+    """A function that converts an option's text to its type and refuses values above the limits."""
+    maximum = (
         2**63 - 1
         if "seed" in name and not name.startswith("num")
         else limits(ProfileConfig).get(name, MAX_TRIALS)
@@ -175,8 +173,8 @@ def _reader(name: str, kind: type) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(
                 f"must be of type {kind.__name__}, but got {shown(text)}"
             ) from None
-        if kind is int and number > most:
-            raise argparse.ArgumentTypeError(f"must be {most} at most, but got {shown(text)}")
+        if kind is int and number > maximum:
+            raise argparse.ArgumentTypeError(f"must be at most {maximum}, but got {shown(text)}")
         if kind is float and not math.isfinite(number):
             raise argparse.ArgumentTypeError(f"must be finite, but got {shown(text)}")
         return number
@@ -186,73 +184,88 @@ def _reader(name: str, kind: type) -> Callable[[str], Any]:
 
 def _add_own_options(parser: Parser) -> None:
     parser.add_argument(
-        "--plan", action="store_true", help="print and write the plan, train nothing"
+        "--plan",
+        action="store_true",
+        help="print the plan and write it to the store; train nothing",
     )
     parser.add_argument(
-        "--report", action="store_true", help="redraw from what is done, train nothing"
+        "--report",
+        action="store_true",
+        help="redraw the report from the done trials; train nothing",
     )
     add_published(parser)
     parser.add_argument(
-        "--store", default=os.environ.get("VITSCALE_STORE", "runs"), help="folder (default: runs)"
+        "--store",
+        default=os.environ.get("VITSCALE_STORE", "runs"),
+        help="store folder (default: runs)",
     )
     plans.add_options(parser)
-    where = parser.add_argument_group("where and how fast trials run; never part of what they are")
+    where = parser.add_argument_group("where and how fast trials run; no effect on their ids")
     add = where.add_argument
     add(
         "--cpus-per-trial",
         type=float,
-        help="cores, and threads, a trial (default: 1; of a profile on a CPU: all)",
+        help="cores and threads per trial (default: 1; for a profile on a CPU: all)",
     )
     add(
         "--gpus-per-trial",
         type=float,
-        help="a fraction packs several trials on a GPU (default: 0; of a profile: 1)",
+        help="GPUs per trial; a fraction packs several on one (default: 0; for a profile: 1)",
     )
     add(
         "--workers-per-trial",
         type=int,
         default=1,
         help=(
-            "train a trial data-parallel on this many workers, each with the cores and GPUs above "
-            "(default: 1)"
+            "train each trial data-parallel on this many workers, each with the cores and GPUs "
+            "above (default: 1)"
         ),
     )
     add(
         "--micro-batch",
         type=int,
         default=0,
-        help="most images at once; gradients accumulate (default: no limit)",
+        help="maximum images per forward pass; gradients are accumulated (default: no limit)",
     )
     add(
         "--parallel-branches",
         action="store_true",
-        help="compute the branches of parallel ViTs in one go",
+        help="compute all branches of a parallel ViT in one operation",
     )
     add("--compiled", action="store_true", help="torch.compile the models")
     add(
         "--device",
         choices=("auto", "cpu", "cuda"),
         default="auto",
-        help="auto: cuda if a trial has a GPU",
+        help="auto: cuda if a trial has a GPU (default: auto)",
     )
-    add("--max-concurrent", type=int, default=0, help="trials at once (default: as many as fit)")
+    add(
+        "--max-concurrent",
+        type=int,
+        default=0,
+        help="maximum number of concurrent trials (default: as many as fit)",
+    )
     add(
         "--address",
         default="",
-        help="of an existing Ray cluster, such as auto (default: start one here)",
+        help="address of an existing Ray cluster, or auto (default: start one on this machine)",
     )
-    add("--data-root", default=os.environ.get("VITSCALE_DATA", ""), help="folder of the datasets")
+    add(
+        "--data-root",
+        default=os.environ.get("VITSCALE_DATA", ""),
+        help="folder of the datasets (default: $VITSCALE_DATA)",
+    )
     add(
         "--num-loader-workers",
         type=int,
         default=0,
-        help="processes that make batches, a trial (default: 0)",
+        help="data loading processes per trial (default: 0)",
     )
     add(
         "--checkpoint-every-s",
         type=float,
         default=5.0,
-        help="seconds between checkpoints; more if writing one takes over 5%% of that (default: 5)",
+        help="seconds between checkpoints; longer if writing takes over 5%% of this (default: 5)",
     )
     add(
         "--keep-weights",
@@ -262,35 +275,34 @@ def _add_own_options(parser: Parser) -> None:
 
 
 def add_published(parser: argparse.ArgumentParser) -> None:
-    """The option that draws the papers' numbers."""
+    """Adds the option that draws the papers' numbers."""
     parser.add_argument(
         "--published",
         action="store_true",
         help=(
-            "draw the papers' numbers behind ours, where a figure has printed ones: context, on "
-            "other data and models, never a target"
+            "draw the papers' numbers behind ours where a figure has published ones; they are from "
+            "other data and models, so they are context and no target"
         ),
     )
 
 
-def _check_search_options(make_study: Made, options: argparse.Namespace) -> None:
-    """Raises ValueError for options of a search on a study that is none."""
-    asked = [
+def _check_search_options(make_study: StudyFunction, options: argparse.Namespace) -> None:
+    """Raises ValueError for options of a search on a study that is not a search."""
+    given = [
         name
         for name in ADAPTIVE
         if name not in get_type_hints(make_study) and getattr(options, name)
     ]
-    if asked:
+    if given:
         raise ValueError(
             "the trials of a study must be fixed beforehand and trained to the end, but got "
-            f"({asked[0]}={getattr(options, asked[0])}): points that a search proposes crowd "
-            "where errors are low, and the rank of a training on its way does not foretell its "
-            "end (Touvron 2022, thesis, Figure 6.10), so no share of them says how forgiving a "
-            "model is; studies/tune_lr_wd.py is a search"
+            f"({given[0]}={getattr(options, given[0])}): adaptive samples are biased toward low "
+            "error, and intermediate rank does not predict final rank (Touvron 2022, thesis, "
+            "Figure 6.10), so shares over them are invalid; studies/tune_lr_wd.py is a search"
         )
 
 
-def _run(make_study: Made, options: argparse.Namespace) -> int:
+def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
     chosen = {name: getattr(options, name) for name in inspect.signature(make_study).parameters}
     _check_search_options(make_study, options)
     made = make_study(**chosen)
@@ -320,7 +332,7 @@ def _run(make_study: Made, options: argparse.Namespace) -> int:
 
 
 def _run_search(search: Search, options: argparse.Namespace) -> int:
-    """The same for a search, whose plan has stand-ins for the points that it will ask for."""
+    """As `_run` for a search, whose plan has random stand-ins for the points to be proposed."""
     check_known_names(search.stand_in())
     search = with_costs(search)
     stand_in = search.stand_in()
@@ -330,8 +342,8 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
         plans.show(stand_in, Store.at(options.store), options)
         if not options.json:
             print(
-                "Its points are stand-ins at random: a search asks round by round, from what came "
-                "out."
+                "The points are random stand-ins: a search proposes its points round by round, "
+                "based on earlier results."
             )
         return EXIT_DONE
     plans.check_options(options)
@@ -348,21 +360,20 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
 
 
 def _check_something_done(study: Study, store: Store) -> None:
-    """Raises ValueError for a report of a study that was
-    never started here and of which nothing is done.
-    """
+    """Raises ValueError for a report of a study without a plan or a done trial in the store."""
     if study.slug not in store.slugs() and not any(
         store.is_done(trial.config.id) for trial in study.trials
     ):
         raise ValueError(
-            f"a trial of the study must be done for a report, but got none (study={study.slug}, "
+            f"a report must have at least one done trial, but got none (study={study.slug}, "
             f"store={str(store.root)!r}); name another store with --store or VITSCALE_STORE"
         )
 
 
 def _check_data_root(study: Study, options: argparse.Namespace) -> None:
-    """Raises ValueError if a data root is named on the command
-    line, and a dataset of the plan is not there.
+    """Raises ValueError if --data-root lacks a dataset of the plan.
+
+    A data root that comes from the environment alone is not checked.
     """
     if options.data_root and options.data_root != str(
         Path(os.environ.get("VITSCALE_DATA", "")).absolute()
@@ -372,7 +383,7 @@ def _check_data_root(study: Study, options: argparse.Namespace) -> None:
 
 
 def _resources(study: Study, options: argparse.Namespace) -> Resources:
-    """Paths become absolute: a worker may have another directory."""
+    """The resources of the options; paths become absolute, since workers have other directories."""
     options.data_root = str(Path(options.data_root).absolute()) if options.data_root else ""
     return resources_for(
         study, {field.name: getattr(options, field.name) for field in fields(Resources)}
@@ -380,7 +391,7 @@ def _resources(study: Study, options: argparse.Namespace) -> Resources:
 
 
 def report_only(study: Study, store: Store) -> None:
-    """Draws the report of what is done, and says where it is."""
+    """Draws the report of the done trials, and prints its headline and path."""
     from vitscale.launch.driver import PAGE, draw
     from vitscale.record.table import read_trials
 

@@ -1,4 +1,4 @@
-"""The store that a command is about, and the studies in it."""
+"""The store of a command, and the plans of its studies."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from vitscale.record.workdir import Damaged
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
-    """The option that names the store."""
+    """Adds the option `--store`."""
     parser.add_argument(
-        "--store", default=os.environ.get("VITSCALE_STORE", "runs"), help="folder (default: runs)"
+        "--store",
+        default=os.environ.get("VITSCALE_STORE", "runs"),
+        help="store folder (default: runs)",
     )
 
 
 def existing(root: str, hint: str = "") -> Store:
-    """A store that is only read: none is made. Raises ValueError if no study was started in it."""
+    """An existing store; creates nothing. Raises ValueError if no study was started in it."""
     store = Store.at(root)
     if not store.slugs():
         raise ValueError(
             f"a study must be in the store, but got none (store={str(store.root)!r}); name "
-            f"another with --store or VITSCALE_STORE{hint}"
+            f"another store with --store or VITSCALE_STORE{hint}"
         )
     return store
 
@@ -36,14 +38,14 @@ def read_plan(store: Store, slug: str) -> Study:
     """
     if slug not in store.slugs():
         raise ValueError(
-            f"a study must be in the store, but got ({slug!r}; there are: "
+            f"a study must be in the store, but got ({slug!r}; the store has: "
             f"{', '.join(store.slugs())})"
         )
     where, plan = store.study(slug).address(PLAN), store.plan(slug)
     try:
         return from_json(plan)
-    except Exception as error:  # whatever values that no study writes lead to
+    except Exception as error:  # a damaged plan may hold any value, and so raise anything
         reason = str(error) if isinstance(error, ValueError) else repr(error)
         raise Damaged(
-            f"a plan must state a study, but got ({where}: {one_line(reason)})"
+            f"a plan must define a valid study, but got ({where}: {one_line(reason)})"
         ) from error

@@ -1,4 +1,4 @@
-"""What commands print: aligned columns, short numbers, or one JSON document and nothing else."""
+"""Output of commands: aligned columns, short numbers, or one JSON document and nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def columns(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Rows of cells as lines; the first `left` columns are flush left, the others right."""
+    """Rows of cells as lines; the first `left` columns are left-aligned, others right-aligned."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = [
         "  ".join(
@@ -22,28 +22,24 @@ def columns(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 
 
 def si(number: float) -> str:
-    """Three digits and a prefix: 72.5 k, 4.83 M, 17.6 G."""
+    """A number with three digits and an SI prefix: 72.5 k, 4.83 M, 17.6 G."""
     exponent = min(3, int(math.log10(number) // 3)) if number >= 1 else 0
     return f"{number / 1000**exponent:.3g} {('', 'k', 'M', 'G')[exponent]}".strip()
 
 
-def one_line(message: object, most: int = 1000) -> str:
-    """A message on one line, cut at about `most`
-    characters: some of other libraries have many lines.
-    """
+def one_line(message: object, max_length: int = 1000) -> str:
+    """The message on one line, truncated to `max_length` characters."""
     line = " ".join(str(message).split())
-    return line if len(line) <= most else f"{line[: most - 3]}..."
+    return line if len(line) <= max_length else f"{line[: max_length - 3]}..."
 
 
 def hours(number: float) -> str:
-    """Whole hours with a comma at thousands, or three digits
-    of fewer than a hundred: 55,040 or 0.0123.
-    """
+    """Whole hours from 100 on, with a thousands separator; else three digits: 55,040 or 0.0123."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def print_json(document: Any) -> None:
-    """One document on stdout; NaN and infinities, which JSON lacks, become null."""
+    """Prints one JSON document; NaN and infinities, which JSON lacks, become null."""
     print(json.dumps(_plain(document), indent=1, allow_nan=False))
 
 

@@ -1,1 +1,1 @@
-"""What was done: the store of trials, the tidy table and the MLflow view."""
+"""The record of a study: the store of trials, the tables of outcomes, and the MLflow view."""

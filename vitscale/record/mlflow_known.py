@@ -1,6 +1,4 @@
-"""What a store remembers of its runs in MLflow, so that a
-start need not read 10,000 of them from a server.
-"""
+"""A cache of a study's MLflow runs in its store: a start need not read 10,000 from a server."""
 
 from __future__ import annotations
 
@@ -16,27 +14,27 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 FILE = "mlflow.json"  # in the folder of the study
-# instead of a digest: the run of a trial that is not planned any more, and says so
-LEFT_OUT = "left out"
+# in place of a digest: the run is tagged as of a trial that is not planned any more
+UNPLANNED = "left out"
 
 
 @dataclass
 class Child:
-    """What is known of a trial's run."""
+    """The known state of a trial's run."""
 
     run_id: str
-    state: str = "RUNNING"  # of the run, as MLflow knows states
-    epoch: int = 0  # the last that it shows
-    status: str = ""  # of the trial; empty: not known for certain
-    error: bool = False  # whether it has the tag of one
-    # digest of the params and tags that do not change while it trains; empty: not known
-    told: str = ""
+    state: str = "RUNNING"  # of the run, in MLflow's terms
+    epoch: int = 0  # the last epoch that it shows
+    status: str = ""  # of the trial; empty if uncertain
+    error: bool = False  # whether it has the tag vitscale.error
+    # digest of the params and tags that do not change during training; empty if not known
+    digest: str = ""
 
     @classmethod
-    def read(cls, run: Run, told: str) -> Child:
-        """Of a run as the server has it.
+    def read(cls, run: Run, digest: str) -> Child:
+        """The state of a run on the server.
 
-        One that a killed driver left RUNNING is shown anew, whatever its tag says.
+        The status of a run that a killed driver left RUNNING is unknown, whatever its tag.
         """
         state = run.info.status
         status = run.data.tags.get("vitscale.status", "") if state != "RUNNING" else ""
@@ -46,36 +44,34 @@ class Child:
             int(run.data.metrics.get("epoch", 0)),
             status,
             "vitscale.error" in run.data.tags,
-            told,
+            digest,
         )
 
 
 @dataclass
 class Known:
-    """Ids and states of the runs of one study on one server; empty if nothing is known."""
+    """Ids and states of the runs of one study on one server; empty if there is no cache."""
 
     experiment_id: str = ""
     parent_id: str = ""
-    saved_ms: int = 0  # unix time: every run that was made before is in `children`
+    saved_ms: int = 0  # unix time: every run created before is in `children`
     children: dict[str, Child] = field(default_factory=dict)  # by trial id
 
 
 def recall(store: Store, slug: str, uri: str) -> Known:
-    """What the store remembers; nothing if the file is damaged
-    or another store's, and then the server is read.
-    """
+    """The cache; empty if its file is damaged or of another store, and then the server is read."""
     try:
-        found = _read(store, slug).get(_place(uri), {})
+        entries = _read(store, slug).get(_place(uri), {})
         children = {
-            trial_id: Child(*entry) for trial_id, entry in found.get("children", {}).items()
+            trial_id: Child(*entry) for trial_id, entry in entries.get("children", {}).items()
         }
-        return Known(**{**found, "children": children})
+        return Known(**{**entries, "children": children})
     except (TypeError, AttributeError):
         return Known()
 
 
 def remember(store: Store, slug: str, uri: str, known: Known) -> None:
-    """Writes what is known, as of now. Raises OSError."""
+    """Writes the cache with the current time. Raises OSError."""
     known.saved_ms = int(time.time() * 1000)
     plain = {
         **asdict(known),
@@ -87,14 +83,14 @@ def remember(store: Store, slug: str, uri: str, known: Known) -> None:
 
 
 def _read(store: Store, slug: str) -> dict[str, Any]:
-    """Entries by server."""
+    """The cached entries by server; empty if the file is damaged or of another store."""
     try:
-        found = json.loads(store.study(slug).read(FILE))
-        return dict(found["servers"]) if found["store"] == store.identity() else {}
+        entries = json.loads(store.study(slug).read(FILE))
+        return dict(entries["servers"]) if entries["store"] == store.identity() else {}
     except (OSError, ValueError, KeyError, TypeError, Damaged):
         return {}
 
 
 def _place(uri: str) -> str:
-    """The server without what may be a user's name and password."""
+    """The server's address without a user's name and password."""
     return re.sub(r"//[^/@]*@", "//", uri)

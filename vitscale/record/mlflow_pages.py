@@ -1,9 +1,8 @@
-"""What MLflow's pages show of a study as they open: saved views of its runs, and the description of
-its parent run.
+"""Contents of MLflow's pages of a study: saved views of its runs, and the parent's description.
 
-MLflow 3.17 keeps a saved view as a tag of the experiment: a JSON envelope with a name and a state,
-which has filter, order, columns and charts. Its page lists them under "Views" and opens one that
-the address names.
+MLflow 3.17 stores a saved view as a tag of the experiment: a JSON envelope with a name and a state,
+which holds filter, order, columns and charts. The page lists the views under "Views" and opens the
+one that its address names.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from vitscale.plan.study import Study
 TRIALS, CURVES, ARMS = "vitscale-trials", "vitscale-curves", "vitscale-arms"
 MAX_AXES = 5  # of a parallel-coordinates plot, besides the result: more cannot be read
 CARD_HEIGHT = 380  # pixels
-MAX_ARMS = 40  # in a description, of which MLflow keeps 8,000 characters
+MAX_ARMS = 40  # in a description, which MLflow limits to 8,000 characters
 _COUNTS = ("n", "diverged", "failed", "missing")
-_PLANNED = "tags.`vitscale.planned` = 'true'"  # not what an earlier plan had
+_PLANNED = "tags.`vitscale.planned` = 'true'"  # hides trials of earlier plans
 _TAG = "mlflow.sharedViewState."
-# MLflow adds a chart for each metric there, wanted or not
+# MLflow fills these sections with a chart per metric
 _COLLAPSED = ("Model metrics", "System metrics")
 
 
 def address(base: str, experiment_id: str, view: str = TRIALS) -> str:
-    """The page of an experiment's runs with a saved view open, its charts beside the table."""
+    """The address of an experiment's runs, with a saved view and its charts open."""
     query = {
         "workflowType": "machine_learning",
         "compareRunsMode": "CHART",
@@ -38,7 +37,7 @@ def address(base: str, experiment_id: str, view: str = TRIALS) -> str:
 
 
 def tags(views: Mapping[str, Mapping[str, object]], created_ms: int) -> dict[str, str]:
-    """Saved views as tags of their experiment: tag -> the envelope that MLflow reads."""
+    """Saved views as tags of the experiment: tag -> the JSON envelope that MLflow reads."""
     return {
         _TAG + key: json.dumps(
             {"name": view["name"], "createdAt": created_ms, "state": json.dumps(view["state"])}
@@ -48,9 +47,7 @@ def tags(views: Mapping[str, Mapping[str, object]], created_ms: int) -> dict[str
 
 
 def trial_views(study: Study) -> dict[str, dict[str, Any]]:
-    """All trials with the plots that relate their axes to the
-    result; and grouped by arm, with learning curves.
-    """
+    """Views of the trials: results over the axes, and learning curves grouped by arm."""
     result, own = result_of(study), axes(study)
     columns = [
         "tags.`vitscale.status`",
@@ -77,9 +74,7 @@ def trial_views(study: Study) -> dict[str, dict[str, Any]]:
 
 
 def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The parent and a run for each arm: estimates between the
-    ends of their intervals as columns, and as axes.
-    """
+    """The view of the parent and the arms: estimates with their intervals, as columns and axes."""
     known = dict.fromkeys(names)  # in the order of the summary
     estimates = [name for name in known if f"{name}_low" in known]
     spans = [f"{name}{end}" for name in estimates for end in ("_low", "", "_high")]
@@ -88,7 +83,7 @@ def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     ]
     columns += ["params.`params_m`", "params.`flops_g`"]
     plots = {
-        "Estimates of the arms; their intervals are in the table": [
+        "Estimates by arm; the table has their intervals": [
             _parallel(["arm", "params_m"], estimates)
         ]
     }
@@ -97,16 +92,14 @@ def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def result_of(study: Study) -> str:
-    """The metric that says how a trial ended."""
+    """The name of the metric that holds the final result of a trial."""
     if study.measures:
         return f"median_{study.metric}"
     return metric_of(study.metric).column("final_error_pct")
 
 
 def axes(study: Study) -> list[str]:
-    """The params worth an axis: the arm, and what varies within
-    arms, or between them where only the seed does.
-    """
+    """The params for axes: the arm, and those that vary within arms, or else between arms."""
     configs = {
         arm: [t.config.asdict() for t in study.trials if t.arm.name == arm] for arm in study.arms
     }
@@ -119,7 +112,7 @@ def axes(study: Study) -> list[str]:
 
 
 def _varying(*groups: Sequence[Mapping[str, object]]) -> list[str]:
-    """Fields that vary within some group, but for the seed."""
+    """Fields other than the seed that vary within a group."""
     names = groups[0][0].keys() - {"seed"}
     return [
         name
@@ -143,8 +136,8 @@ def description(
     if len(arms) > MAX_ARMS:
         parts.append(f"and {len(arms) - MAX_ARMS} more arms: see the view Arms")
     parts.append(
-        "In brackets 95% intervals. How diverged and failed trials count is in `report.html`, "
-        "under Artifacts. The command that started the study goes on with it, or redraws it."
+        "Brackets contain 95% intervals. `report.html`, under Artifacts, says how diverged and "
+        "failed trials count. The command that started the study also resumes and redraws it."
     )
     return "\n\n".join(part for part in parts if part)
 
@@ -174,14 +167,14 @@ def _cell(numbers: Mapping[str, float], name: str) -> str:
 
 def _view(
     name: str,
-    chosen: str,
+    filter_string: str,
     order: str,
     columns: Sequence[str],
     plots: Mapping[str, Sequence[Mapping[str, object]]],
 ) -> dict[str, Any]:
     """`plots` are by section.
 
-    Order is never by time: MLflow then adds the parents of what the filter has chosen.
+    Order is never by time: MLflow then adds the parents of what the filter has filter_string.
     """
     sections = [
         {
@@ -210,7 +203,7 @@ def _view(
         for i, chart in enumerate(of_section)
     ]
     state = {
-        "searchFilter": chosen,
+        "searchFilter": filter_string,
         "orderByKey": order,
         "orderByAsc": True,
         "selectedColumns": list(columns),

@@ -1,8 +1,7 @@
-"""Where the MLflow view of a store lies: in a database of the store, unless MLFLOW_TRACKING_URI
-names another place.
+"""Location of a store's MLflow view: a database in the store, or MLFLOW_TRACKING_URI.
 
-`<store>/mlflow.db` has runs, metrics, params and tags of all studies of the store,
-`<store>/mlruns/<slug>/` their artifacts, which are the reports.
+`<store>/mlflow.db` holds the runs, metrics, params and tags of all studies of the store;
+`<store>/mlruns/<slug>/` holds their artifacts, which are the reports.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ DATABASE, ARTIFACTS = "mlflow.db", "mlruns"
 def tracking_uri(store: Store) -> str:
     """MLFLOW_TRACKING_URI, else a database in the store.
 
-    Absolute, so that no process reads another one.
+    The path is absolute, so that all processes read the same database.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     path = database_of(uri) if uri else store.beside(DATABASE)
@@ -32,39 +31,37 @@ def tracking_uri(store: Store) -> str:
 
 
 def database_of(uri: str) -> Path | None:
-    """The file of an SQLite URI, absolute; None for any other, such as a server's."""
+    """The absolute path of an SQLite URI; None for other URIs, such as a server's."""
     return Path(unquote(uri.removeprefix(_SQLITE))).absolute() if uri.startswith(_SQLITE) else None
 
 
 def _uri_of(path: Path) -> str:
-    """Quotes only what SQLAlchemy would take for something
-    else, so that the rest stays readable.
-    """
+    """The SQLite URI of a path; quotes only the characters that SQLAlchemy would interpret."""
     return _SQLITE + re.sub(r"[%?]", lambda c: quote(c[0], safe=""), str(path))
 
 
 def artifacts_of(uri: str, name: str) -> str | None:
-    """Where the artifacts of a named experiment lie; None where the server decides.
+    """Location of the artifacts of a named experiment; None where the server decides.
 
-    Beside the database, and absolute: MLflow's default is relative to whoever asks.
+    It is an absolute path beside the database: MLflow's default is relative to the client.
     """
     path = database_of(uri)
     return None if path is None else str(path.parent / ARTIFACTS / name)
 
 
 def note_of_old_database(store: Store) -> str:
-    """What to do about an mlflow.db in this directory, which earlier versions wrote for all stores;
-    once, or empty.
+    """A note about an mlflow.db in this directory, where earlier versions kept all stores' runs.
 
-    Once: as long as the store has no database of its own.
+    Empty without such a file, and once the store has a database of its own.
     """
     old, new = Path(DATABASE).absolute(), store.beside(DATABASE)
     if os.environ.get("MLFLOW_TRACKING_URI") or new.exists() or old == new or not _is_ours(old):
         return ""
     return (
-        f"note: the MLflow view of a store now lies in the store, {new}; {old} is from before and "
-        "is not written any more. `vitscale sync` shows all studies of the store in the new one; "
-        f"then the old one can go, or be read with MLFLOW_TRACKING_URI={_uri_of(old)} vitscale ui"
+        f"note: the MLflow view of a store is now in the store, {new}; {old} is of an earlier "
+        "version and is not updated any more. `vitscale sync` shows all studies of the store in "
+        "the new database; then the old one can be deleted, or opened with "
+        f"MLFLOW_TRACKING_URI={_uri_of(old)} vitscale ui"
     )
 
 
@@ -80,10 +77,10 @@ def _is_ours(path: Path) -> bool:
 
 
 def create_database(uri: str) -> None:
-    """Makes the SQLite file of a tracking URI, whole or not at all, unless it is there.
+    """Creates the SQLite file of a tracking URI atomically, unless it exists.
 
-    MLflow makes its tables in many transactions, over seconds, and cannot open a database in which
-    a killed process has left some of them.
+    MLflow creates its tables in many transactions, over seconds, and cannot open a database in
+    which a killed process has left only some of them.
     """
     path = database_of(uri)
     if path is None or path.exists() or not path.parent.is_dir():
@@ -95,16 +92,16 @@ def create_database(uri: str) -> None:
     try:
         os.link(made, path)
     except (FileExistsError, FileNotFoundError):
-        if not path.exists():  # else another process was first, and may have cleared up
+        if not path.exists():  # else another process was first, and may have removed ours
             raise
-    for leftover in path.parent.glob(f"{path.name}.new-*"):  # of killed processes, too
+    for leftover in path.parent.glob(f"{path.name}.new-*"):  # also those of killed processes
         leftover.unlink(missing_ok=True)
 
 
 def follow_move(uri: str) -> None:
-    """Makes a database that was moved or copied with its artifacts name them where they are now.
+    """Updates the paths of artifacts in a database that was moved or copied together with them.
 
-    MLflow keeps absolute paths only: without this the reports of a copy would be written into the
+    MLflow stores only absolute paths: without this, the reports of a copy would be written into the
     original.
     """
     path = database_of(uri)

@@ -1,8 +1,8 @@
-"""The MLflow view of a study: one experiment, one parent run, one child run a trial for life.
+"""The MLflow view of a study: one experiment, one parent run, one child run per trial for life.
 
-It is a view: everything in it stands in the store, and `synchronize` makes it anew. One thread in
-the driver writes it while a study runs; it keeps what it could not write and tries again, so a
-tracking server that is slow or away neither stops nor slows the training.
+Everything in the view is in the store as well, and `synchronize` can rebuild it. While a study
+runs, one thread of the driver writes the view. It retries what it could not write, so a tracking
+server that is slow or down neither stops nor slows down training.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vitscale.plan.cost import Measured, complexity, training_flops
 from vitscale.plan.profile import BEARING, ProfileConfig
 from vitscale.plan.study import Study, Trial
 from vitscale.record import mlflow_pages
-from vitscale.record.mlflow_known import LEFT_OUT, Child, Known, recall, remember
+from vitscale.record.mlflow_known import UNPLANNED, Child, Known, recall, remember
 from vitscale.record.mlflow_place import artifacts_of, create_database, follow_move
 from vitscale.record.outcome import ENDINGS, Outcome, Row, Status
 from vitscale.record.store import Store
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 RETRY_EVERY_S = 5.0
 PATIENCE_S = 30.0
 REMEMBER_EVERY_S = 30.0
-WRITE_EVERY_S = 2.0  # a row is in the UI this long after it was reported, or a little later
-PAGE, LEAST_PAGE = 200, 10  # runs that a server is asked for at once
-PAUSES_S = (0.5, 2.0)  # before a request is sent again
-MARGIN_MS = 120_000  # between clocks of machines that drive a study in turn
+WRITE_EVERY_S = 2.0  # a row is in the UI about this long after it was reported
+PAGE, MIN_PAGE = 200, 10  # runs per request
+PAUSES_S = (0.5, 2.0)  # before each retry of a request
+MARGIN_MS = 120_000  # clock difference between machines that run a study in turn
 _NOT_METRICS = ("unix_s", "step", "epoch")  # epoch is the MLflow step
 
 
@@ -51,10 +51,10 @@ Colors = Callable[[Study], Mapping[str, str]]  # arm -> "#rrggbb"
 
 
 class View:
-    """A connection to the experiment of one study of one store. Every method may raise what MLflow
-    raises.
+    """A connection to the MLflow experiment of one study of one store.
 
-    `anew` reads every run from the server; else only those that the store does not remember.
+    `anew` reads every run from the server; else only those that are not in the store's cache. Every
+    method may raise exceptions of MLflow.
     """
 
     def __init__(
@@ -85,9 +85,7 @@ class View:
         return self._trials
 
     def _plan(self, study: Study) -> None:
-        """Sorts the params: those in which trials differ, and
-        what they share, which only the parent has.
-        """
+        """Splits params into `varying`, logged per trial, and `shared`, logged on the parent."""
         self.study = study
         self._trials = {trial.config.id: trial for trial in study.trials}
         self._digests: dict[str, str] = {}
@@ -104,38 +102,35 @@ class View:
         self.shared = {name: value for name, value in shared.items() if name not in self.varying}
 
     def extend(self, study: Study) -> None:
-        """Takes the trials of a study that has grown."""
+        """Adds the new trials of a study that has grown."""
         self._plan(study)
         self.parent_id = self._parent(self.parent_id)
 
     def save(self) -> None:
-        """Lets the store remember the runs. Raises OSError."""
+        """Writes the cache of runs to the store. Raises OSError."""
         known = Known(self.experiment_id, self.parent_id, children=self.children)
         remember(self.store, self.study.slug, self.uri, known)
 
     def show(self, trial_id: str, outcome: Outcome) -> None:
-        """Brings a trial's run up to its rows and status.
-
-        Rows that the run has already are not written again.
-        """
+        """Updates a trial's run to its rows and status; logs only rows that the run lacks."""
         try:
             self._show(trial_id, outcome)
         except Exception as error:
             if not _is_gone(error) or self.children.pop(trial_id, None) is None:
                 raise
-            self._show(trial_id, outcome)  # its run was removed from the server for good
+            self._show(trial_id, outcome)  # its run was permanently deleted from the server
 
     def _show(self, trial_id: str, outcome: Outcome) -> None:
-        trial, told, status = self.trials[trial_id], self._told(trial_id), outcome.status
+        trial, digest, status = self.trials[trial_id], self._digest(trial_id), outcome.status
         child = self.children.get(trial_id)
         if (
             child is not None
-            and child.told == told
+            and child.digest == digest
             and child.status == status
             and status is not Status.RUNNING
         ):
             return
-        if child is None or child.told != told:
+        if child is None or child.digest != digest:
             child = self.children[trial_id] = self._renewed(child, trial)
         new = [row for row in outcome.rows if row["epoch"] > child.epoch]
         epoch = int(new[-1]["epoch"]) if new else child.epoch
@@ -146,7 +141,7 @@ class View:
         for part in _in_batches(groups):
             self._log(child, trial, part, tags)
         child.epoch = epoch
-        if child.error and not outcome.error:  # it is tried again
+        if child.error and not outcome.error:  # the trial is being retried
             self.client.delete_tag(child.run_id, "vitscale.error")
         child.error = bool(outcome.error)
         if status != child.status:
@@ -155,45 +150,44 @@ class View:
     def _log(
         self, child: Child, trial: Trial, metrics: list[Metric], tags: Mapping[str, str]
     ) -> None:
-        """One call; with it go the params, the first time."""
+        """Logs metrics and tags in one call; the first call also logs the params."""
         from mlflow.entities import Param, RunTag
 
-        told = self._told(trial.config.id)
+        digest = self._digest(trial.config.id)
         named = [RunTag(f"vitscale.{key}", value) for key, value in tags.items() if value]
         params = (
-            [Param(*entry) for entry in self._own_params(trial).items()]
-            if child.told != told
+            [Param(*entry) for entry in self._params_of(trial).items()]
+            if child.digest != digest
             else []
         )
         if metrics or named or params:
             self.client.log_batch(child.run_id, metrics=metrics, params=params, tags=named)
-        child.told = told
+        child.digest = digest
 
-    def _told(self, trial_id: str) -> str:
-        """A digest of what a trial's run says besides its rows and status."""
+    def _digest(self, trial_id: str) -> str:
+        """A digest of the params and tags of a trial's run that do not change during training."""
         if trial_id not in self._digests:
             trial = self.trials[trial_id]
-            text = json.dumps([self._own_params(trial), self._own_tags(trial)], sort_keys=True)
+            text = json.dumps([self._params_of(trial), self._tags_of(trial)], sort_keys=True)
             self._digests[trial_id] = hashlib.sha256(text.encode()).hexdigest()[:12]
         return self._digests[trial_id]
 
     def _renewed(self, child: Child | None, trial: Trial) -> Child:
-        """The run of a trial with its tags as they are now; a new one if a param is another: params
-        cannot be changed.
+        """The run of a trial with updated tags; a new run if a param has changed.
 
-        The params that it lacks go with the next metrics.
+        MLflow cannot change a param. Missing params are logged with the next metrics.
         """
-        params, tags = self._own_params(trial), self._own_tags(trial)
+        params, tags = self._params_of(trial), self._tags_of(trial)
         if child is not None:
             run = self.client.get_run(child.run_id)
             if all(run.data.params.get(name, value) == value for name, value in params.items()):
                 self._set_tags(run, tags)
                 return child
             self.client.delete_run(child.run_id)
-        return Child.read(self.client.create_run(self.experiment_id, tags=tags), told="")
+        return Child.read(self.client.create_run(self.experiment_id, tags=tags), digest="")
 
     def _set_tags(self, run: Run, tags: Mapping[str, str]) -> None:
-        """Sets the tags that a run lacks or has otherwise."""
+        """Sets the tags that a run lacks or that have another value."""
         from mlflow.entities import RunTag
 
         news = [
@@ -202,23 +196,21 @@ class View:
         if news:
             self.client.log_batch(run.info.run_id, tags=news)
 
-    def leave_out(self, most: int | None = None) -> None:
-        """Marks runs of trials that the study does not plan any
-        more, at most so many; pages then skip them.
-        """
-        gone = [c for i, c in self.children.items() if i not in self.trials and c.told != LEFT_OUT]
+    def mark_unplanned(self, most: int | None = None) -> None:
+        """Tags runs of trials that the study no longer plans, at most `most`; views hide them."""
+        gone = [
+            c for i, c in self.children.items() if i not in self.trials and c.digest != UNPLANNED
+        ]
         for child in gone[:most]:
             try:
                 self.client.set_tag(child.run_id, "vitscale.planned", "false")
             except Exception as error:
                 if not _is_gone(error):
                     raise
-            child.told = LEFT_OUT
+            child.digest = UNPLANNED
 
     def _final_metrics(self, outcome: Outcome, epoch: int) -> list[Metric]:
-        """What a trial ended with; nothing of one that is
-        missing, for which no config is to blame.
-        """
+        """The final metrics of a trial; none for a missing one, which has no result."""
         from mlflow.entities import Metric
 
         if outcome.status is Status.MISSING:
@@ -237,13 +229,11 @@ class View:
         return [
             Metric(name, float(value), _end_ms(outcome.rows), epoch)
             for name, value in final.items()
-            if math.isfinite(value)  # MLflow keeps infinity as 1.8e308, which no chart survives
+            if math.isfinite(value)  # MLflow stores infinity as 1.8e308, which breaks charts
         ]
 
     def _set_state(self, child: Child, outcome: Outcome) -> None:
-        """The state of the run, as MLflow knows states: a
-        diverged trial is FINISHED, a tag tells it apart.
-        """
+        """Sets MLflow's state of the run: a diverged trial is FINISHED, and a tag marks it."""
         running = outcome.status is Status.RUNNING
         if not running:
             state = {Status.FAILED: "FAILED", Status.MISSING: "KILLED"}.get(
@@ -265,18 +255,18 @@ class View:
                 self.client.log_batch(child.run_id, metrics=part)
 
     def set_parent(self, state: str) -> None:
-        """RUNNING, FINISHED, FAILED or KILLED."""
+        """Sets the parent run to RUNNING, FINISHED, FAILED or KILLED."""
         if state == "RUNNING":
             self.client.update_run(self.parent_id, status=state)
         else:
             self.client.set_terminated(self.parent_id, status=state)
 
     def interrupt(self) -> None:
-        """Marks the runs that a stopped driver leaves unfinished; the next start continues them."""
+        """Tags the runs that this driver leaves unfinished; the next start continues them."""
         from mlflow.entities import RunTag
 
         for child in self.children.values():
-            if child.status in ("", Status.RUNNING):  # "": left by a driver that was killed
+            if child.status in ("", Status.RUNNING):  # "": a killed driver left it
                 self.client.log_batch(child.run_id, tags=[RunTag("vitscale.status", "interrupted")])
                 self.client.set_terminated(child.run_id, "KILLED")
                 child.status, child.state = "interrupted", "ended"
@@ -287,8 +277,9 @@ class View:
         report: Workdir | None,
         headline: Sequence[str] = (),
     ) -> None:
-        """Numbers by arm and name on a run for each arm; counts,
-        description and the report's files on the parent.
+        """Logs the numbers of `summary` to one run per arm, and the report to the parent run.
+
+        The parent run also gets the counts of trials and a description.
         """
         arms = {arm: _metrics(summary.get(arm, {})) for arm in self.study.arms}
         self._save_views(mlflow_pages.arm_view(name for of_arm in arms.values() for name in of_arm))
@@ -310,17 +301,14 @@ class View:
     def _save_views(
         self, views: Mapping[str, Mapping[str, object]], experiment: Experiment | None = None
     ) -> None:
-        """Saves views of the experiment's runs, but for those that it has just so."""
+        """Saves views of the experiment's runs, unless they are saved and unchanged."""
         experiment = experiment or self.client.get_experiment(self.experiment_id)
         for tag, value in mlflow_pages.tags(views, experiment.creation_time or 0).items():
             if experiment.tags.get(tag) != value:
                 self.client.set_experiment_tag(self.experiment_id, tag, value)
 
     def _show_arm(self, arm: str, metrics: Mapping[str, float], run: Run | None) -> None:
-        """Brings an arm's run up to date.
-
-        Params cannot be changed: an arm made of other things gets a new run.
-        """
+        """Updates an arm's run, or replaces it if its params, which are final, have changed."""
         from mlflow.entities import Param
 
         params = self._common_params(arm)
@@ -353,7 +341,7 @@ class View:
             self.client.set_terminated(run.info.run_id, state)
 
     def _common_params(self, arm: str) -> dict[str, str]:
-        """What all trials of an arm share."""
+        """The params that all trials of an arm share."""
         of_arm = [
             dict(_params(trial, self.study.measured))
             for trial in self.study.trials
@@ -367,7 +355,7 @@ class View:
         }
 
     def _counts(self) -> dict[str, float]:
-        """How many trials of the study ended how; what has no outcome yet is missing."""
+        """The number of trials by status; a trial without an outcome is missing."""
         ended = Counter(self.children[i].status for i in self.trials if i in self.children)
         shown = [
             s for s in ENDINGS if s is not Status.MISSING and (s is not Status.STOPPED or ended[s])
@@ -377,7 +365,7 @@ class View:
         return {"num_trials": float(total), **counts, "missing": total - sum(counts.values())}
 
     def _log_news(self, run: Run, metrics: Mapping[str, float], note: str = "") -> None:
-        """Logs what the run does not show already."""
+        """Logs the metrics and the note that the run does not have yet."""
         from mlflow.entities import Metric, RunTag
 
         now, have = int(time.time() * 1000), run.data.metrics
@@ -395,17 +383,13 @@ class View:
             self.client.log_batch(run.info.run_id, metrics=entries, tags=news)
 
     def page(self, base: str = "http://127.0.0.1:5000") -> str:
-        """Where to look at the study, once a server shows
-        the store: its trials with their charts.
-        """
+        """The address of the study's trials and charts in the MLflow UI at `base`."""
         return mlflow_pages.address(
             base if not self.uri.startswith("http") else self.uri, self.experiment_id
         )
 
     def _experiment(self, known_id: str) -> Experiment:
-        """The experiment of this study of this store; others of
-        the name, of other stores, are left alone.
-        """
+        """The experiment of this study and store; one of another store is left untouched."""
         found = self._if_there(self.client.get_experiment, known_id)
         if found is not None and self._is_own(found.tags) and found.lifecycle_stage != "deleted":
             return found
@@ -432,10 +416,12 @@ class View:
             if "vitscale.store" not in found.tags:
                 self.client.set_experiment_tag(found.experiment_id, "vitscale.store", self.store_id)
             return found
-        raise ValueError(f"an experiment must be this store's, but got ({name!r}: of another)")
+        raise ValueError(
+            f"an experiment must be of this store, but got ({name!r}: of another store)"
+        )
 
     def _if_there(self, get: Callable[[str], T], entity_id: str) -> T | None:
-        """What a server has under an id that it may have forgotten."""
+        """The entity with an id; None if the server no longer has it, or for an empty id."""
         try:
             return get(entity_id) if entity_id else None
         except Exception as error:
@@ -444,18 +430,14 @@ class View:
             raise
 
     def _is_own(self, tags: Mapping[str, str]) -> bool:
-        """Whether an experiment is of this study and store, or
-        of a version that told no stores apart.
-        """
+        """Whether an experiment is of this study and store, or of a version without store ids."""
         return (
             tags.get("vitscale.study") == self.study.slug
             and tags.get("vitscale.store", self.store_id) == self.store_id
         )
 
     def _origin(self) -> dict[str, str]:
-        """Tags of everything that is made here; what is not
-        planned any more is marked by `leave_out`.
-        """
+        """Tags of every entity of this view; `mark_unplanned` changes `vitscale.planned`."""
         return {
             "vitscale.study": self.study.slug,
             "vitscale.store": self.store_id,
@@ -463,7 +445,7 @@ class View:
         }
 
     def _parent(self, known_id: str) -> str:
-        """The parent run with what all trials share as params; a new one if it says otherwise."""
+        """The parent run, with the params that all trials share; a new one if they change."""
         from mlflow.entities import Param
 
         run = self._if_there(self.client.get_run, known_id)
@@ -473,9 +455,9 @@ class View:
             or run.info.experiment_id != self.experiment_id
         ):
             run = next(iter(self._search("tags.`vitscale.role` = 'study'")), None)
-        said = {} if run is None else run.data.params
+        logged = {} if run is None else run.data.params
         if run is not None and any(
-            n in self.varying or self.shared.get(n, v) != v for n, v in said.items()
+            n in self.varying or self.shared.get(n, v) != v for n, v in logged.items()
         ):
             self.client.delete_run(run.info.run_id)
             run = None
@@ -494,9 +476,7 @@ class View:
         return run.info.run_id
 
     def _children(self, known: Known) -> dict[str, Child]:
-        """Runs by trial id: those that the store remembers, less
-        the deleted, and those made since it was told.
-        """
+        """Runs by trial id: those in the cache, without deleted ones, and those created since."""
         role = "tags.`vitscale.role` = 'trial'"
         since = (
             f" and attributes.start_time >= {known.saved_ms - MARGIN_MS}" if known.children else ""
@@ -507,34 +487,32 @@ class View:
             children = {i: child for i, child in children.items() if child.run_id not in deleted}
         for run in self._search(role + since):
             trial_id = run.data.tags["vitscale.trial_id"]
-            children[trial_id] = Child.read(run, self._told_by(run, trial_id))
+            children[trial_id] = Child.read(run, self._digest_of_run(run, trial_id))
         return children
 
-    def _told_by(self, run: Run, trial_id: str) -> str:
-        """The digest of a run that says what it should besides rows and status."""
+    def _digest_of_run(self, run: Run, trial_id: str) -> str:
+        """The digest of a run's params and tags on the server; empty if they are out of date."""
         if trial_id not in self.trials:
-            return LEFT_OUT if run.data.tags.get("vitscale.planned") == "false" else ""
+            return UNPLANNED if run.data.tags.get("vitscale.planned") == "false" else ""
         trial = self.trials[trial_id]
-        says_all = (
-            self._own_params(trial).items() <= run.data.params.items()
-            and self._own_tags(trial).items() <= run.data.tags.items()
+        is_current = (
+            self._params_of(trial).items() <= run.data.params.items()
+            and self._tags_of(trial).items() <= run.data.tags.items()
         )
-        return self._told(trial_id) if says_all else ""
+        return self._digest(trial_id) if is_current else ""
 
-    def _search(self, chosen: str, deleted: bool = False) -> Iterator[Run]:
-        """Runs of the experiment, page by page; what a server
-        cannot answer in time is asked for in smaller ones.
-        """
+    def _search(self, filter_string: str, deleted: bool = False) -> Iterator[Run]:
+        """Runs of the experiment, page by page; pages shrink if the server is too slow."""
         from mlflow.entities import ViewType
 
         kind, token, size = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY, None, PAGE
         while True:
             try:
                 page = self.client.search_runs(
-                    [self.experiment_id], chosen, kind, max_results=size, page_token=token
+                    [self.experiment_id], filter_string, kind, max_results=size, page_token=token
                 )
             except Exception as error:
-                if not _may_pass(error) or size <= LEAST_PAGE:
+                if not _may_pass(error) or size <= MIN_PAGE:
                     raise
                 size //= 4
                 time.sleep(PAUSES_S[0])
@@ -544,8 +522,8 @@ class View:
             if not token:
                 return
 
-    def _own_tags(self, trial: Trial) -> dict[str, str]:
-        """Tags of a trial's run that do not change while it trains."""
+    def _tags_of(self, trial: Trial) -> dict[str, str]:
+        """Tags of a trial's run that do not change during training."""
         seeded = isinstance(trial.config, TrainConfig) and trial.point is None
         seed = f" seed {trial.config.seed}" if seeded else ""
         name = f"{trial.arm.name} {_point(trial)}{seed}"
@@ -561,11 +539,11 @@ class View:
         }
 
     def _color(self, arm: str) -> dict[str, str]:
-        """The tag by which MLflow draws a run in its arm's colour."""
+        """The tag that makes MLflow draw a run in the colour of its arm."""
         return {"mlflow.runColor": self._of_arm[arm]} if arm in self._of_arm else {}
 
-    def _own_params(self, trial: Trial) -> dict[str, str]:
-        """The params in which a trial may differ from others of its study."""
+    def _params_of(self, trial: Trial) -> dict[str, str]:
+        """The params of a trial that vary within its study."""
         return {
             name: value
             for name, value in _params(trial, self.study.measured)
@@ -574,7 +552,7 @@ class View:
 
 
 def _params(trial: Trial, measured: Measured) -> list[tuple[str, str]]:
-    """Every field of the config under its name, and what MLflow's charts need as numbers."""
+    """Every field of the config under its name, and derived numbers for MLflow's charts."""
     config, cost = trial.config, complexity(trial.config, measured)
     params = {
         "arm": trial.arm.name,
@@ -589,7 +567,7 @@ def _params(trial: Trial, measured: Measured) -> list[tuple[str, str]]:
     }
     if config.wd > 0:
         params["log10_wd"] = _log10(config.wd)
-    if isinstance(config, ProfileConfig):  # lr and the like have no bearing on a speed
+    if isinstance(config, ProfileConfig):  # other fields do not affect the speed
         own = BEARING[config.profile] | {"profile", "layout", "timed_runs", "hardware"}
         params = {
             k: v for k, v in params.items() if k in own | {"arm", "point", "params_m", "flops_g"}
@@ -598,11 +576,9 @@ def _params(trial: Trial, measured: Measured) -> list[tuple[str, str]]:
 
 
 def client_of(uri: str) -> MlflowClient:
-    """A client that notices a dead server in seconds, where
-    MLflow's own patience is minutes, and says nothing.
-    """
-    # A request that is sent again unasked may make a second run of a trial: we ask again ourselves,
-    # but for those.
+    """A quiet client that detects a dead server in seconds; MLflow's defaults wait for minutes."""
+    # MLflow's own retries could create a second run of a trial. `_Patient` retries all requests but
+    # those that create something.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -614,9 +590,7 @@ def client_of(uri: str) -> MlflowClient:
 
 
 def pages(uri: str, store: Store, base: str) -> dict[str, str]:
-    """Study -> the address of its page, of the studies that the
-    store has shown; `base` is the server's address.
-    """
+    """Study -> the address of its page, for the store's studies on the server at `base`."""
     found = client_of(uri).search_experiments(
         filter_string=f"tags.`vitscale.store` = '{store.identity()}'", max_results=1000
     )
@@ -625,9 +599,7 @@ def pages(uri: str, store: Store, base: str) -> dict[str, str]:
 
 
 class _Patient:
-    """A client that asks again, after a pause, what a server
-    may answer later; but never to make a run twice.
-    """
+    """A client that retries requests after a pause, except those that create a run."""
 
     def __init__(self, client: MlflowClient) -> None:
         self.client = client
@@ -651,7 +623,7 @@ def _again(method: Callable[..., T], *arguments: Any, **options: Any) -> T:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether a server was away, slow or broken; not whether it refused."""
+    """Whether an error may be temporary: the server was down, slow or broken."""
     codes = (
         "INTERNAL_ERROR",
         "TEMPORARILY_UNAVAILABLE",
@@ -674,12 +646,12 @@ def _log10(value: float) -> str:
 
 
 def _end_ms(rows: Sequence[Row]) -> int:
-    """When a trial ended: the time of its last row, so that telling it twice is telling it once."""
+    """End of a trial: the time of its last row, so that logging it again changes nothing."""
     return int(rows[-1]["unix_s"] * 1000) if rows else int(time.time() * 1000)
 
 
 def metrics_of(row: Row) -> list[Metric]:
-    """The metrics of a row at MLflow step `epoch`, with the time at which the row was made."""
+    """The metrics of a row at MLflow step `epoch`, with the time of the row."""
     from mlflow.entities import Metric
 
     at, step = int(row["unix_s"] * 1000), int(row["epoch"])
@@ -703,10 +675,9 @@ def evaluation_metrics(outcome: Outcome) -> list[Metric]:
 
 
 def _in_batches(rows: Iterable[list[Metric]]) -> Iterable[list[Metric]]:
-    """Whole rows, in batches of at most 1,000 metrics (MLflow's limit): a row is shown whole or not
-    at all.
+    """Splits rows into batches of at most 1,000 metrics (MLflow's limit), without splitting a row.
 
-    At least one batch, be it empty.
+    There is at least one batch, which may be empty.
     """
     batch: list[Metric] = []
     for row in rows:
@@ -718,26 +689,26 @@ def _in_batches(rows: Iterable[list[Metric]]) -> Iterable[list[Metric]]:
 
 
 def _metrics(numbers: Mapping[str, float]) -> dict[str, float]:
-    """The finite numbers, under names that MLflow takes."""
+    """The finite numbers, under names that MLflow accepts."""
     return {_key(name): float(value) for name, value in numbers.items() if math.isfinite(value)}
 
 
 def _key(name: str) -> str:
-    """MLflow allows letters, digits and _-./: and spaces in a name."""
+    """A name with only characters that MLflow allows: letters, digits, spaces and _-./:."""
     return "".join(c if c.isalnum() or c in "_-./: " else "_" for c in name)
 
 
 class Mirror:
-    """A thread that writes the view of a running study. `put` never waits and never raises."""
+    """A thread that writes the view of a running study. `put` never blocks and never raises."""
 
     def __init__(self, study: Study, uri: str, store: Store, colors: Colors | None = None) -> None:
         self.study, self.uri, self.store, self.colors = study, uri, store, colors
         self.saved = time.monotonic()
-        self.latest: dict[str, Outcome] = {}  # news that is not written yet
+        self.latest: dict[str, Outcome] = {}  # outcomes that are not written yet
         self.lock = threading.Lock()
         self.closing = threading.Event()
         self.view: View | None = None
-        self.error = ""  # of the last try; empty if it went well
+        self.error = ""  # of the last attempt; empty if it succeeded
         self.thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
 
     def __enter__(self) -> Mirror:
@@ -748,15 +719,14 @@ class Mirror:
         self.closing.set()
 
     def put(self, trial_id: str, outcome: Outcome) -> None:
-        """Tells the latest of a trial; it replaces what was told of it before."""
+        """Queues the latest outcome of a trial, in place of one that is queued already."""
         with self.lock:
             self.latest[trial_id] = outcome
 
-    def finish(self, last_words: Callable[[View], None]) -> str:
-        """Writes what is left, then calls `last_words` with the view; returns "" or why it could
-        not be done.
+    def finish(self, final_update: Callable[[View], None]) -> str:
+        """Writes the queued outcomes, then calls `final_update`; returns "" or the error.
 
-        Waits as long as the server takes something at least every PATIENCE_S.
+        Waits as long as the server accepts at least one outcome per PATIENCE_S.
         """
         self.closing.set()
         left = -1
@@ -766,12 +736,12 @@ class Mirror:
         if self.thread.is_alive():
             return self.error or f"no answer within {PATIENCE_S:.0f} s"
         if not self.error:
-            self._attempt(lambda: last_words(self._connected()))
+            self._attempt(lambda: final_update(self._connected()))
             self._save()
         return self.error
 
     def _run(self) -> None:
-        import mlflow  # noqa: F401  takes seconds, which pass beside the first steps of the driver
+        import mlflow  # noqa: F401  takes seconds, in parallel with the first steps of the driver
 
         while not self.closing.wait(RETRY_EVERY_S if self.error else WRITE_EVERY_S):
             self._attempt(self._write)
@@ -781,15 +751,13 @@ class Mirror:
         try:
             write()
             self.error = ""
-        except Exception as error:  # a view must never stop a training, whatever a server answers
+        except Exception as error:  # the view must never stop training, whatever the server answers
             self.error = f"{type(error).__name__}: {error}".splitlines()[0]
             self._save()
-            self.view = None  # it may have written a part: read that anew
+            self.view = None  # it may have written a part: read the server again
 
     def _save(self) -> None:
-        """Lets the store remember the runs; if it cannot, they
-        are read from the server the next time.
-        """
+        """Writes the cache of runs; if that fails, the next start reads them from the server."""
         self.saved = time.monotonic()
         if self.view is not None:
             with contextlib.suppress(OSError):
@@ -816,12 +784,12 @@ class Mirror:
                     del self.latest[trial_id]
             if time.monotonic() - self.saved > REMEMBER_EVERY_S:
                 self._save()
-        view.leave_out(most=100)
+        view.mark_unplanned(most=100)
 
 
 def state_of(read: Mapping[str, Outcome]) -> str:
-    """The state of the parent run: FINISHED if every trial has
-    an outcome, FAILED if some failed, else KILLED.
+    """State of the parent run: KILLED if a trial is missing, else FAILED if one failed, else
+    FINISHED.
     """
     statuses = {outcome.status for outcome in read.values()}
     if Status.MISSING in statuses:
@@ -830,10 +798,11 @@ def state_of(read: Mapping[str, Outcome]) -> str:
 
 
 def synchronize(view: View, read: Mapping[str, Outcome]) -> int:
-    """Shows every trial that has an outcome in the store, and
-    marks what has lost it; returns how many have one.
+    """Shows all outcomes of the store, and marks runs whose trial has none any more.
+
+    Returns the number of trials with an outcome.
     """
-    view.leave_out()
+    view.mark_unplanned()
     num = 0
     for trial_id, outcome in read.items():
         child = view.children.get(trial_id)
@@ -841,5 +810,5 @@ def synchronize(view: View, read: Mapping[str, Outcome]) -> int:
             view.show(trial_id, outcome)
             num += outcome.is_known
         elif child is not None and child.status in ENDINGS and child.status != Status.MISSING:
-            view.show(trial_id, outcome.because("the store has no outcome of it any more"))
+            view.show(trial_id, outcome.because("the store no longer has its outcome"))
     return num

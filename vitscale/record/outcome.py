@@ -12,27 +12,25 @@ Row = dict[str, float]
 
 
 class Status(StrEnum):
-    """Where a trial is, in the order in which counts are shown."""
+    """The state of a trial; members are in the order in which counts are shown."""
 
     FINISHED = "finished"
     RUNNING = "running"
     DIVERGED = "diverged"  # the loss became non-finite: a result
     STOPPED = "stopped"  # by a search with ASHA, before the end
-    FAILED = "failed"  # an exception that its config caused: a result, too
+    FAILED = "failed"  # an exception that its config caused: also a result
     MISSING = "missing"  # never started, interrupted, or failed by a machine
 
 
-DONE = (Status.FINISHED, Status.DIVERGED)  # these have a file of rows
+DONE = (Status.FINISHED, Status.DIVERGED)  # these have a rows.parquet
 ENDINGS = tuple(status for status in Status if status is not Status.RUNNING)
-# of trials that were fixed beforehand
+# the possible ends of trials that were fixed beforehand
 FIXED = tuple(status for status in ENDINGS if status is not Status.STOPPED)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known of a trial: rows in order of epochs, and
-    facts (provenance, or the error that ended it).
-    """
+    """Status, rows by epoch, and facts of a trial: provenance, or the error that ended it."""
 
     status: Status
     rows: tuple[Row, ...] = ()
@@ -40,34 +38,34 @@ class Outcome:
 
     @classmethod
     def of(cls, rows: Iterable[Row], facts: Mapping[str, str]) -> Outcome:
-        """Of a training or a profile that has come to its
-        end: the last row says whether it diverged.
-        """
+        """The outcome of a completed trial; its last row shows whether it diverged."""
         rows = tuple(rows)
         return cls(Status.DIVERGED if rows[-1].get("diverged") else Status.FINISHED, rows, facts)
 
     @property
     def is_known(self) -> bool:
-        """Whether the trial has ended, by its own result."""
+        """Whether the trial has ended with a result of its own."""
         return self.status not in (Status.RUNNING, Status.MISSING)
 
     @property
     def error(self) -> str:
-        """What a trial failed of, or how a machine failed it, in one line; empty if nothing did."""
+        """Why the config failed, or the last fault of a machine, in one line; else empty."""
         return self.facts.get("error", "")
 
     def final(self, metric: str, worst: float | None = None) -> float:
-        """A column in the last row; for a trial that diverged or failed `worst`, without it that of
-        the metric (vitscale.plan.metrics). NaN where there is no result.
+        """The metric after the last epoch; NaN without a result.
+
+        For a diverged or failed trial `worst`, by default the worst value of the metric
+        (vitscale.plan.metrics).
         """
         if self.status in (Status.DIVERGED, Status.FAILED):
             return metric_of(metric).worst if worst is None else worst
         return self.rows[-1][metric] if self.is_known and self.rows else float("nan")
 
     def best(self, metric: str, worst: float | None = None) -> float:
-        """The best over epochs, which a test set must not choose; otherwise as `final`.
+        """The best value over epochs, which must not be chosen on a test set; else as `final`.
 
-        The last row of a diverged trial has only some columns.
+        The last row of a diverged trial has only some of the columns.
         """
         kind = metric_of(metric)
         worst = kind.worst if worst is None else worst
@@ -80,5 +78,5 @@ class Outcome:
         return choose(values, default=worst)
 
     def because(self, error: str) -> Outcome:
-        """The same with a reason."""
+        """The outcome with `error` as its reason."""
         return replace(self, facts={**self.facts, "error": error})

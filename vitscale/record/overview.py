@@ -24,9 +24,7 @@ class TrialState(NamedTuple):
 
 
 class StudyState(NamedTuple):
-    """One study: every planned trial is counted once, under
-    running or how it ended, or as missing.
-    """
+    """Progress of one study; every planned trial is counted under exactly one status."""
 
     study: str
     planned: int
@@ -36,14 +34,14 @@ class StudyState(NamedTuple):
     stopped: int  # by a search with ASHA, before the end
     failed: int
     missing: int  # never started, or interrupted
-    num_bytes: int  # of its own files and all its trials, also of those that other studies share
-    checkpoint_bytes: int  # of it in checkpoints: of done trials, their final weights
+    num_bytes: int  # of its own files and all its trials, including those that other studies share
+    checkpoint_bytes: int  # thereof in checkpoints: for done trials, their final weights
     changed_s: float  # unix time: the newest file of its trials, or its last start
     driver_alive: bool
 
 
 def overview(store: Store) -> list[StudyState]:
-    """The studies of a store that were started, by name. Raises ValueError if there is none.
+    """The started studies of a store, sorted by name. Raises ValueError if there is none.
 
     A study whose plan cannot be read is left out, and a trial with a damaged file counts as
     missing; each has a warning that names the file.
@@ -58,9 +56,7 @@ def overview(store: Store) -> list[StudyState]:
 
 
 def _or_warn(default: T, ask: Callable[..., T], *arguments: Any) -> T:
-    """What a function says, or a default with a warning
-    where it meets a file that cannot be read.
-    """
+    """The value of a function; the default, with a warning, if a file cannot be read."""
     try:
         return ask(*arguments)
     except (Damaged, OSError) as damage:
@@ -69,14 +65,14 @@ def _or_warn(default: T, ask: Callable[..., T], *arguments: Any) -> T:
 
 
 def num_bytes(store: Store) -> int:
-    """Size of all files of a store, each once, also of trials that no study plans any more."""
+    """Size of all files of a store, including trials that no study plans any more."""
     return sum(file.num_bytes for file in store.folder.files().values())
 
 
 def _study_state(
     store: Store, slug: str, alive: dict[str, bool], known: dict[str, TrialState]
 ) -> StudyState | None:
-    """Adds what it reads to `known`: studies share trials."""
+    """The state of one study; adds the trials it reads to `known`, since studies share trials."""
     trials, stopped = [], store.asked(slug).get("stopped", {})
     for trial_id in (trial["id"] for trial in store.plan(slug)["trials"]):
         if trial_id not in known:

@@ -1,4 +1,4 @@
-"""Where a result comes from: commit, versions, machine."""
+"""Provenance of a result: commit, versions, machine."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from vitscale.plan.profile import processor_name
 
 @functools.cache
 def provenance() -> dict[str, str]:
-    """Commit of the code, versions that bear on results, and the machine; asked once a process."""
+    """Commit of the code, versions that affect results, and the machine; cached per process."""
     return {"commit": _commit(), "versions": _versions(), "machine": _machine()}
 
 
 def _commit() -> str:
-    """Short hash of the checkout that this runs from, "+changes"
-    if it has any; the version if it is no checkout.
-    """
+    """Short hash of this checkout, with "+changes" if dirty; the version outside a checkout."""
     try:
-        # else the checkout around us is somebody else's
+        # else the surrounding checkout is of another project
         _git("ls-files", "--error-unmatch", __file__)
         commit = _git("rev-parse", "--short=12", "HEAD")
         return commit + ("+changes" if _git("status", "--porcelain", "-uno") else "")
@@ -58,7 +56,7 @@ def _machine() -> str:
 
 
 def _gpus() -> str:
-    """Names of the visible GPUs; asked only of a torch that is loaded already."""
+    """Names of the visible GPUs, if torch is loaded already: importing it would take seconds."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return ""

@@ -1,10 +1,9 @@
-"""The file of a done trial: its rows as parquet and, in the metadata, facts (status, provenance)
-and a seal.
+"""The file of a done trial: rows as parquet; facts (status, provenance) and a seal as metadata.
 
-The seal is the id of the trial, a sha256 of the rows, and one of all facts together with those two.
-The pages have checksums besides. So a flipped bit is seen wherever it changes a row or a fact, and
-another trial's file is not taken for this one's. Files of versions that wrote no seal still read,
-but cannot show either: such a file is believed if it is parquet at all.
+The seal is the id of the trial, a sha256 of the rows, and a sha256 of all facts including those
+two. The pages have checksums as well. So every flipped bit that changes a row or a fact is
+detected, and another trial's file is not mistaken for this one's. Files of versions without a seal
+can still be read, but these checks cannot be made: any valid parquet file is accepted.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from typing import Any, BinaryIO
 from vitscale.record.outcome import DONE, Outcome, Row, Status
 
 PREFIX = "vitscale."
-# facts of the file itself, which callers do not see
+# facts about the file itself, which callers do not see
 SEAL = ("trial", "rows_sha256", "facts_sha256")
 
 
 def encode(trial_id: str, outcome: Outcome) -> bytes:
-    """The content of the file; a value that a row lacks is a null."""
+    """The content of the file; missing values of a row become nulls."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -32,8 +31,8 @@ def encode(trial_id: str, outcome: Outcome) -> bytes:
     )
     facts = {"status": outcome.status.value, **outcome.facts}
     sealed = {"trial": trial_id, "rows_sha256": _digest(_rows_of(table)), **facts}
-    # The seal goes first: metadata that a flipped bit cuts short then keep a part of it, and are no
-    # older version's.
+    # The seal comes first: metadata that a flipped bit truncates then still hold a part of it, and
+    # are not taken for those of an older version.
     sealed = {"facts_sha256": _digest(sealed), **sealed}
     sink = pa.BufferOutputStream()
     metadata = {f"{PREFIX}{key}": value for key, value in sealed.items()}
@@ -44,7 +43,7 @@ def encode(trial_id: str, outcome: Outcome) -> bytes:
 def decode(content: bytes, trial_id: str) -> Outcome:
     """The outcome in a file's content.
 
-    Raises ValueError, or what pyarrow does, if it is damaged or another's.
+    Raises ValueError, or an exception of pyarrow, if it is damaged or of another trial.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -53,12 +52,12 @@ def decode(content: bytes, trial_id: str) -> Outcome:
     facts = _facts_of(file.metadata, trial_id)
     rows = _rows_of(file.read(use_threads=False))
     if "rows_sha256" in facts and facts["rows_sha256"] != _digest(rows):
-        raise ValueError("its rows are not those that were written")
+        raise ValueError("its rows do not match their checksum")
     return _outcome(rows, facts)
 
 
 def decode_facts(file: BinaryIO, trial_id: str) -> Outcome:
-    """The outcome without its rows, from the end of a file, which takes less than its rows.
+    """The outcome without its rows: reads only the metadata at the end of the file.
 
     Raises as `decode` does.
     """
@@ -68,7 +67,7 @@ def decode_facts(file: BinaryIO, trial_id: str) -> Outcome:
 
 
 def _rows_of(table: Any) -> list[Row]:
-    """Absent values are left out of a row."""
+    """The rows of a table; nulls are left out of a row."""
     return [
         {name: value for name, value in row.items() if value is not None}
         for row in table.to_pylist()
@@ -76,31 +75,31 @@ def _rows_of(table: Any) -> list[Row]:
 
 
 def _facts_of(metadata: Any, trial_id: str) -> dict[str, str]:
-    """Facts and seal, as the seal has them, of a file with rows of numbers."""
+    """Facts and seal in the metadata, verified against each other. Raises ValueError."""
     schema = metadata.schema
-    if alien := [
+    if wrong := [
         column.path
         for column in map(schema.column, range(len(schema)))
         if column.physical_type != "DOUBLE"
     ]:
-        raise ValueError(f"a column must be of float64, but got ({alien[0]!r:.60})")
+        raise ValueError(f"a column must be of float64, but got ({wrong[0]!r:.60})")
     if not metadata.num_rows:
         raise ValueError("it has no row")
-    prefix, found = PREFIX.encode(), metadata.metadata or {}
+    prefix, raw = PREFIX.encode(), metadata.metadata or {}
     facts = {
-        key.removeprefix(prefix).decode(): found[key].decode()
-        for key in found
+        key.removeprefix(prefix).decode(): raw[key].decode()
+        for key in raw
         if key.startswith(prefix)
     }
     sealed = {name: facts[name] for name in SEAL if name in facts}
     if sealed and len(sealed) < len(SEAL):
-        raise ValueError(f"its seal is broken: it has {', '.join(sealed)} alone")
+        raise ValueError(f"its seal is incomplete: it has only {', '.join(sealed)}")
     if sealed and sealed["facts_sha256"] != _digest(
         {k: v for k, v in facts.items() if k != "facts_sha256"}
     ):
-        raise ValueError("its facts are not those that were written")
+        raise ValueError("its facts do not match their checksum")
     if sealed and sealed["trial"] != trial_id:
-        raise ValueError(f"it is of another trial, {sealed['trial']!r:.60}")
+        raise ValueError(f"it belongs to another trial, {sealed['trial']!r:.60}")
     if facts.get("status") not in DONE:
         raise ValueError(
             f"status in ({', '.join(DONE)}) must hold, but got ({facts.get('status')!r:.60})"
@@ -109,11 +108,11 @@ def _facts_of(metadata: Any, trial_id: str) -> dict[str, str]:
 
 
 def _outcome(rows: Iterable[Row], facts: Mapping[str, str]) -> Outcome:
-    """Without what is of the file itself."""
+    """The outcome of facts, without those about the file itself."""
     own = {name: value for name, value in facts.items() if name not in (*SEAL, "status")}
     return Outcome(Status(facts["status"]), tuple(rows), own)
 
 
 def _digest(content: Any) -> str:
-    """Of plain values: equal for equal ones, to the last bit of a number; NaN equals NaN."""
+    """A digest of plain values that depends on every bit of a number; NaN equals NaN."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

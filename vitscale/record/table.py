@@ -22,10 +22,10 @@ ROW_COLUMNS = ["study", "arm", "point", "trial_id", "status"]
 def read_trials(
     study: Study, store: Store, known: Mapping[str, Outcome] | None = None
 ) -> dict[str, Outcome]:
-    """The outcome of every planned trial, as the store and the ledger of a search have it.
+    """The outcome of every planned trial, from the store and the ledger of a search.
 
-    Those in `known` are not read again: what is done does not change. A trial with a damaged file
-    counts as missing, with a warning that names it.
+    Outcomes in `known` are not read again: a done trial does not change. A trial with a damaged
+    file counts as missing, with a warning that names the file.
     """
     known = {**(known or {}), **stopped(study, store)}
     ids = [trial.config.id for trial in study.trials]
@@ -47,8 +47,8 @@ def read_statuses(study: Study, store: Store) -> dict[str, Status]:
 def read_done(trial_id: str, study: Study, store: Store) -> Outcome:
     """The outcome of a done trial.
 
-    Raises Damaged, also for rows of something other than the study's trials. Rows of an older
-    version, which lack the study's metric alone, are for `check_reported`.
+    Raises Damaged, also for rows that are not of a trial of this study. Rows of an older version
+    that lack only the study's metric pass; `check_reported` refuses them.
     """
     outcome = store.read(trial_id)
     needed = [_oldest(study.metric), *NEEDED]
@@ -61,10 +61,10 @@ def read_done(trial_id: str, study: Study, store: Store) -> Outcome:
 
 
 def check_reported(study: Study, read: Mapping[str, Outcome], store: Store) -> None:
-    """Raises ValueError if trials are of a version that did not report the study's metric.
+    """Raises ValueError if a version that did not report the study's metric trained some trials.
 
-    They are whole, and other studies may need them, so none is trained again unasked. A diverged
-    trial needs no value: its last row has none of the loss.
+    Such trials are intact and other studies may need them, so they are not retrained automatically.
+    Diverged trials are exempt: the last row of one has no loss.
     """
     lacking = [
         trial_id
@@ -81,30 +81,29 @@ def check_reported(study: Study, read: Mapping[str, Outcome], store: Store) -> N
             f"every finished trial must have the study's metric {study.metric} in its rows, but "
             f"got ({len(lacking)} of {len(read)} of an older version without it: "
             f"{', '.join(lacking[:MAX_NAMES])}{more}); use a metric that they have "
-            f"({', '.join(others)}), a new --store, or remove their folders from "
-            f"{store.root}/trials to train them again"
+            f"({', '.join(others)}), a new --store, or delete their folders in "
+            f"{store.root}/trials to retrain them"
         )
 
 
 def _oldest(metric: str) -> str:
-    """The column of the same evaluation, or profile, that every version has reported."""
+    """The column of the same evaluation, or profile, that every version reports."""
     if metric == SPEED.name:
         return metric
     return metric.removesuffix(metric_of(metric).name) + ERROR.name
 
 
 def stopped(study: Study, store: Store) -> dict[str, Outcome]:
-    """The trainings that a search stopped, with their rows until
-    then: even if another study trained them further.
+    """The trainings that a search stopped, with their rows up to then.
+
+    They count as stopped even if another study trained them further.
     """
     rows_of = store.asked(study.slug).get("stopped", {}) if study.search else {}
     return {trial_id: Outcome(Status.STOPPED, tuple(rows)) for trial_id, rows in rows_of.items()}
 
 
 def tidy(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
-    """A row for every (trial, evaluation): study, arm, point,
-    trial_id, status, config columns, metrics.
-    """
+    """One row per (trial, evaluation): the ROW_COLUMNS, the fields of the config, the metrics."""
     records = []
     for trial in study.trials:
         outcome = read[trial.config.id]
@@ -114,14 +113,13 @@ def tidy(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
 
 
 def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
-    """A row for every planned trial: labels, config columns, the metrics of its last row,
-    provenance.
+    """One row per planned trial: labels, fields of the config, metrics of its last row, provenance.
 
-    `error_pct` is the study's metric at the end, whatever it is: its worst value for a diverged or
-    failed trial, NaN for a missing one. `best_error_pct` is the best over epochs, which a test set
-    must not choose: context only. In the files of a report both have the metric's name
-    (Metric.column). A profile has neither: its metrics are medians over its timed runs, and
-    `images_per_s_runs` has the runs.
+    `error_pct` is the final value of the study's metric, whichever it is: the worst value for a
+    diverged or failed trial, NaN for a missing one. `best_error_pct` is the best over epochs, as
+    context only: it must not be chosen on a test set. The files of a report name both columns by
+    the metric (Metric.column). A profile has neither: its metrics are medians over its timed runs,
+    and `images_per_s_runs` lists the runs.
     """
     records = []
     for trial in study.trials:
