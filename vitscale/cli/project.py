@@ -22,23 +22,23 @@ PACKAGE = Path(__file__).parents[1]
 # within the package in a wheel; around it in a clone
 SHIPPED = PACKAGE / "project" if (PACKAGE / "project").is_dir() else PACKAGE.parent
 COPIED = ("studies/", "search_spaces/")
-RUN = "VITSCALE_RUN"  # what `vitscale run` was asked for, for the command that a report shows
+RUN = "VITSCALE_RUN"  # the argument of `vitscale run`, for the command shown in a report
 README = """# Studies with vitscale
 
 `studies/` has one script per question, `search_spaces/` the values that they share. Both are yours
 to edit. The commands run in this folder; results are in `runs/`.
 
-    vitscale run                        # the studies here, and those that vitscale ships
-    vitscale run lr_wd_edf              # train what is missing; again to resume, --num 32 to extend
-    vitscale run lr_wd_edf --plan       # what would be trained, and its cost; trains nothing
-    vitscale run studies/mine.py        # a study of your own
-    vitscale status                     # how far every study is
-    vitscale report lr_wd_edf-demo      # draw the report of a study as it stands
-    vitscale ui                         # the MLflow UI, with a link for each study
-    vitscale run tune_lr_wd             # a search for lr and wd
-    vitscale adopt tune_lr_wd-demo      # its winners become the values of the other studies here
+    vitscale run                        # list the studies here and those that vitscale ships
+    vitscale run lr_wd_edf              # train what is missing; also resumes; --num 32 extends
+    vitscale run lr_wd_edf --plan       # print what would be trained and its cost; train nothing
+    vitscale run studies/mine.py        # run a study of your own
+    vitscale status                     # show the progress of every study
+    vitscale report lr_wd_edf-demo      # draw the report of a study so far
+    vitscale ui                         # serve the MLflow UI, with a link per study
+    vitscale run tune_lr_wd             # search for lr and wd
+    vitscale adopt tune_lr_wd-demo      # use its winners in the other studies here
 
-`vitscale run` finds this folder's `search_spaces`; with plain python say
+`vitscale run` finds this folder's `search_spaces`; with plain Python, use
 `PYTHONPATH=. python studies/lr_wd_edf.py`.
 """
 
@@ -49,14 +49,14 @@ def scripts(root: Path) -> dict[str, Path]:
 
 
 def find_script(study: str) -> Path | None:
-    """The script that is meant by a path that ends in .py, or by a name: that of the current
-    folder, or else the shipped one. None for a name that is neither.
+    """The script at a path that ends in .py, or of a study's name; None for an unknown name.
 
-    Raises ValueError for a path where no file is.
+    Names are looked up in the current folder first, then among the shipped studies. Raises
+    ValueError if there is no file at the path.
     """
     if study.endswith(".py"):
         if not Path(study).is_file():
-            raise ValueError(f"the script of a study must exist, but got ({study!r})")
+            raise ValueError(f"the study script must exist, but got ({study!r})")
         return Path(study)
     own = scripts(Path())
     return own[study] if study in own else scripts(SHIPPED).get(study)
@@ -71,7 +71,7 @@ def root_of(script: Path) -> Path:
 def become(study: str, script: Path, arguments: Sequence[str]) -> NoReturn:
     """Replaces this process by a study script.
 
-    PYTHONPATH has the script's project first, and the shipped one last, for a script outside of any
+    PYTHONPATH has the script's project first. The shipped project is last, for scripts outside any
     project. Local Ray workers inherit it.
     """
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -81,7 +81,7 @@ def become(study: str, script: Path, arguments: Sequence[str]) -> NoReturn:
 
 
 def listing() -> list[list[str]]:
-    """(name, question, where) of each study that `vitscale run` finds by its name."""
+    """(name, question, location) of each study that `vitscale run` finds by name."""
     own, shipped = scripts(Path()), scripts(SHIPPED)
     return [
         [name, _question(path), "this folder" if name in own else "vitscale"]
@@ -90,7 +90,7 @@ def listing() -> list[list[str]]:
 
 
 def _question(script: Path) -> str:
-    """The first paragraph of a script's docstring; "" for a file that is no Python."""
+    """The first paragraph of a script's docstring; "" for a file that cannot be parsed."""
     try:
         text = ast.get_docstring(ast.parse(script.read_text())) or ""
     except (SyntaxError, ValueError):
@@ -99,11 +99,10 @@ def _question(script: Path) -> str:
 
 
 def copy_project(folder: Path) -> list[Path]:
-    """Writes the shipped studies, search spaces and a README into a folder, and returns what it
-    made there.
+    """Copies the shipped studies and search spaces, with a README, into a folder; returns the paths.
 
-    Raises ValueError, before anything is written, if one of them is there already. Modes are not
-    copied: an installed file may be read-only, and these are to be edited.
+    Raises ValueError, before anything is written, if one of them exists. Modes are not copied: an
+    installed file may be read-only, and the copies are to be edited.
     """
     made = [folder / name for name in (*COPIED, "README.md")]
     there = [str(path) for path in made if path.exists()]
