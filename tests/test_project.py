@@ -46,7 +46,7 @@ def test_a_study_of_the_folder_comes_before_a_shipped_one(
         (tmp_path / f"studies/{name}.py").touch()
         found = find_script(name)
         assert found is not None and found.samefile(tmp_path / f"studies/{name}.py")
-    with pytest.raises(ValueError, match="the script of a study must exist"):
+    with pytest.raises(ValueError, match="the study script must exist"):
         find_script("studies/none.py")
 
 

@@ -163,7 +163,7 @@ def adopt(options: argparse.Namespace) -> None:
 
 
 def run_script(options: argparse.Namespace) -> None:
-    """Becomes the study's script; without one, says which there are."""
+    """Replaces this process by the study's script; without a name, lists the scripts."""
     if options.study is None:
         rows = [["study", "question", "from"], *listing()]
         print("\n".join(f"{name:24}{where:13}{question}" for name, question, where in rows))
@@ -172,16 +172,16 @@ def run_script(options: argparse.Namespace) -> None:
     if script is None:
         names = ", ".join(row[0] for row in listing())
         raise ValueError(
-            f"a study must be a script that ends in .py, or among ({names}), but got "
+            f"a study must be a path that ends in .py, or among ({names}), but got "
             f"({shown(options.study)})"
         )
     become(options.study, script, options.arguments)
 
 
 def init(options: argparse.Namespace) -> None:
-    """Copies the shipped studies into a folder of the user's."""
+    """Copies the shipped studies to a folder."""
     made = copy_project(options.folder)
-    print("\n".join(f"written {path}" for path in made))
+    print("\n".join(f"wrote {path}" for path in made))
     print(f"cd {shlex.quote(str(options.folder))} && vitscale run lr_wd_edf")
 
 

@@ -1,4 +1,4 @@
-"""`vitscale evaluate`: trials of a study on other images, or on their own shown otherwise."""
+"""`vitscale evaluate`: evaluate a study's trials on other images, resolutions or crops."""
 
 from __future__ import annotations
 
@@ -18,29 +18,44 @@ from vitscale.record.store import Store
 if TYPE_CHECKING:
     from vitscale.launch.evaluating import Result
 
-HELP = "evaluate final weights again: other sets, resolutions, crops; nothing is trained"
+HELP = "evaluate final weights on other sets, resolutions or crops; nothing is trained"
 
 
 def add_evaluate(parsers: Any) -> None:
-    """The arguments of `vitscale evaluate`."""
+    """Adds the command `vitscale evaluate`."""
     parser = parsers.add_parser("evaluate", help=HELP, description=__doc__)
     parser.add_argument("study", metavar="STUDY", help="such as lr_wd_edf-demo")
     parser.add_argument(
-        "--split", nargs="+", required=True, metavar="NAME", help="evaluation sets: val test ..."
+        "--split",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        help="evaluation sets, such as val test",
     )
-    parser.add_argument("--dataset", metavar="NAME", help="of the same classes (default: its own)")
-    parser.add_argument("--resolution", type=int, metavar="PIXELS", help="(default: its own)")
-    parser.add_argument("--crop-ratio", type=float, metavar="R", help="(default: its own)")
-    parser.add_argument("--arm", default="*", help="arms that fit; may hold * (default: all)")
     parser.add_argument(
-        "--predictions", action="store_true", help="keep label, prediction and top 5 of each image"
+        "--dataset", metavar="NAME", help="a dataset with the same classes (default: the trial's)"
+    )
+    parser.add_argument("--resolution", type=int, metavar="PIXELS", help="(default: the trial's)")
+    parser.add_argument("--crop-ratio", type=float, metavar="R", help="(default: the trial's)")
+    parser.add_argument("--arm", default="*", help="arms to evaluate; may contain * (default: all)")
+    parser.add_argument(
+        "--predictions", action="store_true", help="store label, prediction and top 5 of each image"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
     parser.add_argument("--cpus", type=float, default=1.0, help="threads (default: 1)")
-    parser.add_argument("--micro-batch", type=int, default=0, help="most images at once")
-    parser.add_argument("--num-loader-workers", type=int, default=0, help="(default: 0)")
     parser.add_argument(
-        "--data-root", default=os.environ.get("VITSCALE_DATA", ""), help="folder of the datasets"
+        "--micro-batch",
+        type=int,
+        default=0,
+        help="maximum images per forward pass (default: no limit)",
+    )
+    parser.add_argument(
+        "--num-loader-workers", type=int, default=0, help="data loading processes (default: 0)"
+    )
+    parser.add_argument(
+        "--data-root",
+        default=os.environ.get("VITSCALE_DATA", ""),
+        help="folder of the datasets (default: $VITSCALE_DATA)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_store(parser)
@@ -48,7 +63,7 @@ def add_evaluate(parsers: Any) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Evaluates what is not in the store yet, prints a table, and shows it in MLflow.
+    """Runs the evaluations that are not in the store yet, prints a table, and updates MLflow.
 
     Raises ValueError if no trial could be evaluated.
     """
@@ -86,7 +101,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def _evaluations(options: argparse.Namespace) -> list[Evaluation]:
-    """One for each split. Raises ValueError for a resolution or ratio that cannot be."""
+    """One evaluation per split. Raises ValueError for an impossible resolution or crop ratio."""
     if options.resolution is not None and options.resolution < 1:
         raise ValueError(f"resolution >= 1 must hold, but got (resolution={options.resolution})")
     if options.crop_ratio is not None and not 0 < options.crop_ratio <= 1:
@@ -103,12 +118,12 @@ def _evaluations(options: argparse.Namespace) -> list[Evaluation]:
 
 
 def _check_weights(study: Study, results: Sequence[Result]) -> None:
-    """Raises ValueError if no trial has anything to show."""
+    """Raises ValueError if no trial was evaluated."""
     if any(result.outcome is not None for result in results):
         return
     if without := [r for r in results if r.status == "no weights"]:
         raise ValueError(_without_weights(study, without, results))
-    raise ValueError(f"a trial must have finished to be evaluated, but got none ({study.slug})")
+    raise ValueError(f"a trial must be finished to be evaluated, but got none ({study.slug})")
 
 
 def _without_weights(study: Study, without: Sequence[Result], results: Sequence[Result]) -> str:
@@ -116,16 +131,16 @@ def _without_weights(study: Study, without: Sequence[Result], results: Sequence[
     return (
         "a trial must have kept its final weights to be evaluated, but got none of "
         f"({num} of {len({result.trial.config.id for result in results})} trials of {study.slug}); "
-        "train the study again with --keep-weights into another store"
+        "retrain the study with --keep-weights in another store"
     )
 
 
 def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """A row per evaluation and arm: mean error over trials with its 95% interval, n, and what has
-    no error; of draws alone where an arm has reference runs besides.
+    """One row per evaluation and arm: mean error with its 95% interval, n, and counts by status.
 
-    Errors are of the weights of the study's metric: averaged or raw. A diverged trial has no
-    prediction and is in no mean; it is counted.
+    Reference runs of an arm with draws are left out. Errors are those of the weights of the study's
+    metric, averaged or raw. Diverged trials have no predictions: they are counted, but are not part
+    of the mean.
     """
     import numpy as np
 
@@ -134,17 +149,17 @@ def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
     rows, weights = [], WEIGHTS["_ema_" in study.metric]
     for evaluation in dict.fromkeys(result.evaluation for result in results):
         for arm in study.arms:
-            of = [r for r in results if r.evaluation == evaluation and r.trial.arm.name == arm]
-            of = [r for r in of if r.trial.point is not None] or of
+            runs = [r for r in results if r.evaluation == evaluation and r.trial.arm.name == arm]
+            runs = [r for r in runs if r.trial.point is not None] or runs
             name = column(evaluation.split, weights, "error_pct")
-            values = np.array([r.outcome.rows[0][name] for r in of if r.outcome is not None])
+            values = np.array([r.outcome.rows[0][name] for r in runs if r.outcome is not None])
             mean, low, high = value_interval(values, ERROR) if len(values) else (np.nan,) * 3
-            statuses = [result.status for result in of]
+            statuses = [result.status for result in runs]
             counts = {
                 status.replace(" ", "_"): statuses.count(status)
                 for status in ("diverged", "failed", "missing", "no weights")
             }
-            if of:
+            if runs:
                 rows.append(
                     {
                         "evaluation": evaluation.name,
@@ -175,8 +190,8 @@ def _as_text(study: Study, rows: Sequence[dict[str, Any]]) -> str:
         )
     weights = "averaged" if "_ema_" in study.metric else "raw"
     return (
-        f"{columns(table, left=2)}\n\nmean over trials that finished, {weights} weights, Student's "
-        "interval over trials; diverged trials are in no mean"
+        f"{columns(table, left=2)}\n\nmean over finished trials, {weights} weights, Student's t "
+        "interval over trials; diverged trials are not part of the mean"
     )
 
 
@@ -195,7 +210,7 @@ def _plain(result: Result) -> dict[str, Any]:
 
 
 def _show(study: Study, store: Store, trial_ids: set[str]) -> None:
-    """Adds the evaluations to the trials' runs in MLflow; a server that is away costs a line."""
+    """Adds the evaluations to the trials' MLflow runs; warns if the server does not answer."""
     from vitscale.record.mlflow_place import tracking_uri
     from vitscale.record.mlflow_view import View
 
@@ -203,6 +218,6 @@ def _show(study: Study, store: Store, trial_ids: set[str]) -> None:
         view = View(study, tracking_uri(store), store)
         for trial_id in trial_ids & view.children.keys():
             view.show_evaluations(trial_id, store.evaluations(trial_id).values())
-    except Exception as error:  # a view, whatever a server answers
-        line = f"MLflow does not show it ({one_line(error)}); `vitscale sync` does it later"
+    except Exception as error:  # the view is optional, whatever the server answers
+        line = f"MLflow is not up to date ({one_line(error)}); run `vitscale sync` later"
         print(f"vitscale: warning: {line}", file=sys.stderr)

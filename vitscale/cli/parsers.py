@@ -50,15 +50,15 @@ def _parser() -> Parser:
 
 
 def add_scripts(parsers: Any) -> None:
-    """The arguments of what is about study scripts."""
+    """Adds the commands about study scripts."""
     run = parsers.add_parser(
         "run",
-        help="run a study by name, of this folder or as shipped, or a script",
+        help="run a study: a script, or a name from this folder or of a shipped study",
         usage="%(prog)s [-h] [STUDY [OPTION ...]]",
         description=(
             "Trains what is missing and draws the report. A name is looked up in studies/ of the "
-            "current folder, then among the studies that vitscale ships. Without a name: lists "
-            "them. `vitscale run STUDY --help` lists the options of a study."
+            "current folder, then among the studies that vitscale ships; without a name, all are "
+            "listed. `vitscale run STUDY --help` lists the options of a study."
         ),
     )
     run.add_argument("study", metavar="STUDY", nargs="?", help="lr_wd_edf, or studies/mine.py")
@@ -67,7 +67,9 @@ def add_scripts(parsers: Any) -> None:
     init = parsers.add_parser(
         "init", help="copy the shipped studies and search spaces to a folder, to edit them"
     )
-    init.add_argument("folder", metavar="FOLDER", type=Path, help="nothing in it is overwritten")
+    init.add_argument(
+        "folder", metavar="FOLDER", type=Path, help="target folder; nothing in it is overwritten"
+    )
     init.set_defaults(run=commands.init)
 
 

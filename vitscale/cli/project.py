@@ -99,7 +99,7 @@ def _question(script: Path) -> str:
 
 
 def copy_project(folder: Path) -> list[Path]:
-    """Copies the shipped studies and search spaces, with a README, into a folder; returns the paths.
+    """Copies the shipped studies and search spaces, with a README, to a folder; returns the paths.
 
     Raises ValueError, before anything is written, if one of them exists. Modes are not copied: an
     installed file may be read-only, and the copies are to be edited.

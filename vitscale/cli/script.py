@@ -78,13 +78,14 @@ def refusals(prog: str) -> Iterator[None]:
 def _missing(module: str | None) -> str:
     return (
         f"{module} must be installed for this, but is not; `pip install 'vitscale[train]'` "
-        "installs all that trains and shows runs"
+        "installs what training and MLflow need"
     )
 
 
 def check_installed(*modules: str) -> None:
-    """Raises ModuleNotFoundError for the first of the modules that is not there, before a thread
-    or another process finds out.
+    """Raises ModuleNotFoundError for the first module that is not installed.
+
+    Otherwise a thread or another process would fail later.
     """
     for name in modules:
         if importlib.util.find_spec(name) is None:
@@ -270,7 +271,7 @@ def _add_own_options(parser: Parser) -> None:
     add(
         "--keep-weights",
         action=argparse.BooleanOptionalAction,
-        help="final weights, which `vitscale evaluate` needs (default: up to 64 MiB per trial)",
+        help="keep final weights for `vitscale evaluate` (default: if at most 64 MiB per trial)",
     )
 
 

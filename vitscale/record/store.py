@@ -3,15 +3,15 @@ exists.
 
     <root>/store-id                            a random name; tells stores apart on a shared MLflow
            trials/<id>/config.json             the fields that differ from their defaults
-                       claim.json              who trains it now
+                       claim.json              the worker that trains it now
                        checkpoint-<step>-<digest>.pt
                        failure.log             why the config failed, with the traceback
-                       fault.log               the last failure of a machine, no result
+                       fault.log               the last fault of a machine: not a result
                        wrong-<digest>.parquet  which images the final weights got wrong
                        rows.parquet            written last, atomically and exclusively
                        evaluation-<id>.parquet  of an evaluation after the training, as rows.parquet
                        predictions-<id>.parquet  its predictions, on request
-    <root>/studies/<slug>/plan.json            what was asked
+    <root>/studies/<slug>/plan.json            the plan of the last start
                           attempt              number of starts so far
                           nonce                of this start; a node without it sees another store
                           driver.lock          held by the running driver
@@ -77,16 +77,13 @@ class ClaimedByOther(RuntimeError):
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of trials and studies. The constructor touches nothing; `open` does."""
+    """A folder of trials and studies. The constructor creates nothing; `open` does."""
 
     root: Path
 
     @classmethod
     def at(cls, root: str | Path) -> Store:
-        """The store in a folder, of which nothing is made.
-
-        Raises ValueError for an address with a scheme.
-        """
+        """The store in a folder; creates nothing. Raises ValueError for a URL."""
         if SCHEME.match(str(root)):
             raise ValueError(
                 "a store must be a folder, local or on a shared disk, but got "
@@ -96,11 +93,11 @@ class Store:
 
     @classmethod
     def open(cls, root: str | Path) -> Store:
-        """Makes the folders. Raises ValueError if the store cannot be written, or is no path."""
+        """The store, with its folders created. Raises ValueError if it cannot be written."""
         store = cls.at(root)
         try:
             for folder in (store.trials, store.studies):
-                # the way in which trials are finished: needs hard links
+                # as trials are committed: needs hard links
                 folder.create(".writable", b"")
                 folder.remove(".writable")
         except OSError as error:
@@ -111,13 +108,11 @@ class Store:
 
     @property
     def folder(self) -> Workdir:
-        """The whole of it."""
+        """The root folder."""
         return Workdir(self.root)
 
     def beside(self, name: str) -> Path:
-        """Where a library keeps a database of its own, on a
-        disk of this machine: no file of the store.
-        """
+        """A local path for a library's own database, which is not a file of the store."""
         return self.root / name
 
     # Trials
@@ -130,16 +125,14 @@ class Store:
         return self.trials.within(trial_id)
 
     def is_done(self, trial_id: str) -> bool:
-        """Whether a trial has finished or diverged; also by a
-        link to nothing, which reading finds damaged.
-        """
+        """Whether a trial has finished or diverged; true for a dangling link, which is damaged."""
         return self.trial(trial_id).exists(ROWS)
 
     def claim(self, trial_id: str, config: Mapping[str, Any], study: str, attempt: int) -> Workdir:
         """Makes this worker the only one that may write to the trial, until the next claim.
 
-        Raises ClaimedByOther while the driver of another study lives and has claimed the trial, and
-        Fenced if a later attempt of this study has.
+        Raises ClaimedByOther if another study with a live driver has claimed the trial, and Fenced
+        if a later attempt of this study has.
         """
         workdir = self.trial(trial_id)
         holder = claim_of(workdir)
@@ -159,7 +152,7 @@ class Store:
             workdir.write(
                 "config.json", json.dumps(dict(config), indent=1, sort_keys=True).encode()
             )
-        for ended in (FAILURE, FAULT):  # of an earlier try: from now on the trial is running
+        for ended in (FAILURE, FAULT):  # of an earlier attempt: from now on the trial is running
             workdir.remove(ended)
         return replace(workdir, token=token)
 
@@ -169,8 +162,8 @@ class Store:
         """Commits a finished or diverged trial; False if another worker was first.
 
         Status and facts travel in the metadata of the parquet file, so that both are one commit;
-        the file is sealed, see vitscale.record.rows. `beside`: files, named by their content, that
-        facts name; they are written first.
+        the file is sealed (vitscale.record.rows). `beside`: files that are named by their content
+        and referred to by facts; they are written first.
         """
         for name, content in (beside or {}).items():
             workdir.write(name, content)
@@ -181,21 +174,19 @@ class Store:
         return first
 
     def read(self, trial_id: str) -> Outcome:
-        """A done trial; absent values are left out of a row. Raises Damaged."""
+        """The outcome of a done trial. Raises Damaged."""
         with _naming(self.trial(trial_id).address(ROWS)):
             return decode(self.trial(trial_id).read(ROWS), trial_id)
 
     def peek(self, trial_id: str) -> Outcome:
-        """A done trial without its rows, from the end of the file alone, which takes less.
-
-        Raises Damaged.
-        """
+        """The outcome of a done trial without its rows, which is faster to read. Raises Damaged."""
         with _naming(self.trial(trial_id).address(ROWS)), self.trial(trial_id).open(ROWS) as file:
             return decode_facts(file, trial_id)
 
     def wrong(self, trial_id: str, outcome: Outcome) -> Wrong | None:
-        """Which images the final weights of a done trial got wrong; None for a trial that diverged
-        or that an older version trained. Raises Damaged.
+        """The images that the final weights of a done trial misclassify. Raises Damaged.
+
+        None for a trial that diverged, or that was trained by an older version.
         """
         name, workdir = outcome.facts.get(WRONG, ""), self.trial(trial_id)
         if not name:
@@ -203,11 +194,12 @@ class Store:
         with _naming(workdir.address(name), "wrong images"):
             return decode_wrong(name, workdir.read(name))
 
-    # Evaluations after a training
+    # Evaluations after training
 
     def evaluations(self, trial_id: str) -> dict[str, Outcome]:
-        """Those of a trial by their ids, one row each; a damaged one counts for nothing, with a
-        warning that names it.
+        """The evaluations of a trial by their ids, with one row each.
+
+        A damaged file is ignored, with a warning that names it.
         """
         found, workdir = {}, self.trial(trial_id)
         for name in workdir.names(EVALUATION):
@@ -223,20 +215,17 @@ class Store:
     def add_evaluation(
         self, trial_id: str, evaluation_id: str, outcome: Outcome, beside: Mapping[str, bytes]
     ) -> None:
-        """Commits an evaluation, sealed as rows are; it replaces an earlier one. `beside` as of
-        `finish`.
-        """
+        """Commits a sealed evaluation in place of an earlier one. `beside` as in `finish`."""
         workdir = self.trial(trial_id)
         for name, content in beside.items():
             workdir.write(name, content)
         workdir.write(f"{EVALUATION}{evaluation_id}.parquet", encode(trial_id, outcome))
 
     def outcome(self, trial_id: str, read: Callable[[str], Outcome] | None = None) -> Outcome:
-        """How a trial ended, as its files decide in this order: its rows, what it failed of, how a
-        machine failed it.
+        """How a trial ended: decided by rows.parquet, else failure.log, else fault.log.
 
-        `read` reads a done trial (default: `read` of the store). A damaged file counts for nothing,
-        with a warning that names it.
+        `read` reads a done trial (default: `Store.read`). A damaged file is ignored, with a warning
+        that names it.
         """
         try:
             if self.is_done(trial_id):
@@ -257,10 +246,7 @@ class Store:
         return str(claim_of(self.trial(trial_id)).get("study", ""))
 
     def check_claim(self, trial_id: str) -> None:
-        """Raises Damaged for a claim that no worker left.
-
-        It claims nothing, but who looks at the store is told.
-        """
+        """Raises Damaged for a malformed claim; such a claim has no effect, but is reported."""
         claim, where = read_json(self.trial(trial_id), CLAIM), self.trial(trial_id).address(CLAIM)
         study, attempt = claim.get("study"), claim.get("attempt")
         if claim and not (
@@ -272,21 +258,17 @@ class Store:
             )
 
     def set_aside(self, trial_id: str) -> str:
-        """Moves a damaged rows.parquet out of the way, so that the
-        trial is restored from its checkpoint; its name.
-        """
+        """Renames a damaged rows.parquet, so that the trial resumes; returns the new name."""
         aside = f"{ROWS}.damaged-{int(time.time())}"
         self.trial(trial_id).rename(ROWS, aside)
         return aside
 
     def fail(self, workdir: Workdir, error: str, traceback: str) -> None:
-        """Records what a trial failed of, its one line first, and
-        lets go of the trial; the checkpoints stay.
-        """
+        """Records why a trial failed, its one line first, and releases it; keeps checkpoints."""
         self._end(workdir, FAILURE, error, traceback)
 
     def lose(self, workdir: Workdir, error: str, traceback: str) -> None:
-        """Notes how a machine failed a trial, which stays without an outcome, and lets go of it."""
+        """Records a fault of the machine and releases the trial, which stays without an outcome."""
         self._end(workdir, FAULT, error, traceback)
 
     def _end(self, workdir: Workdir, name: str, error: str, traceback: str) -> None:
@@ -294,21 +276,17 @@ class Store:
         workdir.remove(CLAIM)
 
     def failure(self, trial_id: str) -> str:
-        """The one line that a failed trial died of; empty if it has not failed."""
+        """Why a trial failed, in one line; empty if it has not failed."""
         return read_text(self.trial(trial_id), FAILURE, errors="replace").partition("\n")[0]
 
     def fault(self, trial_id: str) -> str:
-        """The one line in which a machine failed a trial last;
-        empty if none has since it was last begun.
-        """
+        """The last fault of a machine in one line; empty if none since the trial's last start."""
         return read_text(self.trial(trial_id), FAULT, errors="replace").partition("\n")[0]
 
     # Studies
 
     def identity(self) -> str:
-        """A random name that tells this store from others,
-        wherever it lies; made when it is first asked for.
-        """
+        """A random name that identifies this store at any location; created at first use."""
         if not self.folder.exists(IDENTITY):
             self.folder.create(IDENTITY, uuid.uuid4().hex.encode())
         return read_text(self.folder, IDENTITY).strip()
@@ -325,14 +303,13 @@ class Store:
         return self.study(slug).within("report")
 
     def slugs(self) -> list[str]:
-        """Studies that have a plan."""
+        """The studies that have a plan, by slug."""
         return [slug for slug in self.studies.names() if self.study(slug).exists(PLAN)]
 
     def plan(self, slug: str) -> dict[str, Any]:
-        """The plan of a study's last start, as plain values; empty if there is none. Raises
-        Damaged.
+        """The plan of a study's last start, as plain values; empty if there is none.
 
-        Its configs may be of another version and are not looked at.
+        Its configs, which may be of another version, are not checked. Raises Damaged.
         """
         folder = self.study(slug)
         plan = read_json(folder, PLAN)
@@ -346,7 +323,7 @@ class Store:
         return plan
 
     def asked(self, slug: str) -> dict[str, Any]:
-        """What a search asked for so far; empty for other studies. Raises Damaged."""
+        """The points and stops of a search so far; empty for other studies. Raises Damaged."""
         asked, where = read_json(self.study(slug), ASKED), self.study(slug).address(ASKED)
         for name, kind in (("points", list), ("stopped", list)):
             found = asked.get(name, {})
@@ -354,7 +331,7 @@ class Store:
                 isinstance(value, kind) for value in found.values()
             ):
                 raise Damaged(
-                    f"what a search asked for must be as it wrote it, but got ({where}: {name})"
+                    f"the record of a search must be as it was written, but got ({where}: {name})"
                 )
         return asked
 
@@ -362,7 +339,7 @@ class Store:
     def drive(self, slug: str) -> Iterator[int]:
         """Holds the study's lock and yields the number of this attempt.
 
-        Raises ValueError if a driver lives.
+        Raises ValueError if the study has a running driver.
         """
         folder = self.study(slug)
         with contextlib.ExitStack() as stack:
@@ -378,15 +355,14 @@ class Store:
             yield attempt
 
     def nonce(self, slug: str) -> str:
-        """What the running start of a study wrote into the store; empty if there is none."""
+        """The nonce that the study's running driver wrote to the store; empty without one."""
         return read_text(self.study(slug), NONCE, errors="replace")
 
     def check_shared(self, slug: str, nonce: str, patience_s: float = 0.0) -> None:
-        """Raises OSError if this machine does not see what the driver wrote: then its store is
-        another one.
+        """Raises OSError unless this machine sees the driver's nonce, so that both share one store.
 
-        Some network file systems show news late: asks again until `patience_s` are over, if there
-        is such a study.
+        Some network file systems show new files late: if the study exists, checks again for up to
+        `patience_s` seconds.
         """
         end = time.monotonic() + patience_s
         while self.nonce(slug) != nonce:
@@ -398,22 +374,18 @@ class Store:
             time.sleep(1)
 
     def _attempts(self, slug: str) -> list[int]:
-        """Attempts of a study that have a claim: they may be later
-        than its counter, which can be lost or restored.
-        """
+        """Attempts of a study in claims, which can exceed its counter: that may be lost."""
         claims = (claim_of(self.trial(trial_id)) for trial_id in self.trials.names())
         return [0, *(claim["attempt"] for claim in claims if claim.get("study") == slug)]
 
     def driver_is_alive(self, slug: str) -> bool:
-        """Whether a driver of the study runs now."""
+        """Whether a driver of the study is running."""
         return self.study(slug).is_held(LOCK)
 
 
 @contextlib.contextmanager
 def _naming(address: str, what: str = "rows") -> Iterator[None]:
-    """Raises Damaged with the file for whatever reading rows
-    raises: a damaged one may make pyarrow raise anything.
-    """
+    """Raises Damaged, with the address, for any exception that a damaged file causes."""
     try:
         yield
     except Exception as error:
@@ -430,7 +402,7 @@ def _whoami() -> dict[str, Any]:
 
 
 def _number(workdir: Workdir, name: str) -> int:
-    """The number in a file; 0 if there is none, or no number in it."""
+    """The number in a file; 0 if there is no file, or no number in it."""
     try:
         text = workdir.read(name).strip()
     except (FileNotFoundError, Damaged):
@@ -441,7 +413,7 @@ def _number(workdir: Workdir, name: str) -> int:
 def _not_the_plan(plan: Mapping[str, Any], slug: str) -> str:
     """Why an object is not the plan of a study; empty if it is.
 
-    Trials' ids become paths, so they must be ids.
+    The ids of trials become paths, so they are checked.
     """
     trials = plan.get("trials")
     if f"{plan.get('name')}-{plan.get('scale')}" != slug:

@@ -1,9 +1,8 @@
-"""The seam between a store and where it lies: a folder through a few verbs. No other module opens a
-file of a store.
+"""The storage interface: a folder with a few operations. Only this module opens files of a store.
 
-A store elsewhere than on a file system is another class with these verbs, in this file: what it
-must give is a whole file or none to every reader (`write`), one winner among those that create a
-file (`create`), and a lock that goes with its process (`hold`).
+A store that is not on a file system is another class with these operations, in this file. It must
+guarantee that a reader sees a whole file or none (`write`), that exactly one of several creators of
+a file succeeds (`create`), and that a lock is released when its process ends (`hold`).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ SLUG = re.compile(r"[\w-]+")
 
 
 class Fenced(RuntimeError):
-    """Another attempt has claimed the trial: this worker may commit nothing more."""
+    """Another attempt has claimed the trial: this worker may not commit any more."""
 
 
 class Damaged(ValueError):
@@ -36,7 +35,7 @@ class Damaged(ValueError):
 
 
 class Held(RuntimeError):
-    """Another process holds the lock; the message is what it left there."""
+    """Another process holds the lock; the message is the content of the lock file."""
 
 
 class FileState(NamedTuple):
@@ -46,8 +45,10 @@ class FileState(NamedTuple):
 
 @dataclass(frozen=True)
 class Workdir:
-    """A folder of a store, made when something is written. With a token, it is a trial's as its
-    worker has claimed it: a write is refused once another worker has claimed the trial.
+    """A folder of a store, created by the first write.
+
+    With a token, it is the folder of a claimed trial: writes raise Fenced once another worker has
+    claimed the trial.
     """
 
     path: Path
@@ -60,21 +61,18 @@ class Workdir:
     # Whole files
 
     def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError, or Damaged for what is no file."""
+        """The content of a file. Raises FileNotFoundError, or Damaged if it is not regular."""
         with self.open(name) as file:
             return file.read()
 
     def open(self, name: str) -> BinaryIO:
-        """A file to read parts of.
-
-        Raises as `read`: a pipe would be waited for, a device has no end.
-        """
+        """A file, for reading parts of it. Raises as `read`: a pipe could block for ever."""
         return os.fdopen(_open_regular(self._at(name)), "rb")
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a whole file atomically and durably.
 
-        Raises Fenced, or OSError if the disk refuses.
+        Raises Fenced, or OSError if the file cannot be written.
         """
         with self._prepared(name, content) as temporary:
             self._check_claim()
@@ -82,7 +80,7 @@ class Workdir:
         _sync_directory(self._at())
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a whole file unless it exists; says whether this call was the one that did."""
+        """Writes a whole file unless it exists; returns whether this call created it."""
         with self._prepared(name, content) as temporary:
             self._check_claim()
             try:
@@ -99,16 +97,14 @@ class Workdir:
     def remove(self, name: str) -> None:
         self._at(name).unlink(missing_ok=True)
 
-    # What there is
+    # Listing
 
     def exists(self, name: str = "") -> bool:
-        """Whether there is a file, or without a name the folder;
-        also a link to nothing, which cannot be read.
-        """
+        """Whether a file, or without a name the folder, exists; also true for a dangling link."""
         return os.path.lexists(self._at(name))
 
     def names(self, prefix: str = "") -> list[str]:
-        """Sorted names in the folder that begin with a prefix; none if there is no folder."""
+        """Sorted names in the folder that start with a prefix; empty if there is no folder."""
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
             os.scandir(self._at()) as entries,
@@ -117,13 +113,11 @@ class Workdir:
         return []
 
     def files(self) -> dict[str, FileState]:
-        """All files below by their path in the folder; without
-        those that vanish meanwhile, as checkpoints do.
-        """
+        """All files below the folder by relative path, without those that vanish meanwhile."""
         found, top = {}, self._at()
         for path, _, names in os.walk(top):
             for name in names:
-                with contextlib.suppress(OSError):  # links that lead nowhere, too
+                with contextlib.suppress(OSError):  # also dangling links
                     state = os.stat(os.path.join(path, name))
                     found[os.path.relpath(os.path.join(path, name), top)] = FileState(
                         state.st_size, state.st_mtime
@@ -131,25 +125,25 @@ class Workdir:
         return found
 
     def within(self, name: str) -> Workdir:
-        """A folder in this one."""
+        """A subfolder."""
         return Workdir(self.path / name)
 
     def address(self, name: str = "") -> str:
-        """Where a file is, to be said to a user."""
+        """The location of a file, for messages."""
         return str(self.path / name)
 
-    # What is no whole file
+    # Logs, locks and folders
 
     @contextlib.contextmanager
     def append(self, name: str) -> Iterator[TextIO]:
-        """A log to write to while it is read; what is not written when the process dies is lost."""
+        """A log that can be read while it is written; buffered text is lost if the process dies."""
         self._at().mkdir(parents=True, exist_ok=True)
         with open(self._at(name), "a", buffering=1) as file:
             yield file
 
     @contextlib.contextmanager
     def hold(self, name: str, content: str) -> Iterator[None]:
-        """Holds a lock, which goes with this process, and leaves `content` in it. Raises Held."""
+        """Holds a lock, which ends with this process, and writes `content` to it. Raises Held."""
         self._at().mkdir(parents=True, exist_ok=True)
         with open(self._at(name), "a+") as lock:
             if not _lock_patiently(lock.fileno()):
@@ -161,38 +155,34 @@ class Workdir:
             yield
 
     def is_held(self, name: str) -> bool:
-        """Whether a process that lives holds a lock."""
+        """Whether a live process holds a lock."""
         try:
             with self.open(name) as lock:
                 return not _lock(lock.fileno(), shared=True)
-        except (FileNotFoundError, Damaged):  # no holder makes anything but a file
+        except (FileNotFoundError, Damaged):  # a lock is always a regular file
             return False
 
     @contextlib.contextmanager
     def as_folder(self) -> Iterator[Path]:
-        """The files in a folder of this machine, for libraries
-        that read no other; not to be written to.
-        """
+        """A local, read-only folder with the files, for libraries that need one."""
         yield self._at()
 
     @contextlib.contextmanager
     def scratch(self, name: str) -> Iterator[str]:
-        """The address of a folder that all nodes can write to,
-        for libraries that want one; gone at the end.
-        """
+        """A temporary folder that all nodes can write to, for libraries that need one."""
         try:
             yield str(self._at(name))
         finally:
             shutil.rmtree(self._at(name), ignore_errors=True)
 
-    # How it is done on a file system
+    # Implementation on a file system
 
     def _at(self, name: str = "") -> Path:
         return self.path / name
 
     @contextlib.contextmanager
     def _prepared(self, name: str, content: bytes) -> Iterator[Path]:
-        if self.token is None:  # else the claim has made it
+        if self.token is None:  # else the claim has created it
             self._at().mkdir(parents=True, exist_ok=True)
         temporary = self._at(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
@@ -210,9 +200,7 @@ class Workdir:
 
 
 def claim_of(workdir: Workdir) -> dict[str, Any]:
-    """Who claims a trial; empty if nobody does, or if the file is
-    none that a claim leaves: that claims nothing.
-    """
+    """The claim of a trial; empty if there is none or it is malformed, and so has no effect."""
     try:
         claim = json.loads(workdir.read(CLAIM))
     except (OSError, ValueError, RecursionError):
@@ -226,9 +214,9 @@ def claim_of(workdir: Workdir) -> dict[str, Any]:
 
 
 def read_text(workdir: Workdir, name: str, errors: str = "strict") -> str:
-    """The text of a file; empty if there is none.
+    """The text of a file; empty if there is no file.
 
-    Raises Damaged if it is none, with `errors` as of bytes.decode.
+    Raises Damaged if it is not text, where `errors` is as in bytes.decode.
     """
     try:
         return workdir.read(name).decode(errors=errors)
@@ -246,7 +234,7 @@ def read_json(workdir: Workdir, name: str) -> dict[str, Any]:
     text, where = read_text(workdir, name), workdir.address(name)
     try:
         content = json.loads(text) if text else {}
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, too
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is also a ValueError
         raise Damaged(f"a file of the store must be JSON, but got ({where}: {error})") from error
     if not isinstance(content, dict):
         raise Damaged(
@@ -265,7 +253,7 @@ def _lock(descriptor: int, shared: bool = False) -> bool:
 
 
 def _lock_patiently(descriptor: int, tries: int = 5) -> bool:
-    """Tries for a second: another process may only be asking whether a driver lives."""
+    """Tries for a second, since another process may hold the lock just to test it (`is_held`)."""
     for _ in range(tries):
         if _lock(descriptor):
             return True
@@ -274,18 +262,18 @@ def _lock_patiently(descriptor: int, tries: int = 5) -> bool:
 
 
 def _open_regular(path: Path) -> int:
-    """A descriptor of a file to read. Raises Damaged if it is none."""
+    """A descriptor for reading. Raises Damaged if it is not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
             raise Damaged(
-                f"a file of the store must be a file, but got ({path}: {error.strerror})"
+                f"a file of the store must be a regular file, but got ({path}: {error.strerror})"
             ) from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise Damaged(f"a file of the store must be a file, but got ({path}: another kind)")
+        raise Damaged(f"a file of the store must be a regular file, but got ({path}: another kind)")
     return descriptor
 
 
