@@ -227,7 +227,7 @@ def test_a_store_cannot_name_a_script_outside_of_the_studies(
     plan = json.loads(folder.read("plan.json"))
     for name in ("../evil.py", str(own / "evil.py"), "", 7):
         folder.write("plan.json", json.dumps({**plan, "script": name}).encode())
-        with pytest.raises(ValueError, match="with the script of the search in its studies/"):
+        with pytest.raises(ValueError, match="with the search's script in studies/"):
             adoption.adopt(str(store.root), "tune_lr_wd-demo")
     assert not ran.exists()
 
@@ -240,7 +240,7 @@ def test_a_search_whose_winners_no_study_reads_is_not_adopted(tmp_path: Path) ->
     text = script.read_text()
     assert text.count('winners_file="" if scale == "imagenet" else') == 1
     script.write_text(text.replace('if scale == "imagenet" else', 'if scale == "demo" else'))
-    refused(own, store, "a search must have a winners_file, which other studies read")
+    refused(own, store, "a search must have a winners_file for other studies to read")
 
 
 @pytest.mark.parametrize("name", ["/tmp/x.json", "../x.json", "a/../../x.json", "x.py"])

@@ -258,10 +258,10 @@ def test_winners_go_to_the_project_and_never_into_the_installed_package(
     shipped = trains.packages() / "vitscale/project/search_spaces/tuned/demo.json"
     before = shipped.read_bytes()
     adopt = ("vitscale", "adopt", "tune_lr_wd-demo", "--store", str(project / "runs"))
-    refused(trains.run(*adopt), "must be adopted in the folder of a project")
+    refused(trains.run(*adopt), "must be run in a project folder")
     refused(
         trains.run(*adopt, folder=trains.packages() / "vitscale/project"),
-        "must be adopted in the folder of a project",
+        "must be run in a project folder",
     )
     passed(trains.run(*adopt, folder=project))
     found = json.loads((project / "search_spaces/tuned/demo.json").read_text())
