@@ -1,4 +1,4 @@
-# Two commands do all the set-up from a fresh clone: make demo, make test.
+# From a fresh clone, `make demo` and `make test` do all the set-up.
 PYTHON ?= python3
 RUN := .venv/bin/python
 
@@ -7,22 +7,22 @@ RUN := .venv/bin/python
 demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 7 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
 
-# A file's tests stay in one of two processes, since they share what it trained; two is what the tests are timed for.
+# Two processes, for which the time limits were chosen; the tests of a file share its trained models and stay in one process.
 TESTS := -m pytest -n 2 --dist loadfile
 
 test: .venv/installed  ## the tests: 10 to 15 minutes on 2 cores
 	$(RUN) $(TESTS)
 
-test-fast: .venv/installed  ## most tests, none of which starts Ray or trains for more than a second: 2 minutes on 2 cores
+test-fast: .venv/installed  ## most tests, without Ray and without training for over a second: 2 minutes on 2 cores
 	VITSCALE_TEST_FAST=1 $(RUN) $(TESTS) -m "not slow and not long" --timeout 30
 
-test-slow: .venv/installed  ## the demos, every command of the README, kills, signals, several nodes: half an hour
+test-slow: .venv/installed  ## the slow tests: demos, README commands, kills, signals, several nodes: half an hour
 	$(RUN) $(TESTS) -m slow
 
-test-readme: .venv/installed  ## every command of the README, a part of test-slow
+test-readme: .venv/installed  ## every command of the README; part of test-slow
 	$(RUN) $(TESTS) -m "slow or not slow" tests/test_readme.py
 
-test-gpu: .venv/installed  ## the tests that are skipped without a GPU, those of augmentation and of the demo's trainings
+test-gpu: .venv/installed  ## the tests that need a GPU, and those of augmentation and training
 	$(RUN) -c "import torch; assert torch.cuda.is_available(), 'a GPU must be visible to torch'"
 	$(RUN) -m pytest tests/test_augment.py tests/test_train.py tests/test_profile.py
 
@@ -31,17 +31,17 @@ check: .venv/installed  ## lint, format and types
 	.venv/bin/ruff format --check .
 	$(RUN) -m mypy
 
-docs: build/docs/installed  ## the documentation as a site in build/site; a broken link fails
-	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build  # not --quiet, which would also silence --strict
+docs: build/docs/installed  ## the documentation as a site in build/site; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build  # not --quiet, which would also disable --strict
 
-# The site reads the source and imports nothing of it: its environment has no torch.
+# The site parses the source without importing it, so its environment has no torch.
 build/docs/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv build/docs
 	build/docs/bin/python -m pip install --quiet --upgrade pip
 	build/docs/bin/python -m pip install --quiet --constraint constraints.txt $$(build/docs/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
 	touch $@
 
-wheel: .venv/installed  ## builds the wheel and uses it outside the clone, with the dependencies of .venv
+wheel: .venv/installed  ## build the wheel and test it outside the clone, with the dependencies of .venv
 	rm -rf build/wheel
 	$(RUN) -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	$(PYTHON) -m venv build/wheel/venv
@@ -49,9 +49,9 @@ wheel: .venv/installed  ## builds the wheel and uses it outside the clone, with 
 	$(RUN) -c "import sysconfig; print(sysconfig.get_path('purelib'))" > $$(build/wheel/venv/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dependencies.pth
 	cd build/wheel && venv/bin/python -c "import vitscale; assert '/build/wheel/venv/' in vitscale.__file__, vitscale.__file__"
 	cd build/wheel && venv/bin/vitscale --help > help.txt
-	$(RUN) -m zipfile -l build/wheel/*.whl | grep published/complexity.csv  # data files are in it
+	$(RUN) -m zipfile -l build/wheel/*.whl | grep published/complexity.csv  # the data files must be included
 
-# constraints.txt names the versions that were tested; torch and torchvision must be of one release.
+# constraints.txt pins the tested versions; torch and torchvision must be of the same release.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install --quiet --upgrade pip

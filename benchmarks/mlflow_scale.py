@@ -151,7 +151,7 @@ def copy_runs(database: Path, view: View, child: Child, study: Study) -> None:
     """Copies one run for all other trials, with the params and tags that theirs would have."""
     with contextlib.closing(sqlite3.connect(database)) as db, db:
         for trial in study.trials[1:]:
-            new, params, tags = uuid.uuid4().hex, view._own_params(trial), view._own_tags(trial)
+            new, params, tags = uuid.uuid4().hex, view._params_of(trial), view._tags_of(trial)
             for table in ("runs", "metrics", "latest_metrics", "params", "tags"):
                 _copy(db, table, child.run_id, new)
             # a day ago

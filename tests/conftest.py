@@ -1,6 +1,4 @@
-"""What several tests need: a study script run as a user
-runs it, and the rows that it ought to give.
-"""
+"""Fixtures of several tests: a study script that runs as a user runs it, signals, small disks."""
 
 from __future__ import annotations
 
@@ -27,13 +25,13 @@ LISTED = ROOT / "tests" / "not_fast.txt"
 
 
 def not_fast() -> list[str]:
-    """What `make test-fast` leaves out: files, and file::test."""
+    """The tests that `make test-fast` skips: files, and file::test."""
     return [line for line in LISTED.read_text().splitlines() if line and not line.startswith("#")]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Marks as long what not_fast.txt lists, before -m selects."""
+    """Marks the tests in not_fast.txt as long, before -m selects."""
     listed = set(not_fast())
     for item in items:
         if not listed.isdisjoint({item.path.name, f"{item.path.name}::{item.originalname}"}):
@@ -41,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 
 def load_script(path: Path) -> ModuleType:
-    """A study script as a module, without running it."""
+    """Imports a study script without running it."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -52,9 +50,7 @@ def load_script(path: Path) -> ModuleType:
 
 @functools.cache
 def empty_database() -> bytes:
-    """MLflow's database without a run: its migrations take
-    seconds, so one is made and the others are copies.
-    """
+    """An empty MLflow database; migrations take seconds, so it is created once and then copied."""
     from vitscale.record.mlflow_place import create_database
 
     with tempfile.TemporaryDirectory() as folder:
@@ -63,11 +59,11 @@ def empty_database() -> bytes:
 
 
 class Script:
-    """A study script in a directory of its own, with a database of MLflow."""
+    """A study script in a directory of its own, with an MLflow database."""
 
     def __init__(self, folder: Path, script: Path = TINY) -> None:
         assert "VITSCALE_TEST_FAST" not in os.environ, (
-            "a test that runs a study belongs into tests/not_fast.txt"
+            "a test that runs a study belongs in tests/not_fast.txt"
         )
         self.folder, self.script = folder, script
         self.environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
@@ -80,7 +76,7 @@ class Script:
     def run(
         self, *arguments: str, timeout: float = 300, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Runs to the end; stdout and stderr together."""
+        """Runs to the end, with stderr merged into stdout."""
         return subprocess.run(
             self.command(*arguments),
             cwd=self.folder,
@@ -115,7 +111,7 @@ def tiny(tmp_path: Path) -> Script:
 
 
 def workers_of(pid: int) -> list[int]:
-    """Processes in which Ray trains for a driver."""
+    """The ids of the processes in which Ray trains for a driver."""
     import psutil
 
     try:
@@ -128,7 +124,7 @@ def workers_of(pid: int) -> list[int]:
 
 
 def kill_family(pid: int) -> None:
-    """SIGKILL to a driver and to everything that it started."""
+    """Sends SIGKILL to a driver and all its descendants."""
     import psutil
 
     try:
@@ -159,9 +155,7 @@ def interrupt(process: subprocess.Popen[str], name: int = signal.SIGINT) -> int:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A real file system of a given size, such as 256k;
-    skips the test where it may not be mounted.
-    """
+    """A real file system of a size such as 256k; skips the test if mounting is not allowed."""
     folder.mkdir()
     if subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]

@@ -1,6 +1,4 @@
-"""Kills at random instants, of driver, worker or everything:
-nothing lost, nothing twice, rows bit for bit.
-"""
+"""Random kills of driver, worker or both: no row is lost, duplicated or changed by a bit."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ TOKEN = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}
 
 
 class Cluster:
-    """A head node, which may have no cores, and others; each a `ray start --block` of its own."""
+    """A head node, which may have no cores, and others, each by its own `ray start --block`."""
 
     def __init__(self, folder: Path, *head: str) -> None:
         self.folder = folder
@@ -104,7 +104,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def empty() -> Iterator[Cluster]:
-    """A head without a core, as a cluster that scales by itself begins."""
+    """A head node without cores, like that of an autoscaling cluster at its start."""
     made = Cluster(short_folder(), "--num-cpus=0", "--num-gpus=0")
     try:
         yield made
@@ -113,7 +113,7 @@ def empty() -> Iterator[Cluster]:
 
 
 def test_the_command_of_the_cluster_page(tmp_path: Path, cluster: Cluster) -> None:
-    """As it stands but for the address, the path, and what a machine without a GPU needs."""
+    """Unchanged except for the address, the path, and options for a machine without a GPU."""
     page = (ROOT / "docs/cluster.md").read_text()
     (command,) = re.findall(r"^python (.*--address auto .*)$", page, re.MULTILINE)
     script, *arguments = (
@@ -127,9 +127,7 @@ def test_the_command_of_the_cluster_page(tmp_path: Path, cluster: Cluster) -> No
 
 
 def test_fractions_of_a_gpu_pack_trials_node_by_node(tmp_path: Path, cluster: Cluster) -> None:
-    """2 nodes of a core and 2 GPUs, said to be there: 2 cores fit
-    nowhere; 1 GPU and a tenth of a core, 2 a node.
-    """
+    """2 nodes of 1 core, 2 logical GPUs: 2 cores fit nowhere; 1 GPU and 0.1 cores fit twice."""
     script = Script(tmp_path)
     fixed = ("--address", cluster.address, "--device", "cpu", "--num", "2")
     refused = script.run(*fixed, "--gpus-per-trial", "1", "--cpus-per-trial", "2")

@@ -1,6 +1,4 @@
-"""The commands on studies: their numbers against sums by
-hand, scipy, exhaustive search and printed hours.
-"""
+"""Commands on studies, compared with sums by hand, scipy, exhaustive search and published hours."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ def plan_of(num: int = 3, **changed: object) -> Study:
 
 
 def put(store: Store, study: Study) -> None:
-    """What the start of a study writes first."""
+    """Writes what the start of a study writes first."""
     store.study(study.slug).write(
         "plan.json", json.dumps({"command": "by hand", **to_json(study)}).encode()
     )
@@ -71,8 +69,10 @@ def train(store: Store, study: Study, trials: tuple[Trial, ...]) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """`tiny-demo` complete with a trial that diverged and one that raised; `longer-demo` of more
-    draws and epochs, one draw an arm trained; `other-demo` with another metric, none trained.
+    """Three studies in one store.
+
+    `tiny-demo` is complete, with a trial that diverged and one that raised. `longer-demo` has more
+    draws and epochs, with one draw per arm trained. `other-demo` has another metric, none trained.
     """
     store = Store.open(tmp_path_factory.mktemp("store") / "runs")
     tiny = plan_of()
@@ -117,9 +117,7 @@ def errors_of(store: Store, study: Study, arm: str) -> np.ndarray:
 
 
 def test_the_example_of_graham() -> None:
-    """Graham 1969: longest first ends at 11 on three machines
-    where 9 can be had, 11/9 = 4/3 - 1/(3 * 3).
-    """
+    """Graham 1969: longest first takes 11 on three machines, the optimum 9; 4/3 - 1/(3 * 3)."""
     assert makespan([3, 3, 3, 4, 4, 5, 5], 3) == (9.0, 11.0, 12.0)
     assert makespan([5, 5, 4, 4, 3, 3, 3], 3) == (9.0, 11.0, 11.0)
     assert makespan([1, 1, 2], 2) == (2.0, 2.0, 3.0)
@@ -159,7 +157,7 @@ def test_a_share_of_a_device_packs_trials() -> None:
 
 
 def made(name: str, arms: dict[str, list[dict]]) -> Study:
-    """A study of the paper's recipe, a trial for each set of fields."""
+    """A study with the paper's recipe, one trial per set of fields."""
     base = TrainConfig().replace(**xiao2021.RECIPE)
     trials = [
         Trial(arm, base.replace(**of), i)
@@ -179,7 +177,7 @@ def made(name: str, arms: dict[str, list[dict]]) -> Study:
 def planned(
     capsys: pytest.CaptureFixture[str], study: Study, folder: Path, *arguments: str
 ) -> dict:
-    """The document of `--plan --json` of a script that states this study."""
+    """The output of `--plan --json` of a script that defines this study."""
 
     def state(scale: str = "imagenet") -> Study:
         return study
@@ -227,7 +225,7 @@ def test_the_72_stability_runs_of_the_paper_take_12_900_v100_hours(
 
 
 def test_given_throughputs_and_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Samples over images per second; minutes times epochs; the first that fits an arm counts."""
+    """Samples / (images/s); minutes * epochs; the first rule that matches an arm counts."""
     study = plan_of()
     samples = 3 * (997 // 64) * 64  # of a trial: epochs, whole batches
     plan = planned(
@@ -245,9 +243,7 @@ def test_given_throughputs_and_minutes(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_measured_hours_are_those_that_the_done_trials_took(store: Store, say: Say) -> None:
-    """An arm that is done costs what it took; one without a
-    finished trial goes by the others' multiply-adds.
-    """
+    """A done arm costs its measured time; an arm without one is estimated by multiply-adds."""
     study, plan = plan_of(), json.loads(say("plan", "tiny-demo", "--json", "--devices", "2"))
     seconds = {
         arm: sum(row["train_s"] for row in rows_of(store, study, arm))
@@ -270,7 +266,7 @@ def test_measured_hours_are_those_that_the_done_trials_took(store: Store, say: S
 
 
 def profiles(scale: str = "demo") -> Study:
-    """Two models at three batches, timed four times each."""
+    """Two models at three batch sizes, timed four times each."""
     base = ProfileConfig(profile="training", hardware="x", width=32, heads=2, timed_runs=4)
     trials = [
         Trial(f"depth {depth}", base.replace(depth=depth, batch_size=batch), i)
@@ -341,7 +337,7 @@ def test_plan_of_a_script_is_its_own(tmp_path: Path) -> None:
     )
     assert first.returncode == second.returncode == 0, first.stderr
     assert first.stdout == second.stdout
-    assert "to do on 2 devices, 1 a trial, 2 trials at once" in first.stdout
+    assert "to do on 2 devices, 1 per trial, 2 trials at once" in first.stdout
 
 
 BAD_PLANS = [
@@ -540,9 +536,7 @@ def test_two_arms_of_a_study_in_pairs(store: Store, say: Say) -> None:
 
 
 def test_two_studies_arm_by_arm(store: Store, say: Say) -> None:
-    """A longer design extends a shorter one: their draws are
-    pairs, though other epochs make other trials.
-    """
+    """A longer design extends a shorter one: draws are paired, although epochs differ."""
     told = json.loads(say("compare", "tiny-demo", "longer-demo", "--json"))
     assert told["alone"] == ["tiny-demo:diverging", "tiny-demo:broken"]
     for comparison, arm in zip(told["compared"], ("patchify", "conv"), strict=True):
@@ -572,9 +566,7 @@ def test_a_diverged_arm_counts_at_100_and_has_no_mean(say: Say) -> None:
 def repeats(
     seeds_b: range, error: Callable[[str, int], float], num_scrambles: int = 0
 ) -> tuple[Side, Side]:
-    """Two arms of other lr, each one setting with eight seeds;
-    error(arm, seed) in percent, 100 for diverged.
-    """
+    """Two arms of different lr, eight seeds each; error(arm, seed) in percent, 100 if diverged."""
     base = TrainConfig()
     trials = [Trial("A", base.replace(lr=1e-3, seed=i), i) for i in range(8)]
     trials += [Trial("B", base.replace(lr=2e-3, seed=seed), i) for i, seed in enumerate(seeds_b)]

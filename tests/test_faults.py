@@ -1,6 +1,4 @@
-"""A failure of the machine is no result: it is tried again in
-another process, and ends as missing, with its reason.
-"""
+"""A fault of the machine is no result: the trial is retried elsewhere, or missing with a reason."""
 
 from __future__ import annotations
 
@@ -99,9 +97,7 @@ def test_data_that_a_node_lacks_are_no_fault_of_the_config(tmp_path: Path) -> No
 
 
 class Gpu:
-    """What torch says of a device's memory, in GiB: free, of
-    how much, and how much of it this process holds.
-    """
+    """torch's view of a device's memory in GiB: free, total, and reserved by this process."""
 
     def __init__(self, free: float, total: float, own: float) -> None:
         self.mem_get_info = lambda: (int(free * 2**30), int(total * 2**30))
@@ -116,9 +112,7 @@ class Gpu:
 def test_memory_that_runs_out_is_tried_alone_before_a_model_is_called_too_big(
     monkeypatch: pytest.MonkeyPatch, gpus: float, free: float, own: float, expected: str
 ) -> None:
-    """No device here has memory to run out of, so its size
-    is told; the exception is torch's own.
-    """
+    """No GPU here can run out of memory, so its size is simulated; the exception is torch's own."""
     import torch
 
     gpu = Gpu(free, 79.1, own)
@@ -160,7 +154,7 @@ def test_rows_that_the_driver_cannot_see_are_said_and_the_trial_is_missing(
 
 
 def test_where_every_trial_is_lost_the_start_ends(tmp_path: Path) -> None:
-    """Ten after one another; any row of any trial says that machines are well enough."""
+    """Ten in succession; a row of any trial shows that machines work."""
     from vitscale.launch import ray_tune
 
     error_file = tmp_path / "error.txt"
@@ -196,9 +190,7 @@ def test_where_every_trial_is_lost_the_start_ends(tmp_path: Path) -> None:
 def test_an_error_that_looks_like_markup_is_said_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Gloo's begin with a path in brackets, which rich takes
-    for a tag that closes: the news would end there.
-    """
+    """Errors of Gloo start with a path in brackets, which rich would parse as a closing tag."""
     one, error = driver(tmp_path), "RuntimeError: [/__w/gloo/pair.cc:545] Read error :smile:"
     one._dispatch(
         Event(ids()[0], "again", facts={"error": error}),
@@ -320,7 +312,7 @@ def test_mlflow_shows_them_with_their_reason_and_without_an_error(faulty: Script
 
 @pytest.mark.slow
 def test_the_same_command_tries_them_again(faulty: Script) -> None:
-    """Once the machine is well; must come last."""
+    """After the machine has recovered; must run last."""
     (faulty.folder / "plan.json").write_text("{}")
     result = faulty.run(timeout=500)
     assert result.returncode == 0, result.stdout

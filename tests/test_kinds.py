@@ -60,7 +60,7 @@ def made_of(trials: tuple[Trial, ...], **factors: dict[str, Any]) -> tuple[Trial
                 "kind": "repeats",
                 "trials": (Trial("a", TrainConfig(), 0), Trial("a", TrainConfig(lr=0.1), 1)),
             },
-            "the runs of an arm must differ in their seed alone in a study of kind repeats",
+            "the trials of an arm must differ only in seed in a study of kind repeats",
         ),
         (
             {
@@ -69,8 +69,8 @@ def made_of(trials: tuple[Trial, ...], **factors: dict[str, Any]) -> tuple[Trial
                 "tables": ("stability_cells",),
             },
             (
-                "arms must differ in model, optimizer and epochs, by their configs or by their "
-                "factors, or they would be"
+                "arms must differ in model, optimizer and epochs, in their configs or in their "
+                "factors, to avoid pooling"
             ),
         ),
         (
@@ -95,8 +95,14 @@ def made_of(trials: tuple[Trial, ...], **factors: dict[str, Any]) -> tuple[Trial
             },
             "arms must differ in size, drop path rule, depth, branches, LayerScale and epochs",
         ),
-        ({"kind": "profile", "trials": arms(a={})}, "profiles must be of a study of kind profile"),
-        ({"kind": "search", "trials": arms(a={})}, "search must say how a study of kind search"),
+        (
+            {"kind": "profile", "trials": arms(a={})},
+            "a study must have profiles if and only if it is of kind profile",
+        ),
+        (
+            {"kind": "search", "trials": arms(a={})},
+            "exactly the studies of kind search must have a SearchInfo",
+        ),
         ({"kind": "Of mine", "trials": arms(a={})}, "the kind of a study must match"),
     ],
 )

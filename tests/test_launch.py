@@ -1,6 +1,4 @@
-"""A study through the real Ray and the real MLflow: what comes
-out, what a second start does, what is refused.
-"""
+"""Studies with the real Ray and MLflow: results, a second start, refusals."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def without_times(rows: Iterable[Row]) -> list[Row]:
 
 
 def reference_rows(plan: Study, folder: Path) -> dict[str, list[Row]]:
-    """What the trainer yields by hand, in one go, in this process."""
+    """Trial id -> the rows of the trainer without Ray, uninterrupted, in this process."""
     import torch
 
     from vitscale.train.loop import train
@@ -146,9 +144,7 @@ def test_a_finished_study_is_redrawn_without_ray(ran: Script) -> None:
 
 @pytest.mark.slow
 def test_interrupt_stops_cleanly_and_the_same_command_resumes(tmp_path: Path) -> None:
-    """Ctrl-C, then SIGTERM, then to the end: nothing is lost
-    and rows are those of an uninterrupted training.
-    """
+    """SIGINT, then SIGTERM, then a complete run: the rows equal those of an uninterrupted run."""
     script = Script(tmp_path)
     arguments = ("--num", "2", "--epochs", "60", "--checkpoint-every-s", "0.2")
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -186,9 +182,7 @@ def test_a_second_driver_is_refused_and_harms_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_studies_share_a_trial_and_train_it_once(tmp_path: Path) -> None:
-    """Both at once on one store, under other names: no
-    trial has two winners, and both end complete.
-    """
+    """Two studies run at once on one store: each trial is committed once, and both complete."""
     text = TINY.read_text()
     (tmp_path / "twin.py").write_text(text.replace('name="tiny"', 'name="twin"'))
     first, second = Script(tmp_path), Script(tmp_path, tmp_path / "twin.py")
@@ -208,9 +202,7 @@ def test_two_studies_share_a_trial_and_train_it_once(tmp_path: Path) -> None:
 def test_garbage_of_any_thread_does_not_end_the_process_while_ray_shuts_down(
     tmp_path: Path, delay_s: float
 ) -> None:
-    """Ray ends a process in which a reference to its objects is
-    dropped meanwhile; the collector runs in any thread.
-    """
+    """Ray ends a process that drops an object reference meanwhile; gc runs in any thread."""
     code = f"""if True:
         import gc, sys, threading, time
         from pathlib import Path
@@ -324,9 +316,7 @@ def test_a_full_disk_fails_with_a_line_and_room_makes_it_whole(tmp_path: Path) -
 
 
 def test_on_a_terminal_there_is_a_live_view_and_nothing_of_ray(tmp_path: Path) -> None:
-    """On a pseudo-terminal: the table lives, the end is printed
-    below it, and what Ray says goes to its log.
-    """
+    """On a pseudo-terminal: a live table, the end printed below it, and Ray's output in a log."""
     import pexpect
 
     script = Script(tmp_path)

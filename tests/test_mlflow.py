@@ -1,6 +1,4 @@
-"""The MLflow view: complete, live, without duplicates,
-rebuilt from the store, and never in the way.
-"""
+"""The MLflow view: complete, live, without duplicates, rebuilt from the store, never blocking."""
 
 from __future__ import annotations
 
@@ -208,9 +206,7 @@ def test_each_arm_is_a_run_with_what_its_trials_share_and_its_summary(
 
 
 def test_saved_views_name_only_what_runs_have(uri: str) -> None:
-    """Columns, axes and charts of each view exist in a run that
-    its own filter finds; else a page opens empty.
-    """
+    """Columns, axes and charts of each view exist in a run that its filter finds."""
     mlflow = client(uri)
     experiment = mlflow.get_experiment_by_name("tiny-demo")
     views = {
@@ -264,7 +260,7 @@ def test_axes_are_what_varies_within_arms_or_between_single_settings() -> None:
 
 
 def test_an_arm_that_is_made_of_other_things_gets_a_new_run(tmp_path: Path) -> None:
-    """A param cannot be changed, so the run of the arm as it was is deleted."""
+    """A param cannot be changed, so the arm's old run is deleted."""
     (tmp_path / "mlflow.db").write_bytes(empty_database())
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     one, store = study(num=1), Store(tmp_path)
@@ -279,7 +275,7 @@ def test_an_arm_that_is_made_of_other_things_gets_a_new_run(tmp_path: Path) -> N
 
 
 def dump(database: Path) -> list[tuple[Any, ...]]:
-    """What the view says, without run ids and without when it was said."""
+    """The content of the view, without run ids and times of writing."""
     with sqlite3.connect(database) as db:
         metrics = db.execute(
             "select t.value, m.key, m.step, m.timestamp, m.value, m.is_nan from metrics m join "
@@ -293,9 +289,7 @@ def dump(database: Path) -> list[tuple[Any, ...]]:
 
 
 def everything(database: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """All that a second telling must leave as it is: every run,
-    metric, param and tag, also of parent and arms.
-    """
+    """What a second sync must leave unchanged: every run, metric, param and tag."""
     tables = ("runs", "metrics", "latest_metrics", "params", "tags", "experiment_tags")
     with sqlite3.connect(database) as db:
         found = {table: sorted(map(repr, db.execute(f"select * from {table}"))) for table in tables}
@@ -335,7 +329,7 @@ def free_port() -> int:
 
 
 def serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """A real MLflow server; returns when it answers."""
+    """Starts a real MLflow server; returns once it answers."""
     command = [
         sys.executable,
         "-m",
@@ -401,7 +395,7 @@ def test_a_server_that_is_away_stops_nothing_and_is_caught_up(tmp_path: Path) ->
 
 
 class SlowProxy(http.server.BaseHTTPRequestHandler):
-    """Passes requests on after half a second."""
+    """Forwards requests after half a second."""
 
     target = 0
 
@@ -441,9 +435,7 @@ def slow_server(tmp_path: Path) -> Iterator[int]:
 def test_a_slow_server_is_caught_up_and_live_while_it_trains(
     tmp_path: Path, slow_server: int
 ) -> None:
-    """Every answer takes half a second more: rows of a running
-    trial still appear, and in the end all is there once.
-    """
+    """Responses take 0.5 s longer: rows of a running trial still appear, and all appear once."""
     script, address = Script(tmp_path), f"http://127.0.0.1:{slow_server}"
     arguments = ("--num", "1", "--epochs", "100")
     process = script.start(*arguments, MLFLOW_TRACKING_URI=address)
@@ -479,7 +471,7 @@ def test_ui_needs_a_database_and_says_so(tmp_path: Path) -> None:
 def test_ui_takes_a_port_that_is_free(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The next one if MLflow's own is taken; one that was asked for is refused."""
+    """The next port if MLflow's own is in use; a requested port in use is refused."""
     from vitscale.cli import commands
 
     with socket.create_server(("127.0.0.1", 0)) as busy:
@@ -496,9 +488,7 @@ def test_ui_takes_a_port_that_is_free(
 
 
 def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
-    """And prints a link for each study, with its own port, that
-    names the study's experiment and its saved view.
-    """
+    """Also prints a link per study, with its port, the study's experiment and its saved view."""
     port = free_port()
     command = [sys.executable, "-m", "vitscale", "ui", "--port", str(port)]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": uri}
@@ -537,9 +527,7 @@ def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
 
 
 def test_a_database_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A kill while MLflow makes its tables leaves no database
-    that it cannot open, and the next start makes it.
-    """
+    """A kill while MLflow creates tables leaves no partial database; the next start creates it."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     code = f"from vitscale.record.mlflow_place import create_database; create_database({uri!r})"
     for wait_s in (0.1, 0.5, 1.0):

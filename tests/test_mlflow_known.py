@@ -1,6 +1,4 @@
-"""What a start asks of an MLflow server, what it forgets
-and heals, and what an edited study leaves out.
-"""
+"""Requests of a start to an MLflow server, repair of lost runs, and edited studies."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ def uri(store: Store) -> str:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the requests that views make, with the number of runs that come back."""
+    """The names of the requests that views send, with the number of runs returned."""
     from mlflow import MlflowClient
 
     log: list[str] = []
@@ -132,7 +130,7 @@ def test_a_start_asks_only_for_what_the_store_does_not_remember(
 
 
 def test_runs_made_after_the_store_was_told_are_found(store: Store, uri: str) -> None:
-    """A driver that is killed has made runs that it had no time to remember: none is made twice."""
+    """A killed driver has created runs that are not in the cache: none is created twice."""
     plan = study()
     view = View(plan, uri, store)
     first, *others = [trial.config.id for trial in plan.trials]
@@ -197,9 +195,7 @@ def test_a_run_removed_for_good_while_a_study_runs_is_made_again(store: Store, u
 
 
 def test_an_edited_study_leaves_out_what_it_had_before(store: Store, uri: str) -> None:
-    """One trial has another lr, one arm another name: the pages
-    show the plan of the last start and nothing else.
-    """
+    """One trial has another lr, one arm another name: the pages show only the last plan."""
     old = study(num=2)
     view = View(old, uri, store)
     synchronize(view, finished(old))
@@ -305,7 +301,7 @@ def test_arms_that_share_a_place_in_two_panels_have_two_colours() -> None:
 def test_pages_of_a_server_that_is_slow_get_smaller(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that answers for at most 50 runs in time."""
+    """A server that can return at most 50 runs in time."""
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
@@ -345,9 +341,7 @@ def http_server(store: Store) -> Iterator[str]:
 def test_a_large_study_connects_over_http(
     store: Store, uri: str, http_server: str, asked: list[str]
 ) -> None:
-    """1,500 runs: never in one answer, and not read again by the
-    next start, which goes on where the last one was.
-    """
+    """1,500 runs: never in one response, and not read again by the next start."""
     large = load_script(ROOT / "benchmarks" / "mlflow_scale.py")
     plan = large.study_of(1500)
     first = plan.trials[0].config.id

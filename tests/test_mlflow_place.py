@@ -1,6 +1,4 @@
-"""The MLflow database lies with its store: two stores never
-mix, and a store may be moved or copied.
-"""
+"""The MLflow database is in its store: stores never mix, and can be moved or copied."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ def row(epoch: int, error: float) -> dict[str, float]:
 
 
 def states(uri: str, store: Store) -> dict[str, tuple[str, float]]:
-    """Trial id -> (status, final error) of all runs of trials that carry the store's tag."""
+    """Trial id -> (status, final error) of all runs of trials with the store's tag."""
     mlflow = client(uri)
     chosen = f"tags.`vitscale.store` = '{store.identity()}' and tags.`vitscale.role` = 'trial'"
     runs = mlflow.search_runs([e.experiment_id for e in mlflow.search_experiments()], chosen)
@@ -86,9 +84,7 @@ def test_sqlalchemy_opens_the_database_that_is_meant(
 
 
 def test_two_stores_on_one_server_keep_their_own_states(stores: tuple[Store, Store]) -> None:
-    """The same study fails in one store and trains in the
-    other: neither page shows anything of the other.
-    """
+    """The same study fails in one store and trains in the other: their pages are separate."""
     one, two = stores
     shared = f"sqlite:///{one.root}/mlflow.db"
     plan = study(num=1)
@@ -112,7 +108,7 @@ def test_two_stores_on_one_server_keep_their_own_states(stores: tuple[Store, Sto
 
 
 def test_what_an_earlier_version_has_shown_is_kept(stores: tuple[Store, Store]) -> None:
-    """Experiments without a store's tag belong to the first store that asks."""
+    """Experiments without a store's tag belong to the first store that uses them."""
     one, two = stores
     uri = f"sqlite:///{one.root}/mlflow.db"
     plan = study(num=1)

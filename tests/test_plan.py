@@ -1,6 +1,4 @@
-"""Plans: configs and their ids, designs against their
-distributions, studies, and cost against published tables.
-"""
+"""Plans: configs and ids, designs and their distributions, studies, costs and published tables."""
 
 from __future__ import annotations
 
@@ -195,7 +193,7 @@ def test_golden_ids(golden: str) -> None:
 
 
 def test_id_is_the_same_in_another_process() -> None:
-    """Hash randomisation and the order in which fields are given must not show."""
+    """Hash randomisation and the order of fields must not affect it."""
     code = (
         "import json, sys; from vitscale.plan.config import TrainConfig;"
         "print(TrainConfig(**dict(reversed(json.loads(sys.argv[1]).items()))).id)"
@@ -616,7 +614,7 @@ def test_cross_varies_its_last_design_fastest_and_refuses_a_common_axis() -> Non
 
 
 def log_quantiles(points: list[dict[str, Any]], name: str, axis: FloatDistribution) -> np.ndarray:
-    """Where the values of an axis lie in its log interval, from 0 to 1."""
+    """The positions of an axis's values in its log interval, from 0 to 1."""
     values = np.array([point[name] for point in points])
     return np.log(values / axis.low) / np.log(axis.high / axis.low)
 
@@ -831,7 +829,7 @@ def test_study_survives_json() -> None:
 
 
 def test_json_gives_every_field_of_a_study() -> None:
-    """But for costs, which are measured again."""
+    """All fields except costs, which are measured again."""
     assert set(to_json(make_study())) == {field.name for field in dataclasses.fields(Study)} - {
         "measured"
     }
@@ -876,9 +874,7 @@ def lr_wd_edf() -> ModuleType:
 
 
 def test_lr_wd_edf_at_imagenet_scale_is_the_papers(lr_wd_edf: ModuleType) -> None:
-    """Nine models, two optimizers, 64 draws (Figures 4 and 5)
-    and a run at each optimum; 50 epochs, batch 2048.
-    """
+    """Nine models, two optimizers, 64 draws (Figures 4, 5), references; 50 epochs, batch 2048."""
     plan = lr_wd_edf.study("imagenet").trials
     assert len(plan) == 1170 == 9 * 2 * 64 + 18
     assert {(t.config.epochs, t.config.batch_size, t.config.dataset) for t in plan} == {
@@ -1053,9 +1049,7 @@ def test_closed_form_holds_for_small_and_odd_shapes(fields: dict[str, Any]) -> N
 
 
 def test_cost_of_a_vit_by_hand() -> None:
-    """Two tokens of width 2: one patch of 1x1 pixel and the class
-    token; one block, one head, MLP of 4; ten classes.
-    """
+    """Two tokens (1x1 patch, class token) of width 2; one block and head, MLP 4, 10 classes."""
     config = TrainConfig(
         resolution=1, patch_size=1, width=2, depth=1, heads=1, mlp_ratio=2.0, crop_padding=0
     )

@@ -1,6 +1,4 @@
-"""What a user sees while a study runs, on a real terminal of 60
-and 100 columns, and on one that can do nothing.
-"""
+"""The progress view on terminals of 60 and 100 columns, and on a dumb terminal."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ def study() -> Study:
 
 
 def progress(store: Store | None = None) -> Progress:
-    """One trial done, one running, one that resumes at epoch
-    18, one that another study trains, others to do.
-    """
+    """Trials: one done, one running, one resuming at epoch 18, one of another study, others."""
     plan = study()
     ids = [trial.config.id for trial in plan.trials]
     made = Progress(plan, dict.fromkeys(ids, "missing"), store=store)
@@ -81,7 +77,7 @@ def test_long_names_are_cut_and_numbers_are_not() -> None:
 
 
 def test_a_trial_that_resumes_shows_rows_once_they_are_new(store: Store) -> None:
-    """The trainer tells the rows of the checkpoint again; they are no news."""
+    """The trainer yields the rows of the checkpoint again; they are not new."""
     made = progress(store)
     trial = made.study.trials[2]
     assert epochs_behind(trial, store) == 18 and epochs_behind(made.study.trials[1], store) == 0
@@ -97,9 +93,7 @@ def test_a_trial_that_resumes_shows_rows_once_they_are_new(store: Store) -> None
 
 
 def test_what_was_done_before_this_start_is_in_no_rate(store: Store) -> None:
-    """Half a trial a minute: 18 of 20 epochs of an earlier
-    start do not count as done in this one.
-    """
+    """Half a trial per minute: the 18 of 20 epochs of an earlier start do not count in this one."""
     plan = study()
     ids = [trial.config.id for trial in plan.trials[1:3]]
     made = Progress(plan, {ids[0]: "missing", ids[1]: "missing"}, store=store)
@@ -132,7 +126,7 @@ SHOW = textwrap.dedent("""
 
 
 def on_terminal(columns: int, term: str) -> str:
-    """What a process writes to a pseudo-terminal."""
+    """The output of a process on a pseudo-terminal."""
     import os
 
     environment = {**os.environ, "TERM": term}

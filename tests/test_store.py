@@ -155,9 +155,7 @@ def test_failure_is_recorded_and_forgotten_when_the_trial_succeeds(store: Store)
 
 
 def die_at(operation: int) -> None:
-    """Kills this process at the operation-th system call that
-    changes a directory or makes a file durable.
-    """
+    """Kills this process at the operation-th system call that changes a directory or syncs."""
     count = 0
 
     def deadly(call):
@@ -175,9 +173,7 @@ def die_at(operation: int) -> None:
 
 
 def test_a_kill_between_any_two_file_operations_of_the_table_loses_nothing(tmp_path: Path) -> None:
-    """A trial is claimed, written and finished; whatever operation
-    it dies at, the next attempt completes it once.
-    """
+    """A trial is claimed, written, finished; killed at any operation, a retry commits once."""
     operation = 0
     while True:
         operation += 1
@@ -200,9 +196,7 @@ def test_a_kill_between_any_two_file_operations_of_the_table_loses_nothing(tmp_p
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
-    """On a real file system of 256 kB: the write is refused, what
-    was there stays, and room makes it work again.
-    """
+    """On a real disk of 256 kB: the write fails, old files survive, and freed space helps."""
     with small_disk(tmp_path / "small", "256k") as folder:
         workdir = Workdir(folder)
         workdir.write("kept", b"k" * 1000)
@@ -245,9 +239,7 @@ def test_a_claim_that_nobody_can_have_made_claims_nothing(store: Store, garbage:
 def test_an_attempt_is_later_than_every_claim_of_its_study(
     store: Store, counter: bytes | None
 ) -> None:
-    """The counter may be lost, restored from an older copy, or
-    damaged, while killed attempts have left claims.
-    """
+    """The counter may be lost, restored from an old copy, or damaged, while claims remain."""
     for trial_id, slug, attempt in (("t1", "s", 3), ("t2", "s", 2), ("t3", "other", 9)):
         store.claim(trial_id, {}, slug, attempt)
     (store.trial("t2").path / "claim.json").write_text("garbage")
@@ -261,7 +253,7 @@ def test_an_attempt_is_later_than_every_claim_of_its_study(
 def test_a_folder_of_another_machine_is_not_taken_for_the_store(
     store: Store, tmp_path: Path
 ) -> None:
-    """Neither an empty one, nor one with an older start of the same study."""
+    """Neither an empty folder, nor one with an older start of the same study."""
     with store.drive("s"):
         nonce = store.nonce("s")
         store.check_shared("s", nonce)

@@ -148,9 +148,7 @@ def _check_no_times(options: argparse.Namespace) -> None:
 
 
 def _weights(study: Study, options: argparse.Namespace) -> dict[str, Any]:
-    """Bytes of final weights: the most of a trial, those of all trials, and of those that are kept
-    of the trials of this study.
-    """
+    """Bytes of final weights: largest trial, sum over trials, and sum of those that are kept."""
     sizes = [weights_bytes(trial.config, study.measured) for trial in study.trials]
     keep = getattr(options, "keep_weights", None)
     kept = [size for size in sizes if keep or (keep is None and size <= SMALL_BYTES)]

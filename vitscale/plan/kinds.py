@@ -1,7 +1,6 @@
-"""What each kind of study needs of its arms: laws about the plan alone, refused before anything is
-trained.
+"""Laws of each kind of study about its plan, checked before anything is trained.
 
-What a kind reports is in vitscale.analysis; a kind of a user's own has no law here.
+The analysis of a kind is in vitscale.analysis; user-defined kinds have no laws here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from vitscale.plan.study import Arm, Study, Trial
 
 Cell = Callable[[Mapping[str, object]], tuple[object, ...]]
-# the factor of a shape that says by what its drop path is chosen: "size" or "depth"
+# the factor of a shape for how its drop path is chosen: by "size" or by "depth"
 DROP_PATH_BY = "drop_path_by"
 STABILITY = (
     "stability_cells",
@@ -49,99 +48,95 @@ PROFILES = (
 
 
 def family_of(arm: Arm) -> tuple[str, str]:
-    """Size of a shape and what its drop path is chosen by: shapes are compared within both."""
+    """(size, rule for drop path) of a shape: shapes are compared within both."""
     return str(arm.factors["size"]), str(arm.factors.get(DROP_PATH_BY, ""))
 
 
-def equal_within_arms(trials: Iterable[Trial], *but: str) -> bool:
-    """Whether the configs of each arm are equal in all fields but these."""
-    return not _unequal_arm(trials, *but)
+def equal_within_arms(trials: Iterable[Trial], *ignored: str) -> bool:
+    """Whether the configs of each arm are equal in all fields except `ignored`."""
+    return not _unequal_arm(trials, *ignored)
 
 
 def infer_kind(trials: Collection[Trial], fields: Mapping[str, Any]) -> str:
-    """The kind of a study whose plan is of a version that had
-    none; `fields` are those of Study by name.
-    """
+    """The kind of a study whose plan is of a version without kinds; `fields` are those of Study."""
     if fields.get("search"):
         return "search"
     if any(isinstance(trial.config, ProfileConfig) for trial in trials):
         return "profile"
-    asked = {*fields.get("tables", ()), *fields.get("figures", ())}
-    if asked & {*SHAPES} and equal_within_arms(trials, "seed", "lr"):
+    requested = {*fields.get("tables", ()), *fields.get("figures", ())}
+    if requested & {*SHAPES} and equal_within_arms(trials, "seed", "lr"):
         return "shapes"
     return "repeats" if equal_within_arms(trials, "seed") else "distribution"
 
 
 def check_kind(study: Study) -> None:
-    """Raises ValueError where arms are not what the study's kind
-    is about, or would be pooled for want of factors.
-    """
+    """Raises ValueError if arms violate the laws of their kind, or would be pooled."""
     if (study.kind == "search") != (study.search is not None):
         raise ValueError(
-            "search must say how a study of kind search, and no other, chose its points, but "
+            "exactly the studies of kind search must have a SearchInfo as search, but "
             f"got (kind={study.kind!r}, search={shown(study.search)})"
         )
     if (study.kind == "profile") != isinstance(study.trials[0].config, ProfileConfig):
         raise ValueError(
-            "profiles must be of a study of kind profile, and trainings of another, but got "
+            "a study must have profiles if and only if it is of kind profile, but got "
             f"(kind={study.kind!r}, study={study.slug!r})"
         )
     CHECKS.get(study.kind, _nothing)(study)
 
 
 def _nothing(study: Study) -> None:
-    """A distribution needs no factors."""
+    """Kinds without laws, such as distribution, need no factors."""
 
 
 def _repeats(study: Study) -> None:
     if arm := _unequal_arm(study.trials, "seed"):
         raise ValueError(
-            "the runs of an arm must differ in their seed alone in a study of kind repeats, but "
+            "the trials of an arm must differ only in seed in a study of kind repeats, but "
             f"got (study={study.slug!r}, arm={arm!r})"
         )
-    if _asks(study, STABILITY):
+    if _requests(study, STABILITY):
         _check_not_pooled(
             study,
             "model, optimizer and epochs",
-            lambda of: (of["model"], of["optimizer"], of["epochs"]),
+            lambda c: (c["model"], c["optimizer"], c["epochs"]),
         )
-    if _asks(study, ("recipe_interaction",)):
-        _need_factors(study, ("architecture", "recipe"))
+    if _requests(study, ("recipe_interaction",)):
+        _check_factors(study, ("architecture", "recipe"))
         _check_not_pooled(
-            study, "architecture and recipe", lambda of: (of["architecture"], of["recipe"])
+            study, "architecture and recipe", lambda c: (c["architecture"], c["recipe"])
         )
 
 
 def _shapes(study: Study) -> None:
     if arm := _unequal_arm(study.trials, "seed", "lr"):
         raise ValueError(
-            "the runs of an arm must differ in lr and seed alone in a study of kind shapes, but "
+            "the trials of an arm must differ only in lr and seed in a study of kind shapes, but "
             f"got (study={study.slug!r}, arm={arm!r})"
         )
-    _need_factors(study, ("size",))
+    _check_factors(study, ("size",))
     _check_not_pooled(
         study,
         "size, drop path rule, depth, branches, LayerScale and epochs",
-        lambda of: (
-            of["size"],
-            of.get(DROP_PATH_BY, ""),
-            of["depth"],
-            of["branches"],
-            of["layerscale"] != 0,
-            of["epochs"],
+        lambda c: (
+            c["size"],
+            c.get(DROP_PATH_BY, ""),
+            c["depth"],
+            c["branches"],
+            c["layerscale"] != 0,
+            c["epochs"],
         ),
     )
 
 
 def _profiles(study: Study) -> None:
-    if not _asks(study, PROFILES):
+    if not _requests(study, PROFILES):
         return
     names = ("model", "profile", "resolution", "batch_size", "layout")
     factors = [{**trial.config.asdict(), **trial.arm.factors} for trial in study.trials]
-    num, cell = _most_common(tuple(of[name] for name in names) for of in factors)
+    num, cell = _most_common(tuple(c[name] for name in names) for c in factors)
     if num > 1:
         raise ValueError(
-            f"profiles must differ in {', '.join(names)}, or factors must tell them apart, but "
+            f"profiles must differ in {', '.join(names)}, or in their factors, but "
             f"got ({num} of {shown(cell)})"
         )
 
@@ -153,12 +148,12 @@ CHECKS: dict[str, Callable[[Study], None]] = {
 }
 
 
-def _asks(study: Study, names: Collection[str]) -> bool:
+def _requests(study: Study, names: Collection[str]) -> bool:
     return not set(names).isdisjoint({*study.tables, *study.figures})
 
 
 def _conditions(study: Study) -> dict[str, dict[str, object]]:
-    """What each arm is made of: the fields of its first config, and in their place its factors."""
+    """Arm -> the fields of its first config, overridden by its factors."""
     first: dict[str, dict[str, object]] = {}
     for trial in study.trials:
         if trial.arm.name not in first:
@@ -166,7 +161,7 @@ def _conditions(study: Study) -> dict[str, dict[str, object]]:
     return first
 
 
-def _need_factors(study: Study, names: Collection[str]) -> None:
+def _check_factors(study: Study, names: Collection[str]) -> None:
     absent = [arm for arm in study.arms.values() if not set(names) <= set(arm.factors)]
     if absent:
         raise ValueError(
@@ -177,13 +172,13 @@ def _need_factors(study: Study, names: Collection[str]) -> None:
 
 
 def _check_not_pooled(study: Study, what: str, cell: Cell) -> None:
-    by_arm = {arm: cell(of) for arm, of in _conditions(study).items()}
+    by_arm = {arm: cell(c) for arm, c in _conditions(study).items()}
     num, most = _most_common(by_arm.values())
     if num > 1:
-        pooled = [arm for arm, of in by_arm.items() if of == most]
+        pooled = [arm for arm, value in by_arm.items() if value == most]
         raise ValueError(
-            f"arms must differ in {what}, by their configs or by their factors, or they would be "
-            f"pooled, but got ({shown(pooled)}: {shown(most)})"
+            f"arms must differ in {what}, in their configs or in their factors, to avoid pooling "
+            f"them, but got ({shown(pooled)}: {shown(most)})"
         )
 
 
@@ -192,12 +187,12 @@ def _most_common(values: Iterable[tuple[object, ...]]) -> tuple[int, tuple[objec
     return num, value
 
 
-def _unequal_arm(trials: Iterable[Trial], *but: str) -> str:
-    """The first arm whose configs differ in another field than these; empty if there is none."""
+def _unequal_arm(trials: Iterable[Trial], *ignored: str) -> str:
+    """The first arm whose configs differ in a field that is not ignored; else empty."""
     first: dict[str, dict[str, Any]] = {}
     for trial in trials:
         fields = {
-            name: value for name, value in trial.config.non_default().items() if name not in but
+            name: value for name, value in trial.config.non_default().items() if name not in ignored
         }
         if first.setdefault(trial.arm.name, fields) != fields:
             return trial.arm.name

@@ -1,7 +1,6 @@
-"""The columns that the evaluations of a training give to its rows, and what a study about one of
-them must know of it: a `Metric`.
+"""Metrics: the columns that evaluations add to the rows, with units, bounds and thresholds.
 
-METRICS is the only place that says what is in a column: name, unit, the worst value, thresholds.
+METRICS is the only definition of what a column contains.
 """
 
 from __future__ import annotations
@@ -13,48 +12,46 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What a column of the rows measures.
+    """A metric in a column of the rows.
 
     `near` and `beyond` are differences in its unit: a draw at most `near` above the reference is
-    called forgiven, one more than `beyond` above it has collapsed. They are chosen once per metric
-    and before any result, so that the tables of two studies mean the same.
+    called forgiven, one more than `beyond` above it has collapsed. They were chosen once per
+    metric, before any result, so that the tables of two studies are comparable.
     """
 
-    name: str  # how the column ends: "error_pct" of "val_ema_error_pct"
+    name: str  # the suffix of the column: "error_pct" in "val_ema_error_pct"
     label: str  # a noun for sentences and axes
     unit: str  # "%", or the name of the unit
-    worst: float  # what a diverged or failed training counts as
-    bounds: tuple[float, float]  # no value is outside; intervals of a mean are cut there
+    worst: float  # the value of a diverged or failed training
+    bounds: tuple[float, float]  # of all values; intervals of a mean are clipped to them
     lower_is_better: bool = True
     near: float
     beyond: float
-    of_images: bool = False  # a share of images: it has the binomial noise of its evaluation set
+    of_images: bool = False  # a share of images, with binomial noise
 
     @property
     def difference_unit(self) -> str:
-        """Of a difference of two values: percentages differ by points."""
+        """The unit of a difference: percentages differ by points."""
         return "points" if self.unit == "%" else self.unit
 
     @property
     def differences(self) -> tuple[float, float]:
-        """Between which a difference of two values lies."""
+        """The bounds of a difference of two values."""
         low, high = self.bounds
         return low - high, high - low
 
     @property
     def within(self) -> tuple[float, float, float]:
-        """The differences at which tables give the share of draws: a quarter and a half of near,
-        and near.
-        """
+        """The differences for which tables show the share of draws: near/4, near/2 and near."""
         return self.near / 4, self.near / 2, self.near
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the worst value is a number that a mean or a ratio can hold."""
+        """Whether the worst value is finite, so that means and ratios can include it."""
         return math.isfinite(self.worst)
 
     def number(self, value: float, digits: int = 1, sign: str = "") -> str:
-        """A value without its unit; `digits` are those of a percentage, others have two more."""
+        """A value without its unit; `digits` decimals for percentages, two more for others."""
         return f"{value:{sign}.{digits if self.unit == '%' else digits + 2}f}"
 
     def text(self, value: float, digits: int = 1) -> str:
@@ -66,16 +63,16 @@ class Metric:
         return f"{difference:g} {self.difference_unit}"
 
     def column(self, name: str) -> str:
-        """The name in a table about this metric of what a table about the top-1 error calls `name`.
+        """Translates a column name of tables about the top-1 error to tables about this metric.
 
-        `mean_error_pct` is `mean_loss`, `sd_points` is `sd_nats`. Thresholds are in names for the
-        error alone, whose tables have always had them; those of others are in the columns `near`
-        and `beyond`: `within_4_points_pct` is `within_near_pct`. For the error nothing changes.
+        For the loss, `mean_error_pct` becomes `mean_loss`, and `sd_points` becomes `sd_nats`. Only
+        names about the error contain thresholds, as they always have; others have the columns
+        `near` and `beyond`, so `within_4_points_pct` becomes `within_near_pct`.
         """
         if self is ERROR:
             return name
-        for pattern, said in _THRESHOLDS:
-            name = re.sub(pattern, said, name)
+        for pattern, replacement in _THRESHOLDS:
+            name = re.sub(pattern, replacement, name)
         name = re.sub(r"(?<![a-z])error_pct(?![a-z])", self.name, name)
         if self.unit != "%":  # the edges of a histogram's bins
             name = re.sub(r"^(low|high)_pct$", rf"\1_{self.unit}", name)
@@ -104,9 +101,9 @@ ERROR = Metric(
 METRICS = {
     metric.name: metric
     for metric in (
-        # A cross entropy has no upper bound, so no finite number is the worst. Infinity keeps its
-        # rank: it is right in medians, EDFs and comparisons of ranks. Means are of finite values.
-        # 0.2 nats: about what 4 points of top-1 error are near 25% on ImageNet.
+        # A cross entropy has no upper bound, so the worst value is infinite. Infinity has the right
+        # rank in medians, EDFs and comparisons of ranks. Means are over finite values.
+        # 0.2 nats correspond to about 4 points of top-1 error near 25% on ImageNet.
         Metric(
             name="loss",
             label="loss",
@@ -117,7 +114,7 @@ METRICS = {
             beyond=0.5,
         ),
         ERROR,
-        # top-5 errors are about half of top-1 errors or less, and so are their thresholds
+        # top-5 errors are at most about half of top-1 errors, so the thresholds are half
         Metric(
             name="top5_error_pct",
             label="top-5 error",
@@ -128,7 +125,7 @@ METRICS = {
             beyond=5.0,
             of_images=True,
         ),
-        # 100%: sure of every image, and wrong
+        # 100%: full confidence in every image, and all wrong
         Metric(
             name="ece_pct",
             label="calibration error",
@@ -140,7 +137,7 @@ METRICS = {
         ),
     )
 }
-# of profiles, each of which has the device to itself
+# of profiles, each of which runs alone on its device
 SPEED = Metric(
     name="images_per_s",
     label="images per second",
@@ -152,16 +149,16 @@ SPEED = Metric(
     beyond=math.nan,
 )
 QUANTITIES = tuple(METRICS)
-# a diverged training has a row with the worst value of these, and has none of the others
+# the row of a diverged training has the worst value of these, and none of the others
 ERRORS = tuple(name for name, metric in METRICS.items() if metric.of_images)
-# raw and averaged; without an average the columns of the latter repeat those of the former
+# raw and averaged weights; without an average the columns of both are equal
 WEIGHTS = ("", "ema_")
 
 
 def metric_of(column: str) -> Metric:
-    """The metric in a column of the rows: "val_ema_loss" holds the loss.
+    """The metric in a column of the rows: "val_ema_loss" contains the loss.
 
-    Raises ValueError for a column that holds none.
+    Raises ValueError for a column without a metric.
     """
     known = {**METRICS, SPEED.name: SPEED}
     for name in sorted(known, key=len, reverse=True):
@@ -176,16 +173,13 @@ def column(split: str, weights: str, quantity: str) -> str:
 
 
 def evaluation_columns(split: str) -> tuple[str, ...]:
-    """The columns of one evaluation set in the row of each epoch; `vitscale.train.loop.evaluate`
-    defines them.
+    """The columns of one evaluation set in each row, as returned by `train.loop.evaluate`.
 
-    Rows of trials that were trained before a quantity was there lack its columns.
+    Rows of trials from before a metric was added lack its columns.
     """
     return tuple(column(split, weights, quantity) for weights in WEIGHTS for quantity in QUANTITIES)
 
 
 def error_columns(split: str) -> tuple[str, ...]:
-    """Those of `evaluation_columns` that are errors in percent,
-    and are in the row of a diverged training too.
-    """
+    """The `evaluation_columns` with errors in percent; rows of diverged trainings have them too."""
     return tuple(column(split, weights, quantity) for weights in WEIGHTS for quantity in ERRORS)

@@ -1,6 +1,4 @@
-"""What one profile is: a model whose speed and memory are
-measured on a device that it has to itself.
-"""
+"""The config of a profile: speed and memory of a model that runs alone on a device."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from typing import Annotated, Literal, get_args
 from vitscale.plan.config import VIT_ONLY, Count, Law, Max, TrainConfig, defaults
 from vitscale.plan.metrics import SPEED
 
-METRIC = SPEED.name  # what a study of profiles is about
+METRIC = SPEED.name  # the metric of a study of profiles
 Profile = Literal["inference", "training"]
 Layout = Literal["seq", "par"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
-# Fields of a training that bear on the speed of a pass, or on its memory; others would be a second
-# id of one profile.
+# Fields of a training that affect the speed or memory of a pass. If others varied, one profile
+# would have several ids.
 _SHAPE = {
     "dataset",
     "num_images",
@@ -50,33 +48,33 @@ BEARING = {
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileConfig(TrainConfig):
-    """Everything that decides how fast a model runs: unlike for an error, that includes the device.
+    """Everything that determines how fast a model runs, including the device.
 
-    Fields of a training that have no bearing on it stay at their defaults. The dataset gives
-    channels and classes; no image of it is read. Raises ValueError as TrainConfig does.
+    Fields of a training that do not affect it keep their defaults. The dataset determines the
+    numbers of channels and classes; its images are not read. Raises ValueError as TrainConfig does.
     """
 
-    # a forward pass; or forward, loss, backward, clipping, optimizer and average
+    # inference: a forward pass; training: forward, loss, backward, clipping, optimizer and average
     profile: Profile = ""  # type: ignore[assignment]  # no default: it has to be given, and is part of every id
-    # how branches of a parallel ViT are computed: one after another, or "par", in one go
+    # branches of a parallel ViT are computed one after another ("seq") or in one operation ("par")
     layout: Layout = "seq"
-    # repeats, each the mean over many passes; a row each
+    # repeats, each the mean over many passes and one row
     timed_runs: Annotated[Count, Max(10**6)] = 10
     # the GPU as torch names it, or the processor with its threads: "AMD EPYC, 2 threads"
     hardware: str = ""
 
     def laws(self) -> list[Law]:
-        """Those of a training, and those of a profile."""
+        """The laws of a training, and those of a profile."""
         return [*super().laws(), *_profile_laws(self)]
 
     @property
     def num_steps(self) -> int:
-        """Passes that are timed, at least: a run goes on until it is long enough for the clock."""
+        """Minimum number of timed passes: a run lasts until the clock can resolve it."""
         return self.timed_runs
 
     @property
     def threads(self) -> int:
-        """Of the processor that is measured; 0 for a GPU."""
+        """Threads of the measured processor; 0 for a GPU."""
         named = re.search(r", (\d+) threads?$", self.hardware)
         return int(named[1]) if named else 0
 
@@ -104,9 +102,7 @@ def _profile_laws(c: ProfileConfig) -> list[Law]:
 
 
 def processor(threads: int = 0) -> str:
-    """This machine's processor, with the threads that are used
-    of it (0: as many as this process has cores).
-    """
+    """Name and threads of this machine's processor; 0 threads: all cores of this process."""
     num = threads or (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -114,14 +110,14 @@ def processor(threads: int = 0) -> str:
 
 
 def gpu() -> str:
-    """This machine's first GPU, as torch names it; empty without one.
+    """The name of this machine's first GPU, as in torch; empty without one.
 
-    Torch itself would take seconds to load.
+    Asks nvidia-smi, since importing torch takes seconds.
     """
     try:
-        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         lines = subprocess.run(
-            asked, check=True, capture_output=True, text=True, timeout=20
+            command, check=True, capture_output=True, text=True, timeout=20
         ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -129,7 +125,7 @@ def gpu() -> str:
 
 
 def processor_name() -> str:
-    """This machine's processor as Linux names it, elsewhere as Python does."""
+    """The processor's name from /proc/cpuinfo, or from Python where that is missing."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""A study: a question, and the frozen list of trials that answers it."""
+"""A study: a question, and the fixed list of trials that answers it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitscale.plan.kinds import check_kind, infer_kind
 from vitscale.plan.metrics import ERROR, evaluation_columns, metric_of
 from vitscale.plan.profile import METRIC, ProfileConfig
 
-# of a study, and of points that are drawn at once: each is a directory, and a row of every table
+# per study, and points per sample: each is a directory, and a row of every table
 MAX_TRIALS = 10**6
 MOST_IN_A_NAME, MOST_IN_A_LABEL, MOST_IN_A_TEXT = 100, 200, 100_000  # characters
 
@@ -27,13 +27,13 @@ SAMPLERS: dict[Sampler, str] = {"tpe": "TPE", "gp": "Gaussian process"}
 
 @dataclass(frozen=True, kw_only=True)
 class SearchInfo:
-    """How the points of a search are chosen. Raises ValueError for what no search can be."""
+    """How the points of a search are chosen. Raises ValueError for impossible values."""
 
     sampler: Sampler
-    per_round: int  # points of an arm that are proposed at once; 0: an older plan does not say it
+    per_round: int  # points per arm that are proposed at once; 0: unknown, in an older plan
     sampler_seed: int = 0
-    asha: bool = False  # trainings that are behind are stopped
-    # name of an arm -> axis -> its distribution, as Optuna writes it in JSON
+    asha: bool = False  # whether ASHA stops trainings with a bad intermediate rank
+    # name of an arm -> axis -> its distribution in Optuna's JSON
     spaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class SearchInfo:
         _check_spaces(self.spaces)
 
     def describe(self) -> str:
-        """The same in words."""
+        """The search in words, for reports."""
         rounds = f"{self.per_round} points at a time, " if self.per_round else ""
         stops = ", stopped early by ASHA" if self.asha else ""
         return f"{SAMPLERS[self.sampler]}, {rounds}sampler seed {self.sampler_seed}{stops}"
@@ -64,9 +64,9 @@ Factors = Mapping[str, str | int | float]
 class Arm:
     """A condition that is compared: one curve of a figure, one row of a table.
 
-    `factors` are what it is made of where the config does not say it, such as
-    {"model": "ViT_P-1GF"}. Tables group by them; nothing is read from the name. Raises ValueError
-    unless names and texts can be drawn.
+    `factors` describe the arm where the config does not, such as {"model": "ViT_P-1GF"}. Tables
+    group by them; nothing is parsed from the name. Raises ValueError for a name or value that
+    cannot be drawn.
     """
 
     name: str
@@ -91,17 +91,17 @@ class Arm:
 
     @classmethod
     def of(cls, arm: Arm | str) -> Arm:
-        """The arm, or the one without factors of this name."""
+        """An arm as it is; a name as an arm without factors."""
         return arm if isinstance(arm, Arm) else cls(arm)
 
 
 @dataclass(frozen=True, init=False)
 class Trial:
-    """One training run to completion, as part of an arm; a name alone is an arm without factors.
+    """One training run to completion, as part of an arm.
 
-    `point` is its index in the arm's design; trials of two arms with one index share the point.
-    None marks the reference run, trained at the arm's tuned optimum, which is no draw of the
-    design.
+    A string as `arm` is the name of an arm without factors. `point` is the index in the arm's
+    design; trials of two arms with the same index share the point. None marks a reference run,
+    trained at the arm's tuned optimum, which is not a draw of the design.
     """
 
     arm: Arm
@@ -115,12 +115,11 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A question and the trials that answer it. Raises ValueError if the parts contradict each
-    other.
+    """A question and the trials that answer it. Raises ValueError for inconsistent fields.
 
-    `kind` names what is done with the outcomes, a room of vitscale.analysis: "distribution" of
-    errors over draws, "repeats" of single settings with several seeds, "shapes" at the lr that
-    suits each, "profile", "search", or one that the script registers.
+    `kind` selects the analysis, a package of vitscale.analysis: "distribution" of errors over
+    draws, "repeats" of single settings with several seeds, "shapes" at the best lr of each,
+    "profile", "search", or a kind that the script registers.
     """
 
     kind: str
@@ -131,20 +130,20 @@ class Study:
     trials: tuple[Trial, ...]
     # 0: draws are i.i.d.; R: the points are R equal blocks of independent Sobol scrambles
     num_scrambles: int = 0
-    # the column of the rows that tables and figures are about: plan/metrics.py
+    # the column of the rows that tables and figures use: plan/metrics.py
     metric: str = "val_ema_error_pct"
     # title -> arms drawn together
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pairs: tuple[tuple[str, str], ...] = ()  # arms compared with each other
-    figures: tuple[str, ...] = ()  # names of its kind
-    tables: tuple[str, ...] = ()  # names of its kind
-    design: str = ""  # how points, seeds and reference runs were chosen, for its report
-    notes: str = ""  # what the study does and does not show, for its report
-    # draw the papers' printed numbers behind ours, as context and never as a target
+    figures: tuple[str, ...] = ()  # names that its kind defines
+    tables: tuple[str, ...] = ()  # names that its kind defines
+    design: str = ""  # how points, seeds and reference runs were chosen, for the report
+    notes: str = ""  # what the study does and does not show, for the report
+    # draw the papers' numbers behind ours, as context and not as a target
     published: bool = False
-    # how points were chosen from outcomes of others; such a study has no distribution
+    # how points were chosen from earlier outcomes; such a study has no distribution
     search: SearchInfo | None = None
-    # costs that have no closed form
+    # costs of models without a closed form
     measured: Measured = field(default_factory=dict, compare=False, repr=False)
 
     def __new__(cls, *args: object, **given: object) -> Self:
@@ -181,21 +180,21 @@ class Study:
 
     @property
     def slug(self) -> str:
-        """Name and scale: the directory in the store and the MLflow experiment."""
+        """Name and scale: the name of the directory in the store and of the MLflow experiment."""
         return f"{self.name}-{self.scale}"
 
     def cost(self, config: TrainConfig) -> Complexity:
-        """As plan.cost.complexity, with what was measured for this study."""
+        """As plan.cost.complexity, with the measured costs of this study."""
         return complexity(config, self.measured)
 
     @property
     def measures(self) -> bool:
-        """Whether its trials are profiles, which have a speed and no error."""
+        """Whether the trials are profiles, which have a speed and no error."""
         return self.kind == "profile"
 
     @cached_property
     def arms(self) -> Mapping[str, Arm]:
-        """Name -> the condition compared, in the order of their first trial."""
+        """Name -> arm, in the order of the arms' first trials."""
         arms: dict[str, Arm] = {}
         for trial in self.trials:
             arms.setdefault(trial.arm.name, trial.arm)
@@ -203,12 +202,12 @@ class Study:
 
 
 def space_of(study: Study, arm: str) -> Mapping[str, str]:
-    """Axis -> its distribution in Optuna's JSON, of an arm of a search; of others nothing."""
+    """Axis -> its distribution in Optuna's JSON, for an arm of a search; else empty."""
     return study.search.spaces.get(arm, {}) if study.search else {}
 
 
 def config_of(fields: Mapping[str, Any]) -> TrainConfig:
-    """The config of these fields: a profile if they say so.
+    """The config with these fields: a ProfileConfig if one of them is `profile`.
 
     Raises ValueError as the config does.
     """
@@ -216,9 +215,7 @@ def config_of(fields: Mapping[str, Any]) -> TrainConfig:
 
 
 def check_arguments(kind: type, args: Collection[object], given: Mapping[str, object]) -> None:
-    """Raises ValueError for arguments that a dataclass does
-    not take, and for those that it must have.
-    """
+    """Raises ValueError for unknown, missing or positional arguments of a dataclass."""
     known = {f.name: f for f in dataclasses.fields(kind)}
     unknown = [name for name in given if name not in known]
     required = (dataclasses.MISSING, dataclasses.MISSING)
@@ -240,9 +237,7 @@ def check_arguments(kind: type, args: Collection[object], given: Mapping[str, ob
 
 
 def _check_types(study: Study) -> None:
-    """Raises ValueError for a field that is not what its
-    type says, or too long to be what it is.
-    """
+    """Raises ValueError for fields of a wrong type or length."""
     check_names(study.name, study.scale)
     if not isinstance(study.kind, str) or not re.fullmatch(r"[a-z0-9_]{1,100}", study.kind):
         raise ValueError(
@@ -256,7 +251,7 @@ def _check_types(study: Study) -> None:
         )
     if type(study.num_scrambles) is not int or study.num_scrambles < 0 or study.num_scrambles == 1:
         raise ValueError(
-            "num_scrambles must be 0, or a count from 2, but got "
+            "num_scrambles must be 0 or at least 2, but got "
             f"(num_scrambles={shown(study.num_scrambles)})"
         )
     if not isinstance(study.measured, Mapping):
@@ -278,15 +273,15 @@ def _check_types(study: Study) -> None:
 
 
 def check_names(name: object, scale: object) -> None:
-    """Raises ValueError unless name and scale of a study can name a folder."""
+    """Raises ValueError unless name and scale of a study are valid in a folder's name."""
     for text in (name, scale):
         if not isinstance(text, str) or not re.fullmatch(r"[a-z0-9_]+", text):
             raise ValueError(
                 f"name and scale of a study must match [a-z0-9_]+, but got ({shown(text)})"
             )
         if len(text) > MOST_IN_A_NAME:
-            law = f"name and scale of a study of at most {MOST_IN_A_NAME} characters"
-            raise ValueError(f"{law} must hold, but got ({shown(text)})")
+            law = f"name and scale of a study must have at most {MOST_IN_A_NAME} characters"
+            raise ValueError(f"{law}, but got ({shown(text)})")
 
 
 def _check_trials(trials: object) -> None:
@@ -325,9 +320,7 @@ def check_panels(panels: object) -> None:
 
 
 def check_label(what: str, label: object) -> None:
-    """Raises ValueError unless a label can be drawn:
-    figures read a $ as the beginning of a formula.
-    """
+    """Raises ValueError unless a label can be drawn; in figures, $ starts a formula."""
     whole = (
         isinstance(label, str)
         and label.isprintable()
@@ -336,7 +329,7 @@ def check_label(what: str, label: object) -> None:
     )
     if not whole or len(str(label)) > MOST_IN_A_LABEL:
         raise ValueError(
-            f"{what} must be plain text on one line, without $ and of 1 to {MOST_IN_A_LABEL} "
+            f"{what} must be one line of plain text without $, of 1 to {MOST_IN_A_LABEL} "
             f"characters, but got ({shown(label)})"
         )
 
@@ -344,19 +337,19 @@ def check_label(what: str, label: object) -> None:
 def _check_text(name: str, text: object) -> None:
     if not isinstance(text, str) or len(text) > MOST_IN_A_TEXT or "\0" in text:
         raise ValueError(
-            f"{name} must be a text of at most {MOST_IN_A_TEXT} characters, but got "
+            f"{name} must be a string of at most {MOST_IN_A_TEXT} characters, but got "
             f"({name}={shown(text)})"
         )
 
 
 def _is_list(value: object) -> TypeGuard[tuple[Any, ...]]:
-    """Whether a value is a tuple, or a list, which will do."""
+    """Whether a value is a tuple or a list; both are accepted."""
     return isinstance(value, tuple | list)
 
 
 def _check_list(name: str, value: object) -> None:
     if not _is_list(value) or not all(isinstance(item, str) for item in value):
-        raise ValueError(f"{name} must be tuples of texts, but got ({name}={shown(value)})")
+        raise ValueError(f"{name} must be tuples of strings, but got ({name}={shown(value)})")
 
 
 def _check_factor(name: object, value: object) -> None:
@@ -364,7 +357,7 @@ def _check_factor(name: object, value: object) -> None:
     check_label("the name of a factor", name)
     if type(value) not in (str, int, float) or value != value:
         raise ValueError(
-            "a factor must be a str, an int or a float, and no NaN, but got "
+            "a factor must be a str, an int, or a float other than NaN, but got "
             f"({name}={shown(value)})"
         )
     if isinstance(value, str):
@@ -372,9 +365,7 @@ def _check_factor(name: object, value: object) -> None:
 
 
 def _check_factors(study: Study) -> None:
-    """Raises ValueError unless an arm is the same in all its trials, and all have one set of
-    factors.
-    """
+    """Raises ValueError unless arms have constant factors, and all the same names of factors."""
     for trial in study.trials:
         known = study.arms[trial.arm.name]
         if trial.arm is not known and trial.arm != known:
@@ -389,13 +380,11 @@ def _check_factors(study: Study) -> None:
 
 
 def _check_spaces(spaces: object) -> None:
-    """Raises ValueError unless arms are mapped to axes and these to texts."""
+    """Raises ValueError unless spaces map arms to axes, and axes to strings."""
     if not isinstance(spaces, Mapping) or not all(
         isinstance(axes, Mapping) for axes in spaces.values()
     ):
-        raise ValueError(
-            f"spaces must map arms to names and values, but got (spaces={shown(spaces)})"
-        )
+        raise ValueError(f"spaces must map arms to axes, but got (spaces={shown(spaces)})")
     for axes in spaces.values():
         for axis, text in axes.items():
             check_label("a name in spaces", axis)
@@ -406,21 +395,22 @@ def _check_spaces(spaces: object) -> None:
 
 
 def _check_metric(study: Study) -> None:
-    """Raises ValueError for a metric that some trial will not report about the split that it
-    evaluates, and for the papers' errors behind anything else than errors.
+    """Raises ValueError for a metric that a trial does not report for the split that it evaluates.
+
+    Also for `published` with a metric other than the top-1 error.
     """
     trainings = [t.config for t in study.trials if not isinstance(t.config, ProfileConfig)]
     for config in {config.eval_split: config for config in trainings}.values():
         known = evaluation_columns(config.eval_split)
         if study.metric not in known:
             raise ValueError(
-                "the metric must be a column of the split that is evaluated, "
+                "the metric must be a column of the evaluated split, "
                 f"({', '.join(known)}), but got "
                 f"(metric={shown(study.metric)}, eval_split={config.eval_split!r})"
             )
     if study.published and trainings and metric_of(study.metric) is not ERROR:
         raise ValueError(
-            "published=True must be of a study about the top-1 error, which the papers printed, "
+            "published=True must come with the top-1 error as metric, which the papers report, "
             f"but got (metric={shown(study.metric)})"
         )
 
@@ -431,18 +421,18 @@ def _check_not_mixed(study: Study) -> None:
     }
     if len(devices) > 1:
         raise ValueError(
-            "a study must be of trainings, or of profiles on one hardware, but got "
+            "a study must contain trainings, or profiles on one hardware, but got "
             f"({sorted(devices)})"
         )
     if bool(devices - {""}) != (study.metric == METRIC):
         raise ValueError(
-            f"{METRIC} must be the metric of profiles, and of nothing else, but got "
+            f"{METRIC} must be the metric of studies of profiles, and of no others, but got "
             f"(metric={shown(study.metric)})"
         )
 
 
 def to_json(study: Study) -> dict[str, object]:
-    """Everything about a study as plain values, for plan.json.
+    """The complete study as plain values, for plan.json.
 
     Configs are given by their non-default fields.
     """
@@ -482,7 +472,7 @@ def from_json(plan: Mapping[str, Any]) -> Study:
         name: tuple(plan[name]) if isinstance(plan[name], list) else plan[name]
         for name in _PLAIN
         if name in plan
-    }  # those of an older version have fewer
+    }  # plans of older versions have fewer
     panels = {title: tuple(arms) for title, arms in plan["panels"].items()}
     pairs = tuple((a, b) for a, b in plan["pairs"])
     fields: dict[str, Any] = {
@@ -496,12 +486,12 @@ def from_json(plan: Mapping[str, Any]) -> Study:
         return Study(**fields)
     try:
         return Study(kind=infer_kind(trials, fields), **fields)
-    except ValueError:  # its arms are not what that kind needs: no law of that version asked for it
+    except ValueError:  # its arms violate a law of this kind that the older version did not have
         return Study(kind="distribution", **fields)
 
 
 def _search_of(plan: Mapping[str, Any]) -> SearchInfo | None:
-    """How a plan's search chose its points; plans of older versions say it in a sentence."""
+    """How a plan's search chose its points; older versions wrote it as a sentence."""
     if plan.get("search"):
         return SearchInfo(**plan["search"])
     if not (sentence := plan.get("adaptive")):

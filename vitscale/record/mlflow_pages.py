@@ -124,9 +124,7 @@ def _varying(*groups: Sequence[Mapping[str, object]]) -> list[str]:
 def description(
     study: Study, arms: Mapping[str, Mapping[str, float]], headline: Sequence[str] = ()
 ) -> str:
-    """Markdown for the parent run: question, source, answer,
-    and a table of the arms with their intervals.
-    """
+    """Markdown for the parent run: question, source, answer, and a table of arms with intervals."""
     parts = [
         f"**{study.question}**",
         f"Source: {study.source}",

@@ -245,8 +245,9 @@ class View:
         child.status, child.state = outcome.status.value, "RUNNING" if running else "ended"
 
     def show_evaluations(self, trial_id: str, outcomes: Iterable[Outcome]) -> None:
-        """Adds evaluations after the training to a trial's run, `evaluation/NAME/error_pct` and so
-        on, with the times at which they were made: adding them twice is adding them once.
+        """Adds later evaluations to a trial's run, as `evaluation/NAME/error_pct` and so on.
+
+        Metrics have the time of the evaluation, so adding them again changes nothing.
         """
         child = self.children.get(trial_id)
         groups = [evaluation_metrics(outcome) for outcome in outcomes]
@@ -788,9 +789,7 @@ class Mirror:
 
 
 def state_of(read: Mapping[str, Outcome]) -> str:
-    """State of the parent run: KILLED if a trial is missing, else FAILED if one failed, else
-    FINISHED.
-    """
+    """The parent's state: KILLED if a trial is missing, else FAILED if any failed, or FINISHED."""
     statuses = {outcome.status for outcome in read.values()}
     if Status.MISSING in statuses:
         return "KILLED"

@@ -1,6 +1,4 @@
-"""What there is in a store: for each study, how many trials
-ended how, the size on disk and the last sign of life.
-"""
+"""The studies of a store: trials by status, size on disk, and last activity."""
 
 from __future__ import annotations
 
