@@ -256,8 +256,8 @@ def one_page(store: Store, study: Study, uri: str) -> str:
     return f"{len(runs)} runs"
 
 
-def anew(store: Store, study: Study, uri: str) -> str:
-    view = View(study, uri, store, anew=True)
+def reconnect(store: Store, study: Study, uri: str) -> str:
+    view = View(study, uri, store, reread=True)
     view.save()
     return f"{len(view.children)} runs"
 
@@ -285,7 +285,7 @@ def more_rows(store: Store, study: Study, uri: str) -> str:
 
 STEPS = {
     "all runs in one page": one_page,
-    "connect, nothing remembered": anew,
+    "connect, empty cache": reconnect,
     "connect, runs remembered": remembered,
     "connect and show 10,000 outcomes again": all_done,
     "connect and show a row of 100 trials": more_rows,

@@ -168,7 +168,7 @@ def test_what_is_lost_on_either_side_is_made_again(store: Store, uri: str, lost:
         memory.unlink()
     if lost == "memory damaged":
         memory.write_text('{"store": 3')
-    again = View(plan, uri, store, anew=lost == "run for good")  # as `vitscale sync`
+    again = View(plan, uri, store, reread=lost == "run for good")  # as `vitscale sync`
     synchronize(again, finished(plan))
     found = children(uri)
     assert found.keys() == {trial.config.id for trial in plan.trials}
@@ -324,7 +324,7 @@ def test_pages_of_a_server_that_is_slow_get_smaller(
         )
 
     monkeypatch.setattr(MlflowClient, "search_runs", slow)
-    assert View(plan, uri, store, anew=True).children.keys() == {
+    assert View(plan, uri, store, reread=True).children.keys() == {
         trial.config.id for trial in plan.trials
     }
     assert sizes[-4:] == [200, 50, 50, 50]

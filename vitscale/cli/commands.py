@@ -315,7 +315,7 @@ def sync(options: argparse.Namespace) -> None:
         with _continue_after_failure(slug, failed):
             study = with_costs(read_plan(store, slug))
             with _server_errors(uri):  # before the report, which takes longer
-                view = View(study, uri, store, arm_colors, anew=True)
+                view = View(study, uri, store, arm_colors, reread=True)
             read = read_trials(study, store)
             report, headline, summary = draw(study, store, read)
             with _server_errors(uri):

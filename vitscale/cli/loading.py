@@ -22,10 +22,10 @@ ReadFrom = Literal["report", "store"]
 
 
 class StudyResults:
-    """What a study found, as pandas tables, which are copies: change them as you like.
+    """The results of a study as pandas tables; they are copies, so you may change them.
 
-    `read_from` says where tables come from: "report", the parquet files of its `report/`, or
-    "store", where they were made from the trials because no report shows them as they are.
+    `read_from` is the source of the tables: "report" for the parquet files of its `report/`, or
+    "store" if they were computed from the trials because the report is missing or out of date.
     """
 
     def __init__(self, results: Results, read_from: ReadFrom) -> None:
@@ -34,18 +34,16 @@ class StudyResults:
 
     @property
     def study(self) -> Study:
-        """The study as planned at its last start: `question`, `source`, `metric`, `arms` and all
-        else that it states.
-        """
+        """The study by the plan of its last start: `question`, `source`, `metric`, `arms`, ..."""
         return self._results.study
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """One row per planned trial: study, arm, point (NA for a reference run), trial_id, status,
-        fields of its config, metrics of its last row, provenance.
+        """One row per planned trial: labels, config, metrics of its last row, provenance.
 
-        `error_pct` is the study's metric at the end: 100 for a diverged or failed trial, NaN for a
-        missing one. With a metric other than the top-1 error its name is `final_` and the metric's.
+        Labels are study, arm, point (NA for a reference run), trial_id and status. `error_pct` is
+        the final value of the study's metric: 100 for a diverged or failed trial, NaN for a missing
+        one. For a metric other than the top-1 error, its name is `final_` and the metric's name.
         """
         from vitscale.analysis.results import trials_as_named
 
@@ -58,14 +56,11 @@ class StudyResults:
 
     @cached_property
     def tables(self) -> Mapping[str, pd.DataFrame]:
-        """The tables of the study's report by name, in its order; an estimate `x` has its 95%
-        interval in `x_low` and `x_high`.
-        """
+        """The tables of the report by name; the 95% interval of `x` is in `x_low` and `x_high`."""
         return {name: self.table(name) for name in self.study.tables}
 
     def table(self, name: str) -> pd.DataFrame:
-        """Any table that a study of this kind can have, such as "edf_curves", also one that its
-        report does not show.
+        """Any table of this kind of study, such as "edf_curves", even if it is not in the report.
 
         Raises ValueError for other names.
         """
@@ -90,13 +85,13 @@ class StudyResults:
 
 
 def load(study: str, store: str | os.PathLike[str] = "") -> StudyResults:
-    """The results of a study that was started, finished or not; nothing is trained or written.
+    """The results of a started study, complete or not; trains and writes nothing.
 
     `study` is its directory in the store, such as "lr_wd_edf-demo"; `store` is a folder, by default
-    $VITSCALE_STORE or runs. Tables are those of its last report if that shows the same plan and
-    the same outcomes, and else are made from the trials. Raises ValueError for a study or a store
-    that is not there, or a kind that only its script defines, and Damaged, a ValueError, for a plan
-    that cannot be read.
+    $VITSCALE_STORE or runs. Tables are read from the last report if that has the current plan and
+    outcomes, else they are computed from the trials. Raises ValueError for an unknown study or
+    store, or a kind that only its script defines, and Damaged, a ValueError, for an unreadable
+    plan.
     """
     place = existing(os.fspath(store) or os.environ.get("VITSCALE_STORE", "runs"))
     planned = read_plan(place, study)
@@ -106,19 +101,19 @@ def load(study: str, store: str | os.PathLike[str] = "") -> StudyResults:
 
 
 def _of_report(study: Study, store: Store) -> Results | None:
-    """What the report of a study was made of, if it shows the study as it is."""
+    """The results in the report of a study; None if the report is missing or out of date."""
     from vitscale.analysis.report.report import made_from, read_made_from, read_results
     from vitscale.record.table import read_statuses
 
     folder = store.report(study.slug)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of damaged files, which `_of_trials` gives
+        warnings.simplefilter("ignore")  # about damaged files, which `_of_trials` repeats
         now = made_from(study, read_statuses(study, store))
     if read_made_from(folder) != now:
         return None
     try:
         return read_results(study, folder)
-    except (OSError, ValueError):  # a file is gone or damaged: the trials are there
+    except (OSError, ValueError):  # a file is missing or damaged: use the trials
         return None
 
 

@@ -53,7 +53,7 @@ Colors = Callable[[Study], Mapping[str, str]]  # arm -> "#rrggbb"
 class View:
     """A connection to the MLflow experiment of one study of one store.
 
-    `anew` reads every run from the server; else only those that are not in the store's cache. Every
+    `reread` reads every run from the server; else only those not in the store's cache. Every
     method may raise exceptions of MLflow.
     """
 
@@ -64,14 +64,14 @@ class View:
         store: Store,
         colors: Colors | None = None,
         *,
-        anew: bool = False,
+        reread: bool = False,
     ):
         self.uri, self.store, self.store_id, self.colors = uri, store, store.identity(), colors
         create_database(uri)
         follow_move(uri)
         self.client: MlflowClient = cast("MlflowClient", _Patient(client_of(uri)))
         self._plan(study)
-        known = Known() if anew else recall(store, study.slug, uri)
+        known = Known() if reread else recall(store, study.slug, uri)
         experiment = self._experiment(known.experiment_id)
         self.experiment_id = experiment.experiment_id
         self._save_views(mlflow_pages.trial_views(study), experiment)
