@@ -137,7 +137,7 @@ def test_fractions_of_a_gpu_pack_trials_node_by_node(tmp_path: Path, cluster: Cl
     assert "training 4 at a time" in result.stdout
 
 
-def test_trials_of_a_dead_node_go_on_elsewhere(tmp_path: Path, cluster: Cluster) -> None:
+def test_trials_of_a_dead_node_resume_on_another_node(tmp_path: Path, cluster: Cluster) -> None:
     script = Script(tmp_path)
     arguments = ("--num", "3", "--epochs", "60", "--checkpoint-every-s", "0.3")
     process = script.start(*arguments, "--address", cluster.address)
@@ -156,9 +156,7 @@ def test_trials_of_a_dead_node_go_on_elsewhere(tmp_path: Path, cluster: Cluster)
     assert {i: without_times(script.store().read(i).rows) for i in expected} == expected
 
 
-def test_a_cluster_that_begins_without_workers_is_waited_for(
-    tmp_path: Path, empty: Cluster
-) -> None:
+def test_a_cluster_without_workers_is_waited_for(tmp_path: Path, empty: Cluster) -> None:
     script, said = (
         Script(tmp_path),
         "waiting for nodes: none of the cluster has a CPU yet; Ctrl-C stops",

@@ -143,7 +143,7 @@ def test_no_schedule_is_below_the_bound_and_longest_first_is_within_graham_s(slo
         assert best - 1e-9 <= found.plan_order_h <= (2 - 1 / slots) * best + 1e-9
 
 
-def test_a_share_of_a_device_packs_trials() -> None:
+def test_a_fraction_of_a_device_packs_trials() -> None:
     assert [num_slots(*of) for of in ((64, 8), (20, 8), (2, 0.25), (3, 0.3), (4, 1))] == [
         8,
         2,
@@ -423,7 +423,7 @@ def test_status_counts_trials_bytes_and_times(store: Store, say: Say) -> None:
     assert ["longer-demo", "8", "2", "0", "0", "0", "6"] in lines
 
 
-def test_running_is_what_a_living_driver_has_claimed(tmp_path: Path) -> None:
+def test_a_trial_claimed_by_a_live_driver_is_running(tmp_path: Path) -> None:
     store, study = Store.open(tmp_path), plan_of()
     put(store, study)
     config = study.trials[0].config
@@ -755,7 +755,7 @@ def test_bad_input_gets_one_line(
 @pytest.mark.parametrize(
     "command", [["status"], ["report", "x"], ["compare", "x", "y"], ["plan", "x"]]
 )
-def test_an_empty_store_is_said_and_none_is_made(
+def test_an_empty_store_is_reported_and_nothing_is_created(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -64,19 +64,19 @@ CONFIG = [
 
 
 @pytest.mark.parametrize("error", MACHINE, ids=lambda error: one_line(error)[:40])
-def test_what_a_machine_does_is_tried_again_however_often_it_comes(error: Exception) -> None:
+def test_faults_of_the_machine_are_retried_any_number_of_times(error: Exception) -> None:
     line = one_line(error)
     assert verdict(error, line, line, Resources()) == "again"
 
 
 @pytest.mark.parametrize("error", CONFIG, ids=lambda error: one_line(error)[:40])
-def test_what_the_config_does_is_no_fault_of_the_machine(error: Exception) -> None:
+def test_errors_of_the_config_are_no_faults_of_the_machine(error: Exception) -> None:
     assert not is_of_the_machine(error)
     line = one_line(error)
     assert verdict(error, line, line, Resources()) == "config"
 
 
-def test_an_unknown_error_of_torch_is_the_configs_only_if_it_comes_twice() -> None:
+def test_an_unknown_error_of_torch_is_of_the_config_only_if_it_recurs() -> None:
     error = RuntimeError(SHAPES)
     assert verdict(error, one_line(error), "", Resources()) == "again"
     assert verdict(error, one_line(error), "RuntimeError: of another kind", Resources()) == "again"
@@ -109,7 +109,7 @@ class Gpu:
     [(0.25, 60.0, 18.0, "alone"), (1.0, 0.1, 78.0, "unfit"), (1.0, 0.1, 38.0, "again")],
     ids=["a part of a device", "a device of its own", "beside a stranger"],
 )
-def test_memory_that_runs_out_is_tried_alone_before_a_model_is_called_too_big(
+def test_out_of_memory_is_retried_alone_before_the_model_is_called_too_big(
     monkeypatch: pytest.MonkeyPatch, gpus: float, free: float, own: float, expected: str
 ) -> None:
     """No GPU here can run out of memory, so its size is simulated; the exception is torch's own."""
@@ -135,7 +135,7 @@ def driver(folder: Path) -> Driver:
     return Driver(load_script(FAULTY).study(), store, Resources(), 1, threading.Event(), Data(""))
 
 
-def test_rows_that_the_driver_cannot_see_are_said_and_the_trial_is_missing(
+def test_rows_that_the_driver_cannot_see_are_reported_and_the_trial_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, trial_id = driver(tmp_path), ids()[0]
@@ -153,7 +153,7 @@ def test_rows_that_the_driver_cannot_see_are_said_and_the_trial_is_missing(
     assert one.mirror.latest[trial_id].status == "running"  # not finished, in MLflow either
 
 
-def test_where_every_trial_is_lost_the_start_ends(tmp_path: Path) -> None:
+def test_the_start_ends_after_many_lost_trials(tmp_path: Path) -> None:
     """Ten in succession; a row of any trial shows that machines work."""
     from vitscale.launch import ray_tune
 
@@ -187,7 +187,7 @@ def test_where_every_trial_is_lost_the_start_ends(tmp_path: Path) -> None:
     ray_tune._lost.clear()
 
 
-def test_an_error_that_looks_like_markup_is_said_as_it_is(
+def test_an_error_that_looks_like_markup_is_printed_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Errors of Gloo start with a path in brackets, which rich would parse as a closing tag."""
@@ -199,7 +199,7 @@ def test_an_error_that_looks_like_markup_is_said_as_it_is(
     assert error in capsys.readouterr().out
 
 
-def test_the_display_names_what_waits_and_for_whom(tmp_path: Path) -> None:
+def test_the_display_names_waiting_trials_and_what_they_wait_for(tmp_path: Path) -> None:
     one, of = driver(tmp_path), ids()
     progress = one.progress = Progress(one.study, dict.fromkeys(of.values(), "missing"))
     with one.store.drive("other-demo"):
@@ -263,7 +263,7 @@ def test_only_what_the_config_causes_has_failed(faulty: Script) -> None:
 
 
 @pytest.mark.slow
-def test_every_try_is_another_process(faulty: Script) -> None:
+def test_every_retry_is_in_another_process(faulty: Script) -> None:
     tries = {seed: (faulty.folder / f"{seed}.tries").read_text().split() for seed in range(8)}
     assert {seed: len(pids) for seed, pids in tries.items()} == {
         0: 1,
@@ -281,7 +281,7 @@ def test_every_try_is_another_process(faulty: Script) -> None:
 
 
 @pytest.mark.slow
-def test_they_are_in_no_figure_and_no_denominator(faulty: Script) -> None:
+def test_faults_are_excluded_from_figures_and_denominators(faulty: Script) -> None:
     table = pd.read_parquet(
         faulty.folder / "runs/studies/faulty-demo/report/trials.parquet"
     ).set_index("seed")
@@ -297,7 +297,7 @@ def test_they_are_in_no_figure_and_no_denominator(faulty: Script) -> None:
 
 
 @pytest.mark.slow
-def test_mlflow_shows_them_with_their_reason_and_without_an_error(faulty: Script) -> None:
+def test_mlflow_shows_faults_with_their_reason_and_without_an_error(faulty: Script) -> None:
     runs = runs_of_experiment(faulty.environment["MLFLOW_TRACKING_URI"], "faulty-demo", "trial")
     for seed in (3, 5):
         run = runs[ids()[seed]]
@@ -311,7 +311,7 @@ def test_mlflow_shows_them_with_their_reason_and_without_an_error(faulty: Script
 
 
 @pytest.mark.slow
-def test_the_same_command_tries_them_again(faulty: Script) -> None:
+def test_the_same_command_retries_faults(faulty: Script) -> None:
     """After the machine has recovered; must run last."""
     (faulty.folder / "plan.json").write_text("{}")
     result = faulty.run(timeout=500)

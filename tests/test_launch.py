@@ -61,7 +61,7 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     return reference_rows(plan, folder)
 
 
-def test_rows_through_ray_are_those_of_the_trainer_by_hand(
+def test_rows_through_ray_equal_those_of_the_trainer(
     ran: Script, by_hand: dict[str, list[Row]]
 ) -> None:
     store = ran.store()
@@ -74,7 +74,7 @@ def test_rows_through_ray_are_those_of_the_trainer_by_hand(
     assert sum(rows[-1]["diverged"] for rows in by_hand.values()) == 1
 
 
-def test_a_failed_trial_stops_nothing_and_is_named_with_its_log(ran: Script) -> None:
+def test_a_failed_trial_does_not_stop_others_and_is_named_with_its_log(ran: Script) -> None:
     out = (ran.folder / "out.txt").read_text()
     broken = study(broken=1).trials[-1]
     assert "6 finished, 1 diverged, 1 failed, 0 missing of 8" in out
@@ -87,7 +87,7 @@ def test_a_failed_trial_stops_nothing_and_is_named_with_its_log(ran: Script) -> 
     assert "Traceback" in log.read_text()
 
 
-def test_the_start_says_what_is_doubtful_before_it_trains(ran: Script) -> None:
+def test_the_start_warns_of_doubts_before_training(ran: Script) -> None:
     start, _, _ = (ran.folder / "out.txt").read_text().partition("training ")
     (warning,) = [line for line in start.splitlines() if line.startswith("warning: ")]
     assert (
@@ -95,7 +95,7 @@ def test_the_start_says_what_is_doubtful_before_it_trains(ran: Script) -> None:
     )
 
 
-def test_no_wall_of_log_lines(ran: Script) -> None:
+def test_output_has_few_lines(ran: Script) -> None:
     lines = (ran.folder / "out.txt").read_text().splitlines()
     assert len(lines) < 40
     assert not [
@@ -199,7 +199,7 @@ def test_two_studies_share_a_trial_and_train_it_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delay_s", [0.03, 0.1])
-def test_garbage_of_any_thread_does_not_end_the_process_while_ray_shuts_down(
+def test_garbage_collection_in_any_thread_does_not_kill_the_process_while_ray_shuts_down(
     tmp_path: Path, delay_s: float
 ) -> None:
     """Ray ends a process that drops an object reference meanwhile; gc runs in any thread."""
@@ -300,7 +300,9 @@ def test_damaged_rows_are_restored_from_the_checkpoint(
 
 
 @pytest.mark.slow
-def test_a_full_disk_fails_with_a_line_and_room_makes_it_whole(tmp_path: Path) -> None:
+def test_a_full_disk_fails_with_one_line_and_the_study_completes_after_space_is_freed(
+    tmp_path: Path,
+) -> None:
     with small_disk(tmp_path / "small", "600k") as folder:
         script = Script(tmp_path)
         (folder / "ballast").write_bytes(b"b" * 450_000)
@@ -315,7 +317,7 @@ def test_a_full_disk_fails_with_a_line_and_room_makes_it_whole(tmp_path: Path) -
         assert len([t for t in study().trials if Store(folder).is_done(t.config.id)]) == 7
 
 
-def test_on_a_terminal_there_is_a_live_view_and_nothing_of_ray(tmp_path: Path) -> None:
+def test_on_a_terminal_there_is_a_live_view_without_output_of_ray(tmp_path: Path) -> None:
     """On a pseudo-terminal: a live table, the end printed below it, and Ray's output in a log."""
     import pexpect
 

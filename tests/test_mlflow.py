@@ -109,7 +109,7 @@ def test_one_parent_and_a_child_for_each_trial(uri: str) -> None:
     }
 
 
-def test_a_child_tells_its_config_status_and_origin(uri: str) -> None:
+def test_a_child_has_its_config_status_and_provenance(uri: str) -> None:
     plan = {trial.config.id: trial for trial in study(broken=1).trials}
     shared = runs_of(uri, "study")[""].data.params
     for trial_id, run in runs_of(uri, "trial").items():
@@ -133,7 +133,7 @@ def test_a_child_tells_its_config_status_and_origin(uri: str) -> None:
             )
 
 
-def test_every_row_is_there_once_with_the_time_it_was_made(ran: Script, uri: str) -> None:
+def test_every_row_is_logged_once_with_its_own_time(ran: Script, uri: str) -> None:
     for trial_id, run in runs_of(uri, "trial").items():
         if run.data.tags["vitscale.status"] == "failed":
             continue
@@ -145,7 +145,7 @@ def test_every_row_is_there_once_with_the_time_it_was_made(ran: Script, uri: str
         assert run.data.metrics["final_error_pct"] == rows[-1]["val_ema_error_pct"]
 
 
-def test_the_parent_carries_report_and_summary(uri: str) -> None:
+def test_the_parent_has_report_and_summary(uri: str) -> None:
     parent = runs_of(uri, "study")[""]
     files = {entry.path for entry in client(uri).list_artifacts(parent.info.run_id)}
     assert {
@@ -259,7 +259,7 @@ def test_axes_are_what_varies_within_arms_or_between_single_settings() -> None:
     assert axes(replace(study(), trials=lengths, panels={}, pairs=())) == ["arm", "epochs"]
 
 
-def test_an_arm_that_is_made_of_other_things_gets_a_new_run(tmp_path: Path) -> None:
+def test_an_arm_with_changed_params_gets_a_new_run(tmp_path: Path) -> None:
     """A param cannot be changed, so the arm's old run is deleted."""
     (tmp_path / "mlflow.db").write_bytes(empty_database())
     uri = f"sqlite:///{tmp_path}/mlflow.db"
@@ -365,7 +365,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def test_a_server_that_is_away_stops_nothing_and_is_caught_up(tmp_path: Path) -> None:
+def test_a_server_that_is_down_stops_nothing_and_is_updated_later(tmp_path: Path) -> None:
     """Dead at first: all is trained, one line and status 3 tell.
 
     Alive later: the same command, or sync, catches up.
@@ -432,7 +432,7 @@ def slow_server(tmp_path: Path) -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_a_slow_server_is_caught_up_and_live_while_it_trains(
+def test_a_slow_server_is_live_during_training_and_complete_at_the_end(
     tmp_path: Path, slow_server: int
 ) -> None:
     """Responses take 0.5 s longer: rows of a running trial still appear, and all appear once."""
@@ -457,7 +457,7 @@ def test_a_slow_server_is_caught_up_and_live_while_it_trains(
         ]
 
 
-def test_ui_needs_a_database_and_says_so(tmp_path: Path) -> None:
+def test_ui_without_a_database_is_refused(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
     command = [sys.executable, "-m", "vitscale", "ui"]
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -526,7 +526,7 @@ def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
         stop(process)
 
 
-def test_a_database_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_database_is_created_atomically(tmp_path: Path) -> None:
     """A kill while MLflow creates tables leaves no partial database; the next start creates it."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     code = f"from vitscale.record.mlflow_place import create_database; create_database({uri!r})"

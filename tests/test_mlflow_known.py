@@ -109,7 +109,7 @@ def test_params_of_trials_are_what_varies_and_the_parent_has_the_rest(
         assert len(params) < 20 < len(parent.data.params)
 
 
-def test_a_start_asks_only_for_what_the_store_does_not_remember(
+def test_a_start_requests_only_runs_that_are_not_in_the_cache(
     store: Store, uri: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mlflow_view, "MARGIN_MS", 0)
@@ -129,7 +129,7 @@ def test_a_start_asks_only_for_what_the_store_does_not_remember(
     assert asked == []
 
 
-def test_runs_made_after_the_store_was_told_are_found(store: Store, uri: str) -> None:
+def test_runs_created_after_the_cache_was_written_are_found(store: Store, uri: str) -> None:
     """A killed driver has created runs that are not in the cache: none is created twice."""
     plan = study()
     view = View(plan, uri, store)
@@ -147,7 +147,7 @@ def test_runs_made_after_the_store_was_told_are_found(store: Store, uri: str) ->
 @pytest.mark.parametrize(
     "lost", ["run", "run for good", "parent", "experiment", "database", "memory", "memory damaged"]
 )
-def test_what_is_lost_on_either_side_is_made_again(store: Store, uri: str, lost: str) -> None:
+def test_runs_lost_on_either_side_are_created_again(store: Store, uri: str, lost: str) -> None:
     plan = study()
     view = View(plan, uri, store)
     synchronize(view, finished(plan))
@@ -178,7 +178,9 @@ def test_what_is_lost_on_either_side_is_made_again(store: Store, uri: str, lost:
     assert len(roles(uri, "study")) == 1
 
 
-def test_a_run_removed_for_good_while_a_study_runs_is_made_again(store: Store, uri: str) -> None:
+def test_a_run_deleted_permanently_while_a_study_runs_is_created_again(
+    store: Store, uri: str
+) -> None:
     plan = study(num=1)
     trial_id = plan.trials[0].config.id
     view = View(plan, uri, store)
@@ -194,7 +196,7 @@ def test_a_run_removed_for_good_while_a_study_runs_is_made_again(store: Store, u
     ]
 
 
-def test_an_edited_study_leaves_out_what_it_had_before(store: Store, uri: str) -> None:
+def test_an_edited_study_hides_its_old_trials_and_arms(store: Store, uri: str) -> None:
     """One trial has another lr, one arm another name: the pages show only the last plan."""
     old = study(num=2)
     view = View(old, uri, store)
@@ -245,7 +247,7 @@ def test_a_field_that_begins_to_vary_becomes_a_param_of_every_trial(store: Store
     assert {run.data.tags["mlflow.parentRunId"] for run in found.values()} == {parent.info.run_id}
 
 
-def test_a_missing_trial_says_why_and_has_no_error(store: Store, uri: str) -> None:
+def test_a_missing_trial_has_its_reason_and_no_error(store: Store, uri: str) -> None:
     plan = study(num=1)
     lost, fault, never, *_ = [trial.config.id for trial in (*plan.trials, *plan.trials)]
     view = View(plan, uri, store)

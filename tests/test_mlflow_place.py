@@ -58,7 +58,7 @@ def stores(tmp_path: Path) -> tuple[Store, Store]:
     return made[0], made[1]
 
 
-def test_the_database_lies_in_the_store_unless_the_environment_says_otherwise(
+def test_the_database_is_in_the_store_unless_the_environment_names_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -71,7 +71,7 @@ def test_the_database_lies_in_the_store_unless_the_environment_says_otherwise(
     assert tracking_uri(Store(tmp_path / "runs")) == f"sqlite:///{tmp_path}/other.db"
 
 
-def test_sqlalchemy_opens_the_database_that_is_meant(
+def test_sqlalchemy_opens_the_right_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sqlalchemy.engine import make_url

@@ -929,7 +929,7 @@ def test_more_draws_keep_those_that_are_there(lr_wd_edf: ModuleType) -> None:
     assert ids(num_references=3) < ids() and len(ids(num_references=3)) == 4 * (16 + 3)
 
 
-def test_the_papers_plan_may_have_more_references(lr_wd_edf: ModuleType) -> None:
+def test_the_plan_of_the_paper_may_have_more_references(lr_wd_edf: ModuleType) -> None:
     one, three = (lr_wd_edf.study("imagenet", num_references=num) for num in (1, 3))
     assert {t.config.id for t in one.trials} < {t.config.id for t in three.trials}
     assert len(three.trials) == 1170 + 2 * 18 and one.trials == lr_wd_edf.study("imagenet").trials

@@ -92,7 +92,7 @@ def test_a_trial_that_resumes_shows_rows_once_they_are_new(store: Store) -> None
     assert "resumes" not in table(made).plain and re.search(r"19/20 +11\.5%", table(made).plain)
 
 
-def test_what_was_done_before_this_start_is_in_no_rate(store: Store) -> None:
+def test_work_of_earlier_starts_is_excluded_from_the_rate(store: Store) -> None:
     """Half a trial per minute: the 18 of 20 epochs of an earlier start do not count in this one."""
     plan = study()
     ids = [trial.config.id for trial in plan.trials[1:3]]
@@ -104,7 +104,7 @@ def test_what_was_done_before_this_start_is_in_no_rate(store: Store) -> None:
     assert made.eta_s() == pytest.approx(60 / 0.5 * (0.5 + 0.1), rel=0.05)
 
 
-def test_workers_that_start_are_named_until_the_first_trial_runs() -> None:
+def test_starting_workers_are_shown_until_the_first_trial_runs() -> None:
     plan = study()
     made = Progress(plan, {trial.config.id: "missing" for trial in plan.trials})
     assert made.line().startswith("0/13 done, starting workers, ")

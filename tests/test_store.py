@@ -63,7 +63,7 @@ def test_a_stale_worker_may_commit_nothing(store: Store) -> None:
     assert store.finish(new, DONE)
 
 
-def test_a_trial_of_a_running_study_is_left_to_it(store: Store) -> None:
+def test_a_trial_claimed_by_a_running_study_is_not_claimed(store: Store) -> None:
     with store.drive("study-a"):
         store.claim("t1", {}, "study-a", 1)
         with pytest.raises(ClaimedByOther, match="study-a"):
@@ -99,7 +99,7 @@ def test_a_study_has_one_driver_and_counts_its_starts(store: Store) -> None:
         assert (first, second) == (1, 2)
 
 
-def test_the_lock_goes_with_a_killed_driver(store: Store) -> None:
+def test_the_lock_of_a_killed_driver_is_released(store: Store) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -226,7 +226,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda garbage: repr(garbage[:30]))
-def test_a_claim_that_nobody_can_have_made_claims_nothing(store: Store, garbage: bytes) -> None:
+def test_a_malformed_claim_has_no_effect(store: Store, garbage: bytes) -> None:
     stale = store.claim("t1", {}, "s", 1)
     (stale.path / "claim.json").write_bytes(garbage)
     assert store.holder("t1") == ""
@@ -268,7 +268,7 @@ def test_a_folder_of_another_machine_is_not_taken_for_the_store(
         store.check_shared("s", nonce)  # of an earlier start
 
 
-def test_a_fault_of_a_machine_is_noted_and_no_outcome(store: Store) -> None:
+def test_a_fault_of_a_machine_is_recorded_without_an_outcome(store: Store) -> None:
     store.lose(store.claim("t1", {}, "s", 1), "OSError: disk", "Traceback\n  line")
     assert (store.fault("t1"), store.failure("t1"), store.holder("t1")) == ("OSError: disk", "", "")
     assert b"Traceback\n  line" in store.trial("t1").read("fault.log")
