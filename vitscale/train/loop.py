@@ -36,21 +36,19 @@ from vitscale.train.schedule import lr_at
 from vitscale.train.sources import load_split
 from vitscale.train.step import TrainingStep, autocast
 
-CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints: large ones come less often
-# steps between two looks at whether the loss is still finite: each look waits for the device
-CHECK_EVERY = 50
-# Columns of a row that two runs of one trial do not share. train_s: all that it took so far, eval_s
-# of it evaluation.
+CHECKPOINT_SHARE = 0.05  # at most, of the time; large checkpoints are written less often
+CHECK_EVERY = 50  # steps between two checks for a finite loss: each waits for the device
+# Columns in which two runs of one trial differ. train_s: seconds so far, eval_s of them evaluation.
 TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
-# What the last checkpoint keeps: all that a training needs; rows and final weights; the same if the
-# weights are small; rows alone.
+# The last checkpoint keeps all that a training needs; rows and final weights; the same if the
+# weights are small; or rows alone.
 Kept = Literal["all", "weights", "small", "rows"]
 
 
 class Trained(NamedTuple):
     """What a training leaves beside its rows."""
 
-    data: str  # fingerprint of the training images, by which two datasets of one name differ
+    data: str  # fingerprint of the training images; tells apart two datasets of one name
     # column -> (N,) bool: images that the final weights got wrong; empty if it diverged
     wrong: dict[str, np.ndarray]
     images: dict[str, str]  # evaluation set -> fingerprint
@@ -59,7 +57,7 @@ class Trained(NamedTuple):
 def train(
     config: TrainConfig,
     workdir: Workdir | Path,
-    device: str = "cpu",
+    device_name: str = "cpu",
     *,
     data_root: Path | None = None,
     num_loader_workers: int = 0,
@@ -69,63 +67,70 @@ def train(
     compiled: bool = False,
     kept: Kept = "all",
 ) -> Generator[Row, None, Trained]:
-    """Trains one model and yields a row of metrics for each epoch; errors in percent, losses in
-    nats. It returns what else it found.
+    """Trains one model, yields one row of metrics per epoch, and returns what else it leaves.
 
-    The rows are always those of the whole training: an interrupted one first yields the rows of its
-    newest checkpoint again and goes on from there, bit for bit as if nothing had happened (TIMING
-    columns apart). A non-finite loss or weight ends the training with a row of `diverged` 1 at the
-    step where it arose, and error 100. With precision fp16 a row has `skipped_steps`, the steps so
-    far that the loss scale skipped; a skipped step is no divergence.
+    Errors are in percent, losses in nats. The rows are always those of the whole training: an
+    interrupted one first yields the rows of its newest checkpoint again and continues from there,
+    bit for bit as if nothing had happened (except for the columns TIMING). A non-finite loss or
+    weight ends the training with a row of `diverged` 1 at the step where it occurred, and error
+    100. With precision fp16 a row has `skipped_steps`, the steps so far that the loss scale
+    skipped; a skipped step is no divergence.
 
-    The arguments after `workdir` bear on speed and safety, never on results, up to the rounding of
-    sums: at most `micro_batch` images pass through the model at once (0: the batch),
-    `parallel_branches` computes the branches of a parallel ViT in one go, `compiled` calls
-    torch.compile, `kept` says what the last checkpoint holds. Where torch.distributed is set up,
-    its processes train the trial together, all of them yield the rows, and the first one writes the
-    checkpoints.
+    The arguments after `workdir` affect speed and safety, never results, up to the rounding of
+    sums: `device_name` is "cpu", "cuda" or "cuda:1"; at most `micro_batch` images pass through the
+    model at once (0: the batch); `parallel_branches` computes the branches of a parallel ViT at
+    once; `compiled` calls torch.compile; `kept` is what the last checkpoint holds. In a
+    torch.distributed group all processes train the trial together and yield the rows, and the
+    first one writes the checkpoints.
 
-    Raises ValueError for a dataset that cannot be read or a cut of the batch that BatchNorm would
+    Raises ValueError for a dataset that cannot be read or a split of the batch that BatchNorm would
     notice, OSError if a checkpoint cannot be written, and vitscale.record.workdir.Fenced if another
     worker has claimed the workdir.
     """
     workdir = Workdir(workdir) if isinstance(workdir, Path) else workdir
-    at, team = device_at(device), Team.join()
-    seed_everything(config.seed)
-    # else fp32 convolutions would not be
-    torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
-    model = build_model(config).to(at)
-    normed = has_batchnorm(model)
-    cuts = cut(config.batch_size, num_parts(config, micro_batch, team, normed))
-    mine = cuts[team.rank * len(cuts) // team.size :][: len(cuts) // team.size]
-    images = load_split(config, "train", data_root)
-    data, images = fingerprint(images), resident(images, at)
-    batches = Batches(images, config, at, mine)
-    most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
-    sets = {name: load_split(config, name, data_root) for name in config.evals}
-    trained = Trained(data, {}, {name: fingerprint(of) for name, of in sets.items()})
-    held_out = {
-        name: HeldOut(resident(of, at), config, at, team, most) for name, of in sets.items()
-    }
-    del sets
+    device, team = device_at(device_name), Team.join()
 
+    # --- model: built on the CPU, so that initial weights do not depend on the device
+    seed_everything(config.seed)
+    # cuDNN would otherwise compute fp32 convolutions in TF32
+    torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
+    model = build_model(config).to(device)
+    normed = has_batchnorm(model)
+
+    # --- data: each process takes consecutive parts of each batch, which is the same for any
+    # number of processes and micro-batches
+    parts = cut(config.batch_size, num_parts(config, micro_batch, team, normed))
+    own_parts = parts[team.rank * len(parts) // team.size :][: len(parts) // team.size]
+    images = load_split(config, "train", data_root)
+    data, images = fingerprint(images), resident(images, device)
+    batches = Batches(images, config, device, own_parts)
+    eval_batch = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
+    splits = {name: load_split(config, name, data_root) for name in config.evals}
+    trained = Trained(data, {}, {name: fingerprint(split) for name, split in splits.items()})
+    held_out = {
+        name: HeldOut(resident(split, device), config, device, team, eval_batch)
+        for name, split in splits.items()
+    }
+    del splits
+
+    # --- how the model is computed; its weights and their initial values are final
     if parallel_branches:
         run_branches(model, parallel=True)
-    if config.model != "vit":
+    if config.model != "vit":  # convolutions are faster with channels last
         model = model.to(memory_format=torch.channels_last)
     if normed and team.size > 1 and not config.norm_batch:
         model = synchronize_batchnorm(model)
-    draws = seed_layers(model, config.seed)
+    draws = seed_layers(model, config.seed)  # dropout and drop path, by sample and step
     optimizer = build_optimizer(model, config)
-    ema, loss_scale = Ema(model, config), LossScale(config, at)
-    own = cuts if config.norm_batch else cut(config.batch_size, 1)
-    precise = Batches(images, config, at, own) if config.precise_bn and normed else None
+    ema, loss_scale = Ema(model, config), LossScale(config, device)
+    norm_parts = parts if config.norm_batch else cut(config.batch_size, 1)
+    precise = Batches(images, config, device, norm_parts) if config.precise_bn and normed else None
 
+    # --- resume: the first process reads the newest checkpoint, all continue from it
     step, rows, spent_s = 0, [], 0.0
-    loss_sum, bad_step = (
-        torch.zeros((), dtype=torch.float64, device=at),
-        torch.tensor(-1, device=at),
-    )
+    # Both stay on the device: reading them would make each step wait for it.
+    loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+    bad_step = torch.tensor(-1, device=device)  # first step with a non-finite loss
     state = team.share(
         checkpoint.load(workdir, torch.device("cpu"), config.id) if team.rank == 0 else None
     )
@@ -137,10 +142,10 @@ def train(
             )
         step, rows, spent_s = state["step"], state["rows"], state["spent_s"]
         trained.wrong.update({name: w.numpy() for name, w in state.get("wrong", {}).items()})
-        if rows and is_last(rows[-1], config):  # it may have kept no more than its rows
+        if rows and is_last(rows[-1], config):  # such a checkpoint may hold rows alone
             yield from rows
             return trained
-        loss_sum, bad_step = state["loss_sum"].to(at), state["bad_step"].to(at)
+        loss_sum, bad_step = state["loss_sum"].to(device), state["bad_step"].to(device)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         ema.load_state_dict(state["ema"])
@@ -151,6 +156,7 @@ def train(
     yield from rows
 
     def commit() -> float:
+        """Writes a checkpoint; returns when the next one is due, in time.perf_counter()'s s."""
         began = time.perf_counter()
         state: dict[str, Any] = {
             "trial": config.id,
@@ -164,7 +170,7 @@ def train(
             "optimizer": optimizer.state_dict(),
             "ema": ema.state_dict(),
             "loss_scale": loss_scale.state_dict(),
-            "rng": checkpoint.rng_state(at),
+            "rng": checkpoint.rng_state(device),
         }
         if rows and is_last(rows[-1], config):
             state["wrong"] = {name: torch.from_numpy(w) for name, w in trained.wrong.items()}
@@ -174,8 +180,9 @@ def train(
             checkpoint_every_s, (time.perf_counter() - began) / CHECKPOINT_SHARE
         )
 
+    # --- train
     replica = team.wrap(cast(nn.Module, torch.compile(model)) if compiled else model)
-    positions = [torch.from_numpy(part) for part in mine]
+    positions = [torch.from_numpy(part) for part in own_parts]
     training_step = TrainingStep(
         config, model, replica, draws, optimizer, ema, loss_scale, team, positions
     )
@@ -191,6 +198,7 @@ def train(
             bad_step.masked_fill_((bad_step < 0) & loss_scale.exhausted, step)
         step += 1
 
+        # --- end of an epoch: evaluate; in between, look for divergence every CHECK_EVERY steps
         epoch_ends = step % config.steps_per_epoch == 0
         if epoch_ends or step % CHECK_EVERY == 0:
             diverged_step = _diverged_step(bad_step, model, step - 1 if epoch_ends else None)
@@ -199,6 +207,7 @@ def train(
                 row = diverged_row(config, diverged_step)
             elif epoch_ends:
                 eval_began = time.perf_counter()
+                wrong = trained.wrong if step == config.num_steps else None
                 row = {
                     "epoch": step // config.steps_per_epoch,
                     "step": step,
@@ -207,36 +216,27 @@ def train(
                     "train_loss": loss_sum.item() / config.steps_per_epoch,
                     "diverged": 0.0,
                     **evaluate_all(
-                        model,
-                        ema,
-                        held_out,
-                        precise,
-                        config,
-                        team,
-                        num_loader_workers,
-                        trained.wrong if step == config.num_steps else None,
+                        model, ema, held_out, precise, config, team, num_loader_workers, wrong
                     ),
                 }
                 loss_sum.zero_()
                 eval_s += time.perf_counter() - eval_began
             if row is not None:
-                timing = {
+                row |= loss_scale.columns()
+                row |= {
                     "train_s": spent_s + time.perf_counter() - start,
                     "eval_s": eval_s,
                     "unix_s": time.time(),
-                    **peak_memory(at),
+                    **peak_memory(device),
                 }
-                rows.append(
-                    {
-                        name: float(value)
-                        for name, value in {**row, **loss_scale.columns(), **timing}.items()
-                    }
-                )
+                rows.append({name: float(value) for name, value in row.items()})
                 if is_last(rows[-1], config) and team.rank == 0:
-                    commit()
+                    commit()  # before the row is reported: what was reported is never lost
                 yield rows[-1]
                 if diverged_step is not None:
                     return trained
+
+        # --- checkpoint: by the clock, and at most CHECKPOINT_SHARE of the time
         if team.rank == 0 and time.perf_counter() > next_commit and step < config.num_steps:
             next_commit = commit()
     return trained
@@ -248,10 +248,9 @@ def is_last(row: Row, config: TrainConfig) -> bool:
 
 
 def last_state(state: dict[str, Any], kept: Kept) -> dict[str, Any]:
-    """What the checkpoint of an ended training keeps of its state.
+    """The part of its state that the checkpoint of an ended training keeps.
 
-    Rows always: they restore a damaged file of rows. The weights of a diverged training are of no
-    use.
+    Always the rows, which restore a damaged file of rows; never the weights of a diverged training.
     """
     if kept == "all":
         return state
@@ -263,9 +262,7 @@ def last_state(state: dict[str, Any], kept: Kept) -> dict[str, Any]:
 
 
 def diverged_row(config: TrainConfig, step: int) -> Row:
-    """The last row of a training whose loss or weights became
-    non-finite at optimizer step `step` (from 0).
-    """
+    """The last row of a training that became non-finite at optimizer step `step` (from 0)."""
     epoch = step // config.steps_per_epoch + 1
     errors = {
         name: metric_of(name).worst for split in config.evals for name in error_columns(split)
@@ -291,14 +288,12 @@ def evaluate_all(
     num_loader_workers: int = 0,
     wrong: dict[str, np.ndarray] | None = None,
 ) -> Row:
-    """The `evaluation_columns` of every evaluation set: what `evaluate` says of the raw and of the
-    averaged weights.
+    """The `evaluation_columns` of every evaluation set, for the raw and the averaged weights.
 
-    `wrong`, if given, takes the images that were wrong, (N,) bool under "val_wrong",
-    "val_ema_wrong"; without an average, of the raw weights alone.
-
-    With `precise` batches, the statistics of BatchNorm are estimated on them first, for each of the
-    two.
+    Without averaging, the columns of the averaged weights repeat those of the raw ones. `wrong`, if
+    given, receives the images that were wrong, (N,) bool under "val_wrong" and "val_ema_wrong" (raw
+    weights alone without averaging). With `precise` batches, the statistics of BatchNorm are first
+    estimated on them, for raw and averaged weights each.
     """
     row: Row = {}
     for weights, module in zip(WEIGHTS, (model, ema.module if ema.on else None), strict=True):
@@ -326,17 +321,15 @@ def evaluate(
     num_loader_workers: int = 0,
     answers: Answers | None = None,
 ) -> Row:
-    """The QUANTITIES of vitscale.plan.metrics on an evaluation set, for any team those of all its
-    images.
+    """The QUANTITIES of vitscale.plan.metrics over all images of an evaluation set, for any team.
 
-    loss: mean cross entropy in nats, to the label. error_pct and top5_error_pct: share of images,
-    in percent, whose label is not the class, or among the five classes, of the largest logits; 0
-    for the latter where there are five classes or fewer. ece_pct: expected calibration error in
-    percent, over 15 bins of equal width of the top-1 confidence (Guo et al. 2017), weighted by
-    their images.
+    loss: mean cross entropy in nats, against the label. error_pct and top5_error_pct: percentage of
+    images whose label is not the class, or not among the five classes, with the largest logits; the
+    latter is 0 with five classes or fewer. ece_pct: expected calibration error in percent, over 15
+    equal-width bins of the top-1 confidence (Guo et al. 2017), weighted by their images.
 
     With several accepted labels (ReaL), a prediction is right if it is one of them, and the loss is
-    to the original. `answers`, if given, takes those to each image.
+    against the original one. `answers`, if given, receives the answer to each image.
     """
     model.eval()
     loss = torch.zeros((), dtype=torch.float64, device=data.device)
@@ -354,7 +347,7 @@ def evaluate(
             answers.add(missed, logits)
         gaps += calibration_gaps(logits, right)
     model.train()
-    # Sums of all processes; this is the one place of an evaluation that waits for the device.
+    # Sums over all processes; the only place of an evaluation that waits for the device.
     sums = torch.cat(
         [team.sum(loss)[None], team.sum(wrong).double(), team.sum(gaps).abs().sum()[None]]
     )
@@ -368,18 +361,14 @@ def evaluate(
 
 
 def device_at(name: str) -> torch.device:
-    """The device of a name; "cuda" is the current GPU, with its
-    index: parts of torch.cuda take no device without.
-    """
+    """The device of a name; "cuda" is the current GPU, with the index that torch.cuda demands."""
     return (
         torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
     )
 
 
 def peak_memory(device: torch.device) -> Row:
-    """The most memory that tensors took on the GPU since the
-    process started on it, MiB; nothing on a CPU.
-    """
+    """Peak memory of tensors on the GPU since the process began, in MiB; no column on a CPU."""
     return (
         {"peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20}
         if device.type == "cuda"
@@ -395,9 +384,7 @@ def seed_everything(seed: int) -> None:
 
 
 def _diverged_step(bad_step: Tensor, model: nn.Module, last_step: int | None) -> int | None:
-    """The first step with a non-finite loss; else, if `last_step`
-    is given, that step if a weight is non-finite.
-    """
+    """The first step with a non-finite loss; otherwise `last_step`, if a weight is non-finite."""
     if (step := int(bad_step.item())) >= 0:
         return step
     if last_step is None:
