@@ -390,6 +390,20 @@ def complexity(options: argparse.Namespace) -> None:
             print(f"* {row['source']}, {row['name']}, {row['resolution']} pixels: {row['reason']}")
 
 
+def fields(options: argparse.Namespace) -> None:
+    """Prints the fields of a config, one of them, or a table of Markdown; or updates pages."""
+    from vitscale.cli.fields import entry, listing, table, updated
+
+    for page in options.update or ():
+        page.write_text(updated(page.read_text()))
+    if options.markdown:
+        print(table(options.markdown))
+    elif options.name:
+        print(entry(options.name))
+    elif not options.update:
+        print(listing())
+
+
 def prepare(options: argparse.Namespace) -> None:
     """Writes a prepared dataset with a progress bar on stderr, or verifies one."""
     from rich.console import Console

@@ -41,6 +41,7 @@ def _parser() -> Parser:
     sync.set_defaults(run=commands.sync)
     evaluation.add_evaluate(parsers)
     add_prepare(parsers)
+    add_fields(parsers)
     complexity = parsers.add_parser(
         "complexity", help="compare published costs of models with those of our models as built"
     )
@@ -117,6 +118,30 @@ def add_studies(parsers: Any) -> None:
         parser.add_argument(
             "--json", action="store_true", help="print one JSON document instead of a table"
         )
+
+
+def add_fields(parsers: Any) -> None:
+    """The arguments of `vitscale fields`."""
+    parser = parsers.add_parser(
+        "fields",
+        help="what a config and a study may say: every field, its values and its default",
+        description=(
+            "Without NAME, all fields of a config. With NAME, what one of them means, also by "
+            "what other libraries call it, such as weight_decay."
+        ),
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="such as wd, or weight_decay")
+    parser.add_argument(
+        "--markdown",
+        metavar="TABLE",
+        nargs="?",
+        const="TrainConfig",
+        help="print TrainConfig (default), Study, Search, kinds, ... as a table of Markdown",
+    )
+    parser.add_argument(
+        "--update", metavar="PAGE", nargs="+", type=Path, help="write the tables of pages again"
+    )
+    parser.set_defaults(run=commands.fields)
 
 
 def add_prepare(parsers: Any) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 
@@ -108,13 +108,14 @@ class TrainConfig:
     """
 
     # ---- data
-    # a name of vitscale.catalog.datasets, "torchvision:CLASS", or any other with `num_images`
+    # digits, cifar10, cifar100, fashion_mnist or imagenet, "torchvision:CLASS", or a folder under
+    # the data root, with `num_images`
     dataset: str = "digits"
-    # images of the training set, for a dataset that vitscale.catalog.datasets does not know
+    # images of the whole training set, of a dataset that is not in the catalog; 0 for those
     num_images: Annotated[Natural, Max(10**10)] = 0
-    # held out of the training set for tuning, where the dataset has no minival of its own
+    # images held out of the training set as "minival", for tuning; 0 for a dataset with its own
     minival_images: Annotated[Natural, Max(10**10)] = 0
-    # by class at random; or the "last" images
+    # which images are minival: the same fraction of each class at random, or the last ones
     minival_rule: Literal["stratified", "last"] = "stratified"
     # train on this many images, the same fraction of each class; 0: all images
     subset_images: Annotated[Natural, Max(10**10)] = 0
@@ -122,122 +123,140 @@ class TrainConfig:
     split_seed: Natural = 0
     # pixels per side of the image that the model sees
     resolution: Annotated[Count, Max(16_384)] = 8
-    channels: Annotated[Count, Max(1_024)] = 1
-    num_classes: Annotated[Count, Max(10**6)] = 10
-    # samples per optimizer step; an incomplete last batch of an epoch is dropped
+    channels: Annotated[Count, Max(1_024)] = 1  # of the images: 1 grey, 3 RGB
+    num_classes: Annotated[Count, Max(10**6)] = 10  # of the labels; must be the dataset's
+    # samples per optimizer step, over all workers; an incomplete last batch of an epoch is dropped
     batch_size: Annotated[Count, Max(2**24)] = 64
-    # repeated augmentation: consecutive draws of each image; an epoch counts samples drawn
+    # repeated augmentation (Hoffer et al. 2020): how often an image is drawn in a row; an epoch
+    # counts samples drawn
     repeats: Annotated[Count, Max(1_000)] = 1
 
     # ---- augmentation, in the order in which it is applied
-    # pad: `crop_padding`; rrc: random resized crop; src: resize, reflect-pad by 4, crop back
+    # pad: zero-pad by `crop_padding`, crop back; rrc: random resized crop; src: resize, reflect-pad
+    # by 4, crop back (Touvron et al. 2022)
     crop: Literal["pad", "rrc", "src"] = "pad"
-    # zero-pad by this many pixels, then crop back to `resolution` at random
+    # pad: pixels on each side; 0 leaves the image as it is
     crop_padding: Natural = 0
-    crop_scale_min: PositiveFraction = 0.08  # rrc: smallest fraction of the image's area
-    flip_prob: Fraction = 0.0  # horizontal
+    crop_scale_min: PositiveFraction = 0.08  # rrc: least fraction of the image's area
+    flip_prob: Fraction = 0.0  # of a horizontal flip
+    # policy of random operations; 3augment as in DeiT III (Touvron et al. 2022)
     augment: Literal["none", "autoaugment", "randaugment", "trivialaugment", "3augment"] = "none"
-    randaugment_ops: Annotated[Count, Max(1_000)] = 2
-    randaugment_magnitude: NotNegative = 9.0  # of 10
-    randaugment_std: NotNegative = 0.5  # of the magnitude, which is drawn for each operation
-    color_jitter: NotNegative = 0.0  # brightness, contrast, saturation: factors of 1 +- this
-    erasing_prob: Fraction = 0.0  # of replacing a random rectangle by noise
-    mixup_alpha: NotNegative = 0.0  # 0 switches it off
-    # 0 switches it off; if mixup is on, too, each batch draws one of the two
+    randaugment_ops: Annotated[Count, Max(1_000)] = 2  # randaugment: operations per image
+    randaugment_magnitude: NotNegative = 9.0  # randaugment: strength of an operation, up to 10
+    # randaugment: standard deviation of the strength, which each operation draws for itself
+    randaugment_std: NotNegative = 0.5
+    # brightness, contrast and saturation: random factors from 1 - x to 1 + x; 0 switches it off
+    color_jitter: NotNegative = 0.0
+    erasing_prob: Fraction = 0.0  # that a random rectangle of an image is replaced by noise
+    # both parameters of the Beta distribution of the mixing weight; 0 switches mixup off
+    mixup_alpha: NotNegative = 0.0
+    # the same for CutMix; with mixup on too, each batch draws one of the two
     cutmix_alpha: NotNegative = 0.0
-    mix_prob: Fraction = 1.0  # of mixing a batch at all
-    cutmix_share: Fraction = 0.5  # fraction of the mixed batches, with both on
-    # equal parts of a batch that draw method and mixing ratio separately, as the papers' GPUs do
+    mix_prob: Fraction = 1.0  # that a batch is mixed at all
+    cutmix_share: Fraction = 0.5  # fraction of the mixed batches that CutMix gets, with both on
+    # equal parts of a batch, each with its own draw of method and weight, as on each GPU of the
+    # papers
     mix_groups: Annotated[Count, Max(2**24)] = 1
 
-    # ---- model "vit" is a pre-norm ViT shaped by the fields below; "regnety-..." and "timm:NAME"
-    # are shaped by name
+    # ---- model
+    # vit: a pre-norm ViT shaped by the fields below; "regnety-1gf", ... and "timm:NAME" are shaped
+    # by their name
     model: str = "vit"
-    patch_size: Annotated[Count, Max(16_384)] = 2  # pixels per side; the total stride of the stem
+    patch_size: Annotated[Count, Max(16_384)] = 2  # pixels per side; the stride of the whole stem
     width: Annotated[Count, Max(2**17)] = 64  # channels per token
     # blocks; each has `branches` attentions and `branches` MLPs
     depth: Annotated[Count, Max(10_000)] = 4
     # attentions and MLPs in parallel (Touvron et al. 2022, equation 2), each with norm, LayerScale
     # and drop path
     branches: Annotated[Count, Max(1_000)] = 1
-    heads: Annotated[Count, Max(2**17)] = 4
-    mlp_ratio: Positive = 4.0
+    heads: Annotated[Count, Max(2**17)] = 4  # of each attention; a divisor of width
+    mlp_ratio: Positive = 4.0  # hidden channels of an MLP, as a multiple of width
+    # what makes tokens: one convolution (patchify, with batch norm and GELU as named), or several:
+    # conv (Xiao et al. 2021), shaped by the fields below; graham (Graham et al. 2021); hmlp
+    # (Touvron et al. 2022)
     stem: Literal[
         "patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu", "conv", "graham", "hmlp"
     ] = "patchify"
-    stem_norm: Literal["bn", "ln"] = "bn"  # of the stems conv, graham and hmlp
-    stem_channels: str = ""  # conv stem: output channels of its convolutions, "24-48-96-192"
-    stem_strides: str = ""  # conv stem: their strides, "2-2-2-2"
-    stem_kernels: str = ""  # conv stem: their kernel sizes, "3-3-3-2"; empty: all 3
-    # input of the head: the class token, or the average of the patch tokens (no class token)
+    stem_norm: Literal["bn", "ln"] = "bn"  # norm of conv, graham and hmlp: batch or layer norm
+    stem_channels: str = ""  # conv: output channels of its convolutions, "24-48-96-192"
+    stem_strides: str = ""  # conv: their strides, "2-2-2-2"; product: patch_size
+    stem_kernels: str = ""  # conv: their kernel sizes, "3-3-3-2"; "" for 3 everywhere
+    # what the head sees: the class token, or the average of the patch tokens without one
     pool: Literal["token", "avg"] = "token"
-    # learned 1-D, fixed 2-D sine-cosine, or none
+    # position embedding: one learned vector per token, fixed 2-D sine-cosine, or none
     pos_embed: Literal["learned", "sincos", "none"] = "learned"
     embed_token: bool = True  # the class token has a position embedding, too
     # initial gain of each residual branch and channel; 0: no LayerScale
     layerscale: NotNegative = 0.0
-    # jax: that of the ViT authors' code, with a zero head; trunc_normal: DeiT's
+    # jax: as the ViT authors' code, with a zero head; trunc_normal: as DeiT's
     weight_init: Literal["jax", "trunc_normal"] = "jax"
 
     # ---- optimization
+    # its update rule; weight decay differs between them, see `wd`
     optimizer: Literal["adamw", "adam", "sgd", "lamb"] = "adamw"
     lr: Positive = 1e-3  # peak, after warm-up, quoted at a batch of `lr_batch`
-    # the peak lr is lr * batch_size / lr_batch; 0: lr is not scaled
+    # batch at which `lr` is quoted: training uses lr * batch_size / lr_batch; 0: lr itself
     lr_batch: Annotated[Natural, Max(2**24)] = 0
-    # adamw, lamb: decoupled; sgd, adam: L2 in the gradient; never on norm gains and biases
+    # weight decay; adamw, lamb: decoupled; sgd, adam: L2 in the gradient; never on norm gains and
+    # biases
     wd: NotNegative = 0.05
-    decay_tokens: bool = True  # weight decay also on the class token and the position embedding
-    beta1: BelowOne = 0.9  # adamw, adam, lamb
-    beta2: BelowOne = 0.999  # adamw, adam, lamb
-    epsilon: Positive = 1e-8  # adamw, adam, lamb
+    decay_tokens: bool = True  # weight decay on the class token and the position embedding too
+    beta1: BelowOne = 0.9  # adamw, adam, lamb: decay of the average of gradients
+    beta2: BelowOne = 0.999  # adamw, adam, lamb: decay of the average of squared gradients
+    epsilon: Positive = 1e-8  # adamw, adam, lamb: added to the root in the denominator
     momentum: BelowOne = 0.9  # sgd
-    nesterov: bool = False  # sgd
+    nesterov: bool = False  # sgd: Nesterov's momentum
+    # passes over the training images (samples drawn, with `repeats`)
     epochs: Annotated[Count, Max(10**6)] = 25
-    warmup_epochs: NotNegative = 5.0  # linear
-    # the same in optimizer steps; excludes warmup_epochs
+    warmup_epochs: NotNegative = 5.0  # of a linear warm-up; part of `epochs`
+    # the same in optimizer steps, in place of warmup_epochs, which is then 0
     warmup_steps: Annotated[Natural, Max(10**12)] = 0
     warmup_start: Fraction = 0.0  # fraction of the peak at which the warm-up starts
     # after the warm-up: half a period of the cosine, a line, or none
     decay: Literal["cosine", "linear", "constant"] = "cosine"
     decay_floor: Fraction = 0.0  # fraction of the peak at which the decay ends
-    # largest global gradient norm, for every optimizer; 0 switches clipping off
+    # largest global norm of the gradient, for every optimizer alike; 0 switches clipping off
     clip_norm: NotNegative = 0.0
 
     # ---- regularization
-    # softmax cross entropy, or binary cross entropy averaged over classes
+    # ce: cross entropy of the softmax; bce: binary cross entropy of each class, averaged over them
     loss: Literal["ce", "bce"] = "ce"
-    # targets of mixed images: the mixed probabilities, or 1 for every class that is present
+    # bce of mixed images: targets as mixed, or 1 for every class that is present
     bce_targets: Literal["soft", "present"] = "soft"
-    label_smoothing: BelowOne = 0.0
-    # after the position embedding and after every dense layer but the qkv projections
+    label_smoothing: BelowOne = 0.0  # share of the target that is spread over all classes
+    # probability; after the position embedding and every dense layer but the qkv projections
     dropout: BelowOne = 0.0
     # stochastic depth: fraction of samples for which a residual branch is skipped
     drop_path: BelowOne = 0.0
-    # the same in all blocks, or linear from 0 in the first block to drop_path in the last
+    # uniform: the same in all blocks; linear: from 0 in the first to drop_path in the last
     drop_path_rule: Literal["uniform", "linear"] = "uniform"
 
     # ---- averaged weights, and BatchNorm
-    # per update; 0 switches averaging off, and the EMA error is the raw error
+    # weight of the old average at each update; 0 switches it off: the EMA error is the raw error
     ema_decay: BelowOne = 0.0
-    # as in Xiao et al.'s code, decay is 1 - min(1, ema_alpha * batch_size / epochs * ema_every)
+    # in place of ema_decay, as Xiao et al.'s code: a decay of
+    # 1 - min(1, ema_alpha * batch_size / epochs * ema_every)
     ema_alpha: NotNegative = 0.0
-    ema_every: Annotated[Count, Max(10**9)] = 1  # steps between updates
-    ema_after_warmup: bool = False  # the average is a copy of the weights until then
-    # images per BatchNorm statistic in training; 0: the whole batch
+    ema_every: Annotated[Count, Max(10**9)] = 1  # steps between two updates
+    ema_after_warmup: bool = False  # until the end of the warm-up the average is a copy
+    # images over which BatchNorm takes its statistics in training, as on each GPU of the papers; 0:
+    # the batch
     norm_batch: Annotated[Natural, Max(2**24)] = 0
-    # training images on which BatchNorm's statistics are reestimated before each evaluation
+    # training images on which BatchNorm's statistics are estimated before each evaluation; 0: the
+    # running averages of training
     precise_bn: Annotated[Natural, Max(10**10)] = 0
 
     # ---- evaluation
-    eval_split: str = "val"
-    more_evals: str = ""  # further evaluation sets with their own metrics: "test" or "v2,real"
-    # resize the shorter side to resolution / ratio, rounded down, then crop the center
+    eval_split: str = "val"  # the first evaluation set; the metric of a study begins with its name
+    more_evals: str = ""  # further evaluation sets, each with metrics of its own: "test", "v2,real"
+    # resize the shorter side to resolution / ratio, rounded down, then crop the centre
     eval_crop_ratio: PositiveFraction = 1.0
 
     # ---- arithmetic and randomness
-    # bf16 and fp16 by autocast, weights stay fp32; fp16 with dynamic loss scaling
+    # bf16, fp16: autocast, weights stay fp32; fp16 has a dynamic loss scale
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    seed: Natural = 0  # init, order of samples, augmentation, mixup, dropout, drop path
+    # of all that is random in a training: init, order, augmentation, mixup, dropout, drop path
+    seed: Natural = 0
 
     def __new__(cls, *args: object, **fields: object) -> Self:
         _check_known_fields(cls, fields)
@@ -379,7 +398,7 @@ def _check_known_fields(kind: type[TrainConfig], fields: dict[str, Any]) -> None
     known = defaults(kind)
     for name in fields:
         if name not in known:
-            close = _closest_field(name, known)
+            close = field_meant(name, known)
             hint = f"; did you mean {close!r}?" if close else f"; the fields are {', '.join(known)}"
             raise ValueError(
                 f"a field of {kind.__name__} must be known, but got "
@@ -408,12 +427,14 @@ def _check_value(name: str, field: FieldType, value: Any) -> None:
         raise ValueError(f"{name} <= {field.upper} must hold, but got ({name}={shown(value)})")
 
 
-def _closest_field(name: str, known: dict[str, Any]) -> str | None:
-    """The field that an unknown name most likely means, by common aliases or by spelling."""
-    alias = _FIELD_OF.get(name.lower().replace("-", "_"))
-    if alias is not None:
-        return alias
-    close = difflib.get_close_matches(name[:MAX_CHARACTERS], known, n=1)
+def field_meant(name: str, known: Collection[str]) -> str | None:
+    """The field that an unknown name most likely means: what
+    others call it, or else how it is spelled.
+    """
+    meant = _FIELD_OF.get(name.lower().replace("-", "_"))
+    if meant is not None:
+        return meant
+    close = difflib.get_close_matches(name[:MOST_CHARACTERS], known, n=1)
     return close[0] if close else None
 
 

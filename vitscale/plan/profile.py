@@ -54,8 +54,8 @@ class ProfileConfig(TrainConfig):
     numbers of channels and classes; its images are not read. Raises ValueError as TrainConfig does.
     """
 
-    # inference: a forward pass; training: forward, loss, backward, clipping, optimizer and average
-    profile: Profile = ""  # type: ignore[assignment]  # no default: it has to be given, and is part of every id
+    # inference: a forward pass; training: forward, loss, backward, clipping, optimizer and average;
+    profile: Profile = ""  # type: ignore[assignment]  # required, and part of every id
     # branches of a parallel ViT are computed one after another ("seq") or in one operation ("par")
     layout: Layout = "seq"
     # repeats, each the mean over many passes and one row

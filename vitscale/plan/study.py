@@ -122,12 +122,12 @@ class Study:
     "profile", "search", or a kind that the script registers.
     """
 
-    kind: str
-    name: str  # of the directory in the store and of the MLflow experiment, together with the scale
-    scale: str
-    question: str  # one sentence
-    source: str  # author, year, figure
-    trials: tuple[Trial, ...]
+    kind: str  # what is done with the outcomes: distribution, repeats, shapes, profile, search
+    name: str  # with the scale, that of the directory in the store and of the MLflow experiment
+    scale: str  # which version of the question, as "demo": other data, shapes and epochs
+    question: str  # one sentence, the title of the report
+    source: str  # author, year, figure; "ours"
+    trials: tuple[Trial, ...]  # in the order in which they are trained
     # 0: draws are i.i.d.; R: the points are R equal blocks of independent Sobol scrambles
     num_scrambles: int = 0
     # the column of the rows that tables and figures use: plan/metrics.py

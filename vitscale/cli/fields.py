@@ -1,0 +1,218 @@
+"""`vitscale fields`: what a config and a study may say, read from the source, where each field has
+its comment, type, bounds and default.
+
+Pages of docs/ have such tables between markers; `vitscale fields --update PAGE` writes them again.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vitscale.cli.terminal import columns
+from vitscale.plan.config import ALIASES, FieldType, TrainConfig, field_meant, field_types, shown
+from vitscale.plan.profile import ProfileConfig
+
+PACKAGE = Path(__file__).parents[1]
+CLASSES = {
+    "TrainConfig": "plan/config.py",
+    "ProfileConfig": "plan/profile.py",
+    "Study": "plan/study.py",
+    "Arm": "plan/study.py",
+    "Trial": "plan/study.py",
+    "Search": "plan/search.py",
+}
+CONFIGS = {"TrainConfig": TrainConfig, "ProfileConfig": ProfileConfig}
+KINDS, METRICS = "kinds", "metrics"  # tables of other facts
+BLOCK = re.compile(
+    r"(<!-- vitscale fields --markdown (\w+) -->\n).*?(<!-- end of the table -->)", re.DOTALL
+)
+
+
+class Field(NamedTuple):
+    """A field of a class as its source describes it."""
+
+    name: str
+    section: str  # its title in the class, "" if it has none
+    meaning: str
+    values: str  # its type with the bounds, or its choices
+    default: str  # as in Python; "" if it has to be given
+    aliases: tuple[str, ...]  # what other libraries call it
+
+
+def fields_of(name: str) -> list[Field]:
+    """The fields of a class of CLASSES, in the order of their definition; inherited ones are not
+    repeated.
+    """
+    text = (PACKAGE / CLASSES[name]).read_text()
+    classes = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+    (body,) = (node.body for node in classes if node.name == name)
+    lines, start, section = text.splitlines(), body[0].end_lineno or 0, ""
+    types = field_types(CONFIGS[name]) if name in CONFIGS else {}
+    fields: list[Field] = []
+    for node in body:
+        if not isinstance(node, ast.AnnAssign):
+            continue
+        comments = [line.strip()[2:] for line in lines[start : node.lineno - 1] if "#" in line]
+        start = node.end_lineno or 0
+        section = _title(comments) or section
+        comments = [comment for comment in comments if not comment.startswith("----")]
+        comments.append(
+            re.sub(r"^type: ignore\S*( *# )?", "", lines[start - 1].partition("  # ")[2])
+        )
+        field = ast.unparse(node.target)
+        fields.append(
+            Field(
+                field,
+                section,
+                " ".join(comments).strip(),
+                _values(types[field]) if types else ast.unparse(node.annotation),
+                _default(node.value),
+                tuple(ALIASES.get(field, "").split()) if types else (),
+            )
+        )
+    return fields
+
+
+def _title(comments: Sequence[str]) -> str:
+    titles = [comment.strip("- ") for comment in comments if comment.startswith("----")]
+    return titles[0][0].upper() + titles[0][1:] if titles else ""
+
+
+def _default(value: ast.expr | None) -> str:
+    """Of `field(default_factory=dict, ...)`: "{}"."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+        return "{}"
+    return ast.unparse(value) if value else ""
+
+
+def _values(of: FieldType) -> str:
+    if of.choices:
+        return " | ".join(of.choices)
+    bounds = [bound.law.replace("{}", "x") for bound in of.bounds]
+    return ", ".join(
+        [of.kind.__name__, *bounds, *([f"x <= {of.upper:,}"] if of.upper is not None else [])]
+    )
+
+
+# Markdown
+
+
+def table(name: str) -> str:
+    """The fields of a class, or what `kinds` or `metrics` holds, as Markdown.
+
+    Raises ValueError for another name.
+    """
+    if name in TABLES:
+        return TABLES[name]()
+    if name not in CLASSES:
+        raise ValueError(
+            f"a table must be among ({', '.join([*CLASSES, *TABLES])}), but got ({shown(name)})"
+        )
+    return "\n".join(_sections(name))
+
+
+def _sections(name: str) -> Iterator[str]:
+    fields, section = fields_of(name), None
+    aliases = any(field.aliases for field in fields)
+    for field in fields:
+        if field.section != section:
+            yield from ["", f"### {field.section}", ""] if field.section else []
+            yield "| field | meaning | values | default |" + " elsewhere called |" * aliases
+            yield "|---|---|---|---|" + "---|" * aliases
+            section = field.section
+        cells = [
+            f"`{field.name}`",
+            field.meaning,
+            _code(field.values),
+            _code(field.default) if field.default else "required",
+            *([", ".join(f"`{alias}`" for alias in field.aliases)] if aliases else []),
+        ]
+        yield f"| {' | '.join(cell.replace(' | ', ' &#124; ') for cell in cells)} |"
+
+
+def _code(text: str) -> str:
+    """In HTML, since Markdown shows no entities within backticks."""
+    for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;")):
+        text = text.replace(sign, entity)
+    return f"<code>{text}</code>"
+
+
+def _kinds() -> str:
+    """Tables and figures of each kind of study."""
+    from vitscale.analysis.kinds import KINDS as known
+
+    lines: list[str] = []
+    for kind in known.values():
+        lines += ["", f"### Kind `{kind.name}`", "", "| name | is a | shows |", "|---|---|---|"]
+        for what, of in (("table", kind.tables), ("figure", kind.figures)):
+            for name, function in of.items():
+                caption = (function.__doc__ or "").strip().partition("\n\n")[0]
+                lines.append(f"| `{name}` | {what} | {' '.join(caption.split())} |")
+    return "\n".join(lines)
+
+
+def _metrics() -> str:
+    """What a study may be about."""
+    from vitscale.plan.metrics import METRICS as known
+
+    lines = [
+        "| column ends in | is the | unit | worst | `near` | `beyond` |",
+        "|---|---|---|---|---|---|",
+    ]
+    for metric in known.values():
+        numbers = " | ".join(f"{x:g}" for x in (metric.worst, metric.near, metric.beyond))
+        lines.append(f"| `{metric.name}` | {metric.label} | {metric.unit} | {numbers} |")
+    return "\n".join(lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {KINDS: _kinds, METRICS: _metrics}
+
+
+def updated(page: str) -> str:
+    """A page with the tables between its markers as they are now."""
+    return BLOCK.sub(lambda block: f"{block[1]}{table(block[2]).strip()}\n{block[3]}", page)
+
+
+# A terminal
+
+
+def listing() -> str:
+    """All fields of a config with values and defaults, by section."""
+    fields, lines = fields_of("TrainConfig"), []
+    rows = columns([[field.name, field.default, field.values] for field in fields], left=3)
+    section = ""
+    for field, row in zip(fields, rows.splitlines(), strict=True):
+        if field.section != section:
+            lines += ["", field.section]
+            section = field.section
+        lines.append(f"  {row}")
+    return "\n".join([*lines[1:], "", "vitscale fields NAME: what one of them means"])
+
+
+def entry(name: str) -> str:
+    """One field, by its name or by what other libraries call it.
+
+    Raises ValueError for a name that means none.
+    """
+    known = {f.name: (of, f) for of in ("ProfileConfig", "TrainConfig") for f in fields_of(of)}
+    meant = name if name in known else field_meant(name, field_types(ProfileConfig))
+    if meant is None:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        hint = f"; near it are {', '.join(near)}" if near else ""
+        raise ValueError(f"a field of a config must be known, but got ({shown(name)}){hint}")
+    of, field = known[meant]
+    rows = [
+        ["values", field.values],
+        ["default", field.default or "none: it has to be given"],
+        *([["elsewhere", ", ".join(field.aliases)]] if field.aliases else []),
+        [
+            "part of",
+            f"{of}, {field.section[0].lower()}{field.section[1:]}" if field.section else of,
+        ],
+    ]
+    return f"{field.name}: {field.meaning}\n{columns(rows, left=2)}"
