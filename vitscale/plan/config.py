@@ -434,7 +434,7 @@ def field_meant(name: str, known: Collection[str]) -> str | None:
     meant = _FIELD_OF.get(name.lower().replace("-", "_"))
     if meant is not None:
         return meant
-    close = difflib.get_close_matches(name[:MOST_CHARACTERS], known, n=1)
+    close = difflib.get_close_matches(name[:MAX_CHARACTERS], known, n=1)
     return close[0] if close else None
 
 

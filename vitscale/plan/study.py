@@ -69,8 +69,8 @@ class Arm:
     cannot be drawn.
     """
 
-    name: str
-    factors: Factors = field(default_factory=dict)
+    name: str  # its label in figures and tables; panels and pairs name it
+    factors: Factors = field(default_factory=dict)  # name -> value, the same names for all arms
 
     def __post_init__(self) -> None:
         check_label("an arm", self.name)
@@ -104,9 +104,9 @@ class Trial:
     trained at the arm's tuned optimum, which is not a draw of the design.
     """
 
-    arm: Arm
-    config: TrainConfig
-    point: int | None
+    arm: Arm  # or its name
+    config: TrainConfig  # or a ProfileConfig
+    point: int | None  # number of the draw; None, or nothing, for a reference run
 
     def __init__(self, arm: Arm | str, config: TrainConfig, point: int | None = None) -> None:
         for name, value in (("arm", Arm.of(arm)), ("config", config), ("point", point)):
