@@ -1,14 +1,12 @@
 """What the site needs beyond the files of docs/, which must also read well on GitHub.
 
 Its home is start.md, for index.md, which is linked from everywhere, is about the papers; files of
-the repository's root are pages of it; links that lead out of the site become text, or links to the
-repository where mkdocs.yml names one; and the fields of a config are a table made from its source.
+the repository's root are pages of it; and links that lead out of the site become text, or links to
+the repository where mkdocs.yml names one.
 """
 
 from __future__ import annotations
 
-import ast
-import html
 import posixpath
 import re
 from pathlib import Path
@@ -33,7 +31,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def _existing(entry: Any) -> Any:
     if isinstance(entry, str):
         name = {page: source for source, page in MOVED.items()}.get(entry, f"docs/{entry}")
-        there = (ROOT / name).exists() or entry in (*FROM_ROOT, "fields.md")
+        there = (ROOT / name).exists() or entry in FROM_ROOT
         return MOVED.get(f"docs/{entry}", entry) if there else None
     ((title, value),) = entry.items()
     if isinstance(value, list):
@@ -44,12 +42,11 @@ def _existing(entry: Any) -> Any:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Moves pages, adds those of the repository's root and the table of fields."""
+    """Moves pages, and adds those of the repository's root."""
     for source in MOVED:
         files.remove(files.src_uris[posixpath.relpath(source, "docs")])
     for source, page in {**MOVED, **{name: name for name in FROM_ROOT}}.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
-    files.append(File.generated(config, "fields.md", content=_fields()))
     return files
 
 
@@ -82,57 +79,3 @@ def _link(link: re.Match[str], source: str, page: str, config: MkDocsConfig, fil
     if config.repo_url:
         return f"{image}[{text}]({config.repo_url.rstrip('/')}/blob/main/{found})"
     return text
-
-
-CLASSES = {
-    "TrainConfig": "plan/config.py",
-    "Study": "plan/study.py",
-    "Trial": "plan/study.py",
-    "Search": "plan/search.py",
-    "ProfileConfig": "plan/profile.py",
-}
-HEAD = ["", "| field | meaning | type | default |", "|---|---|---|---|"]
-BOUND = re.compile(r"Annotated\[(\w+), Max\((.+)\)\]")
-
-
-def _fields() -> str:
-    """A page with the fields of the classes that a study is made of, each with its comment."""
-    page = [
-        "# Fields",
-        "From the source. A field of `TrainConfig` is an axis of a search space, a column of the "
-        "tables and an MLflow param under one name. `Count` is an integer of at least 1, "
-        "`Natural` of at least 0.",
-    ]
-    for name, module in CLASSES.items():
-        page += ["", f"## {name}", *_table((ROOT / "vitscale" / module).read_text(), name)]
-    return "\n".join(page) + "\n"
-
-
-def _table(text: str, name: str) -> list[str]:
-    """One row per field of a class; comments of the form `# ---- title` begin a section."""
-    classes = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
-    (body,) = (node.body for node in classes if node.name == name)
-    lines, start, page = text.splitlines(), body[0].end_lineno or 0, list[str]()
-    for field in (node for node in body if isinstance(node, ast.AnnAssign)):
-        comments = [line.strip()[2:] for line in lines[start : field.lineno - 1] if "#" in line]
-        start = field.end_lineno or 0
-        titles = [comment.strip("- ") for comment in comments if comment.startswith("----")]
-        if titles:
-            page += ["", f"### {titles[0][0].upper()}{titles[0][1:]}"]
-        if titles or not page:
-            page += HEAD
-        comments = [comment for comment in comments if not comment.startswith("----")]
-        comments.append(lines[start - 1].partition("  # ")[2].partition("type: ignore")[0])
-        kind = BOUND.sub(r"\1 <= \2", ast.unparse(field.annotation)).replace(" ** ", "**")
-        default = _code(ast.unparse(field.value)) if field.value else "required"
-        name = ast.unparse(field.target)
-        page.append(f"| `{name}` | {_cell(' '.join(comments))} | {_code(kind)} | {default} |")
-    return page
-
-
-def _code(text: str) -> str:
-    return f"<code>{_cell(html.escape(text))}</code>"
-
-
-def _cell(text: str) -> str:
-    return text.strip().replace("|", "\\|")

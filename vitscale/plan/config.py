@@ -204,7 +204,7 @@ class TrainConfig:
     beta1: BelowOne = 0.9  # adamw, adam, lamb: decay of the average of gradients
     beta2: BelowOne = 0.999  # adamw, adam, lamb: decay of the average of squared gradients
     epsilon: Positive = 1e-8  # adamw, adam, lamb: added to the root in the denominator
-    momentum: BelowOne = 0.9  # sgd
+    momentum: BelowOne = 0.9  # sgd: share of the previous step that is kept; 0: none
     nesterov: bool = False  # sgd: Nesterov's momentum
     # passes over the training images (samples drawn, with `repeats`)
     epochs: Annotated[Count, Max(10**6)] = 25
