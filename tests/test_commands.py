@@ -701,10 +701,7 @@ def test_profiles_are_not_compared_by_an_error_that_they_lack(
     with pytest.raises(SystemExit) as ended:
         main()
     told = capsys.readouterr().err or str(ended.value.code)
-    assert (
-        "arms compared must have errors, and profiles have none, but got (fast-demo:depth 1)"
-        in told
-    )
+    assert "arms compared must be trainings and not profiles, but got (fast-demo:depth 1)" in told
     assert told.rstrip("\n").count("\n") == 0
 
 

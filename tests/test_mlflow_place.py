@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_what_an_earlier_version_has_shown_is_kept(stores: tuple[Store, Store]) 
     assert View(plan, uri, two).experiment_id != old
     assert View(plan, uri, one).experiment_id == old
     other = client(uri).create_experiment("tiny-else", tags={})  # not ours at all
-    with_other = View(Study(**{**vars(plan), "scale": "else"}), uri, one)
+    with_other = View(replace(plan, scale="else"), uri, one)
     assert with_other.experiment_id != other
 
 

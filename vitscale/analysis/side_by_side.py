@@ -105,9 +105,7 @@ def incomparable_reason(a: Side, b: Side) -> str:
         )
     profiles = next((side for side in (a, b) if side.study.measures), None)
     if profiles:
-        return (
-            f"arms compared must be of trainings, and profiles are none, but got ({profiles.name})"
-        )
+        return f"arms compared must be trainings and not profiles, but got ({profiles.name})"
     if a.study.metric != b.study.metric:
         return (
             f"arms compared must have one metric, but got ({a.study.metric!r}, {b.study.metric!r})"
