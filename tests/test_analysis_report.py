@@ -293,8 +293,12 @@ def test_files_of_a_figure_are_the_same_bytes_twice():
     rows = make_rows(study, outcomes)
     for draw in kinds.KINDS["distribution"].figures.values():
         first, second = (as_files(draw(Results(study, outcomes, rows))) for _ in range(2))
-        assert set(first) == {"png", "svg"} and first == second
-        assert b"<dc:date>" not in first["svg"]
+        assert set(first) == {"png", "svg", "pdf"} and first == second
+        assert b"<dc:date>" not in first["svg"] and b"/CreationDate" not in first["pdf"]
+        assert b"/FontFile2" in first["pdf"] and b"/Type3" not in first["pdf"]  # TrueType
+        assert (
+            b"epoch" in first["svg"] or b"share of draws" in first["svg"] or b">lr<" in first["svg"]
+        )
 
 
 # ---- report
@@ -306,14 +310,23 @@ class Page(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.loads: list[str] = []
+        self.ids: list[str] = []
         self.text: list[str] = []
         self.open: list[str] = []
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.loads += [
+            value or "" for name, value in attrs if name in ("src", "href", "xlink:href")
+        ]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
         if tag not in ("meta", "img", "link"):
             self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in ("meta", "img", "link"):
+            self.open.pop()
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -339,9 +352,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_report_is_well_formed_and_loads_nothing(report):
     page = Page(report.read_text())
     assert page.open == []
-    assert len(page.loads) == 4
-    assert all(source.startswith("data:image/svg+xml;base64,") for source in page.loads)
-    assert not re.search(r"@import|url\(|<script", report.read_text())
+    assert report.read_text().count("<svg ") == 5  # four figures and what an EDF is
+    assert page.loads and all(
+        source.startswith(("#", "data:image/png;base64,")) for source in page.loads
+    )
+    assert not re.search(r"@import|url\((?!#)|<script|http-equiv=.refresh", report.read_text())
+    assert len(page.ids) == len(set(page.ids))
+    assert {source[1:] for source in page.loads if source.startswith("#")} <= set(page.ids)
 
 
 def test_report_says_question_counts_reference_provenance_and_how_to_repeat(report):
@@ -364,7 +381,8 @@ def test_report_says_question_counts_reference_provenance_and_how_to_repeat(repo
         "13 with an outcome are not",
         "A reference that many draws beat was not an optimum",
         "Code: abc.",
-        "a 16 16 15 1 0 0 0",
+        "arm n diverged median error (%)",
+        "a 16 15 1 0 0 0",
         "b 16 1 0 1 1 13",
     ):
         assert said in text, said

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -85,6 +85,17 @@ def no_numbers(results: Results) -> Summary:
     return {}
 
 
+class Explanation(NamedTuple):
+    """What a kind's figure is, for a reader who sees one for the first time."""
+
+    sentence: str
+    svg: str  # a small picture; it is put into the page as it is
+
+
+def no_explanation(study: Study) -> None:
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """What a kind of study reports; what is not given is the same for all.
@@ -105,6 +116,7 @@ class Kind:
     summary: Callable[[Results], Summary] = no_numbers  # for MLflow and `vitscale status`
     unfinished: Callable[[Results], str] = unfinished
     counts: Callable[[Results], pd.DataFrame] = counts
+    explain: Callable[[Study], Explanation | None] = no_explanation
     design: Callable[[Study], pd.DataFrame] = design
     design_text: Callable[[Study], str] = design_text
 

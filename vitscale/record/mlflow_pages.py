@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
+from vitscale.plan.markup import in_markdown
 from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study
 
@@ -58,11 +59,12 @@ def trial_views(study: Study) -> dict[str, dict[str, Any]]:
     curves = [_line(study.metric)] + ([] if study.measures else [_line("train_loss")])
     counts = [] if study.measures else ["metrics.`diverged`", "metrics.`failed`"]
     trials = _view("Trials", role, f"metrics.`{result}`", columns, _relations(own, result))
+    # no column of the result: MLflow would show the mean of a group without its spread
     by_arm = _view(
         "Curves by arm",
         role,
         "params.`arm`",
-        [f"metrics.`{result}`", *counts],
+        counts,
         {"One line per trial": curves},
     )
     grouping = {
@@ -121,15 +123,34 @@ def _varying(*groups: Sequence[Mapping[str, object]]) -> list[str]:
     ]
 
 
+def links(experiment_id: str, run_id: str) -> str:
+    """Markdown for the parent run: where its trials, arms and report are, on whatever server."""
+    report = f"./#/experiments/{experiment_id}/runs/{run_id}/artifacts/report.html"
+    pages = {
+        "Trials with their charts": address(".", experiment_id),
+        "Curves by arm": address(".", experiment_id, CURVES),
+        "Arms with their intervals": address(".", experiment_id, ARMS),
+        "Report": report,
+    }
+    return " · ".join(f"[{name}]({page})" for name, page in pages.items())
+
+
+def about(study: Study, pages: str = "") -> str:
+    """Markdown: question, links, which MLflow shows before "Show more", and source."""
+    parts = [f"**{in_markdown(study.question)}**", pages, f"Source: {in_markdown(study.source)}"]
+    return "\n\n".join(part for part in parts if part)
+
+
 def description(
-    study: Study, arms: Mapping[str, Mapping[str, float]], headline: Sequence[str] = ()
+    study: Study,
+    arms: Mapping[str, Mapping[str, float]],
+    headline: Sequence[str] = (),
+    pages: str = "",
 ) -> str:
-    """Markdown for the parent run: question, source, answer, and a table of arms with intervals."""
-    parts = [
-        f"**{study.question}**",
-        f"Source: {study.source}",
-        "\n".join(f"- {line}" for line in headline),
-    ]
+    """Markdown for the parent run: question, links, source, answer, and a table of the arms with
+    their intervals. Names and texts of the study are no markup in it.
+    """
+    parts = [about(study, pages), "\n".join(f"- {in_markdown(line)}" for line in headline)]
     parts.append("\n".join(_table(arms)))
     if len(arms) > MAX_ARMS:
         parts.append(f"and {len(arms) - MAX_ARMS} more arms: see the view Arms")
@@ -146,7 +167,7 @@ def _table(arms: Mapping[str, Mapping[str, float]]) -> list[str]:
     lines = [f"| {' | '.join(['arm', *names])} |", "|---" * (1 + len(names)) + "|"] if names else []
     shown = list(arms.items())[:MAX_ARMS] if names else []
     return lines + [
-        f"| {' | '.join([arm, *(_cell(of_arm, name) for name in names)])} |"
+        f"| {' | '.join([in_markdown(arm), *(_cell(of_arm, name) for name in names)])} |"
         for arm, of_arm in shown
     ]
 

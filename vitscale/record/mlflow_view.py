@@ -294,7 +294,9 @@ class View:
         for arm in known.keys() - arms.keys():
             self._set_tags(known[arm], {"vitscale.planned": "false"})
         parent = self.client.get_run(self.parent_id)
-        self._log_news(parent, self._counts(), mlflow_pages.description(self.study, arms, headline))
+        pages = mlflow_pages.links(self.experiment_id, self.parent_id)
+        note = mlflow_pages.description(self.study, arms, headline, pages)
+        self._log_news(parent, self._counts(), note)
         if report is not None and report.exists():
             with report.as_folder() as folder:
                 self.client.log_artifacts(self.parent_id, str(folder))
@@ -404,9 +406,7 @@ class View:
                     tags={
                         "mlflow.experimentKind": "custom_model_development",
                         **self._origin(),
-                        "mlflow.note.content": (
-                            f"{self.study.question}\n\nSource: {self.study.source}"
-                        ),
+                        "mlflow.note.content": mlflow_pages.about(self.study),
                     },
                 )
                 return self.client.get_experiment(made)
@@ -464,7 +464,7 @@ class View:
             run = None
         tags = {"vitscale.role": "study", **self._origin(), "mlflow.runName": self.study.slug}
         if run is None:
-            note = f"{self.study.question}\n\nSource: {self.study.source}"
+            note = mlflow_pages.about(self.study)
             run = self.client.create_run(
                 self.experiment_id, tags={**tags, "mlflow.note.content": note}
             )

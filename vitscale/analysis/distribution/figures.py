@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from vitscale.analysis import published
 from vitscale.analysis.distribution.curves import (
@@ -31,6 +31,9 @@ from vitscale.analysis.report.layout import (
     MARKERS,
     STYLE,
     axis_label,
+    describe_points,
+    describe_trial,
+    epoch_axis,
     finish,
     legend_below,
     metric_label,
@@ -285,6 +288,7 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     """Draws a panel; says whether a strip of good values is in it."""
     strips = False
     arms = [results.once(populations)[arm] for arm in names]
+    texts = {draws.arm: _texts(results.study, draws) for draws in arms}
     references = results.once(edf_summary).set_index("arm")["reference_error_pct"]
     good = results.once(good_range).set_index(["arm", "axis"])
     strip = good[["good_from", "good_median", "good_to"]].astype(float)
@@ -300,7 +304,9 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
             ax.axhline(high, color="#999999", linewidth=0.8)
         _log_axis(ax, np.concatenate([draws.sampled[name] for draws in arms]))
         for index, draws in enumerate(arms):
-            strips |= _scatter_arm(ax, draws, name, index, *strip.loc[(draws.arm, name), :])
+            strips |= _scatter_arm(
+                ax, draws, name, index, texts[draws.arm], *strip.loc[(draws.arm, name), :]
+            )
             _scatter_reference(ax, draws.setting[name], float(references[draws.arm]), index)
     if not any(draws.n for draws in arms):
         say(axes[1], "no outcome yet")
@@ -313,13 +319,35 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     return strips
 
 
+def _texts(study: Study, draws: Population) -> np.ndarray:
+    """(n,) what each draw is: how it ended, and its config."""
+    trials = {trial.point: trial for trial in study.trials if trial.arm.name == draws.arm}
+    metric = metric_of(study.metric)
+    ends = [
+        f"{metric_label(study)} {metric.text(float(error))}" if finished else str(status)
+        for error, finished, status in zip(draws.error, draws.finished, draws.status, strict=True)
+    ]
+    texts = [
+        describe_trial(trials[int(point)], end)
+        for point, end in zip(draws.point, ends, strict=True)
+    ]
+    return np.array(texts, dtype=object)
+
+
 def _scatter_arm(
-    ax: Axes, draws: Population, name: str, index: int, low: float, median: float, high: float
+    ax: Axes,
+    draws: Population,
+    name: str,
+    index: int,
+    texts: np.ndarray,
+    low: float,
+    median: float,
+    high: float,
 ) -> bool:
     """Draws an arm; says whether it has a strip of good values."""
     color = COLORS[index % len(COLORS)]
     x = draws.values[name]
-    ax.plot(
+    (dots,) = ax.plot(
         x[draws.finished],
         draws.error[draws.finished],
         MARKERS[index % len(MARKERS)],
@@ -329,11 +357,12 @@ def _scatter_arm(
         markeredgewidth=0,
         zorder=3,
     )
+    describe_points(dots, texts[draws.finished])
     edge = ax.get_xaxis_transform()  # x in data, y as a fraction of the axes
     top = 0.975 - 0.04 * index
     for status, marker in (("diverged", "x"), ("failed", "+")):
         ended = draws.status == status
-        ax.plot(
+        (marks,) = ax.plot(
             x[ended],
             np.full(ended.sum(), top),
             marker,
@@ -342,6 +371,7 @@ def _scatter_arm(
             transform=edge,
             zorder=4,
         )
+        describe_points(marks, texts[ended])
     if np.isfinite(median):
         y = 0.022 + 0.04 * index
         ax.plot(
@@ -411,7 +441,8 @@ def _curves_panel(
     if begun.empty:
         say(ax, "no row yet")
     ax.autoscale_view()
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+    if len(begun):
+        epoch_axis(ax, float(begun["epoch"].max()))
     ax.set_title(title)
     ax.set_xlabel("epoch")
     legend_below(ax, [_handle(draws, index) for index, draws in enumerate(arms)])

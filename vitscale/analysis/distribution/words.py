@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 
 from vitscale.analysis.distribution import figures, tables
+from vitscale.analysis.distribution.explanation import explanation
 from vitscale.analysis.distribution.forgiveness import UNTESTED
 from vitscale.analysis.distribution.population import counts_of, populations, still_missing
 from vitscale.analysis.distribution.tables import arm_comparison, edf_summary
@@ -522,4 +523,5 @@ KIND = Kind(
     unfinished=unfinished,
     counts=counts,
     design_text=design_text,
+    explain=explanation,
 )

@@ -8,20 +8,29 @@ TEMPLATE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <title>{{ study.slug }}</title>
 <style>
 :root { color-scheme: light dark; --line: #d0d0d0; --soft: #f5f5f5; --warn: #fff4dc; }
 @media (prefers-color-scheme: dark) { :root { --line: #444; --soft: #1d1f22; --warn: #3a2f16; } }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-figure { margin: 1.2rem 0; } figure img { max-width: 100%; background: #fff; border-radius: 4px; }
+h1, p, li { overflow-wrap: anywhere; }
+figure { margin: 1.2rem 0; }
+.drawing { overflow-x: auto; background: #fff; border-radius: 4px; }
+.drawing svg { display: block; width: 100%; min-width: 36rem; height: auto; }
+.explained { display: flex; flex-wrap: wrap; gap: .4rem 1rem; align-items: center; }
+.explained svg { flex: none; background: #fff; border-radius: 4px; }
+.explained p { flex: 1 1 16rem; margin: 0; }
 figcaption, .small { font-size: .88rem; opacity: .85; }
 .table { overflow-x: auto; border: 1px solid var(--line); border-radius: 4px; }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums;
   width: 100%; }
 th, td { padding: .35rem .6rem; text-align: left; white-space: nowrap;
   border-bottom: 1px solid var(--line); }
-th { background: var(--soft); } tr:last-child td { border-bottom: 0; }
+th { background: var(--soft); } td.long { white-space: normal; min-width: 20rem; }
+tr:last-child td { border-bottom: 0; }
 .box { background: var(--soft); border-left: 4px solid #0072B2; padding: .6rem 1rem;
   border-radius: 4px; }
 .unfinished { background: var(--warn); border-left-color: #E69F00; }
@@ -34,30 +43,37 @@ dt { font-weight: 600; } dd { margin: 0 0 .4rem 0; overflow-wrap: anywhere; }
 <div class="table"><table>
 <thead><tr>{% for name in table.columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>
-{% for row in table.values.tolist() %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% for row in table.values.tolist() %}<tr>{% for cell in row -%}
+<td{% if cell|length > 48 %} class="long"{% endif %}>{{ cell }}</td>
+{%- endfor %}</tr>
 {% endfor %}</tbody>
 </table></div>
 {% endmacro %}
+{% macro drawing_of(figure) %}<figure>
+<div class="drawing">{{ figure.svg|safe }}</div>
+<figcaption>{{ figure.caption }}</figcaption>
+</figure>{% endmacro %}
 <h1>{{ study.question }}</h1>
 <p class="small">{{ study.slug }}, after {{ study.source }}</p>
 {% if unfinished -%}
 <p class="box unfinished"><strong>Unfinished.</strong> {{ unfinished }}</p>
 {%- endif %}
+{% if explanation %}
+<div class="explained small">{{ explanation.svg|safe }}<p>{{ explanation.sentence }}</p></div>
+{% endif %}
+{% if figures %}{{ drawing_of(figures[0]) }}{% endif %}
 <ul>{% for sentence in headline %}<li>{{ sentence }}</li>{% endfor %}</ul>
-<h2>Design</h2>
-<p>{{ design_words }}</p>
-{% for paragraph in study.design.split("\\n\\n") if paragraph %}<p>{{ paragraph }}</p>
-{% endfor %}{{ table_of(design) }}
-{% if figures %}<h2>Figures</h2>{% endif %}
-{% for figure in figures %}<figure>
-<img src="data:image/svg+xml;base64,{{ figure.svg }}" alt="{{ figure.caption }}">
-<figcaption>{{ figure.caption }}</figcaption>
-</figure>
-{% endfor %}
 {% if tables %}<h2>Tables</h2>{% endif %}
 {% for table in tables %}<h3>{{ table.name }}</h3><p class="small">{{ table.caption }}</p>
 {{ table_of(table.cells) }}
 {% endfor %}
+{% if figures|length > 1 %}<h2>More figures</h2>{% endif %}
+{% for figure in figures[1:] %}{{ drawing_of(figure) }}
+{% endfor %}
+<h2>Design</h2>
+<p>{{ design_words }}</p>
+{% for paragraph in study.design.split("\\n\\n") if paragraph %}<p>{{ paragraph }}</p>
+{% endfor %}{{ table_of(design) }}
 {% if study.notes %}<h2>Notes</h2>
 {% for paragraph in study.notes.split("\\n\\n") %}<p>{{ paragraph }}</p>
 {% endfor %}{% endif %}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import json
@@ -15,7 +14,7 @@ from vitscale.analysis.kind import Kind, Summary, provenance
 from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report import text
 from vitscale.analysis.report.page import TEMPLATE
-from vitscale.analysis.report.save import as_files
+from vitscale.analysis.report.save import as_files, inline
 from vitscale.analysis.results import Results, as_made, as_named, trials_as_named
 from vitscale.plan.study import Study, to_json
 from vitscale.record.workdir import Workdir, read_text
@@ -42,6 +41,7 @@ def write_report(results: Results, folder: Workdir, facts: Mapping[str, str]) ->
             "study": study,
             "facts": dict(facts),
             "headline": headline(results),
+            "explanation": kind.explain(study),
             "unfinished": kind.unfinished(results),
             "figures": [_figure(name, kind, results, folder) for name in study.figures],
             "tables": [_table(name, kind, results, folder) for name in study.tables],
@@ -119,15 +119,17 @@ def _figure(name: str, kind: Kind, results: Results, folder: Workdir) -> dict[st
     files = as_files(draw(results))
     for ending, content in files.items():
         folder.write(f"{name}.{ending}", content)
-    return {"svg": base64.b64encode(files["svg"]).decode(), "caption": f"{name}. {_doc(draw)}"}
+    return {"svg": inline(files["svg"].decode(), name), "caption": f"{name}. {_doc(draw)}"}
 
 
 def _table(name: str, kind: Kind, results: Results, folder: Workdir) -> dict[str, Any]:
     make = kind.tables[name]
     table = as_named(results.once(make), results.metric)
     folder.write(f"{name}.csv", table.to_csv(index=False).encode())
-    folder.write(f"{name}.md", text.to_markdown(table).encode())
-    return {"name": name, "caption": _doc(make), "cells": text.as_text(table)}
+    shown, caption = text.in_reading_order(table), _doc(make)
+    folder.write(f"{name}.md", text.to_markdown(shown).encode())
+    folder.write(f"{name}.tex", text.to_latex(shown, name, caption).encode())
+    return {"name": name, "caption": caption, "cells": text.as_text(shown)}
 
 
 def _doc(function: Callable[..., Any]) -> str:

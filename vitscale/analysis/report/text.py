@@ -1,13 +1,20 @@
-"""Tables as a reader wants them: Markdown, and text with an
-estimate and its interval in one column.
+"""Tables as a reader wants them: text with an estimate and its interval in one column, Markdown and
+LaTeX.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
+
+from vitscale.plan.markup import in_latex, in_markdown
+
+_CODE, _TYPEWRITER = re.compile("`([^`]*)`"), r"\\texttt{\1}"
+# how rows were counted and computed: what a reader asks last
+METHOD = ("method", "paired", "df", "planned", "finished", "failed", "missing", "not_counted")
 
 
 def p_value(p: float) -> str:
@@ -20,13 +27,97 @@ def either(numbers: Iterable[int]) -> str:
     return " or ".join(map(str, sorted(set(numbers))))
 
 
+def in_reading_order(table: pd.DataFrame) -> pd.DataFrame:
+    """The same columns: what a row is about, its n, its estimates, other numbers, the method last.
+
+    What a row is about stands before its first count or estimate.
+    """
+    places = _places(list(map(str, table.columns)))
+    return table.iloc[:, sorted(range(len(places)), key=places.__getitem__)]
+
+
+def _places(names: Sequence[str]) -> list[int]:
+    """Of each column: 0 for what a row is about, 1 for its n, 2 for estimates, 3 for other numbers,
+    4 for the method.
+    """
+    places = [
+        4 if _is_method(name) else 1 if _is_count(name) else 2 if _is_estimate(name, names) else 3
+        for name in names
+    ]
+    about = next((i for i, place in enumerate(places) if place < 3), 0)
+    places[:about] = [place if place == 4 else 0 for place in places[:about]]
+    return places
+
+
+def _is_count(name: str) -> bool:
+    """Whether a column says how many runs an estimate is of, and how many diverged."""
+    is_p = name.removesuffix("_holm").endswith("_p")
+    return name in ("n", "diverged") or (name.startswith(("n_", "diverged_")) and not is_p)
+
+
+def _is_estimate(name: str, names: Sequence[str]) -> bool:
+    """Whether a column is an estimate, an end of its interval, or the p of a test."""
+    base = name.removesuffix("_low").removesuffix("_high")
+    return f"{base}_low" in names or name.removesuffix("_holm").endswith("_p")
+
+
+def _is_method(name: str) -> bool:
+    return name in METHOD or name.endswith(("_method", "_rule")) or name.startswith("interval_of")
+
+
+def to_latex(table: pd.DataFrame, name: str, caption: str) -> str:
+    """A table as LaTeX with rules of booktabs, no wider than the text, each estimate together with
+    its interval.
+
+    Of a table with estimates it holds these and what they are of, for a page has no room for more;
+    a comment names the columns that only the other files have.
+    """
+    places = _places(list(map(str, table.columns)))
+    most = 2 if 2 in places else 4
+    shown = as_text(table.loc[:, [place <= most for place in places]])
+    left_out = [name for name in as_text(table).columns if name not in shown.columns]
+    cells = [list(shown.columns), *shown.to_numpy().tolist()]
+    lines = [_latex_row(row) for row in cells]
+    numeric = [all(_is_number(cell) for cell in shown[column]) for column in shown]
+    return "\n".join(
+        [
+            r"% \usepackage[T1]{fontenc}, \usepackage{booktabs,graphicx}",
+            *([f"% in {name}.csv only: {', '.join(left_out)}"] if left_out else []),
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_CODE.sub(_TYPEWRITER, in_latex(caption))}}}",
+            rf"\label{{tab:{name}}}",
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            rf"\begin{{tabular}}{{{''.join('r' if right else 'l' for right in numeric) or 'l'}}}",
+            r"\toprule",
+            lines[0],
+            r"\midrule",
+            *lines[1:],
+            r"\bottomrule",
+            r"\end{tabular}}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    """A row; one that begins as an option of the \\\\ before it would is kept apart from it."""
+    row = " & ".join(map(in_latex, cells)) + r" \\"
+    return "{}" + row if row.startswith(("[", "*")) else row
+
+
+def _is_number(cell: str) -> bool:
+    return cell[:1].isdigit() or cell[:1] in ("-", "–", "<")
+
+
 def to_markdown(table: pd.DataFrame) -> str:
     """A table as Markdown, each estimate together with its interval."""
     shown = as_text(table)
     if shown.empty:
         return "(no row)\n"
     cells = [list(shown.columns), *shown.to_numpy().tolist()]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
+    lines = ["| " + " | ".join(map(in_markdown, row)) + " |" for row in cells]
     return "\n".join([lines[0], "|" + " --- |" * len(shown.columns), *lines[1:]]) + "\n"
 
 
