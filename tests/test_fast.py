@@ -49,5 +49,5 @@ def test_the_command_refuses_tests_that_run_a_study(
         and '-m "not slow and not long"' in command
     )
     monkeypatch.setenv("VITSCALE_TEST_FAST", "1")
-    with pytest.raises(AssertionError, match=r"belongs into tests/not_fast\.txt"):
+    with pytest.raises(AssertionError, match=r"belongs in tests/not_fast\.txt"):
         Script(tmp_path)
