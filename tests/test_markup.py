@@ -20,7 +20,7 @@ from vitscale.analysis.report.report import headline, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.markup import in_latex, in_markdown
 from vitscale.plan.study import Arm, Study, Trial
-from vitscale.record.mlflow_pages import description
+from vitscale.record.mlflow_pages import description, links
 from vitscale.record.table import outcomes, tidy
 from vitscale.record.workdir import Workdir
 
@@ -165,6 +165,19 @@ def test_latex_compiles(report: Report, tmp_path: Path) -> None:
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_the_description_links_views_and_report_before_the_answer() -> None:
+    note = description(make_study(2), {}, ["The answer."], links("7", "abc"))
+    html = MarkdownIt().render(note)
+    targets = re.findall(r'href="([^"]+)"', html)
+    assert [re.sub(r"^.*ShareKey=", "", target) for target in targets[:3]] == [
+        "vitscale-trials",
+        "vitscale-curves",
+        "vitscale-arms",
+    ]
+    assert targets[3:] == ["./#/experiments/7/runs/abc/artifacts/report.html"]
+    assert html.index("Arms with their intervals") < html.index("The answer.")
 
 
 @pytest.mark.parametrize(
