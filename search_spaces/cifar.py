@@ -7,7 +7,7 @@ were found by a search.
 
 from search_spaces import demo
 from search_spaces.winners import good_values, in_words, optima, tuned
-from search_spaces.xiao2021 import around, interval
+from search_spaces.xiao2021 import around
 
 # 64 tokens of 4x4 pixels, as many as fit 8x8 patches of the demo's ratio; hidden size, heads and
 # MLP multiplier of the paper's 1GF models (Table 1) at half their depth. ViT_C has one block less
@@ -46,11 +46,8 @@ OPTIMA = optima(_FOUND, MODELS) if _FOUND else _CHOSEN
 INTERVALS = {
     ("ViT", optimizer): around(*good_values(OPTIMA, optimizer)) for optimizer in ("adamw", "sgd")
 }
-NUM_DRAWS = 32
-# runs at OPTIMA, as at the demo: a quarter of the draws, for a noise that is in every comparison
-NUM_REFERENCES = 8
-FIRST_REFERENCE_SEED = 1000  # a search at this scale uses seeds 0 and 1
-_SOURCE = (
+# how OPTIMA were found: a sentence for notes
+FOUND = (
     in_words(_FOUND)
     if _FOUND
     else (
@@ -58,26 +55,9 @@ _SOURCE = (
         "and 1e-4), and no search confirmed them. "
     )
 )
-DESIGN = (
-    "lr and wd are log-uniform from 1/8 of a good value to 4 times it, the geometric mean of the "
-    "two models'. Draw i has seed i (initial weights, order of samples, augmentation); both "
-    "models share draws and seeds. The reference runs are at the good value of their own arm, "
-    "with seeds from 1000 on, which neither a search nor a draw used. "
-) + _SOURCE
-NOTES = (
-    _SOURCE
-    + "Draws that beat the reference say how far from an optimum it is. CIFAR-10 is no ImageNet."
-)
-
-# of the studies: a search at this scale has seeds 0 and 1, from which its winners have their luck
-FIRST_SEED = 1000
-
-# epochs: doublings, eight times as long at the end, as in Xiao et al. 2021, Figure 3
-LENGTHS = (15, 30, 60, 120)
-BEST_OPTIMIZER = {"ViT_P": "adamw", "ViT_C": "adamw"}  # as for the paper's ViTs, Figure 2
-NUM_STABILITY_SEEDS = 5
+# of the studies of lengths of training
 STABILITY_NOTES = (
-    _SOURCE + "They serve for all lengths: a gap at these values may be none at better ones."
+    FOUND + "They serve for all lengths: a gap at these values may be none at better ones."
 )
 
 # Architecture and recipe. CIFAR-10 has no second test set here, so the question of another one is
@@ -88,20 +68,6 @@ CELLS: dict[tuple[str, str], dict[str, object]] = {
     for model in MODELS
     for lr, wd in [OPTIMA[model, optimizer]]
 }
-SEED_CELL = ("ViT_C", "AdamW")
-NUM_CELL_SEEDS = 5
-SEED_NOTES = _SOURCE + "One evaluation set only, so nothing is said about another one."
-CELL_NOTES = _SOURCE + "The recipes differ in optimizer, lr and wd alone. One evaluation set only."
-
-
-# The search for lr and wd (studies/tune_lr_wd.py): at the shortest of LENGTHS, on 5,000 images held
-# out of the training set; wide intervals, chosen before any training, that hold the values above.
-TUNING: dict[str, object] = {"epochs": 15, "eval_split": "minival", "minival_images": 5_000}
-TUNING_SPACES = {
-    ("ViT", "adamw"): interval((1e-4, 1e-2), (0.01, 1.0)),
-    ("ViT", "sgd"): interval((0.01, 1.0), (1e-5, 1e-2)),
-}
-NUM_TUNING_SEEDS = 2
 
 # Depth, width and branches: the shapes of the demo at 4 times the width, with heads of 32 channels
 # and 64 patches of 4x4 pixels. The weights themselves are reported, as in Touvron et al. 2022. A
@@ -114,12 +80,3 @@ SHAPE_SIZES: dict[str, dict[str, object]] = {
            "wd": 0.1, "minival_images": 5000, "more_evals": "minival"}
     for size, width in demo.SHAPE_WIDTHS.items()
 }  # fmt: skip
-SHAPE_LRS = (5e-4, 1e-3, 2e-3)
-NUM_SHAPE_SEEDS = 5
-FIRST_SHAPE_SEED = 0  # no search and no pilot chose anything here
-MORE_SEEDS = demo.MORE_SEEDS
-SHAPE_DESIGN = demo.SHAPE_DESIGN
-SHAPE_NOTES = (
-    "Widths, depths and lr were chosen before any training, and the epochs are a tenth of the "
-    "paper's. One evaluation set only. CIFAR-10 is no ImageNet."
-)

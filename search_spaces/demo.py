@@ -2,7 +2,7 @@
 
 from search_spaces.touvron2022 import Shape, split, trained
 from search_spaces.winners import LABELS, good_values, in_words, optima, tuned
-from search_spaces.xiao2021 import around, interval
+from search_spaces.xiao2021 import around
 
 # 16 tokens of 2x2 pixels; ViT_C has one block less than ViT_P, and a stem of about the cost of a
 # block, as in Xiao et al. 2021, section 3. A test holds the two within 3% in FLOPs and 6% in
@@ -29,41 +29,10 @@ OPTIMA = optima(_FOUND, MODELS)
 # the winners.
 GOOD = {optimizer: good_values(OPTIMA, optimizer) for optimizer in LABELS}
 INTERVALS = {("ViT", optimizer): around(*pair) for optimizer, pair in GOOD.items()}
-NUM_DRAWS = 16
-# runs at the optimum: their noise is in every comparison, and 8 cost as much as 8 draws
-NUM_REFERENCES = 8
-# theirs are 1000, 1001, ...: the search chose the optimum by seeds 0 and 1
-FIRST_REFERENCE_SEED = 1000
-DESIGN = (
-    "lr and wd are log-uniform from 1/8 of a good value to 4 times it: around "
-    + " and ".join(f"lr {lr:g} and wd {wd:g} ({LABELS[name]})" for name, (lr, wd) in GOOD.items())
-    + (
-        ", the geometric means of what was found for the two models. Draw i has seed i "
-        "(initial weights, order of samples); both models share draws and seeds. The "
-        "reference runs are at their own arm's winner, with seeds from 1000 on, which neither "
-        "the search nor a draw used. "
-    )
-    + in_words(_FOUND)
-)
-NOTES = (
-    "Models of 0.07 M parameters on 8x8 digits: this shows that the method works and how such "
-    "curves are read. It is no evidence about the paper's models on ImageNet, and with 16 draws "
-    "per arm the bands are wide."
-)
 
-# The search that found OPTIMA trained seeds 0 and 1. The other studies train seeds from here on: a
-# run that the search picked for its luck is in none of them.
-FIRST_SEED = 1000
-
-# Lengths of training for the studies of stability, eight times as long at the end as at the start
-# as in Xiao et al. 2021, Figure 3. OPTIMA were found at 20 epochs, as theirs were found at the
-# shortest schedule, and serve for all lengths; 5 epochs of warm-up are half of the shortest, but a
-# tenth of theirs.
-LENGTHS = (10, 20, 40, 80)
-# as for the paper's ViTs, Figure 2; not chosen by an error here
-BEST_OPTIMIZER = {"ViT_P": "adamw", "ViT_C": "adamw"}
-NUM_STABILITY_SEEDS = 5
-STABILITY_NOTES = in_words(_FOUND) + (
+FOUND = in_words(_FOUND)  # how OPTIMA were found: a sentence for notes
+# of the studies of lengths of training
+STABILITY_NOTES = FOUND + (
     "They serve for all lengths: part of a gap at another length may be an lr that does "
     "not suit it. The shortest schedule warms up for half of its epochs. Models of 0.07 M "
     "parameters on 997 images of 8x8 pixels: no evidence about the paper's models on "
@@ -85,27 +54,6 @@ CELLS: dict[tuple[str, str], dict[str, object]] = {
     for model in MODELS
     for lr, wd in [OPTIMA[model, optimizer]]
 }
-SEED_CELL = ("ViT_C", "AdamW")  # of which the distribution over seeds is shown
-NUM_CELL_SEEDS = 20
-SEED_NOTES = (
-    "One image is 0.25 points of val and 0.5 points of test, so errors take few values. A model "
-    "of 0.07 M parameters, trained on 997 images of 8x8 pixels: the numbers say nothing about the "
-    "spread of a network on ImageNet."
-)
-CELL_NOTES = in_words(_FOUND) + (
-    "The recipes differ in optimizer, lr and wd alone. A cell that were tuned further "
-    "might change the answer: that is the thesis' point. Models of 0.07 M parameters on "
-    "8x8 digits."
-)
-
-# The search for lr and wd (studies/tune_lr_wd.py), on the 200 images of minival. The intervals are
-# wide: a first search, in narrower ones, had two of its winners at their ends.
-TUNING: dict[str, object] = {"epochs": 20, "eval_split": "minival"}
-TUNING_SPACES = {
-    ("ViT", "adamw"): interval((2.5e-4, 3.2e-2), (0.01, 1.0)),
-    ("ViT", "sgd"): interval((0.01, 0.5), (1e-6, 1e-2)),
-}
-NUM_TUNING_SEEDS = 2
 
 
 # Depth, width and branches: the figures of Touvron et al. 2022 at a third of their pairs and fewer.
@@ -155,22 +103,3 @@ SHAPE_SIZES: dict[str, dict[str, object]] = {
            "heads": width // 8, "mlp_ratio": 4.0, "more_evals": "minival,test"}
     for size, width in SHAPE_WIDTHS.items()
 }  # fmt: skip
-# Around the best of a pilot on minival: six of the shapes for 12 epochs, seed 0, lr 1e-3 to 6.4e-2
-# in steps of 2. With 4e-3 in place of 3.2e-2 every shape chooses the same lr; all four would take
-# more than ten minutes.
-SHAPE_LRS = (8e-3, 1.6e-2, 3.2e-2)
-NUM_SHAPE_SEEDS = 5
-FIRST_SHAPE_SEED = FIRST_SEED  # the pilot had seed 0
-MORE_SEEDS: dict[Shape, int] = {}
-SHAPE_DESIGN = (
-    "Every shape at every lr of the grid with the same seeds. The lr of a shape is the one with "
-    "the lowest mean error on minival over its seeds, a diverged run counting as 100%, the "
-    "smallest of equal ones; val and the second test set have no part in it. It is chosen by the "
-    "same runs on other images, so what is lucky on both is not taken out."
-)
-SHAPE_NOTES = (
-    "Models of 0.01 to 0.1 M parameters, trained for 150 steps on 997 images of 8x8 digits: this "
-    "shows how such a comparison is made. It is no evidence about the paper's models on ImageNet. "
-    "The grid has three lr, a factor of 2 apart: where the chosen one lies at its edge, a better "
-    "one may lie outside. wd is one value for all shapes."
-)

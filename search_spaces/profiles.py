@@ -117,35 +117,3 @@ DEMO = tuple(
     for axes in ({"resolution": (8,), "batch_size": BATCHES, "layout": LAYOUTS},
                  {"resolution": (8, 16), "batch_size": (8,), "layout": LAYOUTS})
 )  # fmt: skip
-
-PARTS = {"demo": DEMO, "cifar": CIFAR, "imagenet": IMAGENET}
-# 30: thesis, Table 3.5; other tables do not say how many
-NUM_RUNS = {"demo": 10, "cifar": 30, "imagenet": 30}
-DESIGN = (
-    "A profile is a model, a batch, a resolution and a layout of its branches, on a device that "
-    "it has to itself. The batch is synthetic and lies on the device: no data is loaded. After "
-    "warm-up, until two runs agree within 5%, each of {num} timed runs is the mean over as many "
-    "passes as 0.2 s take, at least 3. Inference: a forward pass without gradients. Training: "
-    "forward, loss, backward, optimizer, as in a training. Weights are fp32; bf16 and fp16 are "
-    "autocast. seq computes the branches of a block one after another, par in one go: the same "
-    "function. Profiles of the two layouts follow each other."
-)
-NOTES = (
-    "The runs of a profile follow each other within seconds in one process, so they share the "
-    "state of the machine: intervals are about other runs in that state, and another hour, "
-    "process or machine may differ by more. Compare the load. Peak memory is that of tensors, "
-    "weights and batch included; par keeps the weights of its branches side by side a second time "
-    "in inference."
-)
-SCALE_NOTES = {
-    "demo": "Models of 0.2 and 1.4 M parameters on a processor say nothing of the gains of GPUs.",
-    "cifar": "The models are of the form of Touvron et al. 2022, Table 4, and not among theirs.",
-    "imagenet": (
-        "Tables 3 and 4 state neither precision nor warm-up nor repeats: ours are above, and the "
-        "batch of Table 3's memory, 256, is inferred from the thesis, which measured batches of "
-        "256 in mixed precision. That is fp16 on a V100, for which current builds of torch have "
-        "no kernels. Minutes an epoch are what images per second would give if neither data nor "
-        "communication cost anything: a bound, beside printed times that had both. The averaged "
-        "weights of that recipe are left out."
-    ),
-}

@@ -157,29 +157,3 @@ SHAPE_PAIRS += tuple(
 SHAPE_SIZES: dict[str, dict[str, object]] = {
     size: {**A2[size].fields, **SHAPES[size], "more_evals": "v2"} for size in ("Ti", "S", "B", "L")
 }
-SHAPE_LRS: tuple[float, ...] = ()  # that of the recipe alone
-NUM_SHAPE_SEEDS = 1  # seed 0: section 2.2
-FIRST_SHAPE_SEED = 0
-# Table 3 prints a standard deviation for B12x1 alone; Table 7 says of the same model that it is
-# over 5 runs. Their seeds are not stated.
-MORE_SEEDS: dict[Shape, int] = {Shape("B", 12): 5}
-
-SHAPE_DESIGN = (
-    "Each shape of Figures 1 to 3 and Tables 2 and 3 once, at seed 0; B12x1, for which Table 3 "
-    "prints a spread, at seeds 0 to 4 (which five they were is not stated). Shapes whose drop "
-    "path depends on how section 2.2 is read are trained both ways: with the rate of their size, "
-    "and (ladder) with one that rises with the blocks in sequence."
-)
-SHAPE_NOTES = (
-    "Recipe A2 as changed in section 2.2; what the text leaves open is marked in "
-    "search_spaces/recipes.py. The text adjusts drop path per model after the LayerScale paper "
-    "and prints it for its baselines alone: it does not decide between the rate of the size at "
-    "every depth and a rate that rises with depth, nor whether blocks or pairs count. In that "
-    "paper DeiT-S with 24 or 36 blocks fails at 0.05 (thesis, Table 3.11), so at the rate of "
-    "their size deep sequential shapes may lose for want of a higher one: believe a gain of "
-    "branches that holds with both. LayerScale starts at 1e-4, which the text does not state. The "
-    "blocks of Figure 3 are a third party's reading of its axis, by OCR. Single runs have no "
-    "interval, and differences of a few tenths of a point are of the order of the spread between "
-    "seeds that it prints (0.06 on val, 0.26 on v2). The memory of Table 3 is that of inference; "
-    "throughput measures it."
-)

@@ -2,8 +2,6 @@
 Better: models, tuned optima, intervals, recipe.
 """
 
-import itertools
-
 from optuna.distributions import FloatDistribution
 
 from search_spaces.recipes import XIAO2021
@@ -93,11 +91,6 @@ PANELS = {
     "4GF": ("ViT_P-4GF", "ViT_C-4GF", "RegNetY-4GF"),
     "18GF": ("ViT_P-18GF", "ViT_C-18GF", "RegNetY-16GF"),
 }
-NUM_DRAWS = 64  # (lr, wd) pairs for each model and optimizer
-# run at the optimum, as in the paper; its noise is then unknown, and no test possible
-NUM_REFERENCES = 1
-# OPTIMA are published, so no seed of ours found them; cells of Figure 3 at 50 epochs, too
-FIRST_REFERENCE_SEED = 0
 
 # Table 4, left (appendix E): optimum (lr, wd) at 50 epochs; lr at batch 2048.
 OPTIMA = {
@@ -146,21 +139,9 @@ def around(lr: float, wd: float) -> dict[str, FloatDistribution]:
     return interval((lr / 8, lr * 4), (wd / 8, wd * 4))
 
 
-# A search of our own at the paper's scale (theirs is not described): the intervals above, at the
-# schedule of its optima, on 10,000 images held out of the training set. No study reads its winners;
-# OPTIMA are the published ones.
-TUNING: dict[str, object] = {"epochs": 50, "eval_split": "minival", "minival_images": 10_000}
-TUNING_SPACES = INTERVALS
-NUM_TUNING_SEEDS = 1
-
 # each value with its source in search_spaces/recipes.py
 RECIPE: dict[str, object] = {**XIAO2021.fields}
 
-DESIGN = (
-    "lr and wd are log-uniform in the intervals of Table 4, one for each family and optimizer. "
-    "Draw i has seed i; models of a family share draws and seeds. The reference run of an arm is "
-    "at its optimum of Table 4, seed 0; further ones have the next seeds."
-)
 NOTES = (
     "The paper's models, intervals, optima and recipe. Where its text is silent (crops, the decay "
     "of the averaged weights) the values are those of the authors' code. BatchNorm's statistics "
@@ -169,13 +150,7 @@ NOTES = (
     "initialisation of the stems are not reproduced."
 )
 
-# Figures 2 and 3.
-LENGTHS = (50, 100, 200, 400)  # epochs, each a full schedule
-BEST_OPTIMIZER = {
-    model: "sgd" if "RegNetY" in model else "adamw" for model in itertools.chain(*PANELS.values())
-}
-NUM_STABILITY_SEEDS = 1
-FIRST_SEED = 0  # the paper's own; OPTIMA are published, so no seed of ours found them
+# of the studies of lengths of training, Figures 2 and 3
 STABILITY_NOTES = (
     "lr and wd are the optima of Table 4, found at 50 epochs for each model and optimizer, and "
     "serve for all lengths, as in the paper. One run a cell, seed 0: no interval. " + NOTES

@@ -13,15 +13,84 @@ complexities, RegNetY beside the ViTs).
     python studies/lr_wd_edf.py --num 32  # 64 draws more; those that are done are kept
     python studies/lr_wd_edf.py --scale cifar  # 160 trials of 30 epochs on CIFAR-10, hours of a GPU
     python studies/lr_wd_edf.py --scale imagenet --plan  # the paper's own: 1,170 trials, about
-    55,900 V100-hours python studies/lr_wd_edf.py --scale imagenet --num-references 3 --plan  # 36
-    runs more, for tests of forgiveness
+    55,900 V100-hours
+    python studies/lr_wd_edf.py --scale imagenet --num-references 3 --plan  # 36 runs more, for
+    tests of forgiveness
 """
 
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
 from search_spaces import cifar, demo, xiao2021
+from search_spaces.space import Space
+from search_spaces.winners import LABELS
 from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main, sample, sobol, trials
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What this study needs to know of a scale."""
+
+    space: Space  # models, recipe, intervals and optima
+    num_draws: int  # (lr, wd) pairs for each model and optimizer
+    num_references: int  # runs at the optimum of an arm: their noise is in every comparison
+    first_reference_seed: int  # not 0 or 1 where a search chose lr and wd with these
+    design: str
+    notes: str
+
+
+SCALES = {
+    "demo": Scale(
+        space=demo,
+        num_draws=16,
+        num_references=8,  # as costly as half of the draws
+        first_reference_seed=1000,
+        design=(
+            "lr and wd are log-uniform from 1/8 of a good value to 4 times it: around "
+            + " and ".join(
+                f"lr {lr:g} and wd {wd:g} ({LABELS[name]})" for name, (lr, wd) in demo.GOOD.items()
+            )
+            + ", the geometric means of what was found for the two models. Draw i has seed i "
+            "(initial weights, order of samples); both models share draws and seeds. The "
+            "reference runs are at their own arm's winner, with seeds from 1000 on, which neither "
+            "the search nor a draw used. " + demo.FOUND
+        ),
+        notes=(
+            "Models of 0.07 M parameters on 8x8 digits: this shows that the method works and how "
+            "such curves are read. It is no evidence about the paper's models on ImageNet, and "
+            "with 16 draws per arm the bands are wide."
+        ),
+    ),
+    "cifar": Scale(
+        space=cifar,
+        num_draws=32,
+        num_references=8,  # a quarter of the draws
+        first_reference_seed=1000,
+        design=(
+            "lr and wd are log-uniform from 1/8 of a good value to 4 times it, the geometric mean "
+            "of the two models'. Draw i has seed i (initial weights, order of samples, "
+            "augmentation); both models share draws and seeds. The reference runs are at the good "
+            "value of their own arm, with seeds from 1000 on, which neither a search nor a draw "
+            "used. " + cifar.FOUND
+        ),
+        notes=cifar.FOUND
+        + "Draws that beat the reference say how far from an optimum it is. CIFAR-10 is no "
+        "ImageNet.",
+    ),
+    "imagenet": Scale(
+        space=xiao2021,
+        num_draws=64,
+        num_references=1,  # as in the paper; its noise is then unknown, and no test possible
+        first_reference_seed=0,  # of cells of Figure 3 at 50 epochs, too
+        design=(
+            "lr and wd are log-uniform in the intervals of Table 4, one for each family and "
+            "optimizer. Draw i has seed i; models of a family share draws and seeds. The reference "
+            "run of an arm is at its optimum of Table 4, seed 0; further ones have the next seeds."
+        ),
+        notes=xiao2021.NOTES,
+    ),
+}
 
 
 def study(
@@ -33,18 +102,20 @@ def study(
     """`num` i.i.d. draws per arm, or as many in
     `num_scrambles` independent scrambled Sobol sequences.
     """
-    space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
+    values = SCALES[scale]
+    space = values.space
     base = TrainConfig(**space.RECIPE)
-    num = space.NUM_DRAWS if num is None else num
-    num_references = space.NUM_REFERENCES if num_references is None else num_references
+    num = values.num_draws if num is None else num
+    num_references = values.num_references if num_references is None else num_references
     if num_references < 1:
         raise ValueError(
             f"num_references >= 1 must hold, but got (num_references={num_references})"
         )
-    reference_seeds = range(space.FIRST_REFERENCE_SEED, space.FIRST_REFERENCE_SEED + num_references)
+    first = values.first_reference_seed
+    reference_seeds = range(first, first + num_references)
     plan: list[Trial] = []
     panels: dict[str, tuple[str, ...]] = {}
-    for stream, (label, optimizer) in enumerate([("AdamW", "adamw"), ("SGD", "sgd")]):
+    for stream, (optimizer, label) in enumerate(LABELS.items()):
         for size, models in space.PANELS.items():
             arms = {model: Arm(f"{model} {label}", {"model": model}) for model in models}
             panels[f"{label} {size}".strip()] = tuple(arm.name for arm in arms.values())
@@ -75,8 +146,8 @@ def study(
         pairs=tuple(pair for arms in panels.values() for pair in combinations(arms, 2)),
         figures=("edf_panels", "lr_wd_scatter", "learning_curves", "edf_panels_vs_best"),
         tables=("edf_summary", "arm_comparison", "good_range"),
-        design=space.DESIGN,
-        notes=space.NOTES,
+        design=values.design,
+        notes=values.notes,
     )
 
 

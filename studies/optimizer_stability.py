@@ -13,12 +13,33 @@ schedule, with a dashed line: `--diverged copied` draws it so, from the same tri
     12,900 V100-hours
 """
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from search_spaces import cifar, demo, xiao2021
+from search_spaces.space import Space
+from search_spaces.winners import LABELS
 from vitscale import Arm, Study, TrainConfig, main, trials
 
-LABELS = {"adamw": "AdamW", "sgd": "SGD"}
+
+@dataclass(frozen=True)
+class Scale:
+    """What this study needs to know of a scale."""
+
+    space: Space  # models, recipe and optima
+    lengths: tuple[int, ...]  # epochs, each a full schedule; training_length has the same
+    num_seeds: int
+    first_seed: int  # not 0 or 1 where a search chose lr and wd with these
+    notes: str
+
+
+# Lengths: three doublings, as in Figure 3. The optima of the demo were found at 20 epochs, and 5
+# epochs of warm-up are half of its shortest schedule, but a tenth of the paper's.
+SCALES = {
+    "demo": Scale(demo, (10, 20, 40, 80), 5, 1000, demo.STABILITY_NOTES),
+    "cifar": Scale(cifar, (15, 30, 60, 120), 5, 1000, cifar.STABILITY_NOTES),
+    "imagenet": Scale(xiao2021, (50, 100, 200, 400), 1, 0, xiao2021.STABILITY_NOTES),
+}
 
 
 def study(
@@ -27,18 +48,19 @@ def study(
     diverged: Literal["shown", "copied"] = "shown",
 ) -> Study:
     """`num` seeds per cell, which no search has used."""
-    space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
-    num = space.NUM_STABILITY_SEEDS if num is None else num
+    values = SCALES[scale]
+    space = values.space
+    num = values.num_seeds if num is None else num
     arms: dict[Arm, dict[str, Any]] = {}
     panels: dict[str, tuple[str, ...]] = {}
     for size, models in space.PANELS.items():
-        cells = [(m, o, epochs) for m in models for o in LABELS for epochs in space.LENGTHS]
+        cells = [(m, o, epochs) for m in models for o in LABELS for epochs in values.lengths]
         names = [f"{m} {LABELS[o]} {epochs} epochs" for m, o, epochs in cells]
         panels[size] = tuple(names)
         for name, (model, optimizer, epochs) in zip(names, cells, strict=True):
             lr, wd = space.OPTIMA[model, optimizer]
-            values = {"epochs": epochs, "optimizer": optimizer, "lr": lr, "wd": wd}
-            arms[Arm(name, {"model": model})] = {**space.MODELS[model], **values}
+            fields = {"epochs": epochs, "optimizer": optimizer, "lr": lr, "wd": wd}
+            arms[Arm(name, {"model": model})] = {**space.MODELS[model], **fields}
     end = "_copied" if diverged == "copied" else ""
     return Study(
         kind="repeats",
@@ -50,7 +72,7 @@ def study(
         ),
         source="Xiao et al. 2021, Figure 3",
         trials=trials(
-            TrainConfig(**space.RECIPE), arms, [{"seed": space.FIRST_SEED + i} for i in range(num)]
+            TrainConfig(**space.RECIPE), arms, [{"seed": values.first_seed + i} for i in range(num)]
         ),
         panels=panels,
         figures=(f"optimizer_stability{end}",),
@@ -59,7 +81,7 @@ def study(
             "Every model with both optimizers at every length, a full schedule each. All "
             "cells share their seeds."
         ),
-        notes=space.STABILITY_NOTES,
+        notes=values.notes,
     )
 
 

@@ -10,29 +10,50 @@ has those, this one trains nothing and only draws.
     V100-hours
 """
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from search_spaces import cifar, demo, xiao2021
+from search_spaces.space import Space
 from vitscale import Arm, Study, TrainConfig, main, trials
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What this study needs to know of a scale."""
+
+    space: Space  # models, recipe and optima
+    lengths: tuple[int, ...]  # epochs, each a full schedule; those of optimizer_stability
+    num_seeds: int
+    first_seed: int  # as of optimizer_stability
+    notes: str
+
+
+SCALES = {
+    "demo": Scale(demo, (10, 20, 40, 80), 5, 1000, demo.STABILITY_NOTES),
+    "cifar": Scale(cifar, (15, 30, 60, 120), 5, 1000, cifar.STABILITY_NOTES),
+    "imagenet": Scale(xiao2021, (50, 100, 200, 400), 1, 0, xiao2021.STABILITY_NOTES),
+}
 
 
 def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None = None) -> Study:
     """`num` seeds per cell, which no search has used."""
-    space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
-    num = space.NUM_STABILITY_SEEDS if num is None else num
+    values = SCALES[scale]
+    space = values.space
+    num = values.num_seeds if num is None else num
     arms: dict[Arm, dict[str, Any]] = {}
     panels: dict[str, tuple[str, ...]] = {}
     for size, models in space.PANELS.items():
         panels[size] = tuple(
-            f"{model} {epochs} epochs" for model in models for epochs in space.LENGTHS
+            f"{model} {epochs} epochs" for model in models for epochs in values.lengths
         )
         for model in models:
-            optimizer = space.BEST_OPTIMIZER[model]
+            optimizer = "sgd" if "RegNetY" in model else "adamw"  # Figure 2
             lr, wd = space.OPTIMA[model, optimizer]
             fields = {**space.MODELS[model], "optimizer": optimizer, "lr": lr, "wd": wd}
             arms |= {
                 Arm(f"{model} {epochs} epochs", {"model": model}): {**fields, "epochs": epochs}
-                for epochs in space.LENGTHS
+                for epochs in values.lengths
             }
     return Study(
         kind="repeats",
@@ -44,7 +65,7 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
         ),
         source="Xiao et al. 2021, Figure 2",
         trials=trials(
-            TrainConfig(**space.RECIPE), arms, [{"seed": space.FIRST_SEED + i} for i in range(num)]
+            TrainConfig(**space.RECIPE), arms, [{"seed": values.first_seed + i} for i in range(num)]
         ),
         panels=panels,
         figures=("training_length",),
@@ -58,7 +79,7 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
             "Every model with one optimizer at every length, a full schedule each. All cells "
             "share their seeds."
         ),
-        notes=space.STABILITY_NOTES,
+        notes=values.notes,
     )
 
 

@@ -208,8 +208,8 @@ def test_the_project_s_own_scale_is_what_a_search_must_have_trained(tmp_path: Pa
     store = tmp_path / "runs"
     ended(tuned_search(), Store.open(store))
     own = project(tmp_path / "own")
-    space = own / "search_spaces/demo.py"
-    space.write_text(space.read_text() + "\nTUNING = {**TUNING, 'epochs': 6}\n")
+    script = own / "studies/tune_lr_wd.py"
+    script.write_text(script.read_text().replace('"epochs": 20', '"epochs": 6'))
     refused(own, store, "epochs=20 instead of 6")
 
 
@@ -238,8 +238,9 @@ def test_a_search_whose_winners_no_study_reads_is_not_adopted(tmp_path: Path) ->
     own = project(tmp_path / "own")
     script = own / "studies/tune_lr_wd.py"
     text = script.read_text()
-    assert text.count('winners_file="" if scale == "imagenet" else') == 1
-    script.write_text(text.replace('if scale == "imagenet" else', 'if scale == "demo" else'))
+    line = 'winners_file="search_spaces/tuned/demo.json"'
+    assert text.count(line) == 1
+    script.write_text(text.replace(line, 'winners_file=""'))
     refused(own, store, "a search must have a winners_file for other studies to read")
 
 

@@ -250,9 +250,9 @@ def test_winners_go_to_the_project_and_never_into_the_installed_package(
     """A search of two points per arm and one epoch, trained through Ray in a project."""
     project = trains.folder / "searched"
     passed(trains.run("vitscale", "init", str(project)))
-    space = project / "search_spaces/demo.py"
-    shorter = "TUNING = {**TUNING, 'epochs': 2, 'warmup_epochs': 1.0}"
-    space.write_text(f"{space.read_text()}\n{shorter}\n")
+    script = project / "studies/tune_lr_wd.py"
+    shorter = '"epochs": 2, "warmup_epochs": 1.0'
+    script.write_text(script.read_text().replace('"epochs": 20', shorter))
     command = ("vitscale", "run", "tune_lr_wd", "--num", "2", "--num-seeds", "1")
     assert "8 finished" in passed(trains.run(*command, folder=project, timeout=1000))
     shipped = trains.packages() / "vitscale/project/search_spaces/tuned/demo.json"

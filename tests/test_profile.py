@@ -214,7 +214,7 @@ def test_layouts_share_their_points_and_follow_each_other(scale: str) -> None:
             )
     assert (
         made.slug == f"throughput-{scale}"
-        and profiles.NUM_RUNS[scale] == made.trials[0].config.timed_runs
+        and {"demo": 10, "imagenet": 30}[scale] == made.trials[0].config.timed_runs
     )
 
 
@@ -498,15 +498,10 @@ def test_a_report_of_profiles_speaks_of_no_error(scale: str, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_shortened_demo_is_measured_shown_and_resumed(tmp_path: Path) -> None:
-    lines = (
-        "from search_spaces import profiles",
-        (
-            "profiles.PARTS['demo'] = tuple(part._replace(models={'S6x2': part.models['S6x2']}, "
-            "axes={**part.axes, 'batch_size': (1, 8), 'resolution': (8,)}) for part in "
-            "profiles.DEMO[:1])"
-        ),
-    )
-    script = shortened(tmp_path, "throughput", *lines)
+    part = profiles.DEMO[0]
+    axes = {**part.axes, "batch_size": (1, 8), "resolution": (8,)}
+    parts = (part._replace(models={"S6x2": part.models["S6x2"]}, axes=axes),)
+    script = shortened(tmp_path, "throughput", parts=parts)
     options = ("--num", "2", "--hardware", HERE)
     result = script.run(*options)
     assert result.returncode == 0 and "4 finished" in result.stdout, result.stdout

@@ -154,7 +154,8 @@ def test_recipe_is_that_of_the_paper() -> None:
     assert (config.batch_size, config.epochs, config.warmup_epochs) == (2048, 50, 5.0)
     assert (config.mixup_alpha, config.cutmix_alpha, config.label_smoothing) == (0.8, 1.0, 0.1)
     assert config.ema_alpha > 0 and config.clip_norm == 0 and config.augment == "autoaugment"
-    assert xiao2021.NUM_DRAWS == 64 and sum(map(len, xiao2021.PANELS.values())) == 9
+    draws = load_script(ROOT / "studies" / "lr_wd_edf.py").SCALES["imagenet"].num_draws
+    assert draws == 64 and sum(map(len, xiao2021.PANELS.values())) == 9
 
 
 def test_every_model_of_a_panel_has_an_optimum_inside_its_interval() -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from conftest import ROOT, Script, load_script
+from conftest import ROOT, load_script
 from statsmodels.stats.multitest import multipletests
+from test_studies import shortened
 
 from search_spaces import demo, touvron2022
 from search_spaces.touvron2022 import Shape, split
@@ -667,24 +668,20 @@ def test_only_where_minival_chooses_an_lr_is_a_choice_told() -> None:
 
 @pytest.mark.slow
 def test_a_shortened_demo_runs_and_reports_the_lr_that_minival_chose(tmp_path: Path) -> None:
-    source = (ROOT / "studies" / "depth_vs_width.py").read_text()
-    lines = (
-        "from search_spaces import demo",
-        "from search_spaces.touvron2022 import Shape, split",
-        (
-            "demo.SHAPE_PANELS = {'branches': split('S', 4), 'widths': split('S', 4), 'depths': "
-            "split('S', 4), 'blocks or width': (Shape('B', 1),)}"
-        ),
-        "demo.SHAPE_PAIRS = ((Shape('S', 4), Shape('B', 1)),)",
-        "demo.SHAPE_LRS = (4e-3, 1.6e-2)",
-        (
-            "demo.SHAPE_SIZES = {size: {**fields, 'epochs': 3} for size, fields in "
-            "demo.SHAPE_SIZES.items()}"
-        ),
+    pairs = split("S", 4)
+    script = shortened(
+        tmp_path,
+        "depth_vs_width",
+        panels={
+            "branches": pairs,
+            "widths": pairs,
+            "depths": pairs,
+            "blocks or width": (Shape("B", 1),),
+        },
+        pairs=((Shape("S", 4), Shape("B", 1)),),
+        lrs=(4e-3, 1.6e-2),
+        sizes={size: {**fields, "epochs": 3} for size, fields in demo.SHAPE_SIZES.items()},
     )
-    path = tmp_path / "depth_vs_width.py"
-    path.write_text("\n".join([*lines, source]))
-    script = Script(tmp_path, path)
     result = script.run("--num", "2")
     assert result.returncode == 0 and "12 finished" in result.stdout, result.stdout
     folder = tmp_path / "runs" / "studies" / "depth_vs_width-demo" / "report"

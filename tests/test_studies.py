@@ -144,13 +144,15 @@ def test_cells_of_optimizer_stability_differ_in_what_they_are_named_for(scale: s
         (t.arm.factors["model"], t.config.optimizer, t.config.epochs): t for t in study.trials
     }
     models = [model for models in space.PANELS.values() for model in models]
-    assert set(planned) == set(itertools.product(models, ("adamw", "sgd"), space.LENGTHS))
+    lengths = sorted({t.config.epochs for t in study.trials})
+    assert set(planned) == set(itertools.product(models, ("adamw", "sgd"), lengths))
     for (model, optimizer, _), trial in planned.items():
         assert (trial.config.lr, trial.config.wd) == space.OPTIMA[model, optimizer]
         assert trial.config.warmup_epochs == 5.0 and trial.config.seed == (
             0 if scale == "imagenet" else 1000
         )
-    assert np.log2(np.divide(space.LENGTHS, space.LENGTHS[0])).tolist() == [0, 1, 2, 3]
+    assert lengths[0] == {"demo": 10, "cifar": 15, "imagenet": 50}[scale]
+    assert np.log2(np.divide(lengths, lengths[0])).tolist() == [0, 1, 2, 3]
 
 
 def test_the_rule_of_the_paper_is_another_drawing_of_the_same_trials() -> None:
@@ -282,11 +284,15 @@ def test_architectures_of_the_thesis_have_the_published_size() -> None:
 # ---- shortened demos
 
 
-def shortened(folder: Path, name: str, *lines: str) -> Script:
-    """The study's own script in `folder`, with a demo scale of fewer epochs."""
+def shortened(folder: Path, name: str, **values: object) -> Script:
+    """The study's own script in `folder`, with other values in its demo scale."""
     source = (ROOT / "studies" / f"{name}.py").read_text()
+    body, end = source.split('if __name__ == "__main__":')
+    changed = f'SCALES["demo"] = replace(SCALES["demo"], **{values!r})\n'
     path = folder / f"{name}.py"
-    path.write_text("\n".join(["from search_spaces import demo", *lines, source]))
+    path.write_text(
+        f'from dataclasses import replace\n{body}{changed}if __name__ == "__main__":{end}'
+    )
     return Script(folder, path)
 
 
@@ -313,8 +319,7 @@ def mlflow_statuses(script: Script, slug: str) -> list[str]:
 
 @pytest.mark.slow
 def test_optimizer_stability_runs_and_training_length_only_draws(tmp_path: Path) -> None:
-    lines = ("demo.LENGTHS = (6, 8)",)
-    first = shortened(tmp_path, "optimizer_stability", *lines)
+    first = shortened(tmp_path, "optimizer_stability", lengths=(6, 8))
     result = first.run("--num", "2")
     assert result.returncode == 0 and "16 finished" in result.stdout, result.stdout
     made = tables(first, "optimizer_stability-demo")
@@ -326,7 +331,7 @@ def test_optimizer_stability_runs_and_training_length_only_draws(tmp_path: Path)
         assert row["gap_points"] == pytest.approx(expected)
     assert len(made["optimizer_gap"]) == 4
     assert mlflow_statuses(first, "optimizer_stability-demo") == ["FINISHED"] * 16
-    second = shortened(tmp_path, "training_length", *lines)
+    second = shortened(tmp_path, "training_length", lengths=(6, 8))
     result = second.run("--num", "2")
     assert result.returncode == 0 and "8 trials, 8 done, 0 to do" in result.stdout, result.stdout
     delta = tables(second, "training_length-demo")["training_length"].set_index("model")[
@@ -339,8 +344,8 @@ def test_optimizer_stability_runs_and_training_length_only_draws(tmp_path: Path)
 def test_seed_distribution_runs_and_lends_its_trials_to_recipe_vs_architecture(
     tmp_path: Path,
 ) -> None:
-    lines = ("demo.CELLS = {cell: {**fields, 'epochs': 6} for cell, fields in demo.CELLS.items()}",)
-    first = shortened(tmp_path, "seed_distribution", *lines)
+    cells = {cell: {**fields, "epochs": 6} for cell, fields in demo.CELLS.items()}
+    first = shortened(tmp_path, "seed_distribution", cells=cells)
     result = first.run("--num", "6")
     assert result.returncode == 0 and "7 finished" in result.stdout, result.stdout
     made = tables(first, "seed_distribution-demo")
@@ -353,7 +358,7 @@ def test_seed_distribution_runs_and_lends_its_trials_to_recipe_vs_architecture(
     )
     assert row["sd_points"] == pytest.approx(np.std(draws["test_ema_error_pct"], ddof=1))
     assert row["reference_error_pct"] == pytest.approx(zero["test_ema_error_pct"].item())
-    second = shortened(tmp_path, "recipe_vs_architecture", *lines)
+    second = shortened(tmp_path, "recipe_vs_architecture", cells=cells)
     result = second.run("--num", "3")
     assert result.returncode == 0 and "12 trials, 3 done, 9 to do" in result.stdout, result.stdout
     effects = tables(second, "recipe_vs_architecture-demo")["recipe_interaction"]

@@ -1,0 +1,29 @@
+"""What the studies of lr, wd and length share at a scale: the modules demo, cifar and xiao2021."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from optuna.distributions import FloatDistribution
+
+
+class Space(Protocol):
+    """A module with these values; mypy compares it with this list where a study names it."""
+
+    @property
+    def RECIPE(self) -> Mapping[str, Any]:  # fields of TrainConfig that all trainings share
+        ...
+
+    @property
+    def MODELS(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def PANELS(self) -> Mapping[str, tuple[str, ...]]:  # panel of a figure -> models
+        ...
+
+    @property
+    def OPTIMA(self) -> Mapping[tuple[str, str], tuple[float, float]]:
+        """(model, optimizer) -> (lr, wd)."""
+
+    @property
+    def INTERVALS(self) -> Mapping[tuple[str, str], dict[str, FloatDistribution]]:
+        """(family, optimizer) -> lr and wd."""
