@@ -6,6 +6,7 @@ All in one process.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from vitscale.__main__ import main as vitscale_main
 from vitscale.analysis import kinds, names
 from vitscale.cli import script as cli
 from vitscale.plan.config import ALIASES, DEFAULTS, TrainConfig, choices, field_types, limits
+from vitscale.plan.data import check_readable, facts
 from vitscale.plan.design import cross, grid, sample, trials
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
@@ -642,3 +644,38 @@ def test_every_command_refuses_with_status_2_and_one_line(
     assert (
         ended.value.code == 2 and said.err.count("\n") == 1 and said.err.startswith("vitscale")
     ), said
+
+
+# A study of one's own, as docs/own-study.md makes it
+
+
+def own_study(num: int = 3) -> Study:
+    """On prepared images, which are looked up relative to the current folder."""
+    base = TrainConfig(**facts("data/flowers-32"), patch_size=8)
+    plan = trials(base, {"a": {}}, [{"seed": i} for i in range(num)])
+    return Study(kind="repeats", name="own", scale="mine", question="?", source="ours", trials=plan)
+
+
+def test_a_study_that_is_started_in_another_folder_says_where_it_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = refusal(own_study, "--plan", capsys=capsys, store=tmp_path / "store")
+    assert f"({tmp_path / 'data/flowers-32/manifest.json'}: no file)" in said
+    assert "where the study is started" in said
+
+
+def test_a_data_root_that_is_absent_or_no_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = {"splits": {"train": {"num_images": 500}}, "classes": ["x", "y"], "channels": 1}
+    (tmp_path / "data" / "flowers-32").mkdir(parents=True)
+    (tmp_path / "data/flowers-32/manifest.json").write_text(json.dumps({**manifest, "size": 32}))
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for root in ("file", "nowhere"):
+        given = ["--plan", "--data-root", root]
+        said = refusal(own_study, *given, capsys=capsys, store=tmp_path / "store")
+        assert f"the data root must be a folder, but got (root='{tmp_path / root}')" in said
+    with pytest.raises(ValueError, match=r"must be given .*; name it with --data-root or VITSCALE"):
+        check_readable("flowers-32")

@@ -97,7 +97,8 @@ def check_readable(dataset: str, root: str = "") -> None:
     if not root and not installed:
         raise ValueError(
             "a data root must be given for a dataset other than digits, but got "
-            f"(dataset={dataset!r}); name it with --data-root"
+            f"(dataset={dataset!r}); name it with --data-root or "
+            "VITSCALE_DATA"
         )
     if root and not Path(root).is_dir():
         raise ValueError(f"the data root must be a folder, but got (root={root!r})")
@@ -149,7 +150,8 @@ def facts(folder: str | Path) -> dict[str, Any]:
         }
     except FileNotFoundError:
         raise ValueError(
-            f"facts must be of a set that `vitscale prepare` wrote, but got ({path}: no file)"
+            "facts must be of a set that `vitscale prepare` wrote, but got "
+            f"({path.absolute()}: no file); relative paths begin where the study is started"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
