@@ -194,8 +194,7 @@ def test_the_note_of_the_edf_says_what_the_bands_are():
         .replace("\n", " ")
     )
     assert (
-        "given the references. Darker: each point by itself (Wilson). Lighter: the whole curve "
-        "(DKW)"
+        "conditional on the references. Darker: pointwise (Wilson). Lighter: simultaneous (DKW)"
     ) in note
     study = make_study(4, num_references=3)
     outcomes = make_outcomes(study, random_errors(study))
@@ -210,7 +209,7 @@ def test_the_note_of_the_edf_says_what_the_bands_are():
         .get_supxlabel()
         .replace("\n", " ")
     )
-    assert "given the best draws" in note
+    assert "conditional on the best draws" in note
 
 
 def test_drawn_bands_hold_the_curve_for_every_reference_that_may_be():
@@ -491,8 +490,7 @@ def test_headline_claims_a_difference_only_where_the_test_shows_one():
         -3:
     ]
     assert text.startswith(
-        "Absolute error, which is another question: a is lower than c at 100% [79, 100] of 16 "
-        "shared "
+        "Absolute error (a separate question): a is lower than c in 100% [79, 100] of 16 shared "
     )
     assert text.endswith(
         "p < 0.001. No difference shown for a against b, p = 1.000 (p after Holm over 2 pairs)."
@@ -533,7 +531,7 @@ def test_headline_says_where_the_two_scales_disagree():
     outcomes = make_outcomes(study, {"a": 5 * factor, "b": factor[::-1]})
     ratios = headline(Results(study, narrow_references(outcomes, a=5.0, b=1.0)))[-2]
     assert ratios.endswith(
-        "THE TWO SCALES DISAGREE for a against b: what only one shows hangs on the scale."
+        "THE TWO SCALES DISAGREE for a against b: what only one shows depends on the scale."
     )
 
 

@@ -1,4 +1,4 @@
-"""What the outcomes of a study say: distributions, comparisons, figures and the report.
+"""Analysis of the outcomes of a study: distributions, comparisons, figures and the report.
 
 No torch, no ray.
 """

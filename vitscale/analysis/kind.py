@@ -1,7 +1,7 @@
-"""A kind of study: what its tables, figures and sentences are. The rooms of this folder are kinds;
-KINDS lists them.
+"""A kind of study: its tables, figures and sentences.
 
-A kind is a value, so that a study script can define one of its own and register it.
+The folders beside this file are kinds; KINDS lists them. A kind is a value, so a study script can
+define its own and register it.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ PROVENANCE = {"commit": "Code", "versions": "Versions", "machine": "Machines"}
 
 
 def named(functions: Sequence[Callable[[Results], T]]) -> dict[str, Callable[[Results], T]]:
-    """The functions by name, as a study's `tables` and `figures` name them."""
+    """The functions by name, as in a study's `tables` and `figures`."""
     return {f.__name__: f for f in functions}
 
 
 def check_nothing(study: Study) -> None:
-    """Any arms, factors and panels will do."""
+    """Accepts any arms, factors and panels."""
 
 
 def progress(results: Results) -> list[str]:
-    """How many trials ended how, a sentence."""
+    """How many trials ended with each status, in one sentence."""
     return [f"Of {len(results.trials)} trials: {_counted(results.trials)}."]
 
 
 def unfinished(results: Results) -> str:
-    """What is missing, in a sentence; empty when nothing is."""
+    """What is missing, in a sentence; empty if nothing is."""
     num = int((results.trials["status"] == "missing").sum())
     return f"{num} of {len(results.trials)} trials have no outcome yet." if num else ""
 
 
 def counts(results: Results) -> pd.DataFrame:
-    """A row per arm: how many of its trials ended how."""
+    """One row per arm: how many of its trials ended with each status."""
     of = [
         (arm, results.trials.loc[results.trials["arm"] == arm, "status"])
         for arm in results.study.arms
@@ -63,14 +63,12 @@ def counts(results: Results) -> pd.DataFrame:
 
 
 def design(study: Study) -> pd.DataFrame:
-    """A row per arm: draws, intervals of lr and wd as drawn,
-    epochs, and the model's size from its config.
-    """
+    """One row per arm: draws, sampled ranges of lr and wd, epochs, and model size."""
     return pd.DataFrame([_design_row(study, arm) for arm in study.arms])
 
 
 def design_text(study: Study) -> str:
-    """What was planned."""
+    """The design of the study in sentences."""
     return (
         f"{len(study.arms)} arms, {len(study.trials)} trials, all fixed before the first "
         "training. Parameters and multiply-adds are those of the arm's first trial."
@@ -98,10 +96,10 @@ def no_explanation(study: Study) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What a kind of study reports; what is not given is the same for all.
+    """What a kind of study reports; fields that are not given have common defaults.
 
-    Tables make estimates from the results, one place for each number: a column `x` with `x_low` and
-    `x_high` is an estimate with its 95% interval. Figures draw what tables hold, sentences tell it.
+    Tables compute the estimates from the results, each in one place: a column `x` with `x_low` and
+    `x_high` is an estimate with its 95% interval. Figures plot tables, sentences state them.
     `check` raises ValueError for a study that cannot be analysed, before anything is trained.
     """
 
@@ -122,7 +120,7 @@ class Kind:
 
 
 def provenance(results: Results) -> list[str]:
-    """Code, versions and machines of the trials, a sentence each."""
+    """Code, versions and machines of the trials, one sentence each."""
     return [_provenance(results.trials, column, title) for column, title in PROVENANCE.items()]
 
 

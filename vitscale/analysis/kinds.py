@@ -1,4 +1,4 @@
-"""The kinds of studies that there are, and the one place that asks which kind a study is of."""
+"""All kinds of studies, and the only place that asks for the kind of a study."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS: dict[str, Kind] = {room.KIND.name: room.KIND for room in ROOMS}
 def register(kind: Kind) -> Kind:
     """Adds a kind, from the study script that needs it.
 
-    Raises ValueError if the name is another's.
+    Raises ValueError if the name is taken.
     """
     if KINDS.setdefault(kind.name, kind) is not kind:
         raise ValueError(f"a kind must have a name of its own, but got (name={kind.name!r})")
@@ -25,7 +25,10 @@ def register(kind: Kind) -> Kind:
 
 
 def kind_of(study: Study) -> Kind:
-    """The kind of a study. Raises ValueError if nothing that was imported defines it."""
+    """The kind of a study.
+
+    Raises ValueError if no imported module defines it.
+    """
     if study.kind not in KINDS:
         raise ValueError(
             f"the kind of a study must be among ({', '.join(KINDS)}), or be registered by the "
@@ -35,10 +38,9 @@ def kind_of(study: Study) -> Kind:
 
 
 def check(study: Study) -> None:
-    """Raises ValueError for figures and tables that a study's kind does not have, and what else the
-    kind refuses.
+    """Raises ValueError for figures and tables that the kind lacks, and for what the kind refuses.
 
-    For before training: nothing is computed.
+    For use before training: nothing is computed.
     """
     kind = kind_of(study)
     for what, names, known in (

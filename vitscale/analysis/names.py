@@ -1,6 +1,4 @@
-"""Names of the figures and tables of each kind of study, for who
-must know them before anything heavy is imported.
-"""
+"""Names of the figures and tables of each kind, available without heavy imports."""
 
 from __future__ import annotations
 
@@ -79,10 +77,9 @@ NAMES: dict[str, frozenset[str]] = {
 
 
 def check_known_names(study: Study) -> None:
-    """Raises ValueError as vitscale.analysis.kinds.check does, which it asks only about what it
-    cannot tell.
+    """Raises ValueError as vitscale.analysis.kinds.check does, which it calls only if necessary.
 
-    So a plan of names that are known is made without pandas and matplotlib.
+    So a plan whose names are all listed here is made without pandas and matplotlib.
     """
     if not NAMES.get(study.kind, frozenset()).issuperset((*study.figures, *study.tables)):
         from vitscale.analysis.kinds import check

@@ -1,9 +1,8 @@
-"""What a plan can show, before anything is trained: the smallest true difference that is seen with
-80% power.
+"""The power of a plan, before training: the smallest true difference detected with 80% power.
 
-No outcome is read: what decides the power beside the numbers of runs is assumed, and said. The
-power is that of one comparison at the first, strictest step of Holm's correction. `SAYS` has the
-sentences of a table's comparisons.
+No outcome is read: apart from the numbers of runs, what determines the power is assumed, and the
+sentences state the assumptions. The power is that of one comparison at the first, strictest step of
+Holm's correction. `SENTENCES` has the sentences for the comparisons of each table.
 """
 
 from __future__ import annotations
@@ -27,20 +26,19 @@ PAIR_SD, SCORE_SD, REFERENCE_SD, SENSITIVITY = 0.25, 0.3, 0.6, 0.08
 
 
 def sentences(study: Study) -> list[str]:
-    """What the planned numbers can show, a sentence for each
-    kind of comparison that the study's tables make.
-    """
+    """What the plan can detect: sentences for each kind of comparison in the study's tables."""
     return [
-        sentence for name, say in SAYS.items() if name in study.tables for sentence in say(study)
+        sentence
+        for name, say in SENTENCES.items()
+        if name in study.tables
+        for sentence in say(study)
     ]
 
 
 def smallest_difference(
     error: float, df: float, alpha: float = ALPHA, power: float = POWER
 ) -> float:
-    """The true difference at which a two-sided t test with this
-    standard error and df rejects with this power.
-    """
+    """True difference that a two-sided t test with this error and df detects with this power."""
     limit = float(stdtrit(df, 1 - alpha / 2))
 
     def missing(shift: float) -> float:
@@ -55,8 +53,9 @@ def smallest_difference(
 
 
 def smallest_area(n: int, references: int, paired: bool = True, alpha: float = ALPHA) -> float:
-    """Smallest true difference of areas between two arms of n
-    draws and so many reference runs each; above 1: none.
+    """Smallest detectable difference of areas between two arms with n draws each.
+
+    `num` is the number of reference runs per arm. A value above 1 means that none is detectable.
     """
     draws = PAIR_SD**2 / n if paired else 2 * SCORE_SD**2 / n
     noise = (SENSITIVITY * REFERENCE_SD) ** 2 / references
@@ -67,26 +66,23 @@ def smallest_area(n: int, references: int, paired: bool = True, alpha: float = A
 
 
 def smallest_share(n: int, alpha: float = ALPHA) -> float:
-    """Smallest true difference of shares of n pairs that McNemar's mid-p test sees, given the
-    references; 1: none.
+    """Smallest difference of shares of n pairs detected by McNemar's mid-p test; 1: none.
 
-    Exact, in the best case for the test: no draw that the worse arm forgives is lost by the better
-    one. Then the mid-p of x discordant pairs is 2^-x.
+    Conditional on the references. Exact, in the best case for the test: the better arm loses no
+    draw that the worse arm forgives. Then the mid-p of x discordant pairs is 2^-x.
     """
     needed = next(x for x in range(1, 200) if 0.5**x <= alpha)
     return float(betaincinv(needed, n - needed + 1, POWER)) if needed <= n else 1.0
 
 
 def smallest_sign(n: int, alpha: float = ALPHA) -> float:
-    """Smallest true share of n pairs won, without ties, that the
-    exact sign test sees; NaN if it can see none.
-    """
+    """Smallest share of n pairs won, without ties, that the exact sign test detects; NaN: none."""
     needed = int(binom.isf(alpha / 2, n, 0.5)) + 1
     return float(betaincinv(needed, n - needed + 1, POWER)) if needed <= n else float("nan")
 
 
 def _of_draws(study: Study) -> list[str]:
-    """Of pairs of arms with draws: forgiveness, where there are references, and absolute error."""
+    """For pairs of arms with draws: forgiveness, if there are references, and absolute error."""
     if not study.pairs:
         return []
     n, references = (_fewest(study, drawn) for drawn in (True, False))
@@ -96,23 +92,23 @@ def _of_draws(study: Study) -> list[str]:
         "arms"
     )
     head += ", Holm" if len(study.pairs) > 1 else ""
-    said = []
+    parts = []
     if references == 1:
-        said.append(
+        parts.append(
             f"forgiveness ({head}): nothing: ONE reference run per arm, whose noise stays "
-            "unknown; two are the least for a test"
+            "unknown; a test needs at least two"
         )
     elif references > 1 and n > 1:
-        said.append(_forgiveness(head, n, references, paired, alpha))
+        parts.append(_forgiveness(head, n, references, paired, alpha))
     if paired:
         share = smallest_sign(n, alpha)
-        seen = (
+        detectable = (
             f"an arm that is truly lower at {100 * share:.0f}% of the points"
             if share == share
             else "no difference"
         )
-        said.append(f"absolute error ({head}; sign test): {seen}")
-    return said
+        parts.append(f"absolute error ({head}; sign test): {detectable}")
+    return parts
 
 
 def _forgiveness(head: str, n: int, references: int, paired: bool, alpha: float) -> str:
@@ -126,15 +122,15 @@ def _forgiveness(head: str, n: int, references: int, paired: bool, alpha: float)
     )
     if not paired:
         return text
-    points = f"{100 * share:.0f} percent points" if share < 1 else "none"
+    points = f"{100 * share:.0f} percentage points" if share < 1 else "none"
     return (
-        f"{text}; of the share within 4 points {points} (McNemar's mid-p, given the references, "
-        "none lost)"
+        f"{text}; of the share within 4 points {points} (McNemar's mid-p, conditional on the "
+        "references, none lost)"
     )
 
 
 def _fewest(study: Study, drawn: bool) -> int:
-    """Draws, or reference runs, of the arm among the pairs that has the fewest."""
+    """The smallest number of draws, or of reference runs, of an arm among the pairs."""
     number = Counter(trial.arm.name for trial in study.trials if (trial.point is not None) == drawn)
     return min(number[arm] for pair in study.pairs for arm in pair)
 
@@ -156,12 +152,12 @@ def _pairs_share_points(study: Study) -> bool:
 
 @functools.cache
 def smallest_mean(n: int, comparisons: int = 1, cells: int = 2) -> float:
-    """Smallest true difference of means, in sd of a seed, that Welch's t test of so many cells of n
-    runs each sees.
+    """Smallest difference of means, in sd of a seed, that Welch's t test detects.
 
-    Of equal sds, at the strictest step of Holm's correction: 2 cells for a difference, 4 for a
-    difference of two differences. Simulated, for the test estimates its degrees of freedom, too: of
-    10,000 samples without a difference, the quantile of the shift from which on each is rejected.
+    Each cell has n runs; all sds are equal; at the strictest step of Holm's correction: 2 cells for
+    a difference, 4 for a difference of two differences. Simulated, since the test estimates its
+    degrees of freedom, too: over 10,000 samples without a difference, the quantile of the shift
+    above which each is rejected.
     """
     import numpy as np
 
@@ -282,7 +278,7 @@ def _reported_sets(study: Study) -> int:
     return len(set(study.trials[0].config.evals) - {"minival"})
 
 
-SAYS: dict[str, Callable[[Study], list[str]]] = {  # table -> what its tests can show
+SENTENCES: dict[str, Callable[[Study], list[str]]] = {  # table -> what its tests can show
     "arm_comparison": _of_draws,
     "optimizer_gap": _of_gaps,
     "optimizer_gap_interaction": _of_gap_interactions,

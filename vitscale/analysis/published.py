@@ -1,9 +1,8 @@
-"""Printed numbers of the papers, as context for ours: other data, other models, and never a target.
+"""Printed numbers of the papers as context for ours: other data, other models, never a target.
 
-Tables of them stand beside ours. With a study's `published` set they are drawn behind ours as well:
-grey, named by author, figure and data, in no legend, no table of ours and no metric. Where their
-errors are far from ours, they are shifted as a whole and have an axis of their own, on which a
-point is as long as on ours.
+Tables show them beside ours. With a study's `published` set, figures draw them behind ours as well:
+grey, labelled with author, figure and data, in no legend and no table of ours. If their errors are
+far from ours, they are shifted together and get their own axis with the same scale as ours.
 """
 
 from __future__ import annotations
@@ -27,28 +26,28 @@ from vitscale.plan.study import Study
 Side = Literal["left", "center", "right"]
 Level = Literal["bottom", "center", "top"]
 GREY = "#777777"
-SIZE = 7  # of letters in points
+SIZE = 7  # of text, in points
 LINE: dict[str, Any] = {"color": GREY, "linewidth": 1.0, "zorder": 1.5}
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 1.0, "markersize": 5}
 BAR: dict[str, Any] = {"color": GREY, "alpha": 0.45, "solid_capstyle": "butt", "zorder": 1.4}
 THESIS = "H. Touvron's thesis, 2022"
 _SPREAD = "mean ± sd, lowest to highest, star: seed 0"
-_SHIFTED = " Shifted so that the means meet; a point is as long as on our axis."
-# Figure -> what is drawn behind it, and what its note adds on the papers' data and on other data.
+_SHIFTED = " Shifted so that the means agree; same scale as our axis."
+# Figure -> what is drawn behind it; what its note adds on the papers' data; and on other data.
 SOURCES = {
     "training_length": (
-        "Xiao et al. 2021, ImageNet, marks as ours: joined, Table 2, with lr and wd of its own; "
-        "alone, section 5.1 on Figure 2. One run each, no interval.",
+        "Xiao et al. 2021, ImageNet, same marks as ours: joined, Table 2, with its own lr and "
+        "wd; alone, section 5.1 on Figure 2. One run each, no interval.",
         "",
-        " Their smallest models; 400 of their epochs lie at our longest training.",
+        " Their smallest models; their 400 epochs are aligned with our longest training.",
     ),
     "optimizer_stability": (
-        "Xiao et al. 2021, ImageNet: gaps, on an axis of their own; those of section 5.2 in "
-        "words, said of larger models and longer schedules; those of 4GF from Table 3, 50 epochs. "
+        "Xiao et al. 2021, ImageNet: gaps, on their own axis; those of section 5.2 are given in "
+        "words, for larger models and longer schedules; those of 4GF are from Table 3, 50 epochs. "
         "One run each.",
         (
-            " Alone: Table 3. Dotted: Table 2, AdamW for ViTs and SGD for RegNetY, with lr and wd "
-            "of its own."
+            " Alone: Table 3. Dotted: Table 2, AdamW for ViTs and SGD for RegNetY, with its own "
+            "lr and wd."
         ),
         "",
     ),
@@ -73,8 +72,8 @@ SOURCES = {
     ),
     "seed_curves": (
         f"{THESIS}, ImageNet-val, Figures 6.7 and 6.9 (ResNet-50, A2, n=100): lowest to highest, "
-        "as lengths around our mean at the same share of the training; levels on the way are not "
-        "printed.",
+        "as lengths around our mean at the same fraction of the training; intermediate levels are "
+        "not printed.",
         "",
         "",
     ),
@@ -93,11 +92,10 @@ def read(name: str) -> pd.DataFrame:
 
 
 def published_training_length(results: Results) -> pd.DataFrame:
-    """Xiao et al. 2021, Table 2 (ImageNet): error after 100 and 200 epochs minus that after 400, in
-    points.
+    """Xiao et al. 2021, Table 2 (ImageNet): error after 100 and 200 epochs minus that after 400.
 
-    Printed numbers, one run each, no interval; the recipe of peak performance, and not that of
-    Figure 2.
+    Differences are in points. Printed numbers, one run each, no interval; with the recipe for peak
+    performance and not that of Figure 2.
     """
     table = read("xiao2021_table2")
     longest = table["error_400_epochs_pct"]
@@ -140,11 +138,12 @@ def published_seed_statistics(results: Results) -> pd.DataFrame:
 
 
 def published_recipe_interaction(results: Results) -> pd.DataFrame:
-    """H. Touvron's thesis, 2022, section 6.3.4 (ImageNet): error of ResNet-50 minus DeiT-S under
-    recipes A2 and T2.
+    """Thesis of H.
 
-    Printed are single accuracies a cell. The intervals borrow the sd of 100 seeds of ResNet-50
-    under A2 for all four cells, an assumption of ours; so they are no more than a guide.
+    Touvron, 2022, section 6.3.4 (ImageNet): error of ResNet-50 minus DeiT-S.
+
+    Under recipes A2 and T2. One accuracy per cell is printed. The intervals use the sd of 100 seeds
+    of ResNet-50 under A2 for all four cells, which is our assumption; they are only a guide.
     """
     error = (
         100
@@ -191,16 +190,14 @@ def _shown(result: Contrast) -> dict[str, float]:
 
 
 def note(study: Study, name: str, drawn: bool = False) -> str:
-    """What the note of a figure says about the papers' numbers,
-    on a line; empty unless the study shows them.
-    """
+    """The part of a figure's note about the papers' numbers; "" unless the study shows them."""
     if not study.published:
         return ""
-    said = "The papers print no number for what this figure shows."
+    text = "The papers print no number for what this figure shows."
     if drawn:
         source, on_imagenet, elsewhere = SOURCES[name]
-        said = f"Grey, behind: {source}{on_imagenet if is_imagenet(study) else elsewhere}"
-    return f"\n{said}"
+        text = f"Grey, behind: {source}{on_imagenet if is_imagenet(study) else elsewhere}"
+    return f"\n{text}"
 
 
 def is_imagenet(study: Study) -> bool:
@@ -211,12 +208,11 @@ def is_imagenet(study: Study) -> bool:
 def draw_published_training_length(
     ax: Axes, models: Sequence[str], lengths: Sequence[int], markers: Sequence[str]
 ) -> bool:
-    """Xiao et al. 2021: Table 2 after 100 and 200 epochs above 400, and what section 5.1 says of
-    50, in points.
+    """Xiao et al. 2021: Table 2 after 100 and 200 epochs relative to 400, and section 5.1 for 50.
 
-    x is the base-2 logarithm of epochs: their 400 epochs lie at our longest schedule. A model of
-    ours that is none of theirs has their smallest of its family behind it. Returns whether anything
-    was drawn, as all of these do.
+    Differences are in points; x is the base-2 logarithm of epochs, with their 400 epochs at our
+    longest schedule. For a model that is not in the paper, its smallest model of that family is
+    drawn. Returns whether anything was drawn, as do all of these functions.
     """
     table, text = read("xiao2021_table2").set_index("model"), read("xiao2021_text")
     shift = np.log2(max(lengths)) - np.log2(400)
@@ -280,9 +276,7 @@ def draw_published_optimizer_stability(ax: Axes, models: Sequence[str], is_last:
 
 
 def _gaps(ax: Axes) -> None:
-    """Gaps of Table 3 and, in words, of section 5.2, on axes of
-    their own in the upper right, behind the curves.
-    """
+    """Gaps of Table 3 and section 5.2 (in words), on inset axes in the upper right."""
     said, table = (
         read("xiao2021_text").query("quantity == 'gap_points'"),
         read("xiao2021_table3").dropna(),
@@ -346,8 +340,9 @@ def draw_published_edf(ax: Axes, study: Study, arms: Sequence[str]) -> bool:
 
 
 def draw_published_seed_histogram(ax: Axes, study: Study, name: str, values: np.ndarray) -> bool:
-    """The thesis, Figure 6.7: mean, sd, extremes and seed 0 on a
-    strip above the bars; n errors in percent are ours.
+    """Thesis, Figure 6.7: mean, sd, extremes and seed 0 on a strip above our histogram.
+
+    `values`: (n,) errors of ours in percent.
     """
     theirs = _seed_errors(study, name)
     if theirs is None or not len(values):
@@ -364,8 +359,9 @@ def draw_published_seed_histogram(ax: Axes, study: Study, name: str, values: np.
 def draw_published_seed_sets(
     ax: Axes, study: Study, pair: tuple[str, str], values: Sequence[np.ndarray]
 ) -> bool:
-    """The thesis, Figure 6.7: mean, sd, extremes and seed 0
-    on both sets, as a cross; `values` are ours.
+    """Thesis, Figure 6.7: mean, sd, extremes and seed 0 on both sets, as a cross.
+
+    `values` are ours.
     """
     found = [_seed_errors(study, name) for name in pair]
     if found[0] is None or found[1] is None or not len(values[0]):

@@ -1,6 +1,4 @@
-"""What a study found: a row per trial, a row per evaluation,
-and all that is made of them, each made once.
-"""
+"""The outcomes of a study and everything computed from them, each computed once."""
 
 from __future__ import annotations
 
@@ -19,14 +17,13 @@ STATUSES = tuple(status.value for status in FIXED)
 
 
 class Results:
-    """The outcomes of a study, and what was made of them so far.
+    """The outcomes of a study, and the values computed from them so far.
 
-    Tables, figures and sentences ask `once` for what they are made of, so that each number of a
-    report is computed in one place and one time. Columns are named as in tables about the top-1
-    error, whatever the study's metric is; `as_named` gives them the metric's names when they are
-    shown or saved. `trials` has a row per planned trial
-    (vitscale.record.table.outcomes), `rows` a row per trial and evaluation; without it there is
-    none.
+    Tables, figures and sentences get their inputs from `once`, so that each number of a report is
+    computed in one place and only once. Columns are named as in tables about the top-1 error,
+    whatever the study's metric is; `as_named` gives them the metric's names when they are shown or
+    saved. `trials` has one row per planned trial (vitscale.record.table.outcomes), `rows` one row
+    per trial and evaluation; by default it is empty.
     """
 
     def __init__(
@@ -36,7 +33,7 @@ class Results:
         rows: pd.DataFrame | None = None,
         made: Mapping[Callable[[Results], Any], Any] | None = None,
     ) -> None:
-        """`made`: what is known already, such as the tables of an earlier report."""
+        """`made`: values that are already computed, such as the tables of an earlier report."""
         self.study = study
         self.trials = trials
         self.rows = pd.DataFrame() if rows is None else rows
@@ -44,13 +41,13 @@ class Results:
 
     @property
     def metric(self) -> Metric:
-        """What the study is about."""
+        """The metric that the study is about."""
         return metric_of(self.study.metric)
 
     def once(self, make: Callable[[Results], T]) -> T:
-        """What a function makes of these results; it is called at the first request only.
+        """The value of a function of these results, which is called at the first request only.
 
-        Do not change its value.
+        Do not modify the value.
         """
         if make not in self._made:
             self._made[make] = make(self)
@@ -59,7 +56,7 @@ class Results:
     def made(
         self, tables: Mapping[str, Callable[[Results], pd.DataFrame]]
     ) -> dict[str, pd.DataFrame]:
-        """Those of these tables that were asked for so far, by name."""
+        """Those of these tables that were computed so far, by name."""
         return {name: self._made[make] for name, make in tables.items() if make in self._made}
 
 
@@ -70,9 +67,7 @@ def as_named(table: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 
 def trials_as_named(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """The same of the table of trials, whose other columns are fields of configs, such as `loss`,
-    and of rows.
-    """
+    """`as_named` for the table of trials, whose other columns are config fields and row values."""
     if metric is ERROR:
         return trials
     names = {"error_pct": "final_error_pct", "best_error_pct": "best_error_pct"}
@@ -97,5 +92,5 @@ def _renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 
 
 def panels(study: Study) -> dict[str, tuple[str, ...]]:
-    """The study's panels, or one with all its arms."""
+    """The study's panels, or a single one with all its arms."""
     return dict(study.panels) or {study.name.replace("_", " "): tuple(study.arms)}

@@ -1,12 +1,11 @@
-"""Two arms side by side, of one study or of two: how their draws ended, their errors, and what sets
-them apart.
+"""Two arms side by side, from one study or two: how draws ended, errors, and differing fields.
 
-Assumed: draws of an arm are independent, and means are nearly normal. Medians are over all draws
-with an outcome, a diverged or failed one at the metric's worst; means are over those that finished,
-and have an interval only where the draws of both arms are one setting with other seeds: over other
-lr and wd errors have a long tail, where Student's interval of 8 draws covers 80 to 87% instead of
-95%. No p is given, and nothing is corrected for the number of arms: a comparison that was not
-planned is a look, and no test.
+Assumptions: draws of an arm are independent, and means are nearly normal. Medians are over all
+draws with an outcome, where a diverged or failed draw counts as the metric's worst value. Means are
+over finished draws. They have an interval only if the draws of both arms are one setting with
+different seeds: over lr and wd errors have a long tail, and Student's interval of 8 draws covers 80
+to 87% instead of 95%. No p is given, and nothing is corrected for the number of arms: an unplanned
+comparison is exploratory and not a test.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from vitscale.plan.study import Study
 Estimate = tuple[float, float, float]  # estimate, low, high
 NONE: Estimate = (np.nan, np.nan, np.nan)
 COUNTS = ("planned", "n", "diverged", "failed", "missing")
-MAX_VALUES = 4  # of a field in a cell
+MAX_VALUES = 4  # of a field that a cell lists
 
 
 @dataclass(frozen=True)
 class Side:
-    """An arm of a study, with the study's table of a row per planned trial."""
+    """An arm of a study, and the study's table with one row per planned trial."""
 
     study: Study
     outcomes: pd.DataFrame
@@ -48,7 +47,7 @@ class Side:
 
     @property
     def draws(self) -> pd.DataFrame:
-        """Rows of the planned draws: reference runs are none."""
+        """Rows of the planned draws, without reference runs."""
         return self.outcomes[(self.outcomes["arm"] == self.arm) & self.outcomes["point"].notna()]
 
     @property
@@ -58,7 +57,7 @@ class Side:
 
     @property
     def configs(self) -> list[TrainConfig]:
-        """Of the planned draws; of the reference runs where there is no draw."""
+        """Configs of the planned draws, or of the reference runs if there are no draws."""
         trials = [trial for trial in self.study.trials if trial.arm.name == self.arm]
         return [t.config for t in trials if t.point is not None] or [t.config for t in trials]
 
@@ -66,10 +65,10 @@ class Side:
 def arm_pairs(
     a: Study, b: Study, arm_a: str | None = None, arm_b: str | None = None
 ) -> list[tuple[str, str]]:
-    """The arms to compare: those named; else those of one name; else the only ones.
+    """The arms to compare: the named ones, else those with equal names, else the only ones.
 
-    Raises ValueError for an arm that a study lacks, and where neither names nor numbers say which
-    belong together.
+    Raises ValueError for an arm that a study lacks, and if neither names nor the number of arms
+    determine the pairs.
     """
     of_a, of_b = (_arms(*side) for side in ((a, arm_a), (b, arm_b)))
     if len(of_a) == len(of_b) == 1:
@@ -94,9 +93,7 @@ def _arms(study: Study, arm: str | None) -> tuple[str, ...]:
 
 
 def incomparable_reason(a: Side, b: Side) -> str:
-    """Why errors of two arms mean different things, the law
-    and the values; "" if they can be compared.
-    """
+    """Why errors of two arms cannot be compared: the law and the values; "" if they can."""
     adaptive = next((side for side in (a, b) if side.study.search), None)
     if adaptive and adaptive.study.search:
         return (
@@ -121,7 +118,7 @@ def incomparable_reason(a: Side, b: Side) -> str:
 
 
 def _evaluated_on(config: TrainConfig) -> tuple[object, ...]:
-    """What fixes the images of the evaluation.
+    """What determines the images of the evaluation.
 
     A dataset prepared at another size is the same dataset.
     """
@@ -134,12 +131,11 @@ def _evaluated_on(config: TrainConfig) -> tuple[object, ...]:
 
 
 def side_by_side(a: Side, b: Side) -> dict[str, object]:
-    """Plain values: counts and errors of both arms with 95% intervals, the difference a - b, the
-    fields that differ.
+    """Plain values: counts and errors of both arms, their difference and the fields that differ.
 
-    The difference is of pairs of draws where the plans share them (see `paired_by`), else of
-    independent draws; negative favours a. Raises ValueError for arms whose errors mean different
-    things.
+    Estimates have 95% intervals. The difference a - b is over pairs of draws if the plans share
+    them (see `paired_by`), else between independent draws; negative favours a. Raises ValueError
+    for arms that cannot be compared.
     """
     metric = metric_of(a.study.metric)
     reason = incomparable_reason(a, b)
@@ -163,15 +159,14 @@ def _as_named(numbers: dict[str, object], metric: Metric) -> dict[str, object]:
 
 
 def paired_by(a: Side, b: Side) -> list[str] | None:
-    """The fields that vary within the arms, if every draw of the smaller one has a partner that
-    agrees in all; or None.
+    """The fields that vary within the arms, if they pair every draw of the smaller arm; else None.
 
-    Draws of one design share lr, wd and seed, repeats share the seed. The rule looks at the plan,
-    never at errors.
+    Draws of one design share lr, wd and seed; repeats share the seed. The rule depends on the plan
+    only, never on errors.
     """
     fields = [name for name in DEFAULTS if any(side.draws[name].nunique() > 1 for side in (a, b))]
     keys = [_keys(side.draws, fields) for side in (a, b)]
-    if not all(keys) or any(len(set(of_side)) < len(of_side) for of_side in keys):
+    if not all(keys) or any(len(set(side_keys)) < len(side_keys) for side_keys in keys):
         return None
     return fields if len(set(keys[0]) & set(keys[1])) == min(map(len, keys)) else None
 
@@ -181,9 +176,7 @@ def _keys(draws: pd.DataFrame, fields: Sequence[str]) -> list[tuple[object, ...]
 
 
 def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
-    """Of the differences between partners, where both have an
-    outcome; for the mean, where both finished.
-    """
+    """Differences between partners that both have an outcome; for the mean, that both finished."""
     partner = {key: i for i, key in enumerate(_keys(b.known, fields))}
     keys = _keys(a.known, fields)
     in_a = [i for i, key in enumerate(keys) if key in partner]
@@ -205,9 +198,10 @@ def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
 
 
 def _unpaired(a: Side, b: Side) -> dict[str, object]:
-    """Of independent draws.
+    """Differences between independent draws.
 
-    The medians' own intervals are joined (Zou & Donner 2008); of means, Welch's.
+    The intervals of the two medians are combined (Zou & Donner 2008); the interval of the
+    difference of means is Welch's.
     """
     groups = [_scrambles(side, side.known) for side in (a, b)]
     metric = metric_of(a.study.metric)
@@ -227,7 +221,7 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
 
 
 def _summary(side: Side) -> dict[str, object]:
-    """How the draws ended; the median of those with an outcome, the mean of those that finished."""
+    """How the draws ended, the median of draws with an outcome, and the mean of finished draws."""
     counts, group = estimates.counts(side.draws), _scrambles(side, side.known)
     errors, metric = estimates.errors(side.draws), metric_of(side.study.metric)
     mean = (
@@ -285,9 +279,7 @@ def _named(name: str, estimate: Estimate) -> dict[str, object]:
 def differing(
     a: Sequence[TrainConfig], b: Sequence[TrainConfig]
 ) -> dict[str, dict[str, list[object]]]:
-    """Field -> its values in a and in b, ascending, for
-    fields that do not have the same values in both.
-    """
+    """Field -> its values in a and in b (ascending), for the fields whose values differ."""
     values = {
         name: [sorted({getattr(config, name) for config in side}) for side in (a, b)]
         for name in DEFAULTS
@@ -300,7 +292,7 @@ def differing(
 
 
 def as_cells(comparison: dict) -> list[list[str]]:
-    """The comparison as rows of four cells: what, a, b, a - b; the first row names the arms."""
+    """The comparison as rows of four cells (what, a, b, a - b); the first row names the arms."""
     a, b, difference = (comparison[name] for name in ("a", "b", "difference"))
     rows = [["", *(f"{side['study']}:{side['arm']}" for side in (a, b)), "difference"]]
     rows += [
@@ -308,15 +300,16 @@ def as_cells(comparison: dict) -> list[list[str]]:
         for name in COUNTS
     ]
     metric = metric_of(comparison["metric"])
-    for name, of in (("median", ""), ("mean", " of finished")):
+    for name, subset in (("median", ""), ("mean", " of finished")):
         column, apart = (metric.column(f"{name}_{end}") for end in ("error_pct", "points"))
         cells = (_interval(side, column, metric) for side in (a, b))
-        title = f"{name} {metric.label}{of} ({metric.unit})"
+        title = f"{name} {metric.label}{subset} ({metric.unit})"
         rows.append([title, *cells, _interval(difference, apart, metric, sign="+")])
     if comparison["shared_trials"]:
         rows.append(["trials in both", *[str(comparison["shared_trials"])] * 2, ""])
     return rows + [
-        [name, _values(of["a"]), _values(of["b"]), ""] for name, of in comparison["fields"].items()
+        [name, _values(sides["a"]), _values(sides["b"]), ""]
+        for name, sides in comparison["fields"].items()
     ]
 
 

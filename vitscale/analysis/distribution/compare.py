@@ -1,6 +1,4 @@
-"""Two arms against each other: forgiveness, then absolute
-error; and the range in which an arm trains well.
-"""
+"""Comparison of two arms (forgiveness, absolute error) and the range where an arm trains well."""
 
 from __future__ import annotations
 
@@ -39,13 +37,11 @@ COMPARISON_COLUMNS = (
     "error_p",
     "error_method",
 )
-MIN_GOOD_RANGE = 8  # draws; a quarter of fewer is one draw, and the best of one is no selection
+MIN_GOOD_RANGE = 8  # draws; with fewer, n // 4 is one draw and nothing is selected
 
 
 def paired(outcomes: pd.DataFrame, a: str, b: str) -> bool:
-    """Whether two arms share their draws: they have points
-    in common, all with equal lr and equal wd.
-    """
+    """Whether two arms share their draws: common points, all with equal lr and equal wd."""
     draws = outcomes[outcomes["point"].notna()].set_index("point")[["arm", "lr", "wd"]]
     first, second = (draws.loc[draws["arm"] == arm, ["lr", "wd"]] for arm in (a, b))
     shared = first.index.intersection(second.index)
@@ -53,14 +49,14 @@ def paired(outcomes: pd.DataFrame, a: str, b: str) -> bool:
 
 
 def compare(results: Results, a: str, b: str, confidence: float = 0.95) -> dict[str, object]:
-    """One comparison, under COMPARISON_COLUMNS: forgiveness (see there), then absolute error,
-    another question.
+    """One comparison under COMPARISON_COLUMNS: forgiveness, then absolute error.
 
-    `error_median_difference` is a - b in the metric's unit: negative favours a.
-    `error_prob_a_lower` is the probability of superiority with ties at one half: of a pair at the
-    same point, or, for unpaired arms, of a draw of each (Vargha & Delaney 2000). A diverged draw
-    counts as the metric's worst value, so it loses to every finished one and ties with another. NaN
-    where an arm has no outcome.
+    The columns of forgiveness are described in `forgiveness.forgiveness`. `error_median_difference`
+    is a - b in the metric's unit: negative favours a. `error_prob_a_lower` is the probability of
+    superiority with ties at one half (Vargha & Delaney 2000): over pairs at the same point, or, for
+    unpaired arms, over random pairs of draws. A diverged draw counts as the metric's worst value,
+    so it loses to every finished draw and ties with another diverged one. NaN where an arm has no
+    outcome.
     """
     first, second = (results.once(populations)[arm] for arm in (a, b))
     is_paired = paired(results.trials, a, b)
@@ -70,11 +66,11 @@ def compare(results: Results, a: str, b: str, confidence: float = 0.95) -> dict[
 
 
 def _paired(a: Population, b: Population, confidence: float) -> tuple[object, ...]:
-    """Numbers of a paired comparison, from n_a on.
+    """Values of a paired comparison, from n_a on.
 
-    The sign test, not Wilcoxon's: Wilcoxon ranks the sizes of differences and wants them symmetric,
-    but the worst value of a diverged draw is a label with no size. The sign test asks only which
-    arm is better, and so does the effect size.
+    We use the sign test and not Wilcoxon's: Wilcoxon ranks the magnitudes of the differences and
+    assumes that they are symmetric, but the worst value of a diverged draw has no meaningful
+    magnitude. The sign test and the effect size use only which arm is better.
     """
     _, in_a, in_b = np.intersect1d(a.point, b.point, return_indices=True)
     difference = minus(a.error[in_a], b.error[in_b])
@@ -93,7 +89,7 @@ def _paired(a: Population, b: Population, confidence: float) -> tuple[object, ..
 
 
 def _paired_p(score: np.ndarray, scramble: np.ndarray | None) -> tuple[float, str]:
-    """p and the test's name: the exact sign test, or t over the scrambles where they differ."""
+    """p and the name of the test: the exact sign test, or t over the scrambles if they differ."""
     if scramble is not None:
         error, df = standard_error(score, scramble)
         if df == 0:
@@ -104,11 +100,10 @@ def _paired_p(score: np.ndarray, scramble: np.ndarray | None) -> tuple[float, st
 
 
 def _unpaired(a: Population, b: Population, confidence: float) -> tuple[object, ...]:
-    """Numbers of an unpaired comparison, from n_a on. Draws of the two arms are taken as
-    independent.
+    """Values of an unpaired comparison, from n_a on.
 
-    Where they come from one seed their quantiles agree, and the intervals are wider than they need
-    be.
+    Draws of the two arms are treated as independent. If they were sampled with the same seed, their
+    quantiles agree and the intervals are conservative.
     """
     if a.n == 0 or b.n == 0:
         return a.n, b.n, *[np.nan] * 7, "an arm has no outcome"
@@ -126,14 +121,14 @@ def _median(draws: Population, confidence: float) -> tuple[float, float, float]:
 def superiority(
     a: Population, b: Population, confidence: float = 0.95
 ) -> tuple[float, float, float, float, str]:
-    """Probability that a draw of a has the lower error, ties half; its interval; p of 1/2; the
-    test's name.
+    """Probability of superiority of a with its interval, p and the name of the test.
 
-    The Mann-Whitney statistic with the variance of Brunner & Munzel (2000): unlike the Mann-Whitney
-    test it does not assume that arms of equal median have equal spread, and a spread is what an EDF
-    is about. For Sobol designs the variance is that between scrambles. Where one arm wins every
-    time there is no variance: then the exact interval and sign test over as many independent pairs
-    as the smaller arm has draws.
+    This is the probability that a draw of a has a lower error than a draw of b, with ties at one
+    half: the Mann-Whitney statistic with the variance of Brunner & Munzel (2000). Unlike the
+    Mann-Whitney test it does not assume that arms with equal medians have equal spread, and spread
+    is what an EDF shows. p is for the probability 1/2. For Sobol designs the variance is estimated
+    between scrambles. If one arm always wins, the variance is zero: then we report the exact
+    interval and the sign test for as many independent pairs as the smaller arm has draws.
     """
     wins = (a.error[:, None] < b.error) + 0.5 * (a.error[:, None] == b.error)
     prob = float(wins.mean())
@@ -164,13 +159,12 @@ def _separated(prob: float, n: int, confidence: float) -> tuple[float, float, fl
 def good_range(
     draws: Population, name: str, *, num: int = 2500, seed: int = 0
 ) -> tuple[float, float, float]:
-    """2.5, 50 and 97.5 percentiles, on a log scale, of lr, wd or lr*wd over the winners of
-    bootstrap draws.
+    """2.5, 50 and 97.5 percentiles (on a log scale) of lr, wd or lr*wd over bootstrap winners.
 
-    Each of `num` bootstraps takes n / 4 draws with replacement and keeps the one of lowest error:
-    the good range of Radosavovic et al.'s pycls. It describes where good draws lie and is no
-    confidence interval. Bootstraps in which nothing finished have no winner. NaN below 8 draws,
-    without a finished draw, or for a value <= 0.
+    Each of `num` bootstraps takes n / 4 draws with replacement and keeps the one with the lowest
+    error: the good range of pycls (Radosavovic et al.). It describes where good draws are and is
+    not a confidence interval. Bootstraps without a finished draw have no winner. NaN for fewer than
+    8 draws, if no draw finished, or for a value <= 0.
     """
     values = draws.values[name]
     if draws.n < MIN_GOOD_RANGE or not draws.finished.any() or not (values > 0).all():

@@ -1,6 +1,6 @@
-"""The curves of the EDF figures as tables: steps of each arm's EDF with their bands.
+"""The curves of the EDF figures as tables: the steps of each arm's EDF with their bands.
 
-A figure of a table needs no estimate of its own, so that what is drawn is what is saved.
+Figures draw these tables and estimate nothing, so what is drawn is what is saved.
 """
 
 from __future__ import annotations
@@ -27,26 +27,24 @@ COLUMNS = (
     "curve_low",
     "curve_high",
 )
-ABSOLUTE = "none"  # the baseline of a panel of values: an arm of it has no finished reference
+ABSOLUTE = "none"  # the baseline of a panel in which an arm has no finished reference
 
 
 def edf_curves(results: Results) -> pd.DataFrame:
-    """A row per panel, arm and step of its EDF: the share of draws that are at most `level` above
-    the reference, in the metric's unit.
+    """One row per panel, arm and step of its EDF.
 
-    `share_low` and `share_high` are the 95% interval of that share by itself, `curve_low` and
-    `curve_high` the 95% band of the whole curve, with the references' noise where there are two
-    runs or more. All hold from their level up to the next one. The first and the last level are the
-    range that panels of one baseline share. A panel of which an arm has no finished reference has
-    absolute values and the baseline "none".
+    `share` is the share of draws that are at most `level` above the reference, in the metric's
+    unit. `share_low` and `share_high` are its pointwise 95% interval, `curve_low` and `curve_high`
+    the simultaneous 95% band of the whole curve; both include the noise of the references if there
+    are two runs or more. All values hold from their level up to the next one. The first and the
+    last level are the range shared by panels with the same baseline. If an arm of a panel has no
+    finished reference, the panel shows absolute values and its baseline is "none".
     """
     return _curves(results, "reference")
 
 
 def edf_curves_vs_best(results: Results) -> pd.DataFrame:
-    """As edf_curves, with levels above the arm's best draw; bands are given the best
-    draw.
-    """
+    """The same as edf_curves with levels above the arm's best draw; bands are conditional on it."""
     return _curves(results, "best draw")
 
 
@@ -60,14 +58,16 @@ def _curves(results: Results, baseline: str) -> pd.DataFrame:
         for panel, arms in shown.items()
     }
     curves = []
-    for one in dict.fromkeys(used.values()):
-        drawn = [(panel, draws) for panel in shown if used[panel] == one for draws in shown[panel]]
-        values = [_values(draws, one) for _, draws in drawn if draws.n]
+    for name in dict.fromkeys(used.values()):
+        members = [
+            (panel, draws) for panel in shown if used[panel] == name for draws in shown[panel]
+        ]
+        values = [_values(draws, name) for _, draws in members if draws.n]
         metric = results.metric
-        limits = value_limits(values, metric) if one == ABSOLUTE else _delta_limits(values, metric)
+        limits = value_limits(values, metric) if name == ABSOLUTE else _delta_limits(values, metric)
         curves += [
-            _curve(draws, one, limits).assign(panel=panel, arm=draws.arm, baseline=one)
-            for panel, draws in drawn
+            _curve(draws, name, limits).assign(panel=panel, arm=draws.arm, baseline=name)
+            for panel, draws in members
             if draws.n
         ]
     empty = pd.DataFrame(columns=list(COLUMNS))
@@ -79,7 +79,7 @@ def _lacks_reference(arms: Sequence[Population]) -> bool:
 
 
 def _values(draws: Population, baseline: str) -> np.ndarray:
-    """(n,) values or deltas; all +inf where no draw finished, for then there is no best one."""
+    """(n,) values or deltas; all +inf if no draw finished, since then there is no best draw."""
     if baseline == ABSOLUTE or not draws.finished.any():
         return draws.level()
     return draws.delta(baseline)
@@ -91,7 +91,7 @@ def _delta_limits(values: Sequence[np.ndarray], metric: Metric) -> tuple[float, 
 
 
 def value_limits(values: Sequence[np.ndarray], metric: Metric) -> tuple[float, float]:
-    """A range a little wider than the finite ones of some values; without one, all or up to 1."""
+    """A range slightly wider than that of the finite values, or the metric's bounds."""
     finite = np.concatenate([np.empty(0), *(value[np.isfinite(value)] for value in values)])
     if len(finite) == 0:
         return metric.bounds[0], metric.bounds[1] if np.isfinite(metric.bounds[1]) else 1.0
@@ -100,7 +100,7 @@ def value_limits(values: Sequence[np.ndarray], metric: Metric) -> tuple[float, f
 
 
 def _curve(draws: Population, baseline: str, limits: tuple[float, float]) -> pd.DataFrame:
-    """Levels at which the share or one of its bands has a step, and both ends of the range."""
+    """The levels at which the share or one of its bands changes, and both ends of the range."""
     values = _values(draws, baseline)
     reach = draws.reference_reach() if baseline == "reference" else 0.0
     steps, _ = edf.edf(values)
@@ -129,7 +129,7 @@ def _curve(draws: Population, baseline: str, limits: tuple[float, float]) -> pd.
 def _whole_curve(
     draws: Population, values: np.ndarray, baseline: str
 ) -> Callable[[np.ndarray], Interval] | None:
-    """The band of a whole curve; None for values of a Sobol design, whose band is of deltas."""
+    """The simultaneous band; None for values of a Sobol design, whose band is of deltas."""
     scramble = draws.scramble
     if scramble is None:
         return lambda at: edf.dkw_band(values, at)

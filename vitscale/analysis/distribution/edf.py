@@ -1,9 +1,9 @@
-"""Error distribution functions (EDFs): what share of an arm's draws ends how near to its reference,
-in the unit of the study's metric.
+"""Error distribution functions (EDFs): the share of an arm's draws with at most a given error.
 
 EDF(e) is the share of all draws with an outcome whose error is <= e (Radosavovic et al. 2019; Xiao
-et al. 2021, Figure 5). Diverged and failed draws are in the denominator at +inf. A curve ends below
-1 for them, and for draws beyond the right edge.
+et al. 2021, Figure 5), in the unit of the study's metric. Diverged and failed draws are in the
+denominator at +inf, so a curve ends below 1 if there are any, or if draws are beyond the right
+edge.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vitscale.analysis.stats.intervals import (
     wilson,
 )
 
-# of the value of its reference: forgiven on a scale that does not depend on how low values are
+# the reference times this: a threshold on a scale that does not depend on how low values are
 TIMES = 1.5
 # columns of the shares within `Metric.within` of the reference
 WITHIN = ("within_1_points_pct", "within_2_points_pct", "within_4_points_pct")
@@ -33,10 +33,9 @@ NUM_LEVELS = 11  # from 0 to `beyond`, of the simultaneous band of a Sobol desig
 
 
 def edf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The steps of the EDF of (n,) values: (m,) ascending finite levels, (m,) shares of n that are
-    <= them.
+    """The steps of the EDF of (n,) values: (m,) ascending finite levels and (m,) shares <= them.
 
-    +inf stands for a draw that reaches no level. Raises ValueError for no value or a NaN.
+    +inf stands for a draw that reaches no level. Raises ValueError if there are no values or a NaN.
     """
     levels = np.unique(values[np.isfinite(values)])
     return levels, share_at(values, levels)
@@ -45,23 +44,23 @@ def edf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def share_at(values: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """(m,) shares of (n,) values that are <= each of (m,) levels.
 
-    Raises ValueError for no value or a NaN.
+    Raises ValueError if there are no values or a NaN.
     """
     if len(values) == 0 or np.isnan(values).any():
-        raise ValueError(
-            f"an EDF needs values that are no NaN, but got (n={len(values)}, {values})"
-        )
+        raise ValueError(f"an EDF needs values without NaN, but got (n={len(values)}, {values})")
     return np.searchsorted(np.sort(values), levels, side="right") / len(values)
 
 
 def dkw_epsilon(n: int, confidence: float = 0.95) -> float:
-    """Half width of the Dvoretzky-Kiefer-Wolfowitz band with Massart's constant (Massart 1990)."""
+    """Half-width of the Dvoretzky-Kiefer-Wolfowitz band with Massart's constant (Massart 1990)."""
     return float(np.sqrt(np.log(2 / (1 - confidence)) / (2 * n)))
 
 
 def widened(band: Callable[[np.ndarray], Interval], levels: np.ndarray, reach: float) -> Interval:
-    """A band where the zero of the levels may be off by `reach` either way: low from the left of a
-    level, high from the right, so that it holds the curve wherever the zero is within that reach.
+    """A band widened for a zero of the levels that may be off by `reach` in either direction.
+
+    The low end is taken from `reach` to the left of a level, the high end from `reach` to the
+    right, so the band contains the curve wherever the zero is within that reach.
     """
     (low, _), (_, high) = band(np.round(levels - reach, 9)), band(np.round(levels + reach, 9))
     return low, high
@@ -70,12 +69,11 @@ def widened(band: Callable[[np.ndarray], Interval], levels: np.ndarray, reach: f
 def dkw_band(
     values: np.ndarray, levels: np.ndarray, *, num_scrambles: int = 0, confidence: float = 0.95
 ) -> Interval:
-    """Simultaneous band: the true EDF is within it at all levels at once, with at least this
-    confidence.
+    """Simultaneous band: contains the true EDF at all levels with at least this confidence.
 
-    Assumes i.i.d. draws from any distribution, discrete ones included; given the reference, whose
-    noise is not in it (see `widened`). Raises ValueError for a Sobol design (num_scrambles > 0),
-    whose draws are not independent.
+    Assumes i.i.d. draws from any distribution, including discrete ones. The band is conditional on
+    the reference; see `widened` for its noise. Raises ValueError for a Sobol design (num_scrambles
+    > 0), whose draws are not independent.
     """
     if num_scrambles > 0:
         raise ValueError(f"a DKW band needs i.i.d. draws, but got (num_scrambles={num_scrambles})")
@@ -91,12 +89,11 @@ def sobol_band(
     grid: np.ndarray,
     confidence: float = 0.95,
 ) -> Interval:
-    """Simultaneous band of a Sobol design: t intervals over the scrambles, Bonferroni over a grid
-    of levels.
+    """Simultaneous band of a Sobol design: t over the scrambles, Bonferroni over a grid of levels.
 
-    Between two levels of the grid the band carries the lower end of the one before and the upper
-    end of the one after, for an EDF never falls. Assumes scramble means that are nearly normal;
-    with few scrambles it is wide.
+    Between two levels of the grid the band takes the lower end from the level before and the upper
+    end from the level after, since an EDF never decreases. Assumes nearly normal scramble means;
+    the band is wide if there are few scrambles.
     """
     low, high = share_interval(values[:, None] <= grid, scramble, 1 - (1 - confidence) / len(grid))
     low = np.concatenate([[0.0], np.maximum.accumulate(low)])
@@ -113,11 +110,10 @@ def pointwise_interval(
     scramble: np.ndarray | None = None,
     confidence: float = 0.95,
 ) -> Interval:
-    """Interval of the share at each level by itself: Wilson's for i.i.d. draws, else t over
-    scrambles.
+    """Pointwise interval of the share: Wilson's for i.i.d. draws, else t over the scrambles.
 
-    Wilson's covers 94 to 97% nearly everywhere, 95% on the average; the tables give the wider
-    Clopper-Pearson intervals, which never cover less.
+    Wilson's covers 94 to 97% nearly everywhere and 95% on average. The tables report the wider
+    Clopper-Pearson intervals, which never undercover.
     """
     if scramble is not None:
         return share_interval(values[:, None] <= levels, scramble, confidence)
@@ -125,22 +121,19 @@ def pointwise_interval(
 
 
 def area_scores(delta: np.ndarray, span: float) -> np.ndarray:
-    """(n,) contributions to the area: 1 at or below the
-    reference, 0 from `span` above it.
-    """
+    """(n,) contributions to the area: 1 at or below the reference, 0 from `span` above it."""
     return np.clip(1 - np.maximum(delta, 0) / span, 0, 1)
 
 
 def area(delta: np.ndarray, span: float) -> float:
-    """Area under the EDF of delta from 0 to `span`, over
-    `span`: 1 is perfectly robust, 0 is hopeless.
-    """
+    """Area under the EDF of delta from 0 to `span`, divided by `span`: 1 is best, 0 is worst."""
     return float(area_scores(delta, span).mean())
 
 
 def summary(draws: Population, confidence: float = 0.95) -> dict[str, float | None]:
-    """Numbers of an arm with intervals; NaN where there is no
-    outcome, or no reference for what needs one.
+    """The estimates of an arm with intervals.
+
+    NaN without an outcome, and without a reference where one is needed.
     """
     values: dict[str, float | None] = {
         "median_error_pct": np.nan,
@@ -164,18 +157,19 @@ def summary(draws: Population, confidence: float = 0.95) -> dict[str, float | No
 
 
 def sensitivity(delta: np.ndarray, span: float) -> float:
-    """By how much the area rises with the reference, per unit:
-    the share of draws 0 to `span` above it, over span.
+    """By how much the area rises per unit of the reference.
+
+    This is the share of draws 0 to `span` above it, divided by `span`.
     """
     return float(((delta > 0) & (delta < span)).mean()) / span
 
 
 def _against_reference(draws: Population, confidence: float) -> dict[str, float]:
-    """Shares near the reference in percent, the area in [0, 1],
-    and the geometric mean of error over reference.
-    """
-    known = draws.n > 0 and not np.isnan(draws.reference)
-    delta, above = (draws.delta(), draws.above(TIMES)) if known else (np.empty(0), np.empty(0))
+    """Shares near the reference (%), area in [0, 1], geometric mean of error over reference."""
+    has_reference = draws.n > 0 and not np.isnan(draws.reference)
+    delta, above = (
+        (draws.delta(), draws.above(TIMES)) if has_reference else (np.empty(0), np.empty(0))
+    )
     reach = draws.reference_reach(confidence)
     limits = {
         name: (delta, within, reach)
@@ -184,9 +178,11 @@ def _against_reference(draws: Population, confidence: float) -> dict[str, float]
     limits[f"within_{TIMES}_times_pct"] = (above, 0.0, TIMES * reach)
     numbers: dict[str, float] = {}
     for name, (values, limit, off) in limits.items():
-        numbers |= _named(name, _share(values, limit, off, draws, confidence) if known else None)
-    numbers |= _named("area", _area(delta, draws, confidence) if known else None)
-    numbers |= _named("error_ratio", _ratio(draws, confidence) if known else None)
+        numbers |= _named(
+            name, _share(values, limit, off, draws, confidence) if has_reference else None
+        )
+    numbers |= _named("area", _area(delta, draws, confidence) if has_reference else None)
+    numbers |= _named("error_ratio", _ratio(draws, confidence) if has_reference else None)
     least = draws.metric.within[0]
     shift = reach if draws.reference_noise[1] else least
     return numbers | _if_reference_moved(delta, draws.metric.near, shift)
@@ -199,7 +195,7 @@ def _named(name: str, numbers: tuple[float, float, float] | None) -> dict[str, f
 def _share(
     values: np.ndarray, limit: float, reach: float, draws: Population, confidence: float
 ) -> tuple[float, float, float]:
-    """Percent of values up to a limit, and its interval where the limit may be off by `reach`."""
+    """Percentage of values up to a limit, and its interval if the limit may be off by `reach`."""
     low, high = widened(
         lambda levels: share_interval(values[:, None] <= levels, draws.scramble, confidence),
         np.array([limit]),
@@ -209,9 +205,7 @@ def _share(
 
 
 def _area(delta: np.ndarray, draws: Population, confidence: float) -> tuple[float, float, float]:
-    """The area and its interval: that of the draws, with the
-    references' noise added to its half widths.
-    """
+    """The area and its interval: that of the draws, widened by the noise of the references."""
     span = draws.metric.beyond
     scores = area_scores(delta, span)
     low, high = (float(end) for end in area_interval(scores, draws.scramble, confidence))
@@ -229,10 +223,9 @@ def _area(delta: np.ndarray, draws: Population, confidence: float) -> tuple[floa
 
 
 def _ratio(draws: Population, confidence: float) -> tuple[float, float, float]:
-    """Geometric mean of error over reference and its interval by t, in which the noise of the
-    references is.
+    """Geometric mean of error over reference and its t interval, including the references' noise.
 
-    NaN for a reference of 0; no interval of a single draw, or of draws that do not differ.
+    NaN for a reference of 0. No interval for a single draw or for draws that do not differ.
     """
     ratios = draws.log_ratio(least_error(draws))
     parts = [spread(ratios, draws.scramble), log_noise(draws)]
@@ -244,8 +237,9 @@ def _ratio(draws: Population, confidence: float) -> tuple[float, float, float]:
 
 
 def log_noise(draws: Population) -> tuple[float, int]:
-    """Standard error of the logarithm of the reference, and its
-    df; 0 and 0 for fewer than two runs, NaN at 0.
+    """Standard error of the log of the reference, and its df.
+
+    (0, 0) for fewer than two runs, NaN for a reference of 0.
     """
     noise, df = draws.reference_noise
     if not df:
@@ -254,8 +248,9 @@ def log_noise(draws: Population) -> tuple[float, int]:
 
 
 def spread(values: np.ndarray, scramble: np.ndarray | None) -> tuple[float, int]:
-    """Standard error and df of the mean of (n,) values: over the
-    scrambles where they differ, else over the draws.
+    """Standard error and df of the mean of (n,) values.
+
+    Over the scrambles if they differ, else over the draws.
     """
     if scramble is not None:
         error, df = standard_error(values, scramble)
@@ -266,7 +261,7 @@ def spread(values: np.ndarray, scramble: np.ndarray | None) -> tuple[float, int]
 
 
 def _if_reference_moved(delta: np.ndarray, near: float, shift: float) -> dict[str, float]:
-    """The share within `near`, in percent, had the reference been `shift` lower or higher."""
+    """The share within `near`, in percent, for a reference that is `shift` lower or higher."""
     ends = {"lower": near - shift, "higher": near + shift}
     return {
         f"within_4_points_if_reference_{end}_pct": 100 * float((delta <= limit).mean())

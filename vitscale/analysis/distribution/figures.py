@@ -1,4 +1,4 @@
-"""Figures of a study: functions of the study, its outcomes and its rows.
+"""Figures about distributions: functions of a study's results that draw tables and rows.
 
 No pyplot, no global state.
 """
@@ -49,32 +49,33 @@ from vitscale.plan.study import Study
 
 @matplotlib.rc_context(STYLE)
 def edf_panels(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 5: the share of draws within x of the reference, a panel per group.
+    """The share of draws within x of the reference, one panel per group.
 
-    The light band holds the whole curve, the darker one each point by itself, both with 95%. The
-    references' noise is in them: they are as wide as if the reference lay off by as far as it may
-    (Student's t). An arm with one reference run has bands given the reference, for its noise is
-    unknown. Exact intervals are in the table. A panel of which an arm has no finished reference
-    shows absolute values instead, and says so.
+    After Xiao et al. 2021, Figure 5. The light band is a simultaneous 95% band of the whole curve,
+    the dark one the pointwise 95% interval. Both include the noise of the references: they are
+    widened by the 95% half-width of the reference (Student's t). For an arm with a single reference
+    run, whose noise is unknown, they are conditional on the reference. Exact intervals are in the
+    table. If an arm of a panel has no finished reference, the panel shows absolute values and is
+    marked so.
     """
     return _edf_figure(results, results.once(edf_curves), "reference")
 
 
 @matplotlib.rc_context(STYLE)
 def edf_panels_vs_best(results: Results) -> Figure:
-    """The share of draws within x of the arm's best draw: best of n draws, which depends on
-    n.
+    """The share of draws within x of the arm's best draw, which depends on n.
 
-    Bands as in edf_panels, given the best draw, which is lucky: more draws would find a better one
-    and move the curve to the right.
+    Bands as in edf_panels, but conditional on the best draw, which is optimistic: more draws would
+    find a better one and move the curve to the right.
     """
     return _edf_figure(results, results.once(edf_curves_vs_best), "best draw")
 
 
 @matplotlib.rc_context(STYLE)
 def lr_wd_scatter(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 4: the metric of each draw
-    against lr, wd and lr*wd, a row of axes per panel.
+    """The metric of each draw against lr, wd and lr*wd, one row of axes per panel.
+
+    After Xiao et al. 2021, Figure 4.
     """
     shown = panels(results.study)
     figure = Figure(figsize=(11, 0.5 + 2.5 * len(shown)), layout="constrained")
@@ -92,9 +93,7 @@ def lr_wd_scatter(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def learning_curves(results: Results) -> Figure:
-    """The metric against the epoch: a thin line per draw,
-    thick ones for the references, a panel per group.
-    """
+    """The metric per epoch: thin lines are draws, thick ones references; one panel per group."""
     figure, grid = panel_grid(results.study, height=2.55)
     for ax, (title, arms) in zip(grid, panels(results.study).items(), strict=False):
         _curves_panel(
@@ -124,7 +123,7 @@ FIGURES = (edf_panels, edf_panels_vs_best, lr_wd_scatter, learning_curves)
 
 
 def _handle(draws: Population, index: int, marker: str = "", baseline: str = "reference") -> Line2D:
-    # lines break between parts
+    # wrapped between parts
     parts = [part.replace(" ", "\u00a0") for part in draws.describe(baseline).split(", ")]
     label = f"{draws.arm}\n{textwrap.fill(', '.join(parts), 24 if marker else 44)}"
     if marker:
@@ -138,9 +137,7 @@ def _handle(draws: Population, index: int, marker: str = "", baseline: str = "re
 
 
 def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure:
-    """A panel per group; panels of deltas share the range of
-    x, as in the paper, and so do absolute ones.
-    """
+    """One panel per group; panels with the same baseline share the range of x, as in the paper."""
     figure, grid = panel_grid(results.study, height=2.55)
     drawn, absolute = False, []
     for ax, (title, arms) in zip(grid, panels(results.study).items(), strict=True):
@@ -158,7 +155,9 @@ def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure
     for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel("share of draws")
     name = "edf_panels" if baseline == "reference" else "edf_panels_vs_best"
-    shown = [results.once(populations)[arm] for of in panels(results.study).values() for arm in of]
+    shown = [
+        results.once(populations)[arm] for arms in panels(results.study).values() for arm in arms
+    ]
     noisy = {len(draws.references) > 1 for draws in shown}
     given = "" if baseline == "reference" and all(absolute) else baseline
     return finish(
@@ -194,7 +193,7 @@ def _edf_panel(
 
 
 def _range(curves: pd.DataFrame, baseline: str, metric: Metric) -> tuple[float, float]:
-    """The levels that all panels of a baseline share."""
+    """The levels shared by all panels with this baseline."""
     level = curves.loc[curves["baseline"] == baseline, "level"]
     return (float(level.min()), float(level.max())) if len(level) else (0.0, metric.beyond)
 
@@ -217,24 +216,23 @@ def _edf_curve(ax: Axes, curve: pd.DataFrame, index: int) -> None:
 
 
 def _steps(curve: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """The rows at which one of the columns has a new value, and the last one."""
+    """The rows in which one of the columns changes, and the last row."""
     values = curve[names].fillna(-1.0)
     is_step = (values != values.shift()).any(axis=1) | (curve["level"] == curve["level"].max())
     return curve[is_step]
 
 
 def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
-    """What the bands are; `noisy`: whether arms have references enough for their noise to be in
-    them.
+    """Describes the bands; `noisy` says for each arm whether they include its references' noise.
 
-    `baseline` is "" where all panels show absolute values.
+    `baseline` is "" if all panels show absolute values.
     """
-    given = ", given the best draws" if baseline else ""
+    given = ", conditional on the best draws" if baseline else ""
     if baseline == "reference":
         several = "with the references' noise" + (
             " where there are two or more" if len(noisy) > 1 else ""
         )
-        given = f", {several if True in noisy else 'given the references'}"
+        given = f", {several if True in noisy else 'conditional on the references'}"
     below = (
         "A curve ends below 1 for draws beyond the right edge and for diverged and failed ones, "
         "which count in n."
@@ -243,14 +241,10 @@ def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
         metric = metric_of(study.metric)
         first, span = f"{metric.beyond / 10:g}", metric.apart(metric.beyond)
         return (
-            f"95% bands{given}, by {study.num_scrambles} Sobol scrambles. Darker: each point by "
-            f"itself (t). Lighter: the whole curve (Bonferroni over 0, {first}, …, "
-            f"{span}).\n{below}"
+            f"95% bands{given}, over {study.num_scrambles} Sobol scrambles. Darker: pointwise "
+            f"(t). Lighter: simultaneous (Bonferroni over 0, {first}, …, {span}).\n{below}"
         )
-    return (
-        f"95% bands{given}. Darker: each point by itself (Wilson). Lighter: the whole curve "
-        f"(DKW).\n{below}"
-    )
+    return f"95% bands{given}. Darker: pointwise (Wilson). Lighter: simultaneous (DKW).\n{below}"
 
 
 # ---- the metric against lr, wd and lr*wd
@@ -260,32 +254,32 @@ ENDED = {"diverged": "× diverged", "failed": "+ failed"}
 
 
 def _scatter_note(results: Results, grid: np.ndarray, strips: bool) -> str:
-    """What the marks are, of those that are drawn."""
-    said = []
+    """Describes the marks that are drawn."""
+    parts = []
     marks = {line.get_marker() for ax in grid.flat for line in ax.lines}
     if any(trial.point is None for trial in results.study.trials):
         line = "Vertical line: lr and wd of the reference, with a tick at its value"
-        outside = "; an arrow at the edge: they lie outside" if marks & {"<", ">"} else ""
-        said.append(f"{line}{outside}.\n")
+        outside = "; an arrow at the edge: outside the plot" if marks & {"<", ">"} else ""
+        parts.append(f"{line}{outside}.\n")
     if strips:
-        said.append(
+        parts.append(
             "Strip at the bottom: good range, 2.5 to 97.5 percentile of the best of n/4 draws "
             "(tick: median). "
         )
     ended = [text for status, text in ENDED.items() if _ended(results, status)]
     if ended:
-        said.append(f"Above the line at the top, without a value: {', '.join(ended)}.")
-    return "".join(said).strip()
+        parts.append(f"Above the line at the top, without a value: {', '.join(ended)}.")
+    return "".join(parts).strip()
 
 
 def _ended(results: Results, *status: str) -> bool:
-    """Whether a draw that counts ended so."""
+    """Whether a draw that counts has this status."""
     arms = results.once(populations).values()
     return any(draws.counts[name] for draws in arms for name in status)
 
 
 def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results: Results) -> bool:
-    """Draws a panel; says whether a strip of good values is in it."""
+    """Plots a panel; returns whether it contains a strip of good values."""
     strips = False
     arms = [results.once(populations)[arm] for arm in names]
     texts = {draws.arm: _texts(results.study, draws) for draws in arms}
@@ -344,7 +338,7 @@ def _scatter_arm(
     median: float,
     high: float,
 ) -> bool:
-    """Draws an arm; says whether it has a strip of good values."""
+    """Plots an arm; returns whether it has a strip of good values."""
     color = COLORS[index % len(COLORS)]
     x = draws.values[name]
     (dots,) = ax.plot(
@@ -388,9 +382,7 @@ def _scatter_arm(
 
 
 def _scatter_reference(ax: Axes, x: float, y: float, index: int) -> None:
-    """A line at the setting of the reference with a tick at its
-    value, or an arrow at the edge it lies beyond.
-    """
+    """A line at the reference setting with a tick at its value; an arrow if it is out of range."""
     low, high = ax.get_xlim()
     color = COLORS[index % len(COLORS)]
     if low <= x <= high:
@@ -411,9 +403,7 @@ def _scatter_reference(ax: Axes, x: float, y: float, index: int) -> None:
 
 
 def _log_axis(ax: Axes, values: np.ndarray) -> None:
-    """A log axis a little beyond the draws, for a reference
-    far outside them would squeeze the panel.
-    """
+    """A log axis slightly wider than the draws: a distant reference would squeeze the panel."""
     positive = values[values > 0]
     if len(positive) == 0:
         return
@@ -449,9 +439,7 @@ def _curves_panel(
 
 
 def _arm_curves(ax: Axes, rows: pd.DataFrame, metric: str, index: int) -> None:
-    """Lines of one arm; thin ones are drawn as pixels, for
-    a thousand of them would make a heavy SVG.
-    """
+    """The lines of one arm; thin ones are rasterized, since a thousand make a large SVG."""
     thin: list[np.ndarray] = []
     looks = style(index)
     for curve, is_reference in _curves(rows, metric):
@@ -479,15 +467,16 @@ def _arm_curves(ax: Axes, rows: pd.DataFrame, metric: str, index: int) -> None:
 def _curves(rows: pd.DataFrame, metric: str) -> Iterator[tuple[np.ndarray, bool]]:
     """(m, 2) epochs and metrics of each trial, and whether it is a reference run.
 
-    The last row of a diverged trial carries a worst value that nobody measured, and is left out.
+    The last row of a diverged trial holds the metric's worst value, which was not measured, and is
+    left out.
     """
     measured = np.isfinite(rows[metric].to_numpy(dtype=float))
     if "diverged" in rows:
         measured &= rows["diverged"].to_numpy(dtype=float) != 1
-    known = rows[measured].sort_values(["trial_id", "epoch"])
-    if known.empty:
+    measured_rows = rows[measured].sort_values(["trial_id", "epoch"])
+    if measured_rows.empty:
         return
-    trial_id = known["trial_id"].to_numpy(dtype=str)
+    trial_id = measured_rows["trial_id"].to_numpy(dtype=str)
     starts = np.flatnonzero(trial_id[1:] != trial_id[:-1]) + 1
-    curves = np.split(known[["epoch", metric]].to_numpy(dtype=float), starts)
-    yield from zip(curves, known.iloc[[0, *starts]]["point"].isna(), strict=True)
+    curves = np.split(measured_rows[["epoch", metric]].to_numpy(dtype=float), starts)
+    yield from zip(curves, measured_rows.iloc[[0, *starts]]["point"].isna(), strict=True)

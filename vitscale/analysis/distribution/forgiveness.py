@@ -1,17 +1,16 @@
-"""Is one arm more forgiving than another: areas and ratios above the arms' own references, and
-shares near them.
+"""Whether one arm is more forgiving than another: areas, ratios and shares near the reference.
 
-The primary comparison is that of areas, in the metric's unit; beside it stands that of the ratios
-of value to reference, on a scale that does not depend on how low an arm's values are. Both have the
-references' noise in interval and p:
+The primary comparison is that of areas above the arms' own references, in the metric's unit. The
+ratio of value to reference is compared as well: its scale does not depend on how low an arm's
+values are. Interval and p of both include the noise of the references:
 
-    D = mean(a) - mean(b),  var D = var of the draws' part + sum over the arms of (slope * sd of
-    references)^2 / k
+    D = mean(a) - mean(b)
+    var D = var of the draws' part + sum over the arms of (slope * sd of references)^2 / k
 
-with df by Satterthwaite from n - 1 (or the scrambles less one) and k - 1 of each arm. The slope
-says by how much the mean moves with the reference. One run of a reference has no sd, so then there
-is no interval and no p. The comparison of shares is given the references: their noise is in neither
-its interval nor its p.
+with Satterthwaite's df from n - 1 (or the number of scrambles - 1) and k - 1 of each arm. The slope
+is the change of the mean per unit of the reference. A single reference run has no sd, so there is
+no interval and no p. The comparison of shares is conditional on the references: neither its
+interval nor its p includes their noise.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ COLUMNS = (
 )
 UNDEFINED = "none: a reference of 0, or a draw without a finite value"
 UNTESTED = "none: ONE reference run of an arm, whose noise is unknown"
-# difference, its interval, p of none, how it was made
+# difference, its interval, p of no difference, method
 Estimate = tuple[float, float, float, float, str]
 
 
@@ -67,7 +66,7 @@ class Scores:
 
     a: np.ndarray
     b: np.ndarray
-    scramble_a: np.ndarray | None  # None when draws are i.i.d.
+    scramble_a: np.ndarray | None  # None for i.i.d. draws
     scramble_b: np.ndarray | None
     paired: bool
 
@@ -125,8 +124,9 @@ def forgiveness(
 def compare_areas(
     scores: Scores, noise: Sequence[tuple[float, int]], confidence: float = 0.95
 ) -> Estimate:
-    """Difference of the areas of scores in [0, 1]; `noise` is
-    (error, df) that each arm's references bring to it.
+    """Difference of the areas of scores in [0, 1].
+
+    `noise` is (error, df) contributed by the references of each arm.
     """
     if not all(df for _, df in noise):
         return scores.difference, np.nan, np.nan, np.nan, UNTESTED
@@ -148,8 +148,9 @@ def compare_areas(
 def compare_ratios(
     ratios: Scores, noise: Sequence[tuple[float, int]], confidence: float = 0.95
 ) -> Estimate:
-    """Ratio of the geometric means of error over reference, from
-    logarithms; `noise` is that of log reference.
+    """Ratio of the geometric means of error over reference, estimated from logarithms.
+
+    `noise` is (error, df) of the log of the reference of each arm.
     """
     center = float(np.exp(ratios.difference))
     if not all(df for _, df in noise):
@@ -167,7 +168,7 @@ def compare_ratios(
 
 
 def _draws_parts(scores: Scores) -> tuple[list[tuple[float, int]], str]:
-    """(error, df) that the draws bring to the difference of means, and the name of the test."""
+    """(error, df) contributed by the draws to the difference of means, and the name of the test."""
     over = "t over scrambles" if scores.scramble_a is not None else ""
     if scores.paired:
         return [spread(scores.a - scores.b, scores.scramble_a)], over or "paired t"
@@ -178,8 +179,9 @@ def _draws_parts(scores: Scores) -> tuple[list[tuple[float, int]], str]:
 
 
 def _pseudo_parts(scores: Scores) -> list[tuple[float, int]]:
-    """The same for scores in [0, 1] that do not differ: that
-    is seen by chance, and no proof of no spread.
+    """The same for scores in [0, 1] that do not differ.
+
+    Equal scores happen by chance and do not prove that there is no spread.
     """
     if scores.paired:
         return [(pseudo_pairs_error(scores.a - scores.b), max(len(scores.a) - 1, 1))]
@@ -187,7 +189,7 @@ def _pseudo_parts(scores: Scores) -> list[tuple[float, int]]:
 
 
 def compare_shares(hits: Scores, tested: bool = True, confidence: float = 0.95) -> Estimate:
-    """Difference of shares in percent points, given the references; no p unless `tested`."""
+    """Difference of shares in percentage points, given the references; no p unless `tested`."""
     low, high, p, method = _shares(hits, tested, confidence)
     return (
         100 * hits.difference,
@@ -199,7 +201,7 @@ def compare_shares(hits: Scores, tested: bool = True, confidence: float = 0.95) 
 
 
 def _shares(hits: Scores, tested: bool, confidence: float) -> tuple[float, float, float, str]:
-    """Interval of the difference of shares, p of none, and the names of both."""
+    """Interval of the difference of shares, p of no difference, and the names of both methods."""
     over = _over_scrambles(hits, confidence)
     if over is not None:
         return over
@@ -215,10 +217,11 @@ def _shares(hits: Scores, tested: bool, confidence: float) -> tuple[float, float
     return *ends, mid_p_sign_test(only_a, only_b), "Newcombe's method 10 for pairs; McNemar's mid-p"
 
 
-@functools.cache  # a tenth of a second each, and pairs of a study often agree
+@functools.cache  # it takes 0.1 s, and pairs of a study often have the same counts
 def boschloo(hits_a: int, n_a: int, hits_b: int, n_b: int) -> float:
-    """p of equal shares of independent samples (Boschloo
-    1970): exact as Fisher's, and never less powerful.
+    """p of equal shares of independent samples: exact, never less powerful than Fisher's test.
+
+    Source: Boschloo 1970.
     """
     if hits_a + hits_b in (0, n_a + n_b):
         return 1.0
@@ -228,8 +231,9 @@ def boschloo(hits_a: int, n_a: int, hits_b: int, n_b: int) -> float:
 
 
 def _over_scrambles(scores: Scores, confidence: float) -> tuple[float, float, float, str] | None:
-    """Low, high, p and name by t over the scrambles; None for
-    i.i.d. draws and where all scrambles agree.
+    """Low, high, p and name by t over the scrambles.
+
+    None for i.i.d. draws, and if all scrambles agree.
     """
     if scores.scramble_a is None or scores.scramble_b is None:
         return None

@@ -1,8 +1,8 @@
-"""The draws of an arm: which count, and the reference runs they are measured against.
+"""The draws of an arm: which of them count, and the reference runs they are compared with.
 
-Trials start in the order of the plan, and what diverges ends first. So of an unfinished arm the
-draws before its first missing one count, and no later one: among all that have an outcome the
-diverged ones would be too many.
+Trials start in the order of the plan, and diverged trials end first. For an unfinished arm we
+therefore count only the draws before its first missing one: among all draws with an outcome,
+diverged ones would be overrepresented.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from vitscale.plan.metrics import ERROR, Metric, metric_of
 from vitscale.plan.study import Study
 
 BASELINES = ("reference", "best draw")
-AXES = ("lr", "wd", "lr*wd")  # the product predicts the error best, says the documentation of pycls
+AXES = (
+    "lr",
+    "wd",
+    "lr*wd",
+)  # according to the documentation of pycls, the product predicts the error best
 COLUMNS = ("arm", "point", "trial_id", "status", "error_pct", "lr", "wd")
 
 
 @dataclass(frozen=True)
 class Population:
-    """The n draws of one arm that count, and counts of all that were planned."""
+    """The n draws of an arm that count, and the counts of all planned draws."""
 
     arm: str
     point: np.ndarray  # (n,) int, ascending
@@ -33,18 +37,18 @@ class Population:
     status: np.ndarray  # (n,) str
     # (n,) int: the independent Sobol scramble of a draw; None when draws are i.i.d.
     scramble: np.ndarray | None
-    values: dict[str, np.ndarray]  # name of an axis -> (n,) what the draws had there
-    sampled: dict[str, np.ndarray]  # name of an axis -> values of all planned draws
-    setting: dict[str, float]  # the same of the reference runs; NaN where none is planned
-    counts: dict[str, int]  # of each status among the n, and all missing ones
+    values: dict[str, np.ndarray]  # axis -> (n,) values of the draws
+    sampled: dict[str, np.ndarray]  # axis -> values of all planned draws
+    setting: dict[str, float]  # axis -> value of the reference runs; NaN if none is planned
+    counts: dict[str, int]  # per status, among the n draws that count; all missing draws
     not_counted: int  # draws with an outcome after the first missing one
     references: np.ndarray  # (k,) the metric of the reference runs that finished
-    reference_counts: dict[str, int]  # of each status, over all planned reference runs
+    reference_counts: dict[str, int]  # per status, over all planned reference runs
     metric: Metric = ERROR
 
     @property
     def n(self) -> int:
-        """Draws that count: finished, diverged and failed."""
+        """Number of draws that count: finished, diverged and failed."""
         return len(self.error)
 
     @property
@@ -63,7 +67,7 @@ class Population:
 
     @property
     def reference_sd(self) -> float:
-        """Spread of the reference runs over their seeds; NaN for fewer than two."""
+        """Standard deviation of the reference runs over their seeds; NaN for fewer than two."""
         return float(self.references.std(ddof=1)) if len(self.references) > 1 else np.nan
 
     @property
@@ -73,33 +77,31 @@ class Population:
         return self.reference_sd / np.sqrt(max(k, 1)), max(k - 1, 0)
 
     def reference_reach(self, confidence: float = 0.95) -> float:
-        """By how much the reference may be off, by Student's t; 0 for fewer than two runs: nothing
-        is known.
-        """
+        """How far the reference may be off, by Student's t; 0 for fewer than two runs (unknown)."""
         error, df = self.reference_noise
         return float(stdtrit(df, (1 + confidence) / 2)) * error if df else 0.0
 
     @property
     def given(self) -> str:
-        """Whether intervals hold the noise of the references, in words."""
+        """In words: whether intervals include the noise of the references."""
         return "with the references' noise" if self.reference_noise[1] else "given the reference"
 
     def num_beyond(self, baseline: str = "reference") -> int | None:
-        """Finished draws more than `beyond` of the metric above the baseline; None without it."""
-        known = self.finished.any() if baseline == "best draw" else not np.isnan(self.reference)
+        """Finished draws more than `beyond` above the baseline; None if there is no baseline."""
+        exists = self.finished.any() if baseline == "best draw" else not np.isnan(self.reference)
         return (
-            int((self.delta(baseline)[self.finished] > self.metric.beyond).sum()) if known else None
+            int((self.delta(baseline)[self.finished] > self.metric.beyond).sum())
+            if exists
+            else None
         )
 
     @property
     def num_better(self) -> int | None:
-        """Draws with a lower value than the reference; None without a reference."""
+        """Number of draws with a lower value than the reference; None without a reference."""
         return None if np.isnan(self.reference) else int((self.delta() < 0).sum())
 
     def describe(self, baseline: str = "reference") -> str:
-        """The population in words, for legends: n, and what did
-        not go well; failed and missing ones where any.
-        """
+        """The population in words, for legends: n and everything that did not finish."""
         parts = [f"{self.counts[s]} {s}" for s in STATUSES[1:] if self.counts[s] or s == "diverged"]
         parts += [f"{self.not_counted} later ones not counted"] if self.not_counted else []
         beyond = self.num_beyond(baseline)
@@ -114,32 +116,34 @@ class Population:
         return ", ".join(parts) or "not planned"
 
     def level(self) -> np.ndarray:
-        """(n,) values, +inf for diverged and failed: no level counts them as reached."""
+        """(n,) values; +inf for diverged and failed draws, which therefore reach no level."""
         return np.where(self.finished, self.error, np.inf)
 
     def delta(self, baseline: str = "reference") -> np.ndarray:
-        """(n,) differences to the baseline, +inf for diverged and failed.
+        """(n,) differences to the baseline, +inf for diverged and failed draws.
 
-        The reference, a setting found good beforehand, is the baseline of Xiao et al. 2021, Figure
-        5: deltas can be negative. "best draw" is the lowest value of the n draws. Raises ValueError
-        if the baseline has no value; neither replaces the other. Rounded to 1e-9, so that a
-        draw at a threshold in counts of images is at it in floats, too.
+        The baseline of Xiao et al. 2021, Figure 5, is the reference, a setting found good
+        beforehand: deltas can be negative. "best draw" is the lowest value of the n draws. Raises
+        ValueError if the baseline has no value; there is no fallback from one to the other. Values
+        are rounded to 1e-9, so that a draw exactly at a threshold (in counts of images) is at it in
+        floating point, too.
         """
         return np.round(self.level() - self._baseline(baseline), 9)
 
     def above(self, factor: float) -> np.ndarray:
-        """(n,) differences to `factor` times the reference, +inf for diverged and failed; rounded
-        as `delta`.
+        """(n,) differences to `factor` times the reference, rounded as in `delta`.
+
+        +inf for diverged and failed draws.
         """
         return np.round(self.level() - factor * self._baseline("reference"), 9)
 
     def log_ratio(self, floor: float = 0.0) -> np.ndarray:
-        """(n,) logarithms of value over reference; diverged and failed count as the metric's worst.
-        All NaN for a reference of 0, and where a draw's worst value is infinite: then the mean of
-        ratios has no value either, and one over the draws that finished would favour divergence.
+        """(n,) logs of value over reference.
 
-        No value counts as less than `floor` (see `least_error`), for the logarithm of 0 is no
-        number.
+        Diverged and failed draws count as the metric's worst value. All NaN for a reference of 0,
+        and if a draw's worst value is infinite: then the mean ratio is undefined, and a mean over
+        finished draws only would favour arms that diverge. Values are clipped from below to `floor`
+        (see `least_error`), since log 0 is undefined.
         """
         if not self.reference > 0 or not np.isfinite(self.error).all():
             return np.full(self.n, np.nan)
@@ -161,8 +165,9 @@ class Population:
 
 
 def least_error(*arms: Population) -> float:
-    """Half of the least finite value above 0 of the arms' draws and references: what a value of 0
-    counts as in a ratio.
+    """Half of the smallest positive finite value of the arms' draws and references.
+
+    A value of 0 counts as this in a ratio.
     """
     errors = np.concatenate(
         [errors for draws in arms for errors in (draws.error, draws.references)]
@@ -172,10 +177,10 @@ def least_error(*arms: Population) -> float:
 
 
 def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = False) -> Population:
-    """The draws of an arm, from a table of a row per planned trial. Raises ValueError if it is
-    malformed.
+    """The draws of an arm, from a table with one row per planned trial.
 
-    Draws after the first missing one do not count, unless `whole`.
+    Draws after the first missing one do not count, unless `whole`. Raises ValueError if the table
+    is malformed.
     """
     absent = [name for name in COLUMNS if name not in outcomes.columns]
     if absent:
@@ -186,22 +191,22 @@ def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = Fal
     _check(of_arm)
     planned = of_arm[of_arm["point"].notna()].sort_values("point")
     missing = (planned["status"] == "missing").to_numpy()
-    known = planned[~missing & (whole | (np.cumsum(missing) == 0))]
-    point = known["point"].to_numpy(dtype=int)
+    counted = planned[~missing & (whole | (np.cumsum(missing) == 0))]
+    point = counted["point"].to_numpy(dtype=int)
     runs = of_arm[of_arm["point"].isna()]
     _check_references(runs, arm)
     return Population(
         arm=arm,
         point=point,
-        error=known["error_pct"].to_numpy(dtype=float),
-        status=known["status"].to_numpy(dtype=str),
+        error=counted["error_pct"].to_numpy(dtype=float),
+        status=counted["status"].to_numpy(dtype=str),
         scramble=scrambles(study, point, num=len(planned)),
-        values={name: axis(known, name) for name in AXES},
+        values={name: axis(counted, name) for name in AXES},
         sampled={name: axis(planned, name) for name in AXES},
         setting={name: float(axis(runs, name)[0]) if len(runs) else np.nan for name in AXES},
-        counts={status: int((known["status"] == status).sum()) for status in STATUSES[:-1]}
+        counts={status: int((counted["status"] == status).sum()) for status in STATUSES[:-1]}
         | {STATUSES[-1]: int(missing.sum())},
-        not_counted=int((~missing).sum()) - len(known),
+        not_counted=int((~missing).sum()) - len(counted),
         references=runs.loc[runs["status"] == "finished", "error_pct"].to_numpy(dtype=float),
         reference_counts={status: int((runs["status"] == status).sum()) for status in STATUSES},
         metric=metric_of(study.metric),
@@ -214,7 +219,7 @@ def populations(results: Results) -> dict[str, Population]:
 
 
 def counts_of(arms: Sequence[Population]) -> pd.DataFrame:
-    """A row per arm: how its draws and its reference runs ended."""
+    """One row per arm: how its draws and its reference runs ended."""
     return pd.DataFrame(
         [
             {
@@ -230,9 +235,7 @@ def counts_of(arms: Sequence[Population]) -> pd.DataFrame:
 
 
 def still_missing(arms: Sequence[Population], why: str) -> str:
-    """Draws and reference runs without an outcome, and what
-    follows for the numbers; empty when nothing is missing.
-    """
+    """Draws and reference runs without an outcome and the consequence; "" if nothing is missing."""
     parts = [
         f"{draws.counts['missing']} of {draws.planned} draws of {draws.arm}"
         for draws in arms
@@ -250,8 +253,9 @@ def still_missing(arms: Sequence[Population], why: str) -> str:
 
 
 def scrambles(study: Study, point: np.ndarray, num: int) -> np.ndarray | None:
-    """The scramble of each point of a Sobol design of `num`
-    points: equal blocks in a row; else None.
+    """The scramble of each point of a Sobol design with `num` points; None for independent draws.
+
+    Scrambles are consecutive blocks of equal size.
     """
     if study.num_scrambles == 0:
         return None
@@ -271,8 +275,9 @@ def axis(trials: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _check(trials: pd.DataFrame) -> None:
-    """Refuse an unknown status, an outcome without a value, and a finished one without a finite
-    one.
+    """Checks that statuses are known and that outcomes have values.
+
+    Those of finished trials must be finite.
     """
     unknown = sorted(set(trials["status"]) - set(STATUSES))
     if unknown:
@@ -291,7 +296,7 @@ def _check(trials: pd.DataFrame) -> None:
 
 
 def _check_references(runs: pd.DataFrame, arm: str) -> None:
-    """Refuse reference runs at several settings: their mean would be the error of none."""
+    """Checks that reference runs share one setting: a mean over several would belong to none."""
     settings = sorted(
         {(float(lr), float(wd)) for lr, wd in zip(runs["lr"], runs["wd"], strict=True)}
     )

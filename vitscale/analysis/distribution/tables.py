@@ -1,8 +1,8 @@
-"""Tables of a study: functions of the study and its outcomes; a row per arm, pair or axis.
+"""Tables about distributions: functions of a study's results, with one row per arm, pair or axis.
 
-A column `x` with `x_low` and `x_high` beside it is an estimate with its 95% interval; `_pct` is
-percent, `_points` are differences in percent points. The decimals of both are one, or those of the
-table's attrs["decimals"].
+A column `x` with `x_low` and `x_high` is an estimate with its 95% interval; `_pct` is percent,
+`_points` are differences in percentage points. Both are printed with one decimal, or with the
+decimals in the table's attrs["decimals"].
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ EpochTable = Callable[[Study, pd.DataFrame, pd.DataFrame], pd.DataFrame]
 
 
 def edf_summary(results: Results) -> pd.DataFrame:
-    """A row per arm: how many draws, how they ended, and how forgiving the arm is, with 95%
-    intervals.
+    """One row per arm: number of draws, how they ended, and forgiveness, with 95% intervals.
 
-    Counted are the draws before the first missing one of the arm. `area` is that under the EDF of
+    Only the draws before the arm's first missing one count. `area` is the area under the EDF of
     delta from 0 to the metric's `beyond` (10 points of top-1 error), in [0, 1]; the ratio is the
-    geometric mean of value over reference, where 1 is as good. The reference is the mean of the
-    arm's finished reference runs, and its noise is in the intervals of shares, area and ratio; with
-    one run it is unknown, and they are given the reference. `if reference lower` and `if reference
-    higher` are the shares within `near` (4 points) had it been off by as far as it may be
-    (Student's t), or by a quarter of `near` for a single run. Draws beyond finished, more than
-    `beyond` above the reference.
+    geometric mean of value over reference, where 1 is as good as the reference. The reference is
+    the mean of the arm's finished reference runs. The intervals of shares, area and ratio include
+    its noise; with a single run the noise is unknown, and the intervals are conditional on the
+    reference. `if reference lower` and `if reference higher` show the sensitivity to the reference:
+    the share within `near` (4 points) if it were off by its 95% half-width (Student's t), or by a
+    quarter of `near` for a single run. Draws beyond are finished draws that are more than `beyond`
+    above the reference.
     """
     table = pd.DataFrame(
         [_edf_row(results.study, results.once(populations)[arm]) for arm in results.study.arms]
@@ -47,14 +47,16 @@ def edf_summary(results: Results) -> pd.DataFrame:
 
 
 def arm_comparison(results: Results) -> pd.DataFrame:
-    """A row per pair of arms. First forgiveness: the area of a minus that of b (positive favours
-    a), which is the primary comparison, and the ratio to the reference of a over that of b (below 1
-    favours a), both with the references' noise; then the share within the metric's `near` (4 points
-    of top-1 error) of the arm's own reference, given the references.
+    """One row per pair of arms: forgiveness of a against b, then absolute error.
 
-    Then absolute values, which is another question: the median of a minus b (negative favours a),
-    and how often a has the lower one, ties one half. p is that of no difference; p_holm is
-    corrected for the number of pairs, over each kind of p separately.
+    Forgiveness is the area of a minus that of b (positive favours a), which is the primary
+    comparison, and the ratio to the reference of a over that of b (below 1 favours a), both with
+    the references' noise; then the share within the metric's `near` (4 points of top-1 error) of
+    the arm's own reference, conditional on the references.
+
+    Absolute error answers another question: the median of a minus that of b (negative favours a),
+    and how often a has the lower value, with ties at one half. p tests for no difference; p_holm is
+    corrected for the number of pairs, separately for each kind of p.
     """
     pairs = [compare.compare(results, a, b) for a, b in results.study.pairs]
     table = pd.DataFrame(pairs, columns=list(compare.COMPARISON_COLUMNS))
@@ -66,11 +68,10 @@ def arm_comparison(results: Results) -> pd.DataFrame:
 
 
 def good_range(results: Results) -> pd.DataFrame:
-    """A row per arm and axis: where good draws lie, the setting of the reference and the range
-    sampled.
+    """One row per arm and axis: where good draws are, the reference setting and the sampled range.
 
     `good from`, `good median` and `good to` are the 2.5, 50 and 97.5 percentiles of the best of n/4
-    draws over bootstraps: they describe a range of good values and are no confidence interval.
+    draws over bootstraps: they describe a range of good values and are not a confidence interval.
     """
     rows = []
     for arm in results.study.arms:
@@ -102,7 +103,7 @@ def _edf_row(study: Study, draws: Population) -> dict[str, object]:
 
 
 def _thresholds(metric: Metric) -> dict[str, float]:
-    """The thresholds as columns; those of the error are in the names of its columns."""
+    """The thresholds as columns; for the error, the column names state them."""
     return {} if metric is ERROR else {"near": metric.near, "beyond": metric.beyond}
 
 

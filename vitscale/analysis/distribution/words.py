@@ -1,4 +1,4 @@
-"""What a report says of error distribution functions, and its numbers in a line."""
+"""Sentences of a report about error distribution functions, and its summary for MLflow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vitscale.plan.doubts import without_references
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
-MAX_PANELS = 6  # with a sentence of their own; more are told by their extremes
+MAX_PANELS = 6  # that a sentence lists; of more, only the extremes are stated
 MAX_ARMS = 4  # in one sentence
 ALPHA = 0.05
 METRICS = (
@@ -43,18 +43,17 @@ METRICS = (
     ),
 )
 PREFIX = (
-    "Diverged trials end sooner than others, so all that have ended would hold too many: only the "
-    "draws before the first missing one of their arm, in the order of the plan, are in a number "
-    "or a curve"
+    "Diverged trials end sooner than others and would be overrepresented among ended trials: "
+    "numbers and curves include only the draws before the first missing one of their arm, in the "
+    "order of the plan"
 )
 
 
 def headline(results: Results) -> list[str]:
-    """How much is done, what share ends near its reference in each panel, which arms differ in
-    forgiveness.
+    """Progress, shares near the reference per panel, and the pairs that differ in forgiveness.
 
-    Forgiveness is told on two scales, and where they disagree. Absolute error comes last, in a
-    sentence of its own.
+    Forgiveness is stated on two scales, with a note if they disagree. Absolute error comes last, in
+    a sentence of its own.
     """
     table = results.once(edf_summary).set_index("arm", drop=False)
     groups = panels(results.study)
@@ -76,9 +75,7 @@ def headline(results: Results) -> list[str]:
 
 
 def reference_problems(results: Results) -> list[str]:
-    """What happened to reference runs that diverged or
-    failed, a part of a sentence for each arm.
-    """
+    """For each arm with diverged or failed reference runs, a phrase that says so."""
     parts = []
     for draws in (results.once(populations)[arm] for arm in results.study.arms):
         bad = draws.reference_counts["diverged"] + draws.reference_counts["failed"]
@@ -92,9 +89,9 @@ def reference_problems(results: Results) -> list[str]:
 def _progress(results: Results) -> str:
     arms = [results.once(populations)[arm] for arm in results.study.arms]
     total = {status: sum(draws.counts[status] for draws in arms) for status in STATUSES}
-    said = ", ".join(f"{total[status]} {status}" for status in STATUSES)
+    ended = ", ".join(f"{total[status]} {status}" for status in STATUSES)
     later = sum(draws.not_counted for draws in arms)
-    said += f", {later} not counted, after the first missing one of their arm" if later else ""
+    ended += f", {later} not counted, after the first missing one of their arm" if later else ""
     without = [
         draws.arm
         for draws in arms
@@ -103,34 +100,35 @@ def _progress(results: Results) -> str:
     bad = reference_problems(results)
     note = f"; no finished reference run of {', '.join(without)}" if without else ""
     note += f"; {', '.join(bad)} diverged or failed" if bad else ""
-    return f"Of {sum(total.values()) + later} draws: {said}{note}."
+    return f"Of {sum(total.values()) + later} draws: {ended}{note}."
 
 
 def labels_within(study: Study, names: Sequence[str]) -> dict[str, str]:
-    """Arm -> the values of its factors that differ among these arms; the arm's name where they do
-    not tell it apart.
+    """Arm -> the factor values that distinguish it among these arms.
+
+    Arms that their factors do not distinguish keep their names.
     """
     factors = [study.arms[name].factors for name in names]
-    differ = [key for key in factors[0] if len({of[key] for of in factors}) > 1]
-    labels = [", ".join(str(of[key]) for key in differ) for of in factors]
+    differ = [key for key in factors[0] if len({levels[key] for levels in factors}) > 1]
+    labels = [", ".join(str(levels[key]) for key in differ) for levels in factors]
     return dict(zip(names, labels if len(set(labels)) == len(names) > 1 else names, strict=True))
 
 
 def _panel_sentence(
     title: str, table: pd.DataFrame, labels: Mapping[str, str], metric: Metric
 ) -> str:
-    known = table[table["n"] > 0]
-    if known.empty:
+    shown = table[table["n"] > 0]
+    if shown.empty:
         return f"{title}: no outcome yet."
-    shares = bool(known["within_4_points_pct"].notna().all())
+    shares = bool(shown["within_4_points_pct"].notna().all())
     key = "within_4_points_pct" if shares else "median_error_pct"
-    if len(known) > MAX_ARMS:
-        title = f"{title}, highest and lowest of {len(known)} arms"
-        known = known.loc[[known[key].idxmax(), known[key].idxmin()]]
-    names = [labels[arm] for arm in known["arm"]]
+    if len(shown) > MAX_ARMS:
+        title = f"{title}, highest and lowest of {len(shown)} arms"
+        shown = shown.loc[[shown[key].idxmax(), shown[key].idxmin()]]
+    names = [labels[arm] for arm in shown["arm"]]
     parts = [
-        f"{name} {_estimates(row, key, metric)} ({_said(row, metric)})"
-        for name, (_, row) in zip(names, known.iterrows(), strict=True)
+        f"{name} {_estimates(row, key, metric)} ({_counts(row, metric)})"
+        for name, (_, row) in zip(names, shown.iterrows(), strict=True)
     ]
     what = (
         f"draws within {metric.apart(metric.near)}, and 1.5 times the {metric.label}, of their "
@@ -142,7 +140,7 @@ def _panel_sentence(
 
 
 def _estimates(row: pd.Series, key: str, metric: Metric) -> str:
-    """The share within `near` with that on the other scale, or the median."""
+    """The share within `near` and that on the ratio scale, or the median."""
     if key == "within_4_points_pct":
         return f"{_estimate(row, key)} and {_estimate(row, 'within_1.5_times_pct')}"
     low, high = (metric.number(row[f"{key}{end}"], 0) for end in ("_low", "_high"))
@@ -153,7 +151,7 @@ def _estimate(row: pd.Series, key: str) -> str:
     return f"{row[key]:.0f}% [{row[f'{key}_low']:.0f}, {row[f'{key}_high']:.0f}]"
 
 
-def _said(row: pd.Series, metric: Metric) -> str:
+def _counts(row: pd.Series, metric: Metric) -> str:
     counts = [
         f"{row[status]} {status}" for status in STATUSES[1:] if row[status] or status == "diverged"
     ]
@@ -168,8 +166,10 @@ def _said(row: pd.Series, metric: Metric) -> str:
 
 
 def _pairs_sentences(results: Results) -> list[str]:
-    """Only a pair whose corrected p is below 5% and whose
-    interval leaves out no difference is said to differ.
+    """The comparisons of pairs on the two scales of forgiveness, then in absolute error.
+
+    A pair is said to differ only if its corrected p is below 5% and its interval excludes no
+    difference.
     """
     table, metric = results.once(arm_comparison), results.metric
     alone = without_references(results.study)
@@ -187,17 +187,18 @@ def _pairs_sentences(results: Results) -> list[str]:
         ),
         f"Forgiveness as a ratio, {metric.label} over reference: {ratios}{corrected}."
         f"{_scales(table)}",
-        f"Absolute {metric.label}, which is another question: {error}{corrected}.",
+        f"Absolute {metric.label} (a separate question): {error}{corrected}.",
     ]
 
 
 def _scales(table: pd.DataFrame) -> str:
-    """Where the two scales of forgiveness disagree: what is
-    shown on one alone is a statement about the scale.
-    """
+    """States where the two scales of forgiveness disagree: such a finding depends on the scale."""
     points, ratios = (
-        _favours(table, *of)
-        for of in (("area", "area_difference", 0.0), ("error_ratio", "error_ratio_a_over_b", 1.0))
+        _favours(table, *columns)
+        for columns in (
+            ("area", "area_difference", 0.0),
+            ("error_ratio", "error_ratio_a_over_b", 1.0),
+        )
     )
     ratios = -ratios  # a low ratio is forgiving
     if not (points.any() or ratios.any()):
@@ -208,16 +209,16 @@ def _scales(table: pd.DataFrame) -> str:
     if len(apart) > MAX_ARMS:
         return (
             f" THE TWO SCALES DISAGREE for {len(apart)} of {len(table)} pairs: what only one "
-            "shows hangs on it."
+            "shows depends on the scale."
         )
     return (
         f" THE TWO SCALES DISAGREE for {'; '.join(_names(row) for _, row in apart.iterrows())}: "
-        "what only one shows hangs on the scale."
+        "what only one shows depends on the scale."
     )
 
 
 def _favours(table: pd.DataFrame, kind: str, estimate: str, null: float) -> pd.Series:
-    """Of each pair 1 where a difference is shown that is above null, -1 where below, else 0."""
+    """For each pair 1 if a difference above null is shown, -1 if below, else 0."""
     low, high = table[f"{estimate}_low"] > null, table[f"{estimate}_high"] < null
     return (table[f"{kind}_p_holm"] < ALPHA) * (low.astype(int) - high.astype(int))
 
@@ -230,10 +231,10 @@ def _compared(
     say: Callable[[pd.Series], str],
     never: pd.Series,
 ) -> str:
-    """Pairs that differ, in words; those that do not, with their p where they are few; and those
-    not compared.
+    """Pairs that differ, pairs that do not, and pairs that were not compared.
 
-    `never` marks the pairs of which an arm has no reference run planned.
+    p is stated where they are few. `never` marks pairs in which an arm has no planned reference
+    run.
     """
     tested = table[f"{kind}_p_holm"].notna()
     differs = _favours(table, kind, estimate, null) != 0
@@ -247,14 +248,14 @@ def _compared(
             [f"{_names(row)}, {p_value(row[f'{kind}_p_holm'])}" for _, row in same.iterrows()],
         )
     single = (table[f"{kind}_method"] == UNTESTED) & ~never
-    for reason, of in (
+    for reason, pairs in (
         ("not tested with ONE reference run per arm, whose noise is unknown", single),
         ("not compared: no reference runs planned", never),
         ("not compared yet", ~tested & ~single & ~never),
     ):
-        if of.any():
+        if pairs.any():
             parts.append(
-                f"{of.sum()} of {len(table)} {'pair' if len(table) == 1 else 'pairs'} {reason}"
+                f"{pairs.sum()} of {len(table)} {'pair' if len(table) == 1 else 'pairs'} {reason}"
             )
     return ". ".join(
         [parts[0], *(part.replace("no difference", "No difference", 1) for part in parts[1:])]
@@ -262,7 +263,7 @@ def _compared(
 
 
 def _listed(what: str, parts: list[str]) -> list[str]:
-    """One text that opens with `what`, with the first few parts; none for no part."""
+    """A one-element list: `what` followed by the first few parts; empty if there are no parts."""
     more = [f"and {len(parts) - MAX_ARMS} more pairs"] if len(parts) > MAX_ARMS else []
     return [f"{what}{'; '.join(parts[:MAX_ARMS] + more)}"] if parts else []
 
@@ -288,9 +289,7 @@ def _area(row: pd.Series) -> str:
 
 
 def _ratio(row: pd.Series) -> str:
-    """The arm that stays nearer to its reference first, with
-    the ratio of the other's error ratio to its own.
-    """
+    """The arm closer to its reference first, with the ratio of the two error ratios."""
     name = "error_ratio_a_over_b"
     better, worse, ratio, low, high = (
         row["b"],
@@ -309,7 +308,7 @@ def _ratio(row: pd.Series) -> str:
 
 
 def _lower(row: pd.Series) -> str:
-    """The better arm first, its probability of the lower error with the interval."""
+    """The better arm first, with the probability that it has the lower error."""
     name = "error_prob_a_lower"
     better, worse, prob, low, high = (
         row["a"],
@@ -327,7 +326,7 @@ def _lower(row: pd.Series) -> str:
     )
     interval = f"{100 * prob:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
     return (
-        f"{better} is lower than {worse} at {interval} of {pairs}, {p_value(row['error_p_holm'])}"
+        f"{better} is lower than {worse} in {interval} of {pairs}, {p_value(row['error_p_holm'])}"
     )
 
 
@@ -335,37 +334,34 @@ def _lower(row: pd.Series) -> str:
 
 
 def caveats(results: Results) -> list[str]:
-    """What a reader must know before believing a number, a sentence each."""
+    """What a reader must know to interpret the numbers, one sentence each."""
     configs = [trial.config for trial in results.study.trials]
     splits = ", ".join(sorted({config.eval_split for config in configs}))
     sentences = [
-        f"Reported is {metric_label(results.study)} of the last epoch on the split: {splits}. No "
-        f"epoch is selected: {results.metric.column('best_error_pct')}, the minimum over epochs, "
-        "is in "
-        "the table of trials "
-        "and in no figure here.",
+        f"The reported metric is {metric_label(results.study)} of the last epoch, on the split: "
+        f"{splits}. No epoch is selected: the minimum over epochs, "
+        f"{results.metric.column('best_error_pct')}, is only in the table of trials.",
         (
-            f"Diverged and failed draws stay in every share and median: {_worst(results.metric)} "
-            "Missing draws have no outcome yet and are in no number but their count."
+            f"Diverged and failed draws are included in all shares and medians: "
+            f"{_worst(results.metric)} Missing draws have no outcome yet and are only counted."
         ),
         _seeds(results.study),
         *_references(results),
         _independence(results.study),
         (
-            "All intervals and p are conditional on the held-out images: they are about training "
-            "on this held-out split, not about other images."
+            "All intervals and p are conditional on the held-out images: they generalize over "
+            "training runs evaluated on this split, not over other images."
         ),
     ]
     if (results.trials["status"] == "missing").any():
         sentences.append(f"{PREFIX}.")
     if (num := len(results.study.pairs)) > 1:
         sentences.append(
-            f"{num} pairs are compared: p_holm is corrected for that, over each kind of comparison "
-            "separately, p is not."
+            f"{num} pairs are compared: p_holm is corrected for their number, separately for each "
+            "kind of comparison; p is not corrected."
         )
     sentences.append(
-        "Intervals are 95% each; those of different arms and rows are not corrected for their "
-        "number."
+        "Each interval is a 95% interval; they are not corrected for the number of arms and rows."
     )
     return sentences
 
@@ -374,9 +370,8 @@ def _worst(metric: Metric) -> str:
     if metric.is_bounded:
         return f"they count as {metric.text(metric.worst, 0)} {metric.label}."
     return (
-        f"they count as an infinite {metric.label}, for no finite one is the worst. An arm with "
-        "such a "
-        "draw has no mean ratio to its reference."
+        f"they count as an infinite {metric.label}, since it is unbounded. An arm with such a draw "
+        "has no mean ratio to its reference."
     )
 
 
@@ -385,12 +380,12 @@ def _seeds(study: Study) -> str:
     how = seeding(study)
     if how == "one":
         return (
-            f"All draws share seed {seeds[0]} (initial weights and order of samples): every "
-            "interval and p is conditional on it, and another seed may move an arm as a whole."
+            f"All draws share seed {seeds[0]} (initial weights and order of samples): all "
+            "intervals and p are conditional on it, and another seed may shift a whole arm."
         )
     if how in ("shared", "own"):
-        shared = ", shared by the arms at a point" if how == "shared" else ""
-        return f"Each draw has a seed of its own{shared}, so seed noise is part of the spread."
+        shared = ", which the arms share at each point" if how == "shared" else ""
+        return f"Each draw has its own seed{shared}, so seed noise is part of the spread."
     shown = ", ".join(map(str, seeds[:8])) + (
         f" and {len(seeds) - 8} more" if len(seeds) > 8 else ""
     )
@@ -398,8 +393,10 @@ def _seeds(study: Study) -> str:
 
 
 def seeding(study: Study) -> str:
-    """How draws got their seeds: "one" for all; "own" for each of
-    an arm, or so and "shared" by arms; or "other".
+    """How draws were seeded: "one", "own", "shared" or "other".
+
+    "one": a single seed for all; "own": each draw of an arm has its own; "shared": the same, but
+    arms share it at each point.
     """
     draws = [trial for trial in study.trials if trial.point is not None]
     if len({trial.config.seed for trial in draws}) == 1:
@@ -423,24 +420,25 @@ def _references(results: Results) -> list[str]:
     planned = {sum(draws.reference_counts.values()) for draws in arms}
     runs = "ONE run" if planned == {1} else f"the mean of {either(planned)} runs"
     noise = (
-        "which shifts every delta of the arm, is unknown: shares, areas, ratios and bands are "
-        "given the reference, and no test of forgiveness is made"
+        "which shifts all deltas of the arm, is unknown: shares, areas, ratios and bands are "
+        "conditional on the reference, and forgiveness is not tested"
         if planned == {1}
         else (
-            "is in the intervals of shares, areas and ratios, in the bands, and in the "
-            "comparisons of areas and ratios; the comparison of shares is given the references"
+            "is included in the intervals of shares, areas and ratios, in the bands, and in the "
+            "comparisons of areas and ratios; the comparison of shares is conditional on the "
+            "references"
         )
     )
     sentences = [
         (
-            f"The reference of an arm is {runs} at a setting found good beforehand. Its noise "
-            f"{noise}."
+            f"The reference of an arm is {runs} at a setting that was known to be good before the "
+            f"study. Its noise {noise}."
         )
     ]
     bad = reference_problems(results)
     if bad:
         sentences.append(
-            f"Diverged or failed: {', '.join(bad)}; a reference is the mean of those that finished."
+            f"Diverged or failed: {', '.join(bad)}; a reference is the mean of the finished runs."
         )
     beaten = [
         f"{draws.num_better} of {draws.n} of {draws.arm}"
@@ -450,8 +448,7 @@ def _references(results: Results) -> list[str]:
     if beaten:
         sentences.append(
             f"Draws with a lower {results.metric.label} than the reference: {', '.join(beaten)}. "
-            "A reference that "
-            "many draws beat was not an optimum."
+            "A reference that many draws beat is not optimal."
         )
     return sentences
 
@@ -463,47 +460,47 @@ def _independence(study: Study) -> str:
     if study.num_scrambles:
         return (
             f"The draws are {study.num_scrambles} independent scrambles of a Sobol sequence; "
-            "intervals rest on the spread between the scrambles, or on the interval of "
-            f"independent draws where all scrambles agree. They are about other scrambles {given}."
+            "intervals are based on the spread between scrambles, or on that of independent draws "
+            f"if all scrambles agree. They generalize over scrambles {given}."
         )
     return (
-        "Draws are independent; intervals are about other draws from the same intervals of lr and "
-        f"wd, {given}."
+        "Draws are independent; confidence intervals generalize over draws from the same ranges "
+        f"of lr and wd, {given}."
     )
 
 
 def unfinished(results: Results) -> str:
-    """What is missing, in a sentence; empty when nothing is."""
+    """What is missing, in a sentence; empty if nothing is."""
     arms = list(results.once(populations).values())
     later = sum(draws.not_counted for draws in arms)
     return still_missing(
-        arms, f"{PREFIX}; {later} with an outcome are not." if later else f"{PREFIX}."
+        arms, f"{PREFIX}; {later} with an outcome are excluded." if later else f"{PREFIX}."
     )
 
 
 def counts(results: Results) -> pd.DataFrame:
-    """A row per arm: how its draws and its reference runs ended."""
+    """One row per arm: how its draws and its reference runs ended."""
     return counts_of(list(results.once(populations).values()))
 
 
 def design_text(study: Study) -> str:
-    """What was planned."""
+    """The design of the study in sentences."""
     draws = sum(trial.point is not None for trial in study.trials)
     how = (
-        f"{study.num_scrambles} scrambles of a Sobol sequence an arm"
+        f"{study.num_scrambles} scrambles of a Sobol sequence per arm"
         if study.num_scrambles
         else "independent draws"
     )
     return (
         f"{len(study.arms)} arms, {draws} draws ({how}) and {len(study.trials) - draws} reference "
-        "runs, which are no draws. All were fixed before the first training; none is stopped "
-        "early or chosen by its result. Parameters and multiply-adds are those of the arm's first "
-        "trial, at its resolution."
+        "runs, which do not count as draws. All were fixed before the first training; no trial is "
+        "stopped early or selected by its result. Parameters and multiply-adds are those of the "
+        "arm's first trial, at its resolution."
     )
 
 
 def summary(results: Results) -> Summary:
-    """Counts, shares, area, ratio and median of each arm, with the ends of their intervals."""
+    """Counts, shares, area, ratio and median of each arm with interval ends, for MLflow."""
     table = (
         results.once(edf_summary).set_index("arm")[list(METRICS)].astype("Float64").astype(float)
     )

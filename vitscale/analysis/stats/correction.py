@@ -10,7 +10,7 @@ import numpy as np
 def holm(p: Sequence[float]) -> np.ndarray:
     """p values corrected for their number (Holm 1979).
 
-    A NaN, a comparison to come, counts and stays NaN.
+    A NaN is a comparison that has no outcome yet: it counts and stays NaN.
     """
     values = np.asarray(p, dtype=float)
     known = np.nan_to_num(values, nan=1.0)

@@ -12,22 +12,20 @@ MIN_PAIRS = 5
 
 
 def pearson(x: np.ndarray, y: np.ndarray, confidence: float = 0.95) -> Estimate:
-    """Pearson's r of (n,) pairs and Fisher's z interval, standard error 1 / sqrt(n - 3) (Fisher
-    1921).
+    """Pearson's r of (n,) pairs and Fisher's z interval (Fisher 1921).
 
-    Assumes independent pairs that are bivariate normal; r is moved by a single outlier. NaN for
-    fewer than 5 pairs or a side without spread.
+    The standard error of z is 1 / sqrt(n - 3). Assumes independent, bivariate normal pairs; r is
+    sensitive to outliers. NaN for fewer than 5 pairs or if a side is constant.
     """
     r = _correlation(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
     return _fisher(r, 1 / np.sqrt(max(len(x) - 3, 1)), confidence)
 
 
 def spearman(x: np.ndarray, y: np.ndarray, confidence: float = 0.95) -> Estimate:
-    """Spearman's rank correlation of (n,) pairs and the interval of Bonett & Wright 2000: Fisher's
-    z with 1 + r**2 / 2.
+    """Spearman's rank correlation of (n,) pairs with the interval of Bonett & Wright 2000.
 
-    Assumes independent pairs and no heavy ties; made for |r| < 0.9. Cheap enough for every epoch of
-    a training.
+    This is Fisher's z with 1 + r**2 / 2. Assumes independent pairs and few ties; intended for |r| <
+    0.9. Fast enough for every epoch of a training.
     """
     rho = _correlation(rankdata(x), rankdata(y))
     return _fisher(rho, np.sqrt((1 + rho**2 / 2) / max(len(x) - 3, 1)), confidence)
@@ -36,12 +34,11 @@ def spearman(x: np.ndarray, y: np.ndarray, confidence: float = 0.95) -> Estimate
 def spearman_bootstrap(
     x: np.ndarray, y: np.ndarray, confidence: float = 0.95, *, num: int = 2000, seed: int = 0
 ) -> Estimate:
-    """Spearman's rank correlation of (n,) pairs, with an interval from `num` resamples of the
-    pairs.
+    """Spearman's rank correlation of (n,) pairs with an interval from `num` resamples of the pairs.
 
-    The spread of Fisher's z over the resamples, put around z: no assumption about the shape of the
-    cloud, ties included, but independent pairs. Plain percentiles are no better centred, for
-    resampling makes ties.
+    The standard deviation of Fisher's z over the resamples is used around z. It assumes independent
+    pairs, but neither a shape of the distribution nor the absence of ties. Percentiles are not
+    better centred, since resampling creates ties.
     """
     rho = _correlation(rankdata(x), rankdata(y))
     if np.isnan(rho):
@@ -55,13 +52,13 @@ def spearman_bootstrap(
 
 
 def shared_sd(x: np.ndarray, y: np.ndarray, confidence: float = 0.95) -> Estimate:
-    """Root of the covariance of (n,) pairs, 0 where it is negative, and its interval; NaN for fewer
-    than 5 pairs.
+    """Square root of the covariance of (n,) pairs, with its interval; 0 for a negative covariance.
 
-    What x and y vary by together: of the errors of networks on two sets of other images, the spread
-    of their errors on images without end (Jordan 2023, arXiv 2304.01910). Student's interval of the
-    mean product of deviations, which is the covariance, cut at 0 before the root is taken: both
-    ends 0 say that nothing in common is shown.
+    This is the spread that x and y share: for the errors of networks on two sets with different
+    images, it is the spread of their errors on infinitely many images (Jordan 2023, arXiv
+    2304.01910). The interval is Student's for the mean product of deviations, which is the
+    covariance, cut at 0 before the square root: if both ends are 0, no common variation is shown.
+    NaN for fewer than 5 pairs.
     """
     n = len(x)
     if n < MIN_PAIRS:
@@ -84,7 +81,7 @@ def _correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _fisher(r: float, error: float, confidence: float) -> Estimate:
-    """r with an interval on the scale of z = atanh r; without width where r is 1."""
+    """r with an interval on the scale of z = atanh r; zero width if |r| is 1."""
     half = float(ndtri((1 + confidence) / 2)) * error
     z = np.arctanh(np.clip(r, -1, 1)) if abs(r) < 1 else np.sign(r) * np.inf
     return r, float(np.tanh(z - half)), float(np.tanh(z + half))

@@ -1,11 +1,10 @@
-"""Confidence intervals for shares, means and medians, for i.i.d. draws and for scrambled Sobol
-designs.
+"""Confidence intervals for shares, means and medians, for i.i.d. draws and scrambled Sobol designs.
 
-A scrambled Sobol sequence spreads its points evenly, so its draws are not independent; its
-scrambles are. Where `scramble` is given, the spread between the scrambles is the only measure of
-error (Owen 1997): Student's t with one degree of freedom less than there are scrambles. Where all
-scrambles agree, that spread is 0 and says nothing, and the interval for i.i.d. draws is given
-instead; even points seldom do worse than independent ones.
+A scrambled Sobol sequence covers the space evenly, so its draws are not independent; its scrambles
+are. Where `scramble` is given, the error is estimated only from the spread between scrambles (Owen
+1997): Student's t, with one degree of freedom less than there are scrambles. If all scrambles
+agree, that spread is 0 and uninformative, and we return the interval for i.i.d. draws; evenly
+spread points are rarely worse than independent ones.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ Interval = tuple[np.ndarray, np.ndarray]  # low and high, of the shape of the es
 
 
 def clopper_pearson(hits: np.ndarray | float, n: int, confidence: float = 0.95) -> Interval:
-    """Exact interval for a share, from `hits` of `n` i.i.d. draws (Clopper & Pearson 1934); [0, 1]
-    for n = 0.
+    """Exact interval for a share, from `hits` of `n` i.i.d. draws (Clopper & Pearson 1934).
 
-    Half hits are allowed: a tie that scores 1/2 varies less than a win or a loss, so the interval
-    stays conservative.
+    [0, 1] for n = 0. Half hits are allowed: a tie that scores 1/2 varies less than a win or a loss,
+    so the interval stays conservative.
     """
     tail, hits = (1 - confidence) / 2, np.asarray(hits, dtype=float)
     misses = n - hits
@@ -33,12 +31,11 @@ def clopper_pearson(hits: np.ndarray | float, n: int, confidence: float = 0.95) 
 
 
 def standard_error(scores: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, int]:
-    """Standard error of the mean of (n, ...) scores from the spread between independent groups, and
-    its df.
+    """Standard error of the mean of (n, ...) scores from the spread between groups, and its df.
 
-    The ratio estimator of cluster sampling (Cochran 1977, chapter 9), so groups may be incomplete.
-    With groups of equal size it is the textbook error of the mean of the group means. NaN with
-    fewer than 2 groups.
+    The groups must be independent. This is the ratio estimator of cluster sampling (Cochran 1977,
+    chapter 9), so groups may be incomplete. With groups of equal size it is the usual standard
+    error of the mean of the group means. NaN for fewer than 2 groups.
     """
     labels, index = np.unique(group, return_inverse=True)
     num = len(labels)
@@ -52,15 +49,15 @@ def standard_error(scores: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, i
 def share_interval(
     hits: np.ndarray, scramble: np.ndarray | None = None, confidence: float = 0.95
 ) -> Interval:
-    """Interval for the mean of (n, ...) hits or scores in [0, 1]: Clopper-Pearson, or t over the
-    scrambles.
+    """Interval for the mean of (n, ...) hits or scores in [0, 1].
 
-    Clopper-Pearson takes the sum of the scores for the number of hits. Scores between 0 and 1 vary
-    less than hits of the same mean, so it is conservative for them, and stays valid for a few low
-    scores among high ones, of which a bootstrap often sees none. Few small scrambles are not nearly
-    normal: with a few diverged draws, 4 scrambles of 4 draws covered 86% of the time in simulation,
-    4 of 8 covered 89% and 4 of 16 covered 95%. Tells nothing, [0, 1], when only one scramble has an
-    outcome. For scores, see `area_interval`.
+    Clopper-Pearson's for i.i.d. draws, else t over scrambles. Clopper-Pearson uses the sum of the
+    scores as the number of hits. Scores between 0 and 1 vary less than hits with the same mean, so
+    it is conservative for them. It also stays valid for a few low scores among high ones, which
+    bootstrap resamples often miss. A few small scrambles are not close to normal: with a few
+    diverged draws, 4 scrambles of 4 draws covered 86% in simulation, 4 of 8 covered 89% and 4 of 16
+    covered 95%. Returns [0, 1] if only one scramble has an outcome. For scores, see
+    `area_interval`.
     """
     hits = np.asarray(hits, dtype=float)
     low, high = clopper_pearson(hits.sum(axis=0), len(hits), confidence)
@@ -78,12 +75,11 @@ def share_interval(
 def area_interval(
     scores: np.ndarray, scramble: np.ndarray | None = None, confidence: float = 0.95
 ) -> Interval:
-    """Interval for the mean of (n, ...) scores in [0, 1] by `pseudo_error`; for Sobol designs at
-    least as wide as that.
+    """Interval for the mean of (n, ...) scores in [0, 1] by `pseudo_error`.
 
-    Few scrambles seldom see a rare bad corner of the space, whatever their size: t over the
-    scrambles alone covered 80 to 86% of such areas in simulation, so there the wider end of both
-    intervals is taken.
+    For Sobol designs it is at least as wide as `share_interval`: a few scrambles of any size rarely
+    sample a rare bad corner of the space, and t over the scrambles alone covered 80 to 86% of such
+    areas in simulation. We take the wider end of both intervals.
     """
     center, error, df = pseudo_error(scores)
     half = stdtrit(df, (1 + confidence) / 2) * error
@@ -95,11 +91,10 @@ def area_interval(
 
 
 def pseudo_error(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Center, standard error and df of the mean of (n, ...) scores in [0, 1], with a score of 0 and
-    one of 1 added.
+    """Center, standard error and df of the mean of (n, ...) scores in [0, 1] with pseudo-scores.
 
-    Scores are mostly near 1 with a few low ones, of which a small sample may see none: plain t
-    covers 88 to 94% then.
+    A score of 0 and a score of 1 are added. Most scores are near 1 and a few are low; a small
+    sample may contain none of the low ones, and plain t covers 88 to 94% then.
     """
     added = np.concatenate([scores, np.zeros_like(scores[:1]), np.ones_like(scores[:1])])
     return (
@@ -110,9 +105,7 @@ def pseudo_error(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def wilson(hits: np.ndarray | float, n: int, confidence: float = 0.95) -> Interval:
-    """Score interval for a share (Wilson 1927), from `hits`
-    of `n`; it has a width at 0 and at 1, too.
-    """
+    """Score interval for a share (Wilson 1927), from `hits` of `n`; not degenerate at 0 and 1."""
     hits, z2 = np.asarray(hits, dtype=float), float(ndtri((1 + confidence) / 2)) ** 2
     center, half = hits + z2 / 2, np.sqrt(z2 * (hits * (n - hits) / n + z2 / 4))
     return np.maximum((center - half) / (n + z2), 0.0), np.minimum((center + half) / (n + z2), 1.0)
@@ -121,8 +114,7 @@ def wilson(hits: np.ndarray | float, n: int, confidence: float = 0.95) -> Interv
 def share_difference(
     hits_a: int, n_a: int, hits_b: int, n_b: int, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Interval for share a - share b of independent samples (Agresti & Caffo 2000), within -1 and
-    1.
+    """Interval within [-1, 1] for share a - share b of independent samples (Agresti & Caffo 2000).
 
     Newcombe's hybrid score has the same width and covers as little as 88% with 8 draws per arm, 92%
     with 16.
@@ -140,8 +132,9 @@ def paired_share_difference(
 ) -> tuple[float, float]:
     """Interval for share a - share b over the same points: Newcombe 1998, p. 2635, method 10.
 
-    Square-and-add of two Wilson intervals with the correlation of the hits, corrected for
-    continuity where it is positive. Unlike Wald's it has a width without discordant points.
+    It combines two Wilson intervals (square-and-add) with the correlation of the hits, which is
+    corrected for continuity if it is positive. Unlike Wald's interval, it is not degenerate without
+    discordant points.
     """
     n, product = both + only_a + only_b + neither, both * neither - only_a * only_b
     squares = (both + only_a) * (only_b + neither) * (both + only_b) * (only_a + neither)
@@ -165,11 +158,10 @@ def _square_and_add(
 
 
 def pseudo_pairs_error(differences: np.ndarray) -> float:
-    """Standard error of the mean of (n,) differences of scores in [0, 1], with pseudo-pairs
-    (Agresti & Min 2005).
+    """Standard error of the mean of (n,) differences of scores in [0, 1], with pseudo-pairs.
 
-    Half a pair of difference 1, half of -1 and one of 0 are added, so it is not 0 where all
-    differences are equal.
+    Half a pair with difference 1, half a pair with -1 and one pair with 0 are added (Agresti & Min
+    2005), so the error is not 0 if all differences are equal.
     """
     n = len(differences)
     variance = ((differences**2).sum() + 1) / (n + 2) - (differences.sum() / (n + 2)) ** 2
@@ -177,10 +169,10 @@ def pseudo_pairs_error(differences: np.ndarray) -> float:
 
 
 def satterthwaite(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Standard error of a sum of independent estimates and its df, from (error, df) of each
-    (Satterthwaite 1946).
+    """Standard error of a sum of independent estimates and its df (Satterthwaite 1946).
 
-    A part without error adds none. The df is infinite where no part has one.
+    `parts` are (error, df) of each estimate. A part with error 0 is ignored. The df is infinite if
+    all errors are 0.
     """
     squares = [(error**2, df) for error, df in parts if error > 0]
     total = sum(square for square, _ in squares)
@@ -190,7 +182,10 @@ def satterthwaite(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def welch(error_a: float, error_b: float, df_a: int, df_b: int) -> tuple[float, float]:
-    """Standard error of a difference of independent means, not 0, and its df (Welch 1947)."""
+    """Standard error of a difference of independent means and its df (Welch 1947).
+
+    The errors must not both be 0.
+    """
     a, b = error_a**2, error_b**2
     return float(np.sqrt(a + b)), (a + b) ** 2 / (a**2 / df_a + b**2 / df_b)
 
@@ -201,12 +196,12 @@ def median_interval(
     confidence: float = 0.95,
     bounds: tuple[float, float] = (0.0, 100.0),
 ) -> tuple[float, float]:
-    """Interval for the median of (n,) values: all x where the interval of the share <= x holds 1/2
-    (Woodruff 1952).
+    """Interval for the median of (n,) values, by inverting that of the share (Woodruff 1952).
 
-    For i.i.d. draws it ends at order statistics and covers at least as often as promised, whatever
-    the distribution and its ties. `bounds` are the possible values; an end that the draws cannot
-    tell lies there.
+    It contains all x for which the interval of the share <= x contains 1/2. For i.i.d. draws the
+    ends are order statistics, and the coverage is at least nominal for any distribution, with or
+    without ties. `bounds` are the possible values: an end that the draws do not determine is set to
+    its bound.
     """
     levels = np.unique(values)
     reached = np.asarray(values)[:, None] <= np.concatenate([[-np.inf], levels])
@@ -217,7 +212,7 @@ def median_interval(
 
 
 def minus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(n,) differences; 0 between two values that are equally bad, be it infinitely."""
+    """(n,) differences a - b; 0 between two equal values, also infinite ones."""
     with np.errstate(invalid="ignore"):
         return np.where(a == b, 0.0, a - b)
 
@@ -227,10 +222,10 @@ def median_difference(
     b: tuple[float, float, float],
     bounds: tuple[float, float],
 ) -> tuple[float, float, float]:
-    """a - b of two independent medians with their intervals, and its own, which joins both (Zou &
-    Donner 2008): other than a bootstrap it holds for small n, ties and Sobol designs.
+    """a - b of two independent medians, with an interval that combines those of both.
 
-    `bounds` are the possible differences; of an infinite median nothing more is known.
+    Source: Zou & Donner 2008. Unlike a bootstrap it is valid for small n, ties and Sobol designs.
+    `bounds` are the possible differences, which are returned if a median is infinite.
     """
     (x, x_low, x_high), (y, y_low, y_high) = a, b
     if not (np.isfinite(x) and np.isfinite(y)):
@@ -240,17 +235,16 @@ def median_difference(
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided exact p of the sign test; ties are left out before. 1 when nothing is left."""
+    """Two-sided exact p of the sign test, without ties; 1 if there are neither wins nor losses."""
     num = wins + losses
     return float(min(1.0, 2 * bdtr(float(min(wins, losses)), num, 0.5))) if num else 1.0
 
 
 def mid_p_sign_test(wins: int, losses: int) -> float:
-    """Two-sided mid-p of the sign test, and so of McNemar's: of what was seen, half the chance
-    counts (Lancaster 1961).
+    """Two-sided mid-p of the sign test, and so of McNemar's test (Lancaster 1961).
 
-    Its level is nearer to the nominal one than that of the exact test, and hardly ever above. 1 for
-    no difference.
+    The probability of the observed result counts half. The level is closer to the nominal one than
+    that of the exact test and rarely exceeds it. 1 if wins equal losses.
     """
     fewer, num = min(wins, losses), wins + losses
     seen = (
@@ -262,17 +256,17 @@ def mid_p_sign_test(wins: int, losses: int) -> float:
 
 
 def t_test(difference: float, error: float, df: float) -> float:
-    """Two-sided p of a difference from 0 with its standard error."""
+    """Two-sided p for a difference of 0, from the difference and its standard error."""
     return float(2 * stdtr(df, -abs(difference) / error))
 
 
 def probability_interval(
     prob: float, error: float, df: float, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Student's interval of a probability in (0, 1), on the scale of its logit.
+    """Student's interval of a probability in (0, 1) on the logit scale.
 
-    Brunner & Munzel's own, on the plain scale, covers 89% instead of 95% near the ends with 16
-    draws per arm.
+    The interval of Brunner & Munzel, on the plain scale, covers 89% instead of 95% near the ends
+    with 16 draws per arm.
     """
     half = float(stdtrit(df, (1 + confidence) / 2)) * error / (prob * (1 - prob))
     center = logit(prob)
