@@ -378,7 +378,7 @@ def test_report_says_question_counts_reference_provenance_and_how_to_repeat(repo
         "on this held-out split",
         "only the draws before the first missing one of their arm",
         "13 with an outcome are not",
-        "A reference that many draws beat was not an optimum",
+        "A reference that many draws beat is not optimal",
         "Code: abc.",
         "arm n diverged median error (%)",
         "a 16 15 1 0 0 0",
@@ -444,7 +444,7 @@ def test_honesty_says_what_the_seeds_are():
     study = make_study(6, own_seeds=True)
     said = " ".join(caveats(Results(study, make_outcomes(study, random_errors(study)))))
     assert (
-        "Each draw has a seed of its own, shared by the arms at a point, so seed noise is part"
+        "Each draw has its own seed, which the arms share at each point, so seed noise is part"
         in said
     )
     assert "and other seeds" in said and "All draws share" not in said and "biased" not in said
