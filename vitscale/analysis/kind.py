@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.study import Study, Trial
+from vitscale.record.provenance import counted
 
 T = TypeVar("T")
 Table = Callable[[Results], pd.DataFrame]
@@ -127,6 +128,8 @@ def provenance(results: Results) -> list[str]:
 def _provenance(outcomes: pd.DataFrame, column: str, title: str) -> str:
     known = outcomes[column].dropna() if column in outcomes else pd.Series(dtype=str)
     values = sorted({str(value) for value in known} - {""})
+    if column == "commit" and len(values) > 1:  # by how many trials each is what a reader asks
+        return f"{title}: {counted(str(value) for value in known if value)}."
     return f"{title}: {'; '.join(values) or 'not recorded'}."
 
 

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitscale.cli import plans
+from vitscale.cli import housekeeping, plans
 from vitscale.cli.costs import with_costs
 from vitscale.cli.project import become, copy_project, find_script, listing
 from vitscale.cli.script import Parser, check_installed, report_only
@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 def status(options: argparse.Namespace) -> None:
-    """Prints the progress of every study in the store."""
+    """Prints the progress of every study in the store, or the trials that no study plans."""
+    if options.orphans:
+        housekeeping.orphans(options)
+        return
     from vitscale.record.overview import num_bytes, overview
 
     store = existing(options.store)

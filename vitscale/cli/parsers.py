@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from vitscale.cli import commands, evaluation
+from vitscale.cli import commands, evaluation, housekeeping
 from vitscale.cli.script import Parser, add_published, refusals
 from vitscale.cli.terminal import one_line
 
@@ -40,6 +40,7 @@ def _parser() -> Parser:
     commands.add_store(sync)
     sync.set_defaults(run=commands.sync)
     evaluation.add_evaluate(parsers)
+    housekeeping.add_housekeeping(parsers)
     add_prepare(parsers)
     add_fields(parsers)
     complexity = parsers.add_parser(
@@ -94,6 +95,11 @@ def add_studies(parsers: Any) -> None:
     plan.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     plan.set_defaults(run=commands.plan)
     status = parsers.add_parser("status", help="show the progress of every study in the store")
+    status.add_argument(
+        "--orphans",
+        action="store_true",
+        help="trials that no study plans any more, which `vitscale clean` deletes",
+    )
     status.set_defaults(run=commands.status)
     report = parsers.add_parser(
         "report", help="draw the report of a study so far, also if it is unfinished"

@@ -273,6 +273,14 @@ def _add_own_options(parser: Parser) -> None:
         action=argparse.BooleanOptionalAction,
         help="keep final weights for `vitscale evaluate` (default: if at most 64 MiB per trial)",
     )
+    add(
+        "--retrain-other-code",
+        action="store_true",
+        help=(
+            "move done trials that another commit trained aside, and train them again (default: "
+            "keep them)"
+        ),
+    )
 
 
 def add_published(parser: argparse.ArgumentParser) -> None:
@@ -317,6 +325,7 @@ def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
     study = with_costs(made)
     study = replace(study, published=study.published or options.published)
     resources = _resources(study, options)
+    _check_retrain(options)
     if options.plan:
         _check_data_root(study, options)
         plans.show(study, Store.at(options.store), options)
@@ -329,7 +338,7 @@ def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
         report_only(study, store)
         return EXIT_DONE
     check_installed("torch", "ray", "mlflow")
-    return run(study, store, resources, Display)
+    return run(study, store, resources, Display, options.retrain_other_code)
 
 
 def _run_search(search: Search, options: argparse.Namespace) -> int:
@@ -338,6 +347,7 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
     search = with_costs(search)
     stand_in = search.stand_in()
     resources = _resources(stand_in, options)
+    _check_retrain(options)
     if options.plan:
         _check_data_root(stand_in, options)
         plans.show(stand_in, Store.at(options.store), options)
@@ -357,7 +367,16 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
         report_only(Rounds(search, store).study(), store)
         return EXIT_DONE
     check_installed("torch", "ray", "mlflow")
-    return run(search, store, resources, Display)
+    return run(search, store, resources, Display, options.retrain_other_code)
+
+
+def _check_retrain(options: argparse.Namespace) -> None:
+    """Raises ValueError for a retraining where nothing is trained."""
+    if options.retrain_other_code and (options.plan or options.report):
+        other = "--plan" if options.plan else "--report"
+        raise ValueError(
+            f"--retrain-other-code must come without {other}, which trains nothing, but got both"
+        )
 
 
 def _check_something_done(study: Study, store: Store) -> None:
@@ -394,7 +413,10 @@ def _resources(study: Study, options: argparse.Namespace) -> Resources:
 def report_only(study: Study, store: Store) -> None:
     """Draws the report of the done trials, and prints its headline and path."""
     from vitscale.launch.driver import PAGE, draw
+    from vitscale.record.provenance import mixed_code
     from vitscale.record.table import read_trials
 
-    report, headline, _ = draw(study, store, read_trials(study, store))
-    print("\n".join([*headline, f"report  {report.address(PAGE)}"]))
+    read = read_trials(study, store)
+    report, headline, _ = draw(study, store, read)
+    lines = [*headline, mixed_code(read), f"report  {report.address(PAGE)}"]
+    print("\n".join(line for line in lines if line))

@@ -12,6 +12,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -25,7 +26,8 @@ from vitscale.plan.doubts import doubts
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, to_json
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
-from vitscale.record.store import FAILURE, FAULT, PLAN, TRIAL_ID, Store
+from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, TRIAL_ID, Store
+from vitscale.record.trial_links import update_links
 from vitscale.record.workdir import Damaged, Workdir
 
 if TYPE_CHECKING:
@@ -40,13 +42,26 @@ EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 
 
 
 def run(
-    study: Study | Search, store: Store, resources: Resources, display: Display | None = None
+    study: Study | Search,
+    store: Store,
+    resources: Resources,
+    display: Display | None = None,
+    retrain: bool = False,
 ) -> int:
     """Trains the missing trials of a study, or continues a search; returns the exit status.
 
-    `display` shows the progress while trials run. Raises ValueError or OSError, before anything is
-    trained, for mistakes that can be detected beforehand.
+    `display` shows the progress while trials run. `retrain`: also trains those again that another
+    commit trained, and keeps what that gave beside them; a search refuses it, since its later
+    points follow from the outcomes of earlier ones.
+
+    Raises ValueError or OSError, before anything is trained, for mistakes that can be detected
+    beforehand.
     """
+    if retrain and isinstance(study, Search):
+        raise ValueError(
+            "the outcomes from which a search chose its points must be kept, but got "
+            "(--retrain-other-code)"
+        )
     stop = threading.Event()
     handle_signals(stop)
     from vitscale.analysis.kinds import check
@@ -63,7 +78,8 @@ def run(
     with store.drive(study.slug) as attempt:
         check_alone(sample, store)
         if isinstance(study, Study):
-            return Driver(study, store, resources, attempt, stop, data, display=display).run()
+            driver = Driver(study, store, resources, attempt, stop, data, display=display)
+            return driver.run(retrain)
         rounds = _begin(study, store)
         return Driver(rounds.study(), store, resources, attempt, stop, data, rounds, display).run()
 
@@ -159,16 +175,18 @@ class Driver:
         # trial id -> why it is missing, where the store could not record it
         self.reasons: dict[str, str] = {}
 
-    def run(self) -> int:
+    def run(self, retrain: bool = False) -> int:
         """Trains, then draws the report, whatever ended the training; returns the exit status."""
         from vitscale.record.mlflow_place import note_of_old_database
         from vitscale.record.table import read_trials
 
-        known = self._read_done()
-        self.data.compare(self.study, known)
-        self._grow(known)
+        with self.store.planning():
+            known = self._read_done()
+            self.data.compare(self.study, known)
+            note_of_code = self._treat_other_code(known, retrain)
+            self._grow(known)
+            self._write_plan()
         todo = [trial for trial in self.study.trials if trial.config.id not in known]
-        self._write_plan()
         so_far = f" so far of {self.rounds.search.num_trials}" if self.rounds else ""
         self.console.print(
             f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(known)} done, "
@@ -179,7 +197,7 @@ class Driver:
                 f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its "
                 "pages; the store keeps them"
             )
-        if note := note_of_old_database(self.store):
+        for note in filter(None, (note_of_code, note_of_old_database(self.store))):
             self.console.print(note)
         for doubt in doubts(self.study):
             self.console.print(f"warning: {doubt}")
@@ -187,6 +205,7 @@ class Driver:
         with self.mirror:
             try:
                 if todo and not self.stop.is_set():
+                    self._show_renamed(known)
                     self._train(known)
             except SystemExit:  # SIGTERM while ray.init had its own handler in place
                 self.stop.set()
@@ -204,6 +223,11 @@ class Driver:
             sys.stderr.flush()
             os._exit(status)
         return status
+
+    def _show_renamed(self, known: Mapping[str, Outcome]) -> None:
+        """Lets MLflow rename what the plan has renamed; it writes nothing of what it shows."""
+        for trial_id, outcome in known.items():
+            self.mirror.put(trial_id, outcome)
 
     def _with_reasons(self, read: dict[str, Outcome]) -> dict[str, Outcome]:
         """Adds the reasons for missing trials that only this start knows."""
@@ -233,17 +257,45 @@ class Driver:
         check_reported(self.study, known, self.store)
         return known
 
+    def _treat_other_code(self, known: dict[str, Outcome], retrain: bool) -> str:
+        """A line about done trials that other code than this trained; empty if there are none.
+
+        With `retrain`, they are moved aside, with all their files, and taken out of `known`.
+        """
+        from vitscale.record.provenance import commits_of, counted, describe_commit, provenance
+
+        own = provenance()["commit"]
+        others = {i: commit for i, commit in commits_of(known).items() if commit != own}
+        if not others:
+            return ""
+        line = (
+            f"{len(others)} of {len(known)} done trials were trained by other code than this "
+            f"({describe_commit(own)}): {counted(others.values())}"
+        )
+        if not retrain:
+            return f"{line}; they are kept (--retrain-other-code trains them again)"
+        stamp = time.strftime("%Y%m%dT%H%M%S")
+        for trial_id in others:
+            self.store.set_trial_aside(trial_id, stamp)
+            del known[trial_id]
+        where = self.store.trials.address(f"*{SET_ASIDE}{stamp}")
+        return f"{line}; moved to {where}, they are trained again"
+
     def _write_plan(self) -> None:
-        """Writes plan.json before anything is trained, with the ids that only earlier plans had."""
+        """Writes plan.json before anything is trained, with the ids that only earlier plans had.
+
+        The links follow it.
+        """
         planned = {trial.config.id for trial in self.study.trials}
         self.left_out = [i for i in _once_planned(self.store, self.study.slug) if i not in planned]
-        plan = {
+        plan: dict[str, Any] = {
             "command": _command(),
             "script": Path(sys.argv[0]).name,
             **to_json(self.study),
             "earlier": self.left_out,
         }
         self.folder.write(PLAN, json.dumps(plan, indent=1).encode())
+        update_links(self.store, self.study.slug, plan["trials"])
 
     def _grow(self, known: Mapping[str, Outcome]) -> bool:
         """Asks a search for its next round; returns whether there is one."""
@@ -280,8 +332,10 @@ class Driver:
             ).start()
             self._train_planned(known, events)
             while self._grow(known):
-                self._write_plan()
-                self._train_planned(self._read_done(), events)
+                with self.store.planning():
+                    self._write_plan()
+                    done = self._read_done()
+                self._train_planned(done, events)
 
     def _train_planned(self, known: Mapping[str, Outcome], events: queue.Queue[Event]) -> None:
         """Runs Ray Tune on the missing trials.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 FILE = "mlflow.json"  # in the folder of the study
 # in place of a digest: the run is tagged as of a trial that is not planned any more
 UNPLANNED = "left out"
+BEGAN = "vitscale.began_s"  # tag of a trial's run
 
 
 @dataclass
@@ -29,6 +30,8 @@ class Child:
     error: bool = False  # whether it has the tag vitscale.error
     # digest of the params and tags that do not change during training; empty if not known
     digest: str = ""
+    # unix time of the first row, which no two trainings share; 0: none yet, or of an older version
+    began_s: float = 0.0
 
     @classmethod
     def read(cls, run: Run, digest: str) -> Child:
@@ -45,6 +48,7 @@ class Child:
             status,
             "vitscale.error" in run.data.tags,
             digest,
+            float(run.data.tags.get(BEGAN, 0.0)),
         )
 
 

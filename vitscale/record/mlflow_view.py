@@ -26,7 +26,7 @@ from vitscale.plan.cost import Measured, complexity, training_flops
 from vitscale.plan.profile import BEARING, ProfileConfig
 from vitscale.plan.study import Study, Trial
 from vitscale.record import mlflow_pages
-from vitscale.record.mlflow_known import UNPLANNED, Child, Known, recall, remember
+from vitscale.record.mlflow_known import BEGAN, UNPLANNED, Child, Known, recall, remember
 from vitscale.record.mlflow_place import artifacts_of, create_database, follow_move
 from vitscale.record.outcome import ENDINGS, Outcome, Row, Status
 from vitscale.record.store import Store
@@ -128,8 +128,12 @@ class View:
             and child.digest == digest
             and child.status == status
             and status is not Status.RUNNING
+            and not _is_other_training(child, outcome)
         ):
             return
+        if child is not None and _is_other_training(child, outcome):
+            self.client.delete_run(child.run_id)
+            child = None
         if child is None or child.digest != digest:
             child = self.children[trial_id] = self._renewed(child, trial)
         new = [row for row in outcome.rows if row["epoch"] > child.epoch]
@@ -138,6 +142,9 @@ class View:
         if status not in (Status.RUNNING, child.status):
             groups.append(self._final_metrics(outcome, epoch))
         tags = {"status": status.value, **outcome.facts} if status != child.status else {}
+        if new and not child.epoch:
+            child.began_s = outcome.rows[0]["unix_s"]
+            tags |= {BEGAN.removeprefix("vitscale."): repr(child.began_s)}
         for part in _in_batches(groups):
             self._log(child, trial, part, tags)
         child.epoch = epoch
@@ -195,6 +202,20 @@ class View:
         ]
         if news:
             self.client.log_batch(run.info.run_id, tags=news)
+
+    def rename(self, most: int | None = None) -> None:
+        """Brings runs of trials that go by another arm, point or colour now up to date, at most so
+        many: also of those that nothing is known of yet, which `show` would leave as they were.
+        """
+        stale = [
+            (i, child)
+            for i, child in self.children.items()
+            if i in self.trials and child.digest != self._digest(i)
+        ]
+        for trial_id, child in stale[:most]:
+            trial = self.trials[trial_id]
+            renewed = self.children[trial_id] = self._renewed(child, trial)
+            self._log(renewed, trial, [], {})
 
     def mark_unplanned(self, most: int | None = None) -> None:
         """Tags runs of trials that the study no longer plans, at most `most`; views hide them."""
@@ -284,15 +305,11 @@ class View:
         """
         arms = {arm: _metrics(summary.get(arm, {})) for arm in self.study.arms}
         self._save_views(mlflow_pages.arm_view(name for of_arm in arms.values() for name in of_arm))
-        known = {
-            run.data.tags["vitscale.arm"]: run
-            for run in self._search("tags.`vitscale.role` = 'arm'")
-        }
+        known = self._arm_runs()
         for arm, of_arm in arms.items():
             if of_arm:
                 self._show_arm(arm, of_arm, known.get(arm))
-        for arm in known.keys() - arms.keys():
-            self._set_tags(known[arm], {"vitscale.planned": "false"})
+        self._leave_arms_out(known)
         parent = self.client.get_run(self.parent_id)
         pages = mlflow_pages.links(self.experiment_id, self.parent_id)
         note = mlflow_pages.description(self.study, arms, headline, pages)
@@ -300,6 +317,19 @@ class View:
         if report is not None and report.exists():
             with report.as_folder() as folder:
                 self.client.log_artifacts(self.parent_id, str(folder))
+
+    def _arm_runs(self) -> dict[str, Run]:
+        """Runs of arms, also of those that are not planned any more."""
+        found = self._search("tags.`vitscale.role` = 'arm'")
+        return {run.data.tags["vitscale.arm"]: run for run in found}
+
+    def leave_arms_out(self) -> None:
+        """Marks runs of arms that the study does not have any more; pages then skip them."""
+        self._leave_arms_out(self._arm_runs())
+
+    def _leave_arms_out(self, known: Mapping[str, Run]) -> None:
+        for arm in known.keys() - self.study.arms.keys():
+            self._set_tags(known[arm], {"vitscale.planned": "false"})
 
     def _save_views(
         self, views: Mapping[str, Mapping[str, object]], experiment: Experiment | None = None
@@ -651,6 +681,12 @@ def _end_ms(rows: Sequence[Row]) -> int:
     return int(rows[-1]["unix_s"] * 1000) if rows else int(time.time() * 1000)
 
 
+def _is_other_training(child: Child, outcome: Outcome) -> bool:
+    """Whether rows are of another training than a run shows: then the trial was trained again."""
+    rows = outcome.rows
+    return bool(child.began_s and rows) and rows[0]["unix_s"] != child.began_s
+
+
 def metrics_of(row: Row) -> list[Metric]:
     """The metrics of a row at MLflow step `epoch`, with the time of the row."""
     from mlflow.entities import Metric
@@ -777,6 +813,7 @@ class Mirror:
             return
         if self.view is None:
             self._connected().set_parent("RUNNING")
+            self._connected().leave_arms_out()
         view = self._connected()
         for trial_id, outcome in news:
             view.show(trial_id, outcome)
@@ -785,6 +822,7 @@ class Mirror:
                     del self.latest[trial_id]
             if time.monotonic() - self.saved > REMEMBER_EVERY_S:
                 self._save()
+        view.rename(most=100)
         view.mark_unplanned(most=100)
 
 
@@ -810,4 +848,5 @@ def synchronize(view: View, read: Mapping[str, Outcome]) -> int:
             num += outcome.is_known
         elif child is not None and child.status in ENDINGS and child.status != Status.MISSING:
             view.show(trial_id, outcome.because("the store no longer has its outcome"))
+    view.rename()
     return num

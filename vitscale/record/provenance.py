@@ -7,10 +7,15 @@ import os
 import platform
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
 from vitscale.plan.profile import processor_name
+from vitscale.record.outcome import Outcome
+
+CHANGES = "+changes"  # after a commit: files that git knows had been edited
 
 
 @functools.cache
@@ -25,7 +30,7 @@ def _commit() -> str:
         # else the surrounding checkout is of another project
         _git("ls-files", "--error-unmatch", __file__)
         commit = _git("rev-parse", "--short=12", "HEAD")
-        return commit + ("+changes" if _git("status", "--porcelain", "-uno") else "")
+        return commit + (CHANGES if _git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
         return f"vitscale {metadata.version('vitscale')}"
 
@@ -61,3 +66,33 @@ def _gpus() -> str:
     if torch is None or not torch.cuda.is_available():
         return ""
     return "".join(f", {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count()))
+
+
+def describe_commit(commit: str) -> str:
+    """A recorded commit in words."""
+    name, changed, _ = commit.partition(CHANGES)
+    return f"{name} with uncommitted changes" if changed else name
+
+
+def counted(commits: Iterable[str]) -> str:
+    """How many trials by which commit, the most first: "8 by 1a2b, 4 by 3c4d"."""
+    return ", ".join(
+        f"{num} by {describe_commit(commit)}" for commit, num in Counter(commits).most_common()
+    )
+
+
+def commits_of(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+    """Trial id -> the commit that trained it, of those that recorded one."""
+    found = {trial_id: outcome.facts.get("commit", "") for trial_id, outcome in outcomes.items()}
+    return {trial_id: commit for trial_id, commit in found.items() if commit}
+
+
+def mixed_code(outcomes: Mapping[str, Outcome]) -> str:
+    """One line where trials were trained by several commits; empty where by one."""
+    commits = commits_of(outcomes)
+    if len(set(commits.values())) < 2:
+        return ""
+    return (
+        f"trials were trained by different code: {counted(commits.values())}; the study's command "
+        "with --retrain-other-code trains those again that its own commit did not train"
+    )

@@ -2,6 +2,9 @@
 exists.
 
     <root>/store-id                            a random name; tells stores apart on a shared MLflow
+           planning.lock                       shared by starts, held by `vitscale clean`
+           trials/<id>.set-aside-<time>/       a trial that was trained again by other code
+                  <id>.deleted-<random>/       what `vitscale clean` was about to remove
            trials/<id>/config.json             the fields that differ from their defaults
                        claim.json              the worker that trains it now
                        checkpoint-<step>-<digest>.pt
@@ -15,6 +18,7 @@ exists.
                           attempt              number of starts so far
                           nonce                of this start; a node without it sees another store
                           driver.lock          held by the running driver
+                          trials/<arm>/<point> links to its trials, for people
                           asked.json           of a search: points it asked for, and what it stopped
 
 Every file is written whole or not at all. This module says which files there are and what they
@@ -62,6 +66,9 @@ ASKED = "asked.json"
 IDENTITY = "store-id"
 NONCE = "nonce"
 LOCK = "driver.lock"
+PLANNING = "planning.lock"
+PLANNING_PATIENCE_S, CLEANING_PATIENCE_S = 60.0, 10.0
+SET_ASIDE, DELETED = ".set-aside-", ".deleted-"  # between a trial's id and a time or random digits
 # s3://bucket; as a path it would become a folder named "s3:"
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 TRIAL_ID = re.compile(r"[0-9a-f]{12}")  # of vitscale.plan.config
@@ -123,6 +130,10 @@ class Store:
 
     def trial(self, trial_id: str) -> Workdir:
         return self.trials.within(trial_id)
+
+    def trial_ids(self) -> list[str]:
+        """Trials that have a folder, sorted."""
+        return [name for name in self.trials.names() if TRIAL_ID.fullmatch(name)]
 
     def is_done(self, trial_id: str) -> bool:
         """Whether a trial has finished or diverged; true for a dangling link, which is damaged."""
@@ -263,6 +274,25 @@ class Store:
         self.trial(trial_id).rename(ROWS, aside)
         return aside
 
+    def set_trial_aside(self, trial_id: str, stamp: str) -> bool:
+        """Moves a whole trial out of the way, so that it is trained again; False if it has gone."""
+        return self._move_trial(trial_id, f"{trial_id}{SET_ASIDE}{stamp}")
+
+    def mark_deleted(self, trial_id: str) -> str:
+        """Takes a trial out of the store in one step; the name of what `trials` must discard.
+
+        Empty if it has gone. Whoever is killed in between leaves a folder that is no trial.
+        """
+        name = f"{trial_id}{DELETED}{uuid.uuid4().hex[:8]}"
+        return name if self._move_trial(trial_id, name) else ""
+
+    def _move_trial(self, trial_id: str, name: str) -> bool:
+        try:
+            self.trials.rename(trial_id, name)
+        except FileNotFoundError:
+            return False
+        return True
+
     def fail(self, workdir: Workdir, error: str, traceback: str) -> None:
         """Records why a trial failed, its one line first, and releases it; keeps checkpoints."""
         self._end(workdir, FAILURE, error, traceback)
@@ -353,6 +383,38 @@ class Store:
             folder.write("attempt", str(attempt).encode())
             folder.write(NONCE, uuid.uuid4().hex.encode())
             yield attempt
+
+    @contextlib.contextmanager
+    def planning(self) -> Iterator[None]:
+        """Held from a start's look at what is done until its plan names that: no trial is deleted
+        in between. Starts share it. Raises ValueError if trials are being deleted all the time.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self.folder.share(PLANNING, PLANNING_PATIENCE_S))
+            except Held as held:
+                raise ValueError(
+                    "a study may start once trials are deleted, but got "
+                    f"(store={str(self.root)!r}, deleting: {held})"
+                ) from held
+            yield
+
+    @contextlib.contextmanager
+    def cleaning(self) -> Iterator[None]:
+        """Held while trials that no plan names are taken out of the store: no study can begin to
+        rely on one. Raises ValueError while a study starts.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(
+                    self.folder.hold(PLANNING, json.dumps(_whoami()), CLEANING_PATIENCE_S)
+                )
+            except Held as held:
+                raise ValueError(
+                    "no study may start while trials are deleted, but got "
+                    f"(store={str(self.root)!r}: one starts now, or another clean runs); try again"
+                ) from held
+            yield
 
     def nonce(self, slug: str) -> str:
         """The nonce that the study's running driver wrote to the store; empty without one."""

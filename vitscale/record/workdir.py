@@ -97,6 +97,41 @@ class Workdir:
     def remove(self, name: str) -> None:
         self._at(name).unlink(missing_ok=True)
 
+    def discard(self, name: str) -> None:
+        """Removes a folder with all that is in it, or a file; of a link the link alone."""
+        path = self._at(name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def link(self, name: str, target: str) -> None:
+        """A symbolic link, for people only: nothing in a store is found by one.
+
+        `target` is relative to the link's folder. Raises OSError where there can be none.
+        """
+        path = self._at(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.symlink(target, path)
+
+    def links(self) -> dict[str, str]:
+        """Path below -> target, of all symbolic links."""
+        found, top = {}, self._at()
+        for path, folders, names in os.walk(top):
+            for name in (*folders, *names):
+                where = os.path.join(path, name)
+                if os.path.islink(where):
+                    found[os.path.relpath(where, top)] = os.readlink(where)
+        return found
+
+    def remove_link(self, name: str) -> None:
+        """Removes a link, and its folder if that is empty then; nothing that is no link."""
+        path = self._at(name)
+        if os.path.islink(path):
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # there are others in it
+                path.parent.rmdir()
+
     # Listing
 
     def exists(self, name: str = "") -> bool:
@@ -142,16 +177,29 @@ class Workdir:
             yield file
 
     @contextlib.contextmanager
-    def hold(self, name: str, content: str) -> Iterator[None]:
+    def hold(self, name: str, content: str, patience_s: float = 1.0) -> Iterator[None]:
         """Holds a lock, which ends with this process, and writes `content` to it. Raises Held."""
         self._at().mkdir(parents=True, exist_ok=True)
         with open(self._at(name), "a+") as lock:
-            if not _lock_patiently(lock.fileno()):
+            if not _lock_patiently(lock.fileno(), patience_s):
                 lock.seek(0)
                 raise Held(lock.read())
             lock.truncate(0)
             lock.write(content)
             lock.flush()
+            yield
+
+    @contextlib.contextmanager
+    def share(self, name: str, patience_s: float = 1.0) -> Iterator[None]:
+        """Holds a lock together with others that share it, and against who holds it alone.
+
+        Raises Held.
+        """
+        self._at().mkdir(parents=True, exist_ok=True)
+        with open(self._at(name), "a+") as lock:
+            if not _lock_patiently(lock.fileno(), patience_s, shared=True):
+                lock.seek(0)
+                raise Held(lock.read())
             yield
 
     def is_held(self, name: str) -> bool:
@@ -252,13 +300,14 @@ def _lock(descriptor: int, shared: bool = False) -> bool:
     return True
 
 
-def _lock_patiently(descriptor: int, tries: int = 5) -> bool:
-    """Tries for a second, since another process may hold the lock just to test it (`is_held`)."""
-    for _ in range(tries):
-        if _lock(descriptor):
-            return True
+def _lock_patiently(descriptor: int, patience_s: float, shared: bool = False) -> bool:
+    """Tries until the time is over: another process may only be asking whether a driver lives."""
+    end = time.monotonic() + patience_s
+    while not _lock(descriptor, shared):
+        if time.monotonic() >= end:
+            return False
         time.sleep(0.2)
-    return False
+    return True
 
 
 def _open_regular(path: Path) -> int:

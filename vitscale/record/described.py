@@ -1,0 +1,175 @@
+"""All that a store knows of single trials, found by id or by arm and point."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from vitscale.record.outcome import DONE, Status
+from vitscale.record.store import Store
+from vitscale.record.trial_links import FOLDER, link_paths, point_names
+from vitscale.record.workdir import Damaged, read_json
+
+PREFIX = re.compile(r"[0-9a-f]{1,12}")
+MOST_NAMED = 5  # of the candidates in a refusal
+Plans = Mapping[str, Mapping[str, Any]]
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)-")
+
+
+def readable_plans(store: Store) -> dict[str, dict[str, Any]]:
+    """Study -> its plan; those that cannot be read are left out, with a warning that names them."""
+    plans = {}
+    for slug in store.slugs():
+        try:
+            plans[slug] = store.plan(slug)
+        except (Damaged, OSError) as damage:
+            warnings.warn(str(damage), stacklevel=2)
+    return plans
+
+
+def find(store: Store, plans: Plans, name: str) -> list[str]:
+    """Ids of the trials that are meant by an id, a prefix of one, STUDY:ARM or STUDY:ARM:POINT.
+
+    Raises ValueError if there is none, or for a prefix if there are several.
+    """
+    return _by_arm(plans, name) if ":" in name else [_by_prefix(store, plans, name)]
+
+
+def _by_prefix(store: Store, plans: Plans, prefix: str) -> str:
+    if prefix in plans:
+        arms = dict.fromkeys(entry["arm"] for entry in plans[prefix]["trials"])
+        raise ValueError(
+            "a trial must be named by its id, STUDY:ARM or STUDY:ARM:POINT, but got "
+            f"({prefix!r}; its arms are: {', '.join(arms)})"
+        )
+    planned = {entry["id"] for plan in plans.values() for entry in plan["trials"]}
+    ids = sorted(i for i in {*planned, *store.trial_ids()} if i.startswith(prefix))
+    if not PREFIX.fullmatch(prefix) or len(ids) != 1:
+        shown = ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")
+        found = f"{len(ids)} trials: {shown}" if ids and prefix else "no trial of the store"
+        raise ValueError(
+            "a trial must be named by a unique prefix of its id, STUDY:ARM or STUDY:ARM:POINT, "
+            f"but got ({prefix[:100]!r}: {found})"
+        )
+    return ids[0]
+
+
+def _by_arm(plans: Plans, name: str) -> list[str]:
+    slug, _, rest = name.partition(":")
+    if slug not in plans:
+        raise ValueError(
+            f"a study must be in the store, but got ({slug!r}; there are: {', '.join(plans)})"
+        )
+    trials = plans[slug]["trials"]
+    arms = dict.fromkeys(str(entry["arm"]) for entry in trials)
+    arm, _, point = (rest, "", "") if rest in arms else rest.rpartition(":")
+    of_arm = [entry for entry in trials if entry["arm"] == arm]
+    if not of_arm:
+        raise ValueError(f"an arm must be among ({', '.join(arms)}), but got ({rest!r})")
+    names = point_names(of_arm)
+    found = [
+        entry["id"] for entry in of_arm if not point or _is_at(entry, names[entry["id"]], point)
+    ]
+    if not found:
+        shown = list(names.values())
+        more = ", ..." if len(shown) > 2 * MOST_NAMED else ""
+        raise ValueError(
+            f"a point of {arm} must be among ({', '.join(shown[: 2 * MOST_NAMED])}{more}), but got "
+            f"({point!r})"
+        )
+    return found
+
+
+def _is_at(entry: Mapping[str, Any], name: str, point: str) -> bool:
+    """Whether a trial is meant by "7", "007", "reference" or its whole name."""
+    if point.isdigit():
+        return entry.get("point") == int(point)
+    return point == name or (point == "reference" and entry.get("point") is None)
+
+
+def describe(store: Store, plans: Plans, trial_id: str) -> dict[str, Any]:
+    """What is known of a trial, as plain values. A damaged file counts for nothing, with a warning
+    that names it.
+    """
+    workdir = store.trial(trial_id)
+    outcome = store.outcome(trial_id)
+    holder = store.holder(trial_id)
+    holder = holder if holder and store.driver_is_alive(holder) else ""
+    running = bool(holder) and outcome.status not in DONE
+    files = workdir.files()
+    return {
+        "trial_id": trial_id,
+        "status": (Status.RUNNING if running else outcome.status).value,
+        "running_in": holder,
+        "error": outcome.error,
+        "config": _config(store, plans, trial_id),
+        "planned_by": [
+            place for slug, plan in plans.items() for place in _places(store, slug, plan, trial_id)
+        ],
+        "earlier_of": [slug for slug, plan in plans.items() if _had_earlier(plan, trial_id)],
+        "last_row": dict(outcome.rows[-1]) if outcome.rows else {},
+        "num_rows": len(outcome.rows),
+        "provenance": {
+            name: value
+            for name in ("commit", "versions", "machine", "device", "workers", "attempt")
+            if (value := outcome.facts.get(name, ""))
+        },
+        "evaluations": [
+            {"name": evaluation.facts.get("name", ""), **evaluation.rows[0]}
+            for evaluation in store.evaluations(trial_id).values()
+        ],
+        "checkpoint": _checkpoint(workdir.names("checkpoint-")),
+        "folder": workdir.address(),
+        "files": [
+            {"path": workdir.address(name), "num_bytes": state.num_bytes, "changed": when(state[1])}
+            for name, state in sorted(files.items())
+        ],
+    }
+
+
+def _config(store: Store, plans: Plans, trial_id: str) -> dict[str, Any]:
+    """The fields that differ from their defaults, of the trial's folder or of a plan."""
+    try:
+        config = read_json(store.trial(trial_id), "config.json")
+    except (Damaged, OSError) as damage:
+        warnings.warn(str(damage), stacklevel=2)
+        config = {}
+    entries = [e for plan in plans.values() for e in plan["trials"] if e["id"] == trial_id]
+    return config or (dict(entries[0].get("config", {})) if entries else {})
+
+
+def _places(
+    store: Store, slug: str, plan: Mapping[str, Any], trial_id: str
+) -> list[dict[str, Any]]:
+    """As which arm and point a study plans a trial, and the link to it; none if it does not."""
+    trials: Sequence[Mapping[str, Any]] = plan["trials"]
+    of_id = [entry for entry in trials if entry["id"] == trial_id]
+    return [
+        {
+            "study": slug,
+            "arm": entry["arm"],
+            "point": entry.get("point"),
+            "name": point_names(trials)[trial_id],
+            "link": store.study(slug).within(FOLDER).address(link_paths(trials)[trial_id]),
+        }
+        for entry in of_id
+    ]
+
+
+def _had_earlier(plan: Mapping[str, Any], trial_id: str) -> bool:
+    earlier = plan.get("earlier", ())
+    return isinstance(earlier, list) and trial_id in earlier
+
+
+def _checkpoint(names: Sequence[str]) -> dict[str, Any] | None:
+    """The newest one: of a done trial, it holds the final weights if they were kept."""
+    match = _CHECKPOINT.match(names[-1]) if names else None
+    return {"file": names[-1], "step": int(match[1])} if match else None
+
+
+def when(unix_s: float) -> str:
+    """Local time, to the second."""
+    return datetime.fromtimestamp(unix_s).astimezone().isoformat(sep=" ", timespec="seconds")

@@ -1,0 +1,197 @@
+"""What a store holds that nobody needs: trials that no plan names, and files left by processes that
+were killed. `vitscale status --orphans` shows them, `vitscale clean` removes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from vitscale.record.outcome import Status
+from vitscale.record.store import DELETED, SET_ASIDE, TRIAL_ID, Store
+from vitscale.record.workdir import Damaged, FileState, read_json
+
+# A process writes to its scratch file all the time; this also covers clocks of machines that differ
+UNTOUCHED_S = 3600.0
+TEAM_NOTES = "ray-train"  # of launch/ray_team.py
+
+# scratch: of a process that was killed; damaged: set aside, and the trial has been restored since;
+# deleted: `clean` was killed; set aside: trained again by other code
+LeftoverKind = Literal["scratch", "damaged", "deleted", "set aside"]
+
+
+class Orphan(NamedTuple):
+    """A trial that no plan names."""
+
+    trial_id: str
+    config: Mapping[str, Any]  # the fields that differ from their defaults
+    status: Status
+    earlier: tuple[str, ...]  # studies of which an earlier plan had it
+    holder: str  # the running study that has claimed it, which keeps it; empty: none
+    num_bytes: int
+    changed_s: float  # unix time of its newest file; 0 without a file
+
+
+class Leftover(NamedTuple):
+    """A file or folder that is no part of any trial or study."""
+
+    path: str  # in the store
+    kind: LeftoverKind
+    num_bytes: int
+    changed_s: float
+
+
+class Waste(NamedTuple):
+    orphans: tuple[Orphan, ...]
+    leftovers: tuple[Leftover, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        trials = sum(orphan.num_bytes for orphan in self.orphans)
+        return trials + sum(leftover.num_bytes for leftover in self.leftovers)
+
+
+def read_plans(store: Store) -> dict[str, dict[str, Any]]:
+    """Study -> its plan. Raises ValueError if any cannot be read: its trials are not known then."""
+    try:
+        plans = {slug: store.plan(slug) for slug in store.slugs()}
+    except (Damaged, OSError) as damage:
+        raise ValueError(
+            f"every plan must be readable to tell which trials no plan names, but got: {damage}"
+        ) from damage
+    for slug in store.studies.names():
+        if slug not in plans and {"attempt", "report"} <= set(store.study(slug).names()):
+            raise ValueError(
+                "every study that was started must have its plan to tell which trials no plan "
+                f"names, but got none ({store.study(slug).address()}); start the study again, or "
+                "remove this folder"
+            )
+    return plans
+
+
+def survey(store: Store) -> Waste:
+    """What there is. Raises ValueError as `read_plans`."""
+    plans = read_plans(store)
+    files = _by_trial(store.trials.files())
+    orphans = tuple(
+        _orphan(store, trial_id, plans, files.get(trial_id, {}))
+        for trial_id in _unplanned(store, plans)
+    )
+    known = {orphan.trial_id for orphan in orphans}
+    return Waste(orphans, tuple(_leftovers(store, files, known)))
+
+
+def clean(store: Store, waste: Waste) -> Waste:
+    """Removes of `waste` what still is, and says what that was.
+
+    No study can start meanwhile (see Store.cleaning). A trial goes in one step, by a rename;
+    deleting its files comes after. Raises ValueError as `read_plans`, or while a study starts;
+    OSError if the disk refuses.
+    """
+    with store.cleaning():
+        free = {i for i in _unplanned(store, read_plans(store)) if not _holder(store, i)}
+        orphans = tuple(orphan for orphan in waste.orphans if orphan.trial_id in free)
+        names = [name for orphan in orphans if (name := store.mark_deleted(orphan.trial_id))]
+    for name in names:
+        store.trials.discard(name)
+    for leftover in waste.leftovers:
+        store.folder.discard(leftover.path)
+    return Waste(orphans, waste.leftovers)
+
+
+def _unplanned(store: Store, plans: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    planned = {trial["id"] for plan in plans.values() for trial in plan["trials"]}
+    return [trial_id for trial_id in store.trial_ids() if trial_id not in planned]
+
+
+def _holder(store: Store, trial_id: str) -> str:
+    """The study that has claimed a trial and runs now; empty if there is none."""
+    holder = store.holder(trial_id)
+    return holder if holder and store.driver_is_alive(holder) else ""
+
+
+def _orphan(
+    store: Store,
+    trial_id: str,
+    plans: Mapping[str, Mapping[str, Any]],
+    files: Mapping[str, FileState],
+) -> Orphan:
+    holder = _holder(store, trial_id)
+    try:
+        config = read_json(store.trial(trial_id), "config.json")
+    except (Damaged, OSError):
+        config = {}
+    return Orphan(
+        trial_id,
+        config,
+        Status.RUNNING if holder else store.outcome(trial_id, store.peek).status,
+        tuple(slug for slug, plan in plans.items() if _had_earlier(plan, trial_id)),
+        holder,
+        *_size(files),
+    )
+
+
+def _had_earlier(plan: Mapping[str, Any], trial_id: str) -> bool:
+    earlier = plan.get("earlier", ())
+    return isinstance(earlier, Collection) and trial_id in earlier
+
+
+def _by_trial(files: Mapping[str, FileState]) -> dict[str, dict[str, FileState]]:
+    """Folder in trials/ -> its files by their path in it."""
+    found: dict[str, dict[str, FileState]] = {}
+    for path, state in files.items():
+        folder, _, name = path.partition("/")
+        if name:
+            found.setdefault(folder, {})[name] = state
+    return found
+
+
+def _size(files: Mapping[str, FileState]) -> tuple[int, float]:
+    """(bytes, when the newest changed)."""
+    states = files.values()
+    return sum(s.num_bytes for s in states), max((s.changed_s for s in states), default=0.0)
+
+
+def _leftovers(
+    store: Store, files: Mapping[str, Mapping[str, FileState]], orphans: Collection[str]
+) -> Iterator[Leftover]:
+    for name in store.trials.names():
+        kind = _kind_of_folder(name)
+        if kind:
+            yield Leftover(f"trials/{name}", kind, *_size(files.get(name, {})))
+        elif TRIAL_ID.fullmatch(name) and name not in orphans:
+            yield from _of_trial(store, name, files.get(name, {}))
+    for path, state in store.studies.files().items():
+        if _is_scratch(path) and _is_untouched(state):
+            yield Leftover(f"studies/{path}", "scratch", *state)
+
+
+def _kind_of_folder(name: str) -> LeftoverKind | None:
+    if TRIAL_ID.fullmatch(name[:12]) and name[12:].startswith(DELETED):
+        return "deleted"
+    if TRIAL_ID.fullmatch(name[:12]) and name[12:].startswith(SET_ASIDE):
+        return "set aside"
+    return None
+
+
+def _of_trial(store: Store, trial_id: str, files: Mapping[str, FileState]) -> Iterator[Leftover]:
+    done = store.is_done(trial_id)
+    for name, state in files.items():
+        if _is_scratch(name) and _is_untouched(state):
+            yield Leftover(f"trials/{trial_id}/{name}", "scratch", *state)
+        elif done and name.startswith(("rows.parquet.damaged-", "damaged-checkpoint-")):
+            yield Leftover(f"trials/{trial_id}/{name}", "damaged", *state)
+    notes = {name: state for name, state in files.items() if name.startswith(f"{TEAM_NOTES}/")}
+    if notes and not _holder(store, trial_id) and all(map(_is_untouched, notes.values())):
+        yield Leftover(f"trials/{trial_id}/{TEAM_NOTES}", "scratch", *_size(notes))
+
+
+def _is_scratch(path: str) -> bool:
+    """Whether a path is of a file that is written whole or not at all (Workdir.write)."""
+    name = path.rpartition("/")[2]
+    return name.startswith(".") and name.endswith(".tmp") and not path.startswith(TEAM_NOTES)
+
+
+def _is_untouched(state: FileState) -> bool:
+    return time.time() - state.changed_s > UNTOUCHED_S
