@@ -225,9 +225,9 @@ class Driver:
         return status
 
     def _show_renamed(self, known: Mapping[str, Outcome]) -> None:
-        """Lets MLflow rename what the plan has renamed; it writes nothing of what it shows."""
-        for trial_id, outcome in known.items():
-            self.mirror.put(trial_id, outcome)
+        """Lets MLflow show done trials under the arms that they have in this plan."""
+        for trial_id in self.renamed & known.keys():
+            self.mirror.put(trial_id, known[trial_id])
 
     def _with_reasons(self, read: dict[str, Outcome]) -> dict[str, Outcome]:
         """Adds the reasons for missing trials that only this start knows."""
@@ -287,6 +287,7 @@ class Driver:
         The links follow it.
         """
         planned = {trial.config.id for trial in self.study.trials}
+        self.renamed = _renamed(self.store, self.study)
         self.left_out = [i for i in _once_planned(self.store, self.study.slug) if i not in planned]
         plan: dict[str, Any] = {
             "command": _command(),
@@ -616,6 +617,17 @@ def _once_planned(store: Store, slug: str) -> list[str]:
         return [trial_id for trial_id in dict.fromkeys(ids) if TRIAL_ID.fullmatch(trial_id)]
     except (ValueError, KeyError, TypeError, AttributeError):  # the plan is rewritten anyway
         return []
+
+
+def _renamed(store: Store, study: Study) -> set[str]:
+    """Ids of trials that the last plan had as another arm or point; empty if it cannot be read."""
+    try:
+        entries = store.plan(study.slug).get("trials", ())
+        before = {entry["id"]: (entry["arm"], entry["point"]) for entry in entries}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return set()
+    now = {trial.config.id: (trial.arm.name, trial.point) for trial in study.trials}
+    return {i for i, place in before.items() if now.get(i, place) != place}
 
 
 def _command() -> str:

@@ -822,7 +822,7 @@ class Mirror:
                     del self.latest[trial_id]
             if time.monotonic() - self.saved > REMEMBER_EVERY_S:
                 self._save()
-        view.rename(most=100)
+        view.rename(most=20)  # a slow server must stay free for news
         view.mark_unplanned(most=100)
 
 
