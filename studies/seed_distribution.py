@@ -80,10 +80,12 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int = 100) 
             *trials(base, {arm: {}}, [{"seed": first + i} for i in range(1, num + 1)]),
         ),
         metric=values.metric,
-        figures=("seed_histogram", *of_sets[:1], "seed_curves", "seed_intermediate"),
+        figures=("seed_histogram", *of_sets[:1], "seed_curves", "seed_intermediate", "agreement"),
         tables=(
             "seed_statistics",
             "seed_noise",
+            "seed_spread",
+            "agreement",
             *of_sets[1:],
             "seed_power",
             "seed_normality",

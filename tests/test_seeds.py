@@ -22,11 +22,13 @@ from vitscale.record.workdir import Workdir
 
 EPOCHS = 12
 SEEDS = {
-    "figures": ("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate"),
+    "figures": ("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate", "agreement"),
     "tables": (
         "seed_statistics",
         "seed_normality",
         "seed_noise",
+        "seed_spread",
+        "agreement",
         "seed_correlation",
         "seed_power",
         "seed_epochs",

@@ -38,6 +38,8 @@ NAMES: dict[str, frozenset[str]] = {
             "seed_statistics",
             "seed_normality",
             "seed_noise",
+            "seed_spread",
+            "agreement",
             "seed_correlation",
             "seed_power",
             "seed_epochs",

@@ -10,6 +10,7 @@ import pandas as pd
 from vitscale.plan.metrics import ERROR, Metric, metric_of
 from vitscale.plan.study import Study
 from vitscale.record.outcome import FIXED
+from vitscale.record.wrong import Wrong
 
 T = TypeVar("T")
 MADE = "names as made"  # in attrs of a table
@@ -32,12 +33,16 @@ class Results:
         trials: pd.DataFrame,
         rows: pd.DataFrame | None = None,
         made: Mapping[Callable[[Results], Any], Any] | None = None,
+        wrong: Callable[[str], Wrong | None] | None = None,
     ) -> None:
-        """`made`: values that are already computed, such as the tables of an earlier report."""
+        """`made`: values that are already computed, such as the tables of an earlier report. `wrong`
+        reads which images a finished trial got wrong, None if that was not kept.
+        """
         self.study = study
         self.trials = trials
         self.rows = pd.DataFrame() if rows is None else rows
         self._made: dict[Callable[[Results], Any], Any] = dict(made or {})
+        self._wrong = wrong
 
     @property
     def metric(self) -> Metric:
@@ -52,6 +57,10 @@ class Results:
         if make not in self._made:
             self._made[make] = make(self)
         return cast(T, self._made[make])
+
+    def wrong(self, trial_id: str) -> Wrong | None:
+        """Which images a trial got wrong; None if it is not known. Reads a file each time."""
+        return self._wrong(trial_id) if self._wrong else None
 
     def made(
         self, tables: Mapping[str, Callable[[Results], pd.DataFrame]]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vitscale.launch.optuna_search import Rounds
+    from vitscale.record.wrong import Wrong
 
 MAX_FAULT_WARNINGS = 20
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
@@ -584,7 +585,7 @@ def draw(
 
     folder = store.report(study.slug)
     done, rows = outcomes(study, read), tidy(study, read)
-    results = Results(study, done, rows)
+    results = Results(study, done, rows, wrong=lambda trial_id: _wrong(trial_id, store, read))
     if study.search:
         from vitscale.analysis.search.tables import as_optuna
         from vitscale.launch.optuna_search import found
@@ -602,6 +603,15 @@ def draw(
         warnings.simplefilter("ignore", RuntimeWarning)
         write_report(results, folder, facts)
     return folder, headline(results), summary(results)
+
+
+def _wrong(trial_id: str, store: Store, read: Mapping[str, Outcome]) -> Wrong | None:
+    """Which images a trial got wrong; a damaged file counts as none, with a warning."""
+    try:
+        return store.wrong(trial_id, read[trial_id])
+    except Damaged as damaged:
+        warnings.warn(str(damaged), stacklevel=2)
+        return None
 
 
 def _planned_command(study: Study, store: Store) -> str:

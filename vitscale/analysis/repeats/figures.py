@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from vitscale.analysis import published
-from vitscale.analysis.repeats import bins, estimates, interaction, seeds, stability
+from vitscale.analysis.repeats import bins, estimates, interaction, mistakes, seeds, stability
 from vitscale.analysis.repeats.stability import Cell
 from vitscale.analysis.report.layout import (
     COLORS,
@@ -709,6 +709,66 @@ def _interaction_label(row: pd.Series, metric: Metric) -> str:
     )
 
 
+# ---- single images
+
+
+@matplotlib.rc_context(STYLE)
+def agreement(results: Results) -> Figure:
+    """How often two runs agree about an image, for two seeds of each arm and for two arms: the
+    share of images, beside what chance would give, and error consistency (Geirhos et al. 2020).
+
+    Intervals are about other seeds and other images. Error consistency is 0 where mistakes are
+    shared by chance alone, and 1 where all are shared.
+    """
+    table = results.once(mistakes.agreement)
+    pairs = list(dict.fromkeys(zip(table["a"], table["b"], strict=True)))
+    names = list(dict.fromkeys(table["evaluation"]))
+    height = 1.5 + max(len(pairs), 1) * (0.35 + 0.16 * len(names))
+    figure = Figure(figsize=(9.0, height), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for index, name in enumerate(names):
+        aside = 0.5 * (index - (len(names) - 1) / 2) / len(names)
+        of_set = table[table["evaluation"] == name]
+        y = np.array([pairs.index(pair) for pair in zip(of_set["a"], of_set["b"], strict=True)])
+        look: dict[str, Any] = {
+            "color": COLORS[index % len(COLORS)],
+            "marker": MARKERS[index % len(MARKERS)],
+        }
+        _dots(left, of_set, "agreement_pct", y + aside, look, f"two runs, {name}")
+        label = f"chance, {name}"
+        chance = of_set["chance_pct"]
+        left.plot(chance, y + aside, linestyle="none", markerfacecolor="w", label=label, **look)
+        _dots(right, of_set, "kappa", y + aside, look, "")
+    left.set_yticks(range(len(pairs)), [_pair_label(table, *pair) for pair in pairs])
+    left.set(ylim=(max(len(pairs), 1) - 0.5, -0.5), xlabel="images on which they agree (%)")
+    right.axvline(0, color="#999999", linewidth=0.8)
+    right.set(xlim=(min(right.get_xlim()[0], -0.05), 1.0), xlabel="error consistency κ")
+    if table[["n_a", "n_b"]].empty or not table["agreement_pct"].notna().any():
+        say(left, "too few runs with\nwrong images kept")
+    elif names:
+        figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    return finish(
+        figure,
+        "Whiskers: 95% intervals over seeds and images. Hollow: independent runs of these errors. "
+        "κ = 0: mistakes are shared by chance alone; 1: all are shared.",
+    )
+
+
+def _dots(
+    ax: Axes, table: pd.DataFrame, name: str, y: np.ndarray, look: dict[str, Any], label: str
+) -> None:
+    x, low, high = (table[f"{name}{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
+    ax.errorbar(x, y, xerr=_ends(x, low, high), ecolor=look["color"], zorder=3, **WHISKER)
+    ax.plot(x, y, linestyle="none", markersize=6, zorder=4, label=label, **look)
+
+
+def _pair_label(table: pd.DataFrame, a: str, b: str) -> str:
+    row = table[(table["a"] == a) & (table["b"] == b)].iloc[0]
+    if a == b:
+        return f"two seeds of {a}\nn={row['n_a']}"
+    return f"{a} and {b}\nn={row['n_a']}, {row['n_b']}"
+
+
 FIGURES = (
     optimizer_stability,
     optimizer_stability_copied,
@@ -718,4 +778,5 @@ FIGURES = (
     seed_curves,
     seed_intermediate,
     recipe_interaction,
+    agreement,
 )

@@ -129,7 +129,7 @@ def sampling_error(error_pct: float, num_images: int) -> float:
     For one trained network, and for other images. Of the mean over several seeds it is an upper
     bound: there the images that some seeds get right and others do not average out, and what is
     left is sqrt(Var(p_i) / N), for which the share p_i of seeds that are wrong about each image
-    must be known. Rows do not hold it.
+    must be known: the table seed_spread has it.
     """
     share = error_pct / 100
     return 100 * math.sqrt(share * (1 - share) / num_images)
@@ -311,9 +311,9 @@ def seed_noise(results: Results) -> pd.DataFrame:
     `one_run_sampling` is binomial, and known for shares of images alone: what other images would
     change in the result of one network. The two are no parts of a sum: which hard images a network
     gets right is in both. Of the mean over these seeds the sampling error is smaller, by how much
-    cannot be told from rates alone. How much seeds differ on other images is in seed_correlation.
-    The difference of two models on one test set has a smaller sampling error, too, for they share
-    most of their mistakes.
+    takes the wrong images of each run: seed_spread has it, and how much seeds differ on other
+    images. The difference of two models on one test set has a smaller sampling error, too, for they
+    share most of their mistakes.
     """
     rows = []
     for arm in results.study.arms:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitscale.analysis import published
-from vitscale.analysis.repeats import bins, interaction, seeds, stability
+from vitscale.analysis.repeats import bins, interaction, mistakes, seeds, stability
 
 TABLES = (
     stability.stability_cells,
@@ -15,6 +15,8 @@ TABLES = (
     seeds.seed_statistics,
     seeds.seed_normality,
     seeds.seed_noise,
+    mistakes.seed_spread,
+    mistakes.agreement,
     seeds.seed_correlation,
     seeds.seed_power,
     seeds.seed_epochs,

@@ -18,7 +18,8 @@ from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.repeats import estimates, tables
 from vitscale.analysis.repeats import figures as repeat_figures
 from vitscale.analysis.repeats.interaction import recipe_interaction, winners
-from vitscale.analysis.repeats.seeds import seed_statistics
+from vitscale.analysis.repeats.mistakes import agreement, seed_spread
+from vitscale.analysis.repeats.seeds import draws_of, seed_statistics
 from vitscale.analysis.repeats.stability import (
     optimizer_gap,
     optimizer_gap_interaction,
@@ -28,12 +29,13 @@ from vitscale.analysis.repeats.stability import (
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.report.text import either, p_value
 from vitscale.analysis.results import STATUSES, Results
-from vitscale.plan.metrics import Metric
+from vitscale.plan.metrics import ERROR, Metric
 from vitscale.plan.study import Study
 
 MAX_PANELS = 6  # with a sentence of their own; more are told by their extremes
 ALPHA = 0.05
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
+OVER_IMAGES = ("seed_spread", "agreement")  # tables with intervals over images as well
 BIASED = "Diverged trials end sooner than others, so shares of an unfinished study are biased."
 
 
@@ -225,6 +227,89 @@ def _seed_sentence(row: pd.Series, metric: Metric) -> str:
     )
 
 
+def _spread_sentences(results: Results) -> list[str]:
+    """What of the spread is the seeds' own, what is not known, and where the next seed will be."""
+    table = results.once(seed_spread)
+    known = table[table["seed_sd_points"].notna()]
+    return [
+        *(_spread_sentence(row) for _, row in known.iterrows()),
+        *_without_bits(results, table),
+        *_next_seed(results),
+    ]
+
+
+def _spread_sentence(row: pd.Series) -> str:
+    share, sd, mean = (
+        f"{row[name]:.{digits}f}{unit} [{row[f'{name}_low']:.{digits}f}, "
+        f"{row[f'{name}_high']:.{digits}f}]"
+        for name, digits, unit in (
+            ("seed_share_pct", 0, "%"),
+            ("seed_sd_points", 2, " points"),
+            ("mean_error_pct", 2, "%"),
+        )
+    )
+    return (
+        f"{row['arm']}, spread on {row['evaluation']}: {share} of the variance over n={row['n']} "
+        f"seeds is the seeds' own, an sd of {sd}; the rest comes with these {row['images']} "
+        f"images. The mean over other seeds and other images is {mean}."
+    )
+
+
+def _without_bits(results: Results, table: pd.DataFrame) -> list[str]:
+    """Which runs are in no number about single images."""
+    if results.metric is not ERROR:
+        return [
+            "Which images were wrong is kept of the top-1 error alone, and this study is about "
+            f"the {results.metric.label}: seed_spread and agreement are empty."
+        ]
+    runs = [
+        f"{of['seeds_without_bits'].max()} of {arm}"
+        for arm, of in table.groupby("arm")
+        if of["seeds_without_bits"].max()
+    ]
+    if not runs:
+        return []
+    return [
+        f"Finished seeds of which the wrong images were not kept, as in older versions: "
+        f"{', '.join(runs)}; they are in no number of seed_spread and agreement."
+    ]
+
+
+def _next_seed(results: Results) -> list[str]:
+    """What needs no distribution: ranks of exchangeable errors."""
+    sizes = {
+        arm: len(estimates.errors(draws_of(results.trials, arm))) for arm in results.study.arms
+    }
+    return [
+        f"{arm}: whatever the distribution, one more seed lies within the range of these n={n} "
+        f"on the same images with a probability of at least {100 * (n - 1) // (n + 1)}%."
+        for arm, n in sizes.items()
+        if n > 1
+    ]
+
+
+def _agreement_sentences(results: Results) -> list[str]:
+    """Agreement and error consistency of each pair that has an interval."""
+    table = results.once(agreement)
+    known = table[table["kappa_low"].notna()]
+    if len(known) > MAX_PANELS:
+        return []
+    return [_agreement_sentence(row) for _, row in known.iterrows()]
+
+
+def _agreement_sentence(row: pd.Series) -> str:
+    who = f"Two seeds of {row['a']}" if row["a"] == row["b"] else f"{row['a']} and {row['b']}"
+    share, kappa = (
+        f"{row[name]:.{digits}f}{unit} [{row[f'{name}_low']:.{digits}f}, "
+        f"{row[f'{name}_high']:.{digits}f}]"
+        for name, digits, unit in (("agreement_pct", 1, "%"), ("kappa", 2, ""))
+    )
+    return (
+        f"{who} agree on {share} of the images of {row['evaluation']}, by chance on "
+        f"{row['chance_pct']:.1f}%: error consistency {kappa}."
+    )
+
+
 def _interaction_sentences(results: Results) -> list[str]:
     """What is better under each recipe on each set, whether
     the winner changes, and the interactions.
@@ -284,6 +369,13 @@ def caveats(results: Results) -> list[str]:
             "on this held-out split, not about other images."
         ),
     ]
+    over_images = [name for name in OVER_IMAGES if name in results.study.tables]
+    if over_images:
+        sentences[-1] += (
+            f" Those of {' and '.join(over_images)} are about other images, too. Variances "
+            "there are unbiased for any distribution if seeds and images are independent draws; "
+            "how often the intervals cover is known from simulations alone."
+        )
     if (results.trials["status"] == "missing").any():
         sentences.append("Unfinished: missing runs are in no number but their count.")
     sentences.append(
@@ -349,6 +441,8 @@ ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
     "training_length": _length_sentences,
     "training_length_interaction": _interaction_of_length,
     "seed_statistics": _seed_sentences,
+    "seed_spread": _spread_sentences,
+    "agreement": _agreement_sentences,
     "recipe_interaction": _interaction_sentences,
 }
 KIND = Kind(

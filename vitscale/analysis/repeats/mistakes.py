@@ -1,0 +1,213 @@
+"""Tables of which images each run got wrong: how much of a spread over seeds is chance of the test
+set, and how alike two runs are.
+
+Runs that did not finish have no such images, nor have runs of versions that did not keep them;
+tables count the latter. Only the top-1 prediction is kept, so studies about another metric have no
+row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri, stdtrit
+
+from vitscale.analysis.repeats import estimates
+from vitscale.analysis.repeats.seeds import draws_of
+from vitscale.analysis.results import Results, panels
+from vitscale.analysis.stats import images
+from vitscale.plan.metrics import ERROR, WEIGHTS
+
+Ends = tuple[float, float, float]
+NONE: Ends = (np.nan, np.nan, np.nan)
+
+
+class Mistakes(NamedTuple):
+    """Of the finished draws of an arm, on one evaluation set."""
+
+    wrong: np.ndarray  # (runs, images) bool
+    without: int  # runs of which it is not known, or known of other images
+
+
+def mistakes(results: Results) -> dict[tuple[str, str], Mistakes]:
+    """(arm, evaluation set) -> its wrong images, all of the same images: where the sets of runs
+    differ, of those that most runs have.
+    """
+    found: dict[tuple[str, str], Mistakes] = {}
+    if results.metric is not ERROR:
+        return found
+    weights = WEIGHTS["_ema_" in results.study.metric]
+    runs = {
+        arm: estimates.finished(draws_of(results.trials, arm))["trial_id"].tolist()
+        for arm in results.study.arms
+    }
+    read = {trial_id: results.wrong(trial_id) for ids in runs.values() for trial_id in ids}
+    for name in estimates.evaluations(results.study):
+        sets = Counter(of.images[name] for of in read.values() if of and name in of.images)
+        shared = sets.most_common(1)[0][0] if sets else None
+        for arm, ids in runs.items():
+            known = [of for i in ids if (of := read[i]) and of.images.get(name) == shared]
+            bits = [b for of in known if (b := of.of(name, weights)) is not None]
+            wrong = np.stack(bits) if bits else np.empty((0, 0), dtype=bool)
+            found[arm, name] = Mistakes(wrong, len(ids) - len(bits))
+    return found
+
+
+# ---- seeds or images
+
+
+def seed_spread(results: Results) -> pd.DataFrame:
+    """A row per arm and evaluation set: how much of the spread over seeds is the seed's own, and
+    how much comes with these images (Jordan 2023).
+
+    `seed_sd_points` is the sd over seeds that images without end would show, 0 where its square is
+    estimated to be negative. `chance_sd_points` is the sd that seeds of one true error would show
+    on these images, if mistakes on different images were independent. `seed_share_pct` is the
+    seeds' part of the variance. `over_seeds_points` is the standard error of the mean over seeds,
+    `over_images_points` the one over other images; the interval of `mean_error_pct` has both, those
+    of other tables have the first alone. Estimates of variances are unbiased for any distribution
+    of errors. Intervals of the sds rest on Bonett's (chi-square's below 8 seeds); that of the
+    seeds' own sd has other images in it, too.
+    `seeds_without_bits` finished, but their wrong images were not kept, as in older versions; they
+    are in no other number.
+    """
+    rows = [
+        {
+            "arm": arm,
+            "evaluation": name,
+            "n": len(of.wrong),
+            "images": of.wrong.shape[1],
+            "seeds_without_bits": of.without,
+            **_spread(of.wrong),
+        }
+        for (arm, name), of in results.once(mistakes).items()
+    ]
+    table = pd.DataFrame(rows, columns=list(SPREAD_COLUMNS))
+    table.attrs["decimals"] = 2
+    return table
+
+
+def _ends(name: str) -> tuple[str, str, str]:
+    return name, f"{name}_low", f"{name}_high"
+
+
+SPREAD_COLUMNS = (
+    *("arm", "evaluation", "n", "images", "seeds_without_bits"),
+    *_ends("sd_points"),
+    *_ends("seed_sd_points"),
+    "chance_sd_points",
+    *_ends("seed_share_pct"),
+    *_ends("mean_error_pct"),
+    *("over_seeds_points", "over_images_points"),
+)
+
+
+def _spread(wrong: np.ndarray) -> dict[str, float]:
+    """The numbers of a row, from (runs, images) bool."""
+    n, num = wrong.shape
+    parts = images.parts(wrong)
+    if np.isnan(parts.seed):
+        return {}
+    spread = estimates.sd_interval(100 * wrong.mean(1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        squares = np.square(spread)
+        seed = num / (num - 1) * (squares - parts.chance)
+        share = seed / squares
+        of_share = parts.seed_over_images / squares[0] ** 2
+    over_images = max(parts.mean_over_images, 0.0)
+    return {
+        **_named("sd_points", spread),
+        **_named("seed_sd_points", np.sqrt(np.maximum(_wider(seed, parts.seed_over_images), 0))),
+        "chance_sd_points": float(np.sqrt(parts.chance)),
+        **_named("seed_share_pct", 100 * np.clip(_wider(share, of_share), 0, 1)),
+        **_named("mean_error_pct", _mean(parts.mean_error, spread[0] ** 2 / n, over_images, n)),
+        "over_seeds_points": spread[0] / float(np.sqrt(n)),
+        "over_images_points": float(np.sqrt(over_images)),
+    }
+
+
+def _wider(estimate: np.ndarray, variance: float) -> np.ndarray:
+    """(value, low, high) with ends moved out for one more, independent error of this variance:
+    distances add in squares (Zou & Donner 2008).
+    """
+    value, low, high = estimate
+    more = float(ndtri(0.975)) ** 2 * variance
+    ends = value - np.sqrt((value - low) ** 2 + more), value + np.sqrt((high - value) ** 2 + more)
+    return np.array([value, *ends])
+
+
+def _mean(mean: float, over_seeds: float, over_images: float, n: int) -> Ends:
+    """The mean with its interval over both, t with Satterthwaite's df; cut at 0 and 100."""
+    variance = over_seeds + over_images
+    if variance < estimates.NO_SPREAD**2:
+        return mean, np.nan, np.nan
+    # images are many: their part is taken as known
+    df = (n - 1) * (variance / over_seeds) ** 2 if over_seeds else np.inf
+    half = float(stdtrit(min(df, 1e6), 0.975)) * float(np.sqrt(variance))
+    return mean, max(mean - half, 0.0), min(mean + half, 100.0)
+
+
+def _named(name: str, values: np.ndarray | Ends) -> dict[str, float]:
+    return dict(zip(_ends(name), map(float, values), strict=True))
+
+
+# ---- agreement
+
+
+def agreement(results: Results) -> pd.DataFrame:
+    """A row per evaluation set, for two seeds of each arm (a and b are the same) and for each two
+    arms of a panel: how often two runs agree about an image.
+
+    `agreement_pct` is the share of images about which both runs are right or both are wrong, a mean
+    over pairs of runs; `chance_pct` what independent runs of these errors would have. `kappa` is
+    error consistency (Geirhos et al. 2020): 0 by chance, 1 if all mistakes are shared. Intervals
+    are about other seeds and other images, by the jackknife over both; they need three seeds of one
+    arm, or two of each of two. Runs of two arms at one seed are pairs like the others.
+    `runs_without_bits` finished, but their wrong images were not kept.
+    """
+    rows = [
+        row
+        for name in estimates.evaluations(results.study)
+        for pair in _pairs(results)
+        for row in _agreement(results, pair, name)
+    ]
+    table = pd.DataFrame(rows, columns=list(AGREEMENT_COLUMNS))
+    table.attrs["decimals"] = 2
+    return table
+
+
+AGREEMENT_COLUMNS = (
+    *("a", "b", "evaluation", "n_a", "n_b", "images", "runs_without_bits"),
+    *_ends("agreement_pct"),
+    "chance_pct",
+    *_ends("kappa"),
+)
+
+
+def _pairs(results: Results) -> list[tuple[str, str]]:
+    """Each arm with itself, then each two arms of a panel."""
+    of_panels = [pair for arms in panels(results.study).values() for pair in combinations(arms, 2)]
+    return [*((arm, arm) for arm in results.study.arms), *dict.fromkeys(of_panels)]
+
+
+def _agreement(results: Results, pair: tuple[str, str], name: str) -> Iterator[dict[str, object]]:
+    """A row, if this study has wrong images at all."""
+    known = results.once(mistakes)
+    if (pair[0], name) not in known:
+        return
+    a, b = (known[arm, name] for arm in pair)
+    same = pair[0] == pair[1]
+    found = images.agreement(a.wrong, None if same else b.wrong)
+    yield {
+        **dict(zip(AGREEMENT_COLUMNS, (*pair, name, len(a.wrong), len(b.wrong)), strict=False)),
+        "images": a.wrong.shape[1],
+        "runs_without_bits": a.without + (0 if same else b.without),
+        **_named("agreement_pct", 100 * np.array(found.share)),
+        "chance_pct": 100 * found.by_chance,
+        **_named("kappa", found.kappa),
+    }
