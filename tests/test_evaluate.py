@@ -14,6 +14,7 @@ import torch
 from test_wrong import TINY, final_state, predicted
 
 from vitscale.cli import parsers
+from vitscale.cli.evaluation import _as_text, summarize
 from vitscale.launch.evaluating import evaluate_study, on_device
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
@@ -269,3 +270,15 @@ def test_mlflow_shows_an_evaluation_once_however_often_it_is_told(
     (shown,) = client.get_metric_history(run_id, "evaluation/test/ema_error_pct")
     (outcome,) = store.evaluations(BASE.id).values()
     assert shown.value == outcome.rows[0]["test_ema_error_pct"] and shown.step == BASE.epochs
+
+
+def test_the_summary_is_about_the_metric_of_the_study(trained: tuple[Study, Store]) -> None:
+    study, store = trained
+    other = dataclasses.replace(study, metric="val_ema_loss")
+    results = list(evaluate_study(other, store, [Evaluation(split="val")], cpu()))
+    rows = {row["arm"]: row for row in summarize(other, results)}
+    losses = [store.read(c.id).rows[-1]["val_ema_loss"] for c in ARMS["ViT"]]
+    assert rows["ViT"]["mean_loss"] == pytest.approx(np.mean(losses))
+    assert "mean_error_pct" not in rows["ViT"] and rows["wild"]["diverged"] == 1
+    text = _as_text(other, list(rows.values()))
+    assert "loss nats" in text and f"{np.mean(losses):.4f}" in text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json
 from vitscale.plan.evaluation import Evaluation
-from vitscale.plan.metrics import ERROR, QUANTITIES, WEIGHTS, column
+from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column, metric_of
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -136,10 +136,11 @@ def _without_weights(study: Study, without: Sequence[Result], results: Sequence[
 
 
 def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """One row per evaluation and arm: mean error with its 95% interval, n, and counts by status.
+    """One row per evaluation and arm: mean of the study's metric with its 95% interval, n, and
+    counts by status.
 
-    Reference runs of an arm with draws are left out. Errors are those of the weights of the study's
-    metric, averaged or raw. Diverged trials have no predictions: they are counted, but are not part
+    Reference runs of an arm with draws are left out. Weights are those of the metric, averaged or
+    raw. Diverged trials have no predictions: they are counted, but are not part
     of the mean.
     """
     import numpy as np
@@ -147,13 +148,14 @@ def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
     from vitscale.analysis.repeats.estimates import value_interval
 
     rows, weights = [], WEIGHTS["_ema_" in study.metric]
+    metric = metric_of(study.metric)
     for evaluation in dict.fromkeys(result.evaluation for result in results):
         for arm in study.arms:
             runs = [r for r in results if r.evaluation == evaluation and r.trial.arm.name == arm]
             runs = [r for r in runs if r.trial.point is not None] or runs
-            name = column(evaluation.split, weights, "error_pct")
+            name = column(evaluation.split, weights, metric.name)
             values = np.array([r.outcome.rows[0][name] for r in runs if r.outcome is not None])
-            mean, low, high = value_interval(values, ERROR) if len(values) else (np.nan,) * 3
+            mean, low, high = value_interval(values, metric) if len(values) else (np.nan,) * 3
             statuses = [result.status for result in runs]
             counts = {
                 status.replace(" ", "_"): statuses.count(status)
@@ -166,26 +168,28 @@ def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
                         "arm": arm,
                         "n": len(values),
                         **counts,
-                        "mean_error_pct": float(mean),
-                        "mean_error_pct_low": float(low),
-                        "mean_error_pct_high": float(high),
+                        f"mean_{metric.name}": float(mean),
+                        f"mean_{metric.name}_low": float(low),
+                        f"mean_{metric.name}_high": float(high),
                     }
                 )
     return rows
 
 
 def _as_text(study: Study, rows: Sequence[dict[str, Any]]) -> str:
-    table = [["evaluation", "arm", "n", "diverged", "no weights", "other", "error %", "95%"]]
+    metric = metric_of(study.metric)
+    shown = f"{metric.label} {metric.unit}"
+    table = [["evaluation", "arm", "n", "diverged", "no weights", "other", shown, "95%"]]
     for row in rows:
-        mean, low, high = (row[f"mean_error_pct{end}"] for end in ("", "_low", "_high"))
+        mean, low, high = (row[f"mean_{metric.name}{end}"] for end in ("", "_low", "_high"))
         table.append(
             [
                 row["evaluation"],
                 row["arm"],
                 *(str(row[name]) for name in ("n", "diverged", "no_weights")),
                 str(row["failed"] + row["missing"]),
-                "" if mean != mean else f"{mean:.2f}",
-                "" if low != low else f"[{low:.2f}, {high:.2f}]",
+                "" if mean != mean else metric.number(mean, 2),
+                "" if low != low else f"[{metric.number(low, 2)}, {metric.number(high, 2)}]",
             ]
         )
     weights = "averaged" if "_ema_" in study.metric else "raw"
