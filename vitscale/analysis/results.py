@@ -35,8 +35,9 @@ class Results:
         made: Mapping[Callable[[Results], Any], Any] | None = None,
         wrong: Callable[[str], Wrong | None] | None = None,
     ) -> None:
-        """`made`: values that are already computed, such as the tables of an earlier report. `wrong`
-        reads which images a finished trial got wrong, None if that was not kept.
+        """`made`: values that are already computed, such as the tables of an earlier report.
+
+        `wrong` reads which images a finished trial got wrong, None if that was not kept.
         """
         self.study = study
         self.trials = trials
