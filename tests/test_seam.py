@@ -79,6 +79,8 @@ ALLOWED = {
     "launch/driver.py": {"os.open"},
     "analysis/report/save.py": {"savefig"},  # into memory
     "cli/adoption.py": {"is_file", "mkdir", "read_text"},
+    "cli/commands.py": {"read_text", "write_text"},  # the page of `vitscale fields`
+    "cli/fields.py": {"read_text"},
     "cli/project.py": {
         "glob",
         "is_dir",
