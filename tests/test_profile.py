@@ -214,7 +214,7 @@ def test_layouts_share_their_points_and_follow_each_other(scale: str) -> None:
             )
     assert (
         made.slug == f"throughput-{scale}"
-        and {"demo": 10, "imagenet": 30}[scale] == made.trials[0].config.timed_runs
+        and {"demo": 10, "cifar": 30, "imagenet": 30}[scale] == made.trials[0].config.timed_runs
     )
 
 
