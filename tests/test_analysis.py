@@ -241,7 +241,7 @@ def test_a_malformed_table_is_refused():
         population(study, outcomes.drop(columns="error_pct"), "a")
     with pytest.raises(ValueError, match="paused"):
         population(study, outcomes.assign(status="paused"), "a")
-    with pytest.raises(ValueError, match="finite error"):
+    with pytest.raises(ValueError, match="finite value"):
         population(study, outcomes.assign(error_pct=np.nan), "a")
     with pytest.raises(ValueError, match=r"share \(lr, wd\)"):
         population(study, outcomes.assign(point=pd.NA), "a")

@@ -289,7 +289,7 @@ def _check(trials: pd.DataFrame) -> None:
     if len(broken):
         row = broken.iloc[0]
         raise ValueError(
-            "a trial with an outcome must have a value, and a finished one a finite one, but got "
+            "an outcome must have a value, and a finished trial a finite value, but got "
             f"(trial_id={row['trial_id']!r}, status={row['status']!r}, "
             f"value={row['error_pct']})"
         )
