@@ -22,7 +22,7 @@ STATISTICS = ("scipy", "statsmodels", "sklearn", "statistics", "random")
 FACTS = {
     *("describe", "errors", "evaluations", "counts", "draws_of", "curves", "value_limits"),
     *("members", "copied_from", "best_optimizer", "share", "spaces", "ranked"),
-    *("axes", "contour_axes", "is_numeric", "reported", "published_errors"),
+    *("axes", "contour_axes", "how", "is_numeric", "reported", "published_errors"),
 }
 
 
