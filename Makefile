@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test test-fast test-slow test-readme test-gpu check docs wheel clean
+.PHONY: demo test test-fast test-slow test-readme test-gpu check docs wheel constraints clean
 
 demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 7 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
@@ -50,6 +50,12 @@ wheel: .venv/installed  ## build the wheel and test it outside the clone, with t
 	cd build/wheel && venv/bin/python -c "import vitscale; assert '/build/wheel/venv/' in vitscale.__file__, vitscale.__file__"
 	cd build/wheel && venv/bin/vitscale --help > help.txt
 	$(RUN) -m zipfile -l build/wheel/*.whl | grep published/complexity.csv  # the data files must be included
+
+constraints: .venv/installed build/docs/installed  ## pin every package of both environments as it is installed
+	{ echo "# Every version that the tests and the site were run with, on Python 3.11 and Linux. Written by \`make constraints\`."; \
+	  for env in .venv build/docs; do $$env/bin/python -m pip list --format=freeze --exclude-editable --exclude pip --exclude setuptools; done \
+	  | sort --unique --ignore-case; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt
 
 # constraints.txt pins the tested versions; torch and torchvision must be of the same release.
 .venv/installed: pyproject.toml constraints.txt

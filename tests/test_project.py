@@ -7,10 +7,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from vitscale.cli.project import copy_project, find_script
 
@@ -100,3 +103,32 @@ def test_run_lists_what_it_can_run_and_refuses_what_it_cannot(tmp_path: Path) ->
     result = vitscale(tmp_path, "run", "none")
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
     assert "mine" in result.stderr and "got ('none')" in result.stderr
+
+
+# ---- pinned versions
+
+
+def test_every_package_of_the_environment_is_pinned_at_the_version_that_is_tested() -> None:
+    """Follows what vitscale[dev] requires, and what those require, on this machine."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()[1:]
+    pins = {
+        canonicalize_name(name): version for name, _, version in (x.partition("==") for x in lines)
+    }
+    todo = [Requirement("vitscale[dev]")]
+    seen: dict[str, str] = {}
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        key = f"{name}{sorted(requirement.extras)}"
+        if key in seen:
+            continue
+        installed = distribution(name)
+        seen[key] = name if name == "vitscale" else installed.version
+        for text in installed.requires or ():
+            required = Requirement(text)
+            environments = [{"extra": extra} for extra in (*requirement.extras, "")]
+            if not required.marker or any(required.marker.evaluate(e) for e in environments):
+                todo.append(required)
+        if name not in ("vitscale", "setuptools"):
+            assert pins.get(name) == installed.version, f"{name} is not pinned: make constraints"
+    assert len(seen) > 100
