@@ -161,6 +161,6 @@ def test_every_sampler_of_a_search_is_another(tmp_path: Path) -> None:
     for name in SAMPLERS:
         search = make_search(sampler=name)
         kinds.add(
-            type(Rounds(search, Store.open(tmp_path / name))._sampler(next(iter(search.arms))))
+            type(Rounds(search, Store.open(tmp_path / name))._sampler(next(iter(search.arms)).name))
         )
     assert len(kinds) == len(SAMPLERS)

@@ -414,7 +414,7 @@ def test_a_renamed_arm_has_its_new_name_in_mlflow_also_where_nothing_was_trained
         arm = run.data.tags["vitscale.arm"]
         assert arm in new.arms and run.data.params["arm"] == arm
         assert run.data.tags["mlflow.runName"].startswith(arm)
-    again = View(new, uri, store, anew=True)
+    again = View(new, uri, store, reread=True)
     assert synchronize(again, {}) == 0
     planned = again._search("tags.`vitscale.role` = 'arm' and tags.`vitscale.planned` = 'true'")
     assert {run.data.tags["vitscale.arm"] for run in planned} <= set(new.arms)

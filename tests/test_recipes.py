@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from search_spaces import recipes, xiao2021
 from search_spaces.recipes import RECIPES, Recipe, Value
 from search_spaces.vit import SHAPES
+from vitscale import catalog
 from vitscale.plan.config import DEFAULTS, TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.train.loss import training_loss
@@ -218,7 +219,7 @@ def test_a_gpu_of_xiao2021_has_an_eighth_of_the_batch_of_table_2() -> None:
     statistics and a draw of mixup are of one GPU.
     """
     table = (
-        (Path(recipes.__file__).parent / "published" / "xiao2021_table2.csv")
+        (Path(catalog.__file__).parent / "published" / "xiao2021_table2.csv")
         .read_text()
         .splitlines()
     )

@@ -130,7 +130,6 @@ def test_the_walk_sees_calls_of_every_kind(tmp_path: Path) -> None:
         "open",
         "open",
         "os.replace",
-        "os.symlink",
         "read_bytes",
         "sqlite3.connect",
     ]

@@ -475,7 +475,9 @@ def test_refused_are_pairs_of_a_search_and_figures_of_a_search_for_others() -> N
         kinds.check(from_json({**to_json(study), "pairs": [["A", "B"]]}))
     with pytest.raises(ValueError, match="of kind distribution must be among"):
         kinds.check(from_json({**to_json(study), "kind": "distribution", "search": None}))
-    with pytest.raises(ValueError, match="search must say"):
+    with pytest.raises(
+        ValueError, match="exactly the studies of kind search must have a SearchInfo"
+    ):
         from_json({**to_json(study), "search": None})
 
 

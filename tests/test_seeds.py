@@ -367,7 +367,8 @@ def test_headline_of_a_seed_study_says_mean_sd_and_n():
     assert said[1].startswith(
         f"a, error on val: mean {row['mean_error_pct']:.2f} [{row['mean_error_pct_low']:.2f}, "
     )
-    assert "over n=29 seeds, 1 diverged; the reference run, " in said[1] and len(said) == 3
+    assert "over n=29 seeds, 1 diverged; the reference run, " in said[1] and len(said) == 5
+    assert "within the range of these n=29" in " ".join(said)
 
 
 STATES = {

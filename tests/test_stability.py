@@ -246,7 +246,7 @@ def test_copied_errors_have_a_gap_without_interval_and_p():
     row = stability.optimizer_gap_copied(Results(study, outcomes)).iloc[2]
     assert row["copied"] == "sgd from 8 epochs" and np.isfinite(row["gap_points"])
     assert row[["gap_points_low", "gap_points_high", "gap_p", "gap_p_holm"]].isna().all()
-    assert row["gap_method"] == "copied errors: no interval"
+    assert row["gap_method"] == "copied from shorter runs: no interval"
 
 
 # ---- what one model loses more than another
@@ -469,7 +469,7 @@ def test_factors_survive_json_and_must_be_those_of_the_arm_in_every_trial():
     assert from_json(plan) == study
     assert plan["factors"]["P sgd 4"] == dict(study.arms["P sgd 4"].factors) == {"model": "P"}
     del plan["factors"]
-    with pytest.raises(ValueError, match="they would be pooled"):
+    with pytest.raises(ValueError, match="to avoid pooling them"):
         from_json(plan)
     del plan["kind"]  # a plan from before there were any
     old = from_json(plan)

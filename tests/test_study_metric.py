@@ -139,7 +139,10 @@ def test_a_distribution_speaks_of_its_metric(
 def check_words(shown: dict[str, str], name: str) -> None:
     """No text speaks of the top-1 error, its thresholds, or percent where the loss is meant."""
     for file, text in shown.items():
-        others = r"[Tt]op-?5[ _]error|calibration error|(?:standard|sampling) error"
+        others = (
+            r"[Tt]op-?5[ _]error|calibration error|(?:standard|sampling) error"
+            r"|error distribution function"  # the term of Xiao et al. 2021, of any metric
+        )
         plain = re.sub(others, "", text)
         plain = re.sub(r"of top-1 error", "", plain)  # a caption's example
         assert not re.search(r"\berror", plain), (file, re.search(r".{60}\berror.{60}", plain))

@@ -47,15 +47,15 @@ def edf_summary(results: Results) -> pd.DataFrame:
 
 
 def arm_comparison(results: Results) -> pd.DataFrame:
-    """One row per pair of arms: forgiveness of a against b, then absolute error.
+    """One row per pair of arms: forgiveness of a against b, then absolute values.
 
     Forgiveness is the area of a minus that of b (positive favours a), which is the primary
     comparison, and the ratio to the reference of a over that of b (below 1 favours a), both with
     the references' noise; then the share within the metric's `near` (4 points of top-1 error) of
     the arm's own reference, conditional on the references.
 
-    Absolute error answers another question: the median of a minus that of b (negative favours a),
-    and how often a has the lower value, with ties at one half. p tests for no difference; p_holm is
+    Absolute values answer another question: the median of a minus that of b (negative favours a),
+    and how often a has the lower one, with ties at one half. p tests for no difference; p_holm is
     corrected for the number of pairs, separately for each kind of p.
     """
     pairs = [compare.compare(results, a, b) for a, b in results.study.pairs]

@@ -388,7 +388,7 @@ def seed_power(results: Results) -> pd.DataFrame:
     these images.
 
     `pairs_at_half` is the number of seeds that both arms share, for a paired t test, if their
-    errors at one seed have correlation 1/2 and both the same sd. That correlation is an assumption
+    values at one seed have correlation 1/2 and both the same sd. That correlation is an assumption
     and no result of this study, which has one arm: at 1/2 the difference within a pair varies as
     much as one run does. Runs of two models with one seed have in common the order of samples and
     the augmentation, and no weights: if that correlates nothing, so many pairs are needed as
