@@ -219,7 +219,7 @@ def test_the_study_of_the_readme_runs_to_figure_and_comparison(tmp_path: Path) -
     report = tmp_path / "runs/studies/optimizers-digits/report"
     assert (report / "learning_curves.png").stat().st_size > 10_000
     (pair,) = pd.read_parquet(report / "arm_comparison.parquet").to_dict("records")
-    assert (pair["a"], pair["b"], pair["n_a"], pair["paired"]) == ("AdamW", "SGD", 8, True)
+    assert (pair["a"], pair["b"], pair["n_a"], pair["paired"]) == ("AdamW", "SGD", 8, False)
     trials = pd.read_parquet(report / "trials.parquet")
     assert (trials["error_pct"] < 85).all()  # all have learned: chance is 90
 
