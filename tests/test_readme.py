@@ -221,7 +221,8 @@ def test_the_study_of_the_readme_runs_to_figure_and_comparison(tmp_path: Path) -
     (pair,) = pd.read_parquet(report / "arm_comparison.parquet").to_dict("records")
     assert (pair["a"], pair["b"], pair["n_a"], pair["paired"]) == ("AdamW", "SGD", 8, False)
     trials = pd.read_parquet(report / "trials.parquet")
-    assert (trials["error_pct"] < 85).all()  # all have learned: chance is 90
+    medians = trials.groupby("arm")["error_pct"].median()
+    assert (medians < 60).all()  # both have learned: chance is 90
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *LINKED], ids=lambda page: page.name)
