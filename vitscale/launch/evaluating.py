@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitscale.launch.claimed import reset_process
+from vitscale.launch.preflight import READ
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.evaluation import Evaluation
+from vitscale.plan.metrics import weights_of
 from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import PREDICTIONS, Store
@@ -37,12 +39,6 @@ class Result:
     evaluation: Evaluation
     status: Literal["done", "known", "diverged", "failed", "missing", "no weights"]
     outcome: Outcome | None = None  # with one row
-
-
-# images are read once for trials that evaluate the same ones
-_READ = (
-    "dataset num_images num_classes channels minival_images minival_rule subset_images split_seed"
-)
 
 
 def evaluate_study(
@@ -65,7 +61,7 @@ def evaluate_study(
     if not trials:
         law = f"an arm must be of the study ({', '.join(study.arms)})"
         raise ValueError(f"{law}, but got ({arms!r})")
-    weights = "ema_" if "_ema_" in study.metric else ""
+    weights = weights_of(study.metric)
     for evaluation in evaluations:
         for config in {_geometry(trial.config): trial.config for trial in trials}.values():
             evaluation.applied(config)  # refused before anything is computed
@@ -161,7 +157,7 @@ class _One:
         from vitscale.train.loop import device_at
         from vitscale.train.sources import load_other, load_split
 
-        key = (evaluation, *(getattr(config, name) for name in _READ.split()))
+        key = (evaluation, *(getattr(config, name) for name in READ))
         if self.loaded is None or key != self.key:
             other, split = evaluation.dataset, evaluation.split
             if other is None or other == config.dataset:

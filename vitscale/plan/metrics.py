@@ -172,6 +172,11 @@ def column(split: str, weights: str, quantity: str) -> str:
     return f"{split}_{weights}{quantity}"
 
 
+def weights_of(column: str) -> str:
+    """The weights that a column is about, as in WEIGHTS: "ema_" for "val_ema_loss"."""
+    return WEIGHTS["_ema_" in column]
+
+
 def evaluation_columns(split: str) -> tuple[str, ...]:
     """The columns of one evaluation set in each row, as returned by `train.loop.evaluate`.
 

@@ -96,8 +96,7 @@ def describe(store: Store, plans: Plans, trial_id: str) -> dict[str, Any]:
     """
     workdir = store.trial(trial_id)
     outcome = store.outcome(trial_id)
-    holder = store.holder(trial_id)
-    holder = holder if holder and store.driver_is_alive(holder) else ""
+    holder = store.running_holder(trial_id)
     running = bool(holder) and outcome.status not in DONE
     files = workdir.files()
     return {
@@ -109,7 +108,7 @@ def describe(store: Store, plans: Plans, trial_id: str) -> dict[str, Any]:
         "planned_by": [
             place for slug, plan in plans.items() for place in _places(store, slug, plan, trial_id)
         ],
-        "earlier_of": [slug for slug, plan in plans.items() if _had_earlier(plan, trial_id)],
+        "earlier_of": list(earlier_studies(plans, trial_id)),
         "last_row": dict(outcome.rows[-1]) if outcome.rows else {},
         "num_rows": len(outcome.rows),
         "provenance": {
@@ -159,9 +158,10 @@ def _places(
     ]
 
 
-def _had_earlier(plan: Mapping[str, Any], trial_id: str) -> bool:
-    earlier = plan.get("earlier", ())
-    return isinstance(earlier, list) and trial_id in earlier
+def earlier_studies(plans: Plans, trial_id: str) -> tuple[str, ...]:
+    """The studies of which an earlier plan had the trial."""
+    earlier = {slug: plan.get("earlier", ()) for slug, plan in plans.items()}
+    return tuple(slug for slug, ids in earlier.items() if isinstance(ids, list) and trial_id in ids)
 
 
 def _checkpoint(names: Sequence[str]) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+from vitscale.record.described import earlier_studies
 from vitscale.record.outcome import Status
 from vitscale.record.store import DELETED, SET_ASIDE, TRIAL_ID, Store
 from vitscale.record.workdir import Damaged, FileState, read_json
@@ -90,7 +91,7 @@ def clean(store: Store, waste: Waste) -> Waste:
     OSError if the disk refuses.
     """
     with store.cleaning():
-        free = {i for i in _unplanned(store, read_plans(store)) if not _holder(store, i)}
+        free = {i for i in _unplanned(store, read_plans(store)) if not store.running_holder(i)}
         orphans = tuple(orphan for orphan in waste.orphans if orphan.trial_id in free)
         names = [name for orphan in orphans if (name := store.mark_deleted(orphan.trial_id))]
     for name in names:
@@ -105,19 +106,13 @@ def _unplanned(store: Store, plans: Mapping[str, Mapping[str, Any]]) -> list[str
     return [trial_id for trial_id in store.trial_ids() if trial_id not in planned]
 
 
-def _holder(store: Store, trial_id: str) -> str:
-    """The study that has claimed a trial and runs now; empty if there is none."""
-    holder = store.holder(trial_id)
-    return holder if holder and store.driver_is_alive(holder) else ""
-
-
 def _orphan(
     store: Store,
     trial_id: str,
     plans: Mapping[str, Mapping[str, Any]],
     files: Mapping[str, FileState],
 ) -> Orphan:
-    holder = _holder(store, trial_id)
+    holder = store.running_holder(trial_id)
     try:
         config = read_json(store.trial(trial_id), "config.json")
     except (Damaged, OSError):
@@ -126,15 +121,10 @@ def _orphan(
         trial_id,
         config,
         Status.RUNNING if holder else store.outcome(trial_id, store.peek).status,
-        tuple(slug for slug, plan in plans.items() if _had_earlier(plan, trial_id)),
+        earlier_studies(plans, trial_id),
         holder,
         *_size(files),
     )
-
-
-def _had_earlier(plan: Mapping[str, Any], trial_id: str) -> bool:
-    earlier = plan.get("earlier", ())
-    return isinstance(earlier, Collection) and trial_id in earlier
 
 
 def _by_trial(files: Mapping[str, FileState]) -> dict[str, dict[str, FileState]]:
@@ -183,7 +173,7 @@ def _of_trial(store: Store, trial_id: str, files: Mapping[str, FileState]) -> It
         elif done and name.startswith(("rows.parquet.damaged-", "damaged-checkpoint-")):
             yield Leftover(f"trials/{trial_id}/{name}", "damaged", *state)
     notes = {name: state for name, state in files.items() if name.startswith(f"{TEAM_NOTES}/")}
-    if notes and not _holder(store, trial_id) and all(map(_is_untouched, notes.values())):
+    if notes and not store.running_holder(trial_id) and all(map(_is_untouched, notes.values())):
         yield Leftover(f"trials/{trial_id}/{TEAM_NOTES}", "scratch", *_size(notes))
 
 

@@ -440,6 +440,11 @@ class Store:
         claims = (claim_of(self.trial(trial_id)) for trial_id in self.trials.names())
         return [0, *(claim["attempt"] for claim in claims if claim.get("study") == slug)]
 
+    def running_holder(self, trial_id: str) -> str:
+        """The study that has claimed a trial and runs now; empty if there is none."""
+        holder = self.holder(trial_id)
+        return holder if holder and self.driver_is_alive(holder) else ""
+
     def driver_is_alive(self, slug: str) -> bool:
         """Whether a driver of the study is running."""
         return self.study(slug).is_held(LOCK)

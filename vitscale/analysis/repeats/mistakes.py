@@ -21,7 +21,7 @@ from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.seeds import draws_of
 from vitscale.analysis.results import Results, panels
 from vitscale.analysis.stats import images
-from vitscale.plan.metrics import ERROR, WEIGHTS
+from vitscale.plan.metrics import ERROR, weights_of
 
 Ends = tuple[float, float, float]
 NONE: Ends = (np.nan, np.nan, np.nan)
@@ -41,7 +41,7 @@ def mistakes(results: Results) -> dict[tuple[str, str], Mistakes]:
     found: dict[tuple[str, str], Mistakes] = {}
     if results.metric is not ERROR:
         return found
-    weights = WEIGHTS["_ema_" in results.study.metric]
+    weights = weights_of(results.study.metric)
     runs = {
         arm: estimates.finished(draws_of(results.trials, arm))["trial_id"].tolist()
         for arm in results.study.arms
