@@ -317,7 +317,8 @@ def _arrows(ax: Axes, low: float, high: float) -> bool:
     """Marks where the intervals drawn so far leave the axes; says whether any does."""
     left = False
     for bars in [drawn for drawn in ax.collections if isinstance(drawn, LineCollection)]:
-        for (x, start), (_, end) in bars.get_segments():
+        # an interval without ends (fewer than MIN_RUNS runs) is a segment without points
+        for (x, start), (_, end) in (ends for ends in bars.get_segments() if len(ends)):
             for is_beyond, y, marker in ((start < low, low, "v"), (end > high, high, "^")):
                 if is_beyond:
                     left = True
