@@ -29,6 +29,7 @@ RECIPE: dict[str, object] = {
     "crop_padding": 4, "flip_prob": 0.5, "label_smoothing": 0.1, "ema_decay": 0.997,
     "precision": "bf16",
 }  # fmt: skip
+HELD_OUT: dict[str, object] = {"minival_images": 5_000}  # as in the search for lr and wd
 
 PANELS = {"": ("ViT_P", "ViT_C")}  # panel of the figure -> models
 

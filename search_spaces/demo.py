@@ -15,6 +15,7 @@ MODELS: dict[str, dict[str, object]] = {
 
 # No augmentation: 8x8 digits leave no room to shift, and are not symmetric.
 RECIPE: dict[str, object] = {"dataset": "digits", "batch_size": 32, "epochs": 20, "ema_decay": 0.98}
+HELD_OUT: dict[str, object] = {}  # digits have a minival of their own
 
 PANELS = {"": ("ViT_P", "ViT_C")}  # panel of the figure -> models
 

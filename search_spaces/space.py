@@ -14,6 +14,13 @@ class Space(Protocol):
         ...
 
     @property
+    def HELD_OUT(self) -> Mapping[str, Any]:
+        """Fields of every training of a study that evaluates minival; none if the dataset has one.
+
+        Studies that share trials with such a study train on the same images.
+        """
+
+    @property
     def MODELS(self) -> Mapping[str, Mapping[str, Any]]: ...
 
     @property

@@ -44,7 +44,7 @@ SCALES = {
     "demo": Scale(
         space=demo,
         num_draws=16,
-        num_references=8,  # as costly as half of the draws
+        num_references=5,  # the seeds of optimizer_stability, which has the same trials
         first_reference_seed=1000,
         design=(
             "lr and wd are log-uniform from 1/8 of a good value to 4 times it: around "
@@ -104,7 +104,7 @@ def study(
     """
     values = SCALES[scale]
     space = values.space
-    base = TrainConfig(**space.RECIPE)
+    base = TrainConfig(**space.RECIPE, **space.HELD_OUT)
     num = values.num_draws if num is None else num
     num_references = values.num_references if num_references is None else num_references
     if num_references < 1:
@@ -128,7 +128,9 @@ def study(
                 # noise is part of the spread
                 points = [{**point, "seed": i} for i, point in enumerate(drawn)]
                 fields = {"optimizer": optimizer, **space.MODELS[model]}
-                plan += trials(base, {arm: fields}, points)
+                # the best of k draws is chosen on minival and reported on val; references, which
+                # nothing chooses, are the same trials as in optimizer_stability
+                plan += trials(base.replace(more_evals="minival"), {arm: fields}, points)
                 lr, wd = space.OPTIMA[model, optimizer]
                 references = [
                     base.replace(**fields, lr=lr, wd=wd, seed=seed) for seed in reference_seeds

@@ -72,7 +72,9 @@ def study(
         ),
         source="Xiao et al. 2021, Figure 3",
         trials=trials(
-            TrainConfig(**space.RECIPE), arms, [{"seed": values.first_seed + i} for i in range(num)]
+            TrainConfig(**space.RECIPE, **space.HELD_OUT),
+            arms,
+            [{"seed": values.first_seed + i} for i in range(num)],
         ),
         panels=panels,
         figures=(f"optimizer_stability{end}",),

@@ -65,7 +65,9 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
         ),
         source="Xiao et al. 2021, Figure 2",
         trials=trials(
-            TrainConfig(**space.RECIPE), arms, [{"seed": values.first_seed + i} for i in range(num)]
+            TrainConfig(**space.RECIPE, **space.HELD_OUT),
+            arms,
+            [{"seed": values.first_seed + i} for i in range(num)],
         ),
         panels=panels,
         figures=("training_length",),
