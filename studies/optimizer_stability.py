@@ -10,7 +10,7 @@ schedule, with a dashed line: `--diverged copied` draws it so, from the same tri
     python studies/optimizer_stability.py  # 80 trials on digits, about 10 minutes on 2 cores
     python studies/optimizer_stability.py --num 10  # 10 seeds; those that are done are kept
     python studies/optimizer_stability.py --scale imagenet --plan  # the paper's 72 trials, about
-    12,900 V100-hours
+    12,800 V100-hours
 """
 
 from dataclasses import dataclass

@@ -919,12 +919,12 @@ def test_more_draws_keep_those_that_are_there(lr_wd_edf: ModuleType) -> None:
 
     assert (
         ids(num=16) < ids(num=32)
-        and len(ids(num=16)) == 4 * (16 + 8)
-        and len(ids(num=32)) == 4 * (32 + 8)
+        and len(ids(num=16)) == 4 * (16 + 5)
+        and len(ids(num=32)) == 4 * (32 + 5)
     )
     assert ids() == ids(num=16)
     assert ids(num=32, num_scrambles=4) < ids(num=48, num_scrambles=6)
-    assert len(ids(num=16) & ids(num=16, num_scrambles=2)) == 4 * 8  # the references
+    assert len(ids(num=16) & ids(num=16, num_scrambles=2)) == 4 * 5  # the references
     assert ids(num_references=3) < ids() and len(ids(num_references=3)) == 4 * (16 + 3)
 
 

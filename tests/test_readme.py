@@ -116,21 +116,21 @@ def test_the_demo_learns_and_ends_with_figure_report_and_page(folder: Path) -> N
         assert paths and all(Path(path).stat().st_size > 10_000 for path in paths)
     assert re.search(r"^mlflow +http://127.0.0.1:5000/#/experiments/\d+/runs", out, re.MULTILINE)
     trials = pd.read_parquet(folder / "runs/studies/lr_wd_edf-demo/report/trials.parquet")
-    assert len(trials) == 96
+    assert len(trials) == 84
     assert (trials["status"] != "missing").all() and (trials["status"] != "failed").all()
     references = trials[trials["point"].isna()].groupby("arm")["error_pct"].mean()
     assert references["ViT_C AdamW"] < 6 and references["ViT_C SGD"] < 6
     assert (references < 15).all()
-    assert set(trials.groupby("arm").size()) == {24}
+    assert set(trials.groupby("arm").size()) == {21}
     children = runs_of_experiment(f"sqlite:///{folder}/runs/mlflow.db", "lr_wd_edf-demo", "trial")
     assert set(children) == set(trials["trial_id"])
 
 
 EXPECTED = {
-    "python studies/lr_wd_edf.py": "96 trials, 96 done, 0 to do",
-    "vitscale sync": "lr_wd_edf-demo: 96 of 96 trials shown",
-    "python studies/lr_wd_edf.py --plan": "all 96 96 0",
-    "python studies/lr_wd_edf.py --num 18": "104 trials, 96 done, 8 to do",
+    "python studies/lr_wd_edf.py": "84 trials, 84 done, 0 to do",
+    "vitscale sync": "lr_wd_edf-demo: 84 of 84 trials shown",
+    "python studies/lr_wd_edf.py --plan": "all 84 84 0",
+    "python studies/lr_wd_edf.py --num 18": "92 trials, 84 done, 8 to do",
     "python studies/lr_wd_edf.py --num 18 --report": "report /",
     "python studies/lr_wd_edf.py --report --published": "report /",
     "python studies/lr_wd_edf.py --scale imagenet --plan": "1170",
@@ -142,9 +142,9 @@ EXPECTED = {
     "vitscale clean": "nothing to delete",
     "vitscale report lr_wd_edf-demo --published": "report /",
     'vitscale compare "lr_wd_edf-demo:ViT_P AdamW" "lr_wd_edf-demo:ViT_C AdamW"': "ViT_C AdamW",
-    "vitscale plan lr_wd_edf --scale imagenet --devices 64 --epoch-minutes xiao2021": "882",
+    "vitscale plan lr_wd_edf --scale imagenet --devices 64 --epoch-minutes xiao2021": "875",
     "vitscale run": "lr_wd_edf",
-    "vitscale run lr_wd_edf --num 18": "104 trials, 104 done, 0 to do",
+    "vitscale run lr_wd_edf --num 18": "92 trials, 92 done, 0 to do",
     "vitscale plan lr_wd_edf --scale imagenet": "1170",
     "vitscale evaluate lr_wd_edf-demo --split test": "ViT_C AdamW",
     'vitscale evaluate lr_wd_edf-demo --split val --arm "ViT_C*" --predictions --json': '"arms"',
