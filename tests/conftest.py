@@ -59,7 +59,13 @@ def empty_database() -> bytes:
 
 
 class Script:
-    """A study script in a directory of its own, with an MLflow database."""
+    """A study script in a directory of its own, with an MLflow database.
+
+    One trial is trained at a time, as each further worker process costs more CPU (the import of
+    torch) than most of these trials. Tests about trials side by side ask for more.
+    """
+
+    OWN_CONCURRENCY = frozenset(("--max-concurrent", "--address", "--gpus-per-trial", "--plan"))
 
     def __init__(self, folder: Path, script: Path = TINY) -> None:
         assert "VITSCALE_TEST_FAST" not in os.environ, (
@@ -71,7 +77,8 @@ class Script:
             database.write_bytes(empty_database())
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, str(self.script), *arguments]
+        limit = () if self.OWN_CONCURRENCY & set(arguments) else ("--max-concurrent", "1")
+        return [sys.executable, str(self.script), *arguments, *limit]
 
     def run(
         self, *arguments: str, timeout: float = 300, **environment: str

@@ -32,6 +32,7 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
     kills = dict.fromkeys(("driver", "worker", "everything", "driver, at once again"), 0)
     while sum(kills.values()) < NUM_KILLS:
         arguments = ("--num", str(num), "--epochs", str(EPOCHS), "--checkpoint-every-s", "0.3")
+        arguments += ("--max-concurrent", "2")
         process = script.start(*arguments)
         whom = rng.choice(list(kills))
         if whom == "worker":  # the driver lives on; so several in one life

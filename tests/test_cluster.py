@@ -139,7 +139,7 @@ def test_fractions_of_a_gpu_pack_trials_node_by_node(tmp_path: Path, cluster: Cl
 
 def test_trials_of_a_dead_node_resume_on_another_node(tmp_path: Path, cluster: Cluster) -> None:
     script = Script(tmp_path)
-    arguments = ("--num", "3", "--epochs", "60", "--checkpoint-every-s", "0.3")
+    arguments = ("--num", "2", "--epochs", "40", "--checkpoint-every-s", "0.3")
     process = script.start(*arguments, "--address", cluster.address)
     wait_for(
         lambda: len(list(tmp_path.glob("runs/trials/*/checkpoint*"))) >= 2,
@@ -148,7 +148,7 @@ def test_trials_of_a_dead_node_resume_on_another_node(tmp_path: Path, cluster: C
     )
     kill_family(cluster.nodes[1].pid)
     assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
-    plan = load_script(TINY).study(num=3, epochs=60)
+    plan = load_script(TINY).study(num=2, epochs=40)
     folder = tmp_path / "by_hand"
     for trial in plan.trials:
         (folder / trial.config.id).mkdir(parents=True)

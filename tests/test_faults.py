@@ -234,7 +234,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Script:
     script.environment["PYTHONPATH"] = f"{ROOT}/tests/faulty:{ROOT}"
     script.environment["FAULTS"] = str(folder)
     (folder / "plan.json").write_text(json.dumps(FAULTS))
-    result = script.run(timeout=500)
+    result = script.run("--max-concurrent", "2", timeout=500)
     (folder / "out.txt").write_text(result.stdout)
     assert result.returncode == 1, result.stdout
     return script

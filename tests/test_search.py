@@ -376,7 +376,7 @@ def test_a_search_survives_kills(tmp_path: Path) -> None:
     """Killed five times and finished, it has asked and found what an uninterrupted one does."""
     rng, arguments = (
         random.Random(20261121),
-        ("--num", "6", "--epochs", "6", "--checkpoint-every-s", "0.3"),
+        ("--num", "6", "--epochs", "6", "--checkpoint-every-s", "0.3", "--max-concurrent", "2"),
     )
     places = [tmp_path / name for name in ("killed", "whole")]
     for place in places:

@@ -54,7 +54,7 @@ def test_image_files_through_ray_and_mlflow(tmp_path: Path, root: Path) -> None:
     try:
         broken.write_bytes(whole[: len(whole) // 2])
         result = Script(tmp_path, ZOO).run(
-            "--data-root", str(root), "--store", str(tmp_path / "other")
+            "--num", "1", "--data-root", str(root), "--store", str(tmp_path / "other")
         )
         assert result.returncode == 1 and str(broken) in result.stdout
     finally:

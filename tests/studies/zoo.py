@@ -16,7 +16,7 @@ BASE = TrainConfig(
 )
 
 
-def study(scale: str = "demo", model: str = "resnet18") -> Study:
+def study(scale: str = "demo", model: str = "resnet18", num: int = 2) -> Study:
     arms = {
         "vit": {"patch_size": 8, "width": 16, "heads": 2, "depth": 1},
         "cnn": {"model": f"timm:{model}"},
@@ -27,7 +27,7 @@ def study(scale: str = "demo", model: str = "resnet18") -> Study:
         scale=scale,
         question="Do image files and timm's models go through a study?",
         source="none",
-        trials=trials(BASE, arms, grid(lr=[1e-3, 1e-2])),
+        trials=trials(BASE, arms, grid(lr=[1e-3, 1e-2][:num])),
         pairs=(("vit", "cnn"),),
         figures=("learning_curves",),
         tables=("edf_summary",),
