@@ -146,8 +146,20 @@ def study(
         num_scrambles=num_scrambles,
         panels=panels,
         pairs=tuple(pair for arms in panels.values() for pair in combinations(arms, 2)),
-        figures=("edf_panels", "lr_wd_scatter", "learning_curves", "edf_panels_vs_best"),
-        tables=("edf_summary", "arm_comparison", "good_range"),
+        figures=(
+            "edf_panels",
+            "tuning_budget",
+            "lr_wd_scatter",
+            "learning_curves",
+            "edf_panels_vs_best",
+        ),
+        tables=(
+            "edf_summary",
+            "arm_comparison",
+            "tuning_budget",
+            "tuning_crossings",
+            "good_range",
+        ),
         design=values.design,
         notes=values.notes,
     )

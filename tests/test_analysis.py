@@ -364,28 +364,27 @@ def test_clopper_pearson_covers_and_so_does_it_with_ties_at_one_half():
 
 
 @pytest.mark.parametrize("kind", ["continuous", "discrete"])
-def test_dkw_band_holds_the_whole_curve(kind):
+def test_the_band_holds_the_whole_curve(kind):
     rng, n, sims = np.random.default_rng(3), 25, 1500
     covered = 0
     for _ in range(sims):
         if kind == "continuous":
             values = np.sort(rng.random(n))
             levels = truth = values
-            low, _ = edf.dkw_band(values, levels)
+            low, _ = edf.curve_band(values, levels)
             # highest deviation is just before a step
-            _, high = edf.dkw_band(values, np.nextafter(levels, -1))
+            _, high = edf.curve_band(values, np.nextafter(levels, -1))
         else:
             values, levels = rng.integers(0, 4, n).astype(float), np.arange(4.0)
             truth = (levels + 1) / 4
-            low, high = edf.dkw_band(values, levels)
+            low, high = edf.curve_band(values, levels)
         covered += bool((low <= truth).all() and (truth <= high).all())
     assert covered / sims >= 0.95 - 2 * math.sqrt(0.05 * 0.95 / sims)
 
 
-def test_dkw_epsilon_is_massarts_and_a_sobol_design_is_refused():
-    assert edf.dkw_epsilon(64) == pytest.approx(math.sqrt(math.log(2 / 0.05) / 128))
+def test_a_sobol_design_is_refused_by_the_band_of_a_curve():
     with pytest.raises(ValueError, match=r"i\.i\.d"):
-        edf.dkw_band(np.arange(4.0), np.arange(4.0), num_scrambles=2)
+        edf.curve_band(np.arange(4.0), np.arange(4.0), num_scrambles=2)
 
 
 def test_median_interval_ends_at_the_order_statistics_of_the_binomial():

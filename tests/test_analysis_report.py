@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
+from matplotlib.legend import Legend
 from test_analysis import make_outcomes, make_study, random_errors
 
 from vitscale.analysis import kinds
@@ -31,6 +32,7 @@ from vitscale.analysis.report.report import (
 )
 from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats.bands import share_bounds
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 from vitscale.record.workdir import Workdir
@@ -185,6 +187,18 @@ def test_edf_against_the_best_draw_starts_at_it_and_is_labelled():
     )
 
 
+def test_a_legend_names_both_bands():
+    for scrambles, names in (
+        (0, ["pointwise (Wilson)", "simultaneous (equal-tailed)"]),
+        (2, ["pointwise (t)", "simultaneous (Bonferroni)"]),
+    ):
+        study = make_study(4, num_scrambles=scrambles)
+        outcomes = make_outcomes(study, random_errors(study))
+        figure = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
+        legends = [part for part in figure.axes[0].artists if isinstance(part, Legend)]
+        assert [[text.get_text() for text in part.get_texts()] for part in legends] == [names]
+
+
 def test_the_note_of_the_edf_says_what_the_bands_are():
     study = make_study(4)
     outcomes = make_outcomes(study, random_errors(study))
@@ -193,9 +207,7 @@ def test_the_note_of_the_edf_says_what_the_bands_are():
         .get_supxlabel()
         .replace("\n", " ")
     )
-    assert (
-        "conditional on the references. Darker: pointwise (Wilson). Lighter: simultaneous (DKW)"
-    ) in note
+    assert "95% bands, conditional on the references." in note
     study = make_study(4, num_references=3)
     outcomes = make_outcomes(study, random_errors(study))
     note = (
@@ -223,13 +235,13 @@ def test_drawn_bands_hold_the_curve_for_every_reference_that_may_be():
         (outcomes["arm"] == "a") & outcomes["point"].notna(), "error_pct"
     ].to_numpy()
     path = ax.collections[1].get_paths()[0]  # the light band of a: edges of a step function
-    epsilon, reach = np.sqrt(np.log(40) / 32), 4.3027 / np.sqrt(3)
+    (lower, upper), reach = share_bounds(16), 4.3027 / np.sqrt(3)
     for at in (0.31, 1.7, 4.2):
         edges = np.sort([y for x, y in path.vertices if x <= at][-400:])
-        low, high = (np.mean(errors <= 11 + at + off) for off in (-reach, reach))
-        assert path.contains_point((at, np.clip(low - epsilon, 0, 1) + 1e-4)) and len(edges)
-        assert path.contains_point((at, np.clip(high + epsilon, 0, 1) - 1e-4))
-        assert not path.contains_point((at, low - epsilon - 0.02))
+        low, high = (int(np.sum(errors <= 11 + at + off)) for off in (-reach, reach))
+        assert path.contains_point((at, lower[low] + 1e-4)) and len(edges)
+        assert path.contains_point((at, upper[high] - 1e-4))
+        assert not path.contains_point((at, lower[low] - 0.02))
 
 
 def test_learning_curves_draw_every_reference_thick():

@@ -17,7 +17,7 @@ from vitscale.analysis.report.layout import finish, metric_label
 from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
 
-NAMES = ("edf_panels", "edf_panels_vs_best", "lr_wd_scatter", "learning_curves")
+NAMES = ("edf_panels", "edf_panels_vs_best", "lr_wd_scatter", "learning_curves", "tuning_budget")
 
 
 def draw(study: Study, name: str) -> Figure:
@@ -74,7 +74,7 @@ def test_any_note_is_broken_into_lines_that_fit(width: float) -> None:
 
 def test_captions_speak_of_references_only_where_there_are_some() -> None:
     with_some, without = (make_study(8, num_references=num) for num in (3, 0))
-    for name in ("edf_panels", "lr_wd_scatter", "learning_curves"):
+    for name in ("edf_panels", "lr_wd_scatter", "learning_curves", "tuning_budget"):
         assert "reference" in caption(draw(with_some, name)), name
         assert "reference" not in caption(draw(without, name)), name
 

@@ -17,6 +17,8 @@ NAMES: dict[str, frozenset[str]] = {
             "good_range",
             "edf_curves",
             "edf_curves_vs_best",
+            "tuning_budget",
+            "tuning_crossings",
         ]
     ),
     "repeats": frozenset(

@@ -132,7 +132,7 @@ def _whole_curve(
     """The simultaneous band; None for values of a Sobol design, whose band is of deltas."""
     scramble = draws.scramble
     if scramble is None:
-        return lambda at: edf.dkw_band(values, at)
+        return lambda at: edf.curve_band(values, at)
     if baseline == ABSOLUTE:
         return None
     grid = np.linspace(0, draws.metric.beyond, edf.NUM_LEVELS)

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from vitscale.analysis.distribution.population import Population, least_error
+from vitscale.analysis.stats.bands import share_bounds
 from vitscale.analysis.stats.intervals import (
     Interval,
     area_interval,
@@ -51,11 +52,6 @@ def share_at(values: np.ndarray, levels: np.ndarray) -> np.ndarray:
     return np.searchsorted(np.sort(values), levels, side="right") / len(values)
 
 
-def dkw_epsilon(n: int, confidence: float = 0.95) -> float:
-    """Half-width of the Dvoretzky-Kiefer-Wolfowitz band with Massart's constant (Massart 1990)."""
-    return float(np.sqrt(np.log(2 / (1 - confidence)) / (2 * n)))
-
-
 def widened(band: Callable[[np.ndarray], Interval], levels: np.ndarray, reach: float) -> Interval:
     """A band widened for a zero of the levels that may be off by `reach` in either direction.
 
@@ -66,19 +62,23 @@ def widened(band: Callable[[np.ndarray], Interval], levels: np.ndarray, reach: f
     return low, high
 
 
-def dkw_band(
+def curve_band(
     values: np.ndarray, levels: np.ndarray, *, num_scrambles: int = 0, confidence: float = 0.95
 ) -> Interval:
     """Simultaneous band: contains the true EDF at all levels with at least this confidence.
 
-    Assumes i.i.d. draws from any distribution, including discrete ones. The band is conditional on
-    the reference; see `widened` for its noise. Raises ValueError for a Sobol design (num_scrambles
-    > 0), whose draws are not independent.
+    Exact for i.i.d. draws from a continuous distribution, conservative with ties; see
+    `vitscale.analysis.stats.bands`. The band is conditional on the reference; see `widened` for its
+    noise. Raises ValueError for a Sobol design (num_scrambles > 0), whose draws are not
+    independent.
     """
     if num_scrambles > 0:
-        raise ValueError(f"a DKW band needs i.i.d. draws, but got (num_scrambles={num_scrambles})")
-    share, epsilon = share_at(values, levels), dkw_epsilon(len(values), confidence)
-    return np.clip(share - epsilon, 0, 1), np.clip(share + epsilon, 0, 1)
+        raise ValueError(
+            f"a band of a curve needs i.i.d. draws, but got (num_scrambles={num_scrambles})"
+        )
+    reached = np.searchsorted(np.sort(values), levels, side="right")
+    low, high = share_bounds(len(values), confidence)
+    return low[reached], high[reached]
 
 
 def sobol_band(

@@ -14,10 +14,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from vitscale.analysis import published
+from vitscale.analysis.distribution.budget import tuning_budget as budget_table
 from vitscale.analysis.distribution.curves import (
     ABSOLUTE,
     edf_curves,
@@ -92,6 +95,27 @@ def lr_wd_scatter(results: Results) -> Figure:
 
 
 @matplotlib.rc_context(STYLE)
+def tuning_budget(results: Results) -> Figure:
+    """What a tuning budget buys: the value on val of the best of k draws, chosen on minival.
+
+    After Lourie et al. 2024. The line is the median over all choices of k of the arm's n draws, for
+    k up to n / 2, at k draws on the left and at their cost in training on the right. The band is a
+    simultaneous 95% band over all k. Its low end holds for any way to choose; its high end assumes
+    that a draw with a lower value on minival is not less likely to be below any given value on val.
+    Diverged and failed draws count as the worst value on both sets.
+    """
+    shown = panels(results.study)
+    figure = Figure(figsize=(9.0, 0.6 + 3.4 * len(shown)), layout="constrained")
+    grid = figure.subplots(len(shown), 2, squeeze=False, sharey="row")
+    table = results.once(budget_table)
+    for line, (title, arms) in zip(grid, shown.items(), strict=True):
+        _budget_row(line, title, arms, results, table)
+    for ax, label in zip(grid[-1], ("draws tried, k", "multiply-adds of k trainings"), strict=True):
+        ax.set_xlabel(label)
+    return finish(figure, _budget_note(results, table))
+
+
+@matplotlib.rc_context(STYLE)
 def learning_curves(results: Results) -> Figure:
     """The metric per epoch: thin lines are draws, thick ones references; one panel per group."""
     figure, grid = panel_grid(results.study, height=2.55)
@@ -119,7 +143,7 @@ def learning_curves(results: Results) -> Figure:
     )
 
 
-FIGURES = (edf_panels, edf_panels_vs_best, lr_wd_scatter, learning_curves)
+FIGURES = (edf_panels, edf_panels_vs_best, lr_wd_scatter, learning_curves, tuning_budget)
 
 
 def _handle(draws: Population, index: int, marker: str = "", baseline: str = "reference") -> Line2D:
@@ -134,6 +158,8 @@ def _handle(draws: Population, index: int, marker: str = "", baseline: str = "re
 
 
 # ---- error distribution functions
+
+BAND_ALPHAS = (0.16, 0.08)  # of the pointwise intervals and of the simultaneous band below them
 
 
 def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure:
@@ -159,6 +185,7 @@ def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure
         results.once(populations)[arm] for arms in panels(results.study).values() for arm in arms
     ]
     noisy = {len(draws.references) > 1 for draws in shown}
+    _name_bands(grid[0], results.study)
     given = "" if baseline == "reference" and all(absolute) else baseline
     return finish(
         figure, _band_note(results.study, given, noisy) + published.note(results.study, name, drawn)
@@ -192,6 +219,22 @@ def _edf_panel(
     legend_below(ax, [_handle(draws, index, baseline=baseline) for index, draws in enumerate(arms)])
 
 
+def _name_bands(ax: Axes, study: Study) -> None:
+    """A second legend, of the two bands, in the corner that curves leave first."""
+    names = ("pointwise (t)", "simultaneous (Bonferroni)")
+    if not study.num_scrambles:
+        names = ("pointwise (Wilson)", "simultaneous (equal-tailed)")
+    handles = [
+        Patch(facecolor="#666666", alpha=alpha, label=name)
+        for name, alpha in zip(names, (sum(BAND_ALPHAS), BAND_ALPHAS[1]), strict=True)
+    ]
+    labels = [str(handle.get_label()) for handle in handles]
+    legend = Legend(ax, handles, labels, loc="lower right", fontsize=8, frameon=True)
+    legend.get_frame().set(edgecolor="none", alpha=0.85)
+    legend.set_zorder(6)
+    ax.add_artist(legend)
+
+
 def _range(curves: pd.DataFrame, baseline: str, metric: Metric) -> tuple[float, float]:
     """The levels shared by all panels with this baseline."""
     level = curves.loc[curves["baseline"] == baseline, "level"]
@@ -202,7 +245,7 @@ def _edf_curve(ax: Axes, curve: pd.DataFrame, index: int) -> None:
     steps = _steps(curve, ["share"])
     ax.step(steps["level"], steps["share"], where="post", zorder=3, **style(index))
     edges = _steps(curve, ["share_low", "share_high", "curve_low", "curve_high"])
-    for band, alpha in (("share", 0.16), ("curve", 0.08)):
+    for band, alpha in zip(("share", "curve"), BAND_ALPHAS, strict=True):
         ax.fill_between(
             edges["level"],
             edges[f"{band}_low"],
@@ -241,10 +284,10 @@ def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
         metric = metric_of(study.metric)
         first, span = f"{metric.beyond / 10:g}", metric.apart(metric.beyond)
         return (
-            f"95% bands{given}, over {study.num_scrambles} Sobol scrambles. Darker: pointwise "
-            f"(t). Lighter: simultaneous (Bonferroni over 0, {first}, …, {span}).\n{below}"
+            f"95% bands{given}, over {study.num_scrambles} Sobol scrambles; the simultaneous one "
+            f"holds at 0, {first}, …, {span}.\n{below}"
         )
-    return f"95% bands{given}. Darker: pointwise (Wilson). Lighter: simultaneous (DKW).\n{below}"
+    return f"95% bands{given}.\n{below}"
 
 
 # ---- the metric against lr, wd and lr*wd
@@ -417,6 +460,78 @@ def _log_axis(ax: Axes, values: np.ndarray) -> None:
     )
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}".replace("e-0", "e-")))
     ax.xaxis.set_minor_locator(NullLocator())
+
+
+# ---- the best of k draws
+
+
+def _budget_row(
+    axes: Sequence[Axes], title: str, arms: Sequence[str], results: Results, table: pd.DataFrame
+) -> None:
+    of_panel = table[table["arm"].isin(arms)]
+    for ax, x in zip(axes, ("k", "training_flops"), strict=True):
+        for index, arm in enumerate(arms):
+            _budget_curve(ax, of_panel[of_panel["arm"] == arm], x, index)
+        if of_panel.empty:
+            say(ax, "no draw has a value on minival")
+        else:
+            ax.set_xscale("log")
+    if len(of_panel):
+        last = int(of_panel["k"].max())
+        ticks = [2**power for power in range(last.bit_length()) if 2**power <= last]
+        axes[0].set_xticks(ticks, [str(k) for k in ticks])
+        axes[0].xaxis.set_minor_locator(NullLocator())
+        axes[1].xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axes[1].xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0e}".replace("+", "")))
+        axes[1].xaxis.set_minor_locator(NullLocator())
+        axes[0].set_ylim(*_budget_range(of_panel, results.metric))
+    axes[0].set_title(title, loc="left")
+    axes[0].set_ylabel(f"{axis_label(results.study)},\nbest of k on minival")
+    drawn = [results.once(populations)[arm] for arm in arms]
+    handles = [
+        Line2D([], [], label=f"{draws.arm}: {draws.describe_ended()}", **style(index))
+        for index, draws in enumerate(drawn)
+    ]
+    axes[-1].legend(handles=handles, loc="upper right", handlelength=3.2)
+
+
+def _budget_curve(ax: Axes, rows: pd.DataFrame, x: str, index: int) -> None:
+    marker = MARKERS[index % len(MARKERS)]
+    ax.plot(
+        rows[x], rows["median_error_pct"], marker=marker, markersize=4, zorder=3, **style(index)
+    )
+    ax.fill_between(
+        rows[x],
+        rows["median_error_pct_low"].astype(float),
+        rows["median_error_pct_high"].astype(float),
+        color=COLORS[index % len(COLORS)],
+        alpha=0.16,
+        linewidth=0,
+        zorder=2,
+    )
+
+
+def _budget_range(rows: pd.DataFrame, metric: Metric) -> tuple[float, float]:
+    """From the lowest possible value to above the finite ends that are not the worst value."""
+    columns = rows[["median_error_pct", "median_error_pct_low", "median_error_pct_high"]]
+    values = columns.to_numpy(dtype=float).ravel()
+    values = values[np.isfinite(values) & (values != metric.worst)]
+    top = float(values.max()) if len(values) else metric.beyond
+    return metric.bounds[0], 1.08 * top
+
+
+def _budget_note(results: Results, table: pd.DataFrame) -> str:
+    drawn = table["median_error_pct_low"].notna().any()
+    band = (
+        "Band: 95%, simultaneous over all k; its high end assumes that a lower value on minival "
+        "does not mean a higher one on val.\n"
+        if drawn
+        else ""
+    )
+    return (
+        f"Median of the best of k draws, over all choices of k of the n. {band}Diverged and failed "
+        "draws are the worst on both sets."
+    )
 
 
 # ---- learning curves

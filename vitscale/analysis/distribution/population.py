@@ -102,12 +102,17 @@ class Population:
 
     def describe(self, baseline: str = "reference") -> str:
         """The population in words, for legends: n and everything that did not finish."""
-        parts = [f"{self.counts[s]} {s}" for s in STATUSES[1:] if self.counts[s] or s == "diverged"]
-        parts += [f"{self.not_counted} later ones not counted"] if self.not_counted else []
+        parts = [self.describe_ended()]
         beyond = self.num_beyond(baseline)
         parts += (
             [] if beyond is None else [f"{beyond} beyond {self.metric.apart(self.metric.beyond)}"]
         )
+        return ", ".join(parts)
+
+    def describe_ended(self) -> str:
+        """n and everything that did not finish."""
+        parts = [f"{self.counts[s]} {s}" for s in STATUSES[1:] if self.counts[s] or s == "diverged"]
+        parts += [f"{self.not_counted} later ones not counted"] if self.not_counted else []
         return ", ".join([f"n={self.n}", *parts])
 
     def describe_references(self) -> str:

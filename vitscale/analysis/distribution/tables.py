@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis.distribution import compare, edf
+from vitscale.analysis.distribution.budget import tuning_budget, tuning_crossings
 from vitscale.analysis.distribution.curves import edf_curves, edf_curves_vs_best
 from vitscale.analysis.distribution.population import AXES, Population, populations
 from vitscale.analysis.results import Results
@@ -121,4 +122,12 @@ def _range_row(draws: Population, name: str) -> dict[str, float]:
     }
 
 
-TABLES = (edf_summary, arm_comparison, good_range, edf_curves, edf_curves_vs_best)
+TABLES = (
+    edf_summary,
+    arm_comparison,
+    good_range,
+    edf_curves,
+    edf_curves_vs_best,
+    tuning_budget,
+    tuning_crossings,
+)

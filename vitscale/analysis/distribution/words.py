@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 
 from vitscale.analysis.distribution import figures, tables
+from vitscale.analysis.distribution.budget import tuning_budget, tuning_crossings
 from vitscale.analysis.distribution.explanation import explanation
 from vitscale.analysis.distribution.forgiveness import UNTESTED
 from vitscale.analysis.distribution.population import counts_of, populations, still_missing
@@ -22,6 +23,7 @@ from vitscale.plan.study import Study
 MAX_PANELS = 6  # that a sentence lists; of more, only the extremes are stated
 MAX_ARMS = 4  # in one sentence
 ALPHA = 0.05
+FEW = 4  # draws of a small tuning budget, whose best value is among the numbers of an arm
 METRICS = (
     "n",
     "diverged",
@@ -71,7 +73,8 @@ def headline(results: Results) -> list[str]:
     else:
         labels = {arm: arm for arm in results.study.arms}
         sentences.append(_panel_sentence("All panels", table, labels, results.metric))
-    return sentences + (_pairs_sentences(results) if results.study.pairs else [])
+    sentences += _pairs_sentences(results) if results.study.pairs else []
+    return sentences + (_budget_sentences(results) if _shows_budget(results.study) else [])
 
 
 def reference_problems(results: Results) -> list[str]:
@@ -330,6 +333,39 @@ def _lower(row: pd.Series) -> str:
     )
 
 
+def _shows_budget(study: Study) -> bool:
+    return not {"tuning_budget", "tuning_crossings"}.isdisjoint((*study.tables, *study.figures))
+
+
+def _budget_sentences(results: Results) -> list[str]:
+    """At which k the best of k draws of an arm is shown to be lower; nothing if nothing is."""
+    table = results.once(tuning_crossings)
+    parts = [part for _, row in table.iterrows() for part in _shown_lower(row)]
+    if not parts:
+        return []
+    return [
+        f"Median {results.metric.label} of the best of k draws, chosen on minival: "
+        f"{'; '.join(_listed('', parts))} (bands that hold for all k, arms and pairs)."
+    ]
+
+
+def _shown_lower(row: pd.Series) -> list[str]:
+    sides = (("a", "b"), ("b", "a"))
+    shown = [
+        f"{row[better]} is lower than {row[worse]} for k = {_span(row, better)}"
+        for better, worse in sides
+        if not pd.isna(row[f"{better}_lower_from"])
+    ]
+    if len(shown) == 2 and not pd.isna(row["crossing"]):
+        shown[-1] += f", so that they change places between (estimated at k = {row['crossing']})"
+    return shown
+
+
+def _span(row: pd.Series, arm: str) -> str:
+    first, last = row[f"{arm}_lower_from"], row[f"{arm}_lower_to"]
+    return f"{first}" if first == last else f"{first} to {last}"
+
+
 # ---- what a reader must know
 
 
@@ -504,10 +540,16 @@ def summary(results: Results) -> Summary:
     table = (
         results.once(edf_summary).set_index("arm")[list(METRICS)].astype("Float64").astype(float)
     )
-    return {
+    numbers = {
         str(arm): {str(name): float(value) for name, value in row.dropna().items()}
         for arm, row in table.iterrows()
     }
+    if _shows_budget(results.study):
+        budget = results.once(tuning_budget)
+        of_few = budget[budget["k"] == FEW].set_index("arm")["median_error_pct"]
+        for arm, value in of_few.items():
+            numbers[str(arm)][f"best_of_{FEW}_error_pct"] = float(value)
+    return numbers
 
 
 KIND = Kind(
