@@ -74,7 +74,7 @@ def test_any_note_is_broken_into_lines_that_fit(width: float) -> None:
 
 def test_captions_speak_of_references_only_where_there_are_some() -> None:
     with_some, without = (make_study(8, num_references=num) for num in (3, 0))
-    for name in ("edf_panels", "lr_wd_scatter", "learning_curves", "tuning_budget"):
+    for name in ("edf_panels", "lr_wd_scatter", "learning_curves"):
         assert "reference" in caption(draw(with_some, name)), name
         assert "reference" not in caption(draw(without, name)), name
 
