@@ -313,8 +313,8 @@ def _compared(a: Draws, b: Draws, confidence: float) -> dict[str, object]:
         np.flatnonzero(high[:size] < low[:size]) + 1
         for high, low in ((high_a, low_b), (high_b, low_a))
     )
-    medians = [best_of_k(draws.chosen_by, draws.reported)[0][:size] for draws in (a, b)]
-    where, low, high = crossing(*medians, shown_a, shown_b)
+    median_a, median_b = (best_of_k(draws.chosen_by, draws.reported)[0][:size] for draws in (a, b))
+    where, low, high = crossing(median_a, median_b, shown_a.tolist(), shown_b.tolist())
     numbers = (size, *_ends(shown_a), *_ends(shown_b), where, low, high)
     return dict(zip(COMPARED, (a.arm, b.arm, *numbers), strict=True))
 
