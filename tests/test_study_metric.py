@@ -41,10 +41,13 @@ QUICK = TrainConfig(
 WRITTEN = ("csv", "md", "html", "svg")  # what a reader of a report sees
 
 
+EDF_TABLES = ("edf_summary", "arm_comparison", "good_range", "edf_curves")
+
+
 def distribution(metric: str, **fields: object) -> Study:
     """Two arms of four draws and two reference runs each."""
     plan = [
-        Trial(arm, QUICK.replace(lr=lr, wd=wd, seed=9), point)
+        Trial(arm, QUICK.replace(lr=lr, wd=wd, seed=9, more_evals="minival"), point)
         for arm, wd in (("a", 0.1), ("b", 0.3))
         for point, lr in enumerate((1e-3, 3e-3, 1e-2, 3e-2))
     ]
@@ -55,7 +58,7 @@ def distribution(metric: str, **fields: object) -> Study:
     ]
     given = {
         "figures": tuple(KINDS["distribution"].figures),
-        "tables": ("edf_summary", "arm_comparison", "good_range", "edf_curves"),
+        "tables": (*EDF_TABLES, "tuning_budget", "tuning_crossings"),
         "pairs": (("a", "b"),),
         "kind": "distribution",
         "trials": tuple(plan),
@@ -126,6 +129,8 @@ def test_a_distribution_speaks_of_its_metric(
     assert saved.loc["a", f"median_{kind.name}"] == pytest.approx(np.median(finals))
     assert (saved["near"] == kind.near).all() and (saved["beyond"] == kind.beyond).all()
     assert {"within_near_pct", "num_beyond", f"{short}_ratio"} <= set(saved.columns)
+    budget = pd.read_parquet(tmp_path / "tuning_budget.parquet")
+    assert budget.loc[budget["k"] == 2, f"median_{kind.name}"].between(0, kind.worst).all()
     trials = pd.read_parquet(tmp_path / "trials.parquet")
     assert f"final_{kind.name}" in trials and "error_pct" not in trials
     numbers = summary(results)["a"]

@@ -86,12 +86,12 @@ class Draws:
 
 
 def tuning_budget(results: Results) -> pd.DataFrame:
-    """One row per arm and k: the error of the best of k draws, chosen on minival, reported on val.
+    """One row per arm and k: the value on val of the best of k draws, chosen on minival.
 
     `median` and `mean` are over all choices of k of the arm's n draws, up to n / 2, which estimate
     without bias the distribution for k new draws; a tie on minival is broken at random. The 95%
     band of the median holds for all k at once: its low end for any way to choose, its high end if a
-    draw with a lower error on minival is not less likely to be below any given error on val.
+    draw with a lower value on minival is not less likely to be below any given value on val.
     Diverged and failed draws have the worst value on both sets. `train_s` and `training_flops`
     (multiply-adds) are those of k draws. Draws of a Sobol design have no band. Arms whose draws do
     not all have the metric on minival have no rows.
