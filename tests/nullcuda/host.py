@@ -16,9 +16,12 @@ import numpy as np
 import torch
 from device import counts
 
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
-from vitscale.train.data import Batches, HeldOut
-from vitscale.train.loop import device_at
+from vitscale.train.data import Batches, HeldOut, resident
+from vitscale.train.ema import Ema
+from vitscale.train.loop import device_at, evaluate_all
+from vitscale.train.model import build_model
 from vitscale.train.parallel import Team
 from vitscale.train.parcel import Parcel
 from vitscale.train.profile import profile
@@ -59,6 +62,16 @@ def on_gpu(state: dict[str, Any]) -> list[str]:
     ]
 
 
+def evaluation_copies(config: TrainConfig, data_root: Path, device: torch.device) -> int:
+    """How many copies to the device an evaluation of raw and averaged weights asks for."""
+    model = build_model(config).to(device)
+    ema, images = Ema(model, config), load_split(config, "val", data_root)
+    held_out = {"val": HeldOut(resident(images, device), config, device, Team(), 2)}
+    before = counts()
+    evaluate_all(model, ema, held_out, None, config, Team())
+    return counts().since(before).h2d
+
+
 def main() -> None:
     data_root, out = sys.argv[1:]
     device, config = device_at("cuda"), configs.VIT
@@ -85,6 +98,10 @@ def main() -> None:
         "copies": copies,
         "read_alike": all(alike),
         "pickled_on_gpu": [name for dataset in datasets for name in on_gpu(dataset.__getstate__())],
+        "evaluation_copies": [
+            evaluation_copies(config.replace(ema_decay=decay), Path(data_root), device)
+            for decay in (0.0, 0.9)
+        ],
         "devices": [str(device_at(name)) for name in ("cuda", "cuda:0", "cpu")],
     }
     Path(out).write_text(json.dumps(found))

@@ -258,9 +258,13 @@ def _add_own_options(parser: Parser) -> None:
     )
     add(
         "--num-loader-workers",
-        type=int,
+        type=_int_or_auto,
         default=0,
-        help="data loading processes per trial (default: 0)",
+        metavar="N",
+        help=(
+            "data loading processes per trial; auto: none for images in memory, else one per core "
+            "but the first (default: 0)"
+        ),
     )
     add(
         "--checkpoint-every-s",
@@ -281,6 +285,10 @@ def _add_own_options(parser: Parser) -> None:
             "keep them)"
         ),
     )
+
+
+def _int_or_auto(text: str) -> int | str:
+    return text if text == "auto" else int(text)
 
 
 def add_published(parser: argparse.ArgumentParser) -> None:

@@ -33,7 +33,8 @@ class Resources:
     max_concurrent: int = 0  # trials at once; 0: as many as fit
     address: str = ""  # of an existing Ray cluster; empty starts one on this machine
     data_root: str = ""
-    num_loader_workers: int = 0
+    # processes that read images; "auto": as vitscale.train.data.num_readers
+    num_loader_workers: int | Literal["auto"] = 0
     checkpoint_every_s: float = 5.0
     keep_weights: bool | None = None  # the final ones; None: if they are small
 
@@ -47,6 +48,8 @@ class Resources:
             ("num_loader_workers", 0),
             ("checkpoint_every_s", 0.0),
         ):
+            if getattr(self, name) == "auto":
+                continue
             if not getattr(self, name) >= lower:
                 raise ValueError(
                     f"{name} >= {lower} must hold, but got ({name}={shown(getattr(self, name))})"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -163,7 +164,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
     def _read(self, items: range, num_workers: int) -> Iterator[tuple[int, Tensor, Tensor]]:
         for item, (images, labels) in zip(
-            items, _loader(self, items, num_workers, self.device, self.train), strict=True
+            items, loader(self, items, num_workers, self.device, self.train), strict=True
         ):
             yield item, images, labels
 
@@ -184,10 +185,13 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
         self.num = len(labelled)  # ReaL leaves some images without a label
         mine = labelled[team.rank :: team.size]
         self.batches = mine.split(most) if len(mine) else ()
+        # number of loader workers -> batches, in order; the workers stay for the next evaluation
+        self.readers: dict[int, Iterable[Any]] = {}
 
     def __getstate__(self) -> dict[str, object]:
         """The state that loader workers need, as in Batches."""
-        return {name: value for name, value in vars(self).items() if name not in ("mean", "std")}
+        without = ("mean", "std", "readers")
+        return {name: value for name, value in vars(self).items() if name not in without}
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -205,9 +209,13 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
     def iterate(self, num_workers: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Images (b, C, R, R), labels (b,) and, for ReaL, the accepted classes (b, classes)."""
-        for raw, labels, indices in _loader(
-            self, range(len(self)), num_workers, self.device, self.images
-        ):
+        if num_workers not in self.readers:
+            # reads from a copy without readers: a loader that refers to its owner would not end
+            # with it, and neither would its processes
+            self.readers[num_workers] = loader(
+                copy.copy(self), range(len(self)), num_workers, self.device, self.images, keep=True
+            )
+        for raw, labels, indices in self.readers[num_workers]:
             images = raw.to(self.device, non_blocking=True).float().div_(self.images.white)
             if self.images.pixels is not None:
                 images = crop_for_eval(images, self.config)
@@ -291,6 +299,17 @@ def _check_crop(images: Images, config: TrainConfig) -> None:
         check_sizes(height, width, config)
 
 
+def num_readers(asked: int | Literal["auto"], images: Images) -> int:
+    """The number of loader processes.
+
+    "auto": none for images that are in memory, and for images on disk one per thread of this
+    process but the first, at least one.
+    """
+    if asked != "auto":
+        return asked
+    return 0 if isinstance(images.pixels, Tensor) else max(1, torch.get_num_threads() - 1)
+
+
 def is_resident(images: Images) -> bool:
     """Whether the images are on a GPU."""
     return isinstance(images.pixels, Tensor) and images.pixels.is_cuda
@@ -301,21 +320,38 @@ def generator(seed: int, stream: int, counter: int) -> np.random.Generator:
     return np.random.default_rng([seed, stream, counter])
 
 
-def _loader(
-    dataset: Dataset, items: range, num_workers: int, device: torch.device, images: Images
+def loader(
+    dataset: Dataset,
+    items: range,
+    num_workers: int,
+    device: torch.device,
+    images: Images,
+    keep: bool = False,
 ) -> Iterable[Any]:
-    """Yields one batch per item, read by worker processes if there are any.
+    """Gives one batch per item, read by worker processes if there are any.
 
-    Workers' batches are pinned if the device is a GPU, so that copies to it are asynchronous.
+    Workers' batches are pinned if the device is a GPU, so that copies to it are asynchronous. With
+    `keep`, the items can be read several times, by the same workers.
     """
     if num_workers == 0 or is_resident(images):  # nothing to read from disk
-        return map(dataset.__getitem__, items)
+        return _InProcess(dataset, items)
     return DataLoader(
         dataset,
         batch_size=None,
         sampler=items,
         num_workers=num_workers,
         pin_memory=device.type == "cuda",
+        persistent_workers=keep,
         # otherwise a loader draws from the global generator each time it starts
         generator=torch.Generator(),
     )
+
+
+class _InProcess:
+    """One batch per item, read by this process; may be iterated over again."""
+
+    def __init__(self, dataset: Dataset, items: range) -> None:
+        self.dataset, self.items = dataset, items
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.dataset.__getitem__, self.items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column
 from vitscale.record.outcome import Row
 from vitscale.train.answers import Answers, Top
-from vitscale.train.data import EVAL_BATCH, HeldOut, fingerprint
+from vitscale.train.data import EVAL_BATCH, HeldOut, fingerprint, num_readers
 from vitscale.train.loop import device_at, evaluate, seed_everything
 from vitscale.train.model import build_model
 from vitscale.train.parallel import Team
@@ -37,7 +37,7 @@ def evaluate_weights(
     images: Images,
     device: str,
     *,
-    num_loader_workers: int = 0,
+    num_loader_workers: int | Literal["auto"] = 0,
     micro_batch: int = 0,
     top_of: str | None = None,
 ) -> Evaluated:
@@ -53,7 +53,7 @@ def evaluate_weights(
     torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
     most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     held_out, row, top = HeldOut(images, config, on, team, most), Row(), None
-    wrong: dict[str, np.ndarray] = {}
+    num_workers, wrong = num_readers(num_loader_workers, images), dict[str, np.ndarray]()
     for weights, part in zip(WEIGHTS, ("model", "ema"), strict=True):
         if not state[part]:  # no average: its columns repeat those of the raw weights
             row |= {column(split, weights, q): row[column(split, "", q)] for q in QUANTITIES}
@@ -63,7 +63,7 @@ def evaluate_weights(
             model = model.to(memory_format=torch.channels_last)
         is_top = top_of == weights or (top_of is not None and not state["ema"])
         answers = Answers(with_top=is_top)
-        found = evaluate(model, held_out, config, team, num_loader_workers, answers)
+        found = evaluate(model, held_out, config, team, num_workers, answers)
         row |= {column(split, weights, quantity): value for quantity, value in found.items()}
         wrong[column(split, weights, "wrong")] = answers.wrong(team, held_out.num)
         top = answers.top(team, held_out.num) if is_top else top

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -17,14 +17,21 @@ from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import SMALL_BYTES
-from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column, error_columns, metric_of
+from vitscale.plan.metrics import WEIGHTS, column, error_columns, metric_of
 from vitscale.record.outcome import Row
 from vitscale.record.workdir import Workdir
 from vitscale.train import checkpoint
 from vitscale.train.answers import Answers
 from vitscale.train.batchnorm import has_batchnorm, reestimate
 from vitscale.train.blocks import run_branches
-from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, resident
+from vitscale.train.data import (
+    EVAL_BATCH,
+    Batches,
+    HeldOut,
+    fingerprint,
+    num_readers,
+    resident,
+)
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
 from vitscale.train.loss_scale import LossScale
@@ -60,7 +67,7 @@ def train(
     device_name: str = "cpu",
     *,
     data_root: Path | None = None,
-    num_loader_workers: int = 0,
+    num_loader_workers: int | Literal["auto"] = 0,
     checkpoint_every_s: float = 5.0,
     micro_batch: int = 0,
     parallel_branches: bool = False,
@@ -77,11 +84,11 @@ def train(
     skipped; a skipped step is no divergence.
 
     The arguments after `workdir` affect speed and safety, never results, up to the rounding of
-    sums: `device_name` is "cpu", "cuda" or "cuda:1"; at most `micro_batch` images pass through the
-    model at once (0: the batch); `parallel_branches` computes the branches of a parallel ViT at
-    once; `compiled` calls torch.compile; `kept` is what the last checkpoint holds. In a
-    torch.distributed group all processes train the trial together and yield the rows, and the
-    first one writes the checkpoints.
+    sums: `device_name` is "cpu", "cuda" or "cuda:1"; `num_loader_workers` processes read images
+    ("auto": as `data.num_readers`); at most `micro_batch` images pass through the model at once (0:
+    the batch); `parallel_branches` computes the branches of a parallel ViT at once; `compiled`
+    calls torch.compile; `kept` is what the last checkpoint holds. In a torch.distributed group all
+    processes train the trial together and yield the rows, and the first one writes the checkpoints.
 
     Raises ValueError for a dataset that cannot be read or a split of the batch that BatchNorm would
     notice, OSError if a checkpoint cannot be written, and vitscale.record.workdir.Fenced if another
@@ -103,6 +110,7 @@ def train(
     own_parts = parts[team.rank * len(parts) // team.size :][: len(parts) // team.size]
     images = load_split(config, "train", data_root)
     data, images = fingerprint(images), resident(images, device)
+    num_loader_workers = num_readers(num_loader_workers, images)
     batches = Batches(images, config, device, own_parts)
     eval_batch = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     splits = {name: load_split(config, name, data_root) for name in config.evals}
@@ -295,24 +303,28 @@ def evaluate_all(
     weights alone without averaging). With `precise` batches, the statistics of BatchNorm are first
     estimated on them, for raw and averaged weights each.
     """
-    row: Row = {}
-    for weights, module in zip(WEIGHTS, (model, ema.module if ema.on else None), strict=True):
-        if module is not None and precise is not None:
+    modules = [model, ema.module] if ema.on else [model]
+    if precise is not None:
+        for module in modules:
             images = precise.unmixed(config.precise_bn, num_loader_workers)
             reestimate(module, images, partial(autocast, config, precise.device))
-        for split, data in held_out.items():
-            if module is not None:
-                answers = Answers() if wrong is not None else None
-                found = evaluate(module, data, config, team, num_loader_workers, answers)
-                if wrong is not None and answers is not None:
-                    wrong[column(split, weights, "wrong")] = answers.wrong(team, data.num)
-            else:
-                found = {quantity: row[column(split, "", quantity)] for quantity in QUANTITIES}
-            row |= {column(split, weights, quantity): value for quantity, value in found.items()}
+    found: dict[str, list[Row]] = {}  # of each split, one row per module
+    misses: dict[tuple[str, str], np.ndarray] = {}  # of (split, weights)
+    for split, data in held_out.items():
+        answers = [Answers() for _ in modules] if wrong is not None else None
+        found[split] = evaluate_each(modules, data, config, team, num_loader_workers, answers)
+        for weights, answer in zip(WEIGHTS, answers or (), strict=False):
+            misses[split, weights] = answer.wrong(team, data.num)
+    row: Row = {}
+    for number, weights in enumerate(WEIGHTS):
+        for split, rows in found.items():
+            quantities = rows[min(number, len(modules) - 1)]
+            row |= {column(split, weights, name): value for name, value in quantities.items()}
+            if wrong is not None and (split, weights) in misses:
+                wrong[column(split, weights, "wrong")] = misses[split, weights]
     return row
 
 
-@torch.no_grad()
 def evaluate(
     model: nn.Module,
     data: HeldOut,
@@ -331,33 +343,64 @@ def evaluate(
     With several accepted labels (ReaL), a prediction is right if it is one of them, and the loss is
     against the original one. `answers`, if given, receives the answer to each image.
     """
-    model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=data.device)
-    wrong = torch.zeros(2, dtype=torch.int64, device=data.device)  # top-1, top-5
-    gaps = torch.zeros(NUM_BINS, dtype=torch.float64, device=data.device)
+    of_model = None if answers is None else [answers]
+    return evaluate_each([model], data, config, team, num_loader_workers, of_model)[0]
+
+
+@torch.no_grad()
+def evaluate_each(
+    models: Sequence[nn.Module],
+    data: HeldOut,
+    config: TrainConfig,
+    team: Team,
+    num_loader_workers: int = 0,
+    answers: Sequence[Answers] | None = None,
+) -> list[Row]:
+    """As `evaluate`, for several models that see each image when it has been read once."""
+    tallies = [_Tally(data.device) for _ in models]
+    for model in models:
+        model.eval()
     for images, labels, allowed in data.iterate(num_loader_workers):
-        with autocast(config, data.device):
-            logits = model(images).float()
-        loss += F.cross_entropy(logits, labels).double() * len(labels)
+        for number, model in enumerate(models):
+            with autocast(config, data.device):
+                logits = model(images).float()
+            missed = tallies[number].add(logits, labels, allowed)
+            if answers is not None:
+                answers[number].add(missed, logits)
+    for model in models:
+        model.train()
+    return [tally.row(team, data.num) for tally in tallies]
+
+
+class _Tally:
+    """Sums over the images that one model has seen; they stay on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        self.wrong = torch.zeros(2, dtype=torch.int64, device=device)  # top-1, top-5
+        self.gaps = torch.zeros(NUM_BINS, dtype=torch.float64, device=device)
+
+    def add(self, logits: Tensor, labels: Tensor, allowed: Tensor | None) -> Tensor:
+        """Adds a batch; returns which of its images (b,) are wrong."""
+        self.loss += F.cross_entropy(logits, labels).double() * len(labels)
         guess = logits.argmax(1)
         right = (guess == labels) if allowed is None else allowed.gather(1, guess[:, None])[:, 0]
         missed = ~right
-        wrong += torch.stack([missed, ~in_top(logits, labels, allowed)]).sum(1)
-        if answers is not None:
-            answers.add(missed, logits)
-        gaps += calibration_gaps(logits, right)
-    model.train()
-    # Sums over all processes; the only place of an evaluation that waits for the device.
-    sums = torch.cat(
-        [team.sum(loss)[None], team.sum(wrong).double(), team.sum(gaps).abs().sum()[None]]
-    )
-    loss_sum, num_wrong, num_wrong_top5, gap = sums.tolist()
-    return {
-        "loss": loss_sum / data.num,
-        "error_pct": 100.0 * num_wrong / data.num,
-        "top5_error_pct": 100.0 * num_wrong_top5 / data.num,
-        "ece_pct": 100.0 * gap / data.num,
-    }
+        self.wrong += torch.stack([missed, ~in_top(logits, labels, allowed)]).sum(1)
+        self.gaps += calibration_gaps(logits, right)
+        return missed
+
+    def row(self, team: Team, num: int) -> Row:
+        """The QUANTITIES over all processes; the only place of an evaluation that waits."""
+        loss, wrong, gaps = team.sum(self.loss), team.sum(self.wrong), team.sum(self.gaps)
+        sums = torch.cat([loss[None], wrong.double(), gaps.abs().sum()[None]])
+        loss_sum, num_wrong, num_wrong_top5, gap = sums.tolist()
+        return {
+            "loss": loss_sum / num,
+            "error_pct": 100.0 * num_wrong / num,
+            "top5_error_pct": 100.0 * num_wrong_top5 / num,
+            "ece_pct": 100.0 * gap / num,
+        }
 
 
 def device_at(name: str) -> torch.device:
