@@ -1,0 +1,179 @@
+"""The files in deploy/: against the schemas of those who read them; a SLURM job on a real SLURM."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+from jsonschema import Draft202012Validator
+
+DEPLOY = ROOT / "deploy"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((DEPLOY / name).read_text())
+
+
+def closed(schema: Any) -> Any:
+    """The schema with unknown fields refused, which the API server would drop without a word."""
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: closed(value) for name, value in schema.items()}
+    if made.pop("x-kubernetes-int-or-string", False):
+        made = {**made, "anyOf": [{"type": "integer"}, {"type": "string"}]}
+        made.pop("type", None)
+    keeps = "additionalProperties" in made or made.get("x-kubernetes-preserve-unknown-fields")
+    if made.get("type") == "object" and "properties" in made and not keeps:
+        made["additionalProperties"] = False
+    return made
+
+
+@pytest.fixture(scope="module")
+def rayjob() -> Draft202012Validator:
+    """KubeRay's own definition of a RayJob (version v1 of ray-operator's CRD)."""
+    content = gzip.decompress((ROOT / "tests/schemas/rayjob-v1.json.gz").read_bytes())
+    schema = closed(json.loads(content))
+    schema["properties"]["metadata"] = {"type": "object"}
+    return Draft202012Validator(schema)
+
+
+def mistakes(validator: Draft202012Validator, document: Any) -> list[str]:
+    return [error.message for error in validator.iter_errors(document)]
+
+
+def test_the_rayjob_is_one_by_kuberay_s_schema(rayjob: Draft202012Validator) -> None:
+    assert mistakes(rayjob, load("kuberay/rayjob.yaml")) == []
+
+
+def test_the_schema_names_mistakes(rayjob: Draft202012Validator) -> None:
+    wrong = copy.deepcopy(load("kuberay/rayjob.yaml"))
+    spec = wrong["spec"]
+    spec["backoffLimit"] = "8"
+    spec["rayClusterSpec"]["workerGroupSpecs"][0]["minReplica"] = 1
+    del spec["rayClusterSpec"]["headGroupSpec"]
+    found = " | ".join(mistakes(rayjob, wrong))
+    for part in ("'8' is not of type 'integer'", "'minReplica' was unexpected", "'headGroupSpec'"):
+        assert part in found
+
+
+def test_the_rayjob_starts_again_keeps_the_head_free_and_has_shared_memory() -> None:
+    spec = load("kuberay/rayjob.yaml")["spec"]
+    head = spec["rayClusterSpec"]["headGroupSpec"]
+    (workers,) = spec["rayClusterSpec"]["workerGroupSpecs"]
+    assert spec["backoffLimit"] > 0 and head["rayStartParams"]["num-gpus"] == "0"
+    pod = workers["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    places = {m["mountPath"]: m["name"] for m in pod["containers"][0]["volumeMounts"]}
+    assert volumes[places["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
+    store = re.search(r"--store (/\w+)/", spec["entrypoint"])
+    assert store and store[1] in places
+
+
+def test_the_cluster_file_is_one_by_ray_s_schema_and_its_own_validation() -> None:
+    import ray
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    schema = json.loads((Path(ray.__file__).parent / "autoscaler/ray-schema.json").read_text())
+    document = load("ray-cluster.yaml")
+    validator = Draft202012Validator(schema)
+    assert mistakes(validator, document) == []
+    validate_config(prepare_config(document))
+    wrong = {**document, "max_worker": 1}
+    assert any("'max_worker' was unexpected" in text for text in mistakes(validator, wrong))
+
+
+def test_files_name_this_version_and_the_tested_ray() -> None:
+    pinned = re.search(r"^ray==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    rayjob = load("kuberay/rayjob.yaml")
+    assert pinned and rayjob["spec"]["rayClusterSpec"]["rayVersion"] == pinned[1]
+    for name in ("kuberay/rayjob.yaml", "ray-cluster.yaml", "Dockerfile"):
+        named = re.findall(r"vitscale[:-](\d+\.\d+\.\d+)", (DEPLOY / name).read_text())
+        assert named and set(named) == {VERSION}
+
+
+@pytest.mark.parametrize("name", ["slurm/study.sbatch", "mlflow/serve.sh"])
+def test_scripts_parse_and_refuse_a_call_without_arguments(name: str) -> None:
+    finished = subprocess.run(["bash", DEPLOY / name], capture_output=True, text=True)
+    assert finished.returncode in (1, 2) and "usage: " in finished.stderr
+
+
+SLURM_CONF = """
+ClusterName=lab
+SlurmctldHost=n1(10.77.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock,cred_expire=15
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/ctld.pid
+SlurmdPidFile={folder}/%n.pid
+MpiDefault=none
+NodeName=n1 NodeAddr=10.77.0.1 CPUs=1 State=UNKNOWN
+NodeName=n2 NodeAddr=10.77.0.2 CPUs=1 State=UNKNOWN
+PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
+"""
+NAMESPACES = ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--mount-proc"]
+
+
+@pytest.mark.slow
+def test_a_study_on_two_nodes_of_slurm_is_interrupted_queued_again_and_ends() -> None:
+    """deploy/slurm/study.sbatch as it is, on Debian's slurm-wlm."""
+    absent = [name for name in ("slurmctld", "slurmd", "munged", "ip") if not shutil.which(name)]
+    if absent or subprocess.run([*NAMESPACES, "ip", "link"], capture_output=True).returncode:
+        pytest.skip(f"needs slurm-wlm, munge and the right to make namespaces; absent: {absent}")
+    folder = Path(tempfile.mkdtemp(prefix="vitscale-slurm-", dir="/var/tmp"))  # /tmp is per node
+    try:
+        (folder / "home").mkdir()
+        (folder / "state").mkdir()
+        (folder / "hosts").write_text("127.0.0.1 localhost\n10.77.0.1 n1\n10.77.0.2 n2\n")
+        (folder / "slurm.conf").write_text(SLURM_CONF.format(folder=folder))
+        (folder / "munge.key").write_bytes(os.urandom(1024))
+        (folder / "munge.key").chmod(0o400)
+        script = ROOT / "tests/studies/tiny.py"
+        options = "--num 1 --epochs 60 --checkpoint-every-s 0.3"
+        (folder / "study.txt").write_text(f"{script} {options} --store {folder}/runs\n")
+        lab = ["bash", str(ROOT / "tests/slurm/lab.sh"), str(folder), "1"]
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "SBATCH_FILE": str(DEPLOY / "slurm/study.sbatch"),
+        }
+        finished = subprocess.run(
+            [*NAMESPACES, "--kill-child", *lab],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        said = "".join(path.read_text() for path in folder.glob("vitscale-*.out"))
+        assert "JobState=COMPLETED" in finished.stdout, finished.stdout + finished.stderr + said
+        assert "Restarts=1" in finished.stdout
+        endings = re.findall(r"study ended with status (\d+)", said)
+        assert endings == ["130", "0"], said
+        assert "training 2 at a time" in said  # one core on each node
+        assert len(list(folder.glob("runs/trials/*/rows.parquet"))) == 3
+    finally:
+        shutil.rmtree(folder)
