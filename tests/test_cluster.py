@@ -15,6 +15,10 @@ import pytest
 from conftest import ROOT, Script, interrupt, kill_family, load_script, wait_for
 from test_launch import TINY, reference_rows, without_times
 
+from vitscale.doctor.check import Machine
+from vitscale.doctor.checks import CHECKS
+from vitscale.doctor.process import Examination
+
 pytestmark = pytest.mark.slow
 RAY = str(Path(sys.executable).parent / "ray")
 
@@ -124,6 +128,15 @@ def test_the_command_of_the_cluster_page(tmp_path: Path, cluster: Cluster) -> No
     assert result.returncode == 0, result.stdout
     assert "8 finished" in result.stdout
     assert "training 2 at a time" in result.stdout  # one core per trial, and a quarter of a GPU
+
+
+def test_the_doctor_asks_every_node_of_a_cluster(tmp_path: Path, cluster: Cluster) -> None:
+    (check,) = [check for check in CHECKS if check.name == "nodes"]
+    with Examination() as examination:
+        found = examination.find(check, Machine(store=str(tmp_path), address=cluster.address))
+    assert found.verdict == "pass", found.detail
+    assert found.values["num_nodes"] == found.values["slots"] == 2
+    assert found.detail.count("1 cores, 2 GPUs") == 2 and not list(tmp_path.iterdir())
 
 
 def test_fractions_of_a_gpu_pack_trials_node_by_node(tmp_path: Path, cluster: Cluster) -> None:

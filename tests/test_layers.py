@@ -42,6 +42,7 @@ FORBIDDEN = {
     "vitscale/catalog": ("vitscale", "optuna", *HEAVY),
     "vitscale/plan": (
         "vitscale.cli",
+        "vitscale.doctor",
         "vitscale.launch",
         "vitscale.train",
         "vitscale.record",
@@ -50,6 +51,7 @@ FORBIDDEN = {
     ),
     "vitscale/record": (
         "vitscale.cli",
+        "vitscale.doctor",
         "vitscale.launch",
         "vitscale.train",
         "vitscale.analysis",
@@ -59,6 +61,7 @@ FORBIDDEN = {
     ),
     "vitscale/train": (
         "vitscale.cli",
+        "vitscale.doctor",
         "vitscale.launch",
         "vitscale.analysis",
         "vitscale.record",
@@ -68,6 +71,7 @@ FORBIDDEN = {
     ),
     "vitscale/analysis": (
         "vitscale.cli",
+        "vitscale.doctor",
         "vitscale.launch",
         "vitscale.train",
         "torch",
@@ -76,7 +80,8 @@ FORBIDDEN = {
         "mlflow",
         "timm",
     ),
-    "vitscale/launch": ("vitscale.cli",),
+    "vitscale/launch": ("vitscale.cli", "vitscale.doctor"),
+    "vitscale/doctor": ("vitscale.cli", "vitscale.analysis", "ray"),
     "vitscale/cli": ("torch", "torchvision", "timm", "ray"),
     "studies": ("vitscale.train", "vitscale.record", "ray", "mlflow", "torch", "timm"),
 }

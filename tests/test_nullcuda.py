@@ -166,6 +166,32 @@ def test_a_parcel_travels_in_one_copy_loaders_get_nothing_of_a_gpu_and_profiles_
     assert found["copies"] == 1 and len(found["arrived"]) == 8 and all(found["arrived"].values())
     assert found["read_alike"] and found["pickled_on_gpu"] == [] and found["profiled"] == [1, 2]
     assert found["devices"] == ["cuda:0", "cuda:0", "cpu"]
+    # 4 batches: averaged weights see them in the same pass (16 copies when each had its own)
+    assert found["evaluation_copies"] == [8, 8]
+
+
+def test_the_doctor_finds_that_this_device_computes_nothing(
+    null: dict[str, str], tmp_path: Path
+) -> None:
+    """Whatever compares numbers fails, as it should; what asks torch, Ray, the store or MLflow
+    passes.
+    """
+    options = ["--store", str(tmp_path / "runs"), "--quick", "--json"]
+    finished = subprocess.run(
+        [sys.executable, "-m", "vitscale", "doctor", *options],
+        env={**os.environ, **null, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 1, finished.stderr
+    checks = json.loads(finished.stdout)["checks"]
+    found = {check["check"]: check["result"] for check in checks}
+    wrong = ["matrix products", "fp32 as on the CPU", "bf16", "fp16", "resume", "micro-batches"]
+    assert {name for name in wrong if found.pop(name) == "fail"} == set(wrong), finished.stdout
+    assert found.pop("team of two") == "not applicable"
+    found.pop("loader processes")  # compares memory that no kernel has written
+    assert set(found.values()) == {"pass"}, finished.stdout
+    assert {check["device"] for check in checks} == {"", "cuda:0"}
 
 
 def test_a_study_packs_two_trials_on_a_gpu(null: dict[str, str], tmp_path: Path) -> None:

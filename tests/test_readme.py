@@ -41,6 +41,10 @@ ELSEWHERE = {  # run, but not in this file
     "pip install --extra-index-url https://download.pytorch.org/whl/cpu "
     "'vitscale-0.2.0-py3-none-any.whl[train]'": "needs an index that the tests do not have",
     "vitscale run lr_wd_edf": "by test_installed.py, with fewer draws",
+    "vitscale doctor": "by test_doctor.py",
+    "vitscale doctor --address auto --store /shared/runs --quick": (
+        "what is new in it, the check of the nodes, by test_cluster.py"
+    ),
     "vitscale run studies/mine.py": "by test_installed.py",
     "vitscale init my-project": "by test_installed.py",
     "python studies/lr_wd_edf.py --address auto --store /shared/runs --gpus-per-trial 0.25": (

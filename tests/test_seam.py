@@ -78,6 +78,14 @@ ALLOWED = {
     "launch/ray_tune.py": {"tempfile.TemporaryDirectory", "read_text"},
     "launch/driver.py": {"os.open"},
     "analysis/report/save.py": {"savefig"},  # into memory
+    # /proc/meminfo; temporary folders of trainings, not of a store
+    "doctor/device.py": {"read_text"},
+    "doctor/process.py": {"os.open", "tempfile.NamedTemporaryFile"},
+    "doctor/software.py": {"shutil.disk_usage", "shutil.which"},  # /dev/shm, nvidia-smi
+    "doctor/scheduling.py": {"tempfile.TemporaryDirectory"},
+    "doctor/team.py": {"tempfile.TemporaryDirectory"},
+    "doctor/tracking.py": {"tempfile.TemporaryDirectory"},
+    "doctor/training.py": {"mkdir", "tempfile.TemporaryDirectory"},
     "cli/adoption.py": {"is_file", "mkdir", "read_text"},
     "cli/commands.py": {"read_text", "write_text"},  # the page of `vitscale fields`
     "cli/fields.py": {"read_text"},

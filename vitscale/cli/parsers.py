@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from vitscale.cli import commands, evaluation, housekeeping
+from vitscale.cli import commands, doctor, evaluation, housekeeping
 from vitscale.cli.script import Parser, add_published, refusals
 from vitscale.cli.terminal import one_line
 
@@ -43,6 +43,7 @@ def _parser() -> Parser:
     housekeeping.add_housekeeping(parsers)
     add_prepare(parsers)
     add_fields(parsers)
+    doctor.add_doctor(parsers)
     complexity = parsers.add_parser(
         "complexity", help="compare published costs of models with those of our models as built"
     )

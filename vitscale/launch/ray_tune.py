@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
@@ -54,6 +54,7 @@ from ray.autoscaler.sdk import request_resources
 from ray.tune.schedulers import FIFOScheduler
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+T = TypeVar("T")
 ShouldStop = Callable[[Event], bool]
 Log = Callable[[], contextlib.AbstractContextManager[TextIO]]  # opens the log for appending
 # retries of a trial after machine failures; each new row of the trial resets the count
@@ -310,20 +311,54 @@ def _lacking(resources: Resources) -> str:
 def check_shared(store: Store, slug: str) -> None:
     """Raises ValueError naming each node of the cluster that sees another store than the driver."""
     nonce = store.nonce(slug)
-    see = ray.remote(num_cpus=0, max_retries=0)(_see)
-    nodes = {
-        see.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote(store, slug, nonce): f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
-        for node in ray.nodes()
-        if node["Alive"]
-    }
-    answers, _ = ray.wait(list(nodes), num_returns=len(nodes), timeout=CHECK_STORE_S)
-    if blind := [nodes[answer] for answer in answers if not _saw(answer)]:
+    answers = ask_nodes(_see, store, slug, nonce, timeout_s=CHECK_STORE_S)
+    # a node that was lost meanwhile is not blind, since each claim checks again
+    if blind := [node for node, saw in answers.items() if saw is False]:
         raise ValueError(
             "the store must be one folder that all nodes see, but got "
             f"(store={str(store.root)!r}, another one on: {', '.join(blind)})"
         )
+
+
+def ask_nodes(
+    question: Callable[..., T], *arguments: Any, timeout_s: float
+) -> dict[str, T | ray.exceptions.RayError]:
+    """Node -> the answer of a function that runs on each node of the cluster, or how it failed.
+
+    Nodes that do not answer in time are left out.
+    """
+    task = ray.remote(num_cpus=0, max_retries=0)(question)
+    nodes = {
+        task.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        ).remote(*arguments): f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+    answers, _ = ray.wait(list(nodes), num_returns=len(nodes), timeout=timeout_s)
+    return {nodes[answer]: _answer(answer) for answer in answers}
+
+
+def _answer(answer: Any) -> Any:
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayError as error:
+        return error
+
+
+def resources_of_nodes() -> list[str]:
+    """One line per node of the cluster: its address, cores, GPUs with their type, memory."""
+    lines = []
+    for node in ray.nodes():
+        if node["Alive"]:
+            has = node["Resources"]
+            kinds = [n.partition(":")[2] for n in has if n.startswith("accelerator_type:")]
+            gpus = f"{has.get('GPU', 0):g} GPUs{''.join(f' {kind}' for kind in kinds)}"
+            memory = f"{has.get('memory', 0) / 2**30:.0f} GiB"
+            lines.append(
+                f"{node['NodeManagerAddress']} {has.get('CPU', 0):g} cores, {gpus}, {memory}"
+            )
+    return lines
 
 
 def _see(store: Store, slug: str, nonce: str) -> bool:
@@ -333,14 +368,6 @@ def _see(store: Store, slug: str, nonce: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _saw(answer: Any) -> bool:
-    """The answer of a node; True if the node was lost meanwhile, since each claim checks again."""
-    try:
-        return ray.get(answer)
-    except ray.exceptions.RayError:
-        return True
 
 
 def _slots(resources: Resources) -> int:

@@ -1,0 +1,353 @@
+"""`vitscale doctor`: the whole of it on this machine, and failures that are real: a kernel that
+refuses hard links, a server that does not answer, a lower precision, processes that die.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from vitscale.doctor import scheduling, software, storage, tracking, training
+from vitscale.doctor.check import Check, Finding, Machine, Verdict, passed
+from vitscale.doctor.checks import CHECKS, selected
+from vitscale.doctor.process import Examination
+
+CPU = Machine(device="cpu")
+PASS, FAIL, NONE = (verdict.value for verdict in Verdict)
+
+
+def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vitscale", "doctor", *arguments]
+    kept = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+    return subprocess.run(
+        command,
+        env={**kept, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def results_of(finished: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """Check -> result, of a run with --json."""
+    checks = json.loads(finished.stdout)["checks"]
+    return {check["check"]: check["result"] for check in checks}
+
+
+def test_every_check_runs_on_the_cpu_and_leaves_nothing(tmp_path: Path) -> None:
+    """All but the two that --quick leaves out, which the slow test has."""
+    finished = doctor("--device", "cpu", "--store", str(tmp_path / "runs"), "--quick", "--json")
+    quick = [check for check, _ in selected(["cpu"], quick=True)]
+    assert len(quick) == len(CHECKS) - 2
+    assert {check["kind"] for check in json.loads(finished.stdout)["checks"]} == {
+        check.kind for check in CHECKS
+    }
+    expected = {check.name: PASS for check in quick} | {"driver": NONE, "fp32 as on the CPU": NONE}
+    assert results_of(finished) == expected, finished.stdout
+    assert finished.returncode == 0 and finished.stderr == "" and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_table_of_a_whole_run(tmp_path: Path) -> None:
+    """With a compiled model and trials through Ray; MLflow does not answer, and says what to do."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        server = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    finished = doctor("--device", "cpu", "--store", str(tmp_path), "--mlflow", server)
+    assert finished.returncode == 1, finished.stdout
+    lines = finished.stdout.splitlines()
+    assert lines[-1] == f"{len(CHECKS) - 3} passed, 1 failed, 2 not applicable"
+    assert sum(line.startswith("mlflow, write and read: start the server") for line in lines) == 1
+    assert "four trials on a device" in finished.stdout and "compiled" in finished.stdout
+
+
+# Failures, each for real
+
+
+def test_another_precision_is_not_taken_for_fp32() -> None:
+    """fp16 rounds as TF32 does, to 10 bits of mantissa: it is within its own bound, and not fp32's.
+    So is a loss that is not there, or NaN.
+    """
+    reference = training.reference()
+    whole = training.losses(training.SMALL, CPU, micro_batch=32)
+    assert training.compared(reference, whole, "in parts").verdict == PASS
+    for name in ("fp16", "bf16"):
+        found = training.losses(training.SMALL.replace(precision=name), CPU)
+        assert training.compared(reference, found, name).verdict == FAIL
+        assert training.compared(reference, found, name, training.BOUNDS[name]).verdict == PASS
+    assert training.compared(reference, whole[:-1], "too few").verdict == FAIL
+    assert training.compared(reference, [*whole[:-1], float("nan")], "NaN").verdict == FAIL
+
+
+def test_a_device_on_which_a_training_diverges_fails() -> None:
+    with pytest.raises(RuntimeError, match=r"a loss > 0 must hold, but got \(device='cpu'"):
+        training.rows(training.SMALL.replace(lr=1e30, optimizer="sgd", clip_norm=0.0), CPU)
+
+
+# Makes the kernel refuse linkat() and link() in this process and its children (seccomp), as a file
+# system without hard links does; then runs the checks of a store.
+REFUSE_LINKS = """
+import ctypes, json, struct, sys
+from vitscale.doctor.check import Machine
+from vitscale.doctor.process import answer
+from vitscale.doctor.checks import CHECKS
+numbers = {"x86_64": (265, 86), "aarch64": (37, 37)}[sys.argv[2]]
+code = [(0x20, 0, 0, 0)]  # load the number of the system call
+code += [(0x15, len(numbers) - i, 0, n) for i, n in enumerate(numbers)]  # it is one of these
+code += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)]  # else allow; EPERM
+packed = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(packed))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0
+for check in CHECKS:
+    if check.kind == "store":
+        found = answer(check, Machine(store=sys.argv[1]))
+        print(json.dumps([check.name, getattr(found, "verdict", "fail"), str(found)]))
+"""
+
+
+def test_a_store_without_hard_links_fails_where_a_trial_is_committed(tmp_path: Path) -> None:
+    machine = os.uname().machine
+    if machine not in ("x86_64", "aarch64"):
+        pytest.skip(f"numbers of system calls of {machine} are not known here")
+    command = [sys.executable, "-c", REFUSE_LINKS, str(tmp_path), machine]
+    finished = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stderr
+    found = {
+        name: (verdict, text)
+        for name, verdict, text in map(json.loads, finished.stdout.splitlines())
+    }
+    assert {name: verdict for name, (verdict, _) in found.items()} == {
+        "exclusive creation": FAIL,
+        "atomic replacement": PASS,
+        "locks": PASS,
+        "speed": PASS,
+    }
+    assert "Operation not permitted" in found["exclusive creation"][1]
+    assert not list(tmp_path.iterdir())
+
+
+def of(name: str) -> Check:
+    (check,) = [check for check in CHECKS if check.name == name]
+    return check
+
+
+def test_a_store_that_cannot_be_written_a_ray_and_an_mlflow_that_do_not_answer(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    machine = Machine(
+        store=str(tmp_path / "file"), address="127.0.0.1:9", mlflow="http://127.0.0.1:9"
+    )
+    with Examination() as examination:
+        for name, reason in {
+            "locks": "NotADirectoryError",
+            "nodes": "a Ray cluster must answer at (address='127.0.0.1:9')",
+            "write and read": "Connection refused",
+        }.items():
+            here = (
+                machine if name != "nodes" else Machine(store=str(tmp_path), address="127.0.0.1:9")
+            )
+            found = examination.find(of(name), here)
+            assert found.verdict == FAIL and reason in found.detail and "\n" not in found.detail
+
+
+def test_two_processes_that_cannot_meet_are_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
+    with Examination() as examination:
+        found = examination.find(of("team of two"), CPU)
+    assert found.verdict == FAIL and "nowhere0" in found.detail
+
+
+def test_shared_memory_that_is_too_small_is_named(tmp_path: Path) -> None:
+    """In a mount namespace whose /dev/shm has 8 KiB: loader processes die of a bus error."""
+    mount = "mount -t tmpfs -o size=8k none /dev/shm"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("needs the right to mount in a namespace of its own")
+    code = (
+        "from vitscale.doctor.check import Machine; from vitscale.doctor.checks import CHECKS\n"
+        "from vitscale.doctor.process import Examination\n"
+        "if __name__ == '__main__':\n"
+        "    with Examination() as examination:\n"
+        "        for check in CHECKS:\n"
+        "            if check.name in ('limits', 'loader processes'):\n"
+        "                print(examination.find(check, Machine()))\n"
+    )
+    (tmp_path / "two.py").write_text(code)
+    inside = f'{mount} && exec "$0" "$1"'
+    finished = subprocess.run(
+        ["unshare", "-m", "sh", "-c", inside, sys.executable, str(tmp_path / "two.py")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    limits, loaders = finished.stdout.splitlines()
+    assert "FAIL" in limits and "/dev/shm >= 1 GiB" in limits
+    assert "FAIL" in loaders, loaders
+
+
+def dies(machine: Machine) -> Finding:
+    print("a last word", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return passed("never")
+
+
+def hangs(machine: Machine) -> Finding:
+    time.sleep(60)
+    return passed("never")
+
+
+def raises(machine: Machine) -> Finding:
+    raise RuntimeError("one\ntwo")
+
+
+def answers(machine: Machine) -> Finding:
+    print("what a library prints")
+    return passed(str(os.getpid()))
+
+
+def test_a_check_that_crashes_hangs_or_raises_is_a_failed_check(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """And the next one answers, from another process; nothing is printed into the table."""
+    with Examination() as examination:
+
+        def find(run) -> Finding:
+            return examination.find(Check("store", "a", run, "advice", limit_s=3.0), CPU)
+
+        first = find(answers)
+        assert first == find(answers) and first.verdict == PASS
+        assert "SIGSEGV: a last word" in find(dies).detail
+        second = find(answers)
+        assert second.verdict == PASS and second != first
+        assert find(hangs).detail == "no answer within 3 s"
+        assert find(raises).detail == "RuntimeError: one"
+        last = find(answers)
+    assert last.verdict == PASS and capfd.readouterr().out == ""
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(last.detail), 0)
+
+
+def test_versions_that_do_not_fit_together_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the metadata of the packages, as pip reads them."""
+    assert software.versions(CPU).verdict == PASS
+    folder = tmp_path / "torchvision-0.1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torchvision\nVersion: 0.1\nRequires-Dist: torch==1.0\n"
+        "Requires-Dist: not-there; extra == 'other'\nRequires-Dist: absent>2\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = software.versions(CPU)
+    assert found.verdict == FAIL
+    assert "torchvision requires torch==1.0, but " in found.detail
+    assert "torchvision requires absent>2, but nothing is installed" in found.detail
+    assert "vitscale requires torchvision>=" in found.detail and "not-there" not in found.detail
+
+
+def test_a_gpu_that_is_asked_for_and_not_there(tmp_path: Path, monkeypatch) -> None:
+    """And one that NVIDIA's tool lists and torch does not see."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here")
+    assert software.driver(CPU).verdict == NONE
+    found = software.driver(Machine(wants_gpu=True))
+    assert found.verdict == FAIL and "sees no GPU" in found.detail
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 580.65.06\necho 580.65.06\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = software.driver(CPU)
+    assert found.verdict == FAIL and "the driver (580.65.06) lists 2" in found.detail
+
+
+def test_which_gpus_a_build_of_torch_runs_on() -> None:
+    """By NVIDIA's rules of compatibility: binaries within a major version, PTX onward."""
+    built = ["sm_75", "sm_80", "sm_90a"]
+    runs = {
+        c: software.runs_on(*c, built) for c in [(7, 0), (7, 5), (8, 9), (9, 0), (10, 0), (12, 0)]
+    }
+    assert runs == {
+        (7, 0): False,
+        (7, 5): True,
+        (8, 9): True,
+        (9, 0): True,
+        (10, 0): False,
+        (12, 0): False,
+    }
+    assert software.runs_on(12, 0, [*built, "compute_90"])
+
+
+def test_few_open_files_are_named() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n"
+        "from vitscale.doctor.software import limits; from vitscale.doctor.check import Machine\n"
+        "print(limits(Machine()))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert "open files >= 4096" in finished.stdout and "FAIL" in finished.stdout
+
+
+def test_the_checks_of_a_store_remove_what_they_made(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    machine = Machine(store=str(tmp_path / "kept"))
+    (tmp_path / "kept" / "file").write_text("x")
+    for check in (storage.creation, storage.replacement):
+        assert check(machine).verdict == PASS
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["file"]
+
+
+def test_a_node_that_answers_wrongly_is_named() -> None:
+    wrong = dict(
+        scheduling._wrong(
+            {
+                "good": ("torch 2", True),
+                "older": ("torch 1", True),
+                "blind": ("torch 2", False),
+                "without": RuntimeError(
+                    "Traceback\nModuleNotFoundError: No module named 'vitscale'"
+                ),
+            },
+            "torch 2",
+        )
+    )
+    assert wrong == {
+        "older": "other versions (torch 1; here: torch 2)",
+        "blind": "does not see the store",
+        "without": "ModuleNotFoundError: No module named 'vitscale'",
+    }
+
+
+def test_every_failure_has_advice_and_no_option_is_made_up() -> None:
+    script = ROOT.joinpath("vitscale/cli/script.py").read_text()
+    named = {
+        name
+        for check in CHECKS
+        for name in re.findall(r"train with(?:out)? (--[\w-]+)", check.advice)
+    }
+    assert len(named) == 4 and all(f'"{name}"' in script for name in named)
+    assert all(len(check.advice.split()) > 5 for check in CHECKS)
+
+
+def test_mlflow_is_read_back_from_a_temporary_database(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tracking.write_and_read(CPU).verdict == PASS
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,157 @@
+"""The list of all checks, in the order in which they run, and what to do about each failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from vitscale.doctor import device, scheduling, software, storage, team, tracking, training
+from vitscale.doctor.check import Check, Finding, Machine, passed
+from vitscale.doctor.process import Examination
+
+WRONG_NUMBERS = (
+    "train nothing on this device: update the driver, install the pinned versions (pip install -c "
+    "constraints.txt), run the device's own diagnosis (dcgmi diag -r 3), and report what is left"
+)
+ROUNDING = (
+    "a difference of a few times the bound is rounding, and trials of both kinds should not share "
+    "a figure; a larger one is wrong: " + WRONG_NUMBERS
+)
+STORE = (
+    "name a folder with --store that this user may write, on a local disk or on a network file "
+    "system with hard links, rename and locks (NFS 4, Lustre mounted with -o flock, CephFS)"
+)
+
+CHECKS = (
+    Check(
+        "software",
+        "versions",
+        software.versions,
+        "install what is missing: pip install -c constraints.txt 'vitscale[train]'",
+    ),
+    Check(
+        "software",
+        "driver",
+        software.driver,
+        "install a driver for torch's version of CUDA, or a torch built for the driver's; in a "
+        "container, pass the GPUs on (docker run --gpus all)",
+    ),
+    Check(
+        "software",
+        "limits",
+        software.limits,
+        "raise /dev/shm (docker run --shm-size 8g; in Kubernetes an emptyDir of medium Memory), "
+        "and open files (ulimit -n 65536), or train without --num-loader-workers",
+    ),
+    Check("device", "matrix products", device.products, WRONG_NUMBERS, on_each_device=True),
+    Check(
+        "device",
+        "memory",
+        device.memory,
+        "end the other processes (nvidia-smi lists them), or use another device",
+        on_each_device=True,
+    ),
+    Check("trainer", "fp32 as on the CPU", training.fp32, WRONG_NUMBERS, on_each_device=True),
+    Check("trainer", "bf16", training.bf16, WRONG_NUMBERS, on_each_device=True),
+    Check("trainer", "fp16", training.fp16, WRONG_NUMBERS, on_each_device=True),
+    Check(
+        "trainer",
+        "resume",
+        training.resume,
+        "trials that were interrupted differ from others by rounding: do not compare their rows "
+        "bit for bit; if uninterrupted trainings are equal, report it",
+        on_each_device=True,
+    ),
+    Check("trainer", "micro-batches", training.micro_batches, ROUNDING, on_each_device=True),
+    Check(
+        "trainer",
+        "loader processes",
+        training.loaders,
+        "train without --num-loader-workers; a bus error means that /dev/shm is too small",
+        on_each_device=True,
+    ),
+    Check(
+        "trainer",
+        "team of two",
+        team.team,
+        "train without --workers-per-trial; NCCL_DEBUG=INFO names the transport that fails, "
+        "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME the interface to use",
+    ),
+    Check(
+        "trainer",
+        "compiled",
+        training.compiled,
+        "train without --compiled; it needs a C++ compiler (apt-get install g++) and, on a GPU, "
+        "triton",
+        on_each_device=True,
+        takes_long=True,
+        limit_s=120.0,
+    ),
+    Check("store", "exclusive creation", storage.creation, STORE),
+    Check("store", "atomic replacement", storage.replacement, STORE),
+    Check("store", "locks", storage.locks, STORE),
+    Check("store", "speed", storage.speed, STORE),
+    Check(
+        "ray",
+        "nodes",
+        scheduling.nodes,
+        "start nodes with `ray start`, on each the same vitscale, and the store on a path that all "
+        "share; --address auto must be given on a node; docs/cluster.md",
+    ),
+    Check(
+        "ray",
+        "four trials on a device",
+        scheduling.packed,
+        "train with --gpus-per-trial 1, or with fewer trials per device",
+        takes_long=True,
+        limit_s=120.0,
+    ),
+    Check(
+        "mlflow",
+        "write and read",
+        tracking.write_and_read,
+        "start the server (vitscale ui, or mlflow server), set MLFLOW_TRACKING_URI and, if it asks "
+        "for them, MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; studies run without it, "
+        "and `vitscale sync` shows them later",
+    ),
+)
+
+
+def devices(machine: Machine) -> Finding:
+    """The devices to check: the one that the machine names, else all GPUs, else the CPU."""
+    import torch
+
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = [f"cuda:{index}" for index in range(num_gpus)] or ["cpu"]
+    if machine.device == "cpu":
+        found, num_gpus = ["cpu"], 0
+    elif machine.device.startswith("cuda:"):
+        found = [machine.device]
+    return passed(" ".join(found), num_gpus=num_gpus)
+
+
+COUNT = Check("device", "devices", devices, "install torch: pip install 'vitscale[train]'")
+
+
+def selected(devices: Sequence[str], quick: bool) -> list[tuple[Check, str]]:
+    """(check, device) in order; checks that run once have the first device."""
+    return [
+        (check, device)
+        for check in CHECKS
+        if not (quick and check.takes_long)
+        for device in (devices if check.on_each_device else devices[:1])
+    ]
+
+
+def examine(machine: Machine, quick: bool) -> Iterator[tuple[Check, str, Finding]]:
+    """Runs all checks; yields (check, device or nothing, finding) as each ends.
+
+    `machine.device` is "auto", "cpu", "cuda" or "cuda:1".
+    """
+    with Examination() as examination:
+        counted = examination.find(COUNT, machine)
+        num_gpus = int(counted.values.get("num_gpus", 0))
+        names = counted.detail.split() if counted.values else ["cpu"]
+        for check, name in selected(names, quick):
+            here = replace(machine, device=name, num_gpus=num_gpus)
+            yield check, name if check.on_each_device else "", examination.find(check, here)

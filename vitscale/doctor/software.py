@@ -1,0 +1,127 @@
+"""Versions, driver, limits of the operating system."""
+
+from __future__ import annotations
+
+import platform
+import re
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib import metadata
+
+from vitscale.doctor.check import Finding, Machine, judged, not_applicable, passed
+
+SHOWN = ("torch", "torchvision", "timm", "ray", "mlflow")
+REQUIREMENT = re.compile(r"[\w.-]+")
+SHM_GIB = 1.0  # of /dev/shm: a batch of 512 images of 224 pixels takes 73 MiB, per loader and twice
+OPEN_FILES = 4096  # Ray keeps some hundred connections per node, loaders one file per batch
+
+
+def versions(machine: Machine) -> Finding:
+    """Every package that vitscale and torchvision require is installed, in a version allowed."""
+    unmet = [*unmet_requirements("vitscale"), *unmet_requirements("torchvision")]
+    found = {name: installed(name) for name in SHOWN}
+    listed = ", ".join(f"{name} {version or 'absent'}" for name, version in found.items())
+    python = platform.python_version()
+    return judged(not unmet, "; ".join([f"python {python}, {listed}", *unmet]), **found)
+
+
+def installed(name: str) -> str:
+    """The version of an installed package; empty if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def unmet_requirements(package: str) -> Iterator[str]:
+    """Requirements of an installed package, with those of training, that are not met."""
+    from packaging.requirements import Requirement
+
+    for text in metadata.requires(package) or () if installed(package) else ():
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({"extra": "train"}):
+            continue
+        version = installed(requirement.name)
+        if not version or not requirement.specifier.contains(version, prereleases=True):
+            wanted = f"{requirement.name}{requirement.specifier}"
+            yield f"{package} requires {wanted}, but {version or 'nothing'} is installed"
+
+
+def driver(machine: Machine) -> Finding:
+    """torch sees the GPUs that the driver lists, and was built for them."""
+    import torch
+
+    listed, driver_version = nvidia_smi()
+    built = torch.version.cuda or "no CUDA"
+    if not torch.cuda.is_available():
+        if listed or machine.wants_gpu:
+            return judged(
+                False,
+                f"torch {torch.__version__} (built for {built}) sees no GPU; "
+                f"the driver ({driver_version or 'none found'}) lists {listed}",
+            )
+        return not_applicable("no GPU: neither the driver nor torch lists one")
+    foreign = [
+        f"{torch.cuda.get_device_name(i)} (sm_{major}{minor})"
+        for i in range(torch.cuda.device_count())
+        for major, minor in [torch.cuda.get_device_capability(i)]
+        if not runs_on(major, minor, torch.cuda.get_arch_list())
+    ]
+    detail = (
+        f"{torch.cuda.device_count()} GPUs, torch for CUDA {built}, "
+        f"driver {driver_version or 'unknown'}"
+    )
+    if foreign:
+        detail += f"; torch has no kernels for {', '.join(foreign)}"
+    return judged(not foreign, detail, cuda=built, driver=driver_version)
+
+
+def runs_on(major: int, minor: int, architectures: list[str]) -> bool:
+    """Whether one of the architectures of a build of torch runs on a compute capability.
+
+    Binaries (sm_80) run on later minor versions of the same major version, intermediate code
+    (compute_80) on all later versions.
+    """
+    for name in architectures:
+        kind, _, digits = name.rstrip("abcdefgh").partition("_")
+        built = (int(digits[:-1]), int(digits[-1]))
+        if built <= (major, minor) and (kind == "compute" or built[0] == major):
+            return True
+    return False
+
+
+def nvidia_smi() -> tuple[int, str]:
+    """The number of GPUs that NVIDIA's own tool lists, and the driver's version; 0 without it."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return 0, ""
+    query = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20)
+    except subprocess.TimeoutExpired:
+        return 0, "did not answer within 20 s"
+    lines = answer.stdout.split() if answer.returncode == 0 else []
+    return len(lines), lines[0] if lines else ""
+
+
+def limits(machine: Machine) -> Finding:
+    """Shared memory for loader processes, and files that a process may open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        gib = shutil.disk_usage("/dev/shm").total / 2**30
+    except FileNotFoundError:
+        return not_applicable("no /dev/shm")
+    detail = f"/dev/shm {gib:.3g} GiB, {soft} open files (hard limit {hard})"
+    wanting = [
+        law
+        for law, holds in (
+            (f"/dev/shm >= {SHM_GIB:g} GiB", gib >= SHM_GIB),
+            (f"open files >= {OPEN_FILES}", hard >= OPEN_FILES),
+        )
+        if not holds
+    ]
+    if wanting:
+        return judged(False, f"{detail}; {' and '.join(wanting)} must hold")
+    return passed(detail, shm_gib=gib, open_files=soft)

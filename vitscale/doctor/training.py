@@ -1,0 +1,219 @@
+"""Trainings of a small model by the real trainer: a device against the CPU, and against itself.
+
+All comparisons are of the losses of 20 optimizer steps, each a mean over 128 images of digits, with
+mixup, drop path and an average of the weights. Two computations that differ only in the order of
+their sums, such as a batch whole and in four parts, gave losses within 3e-7 of each other on CPUs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitscale.doctor.check import Finding, Machine, judged, not_applicable
+from vitscale.plan.config import TrainConfig
+from vitscale.record.outcome import Row
+from vitscale.record.workdir import Workdir
+
+# A step per epoch: the rows then have the loss of each step.
+SMALL = TrainConfig(
+    batch_size=128, subset_images=128, epochs=20, warmup_epochs=5.0, lr=1e-3, seed=1,
+    patch_size=2, width=32, depth=2, heads=2,
+    crop_padding=1, mixup_alpha=0.8, drop_path=0.1, ema_decay=0.9,
+)  # fmt: skip
+# four steps per epoch, also 20 steps
+LONGER_EPOCHS = SMALL.replace(batch_size=32, epochs=5, warmup_epochs=1.0)
+NUM_INTERRUPTED = 5
+# Largest relative difference of a loss. fp32: a hundred times what the order of sums changes, and
+# below the 7e-5 that a mantissa of 10 bits changes, that of fp16 and of TF32. bf16 and fp16: ten
+# times what they changed on a CPU, 9e-4 and 9e-5.
+BOUNDS = {"fp32": 2e-5, "bf16": 1e-2, "fp16": 1e-3}
+
+
+def rows(config: TrainConfig, machine: Machine, **options: Any) -> list[Row]:
+    """The rows of a training on the machine's device, which leaves nothing behind.
+
+    Raises RuntimeError if a loss is not positive: a device that computes nothing would otherwise
+    agree with itself.
+    """
+    from vitscale.train.loop import train
+
+    with tempfile.TemporaryDirectory(prefix="vitscale-doctor-") as folder:
+        options = {"checkpoint_every_s": 1e9, **options}
+        found = list(train(config, Path(folder), device_name(machine), **options))
+    wrong = [row for row in found if not row.get("train_loss", math.nan) > 0]
+    if wrong:
+        raise RuntimeError(
+            f"a loss > 0 must hold, but got (device={machine.device!r}, step={wrong[0]['step']:g}, "
+            f"loss={wrong[0].get('train_loss', math.nan)})"
+        )
+    return found
+
+
+def device_name(machine: Machine) -> str:
+    """The device as the trainer names it, made the current one if it is a GPU."""
+    import torch
+
+    torch.set_num_threads(1)
+    if not machine.on_gpu:
+        return "cpu"
+    torch.cuda.set_device(torch.device(machine.device))
+    return "cuda"
+
+
+def losses(config: TrainConfig, machine: Machine, **options: Any) -> list[float]:
+    """The mean training loss of each epoch, in nats."""
+    return [row["train_loss"] for row in rows(config, machine, **options)]
+
+
+@functools.cache
+def reference() -> tuple[float, ...]:
+    """The losses in fp32 on this CPU, in one thread."""
+    return tuple(losses(SMALL, Machine()))
+
+
+def gap(expected: Sequence[float], found: Sequence[float]) -> float:
+    """The largest relative difference; infinite if there is another number of losses, or NaN."""
+    if len(expected) != len(found):
+        return math.inf
+    gaps = [abs(b - a) / abs(a) for a, b in zip(expected, found, strict=True)]
+    return math.inf if any(math.isnan(g) for g in gaps) else max(gaps)
+
+
+def compared(
+    expected: Sequence[float], found: Sequence[float], what: str, bound: float = BOUNDS["fp32"]
+) -> Finding:
+    """Whether two trainings have the same losses within a bound."""
+    size = gap(expected, found)
+    detail = f"losses of {len(expected)} steps {what}: largest difference {size:.1e} of the loss"
+    values = {"gap": size, "bound": bound}
+    return judged(size <= bound, f"{detail} (bound {bound:.0e})", **values)
+
+
+# A device against the CPU
+
+
+def fp32(machine: Machine) -> Finding:
+    """fp32 on a GPU against fp32 on the CPU."""
+    if not machine.on_gpu:
+        return not_applicable("the CPU is what others are compared with")
+    return compared(reference(), losses(SMALL, machine), "on GPU and CPU")
+
+
+def precision(name: str, machine: Machine) -> Finding:
+    """Lower precision on the device against fp32 on the CPU."""
+    found = losses(SMALL.replace(precision=name), machine)
+    return compared(reference(), found, f"in {name} and in fp32 on the CPU", BOUNDS[name])
+
+
+bf16 = functools.partial(precision, "bf16")
+fp16 = functools.partial(precision, "fp16")
+
+
+# A device against itself
+
+
+def resume(machine: Machine) -> Finding:
+    """An interrupted training has the rows of an uninterrupted one, bit for bit."""
+    from vitscale.train.loop import train
+
+    with tempfile.TemporaryDirectory(prefix="vitscale-doctor-") as folder:
+        device, saved = device_name(machine), list[str]()
+        for _ in range(NUM_INTERRUPTED):  # each time in another step: each start saves its first
+            started = train(LONGER_EPOCHS, Path(folder), device, checkpoint_every_s=0.0)
+            next(started)
+            started.close()
+            saved = Workdir(Path(folder)).names("checkpoint-")
+        if not saved:
+            return judged(False, "an interrupted training left no checkpoint")
+        resumed = list(train(LONGER_EPOCHS, Path(folder), device, checkpoint_every_s=1e9))
+    whole = rows(LONGER_EPOCHS, machine)
+    step = int(saved[-1].split("-")[1])
+    if without_times(resumed) == without_times(whole):
+        times = f"interrupted {NUM_INTERRUPTED} times and resumed, last at step {step} of 20"
+        return judged(True, f"rows equal by the bit, {times}")
+    return judged(False, _unequal(resumed, whole, rows(LONGER_EPOCHS, machine)))
+
+
+def without_times(found: Sequence[Row]) -> list[Row]:
+    from vitscale.train.loop import TIMING
+
+    return [{name: row[name] for name in row if name not in TIMING} for row in found]
+
+
+def _unequal(resumed: Sequence[Row], whole: Sequence[Row], again: Sequence[Row]) -> str:
+    """How far a resumed training is from an uninterrupted one, and that one from its repetition."""
+    size, noise = (
+        gap([row["train_loss"] for row in whole], [row["train_loss"] for row in other])
+        for other in (resumed, again)
+    )
+    cause = (
+        f"two uninterrupted trainings differ by {noise:.1e}: operations of this device are not "
+        "deterministic"
+        if without_times(again) != without_times(whole)
+        else "two uninterrupted trainings are equal by the bit"
+    )
+    return f"the rows of a resumed training differ, losses by {size:.1e}; {cause}"
+
+
+def micro_batches(machine: Machine) -> Finding:
+    """A batch in four parts against the whole batch: only the order of sums differs."""
+    parts = losses(SMALL, machine, micro_batch=32)
+    return compared(losses(SMALL, machine), parts, "with whole batches and in four parts")
+
+
+def compiled(machine: Machine) -> Finding:
+    """A compiled model against the eager one."""
+    found = losses(SMALL, machine, compiled=True)
+    return compared(losses(SMALL, machine), found, "of the compiled and the eager model")
+
+
+def loaders(machine: Machine) -> Finding:
+    """Batches that two loader processes read from files against those that the trainer reads.
+
+    On a GPU, batches of loaders are in pinned memory, so that copies do not wait.
+    """
+    import torch
+
+    from vitscale.train.data import Batches, loader
+    from vitscale.train.sources import load_split
+
+    with tempfile.TemporaryDirectory(prefix="vitscale-doctor-") as folder:
+        config, root = write_images(Path(folder)), Path(folder)
+        device_name(machine)
+        device = torch.device(machine.device)
+        batches = Batches(load_split(config, "train", root), config, device)
+        one, two = (list(batches.iterate(0, num_workers)) for num_workers in (0, 2))
+        equal = len(one) == 4 and all(
+            torch.equal(a, b)
+            for x, y in zip(one, two, strict=True)
+            for a, b in zip(x, y, strict=True)
+        )
+        pinned = all(
+            images.is_pinned() for images, _ in loader(batches, range(4), 2, device, batches.train)
+        )
+    detail = "batches of 2 loader processes " + ("equal by the bit" if equal else "differ")
+    if machine.on_gpu:
+        detail += ", in pinned memory" if pinned else ", not in pinned memory"
+    return judged(equal and pinned == machine.on_gpu, detail)
+
+
+def write_images(root: Path) -> TrainConfig:
+    """A dataset of 64 PNG files in class folders, and a config of 4 steps on it."""
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for split, num in (("train", 64), ("val", 4)):
+        for index in range(num):
+            path = root / "noise" / split / str(index % 2) / f"{index}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)).save(path)
+    return TrainConfig(
+        dataset="noise", num_images=64, num_classes=2, channels=3, resolution=16, patch_size=4,
+        width=16, depth=1, heads=2, batch_size=16, epochs=1, warmup_epochs=0.0, crop="rrc",
+    )  # fmt: skip
