@@ -269,8 +269,10 @@ def _first_end(reported: np.ndarray, k: int, miss: float, most: float) -> float:
 
 @functools.cache
 def num_best(n: int, k: int, miss: float) -> int:
-    """The least number of draws, best on minival first, whose worst value is below the median of
-    the best of k with at most the probability `miss`; 0 if all n are too few.
+    """How many of the draws that are best on minival serve the high end at k.
+
+    The least number that are all below the median of the best of k with at most the probability
+    `miss`; 0 if all n are too few.
     """
     low, high = 0, n + 1  # the probability falls with the number
     while high - low > 1:
