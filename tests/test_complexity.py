@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from vitscale.__main__ import main
-from vitscale.catalog.costs import agrees, published_models
+from vitscale.catalog.costs import agrees, exaflops, published_models
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity, shape_of, training_flops
 from vitscale.train.complexity import Products, compare_published, measured_complexity
@@ -175,10 +175,22 @@ def test_published_costs_are_ours_but_where_a_reason_is_given() -> None:
 def test_published_rows_are_distinct_and_printed_in_full() -> None:
     rows = published_models()
     assert len({(row.source, row.name, row.fields["resolution"]) for row in rows}) == len(rows)
-    assert all(row.params_m or row.flops_g for row in rows)
+    assert all(row.params_m or row.flops_g or row.exaflops for row in rows)
     by_name = {(row.source, row.name): row for row in rows}
     assert by_name["Xiao et al. 2021, Table 2", "EffNet-B5"][2:5] == ("30.4", "10.3", "98.9")
     assert by_name["Touvron et al. 2022, Table 3", "S24x2"][2:5] == ("85.9", "18.3", "")
+
+
+# Dosovitskiy et al. 2021, Table 6: exaFLOPs of the ViTs, from the printed table
+TABLE_6 = {"ViT-B/16, 7": 224, "ViT-L/32, 7": 196, "ViT-L/16, 7": 783, "ViT-L/16, 14": 1567}
+
+
+@pytest.mark.parametrize("name", TABLE_6)
+def test_exaflops_of_a_training_are_those_of_table_6(name: str) -> None:
+    row = next(r for r in published_models() if r.name == f"{name} epochs")
+    assert int(row.exaflops) == TABLE_6[name]
+    ours = exaflops(complexity(TrainConfig(**row.fields)).flops, int(row.epochs))
+    assert ours == pytest.approx(TABLE_6[name], rel=0.01)
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -85,7 +85,7 @@ def faults(source: str) -> list[str]:
 
 def test_each_room_has_its_figures() -> None:
     assert {path.parent.name for path in FILES} == {
-        *("distribution", "repeats", "shapes", "profile", "search")
+        *("distribution", "repeats", "shapes", "scaling", "profile", "search")
     }
 
 

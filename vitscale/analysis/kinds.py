@@ -6,11 +6,12 @@ from vitscale.analysis.distribution import words as distribution
 from vitscale.analysis.kind import Kind
 from vitscale.analysis.profile import words as profile
 from vitscale.analysis.repeats import words as repeats
+from vitscale.analysis.scaling import words as scaling
 from vitscale.analysis.search import words as search
 from vitscale.analysis.shapes import words as shapes
 from vitscale.plan.study import Study
 
-ROOMS = (distribution, repeats, shapes, profile, search)
+ROOMS = (distribution, repeats, shapes, scaling, profile, search)
 KINDS: dict[str, Kind] = {room.KIND.name: room.KIND for room in ROOMS}
 
 

@@ -66,6 +66,20 @@ NAMES: dict[str, frozenset[str]] = {
             "published_depth_vs_width",
         ]
     ),
+    "scaling": frozenset(
+        [
+            "learning_curves",
+            "error_by_scale",
+            "error_by_compute",
+            "scaling_cells",
+            "scaling_fit",
+            "scaling_curves",
+            "scaling_forecast",
+            "scaling_forecast_far",
+            "scaling_frontier",
+            "scaling_crossing",
+        ]
+    ),
     "profile": frozenset(
         [
             "throughput_by_batch",

@@ -21,6 +21,8 @@ class PublishedModel(NamedTuple):
     acts_m: str  # millions of output elements
     fields: dict[str, Any]  # of TrainConfig
     reason: str  # why ours deviates; "" where it does not
+    epochs: str = ""  # of JFT-300M, that `exaflops` are of
+    exaflops: str = ""  # of the whole pre-training, a multiply-add counted as two operations
 
 
 def published_models() -> list[PublishedModel]:
@@ -30,10 +32,21 @@ def published_models() -> list[PublishedModel]:
             row["source"], row["name"], row["params_m"], row["flops_g"], row["acts_m"],
             {**IMAGENET, "model": row["model"], "resolution": int(row["resolution"]),
              **json.loads(row["fields"])},
-            row["reason"],
+            row["reason"], row["epochs"] or "", row["exaflops"] or "",
         )
         for row in table_rows("complexity")
     ]  # fmt: skip
+
+
+JFT_IMAGES = 303_000_000  # Dosovitskiy et al. 2021, section 4.1
+
+
+def exaflops(flops: int, epochs: int) -> float:
+    """10^18 operations of a pre-training on JFT-300M, of a model of so many multiply-adds: forward
+    once and backward twice, two operations per multiply-add. Table 6 of Dosovitskiy et al. 2021
+    does not say how it counts; this gives its prints for ViTs.
+    """
+    return 3 * 2 * flops * JFT_IMAGES * epochs / 1e18
 
 
 IMAGENET: dict[str, Any] = {"dataset": "imagenet", "channels": 3, "num_classes": 1000}

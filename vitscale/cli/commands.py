@@ -376,7 +376,8 @@ def complexity(options: argparse.Namespace) -> None:
     from rich.table import Table
 
     table = Table("source", "model", "pixels", title="published | ours (* deviates)")
-    for unit in ("params (M)", "multiply-adds (G)", "activations (M)"):
+    units = ("params (M)", "multiply-adds (G)", "activations (M)", "training (exaFLOPs)")
+    for unit in units:
         table.add_column(unit, justify="right", no_wrap=True)
     for row in rows:
         cells = [

@@ -46,6 +46,28 @@ PROFILES = (
     "peak_memory",
 )
 
+SCALING = (
+    "scaling_cells",
+    "scaling_fit",
+    "scaling_curves",
+    "scaling_forecast",
+    "scaling_forecast_far",
+    "scaling_frontier",
+    "scaling_crossing",
+    "error_by_scale",
+    "error_by_compute",
+)
+# those that rest on a law
+LAWS = (
+    "scaling_fit",
+    "scaling_curves",
+    "scaling_forecast",
+    "scaling_forecast_far",
+    "scaling_crossing",
+)
+FAR = 4  # times the largest value of an axis that a law was fitted to; beyond it only if asked for
+MIN_VALUES = 3  # of an axis, for a gain, an exponent and a floor; one more where one is held out
+
 
 def family_of(arm: Arm) -> tuple[str, str]:
     """(size, rule for drop path) of a shape: shapes are compared within both."""
@@ -64,6 +86,8 @@ def infer_kind(trials: Collection[Trial], fields: Mapping[str, Any]) -> str:
     if any(isinstance(trial.config, ProfileConfig) for trial in trials):
         return "profile"
     requested = {*fields.get("tables", ()), *fields.get("figures", ())}
+    if requested & {*SCALING}:
+        return "scaling"
     if requested & {*SHAPES} and equal_within_arms(trials, "seed", "lr"):
         return "shapes"
     return "repeats" if equal_within_arms(trials, "seed") else "distribution"
@@ -128,6 +152,65 @@ def _shapes(study: Study) -> None:
     )
 
 
+def _scaling(study: Study) -> None:
+    if arm := _unequal_arm(study.trials, "seed", "lr"):
+        raise ValueError(
+            "the trials of an arm must differ only in lr and seed in a study of kind scaling, but "
+            f"got (study={study.slug!r}, arm={arm!r})"
+        )
+    _check_factors(study, ("family", "size"))
+    _check_not_pooled(
+        study,
+        "family, size, images and epochs",
+        lambda c: (c["family"], c["size"], c["subset_images"], c["epochs"]),
+    )
+    without = next((t for t in study.trials if "minival" not in t.config.evals), None)
+    if without is not None:
+        raise ValueError(
+            "a study of kind scaling must evaluate on minival, which chooses each lr, but got "
+            f"(arm={without.arm.name!r}, evals={shown(without.config.evals)})"
+        )
+    if _requests(study, LAWS):
+        for family, values in _axes(study).items():
+            _check_axes(study, family, values)
+
+
+def _axes(study: Study) -> dict[str, dict[str, list[float]]]:
+    """Family -> axis of a law -> its values, ascending: parameters and training images."""
+    cells: dict[str, dict[str, Trial]] = {}
+    for trial in study.trials:
+        cells.setdefault(str(trial.arm.factors["family"]), {}).setdefault(trial.arm.name, trial)
+    found: dict[str, dict[str, list[float]]] = {}
+    for family, of in cells.items():
+        images = sorted({float(trial.config.num_train) for trial in of.values()})
+        sizes = {trial.arm.factors["size"]: trial.config for trial in of.values()}
+        # one size needs no cost, which not every model has in closed form
+        several = len(sizes) > 1
+        params = {float(study.cost(c).params) for c in sizes.values()} if several else {1.0}
+        found[family] = {"size": sorted(params), "images": images}
+    return found
+
+
+def _check_axes(study: Study, family: str, axes: Mapping[str, list[float]]) -> None:
+    """Raises ValueError for a law of too few values, and for a forecast beyond the range."""
+    varied = {axis: values for axis, values in axes.items() if len(values) > 1}
+    held_out = next(iter(varied), "size")
+    for axis, values in (varied or axes).items():
+        least = MIN_VALUES + (axis == held_out)
+        if len(values) < least:
+            held = ", one of which is held out" if axis == held_out else ""
+            raise ValueError(
+                f"a scaling law must have at least {least} values of {axis}{held}, but got "
+                f"(family={family!r}, {axis}={', '.join(f'{value:g}' for value in values)})"
+            )
+    *_, before, last = varied[held_out]
+    if last > FAR * before and "scaling_forecast_far" not in study.tables:
+        raise ValueError(
+            f"the {held_out} that is held out must be at most {FAR} times the next one without "
+            f"--far, but got (family={family!r}, {held_out}={last:g}, next={before:g})"
+        )
+
+
 def _profiles(study: Study) -> None:
     if not _requests(study, PROFILES):
         return
@@ -144,6 +227,7 @@ def _profiles(study: Study) -> None:
 CHECKS: dict[str, Callable[[Study], None]] = {
     "repeats": _repeats,
     "shapes": _shapes,
+    "scaling": _scaling,
     "profile": _profiles,
 }
 

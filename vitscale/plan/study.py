@@ -119,10 +119,11 @@ class Study:
 
     `kind` selects the analysis, a package of vitscale.analysis: "distribution" of errors over
     draws, "repeats" of single settings with several seeds, "shapes" at the best lr of each,
-    "profile", "search", or a kind that the script registers.
+    "scaling" over sizes and images, "profile", "search", or a kind that the script registers.
     """
 
-    kind: str  # what is done with the outcomes: distribution, repeats, shapes, profile, search
+    # what is done with the outcomes: distribution, repeats, shapes, scaling, profile, search
+    kind: str
     name: str  # with the scale, that of the directory in the store and of the MLflow experiment
     scale: str  # which version of the question, as "demo": other data, shapes and epochs
     question: str  # one sentence, the title of the report

@@ -1,0 +1,281 @@
+"""A scaling study: from outcomes of a known law to tables, sentences, figures and refusals."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import ROOT, load_script
+
+from vitscale.analysis.kinds import check, kind_of
+from vitscale.analysis.report.report import caveats, headline, read_results, write_report
+from vitscale.analysis.results import Results
+from vitscale.analysis.scaling import tables
+from vitscale.analysis.scaling.tables import (
+    scaling_cells,
+    scaling_crossing,
+    scaling_fit,
+    scaling_forecast,
+    scaling_forecast_far,
+    scaling_frontier,
+)
+from vitscale.plan.cost import training_flops
+from vitscale.plan.study import Study, Trial
+from vitscale.record.workdir import Workdir
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fewer_rounds() -> Iterator[None]:
+    """Of the bootstrap: what is tested here does not depend on how many there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "NUM_ROUNDS", 200)
+        yield
+
+
+def script_study(**options: Any) -> Study:
+    made: Study = load_script(ROOT / "studies" / "scaling.py").study(**options)
+    return made
+
+
+def outcomes(study: Study, diverged_cell: str = "", seed: int = 0) -> pd.DataFrame:
+    """Outcomes of a known law, of 4 + size and images terms, 20% less for ViT_C."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for index, trial in enumerate(study.trials):
+        c = trial.config
+        params = study.cost(c).params
+        error = 4 + 20 * (params / 1e4) ** -0.5 + 10 * (c.num_train / 250) ** -0.6
+        error *= 0.8 if trial.arm.factors["family"] == "ViT_C" else 1.0
+        error *= 1 + 0.1 * math.log(c.lr / 1.2e-2, 3) ** 2
+        noise = np.exp(0.04 * rng.standard_normal(2))
+        diverged = trial.arm.name == diverged_cell or (c.lr > 3e-2 and rng.random() < 0.2)
+        values = [100.0, 100.0] if diverged else (error * noise).tolist()
+        rows.append(
+            {
+                "arm": trial.arm.name,
+                "point": trial.point,
+                "trial_id": c.id,
+                "status": "diverged" if diverged else "finished",
+                "lr": c.lr,
+                "seed": c.seed,
+                "error_pct": values[0],
+                "minival_error_pct": values[1],
+                "epochs": c.epochs,
+                "row": index,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    study = script_study(num=3)
+    return Results(study, outcomes(study, "ViT_P width 24, 499 images"))
+
+
+def test_cells_have_the_lr_and_the_errors_of_their_runs(results: Results) -> None:
+    table = results.once(scaling_cells).set_index("cell")
+    trials = results.trials
+    name = "ViT_C width 32, 997 images"
+    runs = trials[(trials["arm"] == name) & (trials["status"] == "finished")]
+    by_lr = runs.groupby("lr")[["minival_error_pct", "error_pct"]].mean()
+    best = by_lr["minival_error_pct"].idxmin()
+    assert table.loc[name, "lr"] == best
+    assert table.loc[name, "val_error_pct"] == pytest.approx(by_lr.loc[best, "error_pct"])
+    row = table.loc[name]
+    assert row["val_error_pct_low"] < row["val_error_pct"] < row["val_error_pct_high"]
+    gone = table.loc["ViT_P width 24, 499 images"]
+    assert (gone["n"], gone["diverged_in_all"], gone["ended"]) == (0, 9, 9)
+    assert np.isnan(gone["val_error_pct"])
+    assert table["diverged_in_all"].sum() == (trials["status"] == "diverged").sum()
+
+
+def test_the_law_is_the_one_that_made_the_errors_and_diverged_cells_are_not_in_it(
+    results: Results,
+) -> None:
+    table = results.once(scaling_fit)
+    both = table[(table["axes"] == "size and images") & table["has_floor"]].set_index("family")
+    assert both.loc["ViT_P", "n_cells"] == 14 and both.loc["ViT_P", "diverged_cells"] == 1
+    assert both.loc["ViT_C", "n_cells"] == 15 and both.loc["ViT_C", "diverged_cells"] == 0
+    for family in ("ViT_P", "ViT_C"):
+        row = both.loc[family]
+        assert row["size_exponent_low"] < 0.5 < row["size_exponent_high"]
+        assert row["images_exponent_low"] < 0.6 < row["images_exponent_high"]
+        assert row["misfit_p"] > 0.001
+        assert 0.9 < row["held_out_ratio"] < 1.1
+    assert (table.groupby(["family", "axes"])["nearer"].sum() == 1).all()
+
+
+def test_forecasts_are_of_the_largest_size_without_it_and_stay_within_four_times(
+    results: Results,
+) -> None:
+    table = results.once(scaling_forecast)
+    held = table[table["kind"] == "held out"]
+    assert len(held) == 6 and held["target"].str.contains("width 72").all()
+    assert (held["inside"] == "yes").sum() >= 5
+    assert (held["predicted_error_pct_low"] < held["predicted_error_pct_high"]).all()
+    beyond = table[table["kind"] == "extrapolation"]
+    assert beyond["times"].tolist() == [2.0, 4.0] * 2 and (beyond["inside"] == "").all()
+    far = results.once(scaling_forecast_far)
+    assert far["times"].tolist() == [16.0] * 2 and (far["kind"] == "far extrapolation").all()
+
+
+def test_the_frontier_falls_with_compute_and_the_better_family_never_crosses(
+    results: Results,
+) -> None:
+    frontier = results.once(scaling_frontier)
+    for _, of in frontier.groupby("family"):
+        assert of["training_flops"].is_monotonic_increasing
+        assert of["best_error_pct"].is_monotonic_decreasing
+        assert (of["best_error_pct_low"] <= of["best_error_pct_high"]).all()
+    row = results.once(scaling_crossing).iloc[0]
+    assert np.isnan(row["crossing_params_m"]) and row["share_crossing"] < 0.05
+    assert row["difference_at_least_points_low"] > 0  # ViT_P minus ViT_C
+    assert any("none within the range" in line for line in headline(results))
+
+
+def test_sentences_name_what_diverged_and_what_is_missing(results: Results) -> None:
+    assert any("1 of 30 cells diverged at every lr (ViT_P width 24" in s for s in headline(results))
+    study = results.study
+    trials = results.trials.copy()
+    name = "ViT_C width 16, 250 images"
+    trials.loc[trials["arm"] == name, "status"] = "missing"
+    missing = Results(study, trials)
+    assert any(
+        f"a cell must have a finished trial to be in a law, but got none for 1 of 30 ({name})" in s
+        for s in headline(missing)
+    )
+    assert any("Unfinished" in line for line in caveats(missing))
+    few = trials.copy()
+    few.loc[~few["arm"].str.contains("width 16"), "status"] = "missing"
+    assert any("No law of ViT_P" in line for line in headline(Results(study, few)))
+    write_all(Results(study, few.assign(status="missing")))
+
+
+def write_all(results: Results) -> None:
+    kind = kind_of(results.study)
+    for make in kind.tables.values():
+        results.once(make)
+    for draw in kind.figures.values():
+        if draw.__name__ != "learning_curves":
+            draw(results)
+
+
+def test_single_runs_have_a_law_and_no_interval() -> None:
+    study = script_study(num=1)
+    table = Results(study, outcomes(study)).once(scaling_fit)
+    assert table["size_exponent"].notna().all() and table["size_exponent_low"].isna().all()
+
+
+def test_a_report_is_written_and_drawn_again(results: Results, tmp_path: Path) -> None:
+    page = write_report(results, Workdir(tmp_path), {})
+    assert (
+        "Crossing of ViT_P and ViT_C" in page
+        and (tmp_path / "error_by_scale.png").stat().st_size > 10_000
+    )
+    again = read_results(results.study, Workdir(tmp_path))
+    pd.testing.assert_frame_equal(
+        again.once(scaling_fit), results.once(scaling_fit), check_dtype=False
+    )
+
+
+def test_a_report_of_two_thousand_trials_takes_less_than_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tables, "NUM_ROUNDS", 1000)
+    study = script_study(num=22)
+    assert len(study.trials) == 1980
+    made = Results(study, outcomes(study))
+    began = time.process_time()
+    write_all(made)
+    assert time.process_time() - began < 60
+
+
+# ---- refusals of a plan
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (
+            lambda t: t.arm.factors["size"] in ("width 16", "width 24"),
+            r"a scaling law must have at least 4 values of size, one of which is held out, but got",
+        ),
+        (
+            lambda t: t.config.subset_images != 499,
+            r"a scaling law must have at least 3 values of images, but got \(family='ViT_P', ",
+        ),
+        (
+            lambda t: t.arm.factors["size"] not in ("width 48",) or t.config.subset_images,
+            "",
+        ),
+    ],
+)
+def test_a_law_of_too_few_values_is_refused(keep: Any, message: str) -> None:
+    study = script_study()
+    trials = tuple(t for t in study.trials if keep(t))
+    fields = {
+        "kind": "scaling", "name": "made", "scale": "demo", "question": "?", "source": "none",
+        "metric": "val_error_pct", "trials": trials,
+    }  # fmt: skip
+    Study(**fields, tables=("scaling_cells",))
+    if message:
+        with pytest.raises(ValueError, match=message):
+            Study(**fields, tables=("scaling_fit",))
+    else:
+        Study(**fields, tables=("scaling_fit",))
+
+
+def test_a_forecast_beyond_four_times_needs_far() -> None:
+    study = script_study()
+    trials = tuple(
+        Trial(t.arm, t.config.replace(width=256, heads=8), t.point)
+        if (t.arm.factors["family"], t.config.width) == ("ViT_P", 72)
+        else t
+        for t in study.trials
+    )
+    fields = {
+        "kind": "scaling", "name": "made", "scale": "demo", "question": "?", "source": "none",
+        "metric": "val_error_pct", "trials": trials,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"at most 4 times the next one without --far, but got"):
+        Study(**fields, tables=("scaling_forecast",))
+    check(Study(**fields, tables=("scaling_forecast", "scaling_forecast_far")))
+
+
+def test_a_subset_larger_than_the_data_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"minival_images \+ subset_images <= 997 training images"):
+        script_study().trials[0].config.replace(subset_images=998)
+
+
+@pytest.mark.parametrize("scale", ["demo", "fashion", "cifar"])
+def test_subsets_train_for_as_many_steps_or_epochs_as_the_whole_set(scale: str) -> None:
+    steps = script_study(scale=scale)
+    longest = max(t.config.num_steps for t in steps.trials)
+    for trial in steps.trials:
+        if trial.config.subset_images:
+            assert trial.config.num_steps == pytest.approx(longest, rel=0.03)
+    epochs = script_study(scale=scale, subsets="epochs")
+    assert {t.config.epochs for t in epochs.trials} == {
+        t.config.epochs for t in steps.trials if not t.config.subset_images
+    }
+
+
+def test_a_budget_keeps_the_sizes_that_it_pays_for() -> None:
+    whole = script_study()
+    budget = 0.6 * sum(training_flops(t.config) for t in whole.trials)
+    study = script_study(budget=budget)
+    assert sum(training_flops(t.config) for t in study.trials) <= budget
+    assert {t.arm.factors["size"] for t in study.trials} == {
+        f"width {width}" for width in (16, 24, 32, 48)
+    }
+    with pytest.raises(ValueError, match="at least 4 values of size"):
+        script_study(budget=0.3 * budget)
+    with pytest.raises(ValueError, match=r"a budget must pay for the smallest size, .* but got"):
+        script_study(budget=1.0)

@@ -1,0 +1,290 @@
+"""Error against size and images with the law and its forecast, and against compute with its
+frontier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from vitscale.analysis.report.layout import (
+    COLORS,
+    DASHES,
+    MARKERS,
+    STYLE,
+    axis_label,
+    finish,
+    say,
+)
+from vitscale.analysis.results import Results
+from vitscale.analysis.scaling.tables import (
+    scaling_cells,
+    scaling_curves,
+    scaling_forecast,
+    scaling_frontier,
+)
+
+COLUMNS = {"size": "params_m", "images": "images"}  # axis -> column of the cells
+LABELS = {"size": "parameters (M)", "images": "training images"}
+WIDTH, HEIGHT = 4.2, 3.9  # inches of a panel
+
+
+@matplotlib.rc_context(STYLE)
+def error_by_scale(results: Results) -> Figure:
+    """Error against model size, a curve per number of images (or against images where only they
+    vary), each cell at its own lr, with the law fitted to all cells and what it predicted of the
+    largest without them.
+
+    Points: means over the runs that finished. Whiskers: 95% intervals with the choice of lr. Lines:
+    the law with a floor. Hollow: the largest value, predicted from the others, with the 95%
+    interval for a measured mean, beside it.
+    """
+    table = results.once(scaling_cells)
+    names = _families(table)
+    width = 1.6 + WIDTH * min(len(names), 3)
+    lines = -(-len(names) // 3)
+    figure = Figure(figsize=(width, HEIGHT * lines + 0.5), layout="constrained")
+    panels = figure.subplots(lines, min(len(names), 3), squeeze=False, sharey=True)
+    for ax, family in zip(panels.flat, names, strict=False):
+        _scale_panel(ax, results, family)
+    for ax in panels.flat[len(names) :]:
+        ax.remove()
+    for row in panels:
+        row[0].set_ylabel(axis_label(results.study))
+    figure.legend(handles=_levels(table), loc="outside right upper", handlelength=2.4)
+    note = (
+        f"Points: means over {_runs(table)} finished runs at the cell's own lr. "
+        "Whiskers: 95% intervals over seeds and the choice of lr. Lines: the law with a floor, "
+        "fitted to all cells. Hollow, to the right: forecast of the largest value from the others, "
+        "with the 95% interval of a measured mean."
+    )
+    if (table["diverged_in_all"] > 0).any():
+        note += "\n× above: how many of the cell's runs diverged, over all its lr."
+    if not _has_intervals(table):
+        note += "\nSingle runs: no intervals."
+    return finish(figure, note)
+
+
+def _families(table: pd.DataFrame) -> list[str]:
+    return list(dict.fromkeys(table["family"]))
+
+
+def _metric(table: pd.DataFrame) -> str:
+    """The column with the error of a cell."""
+    return next(str(name) for name in table if str(name).endswith("_error_pct"))
+
+
+def _runs(table: pd.DataFrame) -> str:
+    """How many finished runs a cell has at its lr, from the fewest to the most."""
+    known = table.loc[table["n"] > 0, "n"]
+    return " to ".join(str(n) for n in sorted({known.min(), known.max()})) if len(known) else "0"
+
+
+def _has_intervals(table: pd.DataFrame) -> bool:
+    return bool(table[f"{_metric(table)}_low"].notna().any())
+
+
+def _axis_of(table: pd.DataFrame, family: str) -> str:
+    return "size" if table[table["family"] == family]["params_m"].nunique() > 1 else "images"
+
+
+def _level(of: pd.DataFrame, axis: str) -> pd.Series:
+    """What a curve is of: its images and, where it is shorter than others, its epochs."""
+    images = of["images"].astype(str) + " images"
+    shorter = of["samples"] < of["samples"].max() * 0.9
+    epochs = of["epochs"].astype(str) + " epochs"
+    if axis == "images":
+        return epochs.where(shorter, "all subsets")
+    return images + (", " + epochs).where(shorter, "")
+
+
+def _levels(table: pd.DataFrame) -> list[Line2D]:
+    return [
+        Line2D([], [], label=level, markersize=5.5, linewidth=1.4, **_looks(index))
+        for index, level in enumerate(_all_levels(table))
+    ]
+
+
+def _all_levels(table: pd.DataFrame) -> list[str]:
+    parts = [
+        _level(table[table["family"] == family], _axis_of(table, family))
+        for family in _families(table)
+    ]
+    return list(dict.fromkeys(level for part in parts for level in part))
+
+
+def _looks(index: int) -> dict[str, Any]:
+    return {
+        "color": COLORS[index % len(COLORS)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": DASHES[index % len(DASHES)],
+    }
+
+
+def _scale_panel(ax: Axes, results: Results, family: str) -> None:
+    table, curves = results.once(scaling_cells), results.once(scaling_curves)
+    axis, levels = _axis_of(table, family), _all_levels(table)
+    column, name = COLUMNS[axis], _metric(table)
+    of_family = table[table["family"] == family]
+    curves = curves[curves["family"] == family]
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    for level, rows in of_family.groupby(_level(of_family, axis), sort=False):
+        looks = _looks(levels.index(str(level)))
+        x, y = rows[column].to_numpy(float), rows[name].to_numpy(float)
+        _whiskers(ax, x, y, rows, name, looks["color"])
+        ax.plot(x, y, **{**looks, "linestyle": "none"}, markersize=5.5, zorder=4)
+        _curve(ax, curves, rows, axis, looks)
+        _crosses(ax, x, rows, looks, levels.index(str(level)))
+    _forecasts(ax, results, family, axis, levels)
+    if of_family[name].isna().all():
+        say(ax, "no run finished")
+    lines = len(levels) if (table["diverged_in_all"] > 0).any() else 0
+    ax.set_title(family, pad=6 + 9 * lines)
+    ax.set_xlabel(LABELS[axis])
+    _plain_ticks(ax)
+
+
+def _whiskers(
+    ax: Axes, x: np.ndarray, y: np.ndarray, rows: pd.DataFrame, name: str, color: str
+) -> None:
+    ends = rows[[f"{name}_low", f"{name}_high"]].to_numpy(float).T
+    sizes = np.nan_to_num([y - ends[0], ends[1] - y]).clip(min=0)
+    ax.errorbar(x, y, sizes, fmt="none", ecolor=color, elinewidth=1, capsize=2, zorder=3.5)
+
+
+def _curve(
+    ax: Axes, curves: pd.DataFrame, rows: pd.DataFrame, axis: str, looks: dict[str, Any]
+) -> None:
+    """The law at the images and samples of these cells."""
+    near = np.isclose(curves["samples"], rows["samples"].iloc[0])
+    if axis == "size":
+        near &= curves["images"] == rows["images"].iloc[0]
+    of = curves[near]
+    unit = 1e6 if axis == "size" else 1.0
+    ax.plot(
+        of["x"] / unit,
+        of["error_pct"],
+        color=looks["color"],
+        linestyle=looks["linestyle"],
+        linewidth=1.4,
+        zorder=3,
+    )
+
+
+def _crosses(
+    ax: Axes,
+    x: np.ndarray,
+    rows: pd.DataFrame,
+    looks: dict[str, Any],
+    line: int,
+    say_num: bool = True,
+) -> None:
+    """A cross above the axes for each cell of which a run diverged, a line of them per curve."""
+    edge, height = ax.get_xaxis_transform(), 1.02 + 0.04 * line
+    for place, (_, row) in zip(x, rows.iterrows(), strict=True):
+        if not row["diverged_in_all"]:
+            continue
+        ax.plot(
+            [place], [height], "x", color=looks["color"], markersize=4.5, transform=edge,
+            clip_on=False,
+        )  # fmt: skip
+        if say_num:
+            ax.annotate(
+                f"{row['diverged_in_all']}/{row['ended']}",
+                (place, height),
+                xycoords=edge,
+                xytext=(4, 0),
+                textcoords="offset points",
+                fontsize=6.5,
+                va="center",
+                color=looks["color"],
+                annotation_clip=False,
+            )
+
+
+def _forecasts(ax: Axes, results: Results, family: str, axis: str, levels: Sequence[str]) -> None:
+    """Held-out cells as they were predicted, hollow, a little to the right of the measured ones."""
+    cells, table = results.once(scaling_cells), results.once(scaling_forecast)
+    cells = cells[cells["family"] == family].set_index("cell", drop=False)
+    level = _level(cells, axis)
+    for _, row in table[(table["family"] == family) & (table["kind"] == "held out")].iterrows():
+        looks = _looks(levels.index(str(level[row["target"]])))
+        x = np.array([cells.loc[row["target"], COLUMNS[axis]] * 1.08])
+        y = np.array([row["predicted_error_pct"]])
+        _whiskers(ax, x, y, row.to_frame().T, "predicted_error_pct", looks["color"])
+        marker = {"marker": looks["marker"], "color": looks["color"], "markerfacecolor": "white"}
+        ax.plot(x, y, linestyle="none", markersize=5.5, zorder=4.2, **marker)
+
+
+def _plain_ticks(ax: Axes) -> None:
+    """Numbers as 3, 10 and 0.05 and not as powers of ten."""
+    for one in (ax.xaxis, ax.yaxis):
+        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
+        one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        one.set_minor_formatter(NullFormatter())
+    ax.tick_params(labelsize=8.5)
+
+
+@matplotlib.rc_context(STYLE)
+def error_by_compute(results: Results) -> Figure:
+    """Error against the multiply-adds of a whole training: every cell at its own lr, and the lowest
+    error that so much compute buys, by family.
+
+    Steps: the lowest error of the cells that are affordable; bands: 95% intervals of it over the
+    bootstrap rounds.
+    """
+    table, frontier = results.once(scaling_cells), results.once(scaling_frontier)
+    name = _metric(table)
+    figure = Figure(figsize=(6.8, 4.4), layout="constrained")
+    ax = figure.subplots()
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    handles = []
+    for index, family in enumerate(_families(table)):
+        looks = _looks(index)
+        of = table[table["family"] == family]
+        ax.plot(
+            of["training_flops"], of[name], looks["marker"], color=looks["color"],
+            markersize=5, alpha=0.55, markeredgewidth=0, zorder=3,
+        )  # fmt: skip
+        _crosses(ax, of["training_flops"].to_numpy(float), of, looks, index, say_num=False)
+        if not frontier.empty:
+            _steps(ax, frontier[frontier["family"] == family], of["training_flops"].max(), looks)
+        diverged = int(of["diverged_in_all"].sum())
+        label = f"{family}: {int((of['n'] > 0).sum())} cells, {diverged} runs diverged"
+        handles.append(Line2D([], [], label=label, linewidth=1.8, markersize=5, **looks))
+    ax.set_xlabel("multiply-adds of a training, forward and backward")
+    ax.set_ylabel(axis_label(results.study))
+    _plain_ticks(ax)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("+", "")))
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 2))
+    note = f"Points: cells, means over {_runs(table)} finished runs at their own lr. "
+    note += "Steps: the lowest error of the cells that so much compute affords."
+    if (table["diverged_in_all"] > 0).any():
+        note += " × above: cells of which a run diverged."
+    if _has_intervals(table):
+        note += " Bands: 95% intervals of it, with the choice of lr."
+    return finish(figure, note)
+
+
+def _steps(ax: Axes, of: pd.DataFrame, last: float, looks: dict[str, Any]) -> None:
+    x = np.append(of["training_flops"].to_numpy(float), last)
+    values = [
+        np.append(column, column[-1:])
+        for column in (of[f"best_error_pct{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+    ]
+    color = looks["color"]
+    ax.step(x, values[0], where="post", color=color, linestyle=looks["linestyle"], zorder=4)
+    ax.fill_between(x, values[1], values[2], step="post", color=color, alpha=0.15, linewidth=0)
+
+
+FIGURES = (error_by_scale, error_by_compute)

@@ -1,0 +1,643 @@
+"""How error falls with model size, images and training compute, at an lr that each cell chooses.
+
+A cell is a model of a family on so many images for so many epochs, at several lr with several
+seeds. Cells, laws, forecasts, frontiers and crossings all rest on the same bootstrap rounds, so
+each interval includes the noise of seeds and the choice of lr. docs/method-scaling.md has the
+methods and how often their intervals cover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from scipy.stats import f as f_distribution
+
+from vitscale.analysis.repeats import estimates
+from vitscale.analysis.results import Results
+from vitscale.analysis.scaling import fits
+from vitscale.analysis.scaling.fits import Fit
+from vitscale.analysis.scaling.rounds import Chosen, Runs, choose, relative_noise, rounds
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.cost import training_flops
+from vitscale.plan.kinds import FAR, MIN_VALUES
+from vitscale.plan.study import Study
+
+CHOOSES = "minival"
+NUM_ROUNDS = 1000
+QUANTILES = (2.5, 97.5)
+STEPS = (2.0, float(FAR))  # times the largest value of the axis: forecasts within the limit
+FAR_STEPS = (16.0,)
+# what is a label of an axis -> the columns of the cells
+AXES = {"size": "params", "images": "images", "length": "samples"}
+# an exponent so near the ends of its search is not told from them
+LEAST_EXPONENT, GREATEST_EXPONENT = 1.2 * fits.EXPONENTS[0], fits.EXPONENTS[1] / 1.2
+LINE = 60  # points of a curve
+LEVELS = ("images", "samples")  # what a curve is at
+POINTS = 256  # of an axis on which laws of two families are compared
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cells of a study, what each chose, and bootstrap rounds of that.
+
+    `frame` has one row per cell. `noise` is the standard deviation of a run relative to its error,
+    from `df` degrees of freedom; without repeated runs df is 0, and nothing has an interval.
+    """
+
+    frame: pd.DataFrame
+    lrs: tuple[tuple[float, ...], ...]
+    runs: Runs
+    chosen: Chosen
+    rounds: Chosen
+    noise: float
+    df: int
+
+    @property
+    def has_intervals(self) -> bool:
+        return self.df > 0
+
+    @property
+    def usable(self) -> np.ndarray:
+        """(cells,) whether a cell has an error: one that diverged or has no run has none."""
+        return self.chosen.n > 0
+
+    @property
+    def precision(self) -> np.ndarray:
+        """(cells,) 1 / variance of the logarithm of a cell's error."""
+        return self.chosen.n / self.noise**2
+
+
+UNKNOWN_NOISE = 0.05  # of single runs, where all weigh the same and nothing has an interval
+
+
+def grid(results: Results) -> Grid:
+    """The cells of a study in the order of the plan."""
+    study = results.study
+    configs: dict[str, TrainConfig] = {}
+    for trial in study.trials:
+        configs.setdefault(trial.arm.name, trial.config)
+    frame = pd.DataFrame([_cell_row(study, arm, config) for arm, config in configs.items()])
+    by_arm = dict(list(results.trials.groupby("arm", sort=False)))
+    lrs = tuple(tuple(sorted({float(lr) for lr in by_arm[arm]["lr"]})) for arm in configs)
+    seeds = sorted({int(seed) for seed in results.trials["seed"]})
+    runs = _runs([by_arm[arm] for arm in configs], lrs, seeds, _columns(study))
+    pairs, df = relative_noise(runs)
+    chosen = choose(runs)
+    if not df:
+        once = Chosen(chosen.lr[None], chosen.error[None], chosen.n[None])
+        return Grid(frame, lrs, runs, chosen, once, UNKNOWN_NOISE, 0)
+    drawn = rounds(runs, NUM_ROUNDS, np.random.default_rng(0))
+    noise = max(float(np.sqrt(np.mean(pairs[:, 1] ** 2))), 1e-6)
+    return Grid(frame, lrs, runs, chosen, drawn, noise, df)
+
+
+def _columns(study: Study) -> tuple[str, str]:
+    """Of the trials: what chooses an lr, and what is reported."""
+    return estimates.evaluations(study)[CHOOSES], "error_pct"
+
+
+def _cell_row(study: Study, arm: str, config: TrainConfig) -> dict[str, object]:
+    factors, cost = study.arms[arm].factors, study.cost(config)
+    return {
+        "family": str(factors["family"]),
+        "cell": arm,
+        "size": str(factors["size"]),
+        "params": float(cost.params),
+        "images": float(config.num_train),
+        "epochs": config.epochs,
+        "samples": float(config.num_samples),
+        "training_flops": training_flops(config, study.measured),
+    }
+
+
+def _runs(
+    outcomes: Sequence[pd.DataFrame],
+    lrs: Sequence[Sequence[float]],
+    seeds: Sequence[int],
+    columns: tuple[str, str],
+) -> Runs:
+    """(cells, lrs, seeds) of both errors; a cell with fewer lr than another has NaN there.
+
+    An error of 0 has no logarithm: it counts as half of the least one above 0.
+    """
+    shape = (len(outcomes), max(map(len, lrs)), len(seeds))
+    values = {name: np.full(shape, np.nan) for name in columns}
+    diverged = np.zeros(shape, bool)
+    place = {seed: index for index, seed in enumerate(seeds)}
+    for cell, (runs, grid_of) in enumerate(zip(outcomes, lrs, strict=True)):
+        for _, run in runs.iterrows():
+            at = cell, list(grid_of).index(float(run["lr"])), place[int(run["seed"])]
+            if run["status"] == "finished":
+                for name in columns:
+                    values[name][at] = run[name]
+            diverged[at] = run["status"] in ("diverged", "failed")
+    for name in columns:
+        above = values[name][values[name] > 0]
+        least = above.min() / 2 if above.size else 1.0
+        values[name] = np.where(values[name] <= 0, least, values[name])
+    return Runs(values[columns[0]], values[columns[1]], diverged)
+
+
+def ends(values: np.ndarray) -> tuple[float, float]:
+    """The 2.5 and 97.5% quantiles of a number over the rounds that have it; NaN for one round."""
+    known = values[np.isfinite(values)]
+    if len(known) < 2:
+        return np.nan, np.nan
+    low, high = np.percentile(known, QUANTILES)
+    return float(low), float(high)
+
+
+def _interval(name: str, estimate: float, values: np.ndarray) -> dict[str, float]:
+    low, high = ends(values)
+    return {name: float(estimate), f"{name}_low": low, f"{name}_high": high}
+
+
+def scaling_cells(results: Results) -> pd.DataFrame:
+    """One row per cell: cost, how its runs ended, the lr with the lowest mean on minival, and the
+    mean of the metric there over the runs that finished.
+
+    An lr is a candidate if at least half of its ended runs finished; a cell without one is
+    diverged, has no error and is in no law. The 95% interval includes the noise of seeds and the
+    choice of lr. Multiply-adds of the whole training, forward and backward. `diverged` is at the
+    chosen lr, or of all runs where none is chosen; `diverged_in_all` at every lr.
+    """
+    cells = results.once(grid)
+    return pd.DataFrame([_cells_row(results, cells, index) for index in range(len(cells.frame))])
+
+
+def _cells_row(results: Results, cells: Grid, index: int) -> dict[str, object]:
+    row, lr = cells.frame.iloc[index], int(cells.chosen.lr[index])
+    diverged = cells.runs.diverged[index]
+    grid_of = cells.lrs[index]
+    ended = int(diverged.sum() + np.isfinite(cells.runs.reported[index]).sum())
+    name = f"{next(iter(estimates.evaluations(results.study)))}_error_pct"
+    return {
+        **{key: row[key] for key in ("family", "cell", "size")},
+        "params_m": row["params"] / 1e6,
+        "images": int(row["images"]),
+        "epochs": row["epochs"],
+        "samples": row["samples"],
+        "training_flops": row["training_flops"],
+        "lr": grid_of[lr] if lr >= 0 else np.nan,
+        "lr_at_edge": len(grid_of) > 1 and lr in (0, len(grid_of) - 1),
+        "n": int(cells.chosen.n[index]),
+        "diverged": int(diverged[lr].sum() if lr >= 0 else diverged.sum()),
+        "diverged_in_all": int(diverged.sum()),
+        "ended": ended,
+        "planned": int((results.trials["arm"] == row["cell"]).sum()),
+        **_interval(name, cells.chosen.error[index], cells.rounds.error[:, index]),
+    }
+
+
+# ---- laws
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law of a family on some axes, fitted to its cells and to every round of them."""
+
+    family: str
+    axes: tuple[str, ...]
+    has_floor: bool
+    index: np.ndarray  # of the cells in the fit
+    x: np.ndarray  # (cells, axes) of the fit
+    fit: Fit
+    rounds: Fit
+    precision: np.ndarray
+
+    @property
+    def name(self) -> str:
+        return " and ".join(self.axes) + ("" if self.has_floor else ", no floor")
+
+
+def cells_of(cells: Grid, family: str, axes: Sequence[str]) -> np.ndarray:
+    """Indices of a family's cells, usable or not, that differ in these axes alone: at the most
+    images, unless images are an axis, and at the greatest length, unless length is one.
+    """
+    frame = cells.frame[cells.frame["family"] == family]
+    if "length" in axes or "images" not in axes:
+        frame = frame[frame["images"] == frame["images"].max()]
+    if "length" not in axes:
+        longest = frame.groupby(["size", "images"])["samples"].transform("max")
+        frame = frame[frame["samples"] == longest]
+    return frame.index.to_numpy()
+
+
+def axes_of(cells: Grid, family: str) -> list[tuple[str, ...]]:
+    """The axes of the laws of a family, those with the most axes last."""
+    frame = cells.frame[cells.frame["family"] == family]
+    varied = [axis for axis in AXES if _num_values(cells, family, axis) >= MIN_VALUES]
+    if len(frame) < MIN_VALUES or not varied:
+        return []
+    if "size" not in varied:
+        return [(varied[0],)]
+    return [("size",), *(("size", axis) for axis in varied if axis != "size")]
+
+
+def _num_values(cells: Grid, family: str, axis: str) -> int:
+    index = cells_of(cells, family, ("size", axis) if axis != "size" else ("size",))
+    return int(cells.frame.loc[index, AXES[axis]].nunique())
+
+
+def law(
+    cells: Grid,
+    family: str,
+    axes: Sequence[str],
+    *,
+    has_floor: bool,
+    without: np.ndarray | None = None,
+) -> Law | None:
+    """A law of a family, `without` some cells; None where too few cells have an error."""
+    index = cells_of(cells, family, axes)
+    index = index[cells.usable[index]]
+    if without is not None:
+        index = np.setdiff1d(index, without)
+    x = cells.frame.loc[index, [AXES[axis] for axis in axes]].to_numpy(float)
+    try:
+        fits.check_identified(x, has_floor)
+    except ValueError:
+        return None
+    precision = cells.precision[index]
+    measured = fits.fit(x, cells.chosen.error[index], precision, has_floor=has_floor)
+    error, n = cells.rounds.error[:, index], cells.rounds.n[:, index]
+    drawn = fits.fit(x, error, n / cells.noise**2, has_floor=has_floor, start=measured)
+    return Law(family, tuple(axes), has_floor, index, x, measured, drawn, precision)
+
+
+def laws(results: Results) -> list[Law]:
+    """All laws of all families, with and without a floor, that the cells identify."""
+    cells = results.once(grid)
+    found = []
+    for family in families(cells):
+        for axes in axes_of(cells, family):
+            found += [law(cells, family, axes, has_floor=has_floor) for has_floor in (True, False)]
+    return [one for one in found if one is not None]
+
+
+def families(cells: Grid) -> list[str]:
+    return list(dict.fromkeys(cells.frame["family"]))
+
+
+def widest(results: Results) -> dict[str, Law]:
+    """Family -> its law with a floor and the most axes, size and images before size and length:
+    what figures, crossings and forecasts beyond the largest cell use.
+    """
+    found: dict[str, Law] = {}
+    for one in results.once(laws):
+        before = found.get(one.family)
+        if one.has_floor and (before is None or len(one.axes) > len(before.axes)):
+            found[one.family] = one
+    return found
+
+
+def scaling_fit(results: Results) -> pd.DataFrame:
+    """One row per family, axes and whether the law has a floor: error = floor + gain (x / x0)^-b,
+    summed over the axes, with 95% intervals.
+
+    x0 is the geometric mean of the axis over the cells, so that a gain is what the axis adds there.
+    Intervals are of bootstrap rounds over trials, seeds and the choice of lr; those of profile
+    likelihood, given the lr, stand beside the exponents and the floor. `misfit` is the scatter of
+    the cells around the law over that of seeds alone, in variance; misfit_p is small where the law
+    is not the shape of the data. `held_out_ratio` is the error measured at the largest value of the
+    first axis over what the same law predicts without it, a geometric mean; the law that comes
+    nearer to 1 is `nearer`. `not_identified` names what no interval bounds.
+    """
+    cells = results.once(grid)
+    rows = [_fit_row(cells, one) for one in results.once(laws)]
+    table = pd.DataFrame(rows)
+    if table.empty:
+        return table
+    distance = np.log(table["held_out_ratio"].astype(float)).abs()
+    least = distance.groupby([table["family"], table["axes"]]).transform("min")
+    table.insert(3, "nearer", (distance == least) & distance.notna())
+    return table
+
+
+def _fit_row(cells: Grid, one: Law) -> dict[str, object]:
+    drawn, row = one.rounds, {"family": one.family, "axes": " and ".join(one.axes)}
+    profile = _profile(cells, one)
+    numbers: dict[str, object] = {
+        **row,
+        "has_floor": one.has_floor,
+        "n_cells": len(one.index),
+        "diverged_cells": _diverged_cells(cells, one.family, one.axes),
+        **_interval("floor_error_pct", float(one.fit.floor), drawn.floor),
+        "floor_profile_low": profile["floor"][0],
+        "floor_profile_high": profile["floor"][1],
+    }
+    for i, axis in enumerate(one.axes):
+        numbers |= {
+            f"{axis}_x0": float(one.fit.x0[i]),
+            **_interval(f"{axis}_gain_points", one.fit.gains[i], drawn.gains[:, i]),
+            **_interval(f"{axis}_exponent", one.fit.exponents[i], drawn.exponents[:, i]),
+            f"{axis}_exponent_profile_low": profile[axis][0],
+            f"{axis}_exponent_profile_high": profile[axis][1],
+        }
+    misfit, p = _misfit(cells, one)
+    return {
+        **numbers,
+        "misfit": misfit,
+        "misfit_p": p,
+        "held_out_ratio": _held_out_ratio(cells, one),
+        "not_identified": ", ".join(_not_identified(one)),
+    }
+
+
+def _profile(cells: Grid, one: Law) -> dict[str, tuple[float, float]]:
+    nothing = {name: (np.nan, np.nan) for name in ("floor", *one.axes)}
+    if not cells.has_intervals:
+        return nothing
+    region = fits.likelihood_region(
+        one.x,
+        cells.chosen.error[one.index],
+        one.precision,
+        df=cells.df,
+        has_floor=one.has_floor,
+    )
+    found = {axis: region.interval(region.laws.exponents[:, i]) for i, axis in enumerate(one.axes)}
+    return {"floor": region.interval(region.laws.floor), **found}
+
+
+def _diverged_cells(cells: Grid, family: str, axes: Sequence[str]) -> int:
+    """Cells that a law leaves out because they diverged, and not for want of outcomes."""
+    index = cells_of(cells, family, axes)
+    return int((~cells.usable[index] & cells.runs.diverged[index].any((1, 2))).sum())
+
+
+def _misfit(cells: Grid, one: Law) -> tuple[float, float]:
+    """(mean square of standardised residuals, p of F); NaN without noise or degrees of freedom."""
+    df = len(one.index) - fits.num_unknowns(len(one.axes), one.has_floor)
+    if df < 1 or not cells.has_intervals:
+        return np.nan, np.nan
+    residual = np.log(cells.chosen.error[one.index] / one.fit.predict(one.x))
+    ratio = float((residual**2 * one.precision).sum() / df)
+    return ratio, float(f_distribution.sf(ratio, df, cells.df))
+
+
+def largest(cells: Grid, family: str, axes: Sequence[str]) -> np.ndarray:
+    """Indices of the cells at the largest value of the first axis."""
+    index = cells_of(cells, family, axes)
+    values = cells.frame.loc[index, AXES[axes[0]]]
+    return index[(values == values.max()).to_numpy()]
+
+
+def _held_out_ratio(cells: Grid, one: Law) -> float:
+    held = largest(cells, one.family, one.axes)
+    rest = law(cells, one.family, one.axes, has_floor=one.has_floor, without=held)
+    held = held[cells.usable[held]]
+    if rest is None or not len(held):
+        return np.nan
+    predicted = rest.fit.predict(_points(cells, held, one.axes))
+    return float(np.exp(np.mean(np.log(cells.chosen.error[held] / predicted))))
+
+
+def _points(cells: Grid, index: np.ndarray, axes: Sequence[str]) -> np.ndarray:
+    return cells.frame.loc[index, [AXES[axis] for axis in axes]].to_numpy(float)
+
+
+def _not_identified(one: Law) -> Iterator[str]:
+    """What the intervals of a law do not bound; nothing where it has none."""
+    low, high = ends(one.rounds.floor)
+    if one.has_floor and low < 0.01 * high:
+        yield "floor (reaches 0)"
+    for i, axis in enumerate(one.axes):
+        low, high = ends(one.rounds.exponents[:, i])
+        if low <= LEAST_EXPONENT:
+            yield f"{axis} exponent (reaches 0)"
+        if high >= GREATEST_EXPONENT:
+            yield f"{axis} exponent (no upper end)"
+        low, _ = ends(one.rounds.gains[:, i])
+        if low <= 0:
+            yield f"{axis} gain (reaches 0)"
+
+
+def scaling_curves(results: Results) -> pd.DataFrame:
+    """The lines of error_by_scale: one row per point of the law with a floor and the most axes,
+    for each number of images and length that a family was trained at.
+    """
+    cells = results.once(grid)
+    rows = [row for one in results.once(widest).values() for row in _curve_rows(cells, one)]
+    return pd.DataFrame(rows, columns=["family", "images", "samples", "x", "error_pct"])
+
+
+def _curve_rows(cells: Grid, one: Law) -> Iterator[dict[str, object]]:
+    frame = cells.frame.loc[one.index]
+    column, others = AXES[one.axes[0]], [AXES[axis] for axis in one.axes[1:]]
+    levels = frame.groupby(others, sort=False) if others else [((), frame)]
+    for _, of in levels:
+        line = np.geomspace(of[column].min(), of[column].max(), LINE)
+        rest = np.broadcast_to(of[others].iloc[0].to_numpy(float), (LINE, len(others)))
+        for x, error in zip(line, one.fit.predict(np.column_stack([line, rest])), strict=True):
+            first = of.iloc[0]
+            levels_of = {name: first[name] if name != column else np.nan for name in LEVELS}
+            yield {"family": one.family, **levels_of, "x": x, "error_pct": error}
+
+
+# ---- forecasts
+
+
+FORECAST = (
+    "family", "axes", "target", "kind", "times", "params_m", "images", "samples",
+    "predicted_error_pct", "predicted_error_pct_low", "predicted_error_pct_high",
+    "measured_error_pct", "n", "inside",
+)  # fmt: skip
+
+
+def scaling_forecast(results: Results) -> pd.DataFrame:
+    """One row per forecast of the law with a floor and the most axes: the cells at the largest
+    value of its first axis, predicted without them, then 2 and 4 times that value, predicted by
+    all.
+
+    The interval of a held-out cell is where 95% of measured means of as many runs would lie, seeds'
+    noise and the choice of lr included; `inside` scores it. Of a value that nobody trained it is
+    that of the law. `times`: the forecast's value over the largest that the law was fitted to.
+    """
+    rows = [row for one in results.once(widest).values() for row in _forecasts(results, one, STEPS)]
+    return pd.DataFrame(rows, columns=list(FORECAST))
+
+
+def scaling_forecast_far(results: Results) -> pd.DataFrame:
+    """One row per family: the law with a floor at 16 times the largest value of its first axis.
+
+    Beyond 4 times no simulation of ours says how good it is: marked far, drawn nowhere.
+    """
+    cells = results.once(grid)
+    rows = [
+        row
+        for one in results.once(widest).values()
+        for row in _beyond(cells, one, FAR_STEPS, "far extrapolation")
+    ]
+    return pd.DataFrame(rows, columns=list(FORECAST))
+
+
+def _forecasts(
+    results: Results, one: Law, steps: Sequence[float]
+) -> Iterator[Mapping[str, object]]:
+    cells = results.once(grid)
+    held = largest(cells, one.family, one.axes)
+    rest = law(cells, one.family, one.axes, has_floor=True, without=held)
+    if rest is not None:
+        times = cells.frame.loc[held[0], AXES[one.axes[0]]] / rest.x[:, 0].max()
+        x = _points(cells, held, one.axes)
+        predicted, drawn = rest.fit.predict(x), rest.rounds.predict(x)
+        noise = _new_noise(cells, held, drawn.shape)
+        for i, index in enumerate(held):
+            yield _forecast_row(
+                cells, one, index, "held out", times, predicted[i], drawn[:, i] * noise[:, i]
+            )
+    yield from _beyond(cells, one, steps, "extrapolation")
+
+
+def _new_noise(cells: Grid, held: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Factors of measured means of as many runs as the cells have, at least one, by Student's t."""
+    if not cells.has_intervals:
+        return np.ones(shape)
+    rng = np.random.default_rng(1)
+    sd = cells.noise / np.sqrt(np.maximum(cells.chosen.n[held], 1))
+    return np.exp(sd * rng.standard_t(cells.df, shape))
+
+
+def _beyond(
+    cells: Grid, one: Law, steps: Sequence[float], kind: str
+) -> Iterator[Mapping[str, object]]:
+    """Forecasts at multiples of the largest cell: as many images and samples as it has."""
+    last = max(
+        largest(cells, one.family, one.axes), key=lambda i: _points(cells, [i], one.axes)[0, -1]
+    )
+    for times in steps:
+        x = _points(cells, np.array([last]), one.axes).copy()
+        x[0, 0] *= times
+        yield _forecast_row(
+            cells, one, last, kind, times, one.fit.predict(x)[0], one.rounds.predict(x)[:, 0]
+        )
+
+
+def _forecast_row(
+    cells: Grid,
+    one: Law,
+    index: int,
+    kind: str,
+    times: float,
+    predicted: float,
+    drawn: np.ndarray,
+) -> dict[str, object]:
+    cell, held = cells.frame.loc[index], kind == "held out"
+    by = {axis: 1.0 if held or axis != one.axes[0] else times for axis in AXES}
+    low, high = ends(drawn)
+    measured = float(cells.chosen.error[index]) if held else np.nan
+    known = bool(np.isfinite([measured, low]).all())
+    n = int(cells.chosen.n[index]) if held else 0
+    what = cell["cell"] if held else f"{times:g} times the {one.axes[0]} of {cell['cell']}"
+    params = cell["params"] * by["size"] / 1e6
+    values = (
+        one.family, " and ".join(one.axes), what, kind, float(times), params,
+        cell["images"] * by["images"], cell["samples"] * by["length"], float(predicted), low, high,
+        measured, n, ("yes" if low <= measured <= high else "no") if known else "",
+    )  # fmt: skip
+    return dict(zip(FORECAST, values, strict=True))
+
+
+# ---- compute
+
+
+def scaling_frontier(results: Results) -> pd.DataFrame:
+    """One row per family and cell that no cheaper cell matches: training multiply-adds, the lowest
+    error that so much compute buys, and the size that buys it.
+
+    The band is over the bootstrap rounds, each with its own lr and its own lowest cells:
+    `best_error_pct` of the lowest error at this compute, `optimal_params_m` of the size there. The
+    lowest of several noisy errors is lower than the error of that cell trained again. `on_frontier`
+    is the share of rounds in which this cell is the lowest.
+    """
+    cells = results.once(grid)
+    rows = [row for family in families(cells) for row in _frontier_rows(cells, family)]
+    return pd.DataFrame(rows)
+
+
+def _frontier_rows(cells: Grid, family: str) -> Iterator[dict[str, object]]:
+    index = cells.frame.index[(cells.frame["family"] == family) & cells.usable].to_numpy()
+    flops = cells.frame.loc[index, "training_flops"].to_numpy(float)
+    params = cells.frame.loc[index, "params"].to_numpy(float) / 1e6
+    error, drawn = cells.chosen.error[index], cells.rounds.error[:, index]
+    for place in np.argsort(flops, kind="stable"):
+        affordable = flops <= flops[place]
+        if error[place] > error[affordable].min():
+            continue
+        within = np.where(affordable & np.isfinite(drawn), drawn, np.inf)
+        best = within.argmin(1)
+        yield {
+            "family": family,
+            "cell": cells.frame.loc[index[place], "cell"],
+            "training_flops": flops[place],
+            "n": int(cells.chosen.n[index[place]]),
+            **_interval("best_error_pct", error[place], within.min(1)),
+            **_interval("optimal_params_m", params[place], params[best]),
+            "on_frontier": float((best == place).mean()),
+        }
+
+
+def scaling_crossing(results: Results) -> pd.DataFrame:
+    """One row per pair of families: the number of parameters at which their laws cross, within the
+    range that both were trained in, at the most images and samples both have.
+
+    `share_crossing` is the share of bootstrap rounds with a crossing in that range; the interval is
+    over those, and is given only if 95% of the rounds have one. Differences are a minus b at both
+    ends of the range, in points: below 0, a is better.
+    """
+    found = {name: one for name, one in results.once(widest).items() if one.axes[0] == "size"}
+    rows = [_crossing_row(results, found[a], found[b]) for a, b in combinations(found, 2)]
+    return pd.DataFrame(rows)
+
+
+def _crossing_row(results: Results, a: Law, b: Law) -> dict[str, object]:
+    low = max(a.x[:, 0].min(), b.x[:, 0].min())
+    high = min(a.x[:, 0].max(), b.x[:, 0].max())
+    row: dict[str, object] = {
+        "a": a.family,
+        "b": b.family,
+        "n_cells_a": len(a.index),
+        "n_cells_b": len(b.index),
+        "least_params_m": low / 1e6,
+        "greatest_params_m": high / 1e6,
+    }
+    sizes = np.geomspace(low, max(high, low), POINTS)
+    fits_of = ((a.fit, b.fit), (a.rounds, b.rounds))
+    point, drawn = (_at_sizes(one, a, sizes) - _at_sizes(two, b, sizes) for one, two in fits_of)
+    crossing = float(_crossings(point[None], sizes)[0]) / 1e6
+    crossings = _crossings(drawn, sizes) / 1e6
+    share = float(np.isfinite(crossings).mean())
+    certain = share >= 0.95 and np.isfinite(crossing)
+    return {
+        **row,
+        **_interval("crossing_params_m", crossing, crossings if certain else np.empty(0)),
+        "share_crossing": share if results.once(grid).has_intervals else np.nan,
+        **_interval("difference_at_least_points", point[0], drawn[:, 0]),
+        **_interval("difference_at_greatest_points", point[-1], drawn[:, -1]),
+    }
+
+
+def _at_sizes(fit: Fit, one: Law, sizes: np.ndarray) -> np.ndarray:
+    rest = np.broadcast_to(one.x.max(0)[1:], (len(sizes), len(one.axes) - 1))
+    return fit.predict(np.column_stack([sizes, rest]))
+
+
+def _crossings(difference: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """(rounds,) the first size at which a difference (rounds, sizes) changes sign; NaN if none."""
+    change = difference[:, :-1] * difference[:, 1:] < 0
+    first = change.argmax(1)
+    return np.where(change.any(1), np.sqrt(sizes[first] * sizes[first + 1]), np.nan)
+
+
+TABLES = (
+    scaling_cells,
+    scaling_fit,
+    scaling_curves,
+    scaling_forecast,
+    scaling_forecast_far,
+    scaling_frontier,
+    scaling_crossing,
+)

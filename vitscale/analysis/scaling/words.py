@@ -1,0 +1,255 @@
+"""The words and numbers of a scaling study: what the law is, whether its forecast held, what is not
+identified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from vitscale.analysis.distribution import figures as curves
+from vitscale.analysis.kind import Kind, Summary, named
+from vitscale.analysis.repeats import estimates
+from vitscale.analysis.repeats import words as repeat_words
+from vitscale.analysis.report.layout import metric_label
+from vitscale.analysis.results import Results
+from vitscale.analysis.scaling import figures, tables
+from vitscale.analysis.scaling.tables import (
+    grid,
+    scaling_cells,
+    scaling_crossing,
+    scaling_fit,
+    scaling_forecast,
+    widest,
+)
+from vitscale.plan.kinds import FAR
+from vitscale.plan.metrics import Metric
+from vitscale.plan.study import Study
+
+MISFIT_ALPHA = 0.05
+MAX_NAMES = 6  # of cells in a sentence
+
+
+def headline(results: Results) -> list[str]:
+    """How the runs ended, then the law, its forecast and the crossing of the study's tables."""
+    answers = [answer for name, answer in ANSWERS.items() if name in results.study.tables]
+    return [
+        repeat_words.progress_of_runs(results.trials),
+        *(line for answer in answers for line in answer(results)),
+    ]
+
+
+def cells_sentences(results: Results) -> list[str]:
+    """Which cells have no error, and how often the lr lies at the edge of its grid."""
+    table = results.once(scaling_cells)
+    diverged = table[(table["n"] == 0) & (table["diverged_in_all"] > 0)]["cell"]
+    missing = table[(table["n"] == 0) & (table["diverged_in_all"] == 0)]["cell"]
+    sentences = []
+    if len(diverged):
+        sentences.append(
+            f"{len(diverged)} of {len(table)} cells diverged at every lr ({_named(diverged)}): "
+            "they are in no law."
+        )
+    if len(missing):
+        sentences.append(
+            f"a cell must have a finished trial to be in a law, but got none for {len(missing)} "
+            f"of {len(table)} ({_named(missing)})."
+        )
+    edge = table[table["lr_at_edge"] & (table["n"] > 0)]
+    if len(edge):
+        sentences.append(
+            f"The lr lies at the edge of its grid for {len(edge)} of {len(table)} cells: a better "
+            "one may lie outside."
+        )
+    return sentences
+
+
+def fit_sentences(results: Results) -> list[str]:
+    """The law of each family in numbers, what is not identified, and whether it fits."""
+    table, metric = results.once(scaling_fit), results.metric
+    found = results.once(widest)
+    without = [name for name in tables.families(results.once(grid)) if name not in found]
+    sentences = [
+        f"No law of {name}: too few cells with an error for a gain, an exponent and a floor."
+        for name in without
+    ]
+    for family, one in found.items():
+        same = (table["family"] == family) & (table["axes"] == " and ".join(one.axes))
+        row = table[same & table["has_floor"]].iloc[0]
+        sentences.append(_law_sentence(row, one.axes, metric))
+        if row["not_identified"]:
+            sentences.append(f"Not identified for {family}: {row['not_identified']}.")
+        if row["misfit_p"] < MISFIT_ALPHA:
+            sentences.append(
+                f"The cells of {family} scatter around its law {row['misfit']:.1f} times as much "
+                f"(variance) as seeds explain (p = {row['misfit_p']:.3f}): the law is not the "
+                "shape of these errors, and its intervals are too short."
+            )
+    return sentences
+
+
+def _law_sentence(row: pd.Series, axes: tuple[str, ...], metric: Metric) -> str:
+    exponents = ", ".join(
+        f"{row[f'{axis}_exponent']:.2f}{_ends(row, f'{axis}_exponent', '.2f')} for {axis}"
+        for axis in axes
+    )
+    digits = ".1f" if metric.unit == "%" else ".3f"
+    floor = f"{row['floor_error_pct']:{digits}}{_ends(row, 'floor_error_pct', digits)}"
+    return (
+        f"{row['family']}, {row['n_cells']} cells: {metric.label} falls to a floor of {floor} "
+        f"{metric.unit} with exponent{'s' * (len(axes) > 1)} {exponents}."
+    )
+
+
+def _ends(row: pd.Series, name: str, digits: str) -> str:
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return f" [{low:{digits}}, {high:{digits}}]" if pd.notna(low) else " (no interval)"
+
+
+def forecast_sentences(results: Results) -> list[str]:
+    """How the held-out cells came out."""
+    table = results.once(scaling_forecast)
+    sentences = []
+    for family, of in table[table["kind"] == "held out"].groupby("family", sort=False):
+        scored = of[of["inside"] != ""]
+        ratio = np.exp(np.log(of["measured_error_pct"] / of["predicted_error_pct"]).mean())
+        result = (
+            f"{int((scored['inside'] == 'yes').sum())} of {len(scored)} inside their 95% intervals"
+            if len(scored)
+            else "not scored, for want of repeated runs or outcomes"
+        )
+        level = f"; measured over predicted: {ratio:.2f}" if np.isfinite(ratio) else ""
+        sentences.append(
+            f"Forecast of the largest {of['axes'].iloc[0].split()[0]} of {family} from the "
+            f"others, {of['times'].iloc[0]:.1f} times the next: {result}{level}."
+        )
+    return sentences
+
+
+def crossing_sentences(results: Results) -> list[str]:
+    """Where laws of two families cross."""
+    sentences = []
+    for _, row in results.once(scaling_crossing).iterrows():
+        where = f"{row['least_params_m']:.3g} to {row['greatest_params_m']:.3g} M parameters"
+        share = row["share_crossing"]
+        rounds = f" (in {100 * share:.0f}% of the bootstrap rounds)" if pd.notna(share) else ""
+        if pd.isna(row["crossing_params_m"]):
+            sentences.append(
+                f"Crossing of {row['a']} and {row['b']}: none within the range of {where}{rounds}; "
+                f"{_differences(row, results.metric)}."
+            )
+            continue
+        interval = (
+            f" [{row['crossing_params_m_low']:.3g}, {row['crossing_params_m_high']:.3g}]"
+            if pd.notna(row["crossing_params_m_low"])
+            else ", not certain within the range"
+        )
+        sentences.append(
+            f"{row['a']} and {row['b']} cross at {row['crossing_params_m']:.3g}{interval} M "
+            f"parameters, within {where}{rounds}; {_differences(row, results.metric)}."
+        )
+    return sentences
+
+
+def _differences(row: pd.Series, metric: Metric) -> str:
+    parts = [
+        f"{metric.number(row[f'difference_at_{end}_points'], sign='+')}"
+        f"{_ends(row, f'difference_at_{end}_points', '+.1f' if metric.unit == '%' else '+.3f')}"
+        for end in ("least", "greatest")
+    ]
+    return (
+        f"{row['a']} minus {row['b']} is {parts[0]} {metric.difference_unit} at the lower end and "
+        f"{parts[1]} at the upper"
+    )
+
+
+def _named(names: pd.Series) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names.iloc[:MAX_NAMES]) + more
+
+
+def caveats(results: Results) -> list[str]:
+    """What a reader must know before believing a number, a sentence each."""
+    cells = results.once(grid)
+    reported = next(iter(estimates.evaluations(results.study)))
+    sentences = [
+        f"Reported is {metric_label(results.study)} of the last epoch. No epoch is selected.",
+        (
+            "Each cell is shown at the lr with the lowest mean on minival over its finished runs, "
+            "among the lr at which at least half of the ended runs finished; "
+            f"{reported} has no part in that. A cell without such an lr is diverged: counted, "
+            "drawn as ×, and in no law. Means are over runs that finished."
+        ),
+        (
+            "Intervals are of bootstrap rounds that draw the noise of the runs again, choose each "
+            "lr again and fit again. The noise is pooled over cells, as a share of their "
+            "error: where it differs from cell to cell, intervals are wrong by that. Cover under "
+            "simulation: docs/method-scaling.md."
+        ),
+        (
+            "Intervals hold if the law has the right shape; misfit says when it has not. They hold "
+            "nothing about other images of the test set, other data, or an lr outside the grid."
+        ),
+        (
+            f"Nothing is extrapolated beyond {FAR} times the largest value without --far. What is "
+            "predicted for a value that nobody trained is not scored."
+        ),
+        (
+            "wd, batch size and schedule are the same for all cells: where a size needs others, "
+            "its error is higher than it need be, and the law bends."
+        ),
+    ]
+    if not cells.has_intervals:
+        sentences.append("Single runs: no cell, law or forecast has an interval.")
+    if (results.trials["status"] == "missing").any():
+        sentences.append(
+            "Unfinished: missing runs are in no number but their count, and a law may change."
+        )
+    return sentences
+
+
+def summary(results: Results) -> Summary:
+    """The numbers of each cell: runs, the lr, the error with its interval."""
+    table = results.once(scaling_cells)
+    name = f"{next(iter(estimates.evaluations(results.study)))}_error_pct"
+    found: Summary = {}
+    for _, row in table.iterrows():
+        numbers = {
+            "n": row["n"],
+            "diverged": row["diverged_in_all"],
+            "best_lr": row["lr"],
+            **{f"mean_error_pct{end}": row[f"{name}{end}"] for end in ("", "_low", "_high")},
+        }
+        found[str(row["cell"])] = {
+            key: float(value) for key, value in numbers.items() if pd.notna(value)
+        }
+    return found
+
+
+def design_text(study: Study) -> str:
+    """What was planned, and what is chosen after training."""
+    return (
+        f"{len(study.arms)} cells, {len(study.trials)} runs, all fixed before the first training "
+        "and none stopped early. What results choose is the lr of each cell, on minival. Subsets "
+        "of images are nested, with the same share of each class. Parameters and multiply-adds are "
+        "those of the arm's first trial."
+    )
+
+
+ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
+    "scaling_cells": cells_sentences,
+    "scaling_fit": fit_sentences,
+    "scaling_forecast": forecast_sentences,
+    "scaling_crossing": crossing_sentences,
+}
+KIND = Kind(
+    name="scaling",
+    tables=named(tables.TABLES),
+    figures=named((*figures.FIGURES, curves.learning_curves)),
+    headline=headline,
+    caveats=caveats,
+    summary=summary,
+    design_text=design_text,
+)
