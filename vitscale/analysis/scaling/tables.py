@@ -250,8 +250,10 @@ def law(
     *,
     has_floor: bool,
     without: np.ndarray | None = None,
+    with_rounds: bool = True,
 ) -> Law | None:
-    """A law of a family, `without` some cells; None where too few cells have an error."""
+    """A law of a family, `without` some cells; None where too few cells have an error. Rounds take
+    nearly all the time."""
     index = cells_of(cells, family, axes)
     index = index[cells.usable[index]]
     if without is not None:
@@ -263,8 +265,10 @@ def law(
         return None
     precision = cells.precision[index]
     measured = fits.fit(x, cells.chosen.error[index], precision, has_floor=has_floor)
-    error, n = cells.rounds.error[:, index], cells.rounds.n[:, index]
-    drawn = fits.fit(x, error, n / cells.noise**2, has_floor=has_floor, start=measured)
+    drawn = measured
+    if with_rounds:
+        error, n = cells.rounds.error[:, index], cells.rounds.n[:, index]
+        drawn = fits.fit(x, error, n / cells.noise**2, has_floor=has_floor, start=measured)
     return Law(family, tuple(axes), has_floor, index, x, measured, drawn, precision)
 
 
@@ -387,7 +391,9 @@ def largest(cells: Grid, family: str, axes: Sequence[str]) -> np.ndarray:
 
 def _held_out_ratio(cells: Grid, one: Law) -> float:
     held = largest(cells, one.family, one.axes)
-    rest = law(cells, one.family, one.axes, has_floor=one.has_floor, without=held)
+    rest = law(
+        cells, one.family, one.axes, has_floor=one.has_floor, without=held, with_rounds=False
+    )
     held = held[cells.usable[held]]
     if rest is None or not len(held):
         return np.nan
