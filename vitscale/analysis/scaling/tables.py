@@ -315,7 +315,7 @@ def scaling_fit(results: Results) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     if table.empty:
         return table
-    distance = np.log(table["held_out_ratio"].astype(float)).abs()
+    distance = table["held_out_ratio"].astype(float).map(np.log).abs()
     least = distance.groupby([table["family"], table["axes"]]).transform("min")
     table.insert(3, "nearer", (distance == least) & distance.notna())
     return table
@@ -511,9 +511,8 @@ def _beyond(
     cells: Grid, one: Law, steps: Sequence[float], kind: str
 ) -> Iterator[Mapping[str, object]]:
     """Forecasts at multiples of the largest cell: as many images and samples as it has."""
-    last = max(
-        largest(cells, one.family, one.axes), key=lambda i: _points(cells, [i], one.axes)[0, -1]
-    )
+    held = largest(cells, one.family, one.axes)
+    last = int(held[_points(cells, held, one.axes)[:, -1].argmax()])
     for times in steps:
         x = _points(cells, np.array([last]), one.axes).copy()
         x[0, 0] *= times
