@@ -35,7 +35,7 @@ from vitscale.analysis.profile.tables import (
     published_throughput,
     throughput,
 )
-from vitscale.analysis.published import read
+from vitscale.analysis.published.tables import read
 from vitscale.analysis.report.report import summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correction import holm

@@ -18,7 +18,8 @@ from conftest import ROOT, load_script
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vitscale.analysis import published
+from vitscale.analysis.published import tables as published
+from vitscale.analysis.published.figures import GREY
 from vitscale.analysis.repeats import seeds
 from vitscale.analysis.report.report import summary
 from vitscale.analysis.results import Results
@@ -78,7 +79,7 @@ def draw(name: str, study: Study, status: str = "finished", mean: float = 5.0) -
 
 
 def grey(ax: Axes) -> list:
-    return [line for line in ax.lines if line.get_color() == published.GREY]
+    return [line for line in ax.lines if line.get_color() == GREY]
 
 
 def said(figure: Figure) -> str:

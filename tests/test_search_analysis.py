@@ -463,7 +463,7 @@ OTHERS = [
 def test_no_figure_or_table_of_a_distribution_takes_a_search(kind: str, name: str) -> None:
     """All that is registered, now and later, but what is made for a search."""
     study = from_json({**to_json(random_search(num=2)), kind: [name]})
-    with pytest.raises(ValueError, match="crowd where it found low errors") as refusal:
+    with pytest.raises(ValueError, match="points are biased toward low values") as refusal:
         report.check(study)
     assert name in str(refusal.value) and "\n" not in str(refusal.value)
 

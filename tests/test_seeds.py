@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from vitscale.analysis import published
+from vitscale.analysis.published import tables as published
 from vitscale.analysis.repeats import bins, seeds
 from vitscale.analysis.report import text
 from vitscale.analysis.report.report import headline, write_report

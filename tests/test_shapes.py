@@ -19,7 +19,7 @@ from test_studies import shortened
 
 from search_spaces import demo, touvron2022
 from search_spaces.touvron2022 import Shape, split
-from vitscale.analysis.published import read
+from vitscale.analysis.published.tables import read
 from vitscale.analysis.report import text
 from vitscale.analysis.report.report import caveats, headline, summary, write_report
 from vitscale.analysis.results import Results

@@ -16,7 +16,7 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
-from vitscale.analysis import published
+from vitscale.analysis.published import tables as published
 from vitscale.analysis.repeats import estimates, interaction, stability
 from vitscale.analysis.report.report import caveats, headline, summary, write_report
 from vitscale.analysis.results import Results

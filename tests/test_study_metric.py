@@ -14,10 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from vitscale.analysis import power
 from vitscale.analysis.kinds import KINDS
 from vitscale.analysis.report.report import read_results, summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.doubts import doubts
 from vitscale.plan.metrics import ERROR, METRICS, QUANTITIES, evaluation_columns, metric_of
 from vitscale.plan.study import Arm, Study, Trial
 from vitscale.record.outcome import Outcome, Row, Status
@@ -141,6 +143,12 @@ def test_a_distribution_speaks_of_its_metric(
     check_words(shown, kind.name)
 
 
+def without_printed(page: str) -> str:
+    """The page without the sections of the papers' printed errors."""
+    parts = re.split(r"(?=<h3)", page)
+    return "".join(part for part in parts if "published_" not in part[:200])
+
+
 def check_words(shown: dict[str, str], name: str) -> None:
     """No text speaks of the top-1 error, its thresholds, or percent where the loss is meant."""
     for file, text in shown.items():
@@ -257,7 +265,10 @@ def repeats(metric: str) -> Study:
         kind="repeats",
         trials=tuple(plan),
         pairs=(),
-        tables=("seed_statistics", "seed_normality", "seed_noise", "seed_power", "seed_epochs"),
+        tables=(
+            *("seed_statistics", "seed_normality", "seed_noise", "seed_power", "seed_epochs"),
+            "published_seed_statistics",
+        ),
         figures=("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate"),
     )
 
@@ -301,7 +312,46 @@ def test_repeats_speak_of_their_metric(
     noise = pd.read_parquet(tmp_path / "seed_noise.parquet")
     assert noise[f"one_run_sampling_{kind.difference_unit}"].isna().all()  # no share of images
     assert f"a, {kind.label} on val: mean" in page
-    check_words(texts(tmp_path), kind.name)
+    printed = {name: texts(tmp_path)[f"published_seed_statistics.{name}"] for name in ("csv", "md")}
+    assert "mean_error_pct" in printed["csv"] and "mean error (%)" in printed["md"]
+    ours = {name: text for name, text in texts(tmp_path).items() if "published" not in name}
+    ours["report.html"] = without_printed(ours["report.html"])
+    check_words(ours, kind.name)
+
+
+def test_axes_of_epochs_end_with_a_tick(
+    rows: Callable[[TrainConfig], tuple[Row, ...]],
+) -> None:
+    results = results_of(repeats("val_loss"), rows)
+    curves, snapshots = (
+        KINDS["repeats"].figures[name](results) for name in ("seed_curves", "seed_intermediate")
+    )
+    for ax in curves.axes:
+        assert ax.get_xlabel() == "epoch" and max(ax.get_xticks()) == QUICK.epochs
+    ranks = [ax for ax in snapshots.axes if ax.get_xlabel() == "epoch"]
+    assert len(ranks) == 2
+    for ax in ranks:
+        assert max(ax.get_xticks()) == max(ax.lines[0].get_xdata())
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("val_loss", ("0.03 nats", "within 0.5 nats", "share within 0.2 nats", "absolute loss")),
+        ("val_error_pct", ("0.6 points", "within 10 points", "share within 4 points", "error (")),
+    ],
+)
+def test_power_and_doubts_speak_of_the_metric(metric: str, words: tuple[str, ...]) -> None:
+    study = distribution(metric)
+    sentences = " ".join(power.sentences(study))
+    assert all(word in sentences for word in words)
+    if metric == "val_loss":
+        check_words({"power": sentences}, "loss")
+    unreferenced = distribution(
+        metric, trials=tuple(trial for trial in study.trials if trial.point is not None)
+    )
+    (doubt,) = doubts(unreferenced)
+    assert f"only the {metric_of(metric).label} itself" in doubt
 
 
 @pytest.mark.parametrize("metric", ["val_top5_error_pct", "val_ema_loss"])

@@ -115,6 +115,9 @@ class Kind:
     summary: Callable[[Results], Summary] = no_numbers  # for MLflow and `vitscale status`
     unfinished: Callable[[Results], str] = unfinished
     counts: Callable[[Results], pd.DataFrame] = counts
+    incomparable: str = (
+        ""  # the law by which its arms are not compared side by side; "" if they are
+    )
     explain: Callable[[Study], Explanation | None] = no_explanation
     design: Callable[[Study], pd.DataFrame] = design
     design_text: Callable[[Study], str] = design_text

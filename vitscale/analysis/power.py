@@ -17,11 +17,13 @@ from scipy.special import betaincinv, nctdtr, stdtrit
 from scipy.stats import binom
 
 from vitscale.plan.kinds import family_of
+from vitscale.plan.metrics import Metric, metric_of
 from vitscale.plan.study import Study
 
 POWER, ALPHA = 0.8, 0.05
-# Assumed where areas are compared: spreads as those on digits, and 8 in 10 draws between 0 and 10
-# points above the reference, so that a point of the reference moves the area by 0.08.
+# Assumed where areas are compared: spreads as those on digits, and 8 in 10 draws between 0 and
+# `beyond` above the reference. REFERENCE_SD is in tenths of `beyond` (points, for the top-1 error),
+# so that one tenth of the reference moves the area by 0.08.
 PAIR_SD, SCORE_SD, REFERENCE_SD, SENSITIVITY = 0.25, 0.3, 0.6, 0.08
 
 
@@ -55,7 +57,8 @@ def smallest_difference(
 def smallest_area(n: int, references: int, paired: bool = True, alpha: float = ALPHA) -> float:
     """Smallest detectable difference of areas between two arms with n draws each.
 
-    `num` is the number of reference runs per arm. A value above 1 means that none is detectable.
+    `references` is the number of reference runs per arm. A value above 1 means that none is
+    detectable.
     """
     draws = PAIR_SD**2 / n if paired else 2 * SCORE_SD**2 / n
     noise = (SENSITIVITY * REFERENCE_SD) ** 2 / references
@@ -85,6 +88,7 @@ def _of_draws(study: Study) -> list[str]:
     """For pairs of arms with draws: forgiveness, if there are references, and absolute error."""
     if not study.pairs:
         return []
+    metric = metric_of(study.metric)
     n, references = (_fewest(study, drawn) for drawn in (True, False))
     paired, alpha = _pairs_share_points(study), ALPHA / len(study.pairs)
     head = (
@@ -99,7 +103,7 @@ def _of_draws(study: Study) -> list[str]:
             "unknown; a test needs at least two"
         )
     elif references > 1 and n > 1:
-        parts.append(_forgiveness(head, n, references, paired, alpha))
+        parts.append(_forgiveness(head, metric, n, references, paired, alpha))
     if paired:
         share = smallest_sign(n, alpha)
         detectable = (
@@ -107,16 +111,19 @@ def _of_draws(study: Study) -> list[str]:
             if share == share
             else "no difference"
         )
-        parts.append(f"absolute error ({head}; sign test): {detectable}")
+        parts.append(f"absolute {metric.label} ({head}; sign test): {detectable}")
     return parts
 
 
-def _forgiveness(head: str, n: int, references: int, paired: bool, alpha: float) -> str:
+def _forgiveness(
+    head: str, metric: Metric, n: int, references: int, paired: bool, alpha: float
+) -> str:
     area, share = smallest_area(n, references, paired, alpha), smallest_share(n, alpha)
     spread = f"score differences of sd {PAIR_SD}" if paired else f"scores of sd {SCORE_SD}"
     text = f"forgiveness ({head}, {references} reference runs): " + (
         f"a difference of {area:.2f} in area, the primary comparison (t; assumed: {spread}, "
-        f"references of sd {REFERENCE_SD} points, 8 in 10 draws within 10 points)"
+        f"references of sd {metric.apart(REFERENCE_SD * metric.beyond / 10)}, 8 in 10 draws within "
+        f"{metric.apart(metric.beyond)})"
         if area <= 1
         else "no difference in area"
     )
@@ -124,8 +131,8 @@ def _forgiveness(head: str, n: int, references: int, paired: bool, alpha: float)
         return text
     points = f"{100 * share:.0f} percentage points" if share < 1 else "none"
     return (
-        f"{text}; of the share within 4 points {points} (McNemar's mid-p, conditional on the "
-        "references, none lost)"
+        f"{text}; of the share within {metric.apart(metric.near)} {points} (McNemar's mid-p, "
+        "conditional on the references, none lost)"
     )
 
 
@@ -217,7 +224,7 @@ def _of_lengths(study: Study) -> list[str]:
     cells = _stability_cells(study)
     return _of_means(
         study,
-        "error above that of the longest schedule",
+        f"{metric_of(study.metric).label} above that of the longest schedule",
         len({(m, e) for m, _, e in cells}) - len({m for m, _, _ in cells}),
     )
 
@@ -227,7 +234,7 @@ def _pairs_of_models(study: Study) -> int:
         {study.arms[arm].factors["model"] for arm in arms}
         for arms in (study.panels or {"": tuple(study.arms)}).values()
     ]
-    return sum(len(of) * (len(of) - 1) // 2 for of in models)
+    return sum(math.comb(len(of_panel), 2) for of_panel in models)
 
 
 def _of_gap_interactions(study: Study) -> list[str]:

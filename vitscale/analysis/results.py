@@ -14,6 +14,8 @@ from vitscale.record.wrong import Wrong
 
 T = TypeVar("T")
 MADE = "names as made"  # in attrs of a table
+# in attrs of a table of printed errors: they stay errors, whatever the study is about
+OF_ERRORS = "about the top-1 error"
 STATUSES = tuple(status.value for status in FIXED)
 
 
@@ -71,7 +73,12 @@ class Results:
 
 
 def as_named(table: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """A table with the column names of its metric; `as_made` takes them back."""
+    """A table with the column names of its metric; `as_made` takes them back.
+
+    Tables of printed errors (OF_ERRORS in their attrs) keep their names.
+    """
+    if table.attrs.get(OF_ERRORS):
+        return table
     names = {name: metric.column(name) for name in map(str, table.columns)}
     return _renamed(table, names)
 

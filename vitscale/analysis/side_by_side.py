@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis.distribution.population import scrambles
+from vitscale.analysis.kinds import kind_of
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.estimates import Contrast
 from vitscale.analysis.results import STATUSES
-from vitscale.analysis.search.words import WHY
 from vitscale.analysis.stats.intervals import median_difference, median_interval, minus
 from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.config import DEFAULTS, TrainConfig
@@ -93,16 +93,10 @@ def _arms(study: Study, arm: str | None) -> tuple[str, ...]:
 
 
 def incomparable_reason(a: Side, b: Side) -> str:
-    """Why errors of two arms cannot be compared: the law and the values; "" if they can."""
-    adaptive = next((side for side in (a, b) if side.study.search), None)
-    if adaptive and adaptive.study.search:
-        return (
-            f"arms compared must not be of a search: {WHY}, but got ({adaptive.name}: "
-            f"{adaptive.study.search.describe()})"
-        )
-    profiles = next((side for side in (a, b) if side.study.measures), None)
-    if profiles:
-        return f"arms compared must be trainings and not profiles, but got ({profiles.name})"
+    """Why two arms cannot be compared: the law and the values; "" if they can."""
+    for side in (a, b):
+        if law := kind_of(side.study).incomparable:
+            return f"{law}, but got ({side.name})"
     if a.study.metric != b.study.metric:
         return (
             f"arms compared must have one metric, but got ({a.study.metric!r}, {b.study.metric!r})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from vitscale.launch.progress import Progress, num_rows
+from vitscale.launch.progress import Progress
 from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study, Trial
 
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 LINE_EVERY_S = 15.0
-COLUMNS = {  # by study.measures
-    False: ("arm", "lr", "wd", "epoch"),  # followed by the study's metric
-    True: ("arm", "batch", "pixels", "timed run", "images/s"),
-}
 MAX_LINES = 12  # trials in the table
 
 
@@ -78,7 +74,9 @@ def _aligned(rows: list[list[str]], width: int) -> list[str]:
 
 
 def _titles(study: Study) -> list[str]:
-    return [*COLUMNS[study.measures], *([] if study.measures else [metric_of(study.metric).label])]
+    if study.measures:
+        return ["arm", "batch", "pixels", "timed run", "images/s"]
+    return ["arm", "lr", "wd", "epoch", metric_of(study.metric).label]
 
 
 def _cells(progress: Progress, trial: Trial) -> list[str]:
@@ -86,7 +84,7 @@ def _cells(progress: Progress, trial: Trial) -> list[str]:
     c, study, row = trial.config, progress.study, progress.rows.get(trial.config.id)
     value, done = (
         row.get(study.metric) if row else None,
-        f"{progress.epoch(trial)}/{num_rows(trial)}",
+        f"{progress.epoch(trial)}/{trial.config.num_rows}",
     )
     if study.measures:
         return [

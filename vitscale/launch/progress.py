@@ -71,7 +71,7 @@ class Progress:
 
         The rate is that of this start, counted in whole trials.
         """
-        before = {i: self.resumed.get(i, 0) / num_rows(self.trials[i]) for i in self.todo}
+        before = {i: self.resumed.get(i, 0) / self.trials[i].config.num_rows for i in self.todo}
         done = sum(self._fraction(i) - before[i] for i in self.todo)
         if done < 0.5:
             return None
@@ -85,10 +85,10 @@ class Progress:
         """The completed fraction of a trial, in [0, 1]."""
         status = self.statuses[trial_id]
         if status == Status.RUNNING:
-            return self.epoch(self.trials[trial_id]) / num_rows(self.trials[trial_id])
+            return self.epoch(self.trials[trial_id]) / self.trials[trial_id].config.num_rows
         if status == "lost" or (status in ENDINGS and status != Status.MISSING):
             return 1.0
-        return self.resumed.get(trial_id, 0) / num_rows(self.trials[trial_id])
+        return self.resumed.get(trial_id, 0) / self.trials[trial_id].config.num_rows
 
     def line(self) -> str:
         """The progress in one line: "12/68 done, 2 running, 1 diverged, 0 failed, ETA 3:05"."""
@@ -127,13 +127,6 @@ def epochs_behind(trial: Trial, store: Store | None) -> int:
         return int(names[-1].split("-")[1]) // trial.config.steps_per_epoch if names else 0
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def num_rows(trial: Trial) -> int:
-    """The final value of "epoch" in a trial's rows: epochs, or the timed runs of a profile."""
-    return (
-        trial.config.timed_runs if isinstance(trial.config, ProfileConfig) else trial.config.epochs
-    )
 
 
 def _clock(seconds: float | None) -> str:

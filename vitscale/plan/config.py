@@ -328,6 +328,11 @@ class TrainConfig:
         return self.epochs * self.steps_per_epoch
 
     @property
+    def num_rows(self) -> int:
+        """Rows of a complete trial: one per epoch."""
+        return self.epochs
+
+    @property
     def num_samples(self) -> int:
         """Images drawn in the whole training."""
         return self.num_steps * self.batch_size

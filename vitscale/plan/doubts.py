@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vitscale.plan.averaging import initial_share
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study
 
 MAX_INITIAL = 0.01  # weight of the initial weights in an averaged model
@@ -52,8 +53,8 @@ def _initial(study: Study) -> str:
     return (
         f"{100 * share:.2g}% of the averaged model are still its {began} at the end "
         f"({name}={getattr(config, name):g}, {config.num_steps} steps): {_listed(arms)}; its "
-        "error says little about the training: average over less or train longer, or set "
-        "ema_decay=0"
+        f"{metric_of(study.metric).label} says little about the training: average over less or "
+        "train longer, or set ema_decay=0"
     )
 
 
@@ -73,11 +74,12 @@ def _references(study: Study) -> str:
     """Forgiveness without references to compare with."""
     names = [name for name in (*study.figures, *study.tables) if name in WITH_REFERENCES]
     arms = without_references(study)
-    if study.kind != "distribution" or not names or not arms:
+    if not names or not arms:
         return ""
     return (
         f"no reference run is planned (a Trial without a point, at good values): {_listed(arms)}; "
-        f"{', '.join(names)} cannot compare forgiveness there, only errors"
+        f"{', '.join(names)} cannot compare forgiveness there, only the "
+        f"{metric_of(study.metric).label} itself"
     )
 
 

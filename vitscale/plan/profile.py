@@ -73,6 +73,11 @@ class ProfileConfig(TrainConfig):
         return self.timed_runs
 
     @property
+    def num_rows(self) -> int:
+        """One row per timed run."""
+        return self.timed_runs
+
+    @property
     def threads(self) -> int:
         """Threads of the measured processor; 0 for a GPU."""
         named = re.search(r", (\d+) threads?$", self.hardware)

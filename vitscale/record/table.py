@@ -125,16 +125,22 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     for trial in study.trials:
         outcome = read[trial.config.id]
         last: dict[str, Any] = outcome.rows[-1] if outcome.rows else {}
+        errors: dict[str, float] = {}
         if study.measures:
             last = {
                 **_medians(outcome.rows),
                 f"{study.metric}_runs": [row[study.metric] for row in outcome.rows],
             }
+        else:
+            errors = {
+                "error_pct": outcome.final(study.metric),
+                "best_error_pct": outcome.best(study.metric),
+            }
         provenance = {
             name: outcome.facts.get(name, "")
             for name in ("commit", "versions", "machine", "device", "error")
         }
-        labels, errors = _labels(study, trial, outcome), _errors(study, outcome)
+        labels = _labels(study, trial, outcome)
         records.append({**labels, **errors, **trial.config.asdict(), **last, **provenance})
     frame = _frame(
         records, [*ROW_COLUMNS, "error_pct", "best_error_pct", "diverged_step", "train_s"]
@@ -157,12 +163,6 @@ def _medians(rows: Sequence[Row]) -> Row:
     return {
         name: statistics.median(row[name] for row in rows) for name in (rows[0] if rows else ())
     }
-
-
-def _errors(study: Study, outcome: Outcome) -> dict[str, float]:
-    if study.measures:
-        return {}
-    return {"error_pct": outcome.final(study.metric), "best_error_pct": outcome.best(study.metric)}
 
 
 def _frame(records: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:

@@ -19,7 +19,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from vitscale.analysis import published
 from vitscale.analysis.distribution.budget import tuning_budget as budget_table
 from vitscale.analysis.distribution.curves import (
     ABSOLUTE,
@@ -29,6 +28,7 @@ from vitscale.analysis.distribution.curves import (
 )
 from vitscale.analysis.distribution.population import AXES, Population, populations
 from vitscale.analysis.distribution.tables import edf_summary, good_range
+from vitscale.analysis.published import figures as published
 from vitscale.analysis.report.layout import (
     COLORS,
     MARKERS,

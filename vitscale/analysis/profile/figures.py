@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from vitscale.analysis import published
-from vitscale.analysis.profile.tables import speeds
+from vitscale.analysis.profile.tables import published_gains, speeds
 from vitscale.analysis.report.layout import (
     COLORS,
     MARKERS,
@@ -328,8 +327,8 @@ def _arrows(ax: Axes, low: float, high: float) -> bool:
 
 
 def _printed_gains(ax: Axes) -> None:
-    for model, of_model in published.read("touvron2022_table4").groupby("model", sort=False):
-        gains = 100 * (of_model["par_images_per_s"] / of_model["seq_images_per_s"] - 1)
+    for model, of_model in published_gains().groupby("model", sort=False):
+        gains = of_model["gain_pct"]
         ax.plot(of_model["batch_size"], gains, color=GREY, linewidth=1.0, zorder=1.5)
         ax.annotate(
             str(model),

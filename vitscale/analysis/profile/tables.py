@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import mannwhitneyu
 
-from vitscale.analysis import published
+from vitscale.analysis.published.tables import read
 from vitscale.analysis.repeats.estimates import labelled
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correction import holm
@@ -133,7 +133,7 @@ def published_throughput(results: Results) -> pd.DataFrame:
     gain_pct is the best of the two over seq, from the printed images per second; printed_gain_pct
     from unrounded ones.
     """
-    table = published.read("touvron2022_table4").rename(columns={"gain_pct": "printed_gain_pct"})
+    table = read("touvron2022_table4").rename(columns={"gain_pct": "printed_gain_pct"})
     table = table.rename(
         columns={name: name.replace("images_per_s", "printed") for name in table.columns}
     )
@@ -141,6 +141,15 @@ def published_throughput(results: Results) -> pd.DataFrame:
         gain_pct=100
         * (table[["seq_printed", "par_printed"]].max(axis=1) / table["seq_printed"] - 1)
     )
+
+
+def published_gains() -> pd.DataFrame:
+    """Touvron et al. 2022, Table 4: images per second of parallel over sequential branches minus 1,
+    in percent, by model and batch size.
+    """
+    table = read("touvron2022_table4")
+    gain = 100 * (table["par_images_per_s"] / table["seq_images_per_s"] - 1)
+    return table[["model", "batch_size"]].assign(gain_pct=gain)
 
 
 def median_with_ends(runs: np.ndarray) -> tuple[float, float, float]:

@@ -186,6 +186,7 @@ KIND = Kind(
     name="profile",
     tables=named(TABLES),
     figures=named(throughput_figures.FIGURES),
+    incomparable="arms compared must be trainings and not profiles",
     headline=headline,
     caveats=caveats,
     summary=summary,

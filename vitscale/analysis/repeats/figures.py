@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from vitscale.analysis import published
+from vitscale.analysis.published import figures as published
 from vitscale.analysis.repeats import bins, estimates, interaction, mistakes, seeds, stability
 from vitscale.analysis.repeats.stability import Cell
 from vitscale.analysis.report.layout import (
@@ -24,6 +24,7 @@ from vitscale.analysis.report.layout import (
     STYLE,
     axis_label,
     axis_label_on,
+    epoch_axis,
     finish,
     legend_below,
     metric_label,
@@ -333,18 +334,18 @@ def seed_histogram(results: Results) -> Figure:
     )
     drawn = False
     for line, arm in zip(grid, results.study.arms, strict=True):
-        for ax, (name, column) in zip(line, columns.items(), strict=True):
+        for ax, name in zip(line, columns, strict=True):
             _histogram(ax, results, arm, name)
             if results.study.published:
-                values = estimates.errors(seeds.draws_of(results.trials, arm), column)
-                drawn |= published.draw_published_seed_histogram(ax, results.study, name, values)
+                drawn |= published.draw_published_seed_histogram(ax, results, arm, name)
         line[0].set_ylabel("number of seeds")
     return finish(
         figure,
         (
             "Curve: Gaussian with the mean and sd (ddof=1) of the finished seeds. Dots and "
             "whiskers: its expected count in each bin, and 95% of samples.\nDashed: the reference "
-            "run, which is no draw. A Gaussian is cut at 0%. p: Shapiro-Wilk; a large p is no "
+            "run, which is no draw. "
+            f"A Gaussian is cut at {results.metric.text(0.0, 0)}. p: Shapiro-Wilk; a large p is no "
             "evidence for a Gaussian."
         )
         + published.note(results.study, "seed_histogram", drawn),
@@ -392,7 +393,7 @@ def seed_curves(results: Results) -> Figure:
         of_arm = table[(table["arm"] == arm) & (table["evaluation"] == first)]
         _spread(line, of_arm, f"{arm}, {_said(results.trials, arm)}")
         if results.study.published:
-            drawn |= published.draw_published_seed_curves(line, of_arm)
+            drawn |= published.draw_published_seed_curves(line, results, arm)
         line[0].set_ylabel(axis_label(results.study))
     return finish(
         figure,
@@ -547,9 +548,7 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
         f"ρ = {rho:.2f} [{rho_ends[0]:.2f}, {rho_ends[1]:.2f}]",
     )
     ax.set_title(f"{arm}, {_said(results.trials, arm)}\n{', '.join(said)}", fontsize=9)
-    return results.study.published and published.draw_published_seed_sets(
-        ax, results.study, pair, (x, y)
-    )
+    return results.study.published and published.draw_published_seed_sets(ax, results, arm, pair)
 
 
 def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
@@ -560,10 +559,10 @@ def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
         line, (table, table[table["epoch"] > table["epoch"].max() * 2 / 3]), strict=True
     ):
         ax.set_xlabel("epoch")
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
         if part.empty:
             say(ax, "no row yet")
             continue
+        epoch_axis(ax, part["epoch"].max(), part["epoch"].min())
         x, mean, sd = (
             part[name].to_numpy(dtype=float) for name in ("epoch", "mean_error_pct", "sd_points")
         )
@@ -608,7 +607,8 @@ def _rank_curve(ax: Axes, table: pd.DataFrame) -> None:
     ax.plot(x, rho, color=COLORS[0])
     ax.axhline(0, color="#999999", linewidth=0.8)
     ax.set(xlabel="epoch", ylabel="rank correlation", ylim=(-1, 1))
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    if len(x):
+        epoch_axis(ax, x.max(), nbins=5)
 
 
 # ---- recipe and architecture
@@ -633,9 +633,8 @@ def recipe_interaction(results: Results) -> Figure:
         _crossing(ax, groups, of_set.set_index(["architecture", "recipe"]), column)
     share_y(grid[0])
     for ax, name in zip(grid[0], columns, strict=True):
-        of_set = means[means["evaluation"] == name]
         if results.study.published:
-            drawn |= published.draw_published_recipe_interaction(ax, results.study, name, of_set)
+            drawn |= published.draw_published_recipe_interaction(ax, results, name)
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
         ax.set_title(
             "\n".join(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitscale.analysis import published
+from vitscale.analysis.published import tables as published
 from vitscale.analysis.repeats import bins, interaction, mistakes, seeds, stability
 
 TABLES = (

@@ -156,11 +156,12 @@ def describe_trial(trial: Trial, ended: str) -> str:
     return f"{name}: {ended}\n{config}\ntrial {trial.config.id}"
 
 
-def epoch_axis(ax: Axes, last: float) -> None:
-    """About seven ticks at whole epochs, one of them at the last epoch."""
-    ticks = np.asarray(MaxNLocator(nbins=7, integer=True).tick_values(0, last))
+def epoch_axis(ax: Axes, last: float, first: float = 0, nbins: int = 7) -> None:
+    """About `nbins` ticks at whole epochs, one of them at the last epoch."""
+    ticks = np.asarray(MaxNLocator(nbins=nbins, integer=True).tick_values(first, last))
     step = ticks[1] - ticks[0]
-    ax.xaxis.set_major_locator(FixedLocator([*ticks[ticks <= last - step / 2], last]))
+    inner = ticks[(ticks >= first) & (ticks <= last - step / 2)]
+    ax.xaxis.set_major_locator(FixedLocator([*inner, last]))
 
 
 def legend_below(ax: Axes, handles: Sequence[Line2D]) -> None:

@@ -1,4 +1,4 @@
-"""Figures of a search: what was proposed, in which order, and where the low errors lie.
+"""Figures of a search: what was proposed, in which order, and where the low values lie.
 
 One panel per arm.
 """
@@ -50,9 +50,9 @@ STAR: dict[str, Any] = {
     "linestyle": "none",
     "zorder": 8,
 }
-# of a log axis of error, percent
+# of a log axis of values
 TICKS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
-TOP = 0.965  # of the axes: where points without a place among the errors stand
+TOP = 0.965  # of the axes: where points without a value are drawn
 
 
 @matplotlib.rc_context(STYLE)
@@ -66,7 +66,7 @@ def search_history(results: Results) -> Figure:
     asked = results.once(search.points)
     size = results.study.search.per_round if results.study.search else 0
     figure, grid = panel_grid(_by_arm(results.study), height=2.55, num_entries=3)
-    scale = _Errors(asked)
+    scale = _ValueAxis(asked)
     for ax, arm in zip(grid, results.study.arms, strict=True):
         of_arm = asked[asked["arm"] == arm]
         scale.apply(ax)
@@ -99,7 +99,7 @@ def search_slices(results: Results) -> Figure:
     about a width.
     """
     asked = results.once(search.points)
-    names, scale = search.axes(results.study), _Errors(asked)
+    names, scale = search.axes(results.study), _ValueAxis(asked)
     figure = Figure(
         figsize=(3.3 * max(len(names), 2) + 1.9, 2.7 * len(results.study.arms) + 0.6),
         layout="constrained",
@@ -126,7 +126,7 @@ def search_slices(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def search_contour(results: Results) -> Figure:
-    """Error over lr and wd, or the first two numeric axes, with all points; a panel per arm.
+    """The metric over lr and wd, or the first two numeric axes, with all points; a panel per arm.
 
     Between points it is linear interpolation over triangles of points, and nothing was measured
     there; white is beyond the outermost points. The star is the winner, best of many.
@@ -136,7 +136,7 @@ def search_contour(results: Results) -> Figure:
     lines = -(-len(results.study.arms) // columns)
     figure = Figure(figsize=(3.9 * columns + 1.6, 3.5 * lines + 0.6), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
-    scale = _Errors(asked)
+    scale = _ValueAxis(asked)
     colors = ScalarMappable(scale.norm, "viridis_r")
     for ax, arm in zip(grid, results.study.arms, strict=False):
         _contour_panel(ax, results, arm, colors)
@@ -150,7 +150,7 @@ def search_contour(results: Results) -> Figure:
         extend="max",
         shrink=0.9,
     )
-    _error_ticks(bar.ax.yaxis, scale)
+    _value_ticks(bar.ax.yaxis, scale)
     marks = _marks(asked).replace("failed", "failed (counts as the worst)")
     others = " Other axes vary, and are not shown." if len(search.axes(results.study)) > 2 else ""
     return finish(
@@ -168,9 +168,11 @@ FIGURES = (search_history, search_slices, search_contour)
 # ---- what the three share
 
 
-class _Errors:
-    """The axis of error: of the points without a diverged
-    training, the others stand above; log if it spans much.
+class _ValueAxis:
+    """The axis of the metric, from the points without a diverged training; log if the highest value
+    is over 8 times the lowest.
+
+    Other points are drawn above a line at the top.
     """
 
     def __init__(self, asked: pd.DataFrame) -> None:
@@ -199,13 +201,13 @@ class _Errors:
             color="#999999",
             linewidth=0.8,
         )
-        _error_ticks(ax.yaxis, self)
+        _value_ticks(ax.yaxis, self)
 
 
-def _error_ticks(axis: Any, errors: _Errors) -> None:
-    if not errors.is_log:
+def _value_ticks(axis: Any, values: _ValueAxis) -> None:
+    if not values.is_log:
         return
-    inside = [tick for tick in TICKS if errors.low <= tick <= errors.high]
+    inside = [tick for tick in TICKS if values.low <= tick <= values.high]
     ticks = (
         inside
         if len(inside) <= 7
@@ -240,14 +242,14 @@ def _sentence(study: Study) -> str:
 
 
 def _marks(asked: pd.DataFrame) -> str:
-    """What the marks of points without a place among the errors are, of those that there are."""
+    """Explains the marks that occur, of points without a value."""
     texts = ("× a training diverged or failed", "▽ stopped early", "○ no outcome yet")
     above = _above(asked)
     return ", ".join(text for text, (_, of) in zip(texts, above, strict=True) if len(of))
 
 
 def _above(asked: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Marker and points of those that have no place among the errors."""
+    """Marker and points of those without a value."""
     bad = _bad(asked)
     return [
         ("x", asked[bad]),
@@ -260,7 +262,7 @@ def _above(asked: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _seed_ranges(asked: pd.DataFrame, outcomes: pd.DataFrame) -> dict[int, tuple[float, float]]:
-    """Point -> its lowest and highest error over the seeds."""
+    """Point -> its lowest and highest value over the seeds."""
     error = dict(zip(outcomes["trial_id"], outcomes["error_pct"].astype(float), strict=True))
     found = {
         point: [error[i] for i in ids]

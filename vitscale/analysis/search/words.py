@@ -15,9 +15,9 @@ from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
 WHY = (
-    "its points crowd where it found low errors, so shares and comparisons made of them say how "
-    "it looked and not how forgiving an arm is; nor does stopping early by rank help, which "
-    "Touvron 2022, Figure 6.10, rules out"
+    "its points are biased toward low values, so shares and comparisons of them are not those of "
+    "the space; and trainings that are stopped early by rank have no final value, which their rank "
+    "need not predict (Touvron 2022, Figure 6.10)"
 )
 
 
@@ -36,7 +36,7 @@ def headline(results: Results) -> list[str]:
 
 
 def counts(results: Results) -> pd.DataFrame:
-    """A row per arm: points asked and how they stand, and how many trainings ended how."""
+    """One row per arm: numbers of points by state, and of trainings that diverged or failed."""
     asked, rows = results.once(points), []
     for arm in results.study.arms:
         state, status = (
@@ -57,7 +57,7 @@ def counts(results: Results) -> pd.DataFrame:
 
 
 def summary(results: Results) -> Summary:
-    """Counts of each arm, and error and place of its best point so far."""
+    """Counts of each arm, and value and coordinates of its best point so far."""
     numbers: Summary = {}
     for row in results.once(counts).to_dict("records"):
         found = {
@@ -85,7 +85,7 @@ def design_text(study: Study) -> str:
     num = len({(trial.arm.name, trial.point) for trial in study.trials})
     return (
         f"A search ({how(study)}): {len(study.arms)} arms, {num} points, {len(study.trials)} "
-        "trainings so far. Points are proposed in rounds, from the errors of earlier ones, so "
+        "trainings so far. Points are proposed in rounds, from the results of earlier ones, so "
         "they depend on each other and are no sample of the space: no share, no interval over "
         "points and no comparison of arms is made of them."
     )
@@ -212,6 +212,7 @@ KIND = Kind(
     figures=named(search_figures.FIGURES),
     because=WHY,
     check=check,
+    incomparable=f"arms compared must not be of a search: {WHY}",
     headline=headline,
     caveats=caveats,
     summary=summary,

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from vitscale.analysis import published
+from vitscale.analysis.published import figures as published
+from vitscale.analysis.published.tables import is_imagenet
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.report.layout import COLORS, DASHES, MARKERS, STYLE, finish, say, share_y
 from vitscale.analysis.results import Results
@@ -114,7 +115,7 @@ def _view_figure(results: Results, view: View) -> Figure:
     for cell in (found[arm] for arm in results.study.panels[view.panel]):
         curves.setdefault(view.curve(*_shape(cell)), []).append(cell)
     columns = shapes.reported(results.study)
-    on_imagenet = published.is_imagenet(results.study)
+    on_imagenet = is_imagenet(results.study)
     aside = results.study.published and not on_imagenet
     figure = Figure(figsize=(2.9 + 3.5 * len(columns) + 2.6 * aside, 3.9), layout="constrained")
     widths = [3.5] * len(columns) + [2.4] * aside
@@ -324,8 +325,8 @@ def _theirs(ax: Axes, view: View) -> list[Line2D]:
 
 @matplotlib.rc_context(STYLE)
 def lr_sweep(results: Results) -> Figure:
-    """Error against lr for each shape: on minival, which chooses the lr, and on the first reported
-    set.
+    """The metric against lr for each shape: on minival, which chooses the lr, and on the first
+    reported set.
 
     Means over the seeds that finished, with Student's 95% interval where there are several; a ring
     at the lr chosen.

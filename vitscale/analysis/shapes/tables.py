@@ -21,9 +21,9 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.published import read
+from vitscale.analysis.published.tables import read
 from vitscale.analysis.repeats import estimates
-from vitscale.analysis.results import Results
+from vitscale.analysis.results import OF_ERRORS, Results
 from vitscale.analysis.stats.correction import holm
 from vitscale.catalog.shapes import shape_name
 from vitscale.plan.config import TrainConfig
@@ -377,9 +377,11 @@ def published_depth_vs_width(results: Results) -> pd.DataFrame:
     beside = sequential.reindex(pd.MultiIndex.from_frame(table[key])).to_numpy(dtype=float)
     minus = (table[errors].to_numpy(dtype=float) - beside).round(1)
     minus[table["branches"] == 1] = np.nan
-    return table.assign(
+    table = table.assign(
         val_minus_sequential_points=minus[:, 0], v2_minus_sequential_points=minus[:, 1]
     )
+    table.attrs[OF_ERRORS] = True
+    return table
 
 
 def published_errors() -> pd.DataFrame:

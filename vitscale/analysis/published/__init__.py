@@ -1,0 +1,1 @@
+"""The papers' printed numbers: tables of them, and drawings behind our figures."""

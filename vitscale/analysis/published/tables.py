@@ -1,0 +1,304 @@
+"""Printed numbers of the papers as tables: context for ours on other data and other models, never
+a target.
+
+Functions without an underscore and with `published_` in their name are tables of a report. The
+others place the printed numbers beside a study's own, for the drawings of figures.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from vitscale.analysis.repeats import estimates, seeds
+from vitscale.analysis.repeats.estimates import Contrast, contrast
+from vitscale.analysis.repeats.interaction import interaction, recipe_cells
+from vitscale.analysis.results import OF_ERRORS, Results
+from vitscale.analysis.stats.intervals import clopper_pearson
+from vitscale.catalog.tables import table_path
+from vitscale.plan.study import Study
+
+LENGTHS = (100, 200, 400)  # epochs of Xiao et al. 2021, Table 2
+
+
+def read(name: str) -> pd.DataFrame:
+    """A table of vitscale/catalog/published by name, as printed: "xiao2021_table2", ..."""
+    return pd.read_csv(table_path(name))
+
+
+def published_training_length(results: Results) -> pd.DataFrame:
+    """Xiao et al. 2021, Table 2 (ImageNet): error after 100 and 200 epochs minus that after 400.
+
+    Differences are in points. Printed numbers of single runs, without intervals. The recipe is that
+    for peak performance, not that of Figure 2.
+    """
+    table = read("xiao2021_table2")
+    longest = table["error_400_epochs_pct"]
+    deltas = {
+        f"delta_{epochs}_points": (table[f"error_{epochs}_epochs_pct"] - longest).round(1)
+        for epochs in (100, 200)
+    }
+    return _of_errors(table[["model", "error_400_epochs_pct"]].assign(**deltas))
+
+
+def published_seed_statistics(results: Results) -> pd.DataFrame:
+    """H. Touvron's thesis, 2022, Figure 6.7 (ResNet-50, recipe A2, 100 seeds, ImageNet), as errors.
+
+    The thesis prints mean, sd, min, max and seed 0 as accuracies with two decimals; the rest is
+    computed from them. `one_run_sampling_points` is the binomial standard error of one run on the
+    test set. The thesis gives the number of images of val and v2; the 46,837 images of real are
+    those with a label in Beyer et al. 2020.
+    """
+    table = read("thesis_seed_statistics")
+    table["images"] = table["evaluation"].map(seeds.NUM_IMAGES["imagenet"])
+    mean, sd = 100 - table["mean_top1_pct"], table["sd_points"]
+    worst, best, zero = (100 - table[f"{name}_top1_pct"] for name in ("min", "max", "seed_0"))
+    sampling = [
+        seeds.sampling_error(error, num) for error, num in zip(mean, table["images"], strict=True)
+    ]
+    result = table[["evaluation", "images", "n"]].assign(
+        mean_error_pct=mean,
+        sd_points=sd,
+        standard_error_points=sd / np.sqrt(table["n"]),
+        min_error_pct=best,
+        max_error_pct=worst,
+        min_z=(best - mean) / sd,
+        max_z=(worst - mean) / sd,
+        seed_0_error_pct=zero,
+        seed_0_z=(zero - mean) / sd,
+        one_run_sampling_points=sampling,
+    )
+    result.attrs["decimals"] = 2
+    return _of_errors(result)
+
+
+def published_recipe_interaction(results: Results) -> pd.DataFrame:
+    """H. Touvron's thesis, 2022, section 6.3.4 (ImageNet): error of ResNet-50 minus DeiT-S under
+    the recipes A2 and T2.
+
+    The thesis prints one accuracy per cell. The intervals use the sd of 100 seeds of ResNet-50
+    under A2 for all four cells. That is our assumption, so the intervals are only a guide.
+    """
+    error = (
+        100
+        - read("thesis_recipe_architecture").set_index(["evaluation", "recipe", "architecture"])[
+            "top1_pct"
+        ]
+    )
+    spread = read("thesis_seed_statistics").set_index("evaluation")["sd_points"]
+    rows = []
+    for name in ("val", "v2"):
+        runs = [
+            np.array([error[name, recipe, model]])
+            for recipe in ("A2", "T2")
+            for model in ("ResNet-50", "DeiT-S")
+        ]
+        sd = float(spread[name])
+        for recipe, pair in (("A2", runs[:2]), ("T2", runs[2:])):
+            simple = contrast(pair, [1, -1], sd=[sd, sd])
+            rows.append(
+                {
+                    "evaluation": name,
+                    "effect": f"ResNet-50 − DeiT-S under {recipe}",
+                    **_estimate(simple),
+                }
+            )
+        rows.append(
+            {"evaluation": name, "effect": "interaction", **_estimate(interaction(*runs, sd=sd))}
+        )
+    table = pd.DataFrame(rows)
+    table.attrs["decimals"] = 2
+    return _of_errors(table)
+
+
+def _estimate(result: Contrast) -> dict[str, float]:
+    return {
+        "difference_points": result.estimate,
+        "difference_points_low": result.low,
+        "difference_points_high": result.high,
+        "z": result.estimate / result.error,
+    }
+
+
+def _of_errors(table: pd.DataFrame) -> pd.DataFrame:
+    """Marks a table whose columns are about the top-1 error in a study about any metric."""
+    table.attrs[OF_ERRORS] = True
+    return table
+
+
+# ---- beside a study's own numbers, for figures
+
+
+def is_imagenet(study: Study) -> bool:
+    """Whether the study is on the papers' data, so that their numbers need no axis of their own."""
+    return study.trials[0].config.dataset.split("-")[0] == "imagenet"
+
+
+def length_deltas() -> pd.DataFrame:
+    """Xiao et al. 2021: error minus that after 400 epochs, in points, by model and epochs.
+
+    `source`: Table 2 for 100 to 400 epochs, section 5.1 for 50.
+    """
+    table = read("xiao2021_table2").set_index("model")
+    errors = table[[f"error_{epochs}_epochs_pct" for epochs in LENGTHS]].set_axis(LENGTHS, axis=1)
+    deltas = errors.sub(errors[400], axis=0).rename_axis("epochs", axis=1).stack()
+    text = read("xiao2021_text").query("quantity == 'delta_points'")
+    text = text.astype({"epochs": float}).rename(columns={"low": "delta_points"})
+    return pd.concat(
+        [
+            deltas.rename("delta_points").reset_index().assign(source="Table 2"),
+            text[["model", "epochs", "delta_points"]].assign(source="section 5.1"),
+        ],
+        ignore_index=True,
+    )
+
+
+def optimizer_errors() -> pd.DataFrame:
+    """Xiao et al. 2021: error in percent by model, optimizer and epochs, from Tables 2 and 3.
+
+    Table 2 is with AdamW for ViTs and with SGD for RegNetY.
+    """
+    table = read("xiao2021_table2")
+    best = np.where(table["family"] == "RegNetY", "sgd", "adamw")
+    columns = ["source", "model", "family", "optimizer", "epochs", "error_pct"]
+    of_lengths = [
+        table.assign(
+            source="Table 2",
+            optimizer=best,
+            epochs=epochs,
+            error_pct=table[f"error_{epochs}_epochs_pct"],
+        )[columns]
+        for epochs in LENGTHS
+    ]
+    early = read("xiao2021_table3").dropna(subset="model")
+    of_optimizers = [
+        early.assign(
+            source="Table 3", family="", optimizer=name, error_pct=early[f"error_{name}_pct"]
+        )[columns]
+        for name in ("adamw", "sgd")
+    ]
+    return pd.concat([*of_lengths, *of_optimizers], ignore_index=True)
+
+
+def optimizer_gaps() -> pd.DataFrame:
+    """Xiao et al. 2021: error with SGD minus that with AdamW in points, from section 5.2 and Table
+    3, from the largest to the smallest; `low` is NaN where a single number is printed.
+    """
+    text = read("xiao2021_text").query("quantity == 'gap_points'")
+    table = read("xiao2021_table3").dropna()
+    labels = [
+        *(f"{row['model']} {row['relation']} {row['said']}" for _, row in text.iterrows()),
+        *(f"{row['model']} {row['gap_points']:g}" for _, row in table.iterrows()),
+    ]
+    gaps = pd.DataFrame(
+        {
+            "label": labels,
+            "low": [*text["low"], *([np.nan] * len(table))],
+            "high": [*text["high"], *table["gap_points"]],
+        }
+    )
+    return gaps.sort_values("high", ascending=False, kind="stable", ignore_index=True)
+
+
+def shares_within_4_points() -> pd.DataFrame:
+    """Xiao et al. 2021, caption of Figure 5: shares of `n` draws with SGD, in percent, by model.
+
+    `low` and `high` are the exact 95% interval of Clopper and Pearson where the caption says
+    "about"; NaN for an upper bound.
+    """
+    table = read("xiao2021_text").query("quantity == 'within_4_points_pct'").set_index("model")
+    share, n = table["high"].astype(float), table["n"].astype(int)
+    low, high = clopper_pearson(np.round(share / 100 * n), n.to_numpy())
+    is_bound = table["relation"] == "less than"
+    ends = pd.DataFrame({"low": 100 * low, "high": 100 * high}, index=table.index).mask(is_bound)
+    return ends.assign(share=share, n=n, is_bound=is_bound)
+
+
+def seed_errors(results: Results) -> pd.DataFrame:
+    """The thesis, Figure 6.7, in percent, by arm and evaluation set of ours.
+
+    `set` is the set of the thesis: the one of the same name; on other data val for our first set
+    and v2 for others. `shift` is our mean minus that of the thesis, 0 on ImageNet. Only rows of
+    sets that the thesis has, and of arms with a finished seed.
+    """
+    study = results.study
+    table = read("thesis_seed_statistics").set_index("evaluation")
+    ours = results.once(seeds.seed_statistics)
+    ours = ours[ours["mean_error_pct"].notna()]
+    rows = []
+    for arm, name, own in zip(ours["arm"], ours["evaluation"], ours["mean_error_pct"], strict=True):
+        source = _source_set(study, name)
+        if source in table.index:
+            row = table.loc[source]
+            mean, sd = 100 - row["mean_top1_pct"], row["sd_points"]
+            rows.append(
+                {
+                    "arm": arm,
+                    "evaluation": name,
+                    "set": source,
+                    "mean": mean,
+                    "below": mean - sd,
+                    "above": mean + sd,
+                    "min": 100 - row["max_top1_pct"],
+                    "max": 100 - row["min_top1_pct"],
+                    "seed_0": 100 - row["seed_0_top1_pct"],
+                    "shift": 0.0 if is_imagenet(study) else own - mean,
+                }
+            )
+    names = ["arm", "evaluation", "set", "mean", "below", "above", "min", "max", "seed_0", "shift"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def seed_ranges(results: Results) -> pd.DataFrame:
+    """The thesis: ranges over seeds as lengths in points around our mean, by arm.
+
+    `at` is "early", at epoch 100 of 300 (Figure 6.9, "as large as" 10 points), or "last" (Figure
+    6.7), where `low` and `high` are its lowest and highest seed; `epoch` is the one of ours at the
+    same fraction of the training.
+    """
+    text = read("thesis_epoch_variability").dropna(subset="value").iloc[0]
+    val = read("thesis_seed_statistics").set_index("evaluation").loc["val"]
+    worst, best = (val["mean_top1_pct"] - val[f"{end}_top1_pct"] for end in ("min", "max"))
+    table = results.once(seeds.seed_epochs)
+    first = next(iter(estimates.evaluations(results.study)))
+    rows = []
+    for arm, of_arm in table[table["evaluation"] == first].groupby("arm", sort=False):
+        epochs, mean = (of_arm[name].to_numpy(dtype=float) for name in ("epoch", "mean_error_pct"))
+        epoch = float(text["epoch"] / text["of_epochs"] * epochs[-1])
+        middle, half = float(np.interp(epoch, epochs, mean)), text["value"] / 2
+        label = f"ImageNet-val, epoch {text['epoch']:g} of {text['of_epochs']:g}:\nup to "
+        early = (arm, "early", epoch, middle - half, middle + half)
+        last = (arm, "last", epochs[-1], mean[-1] + best, mean[-1] + worst)
+        rows += [
+            (*early, f"{label}{text['value']:g} points"),
+            (*last, f"grey: ImageNet-val, last epoch, {worst - best:.2f} points"),
+        ]
+    return pd.DataFrame(rows, columns=["arm", "at", "epoch", "low", "high", "label"])
+
+
+def recipe_errors(results: Results) -> pd.DataFrame:
+    """The thesis, section 6.3.4: errors of ResNet-50 and DeiT-S under A2 and T2, in percent, by
+    evaluation set of ours.
+
+    `shift` is the mean of our cells minus that of theirs, 0 on ImageNet. Only rows of sets on which
+    the thesis has them and a run of ours finished.
+    """
+    table = read("thesis_recipe_architecture")
+    table = table.assign(error_pct=100 - table["top1_pct"]).rename(columns={"evaluation": "set"})
+    table = table[table["recipe"].isin(("A2", "T2"))]
+    parts = []
+    for name, ours in results.once(recipe_cells).groupby("evaluation", sort=False):
+        theirs = table[table["set"] == _source_set(results.study, str(name))]
+        own = ours["mean_error_pct"]
+        if len(theirs) and own.notna().any():
+            shift = 0.0 if is_imagenet(results.study) else own.mean() - theirs["error_pct"].mean()
+            parts.append(theirs.assign(evaluation=name, shift=shift))
+    return pd.concat(parts, ignore_index=True) if parts else table.iloc[:0].assign(evaluation="")
+
+
+def _source_set(study: Study, name: str) -> str:
+    """The set of the thesis that is drawn behind one of ours: the one of the same name; on other
+    data v2 behind all but the first.
+    """
+    first = next(iter(estimates.evaluations(study)))
+    return name if is_imagenet(study) or name == first else "v2"
