@@ -1,5 +1,5 @@
-"""Figures of profiles: images per second, their change by
-layout, and peak memory, over batches and resolutions.
+"""Figures of profiles: images per second, their change by layout, and peak memory, over batches and
+resolutions.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ IN_WORDS = {"seq": "one after another (seq)", "par": "in one go (par)"}
 
 
 class Curve(NamedTuple):
-    """An arm over one axis, ascending: its profiles, and
-    which place it has in the panel's colours.
-    """
+    """The profiles of an arm along one axis, ascending, and the index of its colour in the panel."""
 
     name: str
     axis: str
@@ -51,8 +49,8 @@ class Curve(NamedTuple):
 
 @matplotlib.rc_context(STYLE)
 def throughput_by_batch(results: Results) -> Figure:
-    """Images per second against the batch, branches in sequence
-    and in one go, at the model's first resolution.
+    """Images per second against the batch, with branches in sequence and in one operation, at the
+    model's first resolution.
     """
     return _over_batches(
         results,
@@ -67,8 +65,8 @@ def throughput_by_batch(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def peak_memory(results: Results) -> Figure:
-    """Peak memory of tensors against the batch, weights and
-    batch included; one pass, which repeats exactly.
+    """Peak memory of tensors against the batch, including weights and batch; from one pass, which
+    repeats exactly.
     """
     note = "The most that tensors took at once in a pass: one number per profile, with no spread."
     return _over_batches(results, _memories, "peak memory (MiB)", note)
@@ -76,8 +74,8 @@ def peak_memory(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def throughput_gain(results: Results) -> Figure:
-    """Change of images per second by computing the branches in one go instead of one after another,
-    against the batch.
+    """Change of images per second by computing the branches in one operation instead of in
+    sequence, against the batch.
 
     Touvron et al. 2022, Table 4, prints what is above 0 as its gain.
     """
@@ -114,8 +112,8 @@ def throughput_gain(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def throughput_by_resolution(results: Results) -> Figure:
-    """Images per second and peak memory against the
-    resolution, at the batch that was measured at several.
+    """Images per second and peak memory against the resolution, at the batch that was measured at
+    several.
     """
     table = _of_several(results.once(speeds), "resolution", "batch_size")
     kinds = list(dict.fromkeys(table["profile"]))
@@ -284,8 +282,8 @@ def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) 
 
 
 def _gain_axis(axes: Sequence[Axes], table: pd.DataFrame) -> bool:
-    """A log axis of the ratio, labelled in percent, that spans the estimates; says whether an
-    interval leaves it, where an arrow stands.
+    """A log axis of the ratio, labelled in percent, that spans the estimates; returns whether an
+    interval leaves it, which an arrow marks.
     """
     of_par = table[table["layout"] == "par"]
     shown = of_par["par_over_seq_pct"].dropna()
@@ -313,7 +311,7 @@ def _percent(log_ratio: np.ndarray) -> np.ndarray:
 
 
 def _arrows(ax: Axes, low: float, high: float) -> bool:
-    """Marks where the intervals drawn so far leave the axes; says whether any does."""
+    """Marks where the intervals drawn so far leave the axes; returns whether any does."""
     left = False
     for bars in [drawn for drawn in ax.collections if isinstance(drawn, LineCollection)]:
         # an interval without ends (fewer than MIN_RUNS runs) is a segment without points

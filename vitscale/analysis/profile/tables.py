@@ -2,8 +2,8 @@
 minutes per epoch.
 
 Estimates are medians over the timed runs of a profile. Their intervals are about other runs in the
-same state of the machine: runs that follow each other share it, so they are narrower than what
-another hour would show.
+same state of the machine. Consecutive runs share that state, so the intervals are narrower than the
+variation over hours.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ BUSY = 0.5  # load above the number of threads: something else ran
 
 
 def throughput(results: Results) -> pd.DataFrame:
-    """A row per model, profile, resolution and batch: median images per second of each layout over
-    its timed runs, with an interval from order statistics, fewest and most, and how many runs.
+    """One row per model, profile, resolution and batch: median images per second of each layout
+    over its timed runs, with an interval from order statistics, range, and number of runs.
 
-    par_over_seq_pct is the change by computing the branches in one go, bootstrapped over runs, and
-    the interval that of a cell named beforehand; par_over_seq_p is Mann and Whitney's for the runs
-    of the two layouts, and _holm corrects it for the cells of its profile. gain_pct is the best of
-    the two over seq (Touvron et al. 2022, Table 4), which is never below 0. load: the highest
-    1-minute load average.
+    `par_over_seq_pct` is the change by computing the branches in one operation, bootstrapped over
+    runs; its interval is that of a cell chosen beforehand. `par_over_seq_p` is Mann and Whitney's
+    for the runs of the two layouts, and `_holm` corrects it for the cells of its profile.
+    `gain_pct` is the best of the two over seq (Touvron et al. 2022, Table 4), which is never below
+    0. `load` is the highest 1-minute load average.
     """
     table = labelled(results.study, results.trials)
     rows = [
         dict(zip(KEYS, key, strict=True)) | _cell(group)
         for key, group in table.groupby(KEYS, sort=False)
     ]
-    found = pd.DataFrame(rows)
-    corrected = found.groupby("profile", sort=False)["par_over_seq_p"].transform(
+    by_batch = pd.DataFrame(rows)
+    corrected = by_batch.groupby("profile", sort=False)["par_over_seq_p"].transform(
         lambda p: pd.Series(holm(p.astype(float).tolist()), p.index)
     )
-    found.insert(
-        list(found.columns).index("par_over_seq_p") + 1,
+    by_batch.insert(
+        list(by_batch.columns).index("par_over_seq_p") + 1,
         "par_over_seq_p_holm",
         corrected.astype(float),
     )
-    return found.drop(columns=[] if (table["layout"] == "par").any() else _of_par())
+    return by_batch.drop(columns=[] if (table["layout"] == "par").any() else _of_par())
 
 
 def speeds(results: Results) -> pd.DataFrame:
-    """A row per profile, with its factors and the numbers of `throughput` about it: `speed` in
-    images per second, its interval, fewest and most, and the change par_over_seq_pct of its cell.
+    """One row per profile, with its factors and its numbers of `throughput`: `speed` in images per
+    second, its interval and range, and the change par_over_seq_pct of its cell.
     """
     table, found = labelled(results.study, results.trials), results.once(throughput)
     ends = {"": "_images_per_s", "_low": "_images_per_s_low", "_high": "_images_per_s_high"}
@@ -78,10 +78,10 @@ def speeds(results: Results) -> pd.DataFrame:
 
 
 def epoch_minutes(results: Results) -> pd.DataFrame:
-    """A row per profile of training: minutes that an epoch of the dataset takes at the measured
-    images per second.
+    """One row per profile of training: minutes per epoch of the dataset at the measured images per
+    second.
 
-    On one device as measured, and on 8 if neither data nor communication cost anything: a bound.
+    On one device as measured, and on 8 if data and communication cost nothing, which is a bound.
     Printed: Xiao et al. 2021, Tables 1 and 2, on 8 V100.
     """
     table = labelled(results.study, results.trials)
@@ -104,23 +104,25 @@ def _epoch(trial: pd.Series) -> dict[str, object]:
     images = facts.num_train if facts else int(trial["num_images"])
     # the most images per second are the fewest minutes
     ends = {"": "", "_low": "_high", "_high": "_low"}
-    one = {f"minutes{end}": images / speed[f"speed{of}"] / 60 for end, of in ends.items()}
-    eight = {
+    on_one = {
+        f"minutes{end}": images / speed[f"speed{source}"] / 60 for end, source in ends.items()
+    }
+    on_devices = {
         name.replace("minutes", f"minutes_on_{DEVICES}"): value / DEVICES
-        for name, value in one.items()
+        for name, value in on_one.items()
     }
     printed = (
         printed_minutes().get(str(trial["model"]), np.nan)
         if trial["dataset"] == "imagenet"
         else np.nan
     )
-    of = {name: trial[name] for name in (*KEYS, "layout")}
+    labels = {name: trial[name] for name in (*KEYS, "layout")}
     return {
-        **of,
+        **labels,
         "images": images,
         "n": len(runs_of(trial)),
-        **one,
-        **eight,
+        **on_one,
+        **on_devices,
         "printed_minutes": printed,
         "status": trial["status"],
     }
@@ -128,10 +130,10 @@ def _epoch(trial: pd.Series) -> dict[str, object]:
 
 def published_throughput(results: Results) -> pd.DataFrame:
     """Touvron et al. 2022, Table 4 (models of ImageNet, 224 pixels, V100): printed images per
-    second, no interval.
+    second, without intervals.
 
-    gain_pct is the best of the two over seq, from the printed images per second; printed_gain_pct
-    from unrounded ones.
+    `gain_pct` is the best of the two over seq, from the printed images per second;
+    `printed_gain_pct` is printed, from unrounded ones.
     """
     table = read("touvron2022_table4").rename(columns={"gain_pct": "printed_gain_pct"})
     table = table.rename(
@@ -153,8 +155,8 @@ def published_gains() -> pd.DataFrame:
 
 
 def median_with_ends(runs: np.ndarray) -> tuple[float, float, float]:
-    """Median of (n,) runs with its distribution-free 95%
-    interval, which fewer than 6 runs do not have: NaN.
+    """Median of (n,) runs with its distribution-free 95% interval; fewer than 6 runs have none:
+    NaN.
     """
     if not len(runs):
         return np.nan, np.nan, np.nan
@@ -168,8 +170,8 @@ def change(seq: np.ndarray, par: np.ndarray, seed: int = 0) -> tuple[float, floa
     """Percent by which the median of (m,) runs exceeds that of (n,), with a 95% percentile
     bootstrap over the runs.
 
-    Runs of each are resampled by themselves; they are taken for independent. NaN where there is
-    none, and ends of NaN where one of the two has fewer than 6.
+    Runs of each layout are resampled separately, as independent. NaN if there are none; the ends
+    are NaN if either has fewer than 6 runs.
     """
     if not len(seq) or not len(par):
         return np.nan, np.nan, np.nan
@@ -185,10 +187,10 @@ def change(seq: np.ndarray, par: np.ndarray, seed: int = 0) -> tuple[float, floa
 
 
 def change_p(seq: np.ndarray, par: np.ndarray) -> float:
-    """Mann and Whitney's two-sided p that runs of the two layouts have one distribution; NaN below
-    6 runs of either.
+    """Mann and Whitney's two-sided p that runs of the two layouts have one distribution; NaN if
+    either has fewer than 6 runs.
 
-    It takes runs for independent: runs that follow each other are not, and then it is too small.
+    It assumes independent runs. Consecutive runs are not independent, and then p is too small.
     """
     if min(len(seq), len(par)) < MIN_RUNS:
         return np.nan
@@ -196,8 +198,8 @@ def change_p(seq: np.ndarray, par: np.ndarray) -> float:
 
 
 def gain(best_over_seq: Sequence[float]) -> tuple[float, ...]:
-    """The gain of the better layout from the change of par over
-    seq, and so its interval: what is below 0 is 0.
+    """The gain of the better layout and its interval, from the change of par over seq: values below
+    0 become 0.
     """
     return tuple(np.maximum(0.0, best_over_seq))  # NaN stays
 
@@ -234,12 +236,12 @@ def _cell(group: pd.DataFrame) -> dict[str, object]:
 
 
 def _extremes(name: str, runs: np.ndarray) -> dict[str, float]:
-    fewest, most = (runs.min(), runs.max()) if len(runs) else (np.nan, np.nan)
-    return {f"{name}_min": fewest, f"{name}_max": most, f"{name}_n": len(runs)}
+    lowest, highest = (runs.min(), runs.max()) if len(runs) else (np.nan, np.nan)
+    return {f"{name}_min": lowest, f"{name}_max": highest, f"{name}_n": len(runs)}
 
 
 def runs_of(trial: pd.Series) -> np.ndarray:
-    """(n,) images per second of the timed runs of a finished profile; none of another."""
+    """(n,) images per second of the timed runs of a finished profile; else empty."""
     return (
         np.asarray(trial["images_per_s_runs"], dtype=float)
         if trial["status"] == "finished"

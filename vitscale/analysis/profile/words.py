@@ -1,4 +1,4 @@
-"""What a report says of profiles."""
+"""Sentences of a report about profiles."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from vitscale.plan.study import Study
 
 
 def headline(results: Results) -> list[str]:
-    """How many profiles are measured, then where one layout is faster than the other."""
+    """How many profiles are measured, then in how many cells a layout is faster."""
     return [progress(results), *answer(results)]
 
 
 def progress(results: Results) -> str:
     """How many profiles have an outcome."""
-    of = results.trials["status"].value_counts()
-    said = ", ".join(
-        f"{of.get(status, 0)} {status}" for status in ("finished", "failed", "missing")
+    num_by_status = results.trials["status"].value_counts()
+    num_by_outcome = ", ".join(
+        f"{num_by_status.get(status, 0)} {status}" for status in ("finished", "failed", "missing")
     )
-    return f"Of {len(results.trials)} profiles on {_hardware(results.study)}: {said}."
+    return f"Of {len(results.trials)} profiles on {_hardware(results.study)}: {num_by_outcome}."
 
 
 def answer(results: Results) -> list[str]:
-    """Where par is faster than seq and where slower, the
-    largest change, and whether the machine was quiet.
+    """In how many cells par is faster or slower than seq, the largest change, and whether the
+    machine was quiet.
     """
     table = results.once(throughput)
     sentences = [
-        _profile_sentence(str(profile), of)
-        for profile, of in table.groupby("profile", sort=False)
-        if "par_over_seq_pct" in of and of["par_over_seq_pct"].notna().any()
+        _profile_sentence(str(profile), rows)
+        for profile, rows in table.groupby("profile", sort=False)
+        if "par_over_seq_pct" in rows and rows["par_over_seq_pct"].notna().any()
     ]
     threads, loads = (
         _first(results.study).threads,
@@ -51,14 +51,16 @@ def answer(results: Results) -> list[str]:
 
 
 def _profile_sentence(profile: str, table: pd.DataFrame) -> str:
-    known = table[table["par_over_seq_pct"].notna()]
-    name, tested = "par_over_seq_pct", known[known["par_over_seq_p"].notna()]
+    comparable = table[table["par_over_seq_pct"].notna()]
+    name, tested = "par_over_seq_pct", comparable[comparable["par_over_seq_p"].notna()]
     shown = tested["par_over_seq_p_holm"] < ALPHA
-    faster, slower = (int((shown & of).sum()) for of in (tested[name] > 0, tested[name] < 0))
-    top = known.iloc[int(known[name].argmax())]
+    faster, slower = (
+        int((shown & is_side).sum()) for is_side in (tested[name] > 0, tested[name] < 0)
+    )
+    top = comparable.iloc[int(comparable[name].argmax())]
     low, high = top[f"{name}_low"], top[f"{name}_high"]
     where = f"{top['model']}, batch {top['batch_size']}, {top['resolution']} pixels"
-    found = (
+    text = (
         f"branches in one go are faster than one after another in {faster} and slower in {slower} "
         f"of {len(tested)} cells (p after Holm below 5%). "
     )
@@ -69,8 +71,8 @@ def _profile_sentence(profile: str, table: pd.DataFrame) -> str:
             f"{_p(top)}"
         )
     return (
-        f"In {profile}, {found if len(tested) else ''}the largest change of {len(known)} cells by "
-        f"computing branches in one go, picked because it is the largest: {top[name]:.0f}% "
+        f"In {profile}, {text if len(tested) else ''}the largest change of {len(comparable)} cells "
+        f"by computing branches in one go, picked because it is the largest: {top[name]:.0f}% "
         f"({ends}), {where}."
     ).replace(". the largest", ". The largest")
 
@@ -87,37 +89,35 @@ def unfinished(results: Results) -> str:
 
 
 def counts(results: Results) -> pd.DataFrame:
-    """A row per arm: how many profiles ended how."""
-    of = [
+    """One row per arm: numbers of profiles by status."""
+    statuses_by_arm = [
         (arm, results.trials.loc[results.trials["arm"] == arm, "status"])
         for arm in results.study.arms
     ]
     statuses = [status for status in STATUSES if status != "diverged"]
     rows = [
-        {"arm": arm, **{status: int((ended == status).sum()) for status in statuses}}
-        for arm, ended in of
+        {"arm": arm, **{status: int((status_of_arm == status).sum()) for status in statuses}}
+        for arm, status_of_arm in statuses_by_arm
     ]
     return pd.DataFrame(rows)
 
 
 def summary(results: Results) -> Summary:
-    """Images per second of each arm at each batch, at the
-    arm's first resolution; those that exist.
-    """
+    """Images per second of each arm at each batch, at the arm's first resolution; those that exist."""
     numbers: Summary = {}
     for arm in results.study.arms:
         of_arm = results.trials[results.trials["arm"] == arm]
-        found = {
+        numbers_of_arm = {
             status: float((of_arm["status"] == status).sum()) for status in ("failed", "missing")
         }
         for _, trial in of_arm[of_arm["resolution"] == of_arm["resolution"].iloc[0]].iterrows():
-            found |= with_ends(f"images_per_s_batch_{trial['batch_size']}", runs_of(trial))
-        numbers[arm] = {name: value for name, value in found.items() if np.isfinite(value)}
+            numbers_of_arm |= with_ends(f"images_per_s_batch_{trial['batch_size']}", runs_of(trial))
+        numbers[arm] = {name: value for name, value in numbers_of_arm.items() if np.isfinite(value)}
     return numbers
 
 
 def design(study: Study) -> pd.DataFrame:
-    """A row per arm: what is varied, and the model's size."""
+    """One row per arm: what is varied, and the model's size."""
     rows = []
     for arm in study.arms:
         configs = [trial.config for trial in study.trials if trial.arm.name == arm]

@@ -1,6 +1,4 @@
-"""The histogram of errors over seeds as a table: what was counted in each bin, and what a Gaussian
-would give.
-"""
+"""The histogram of errors over seeds as a table: counts per bin, and those expected of a Gaussian."""
 
 from __future__ import annotations
 
@@ -24,11 +22,11 @@ COLUMNS = (
 
 
 def seed_bins(results: Results) -> pd.DataFrame:
-    """A row per arm, evaluation set and bin of values: how many seeds are in it, and how many a
-    Gaussian with the mean and sd of seed_statistics expects there.
+    """One row per arm, evaluation set and bin of values: number of seeds in it, and the number
+    expected of a Gaussian with the mean and sd of seed_statistics.
 
-    Between `expected_seeds_low` and `expected_seeds_high` lies the count of that bin in 95% of
-    samples from the Gaussian. No row for fewer than two seeds, or seeds of equal values.
+    In 95% of samples from the Gaussian, the count of that bin is between `expected_seeds_low` and
+    `expected_seeds_high`. No rows for fewer than two seeds, or seeds of equal values.
     """
     tables = [
         _counted(
@@ -62,12 +60,11 @@ def _counted(values: np.ndarray, images: int | None) -> pd.DataFrame:
 
 
 def bins(values: np.ndarray, images: int | None) -> np.ndarray:
-    """Edges for a histogram of (n,) values: the rule of Freedman and Diaconis, at least
-    5 bins.
+    """Edges for a histogram of (n,) values: the rule of Freedman and Diaconis, at least 5 bins.
 
     With the number of images, for errors in percent, widths are whole multiples of one image and
-    edges lie between two counts: other bins would hold unequal numbers of possible values, and a
-    comb would show that is not in the data.
+    edges are between two counts. Other bins would contain unequal numbers of possible values, which
+    produces a comb that is not in the data.
     """
     low, high = float(values.min()), float(values.max())
     spread = float(np.subtract(*np.percentile(values, [75, 25]))) or (high - low) / 2

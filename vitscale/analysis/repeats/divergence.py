@@ -1,9 +1,8 @@
-"""Two arms of which runs diverged: compared with those runs as the worst, and by how many there
-are.
+"""Comparison of two arms with diverged runs: ranks with those runs as the worst, and their numbers.
 
-The mean error of the runs that finished flatters the arm that diverges more: what diverges is what
-would have been bad. A diverged or failed run is no missing value; it has no error, but a rank,
-behind every run that finished.
+The mean error of finished runs favours the arm that diverges more, since the runs that diverge
+would have been the bad ones. A diverged or failed run is not a missing value: it has no error, but
+it has a rank, behind every finished run.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ MAX_PERMUTATIONS = 20_000  # all of them up to 8 runs in each arm
 
 
 class Endings(NamedTuple):
-    """How often a run of a is worse than one of b (ties one
-    half), two-sided p of equal ranks, p of equal counts.
+    """How often a run of a is worse than one of b (ties count half), two-sided p of equal ranks, p
+    of equal counts.
     """
 
     prob_a_worse: float = np.nan
@@ -29,13 +28,13 @@ class Endings(NamedTuple):
 
 
 def endings(a: pd.DataFrame, b: pd.DataFrame, column: str = "error_pct") -> Endings:
-    """Compares the runs of two arms that have an outcome, those that diverged or failed tied as the
-    worst.
+    """Compares the runs of two arms that have an outcome; those that diverged or failed are tied as
+    the worst.
 
-    rank_p: Mann and Whitney's test, by all permutations for up to 8 runs an arm, else normal with
-    its correction for ties; that the arms have one distribution is its null hypothesis. diverged_p:
-    Fisher's exact test of how many runs did not train to the end; NaN where there is none in either
-    arm, for no data could then reject it (Tarone 1990). NaN where an arm has no outcome yet.
+    rank_p: Mann and Whitney's test, by all permutations for up to 8 runs per arm, else normal with
+    its correction for ties. The null hypothesis is that the arms have one distribution. diverged_p:
+    Fisher's exact test of the numbers of runs that did not finish; NaN if all finished in both
+    arms, since no data could then reject it (Tarone 1990). NaN if an arm has no outcome yet.
     """
     first, second = (_errors(runs, column) for runs in (a, b))
     if not len(first) or not len(second):

@@ -95,9 +95,16 @@ def counts(runs: pd.DataFrame) -> dict[str, int]:
 
 def describe(runs: pd.DataFrame) -> str:
     """The population in words: finished ones as n, and what did not finish."""
-    of = counts(runs)
+    num_by_status = counts(runs)
     return ", ".join(
-        [f"n={of['finished']}", *(f"{of[s]} {s}" for s in STATUSES[1:] if of[s] or s == "diverged")]
+        [
+            f"n={num_by_status['finished']}",
+            *(
+                f"{num_by_status[s]} {s}"
+                for s in STATUSES[1:]
+                if num_by_status[s] or s == "diverged"
+            ),
+        ]
     )
 
 

@@ -167,7 +167,7 @@ def _lengths(groups: Groups, key: tuple[str, str]) -> list[Cell]:
 
 
 def _with_diverged(groups: Groups, keys: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The curves of which a run diverged: each needs a line of marks above the curves."""
+    """The curves with a diverged run: each needs a line of marks above the curves."""
     return [
         key
         for key in keys
@@ -203,9 +203,17 @@ def _stability_curve(
         )
     ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=4, **WHISKER)
     for hollow in (False, True):
-        of = is_copy == hollow
+        is_shown = is_copy == hollow
         face = "white" if hollow else color
-        ax.plot(x[of], y[of], marker, color=color, markerfacecolor=face, markersize=6, zorder=5)
+        ax.plot(
+            x[is_shown],
+            y[is_shown],
+            marker,
+            color=color,
+            markerfacecolor=face,
+            markersize=6,
+            zorder=5,
+        )
 
 
 def _mark_diverged(ax: Axes, x: float, runs: pd.DataFrame, color: str, line: int) -> None:
@@ -226,7 +234,7 @@ def _mark_diverged(ax: Axes, x: float, runs: pd.DataFrame, color: str, line: int
 
 
 def _make_room(grid: Sequence[Axes], num: int) -> None:
-    """Raise the top of axes that share y, so that the marks of diverged runs hit no curve."""
+    """Raises the top of axes that share y, so that the marks of diverged runs overlap no curve."""
     share = 0.055 * num + 0.025
     low, high = grid[0].get_ylim()
     grid[0].set_ylim(low, low + (high - low) / (1 - share))
@@ -295,9 +303,7 @@ def _length_handle(groups: Groups, model: str, index: int) -> Line2D:
 
 
 def _aside(place: int, num: int) -> float:
-    """A step sideways, in doublings of epochs, so that
-    whiskers of several curves do not hide each other.
-    """
+    """A step sideways, in doublings of epochs, so that whiskers of several curves do not overlap."""
     return 0.07 * (place - (num - 1) / 2)
 
 
@@ -308,9 +314,9 @@ def _ends(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 def _epochs_axis(ax: Axes, lengths: Iterable[int]) -> None:
     """Doublings of epochs, with a tick at each length."""
-    at = np.log2(sorted(lengths))
-    ax.set_xlim(at[0] - 0.4, at[-1] + 0.4)
-    ax.xaxis.set_major_locator(FixedLocator(list(at)))
+    places = np.log2(sorted(lengths))
+    ax.set_xlim(places[0] - 0.4, places[-1] + 0.4)
+    ax.xaxis.set_major_locator(FixedLocator(list(places)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{2**x:.0f}"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("epochs")
@@ -380,9 +386,7 @@ def seed_sets(results: Results) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def seed_curves(results: Results) -> Figure:
-    """H.
-
-    Touvron's thesis, 2022, Figure 6.9: mean, sd, lowest and highest value over seeds in every
+    """H. Touvron's thesis, 2022, Figure 6.9: mean, sd, lowest and highest value over seeds in every
     epoch.
     """
     figure, grid = _grid(len(results.study.arms), 2, 2.8)
@@ -465,15 +469,15 @@ def _bars(ax: Axes, table: pd.DataFrame) -> None:
     """Counted seeds as bars, expected ones as dots with the range of 95% of samples."""
     low, high = (table[f"{end}_pct"].to_numpy(dtype=float) for end in ("low", "high"))
     centers, edges = (low + high) / 2, [*low, high[-1]]
-    looks: dict[str, Any] = {"color": COLORS[0], "alpha": 0.35, "edgecolor": "white"}
-    ax.hist(centers, edges, weights=table["seeds"].to_numpy(dtype=float), zorder=2, **looks)
-    expected, least, most = (
+    bar_style: dict[str, Any] = {"color": COLORS[0], "alpha": 0.35, "edgecolor": "white"}
+    ax.hist(centers, edges, weights=table["seeds"].to_numpy(dtype=float), zorder=2, **bar_style)
+    expected, low_count, high_count = (
         table[f"expected_seeds{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")
     )
     ax.errorbar(
         centers,
         expected,
-        _ends(expected, least, most),
+        _ends(expected, low_count, high_count),
         fmt="o",
         markersize=2.5,
         color=COLORS[1],
@@ -484,8 +488,8 @@ def _bars(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def _gaussian(ax: Axes, table: pd.DataFrame, mean: float, sd: float) -> None:
-    """The density of a Gaussian as seeds per bin, from 3 sd below to 3 sd above its mean; no error
-    is below 0.
+    """The density of a Gaussian as seeds per bin, from 3 sd below to 3 sd above its mean, cut at 0,
+    the lower bound of every metric.
     """
     low, high = table["low_pct"].min(), table["high_pct"].max()
     x = np.linspace(max(min(low, mean - 3 * sd), 0.0), max(high, mean + 3 * sd), 200)
@@ -496,15 +500,15 @@ def _gaussian(ax: Axes, table: pd.DataFrame, mean: float, sd: float) -> None:
 
 def _fit_label(results: Results, arm: str, name: str) -> str:
     row = _row_of(results.once(seeds.seed_statistics), arm=arm, evaluation=name)
-    (mean, low, high), (sd, least, most) = (
+    (mean, low, high), (sd, sd_low, sd_high) = (
         [row[f"{key}{end}"] for end in ("", "_low", "_high")]
         for key in ("mean_error_pct", "sd_points")
     )
-    say = results.metric.number
+    number = results.metric.number
     p = _row_of(results.once(seeds.seed_normality), arm=arm, evaluation=name)["shapiro_p"]
     return (
-        f"mean {say(mean, 2)} [{say(low, 2)}, {say(high, 2)}], "
-        f"sd {say(sd, 2)} [{say(least, 2)}, {say(most, 2)}]\n"
+        f"mean {number(mean, 2)} [{number(low, 2)}, {number(high, 2)}], "
+        f"sd {number(sd, 2)} [{number(sd_low, 2)}, {number(sd_high, 2)}]\n"
         f"Shapiro-Wilk p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
     )
 
@@ -519,7 +523,7 @@ def _row_of(table: pd.DataFrame, **labels: str) -> pd.Series:
 
 
 def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
-    """Returns whether there are numbers of the thesis behind the cloud."""
+    """Returns whether numbers of the thesis are drawn behind the cloud."""
     columns = [estimates.evaluations(results.study)[name] for name in pair]
     x, y = (estimates.errors(seeds.draws_of(results.trials, arm), column) for column in columns)
     ax.set(
@@ -533,8 +537,16 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
     if np.isnan(row["pearson"]):
         say(ax, "too few seeds, or no spread")
         return False
-    at, num = np.unique(np.column_stack([x, y]), axis=0, return_counts=True)
-    ax.scatter(at[:, 0], at[:, 1], s=18 * num, color=COLORS[0], alpha=0.5, linewidths=0, zorder=3)
+    values, counts = np.unique(np.column_stack([x, y]), axis=0, return_counts=True)
+    ax.scatter(
+        values[:, 0],
+        values[:, 1],
+        s=18 * counts,
+        color=COLORS[0],
+        alpha=0.5,
+        linewidths=0,
+        zorder=3,
+    )
     statistics = results.once(seeds.seed_statistics)
     reference = [
         _row_of(statistics, arm=arm, evaluation=name)["reference_error_pct"] for name in pair
@@ -543,11 +555,11 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
     (r, *r_ends), (rho, *rho_ends) = (
         [row[f"{key}{end}"] for end in ("", "_low", "_high")] for key in ("pearson", "spearman")
     )
-    said = (
+    labels = (
         f"r = {r:.2f} [{r_ends[0]:.2f}, {r_ends[1]:.2f}]",
         f"ρ = {rho:.2f} [{rho_ends[0]:.2f}, {rho_ends[1]:.2f}]",
     )
-    ax.set_title(f"{arm}, {_said(results.trials, arm)}\n{', '.join(said)}", fontsize=9)
+    ax.set_title(f"{arm}, {_said(results.trials, arm)}\n{', '.join(labels)}", fontsize=9)
     return results.study.published and published.draw_published_seed_sets(ax, results, arm, pair)
 
 
@@ -667,16 +679,16 @@ def _crossing(
         x = np.flatnonzero([(architecture, recipe) in groups for recipe in recipes]) + 0.08 * (
             index - (len(architectures) - 1) / 2
         )
-        known = [(architecture, recipe) for recipe in recipes if (architecture, recipe) in groups]
-        of_architecture = means.loc[known]
+        keys = [(architecture, recipe) for recipe in recipes if (architecture, recipe) in groups]
+        means_of_architecture = means.loc[keys]
         y, low, high = (
-            of_architecture[f"mean_error_pct{end}"].to_numpy(dtype=float)
+            means_of_architecture[f"mean_error_pct{end}"].to_numpy(dtype=float)
             for end in ("", "_low", "_high")
         )
-        for at, of in zip(x, runs, strict=True):
-            values = estimates.errors(of, column)
+        for place, cell in zip(x, runs, strict=True):
+            values = estimates.errors(cell, column)
             ax.plot(
-                np.full(len(values), at + 0.06 * (1 if index else -1)),
+                np.full(len(values), place + 0.06 * (1 if index else -1)),
                 values,
                 "o",
                 color=color,
@@ -685,11 +697,11 @@ def _crossing(
                 markeredgewidth=0,
             )
         dashes: Any = DASHES[index % len(DASHES)]
-        looks: dict[str, Any] = {"marker": marker, "color": color, "linestyle": dashes}
-        ax.plot(x, y, markersize=6, linewidth=1.5, zorder=4, **looks)
+        line_style: dict[str, Any] = {"marker": marker, "color": color, "linestyle": dashes}
+        ax.plot(x, y, markersize=6, linewidth=1.5, zorder=4, **line_style)
         ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=3, **WHISKER)
-        said = f"{architecture}\n{estimates.describe(pd.concat(runs))}"
-        ax.plot([], [], markersize=6, linewidth=1.5, label=said, **looks)
+        legend_label = f"{architecture}\n{estimates.describe(pd.concat(runs))}"
+        ax.plot([], [], markersize=6, linewidth=1.5, label=legend_label, **line_style)
     ax.yaxis.set_major_locator(
         MaxNLocator(6, steps=[1, 2, 5, 10])
     )  # as many ticks at any height, or the layout would not settle
@@ -713,11 +725,11 @@ def _interaction_label(row: pd.Series, metric: Metric) -> str:
 
 @matplotlib.rc_context(STYLE)
 def agreement(results: Results) -> Figure:
-    """How often two runs agree about an image, for two seeds of each arm and for two arms: the
-    share of images, beside what chance would give, and error consistency (Geirhos et al. 2020).
+    """How often two runs agree about an image, for two seeds of each arm and for two arms: share of
+    images, the share expected by chance, and error consistency (Geirhos et al. 2020).
 
     Intervals are about other seeds and other images. Error consistency is 0 where mistakes are
-    shared by chance alone, and 1 where all are shared.
+    shared only by chance, and 1 where all are shared.
     """
     table = results.once(mistakes.agreement)
     pairs = list(dict.fromkeys(zip(table["a"], table["b"], strict=True)))

@@ -1,13 +1,13 @@
 """Does the better architecture depend on the recipe or on the test set? (H. Touvron's thesis, 2022,
 section 6.3.4)
 
-A difference of differences that is not 0 says only that the recipe matters more to one
-architecture. The winner changes if the simple effects have opposite signs and each is shown by
-itself (Gail & Simon 1985): that is a stronger claim, with a rule of its own here.
+A difference of differences other than 0 shows only that the recipe matters more to one
+architecture. The winner changes if the simple effects have opposite signs and each is significant
+by itself (Gail & Simon 1985): a stronger claim, with its own rule here.
 
-Assumed: runs of different cells are independent, runs of one cell differ in their seed alone, and
-means over seeds are nearly normal. Variances may differ. Cells that share seeds share the order of
-samples: Welch's interval ignores it.
+Assumptions: runs of different cells are independent, runs of one cell differ only in their seed,
+and means over seeds are nearly normal. Variances may differ. Cells that share seeds share the order
+of samples: Welch's interval ignores this.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ def cells(results: Results) -> dict[tuple[str, str], pd.DataFrame]:
 
 
 def recipe_interaction(results: Results) -> pd.DataFrame:
-    """A row per evaluation set and effect on the metric: simple effects of the architecture
-    under each recipe, and the interaction, their difference; then, per recipe, how the simple
-    effect changes from one set to the next.
+    """One row per evaluation set and effect on the metric: simple effects of the architecture under
+    each recipe, their difference (the interaction), and per recipe the change of the simple effect
+    from one set to the next.
 
-    a and b are the architectures, in the order of the difference; recipe is that of a simple
-    effect, and of an interaction the first. A negative simple effect favours a. Over finished runs;
-    Welch's t with Satterthwaite's df. difference_p_holm is corrected within each kind of effect,
-    over all rows of that kind. An interaction is no change of winner: for that two simple effects
-    of opposite sign must each be shown.
+    a and b are the architectures, in the order of the difference; `recipe` is that of a simple
+    effect, and the first one of an interaction. A negative simple effect favours a. Over finished
+    runs; Welch's t with Satterthwaite's df. `difference_p_holm` is corrected within each kind of
+    effect, over all its rows. An interaction is not a change of winner: for that, two simple
+    effects of opposite sign must both be shown.
     """
     groups, columns = results.once(cells), estimates.evaluations(results.study)
     rows = [
@@ -114,8 +114,8 @@ def recipe_interaction(results: Results) -> pd.DataFrame:
 
 
 def recipe_cells(results: Results) -> pd.DataFrame:
-    """A row per architecture, recipe and evaluation set: the mean over the seeds that
-    finished, with Student's 95% interval, and how many runs ended how.
+    """One row per architecture, recipe and evaluation set: mean over finished seeds with Student's
+    95% interval, and numbers of runs by status.
     """
     rows = [
         {
@@ -147,12 +147,14 @@ def winners(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _squares(groups: Cells) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Each pair of architectures with each pair of recipes of which all four cells are planned."""
+    """Each pair of architectures and pair of recipes for which all four cells are planned."""
     architectures, recipes = (list(dict.fromkeys(key[i] for key in groups)) for i in (0, 1))
     for pair in combinations(architectures, 2):
-        for of in combinations(recipes, 2):
-            if all((architecture, recipe) in groups for architecture in pair for recipe in of):
-                yield pair, of
+        for recipe_pair in combinations(recipes, 2):
+            if all(
+                (architecture, recipe) in groups for architecture in pair for recipe in recipe_pair
+            ):
+                yield pair, recipe_pair
 
 
 def _effects(
@@ -173,8 +175,8 @@ def _effects(
         for recipe, i in zip(recipes, (0, 2), strict=True)
     ]
     effect = f"({minus}) under {recipes[0]} − under {recipes[1]}"
-    of = (*pair, recipes[0])
-    return [*simple, _row(name, "interaction", effect, of, runs, interaction(*values))]
+    labels = (*pair, recipes[0])
+    return [*simple, _row(name, "interaction", effect, labels, runs, interaction(*values))]
 
 
 def _across_sets(
@@ -184,19 +186,19 @@ def _across_sets(
     sets: tuple[str, str],
     columns: Mapping[str, str],
 ) -> list[dict[str, object]]:
-    """The same runs on two sets: the difference within each
-    run, contrasted between the architectures.
+    """The same runs on two sets: the difference within each run, contrasted between the
+    architectures.
     """
     rows = []
     for recipe in recipes:
         runs = [groups[architecture, recipe] for architecture in pair]
         values = [
-            estimates.errors(of, columns[sets[0]]) - estimates.errors(of, columns[sets[1]])
-            for of in runs
+            estimates.errors(cell, columns[sets[0]]) - estimates.errors(cell, columns[sets[1]])
+            for cell in runs
         ]
         effect = f"({pair[0]} − {pair[1]}) on {sets[0]} − on {sets[1]}, under {recipe}"
-        both, of = f"{sets[0]} and {sets[1]}", (*pair, recipe)
-        rows.append(_row(both, "test set", effect, of, runs, contrast(values, [1, -1])))
+        sets_label, labels = f"{sets[0]} and {sets[1]}", (*pair, recipe)
+        rows.append(_row(sets_label, "test set", effect, labels, runs, contrast(values, [1, -1])))
     return rows
 
 
@@ -204,14 +206,24 @@ def _row(
     name: str,
     kind: str,
     effect: str,
-    of: tuple[str, str, str],
+    labels: tuple[str, str, str],
     runs: Sequence[pd.DataFrame],
     result: Contrast,
 ) -> dict[str, object]:
-    """A row of recipe_interaction; `of` is (a, b, recipe)."""
+    """A row of recipe_interaction; `labels` are (a, b, recipe)."""
     sizes = ", ".join(str(len(estimates.errors(of_cell))) for of_cell in runs)
-    ended = sum(len(of_cell) for of_cell in runs) - sum(
+    num_unfinished = sum(len(of_cell) for of_cell in runs) - sum(
         len(estimates.errors(of_cell)) for of_cell in runs
     )
-    values = (name, kind, effect, *of, sizes, ended, *result[:4], result.df, result.method)
+    values = (
+        name,
+        kind,
+        effect,
+        *labels,
+        sizes,
+        num_unfinished,
+        *result[:4],
+        result.df,
+        result.method,
+    )
     return dict(zip(COLUMNS, values, strict=True))

@@ -1,9 +1,8 @@
-"""Tables of which images each run got wrong: how much of a spread over seeds is chance of the test
-set, and how alike two runs are.
+"""Tables of which images each run got wrong: how much of a spread over seeds is due to the test
+set, and how similar two runs are.
 
-Runs that did not finish have no such images, nor have runs of versions that did not keep them;
-tables count the latter. Only the top-1 prediction is kept, so studies about another metric have no
-row.
+Runs that did not finish have no such images, nor do runs of versions that did not keep them; tables
+count the latter. Only the top-1 prediction is kept, so studies about another metric have no rows.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ class Mistakes(NamedTuple):
 
 
 def mistakes(results: Results) -> dict[tuple[str, str], Mistakes]:
-    """(arm, evaluation set) -> its wrong images, all of the same images: where the sets of runs
-    differ, of those that most runs have.
+    """(arm, evaluation set) -> wrong images of its runs, all on the same images: if the sets of the
+    runs differ, on the set that most runs have.
     """
-    found: dict[tuple[str, str], Mistakes] = {}
+    by_cell: dict[tuple[str, str], Mistakes] = {}
     if results.metric is not ERROR:
-        return found
+        return by_cell
     weights = weights_of(results.study.metric)
     runs = {
         arm: estimates.finished(draws_of(results.trials, arm))["trial_id"].tolist()
@@ -48,33 +47,36 @@ def mistakes(results: Results) -> dict[tuple[str, str], Mistakes]:
     }
     read = {trial_id: results.wrong(trial_id) for ids in runs.values() for trial_id in ids}
     for name in estimates.evaluations(results.study):
-        sets = Counter(of.images[name] for of in read.values() if of and name in of.images)
+        sets = Counter(
+            record.images[name] for record in read.values() if record and name in record.images
+        )
         shared = sets.most_common(1)[0][0] if sets else None
         for arm, ids in runs.items():
-            known = [of for i in ids if (of := read[i]) and of.images.get(name) == shared]
-            bits = [b for of in known if (b := of.of(name, weights)) is not None]
+            records = [
+                record for i in ids if (record := read[i]) and record.images.get(name) == shared
+            ]
+            bits = [b for record in records if (b := record.of(name, weights)) is not None]
             wrong = np.stack(bits) if bits else np.empty((0, 0), dtype=bool)
-            found[arm, name] = Mistakes(wrong, len(ids) - len(bits))
-    return found
+            by_cell[arm, name] = Mistakes(wrong, len(ids) - len(bits))
+    return by_cell
 
 
 # ---- seeds or images
 
 
 def seed_spread(results: Results) -> pd.DataFrame:
-    """A row per arm and evaluation set: how much of the spread over seeds is the seed's own, and
-    how much comes with these images (Jordan 2023).
+    """One row per arm and evaluation set: how much of the spread over seeds is due to the seed, and
+    how much to these images (Jordan 2023).
 
-    `seed_sd_points` is the sd over seeds that images without end would show, 0 where its square is
-    estimated to be negative. `chance_sd_points` is the sd that seeds of one true error would show
-    on these images, if mistakes on different images were independent. `seed_share_pct` is the
-    seeds' part of the variance. `over_seeds_points` is the standard error of the mean over seeds,
-    `over_images_points` the one over other images; the interval of `mean_error_pct` has both, those
-    of other tables have the first alone. Estimates of variances are unbiased for any distribution
-    of errors. Intervals of the sds rest on Bonett's (chi-square's below 8 seeds); that of the
-    seeds' own sd has other images in it, too.
-    `seeds_without_bits` finished, but their wrong images were not kept, as in older versions; they
-    are in no other number.
+    `seed_sd_points` is the sd over seeds on infinitely many images, 0 where its square is estimated
+    to be negative. `chance_sd_points` is the sd that seeds of one true error would show on these
+    images, if mistakes on different images were independent. `seed_share_pct` is the seeds' part of
+    the variance. `over_seeds_points` is the standard error of the mean over seeds,
+    `over_images_points` the one over other images; the interval of `mean_error_pct` includes both,
+    those of other tables only the first. Estimates of variances are unbiased for any distribution
+    of errors. Intervals of the sds are based on Bonett's (chi-square's below 8 seeds); that of
+    `seed_sd_points` includes the variance over images. Seeds of `seeds_without_bits` finished, but
+    their wrong images were not kept, as in older versions; they are in no other number.
     """
     rows = [
         {
@@ -132,7 +134,7 @@ def _spread(wrong: np.ndarray) -> dict[str, float]:
 
 
 def _wider(estimate: np.ndarray, variance: float) -> np.ndarray:
-    """(value, low, high) with ends moved out for one more, independent error of this variance:
+    """(value, low, high) with ends widened for another independent error of this variance:
     distances add in squares (Zou & Donner 2008).
     """
     value, low, high = estimate
@@ -142,7 +144,9 @@ def _wider(estimate: np.ndarray, variance: float) -> np.ndarray:
 
 
 def _mean(mean: float, over_seeds: float, over_images: float, n: int) -> Ends:
-    """The mean with its interval over both, t with Satterthwaite's df; cut at 0 and 100."""
+    """The mean with its interval over seeds and images, t with Satterthwaite's df; clipped to 0 and
+    100.
+    """
     variance = over_seeds + over_images
     if variance < estimates.NO_SPREAD**2:
         return mean, np.nan, np.nan
@@ -160,14 +164,14 @@ def _named(name: str, values: np.ndarray | Ends) -> dict[str, float]:
 
 
 def agreement(results: Results) -> pd.DataFrame:
-    """A row per evaluation set, for two seeds of each arm (a and b are the same) and for each two
-    arms of a panel: how often two runs agree about an image.
+    """One row per evaluation set and pair of arms of a panel, or two seeds of one arm (a and b are
+    equal): how often two runs agree about an image.
 
     `agreement_pct` is the share of images about which both runs are right or both are wrong, a mean
-    over pairs of runs; `chance_pct` what independent runs of these errors would have. `kappa` is
-    error consistency (Geirhos et al. 2020): 0 by chance, 1 if all mistakes are shared. Intervals
-    are about other seeds and other images, by the jackknife over both; they need three seeds of one
-    arm, or two of each of two. Runs of two arms at one seed are pairs like the others.
+    over pairs of runs; `chance_pct` is that of independent runs with these errors. `kappa` is error
+    consistency (Geirhos et al. 2020): 0 by chance, 1 if all mistakes are shared. Intervals are
+    about other seeds and other images, by the jackknife over both; they need three seeds of one
+    arm, or two of each of two. Runs of two arms at one seed are treated as any other pair. Runs of
     `runs_without_bits` finished, but their wrong images were not kept.
     """
     rows = [
@@ -190,7 +194,7 @@ AGREEMENT_COLUMNS = (
 
 
 def _pairs(results: Results) -> list[tuple[str, str]]:
-    """Each arm with itself, then each two arms of a panel."""
+    """Each arm with itself, then each pair of arms of a panel."""
     of_panels = [pair for arms in panels(results.study).values() for pair in combinations(arms, 2)]
     return [*((arm, arm) for arm in results.study.arms), *dict.fromkeys(of_panels)]
 

@@ -1,12 +1,12 @@
 """The distribution of errors over seeds (H. Touvron's thesis, 2022, Figures 6.7 to 6.10), and how
 many seeds to train.
 
-Draws of an arm differ in their seed alone; the arm's reference run, seed 0 in the thesis, is no
-draw and stands apart. Only the last epoch counts: the best of the last epochs would be a selection.
-Assumed: seeds are independent, and all share one test set, so an interval is about other seeds and
-never about other images. A diverged seed is in no mean; it is counted. Much of a spread over seeds
-on few images is which of the hard images a seed gets right: coin flips that other images would
-share out anew.
+Draws of an arm differ only in their seed. The arm's reference run, seed 0 in the thesis, is not a
+draw and is in no statistic. Only the last epoch counts: the best of the last epochs would be a
+selection. Assumptions: seeds are independent, and all share one test set, so an interval is about
+other seeds and never about other images. Diverged seeds are counted and are in no mean. On few
+images, much of the spread over seeds is due to which hard images a seed classifies correctly, and
+would differ on other images.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ NUM_IMAGES = {
 
 
 def expected_maximum(n: int) -> float:
-    """Expected largest of n independent standard normal
-    values; minus it is the expected smallest.
+    """Expected largest of n independent standard normal values; the expected smallest is its
+    negative.
     """
     if n < 2:
         return 0.0
@@ -61,13 +61,13 @@ def expected_maximum(n: int) -> float:
 
 
 def standing(values: np.ndarray, reference: float) -> dict[str, float]:
-    """Where one more value stands among (n,) values: z, percentile in percent with its interval,
-    and p.
+    """Position of one more value among (n,) values: z, percentile in percent with its interval, and
+    p.
 
     z is in standard deviations (ddof=1) from the mean. The percentile is the share of values below
-    it, ties half, with the interval of Clopper and Pearson. p asks whether it is a draw of the same
-    distribution: z / sqrt(1 + 1/n) has Student's t with n - 1 degrees of freedom for normal values.
-    NaN below two values.
+    it, with ties counted half, and has the interval of Clopper and Pearson. p tests whether the
+    value is a draw of the same distribution: z / sqrt(1 + 1/n) has Student's t with n - 1 degrees
+    of freedom for normal values. NaN for fewer than two values.
     """
     n = len(values)
     names = ("z", "percentile_pct", "percentile_pct_low", "percentile_pct_high", "p")
@@ -87,9 +87,9 @@ def normality(values: np.ndarray) -> dict[str, float]:
     """Shapiro and Wilk's W and p for (n,) values, skewness and excess kurtosis (unbiased); NaN
     where undefined.
 
-    A small p speaks against a normal distribution, or for errors rounded to few distinct values,
-    which the test takes for the same. A large p speaks for nothing: `shapiro_power` says what n
-    values could have shown.
+    A small p is evidence against a normal distribution, or for errors rounded to few distinct
+    values, which the test cannot distinguish. A large p is no evidence: `shapiro_power` gives the
+    power of n values.
     """
     n = len(values)
     if n < 4 or np.ptp(values) < estimates.NO_SPREAD:
@@ -123,13 +123,13 @@ def shapiro_power(n: int, alternative: str, *, step: float = 0.0, num: int = 500
 
 
 def sampling_error(error_pct: float, num_images: int) -> float:
-    """Standard error in points of the error rate of one run over the draw of so many images: sqrt(p
-    (1 - p) / N).
+    """Standard error of the error rate of one run over samples of `num_images` images, in points:
+    sqrt(p (1 - p) / N).
 
-    For one trained network, and for other images. Of the mean over several seeds it is an upper
-    bound: there the images that some seeds get right and others do not average out, and what is
-    left is sqrt(Var(p_i) / N), for which the share p_i of seeds that are wrong about each image
-    must be known: the table seed_spread has it.
+    It applies to one trained network on other images. For the mean over several seeds it is an
+    upper bound: images that only some seeds classify correctly average out, which leaves
+    sqrt(Var(p_i) / N), where p_i is the share of seeds that are wrong about image i. The table
+    seed_spread estimates it.
     """
     share = error_pct / 100
     return 100 * math.sqrt(share * (1 - share) / num_images)
@@ -143,11 +143,12 @@ def seeds_needed(
     alpha: float = ALPHA,
     correlation: float | None = None,
 ) -> int:
-    """Seeds an arm so that a two-sided t test finds a true difference of means with this power.
+    """Seeds per arm for which a two-sided t test detects a true difference of means with this
+    power.
 
-    Two arms of independent runs with one sd; or, given the correlation of two arms at a shared
-    seed, so many pairs. Assumes normal errors and an sd that is known: see the interval of the sd.
-    At least 2, at most a million. Raises ValueError for a difference or sd that is not positive.
+    Two arms of independent runs with one sd; with `correlation`, that of two arms at a shared seed,
+    the number of pairs. Assumes normal errors and a known sd (see its interval). At least 2, at
+    most a million. Raises ValueError for a difference or sd that is not positive.
     """
     from statsmodels.stats.power import TTestIndPower, TTestPower
 
@@ -178,7 +179,7 @@ def seeds_needed(
 
 
 def draws_of(outcomes: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """The draws of an arm: every planned seed but those of its reference run."""
+    """The draws of an arm: all planned seeds except those of its reference run."""
     return outcomes[(outcomes["arm"] == arm) & outcomes["point"].notna()]
 
 
@@ -190,25 +191,25 @@ def reference_error(outcomes: pd.DataFrame, arm: str, column: str) -> float:
 
 
 def num_images(study: Study, name: str) -> int | None:
-    """Images of an evaluation set of the study's dataset; None where it is not known."""
+    """Images of an evaluation set of the study's dataset; None if unknown."""
     dataset = study.trials[0].config.dataset
     return NUM_IMAGES.get(dataset.split("-")[0], {}).get(name)
 
 
 def rounding_images(study: Study, name: str) -> int | None:
-    """The same if the metric is a share of these images, and so a multiple of one; else None."""
+    """As num_images if the metric is a share of these images, and so a multiple of 1/N; else None."""
     return num_images(study, name) if metric_of(study.metric).of_images else None
 
 
 def seed_statistics(results: Results) -> pd.DataFrame:
-    """A row per arm and evaluation set: the distribution of the final value over seeds (thesis,
+    """One row per arm and evaluation set: the distribution of the final value over seeds (thesis,
     Figure 6.7).
 
     sd has ddof=1. Intervals are Student's for the mean and Bonett's for the sd, which allows for
     long tails, or that of chi-square for fewer than 8 seeds. The reference run, seed 0 in the
-    thesis, is in none of these numbers: z and percentile say where it stands among the seeds
-    (percentile 100: higher than all), reference_p whether it may be one of them. min and
-    max are of n seeds and grow apart with n.
+    thesis, is in none of these numbers: z and percentile give its position among the seeds
+    (percentile 100: higher than all), `reference_p` tests whether it is one of them. min and max
+    depend on n: their range grows with it.
     """
     rows = []
     for arm in results.study.arms:
@@ -226,7 +227,7 @@ def seed_statistics(results: Results) -> pd.DataFrame:
 
 
 def _described(runs: pd.DataFrame, column: str, metric: Metric) -> dict[str, object]:
-    values, of = estimates.errors(runs, column), estimates.counts(runs)
+    values, num_by_status = estimates.errors(runs, column), estimates.counts(runs)
     (mean, *mean_ends), (sd, *sd_ends) = (
         estimates.value_interval(values, metric),
         estimates.sd_interval(values),
@@ -234,7 +235,7 @@ def _described(runs: pd.DataFrame, column: str, metric: Metric) -> dict[str, obj
     low, high = (float(values.min()), float(values.max())) if len(values) else (np.nan, np.nan)
     return {
         "n": len(values),
-        **{status: of[status] for status in ("diverged", "failed", "missing")},
+        **{status: num_by_status[status] for status in ("diverged", "failed", "missing")},
         **_estimate("mean_error_pct", (mean, *mean_ends)),
         **_estimate("sd_points", (sd, *sd_ends)),
         "min_error_pct": low,
@@ -252,15 +253,14 @@ def _apart(outcomes: pd.DataFrame, runs: pd.DataFrame, arm: str, column: str) ->
 
 
 def seed_normality(results: Results) -> pd.DataFrame:
-    """A row per arm and evaluation set: is the spread over seeds normal, and what could n seeds
-    have shown?
+    """One row per arm and evaluation set: a test of normality over seeds, and its power at this n.
 
     A Shapiro-Wilk p above 5% is no evidence for a normal distribution. `finds_heavy_tails` and
     `finds_skew` are how often the test has p < 5% at this n if the truth is Student's t with 4 df,
     or a chi-square of skewness 1. A share of images is a multiple of one: `rejects_for_rounding` is
-    how often a normal distribution of this sd fails the test for that alone (5% would be no
-    effect). max_z and min_z are the extremes in sd from the mean, expected_max_z what n normal
-    values would give.
+    how often a normal distribution of this sd fails the test for that reason alone (5% would be no
+    effect). `max_z` and `min_z` are the extremes in sd from the mean; `expected_max_z` is the
+    maximum expected of n normal values.
     """
     rows = []
     for arm in results.study.arms:
@@ -290,9 +290,7 @@ def _finds(values: np.ndarray, images: int | None) -> dict[str, float]:
 
 
 def extremes(values: np.ndarray) -> dict[str, float]:
-    """Largest and smallest of (n,) values in sd from their
-    mean, and what is expected of the largest.
-    """
+    """Largest and smallest of (n,) values in sd from their mean, and the expected largest."""
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     if sd < estimates.NO_SPREAD:
         return dict.fromkeys(("max_z", "min_z", "expected_max_z"), np.nan)
@@ -305,15 +303,15 @@ def extremes(values: np.ndarray) -> dict[str, float]:
 
 
 def seed_noise(results: Results) -> pd.DataFrame:
-    """A row per arm and evaluation set: spread over seeds, and the sampling error of one run on so
-    many images.
+    """One row per arm and evaluation set: spread over seeds, and the sampling error of one run on
+    so many images.
 
-    `one_run_sampling` is binomial, and known for shares of images alone: what other images would
-    change in the result of one network. The two are no parts of a sum: which hard images a network
-    gets right is in both. Of the mean over these seeds the sampling error is smaller, by how much
-    takes the wrong images of each run: seed_spread has it, and how much seeds differ on other
-    images. The difference of two models on one test set has a smaller sampling error, too, for they
-    share most of their mistakes.
+    `one_run_sampling` is binomial and known only for shares of images: how much the result of one
+    network would vary over other images. The two do not add up: which hard images a network
+    classifies correctly is in both. The mean over these seeds has a smaller sampling error;
+    seed_spread estimates it from the wrong images of each run, and also the spread over seeds on
+    other images. The difference of two models on one test set has a smaller sampling error as well,
+    since they share most of their mistakes.
     """
     rows = []
     for arm in results.study.arms:
@@ -342,16 +340,15 @@ def seed_noise(results: Results) -> pd.DataFrame:
 
 
 def seed_correlation(results: Results) -> pd.DataFrame:
-    """A row per arm and pair of evaluation sets: do the seeds that are good on one do well on the
-    other?
+    """One row per arm and pair of evaluation sets: correlation of the values of the same seeds.
 
-    Pearson's r with Fisher's interval (bivariate normal, moved by an outlier), Spearman's with a
-    bootstrap interval. `rank_of_best` is the place on the second set of the seed that is best on
-    the first: what picking a seed by the first set buys on the second. `shared_sd_points` is the
-    root of the covariance, 0 where that is negative: if both sets are other images of one kind, it
-    is the spread over seeds that images without end would show (Jordan 2023), which is less than
-    the sd over seeds on either. Interval: Student's, of the mean product of deviations. None for
-    sets that share their images.
+    Pearson's r with Fisher's interval (assumes a bivariate normal, sensitive to outliers),
+    Spearman's with a bootstrap interval. `rank_of_best` is the rank on the second set of the seed
+    that is best on the first: the benefit of picking a seed by the first set. `shared_sd_points` is
+    the square root of the covariance, 0 where that is negative: if both sets are samples of one
+    kind of images, it is the spread over seeds on infinitely many images (Jordan 2023), which is
+    less than the sd over seeds on either. Its interval is Student's, of the mean product of
+    deviations. None for sets that share their images.
     """
     rows = []
     for arm in results.study.arms:
@@ -380,19 +377,18 @@ def seed_correlation(results: Results) -> pd.DataFrame:
 
 
 def seed_power(results: Results) -> pd.DataFrame:
-    """A row per arm, evaluation set, difference and power: seeds per arm that a comparison of two
-    arms needs.
+    """One row per arm, evaluation set, difference and power: seeds per arm needed to compare two
+    arms.
 
-    A two-sided t test at 5% of two arms that both have this arm's sd: an assumption about the other
-    arm. The range is what the interval of the sd leaves open. It is about finding a difference on
-    these images.
+    For a two-sided t test at 5% of two arms that both have this arm's sd, which is an assumption
+    about the other arm. The range reflects the interval of the sd. It is about finding a difference
+    on these images.
 
     `pairs_at_half` is the number of seeds that both arms share, for a paired t test, if their
-    values at one seed have correlation 1/2 and both the same sd. That correlation is an assumption
-    and no result of this study, which has one arm: at 1/2 the difference within a pair varies as
-    much as one run does. Runs of two models with one seed have in common the order of samples and
-    the augmentation, and no weights: if that correlates nothing, so many pairs are needed as
-    seeds_per_arm says, or one more.
+    values at one seed have correlation 1/2 and equal sds. That correlation is assumed and not
+    measured, since the study has one arm: at 1/2 the difference within a pair varies as much as one
+    run does. Runs of two models with one seed share the order of samples and the augmentation, but
+    no weights. If they are uncorrelated, the number of pairs is that of seeds_per_arm, or one more.
     """
     rows = []
     for arm in results.study.arms:
@@ -432,14 +428,14 @@ def _needed(
 
 
 def seed_epochs(results: Results) -> pd.DataFrame:
-    """A row per arm, evaluation set and epoch: mean, sd (ddof=1), min and max over the seeds that
-    finished.
+    """One row per arm, evaluation set and epoch: mean, sd (ddof=1), min and max over finished
+    seeds.
 
     `rank_correlation` is Spearman's between the value at that epoch and the final one of the same
     seed (Bonett & Wright's interval, each by itself; thesis, Figures 6.9 and 6.10). An interval
-    that reaches 0 does not show that early values say nothing, only that so many seeds do not show
-    that they do; and one above 0 does not show that stopping the seeds that are behind pays, which
-    takes a rule and its costs.
+    that contains 0 does not show that early values are uninformative, only that this number of
+    seeds does not show that they are informative. One above 0 does not show that stopping the worse
+    seeds early pays: that requires a rule and its costs.
     """
     parts = [
         _epochs(results.rows, arm, name, column, results.metric)
@@ -469,7 +465,7 @@ EPOCH_COLUMNS = (
 
 
 def curves(rows: pd.DataFrame, arm: str, column: str) -> pd.DataFrame:
-    """Values of the arm's finished draws: a row per trial, a column per epoch."""
+    """Values of the arm's finished draws: one row per trial, a column per epoch."""
     if column not in rows:
         return pd.DataFrame()
     known = rows[(rows["arm"] == arm) & rows["point"].notna() & (rows["status"] == "finished")]
@@ -501,7 +497,7 @@ def _epochs(
 def _epoch(
     values: np.ndarray, final: np.ndarray, is_last: bool, metric: Metric
 ) -> dict[str, object]:
-    """Numbers of one epoch; with itself the last epoch has no correlation worth a number."""
+    """Numbers of one epoch; the last one has no correlation with itself."""
     rank = (np.nan,) * 3 if is_last else correlation.spearman(values, final)
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
     return {
@@ -515,11 +511,11 @@ def _epoch(
 
 
 def _estimate(name: str, values: tuple[float, ...]) -> dict[str, float]:
-    """An estimate under its name with its ends beside it."""
+    """An estimate under its name, with the ends of its interval."""
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
 def _two_decimals(table: pd.DataFrame) -> pd.DataFrame:
-    """Percents and points of this table are shown with two decimals: seeds differ in the second."""
+    """Shows percentages and points of this table with two decimals: seeds differ in the second."""
     table.attrs["decimals"] = 2
     return table

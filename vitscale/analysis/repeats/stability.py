@@ -1,14 +1,13 @@
 """Stability of optimizers and of training length (Xiao et al. 2021, Figures 3 and 2).
 
-A cell is a model, an optimizer and a number of epochs: one arm, each with a full schedule of its
-own, trained once or with several seeds. The arms' factors name the model; optimizer and epochs are
-those of the config.
+A cell is a model, an optimizer and a number of epochs. Each cell is one arm with a full schedule,
+trained with one or several seeds. The arms' factors name the model; optimizer and epochs are those
+of the config.
 
-Assumed everywhere: runs differ in their seed alone, and means over seeds are nearly normal. Errors
-are means over the runs that finished, so they are conditional on finishing; how many diverged is
-the other half of the answer and stands beside them, with a comparison in which such a run is the
-worst (divergence.py). lr and wd are given: whether others would have closed a gap is a question for
-another study.
+Assumptions: runs of a cell differ only in their seed, and means over seeds are nearly normal. Means
+are over finished runs, so they are conditional on finishing. Tables also state how many runs
+diverged, and compare arms with such runs as the worst (divergence.py). lr and wd are fixed: whether
+other values would close a gap is another question.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ INTERACTION_COLUMNS = (
 
 
 def cells(results: Results) -> dict[Cell, pd.DataFrame]:
-    """Every planned run, by model, optimizer and epochs, in
-    the order of the plan; shorter schedules first.
+    """Every planned run by model, optimizer and epochs, in the order of the plan; shorter schedules
+    first.
     """
     table = estimates.labelled(results.study, results.trials).astype(
         {"model": str, "optimizer": str, "epochs": int}
@@ -89,11 +88,12 @@ def cells(results: Results) -> dict[Cell, pd.DataFrame]:
 
 
 def copied_from(groups: dict[Cell, pd.DataFrame], cell: Cell) -> Cell:
-    """The cell whose runs stand in for this one by the rule of Xiao et al. 2021, Figure 3; mostly
-    itself.
+    """The cell whose runs replace those of this one by the rule of Xiao et al. 2021, Figure 3;
+    usually the cell itself.
 
-    Where every run diverged: the shorter schedule of the same model and optimizer with the lowest
-    mean error. Such a value was never measured, and makes a gap look smaller than a failure is.
+    Where every run diverged, it is the shorter schedule of the same model and optimizer with the
+    lowest mean error. Such a value was never measured, and makes a gap look smaller than a failure
+    is.
     """
     model, optimizer, epochs = cell
     if not (groups[cell]["status"] == "diverged").all():
@@ -107,7 +107,7 @@ def copied_from(groups: dict[Cell, pd.DataFrame], cell: Cell) -> Cell:
 
 
 def stability_cells(results: Results) -> pd.DataFrame:
-    """A row per model, optimizer and number of epochs: how its runs ended, and the mean of
+    """One row per model, optimizer and number of epochs: how its runs ended, and the mean of
     the metric over those that finished.
 
     Student's interval over seeds, from the spread of this cell alone; none for a single run.
@@ -133,13 +133,14 @@ def stability_cells(results: Results) -> pd.DataFrame:
 
 
 def optimizer_gap(results: Results) -> pd.DataFrame:
-    """A row per model and number of epochs: the mean of the metric with SGD minus that with AdamW.
+    """One row per model and number of epochs: mean of the metric with SGD minus mean with AdamW.
 
-    Positive favours AdamW. Over the runs that finished, by Welch's t; how many diverged stands
-    beside it. p is that of no gap. prob_worse: how often a run with SGD is worse than one with
-    AdamW, a diverged run being the worst, ties one half; rank_p is Mann and Whitney's, diverged_p
-    Fisher's for the numbers of runs that diverged or failed, where there are any. Each _holm is
-    corrected for the number of rows, that of diverged_p for those that have it.
+    Positive favours AdamW. Over finished runs, by Welch's t; p tests a gap of 0. The numbers of
+    diverged runs are in columns of their own. `prob_worse` is how often a run with SGD is worse
+    than one with AdamW, where diverged runs are the worst and ties count one half; `rank_p` is that
+    of Mann and Whitney, `diverged_p` that of Fisher for the numbers of runs that diverged or
+    failed, where there are any. Each `_holm` is corrected for the number of rows, that of
+    `diverged_p` for the rows that have it.
     """
     return gaps(results, diverged="shown")
 
@@ -197,11 +198,11 @@ def _gap(
 
 
 def best_optimizer(groups: dict[Cell, pd.DataFrame], model: str) -> tuple[str, str]:
-    """The optimizer for a model's curve of training length, and by which rule it was taken.
+    """The optimizer for a model's curve of training length, and the rule that chose it.
 
-    The only one, where there is one. Else that of the lowest mean error at the longest schedule,
-    over finished runs: chosen by the same runs that are then shown, so its errors are a little
-    optimistic at that length.
+    With several optimizers, it is the one with the lowest mean error of finished runs at the
+    longest schedule. The same runs are then shown, so its errors are slightly optimistic at that
+    length.
     """
     names = list(dict.fromkeys(optimizer for name, optimizer, _ in groups if name == model))
     if len(names) == 1:
@@ -219,16 +220,16 @@ def best_optimizer(groups: dict[Cell, pd.DataFrame], model: str) -> tuple[str, s
 
 
 def training_length(results: Results) -> pd.DataFrame:
-    """A row per model and schedule: the mean of the metric minus that of the model's longest
+    """One row per model and schedule: mean of the metric minus that of the model's longest
     schedule.
 
-    Positive: the shorter schedule is worse. Every length is a full schedule of its own, and none a
-    checkpoint of the longest. With the model's best optimizer, by the rule named in the row. Over
-    finished runs, by Welch's t. All deltas of a model hang on the same longest runs, so they err
-    together. prob_worse: how often a run of this length is worse than one of the longest, a
-    diverged run being the worst, ties one half; rank_p is Mann and Whitney's, diverged_p Fisher's
-    for the numbers of runs that diverged or failed, where there are any. Each _holm is corrected
-    for the number of rows, that of diverged_p for those that have it.
+    Positive: the shorter schedule is worse. Each length is a full schedule, not a checkpoint of the
+    longest. With the model's best optimizer, by the rule named in the row. Over finished runs, by
+    Welch's t. All deltas of a model share its longest runs, so their errors are correlated.
+    `prob_worse` is how often a run of this length is worse than one of the longest, where diverged
+    runs are the worst and ties count one half; `rank_p` is that of Mann and Whitney, `diverged_p`
+    that of Fisher for the numbers of runs that diverged or failed, where there are any. Each
+    `_holm` is corrected for the number of rows, that of `diverged_p` for the rows that have it.
     """
     groups = results.once(cells)
     rows = [
@@ -243,7 +244,11 @@ def training_length(results: Results) -> pd.DataFrame:
 
 def _lengths(groups: dict[Cell, pd.DataFrame], model: str) -> list[dict[str, object]]:
     optimizer, rule = best_optimizer(groups, model)
-    lengths = [epochs for name, of, epochs in groups if (name, of) == (model, optimizer)]
+    lengths = [
+        epochs
+        for name, name_of_optimizer, epochs in groups
+        if (name, name_of_optimizer) == (model, optimizer)
+    ]
     b = groups[model, optimizer, lengths[-1]]
     rows = []
     for epochs in lengths[:-1]:
@@ -280,13 +285,12 @@ def members(study: Study, groups: dict[Cell, pd.DataFrame]) -> dict[str, list[st
 
 
 def optimizer_gap_interaction(results: Results) -> pd.DataFrame:
-    """A row per pair of models of a panel and number of epochs: the gap of a minus the gap of b, in
+    """One row per pair of models of a panel and number of epochs: gap of a minus gap of b, in
     points.
 
-    The gap is mean error with SGD minus mean error with AdamW: positive means that SGD costs a more
-    than b. Over the runs that finished; Welch's t with Satterthwaite's df. interaction_p_holm is
-    corrected for the number of rows. On the scale of differences: a model with low values has
-    little room for a gap.
+    The gap is mean error with SGD minus mean error with AdamW; positive means that SGD costs a more
+    than b. Over finished runs; Welch's t with Satterthwaite's df. `interaction_p_holm` is corrected
+    for the number of rows. Gaps are differences: a model with low values has little room for a gap.
     """
     groups = results.once(cells)
     return _interactions(
@@ -297,12 +301,12 @@ def optimizer_gap_interaction(results: Results) -> pd.DataFrame:
 
 
 def training_length_interaction(results: Results) -> pd.DataFrame:
-    """A row per pair of models of a panel and schedule: what the shorter schedule costs a, minus
-    what it costs b.
+    """One row per pair of models of a panel and schedule: cost of the shorter schedule for a minus
+    that for b.
 
-    Above the metric of the model's own longest schedule: positive means that a loses
-    more. Statistics as in optimizer_gap_interaction; the rows of a pair share the longest runs and
-    err together.
+    The cost is the metric above that of the model's longest schedule; positive means that a loses
+    more. Statistics as in optimizer_gap_interaction. The rows of a pair share the longest runs, so
+    their errors are correlated.
     """
     groups = results.once(cells)
     best = {
@@ -324,8 +328,8 @@ def training_length_interaction(results: Results) -> pd.DataFrame:
 def _interactions(
     study: Study, groups: dict[Cell, pd.DataFrame], effect: Callable[[str, int], list[Cell]]
 ) -> pd.DataFrame:
-    """Differences of an effect, error of its first cell minus
-    that of its second, between the models of a panel.
+    """Differences of an effect between the models of a panel; an effect is the error of its first
+    cell minus that of its second.
     """
     rows, lengths = [], sorted({epochs for _, _, epochs in groups})
     for a, b in (
@@ -342,13 +346,21 @@ def _interaction(a: str, b: str, epochs: int, runs: list[pd.DataFrame]) -> dict[
     values = [estimates.errors(of_cell) for of_cell in runs]
     result = estimates.contrast(values, [1, -1, -1, 1])
     sizes = [len(of_cell) for of_cell in values]
-    ended = sum(map(len, runs)) - sum(sizes)
-    found = (a, b, epochs, ", ".join(map(str, sizes)), ended, *result[:4], result.method)
-    return dict(zip(INTERACTION_COLUMNS, found, strict=True))
+    num_unfinished = sum(map(len, runs)) - sum(sizes)
+    row_values = (
+        a,
+        b,
+        epochs,
+        ", ".join(map(str, sizes)),
+        num_unfinished,
+        *result[:4],
+        result.method,
+    )
+    return dict(zip(INTERACTION_COLUMNS, row_values, strict=True))
 
 
 def _named(result: Contrast, groups: dict[str, pd.DataFrame]) -> Contrast:
-    """The contrast with a method that says why there is no difference, where there is none."""
+    """The contrast, with a method that gives the reason if there is no difference."""
     if not np.isnan(result.estimate):
         return result
     without = [
@@ -360,8 +372,8 @@ def _named(result: Contrast, groups: dict[str, pd.DataFrame]) -> Contrast:
 
 
 def _corrected(table: pd.DataFrame, *names: str) -> pd.DataFrame:
-    """The table with each of these p corrected for the number of
-    rows; diverged_p for those where a run diverged.
+    """The table with each of these p corrected for the number of rows; diverged_p for the rows in
+    which a run diverged.
     """
     for name in names:
         p = table[name].astype(float)

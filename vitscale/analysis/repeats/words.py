@@ -1,4 +1,4 @@
-"""What a report says of studies whose arms are single settings, trained with several seeds."""
+"""Sentences of a report about studies whose arms are single settings, trained with several seeds."""
 
 from __future__ import annotations
 
@@ -40,11 +40,13 @@ BIASED = "Diverged trials end sooner than others, so shares of an unfinished stu
 
 
 def headline(results: Results) -> list[str]:
-    """How many runs ended how, then the answers of the study's
-    tables; without one of these, the mean of each arm.
+    """Numbers of runs by status, then the answers of the study's tables; without any, the mean of
+    each arm.
     """
-    told = [answer for name, answer in ANSWERS.items() if name in results.study.tables]
-    sentences = [sentence for answer in told or [_mean_sentences] for sentence in answer(results)]
+    functions = [answer for name, answer in ANSWERS.items() if name in results.study.tables]
+    sentences = [
+        sentence for answer in functions or [_mean_sentences] for sentence in answer(results)
+    ]
     return [progress_of_runs(results.trials), *sentences]
 
 
@@ -111,8 +113,8 @@ def _length_sentences(results: Results) -> list[str]:
 
 
 def _rank_sentences(table: pd.DataFrame, a: str, b: str) -> list[str]:
-    """Pairs of which runs did not finish, compared with such a
-    run as the worst and by how many there are.
+    """Pairs of arms with unfinished runs, compared with those runs as the worst and by their
+    number.
     """
     some = table[table["diverged_p"].notna()]
     if some.empty:
@@ -177,14 +179,15 @@ def _one_interaction(row: pd.Series, metric: Metric) -> str:
 
 
 def _by_model(table: pd.DataFrame, name: str, what: str, metric: Metric) -> list[str]:
-    """A sentence a model with the difference at each length."""
+    """One sentence per model with the difference at each length."""
     groups = list(table.groupby("model", sort=False))
     if len(groups) > MAX_PANELS:
         return []
-    return [
-        f"{model}, {what}: {'; '.join(_at_length(row, name, metric) for _, row in of.iterrows())}."
-        for model, of in groups
-    ]
+    parts = {
+        model: [_at_length(row, name, metric) for _, row in rows.iterrows()]
+        for model, rows in groups
+    }
+    return [f"{model}, {what}: {'; '.join(of_model)}." for model, of_model in parts.items()]
 
 
 def _at_length(row: pd.Series, name: str, metric: Metric) -> str:
@@ -197,8 +200,8 @@ def _at_length(row: pd.Series, name: str, metric: Metric) -> str:
 
 
 def _seed_sentences(results: Results) -> list[str]:
-    """Mean, spread and range for each arm and evaluation
-    set, and where the reference run stands.
+    """Mean, spread and range for each arm and evaluation set, and the position of the reference
+    run.
     """
     table = results.once(seed_statistics)
     return [_seed_sentence(row, results.metric) for _, row in table.iterrows()]
@@ -208,27 +211,28 @@ def _seed_sentence(row: pd.Series, metric: Metric) -> str:
     what = f"{row['arm']}, {metric.label} on {row['evaluation']}"
     if row["n"] < 2:
         return f"{what}: n={row['n']}, no distribution yet."
-    say, unit = metric.number, "%" if metric.unit == "%" else f" {metric.unit}"
+    number, unit = metric.number, "%" if metric.unit == "%" else f" {metric.unit}"
     mean, sd = (
-        f"{say(row[key], 2)} [{say(row[f'{key}_low'], 2)}, {say(row[f'{key}_high'], 2)}]"
+        f"{number(row[key], 2)} [{number(row[f'{key}_low'], 2)}, {number(row[f'{key}_high'], 2)}]"
         for key in ("mean_error_pct", "sd_points")
     )
-    ends = f"{say(row['min_error_pct'], 2)} to {say(row['max_error_pct'], 2)}{unit}"
-    said = (
-        f"{what}: mean {mean}{unit}, sd {sd} {metric.difference_unit}, {ends} over n={row['n']} "
-        f"seeds, {row['diverged']} "
-        "diverged"
+    extremes = f"{number(row['min_error_pct'], 2)} to {number(row['max_error_pct'], 2)}{unit}"
+    sentence = (
+        f"{what}: mean {mean}{unit}, sd {sd} {metric.difference_unit}, {extremes} over "
+        f"n={row['n']} seeds, {row['diverged']} diverged"
     )
     if pd.isna(row["reference_z"]):
-        return f"{said}."
+        return f"{sentence}."
     return (
-        f"{said}; the reference run, {metric.text(row['reference_error_pct'], 2)}, is "
+        f"{sentence}; the reference run, {metric.text(row['reference_error_pct'], 2)}, is "
         f"{row['reference_z']:+.1f} sd from the mean."
     )
 
 
 def _spread_sentences(results: Results) -> list[str]:
-    """What of the spread is the seeds' own, what is not known, and where the next seed will be."""
+    """How much of the spread is due to the seeds, which runs are not known, and a prediction of the
+    next seed.
+    """
     table = results.once(seed_spread)
     known = table[table["seed_sd_points"].notna()]
     return [
@@ -276,7 +280,7 @@ def _without_bits(results: Results, table: pd.DataFrame) -> list[str]:
 
 
 def _next_seed(results: Results) -> list[str]:
-    """What needs no distribution: ranks of exchangeable errors."""
+    """A prediction that needs no distribution: ranks of exchangeable errors."""
     sizes = {
         arm: len(estimates.errors(draws_of(results.trials, arm))) for arm in results.study.arms
     }
@@ -311,12 +315,12 @@ def _agreement_sentence(row: pd.Series) -> str:
 
 
 def _interaction_sentences(results: Results) -> list[str]:
-    """What is better under each recipe on each set, whether
-    the winner changes, and the interactions.
+    """The better architecture under each recipe on each set, whether the winner changes, and the
+    interactions.
     """
     table = results.once(recipe_interaction)
     simple, crossed = winners(table), table[table["kind"] == "interaction"]
-    found = [
+    verdicts = [
         (f"{row['winner'] or 'no difference shown'} under {row['recipe']} on {row['evaluation']}")
         for _, row in simple.iterrows()
     ]
@@ -327,7 +331,7 @@ def _interaction_sentences(results: Results) -> list[str]:
         for _, row in crossed.iterrows()
     ]
     return [
-        f"Lower {results.metric.label} (p after Holm below 5%): {'; '.join(found)}; {verdict}.",
+        f"Lower {results.metric.label} (p after Holm below 5%): {'; '.join(verdicts)}; {verdict}.",
         f"Interaction of recipe and architecture: {'; '.join(parts)} (p after Holm).",
     ]
 
@@ -398,7 +402,7 @@ def unfinished(results: Results) -> str:
 
 
 def counts(results: Results) -> pd.DataFrame:
-    """A row per arm: how its draws and its reference runs ended."""
+    """One row per arm: numbers of its draws and reference runs by status."""
     return counts_of(results.once(_populations))
 
 
@@ -418,20 +422,22 @@ def summary(results: Results) -> Summary:
     numbers: Summary = {}
     for arm in results.study.arms:
         runs = results.trials[(results.trials["arm"] == arm) & results.trials["point"].notna()]
-        values, of = estimates.errors(runs), estimates.counts(runs)
-        found: dict[str, float] = {
+        values, num_by_status = estimates.errors(runs), estimates.counts(runs)
+        numbers_of_arm: dict[str, float] = {
             "n": len(values),
-            **{status: of[status] for status in STATUSES[1:]},
+            **{status: num_by_status[status] for status in STATUSES[1:]},
         }
         for name, interval in (
             ("mean_error_pct", estimates.value_interval(values, results.metric)),
             ("sd_points", estimates.sd_interval(values)),
         ):
-            found |= {
+            numbers_of_arm |= {
                 f"{name}{end}": value
                 for end, value in zip(("", "_low", "_high"), interval, strict=True)
             }
-        numbers[arm] = {name: float(value) for name, value in found.items() if not np.isnan(value)}
+        numbers[arm] = {
+            name: float(value) for name, value in numbers_of_arm.items() if not np.isnan(value)
+        }
     return numbers
 
 

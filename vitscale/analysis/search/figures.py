@@ -63,12 +63,12 @@ def search_history(results: Results) -> Figure:
     The line is the best of n: it falls with n by luck alone. Whiskers are the lowest and the
     highest seed of a point.
     """
-    asked = results.once(search.points)
+    proposals = results.once(search.points)
     size = results.study.search.per_round if results.study.search else 0
     figure, grid = panel_grid(_by_arm(results.study), height=2.55, num_entries=3)
-    scale = _ValueAxis(asked)
+    scale = _ValueAxis(proposals)
     for ax, arm in zip(grid, results.study.arms, strict=True):
-        of_arm = asked[asked["arm"] == arm]
+        of_arm = proposals[proposals["arm"] == arm]
         scale.apply(ax)
         if size:
             ax.axvspan(-0.5, min(size, len(of_arm)) - 0.5, color="#f0f0f0", zorder=0)
@@ -78,11 +78,11 @@ def search_history(results: Results) -> Figure:
         ax.set_title(arm)
         ax.set_xlabel("number of the point")
         legend_below(ax, _history_handles(of_arm))
-    complete = set(asked.loc[asked["state"] == "complete", "trial_ids"].explode())
+    complete = set(proposals.loc[proposals["state"] == "complete", "trial_ids"].explode())
     seeds = results.trials.loc[results.trials["trial_id"].isin(complete), "error_pct"]
     _hold(grid[0], seeds.tolist())
     for ax in grid[:: num_columns(_by_arm(results.study))]:
-        ax.set_ylabel(_label(results.study, asked))
+        ax.set_ylabel(_label(results.study, proposals))
     return finish(
         figure,
         f"{_sentence(results.study)}{' Grey: the first round, at random.' if size else ''}\n"
@@ -98,17 +98,17 @@ def search_slices(results: Results) -> Figure:
     Later points are lighter: where they crowd, the search has looked often, which says nothing
     about a width.
     """
-    asked = results.once(search.points)
-    names, scale = search.axes(results.study), _ValueAxis(asked)
+    proposals = results.once(search.points)
+    names, scale = search.axes(results.study), _ValueAxis(proposals)
     figure = Figure(
         figsize=(3.3 * max(len(names), 2) + 1.9, 2.7 * len(results.study.arms) + 0.6),
         layout="constrained",
     )
     grid = figure.subplots(len(results.study.arms), len(names), squeeze=False, sharey=True)
-    colors = ScalarMappable(Normalize(0, max(asked["point"].max(), 1)), ORDER)
+    colors = ScalarMappable(Normalize(0, max(proposals["point"].max(), 1)), ORDER)
     for line, arm in zip(grid, results.study.arms, strict=True):
-        of_arm, space = asked[asked["arm"] == arm], search.spaces(results.study, arm)
-        best = search.ranked(asked, arm).head(1)
+        of_arm, space = proposals[proposals["arm"] == arm], search.spaces(results.study, arm)
+        best = search.ranked(proposals, arm).head(1)
         for ax, name in zip(line, names, strict=True):
             scale.apply(ax)
             if name not in space:
@@ -117,7 +117,7 @@ def search_slices(results: Results) -> Figure:
             _slice(ax, of_arm, best, name, space[name], colors)
             ax.set_xlabel(name)
         line[0].set_title(arm, loc="left")
-        line[0].set_ylabel(_label(results.study, asked))
+        line[0].set_ylabel(_label(results.study, proposals))
     figure.colorbar(colors, ax=grid, label="number of the point", shrink=0.8, aspect=30)
     return finish(
         figure, f"{_sentence(results.study)} Star: the winner, best of many.\n{scale.note}"
@@ -131,12 +131,12 @@ def search_contour(results: Results) -> Figure:
     Between points it is linear interpolation over triangles of points, and nothing was measured
     there; white is beyond the outermost points. The star is the winner, best of many.
     """
-    asked = results.once(search.points)
+    proposals = results.once(search.points)
     columns = 2 if len(results.study.arms) in (2, 4) else min(len(results.study.arms), 3)
     lines = -(-len(results.study.arms) // columns)
     figure = Figure(figsize=(3.9 * columns + 1.6, 3.5 * lines + 0.6), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
-    scale = _ValueAxis(asked)
+    scale = _ValueAxis(proposals)
     colors = ScalarMappable(scale.norm, "viridis_r")
     for ax, arm in zip(grid, results.study.arms, strict=False):
         _contour_panel(ax, results, arm, colors)
@@ -146,12 +146,12 @@ def search_contour(results: Results) -> Figure:
     bar = figure.colorbar(
         colors,
         ax=grid[: len(results.study.arms)],
-        label=_label(results.study, asked),
+        label=_label(results.study, proposals),
         extend="max",
         shrink=0.9,
     )
     _value_ticks(bar.ax.yaxis, scale)
-    marks = _marks(asked).replace("failed", "failed (counts as the worst)")
+    marks = _marks(proposals).replace("failed", "failed (counts as the worst)")
     others = " Other axes vary, and are not shown." if len(search.axes(results.study)) > 2 else ""
     return finish(
         figure,
@@ -175,10 +175,10 @@ class _ValueAxis:
     Other points are drawn above a line at the top.
     """
 
-    def __init__(self, asked: pd.DataFrame) -> None:
-        values = asked.loc[(asked["state"] == "complete") & ~_bad(asked), "value"].to_numpy(
-            dtype=float
-        )
+    def __init__(self, proposals: pd.DataFrame) -> None:
+        values = proposals.loc[
+            (proposals["state"] == "complete") & ~_bad(proposals), "value"
+        ].to_numpy(dtype=float)
         self.low, self.high = (
             (float(values.min()), float(values.max())) if len(values) else (0.0, 100.0)
         )
@@ -186,7 +186,7 @@ class _ValueAxis:
         if self.high - self.low < 1e-9:
             self.low, self.high = max(self.low - 1, 0.0), self.high + 1
         self.norm: Normalize = (LogNorm if self.is_log else Normalize)(self.low, self.high)
-        self.note = f"Above the line: {_marks(asked)}." if _marks(asked) else ""
+        self.note = f"Above the line: {_marks(proposals)}." if _marks(proposals) else ""
 
     def apply(self, ax: Axes) -> None:
         if self.is_log:
@@ -223,17 +223,17 @@ def _rgba(colors: ScalarMappable, values: pd.Series) -> Any:
     return colors.to_rgba(values.to_numpy(dtype=float))
 
 
-def _bad(asked: pd.DataFrame) -> pd.Series:
+def _bad(proposals: pd.DataFrame) -> pd.Series:
     """Points of which a training diverged or failed."""
-    return (asked["diverged"] + asked["failed"]) > 0
+    return (proposals["diverged"] + proposals["failed"]) > 0
 
 
 def _by_arm(study: Study) -> Study:
     return dataclasses.replace(study, panels={arm: (arm,) for arm in study.arms})
 
 
-def _label(study: Study, asked: pd.DataFrame) -> str:
-    seeds = "mean " if (asked["num_seeds"] > 1).any() else ""
+def _label(study: Study, proposals: pd.DataFrame) -> str:
+    seeds = "mean " if (proposals["num_seeds"] > 1).any() else ""
     return f"{seeds}{axis_label(study)}"
 
 
@@ -241,38 +241,38 @@ def _sentence(study: Study) -> str:
     return f"A search ({search.how(study)}), no sample of the space."
 
 
-def _marks(asked: pd.DataFrame) -> str:
+def _marks(proposals: pd.DataFrame) -> str:
     """Explains the marks that occur, of points without a value."""
     texts = ("× a training diverged or failed", "▽ stopped early", "○ no outcome yet")
-    above = _above(asked)
+    above = _above(proposals)
     return ", ".join(text for text, (_, of) in zip(texts, above, strict=True) if len(of))
 
 
-def _above(asked: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+def _above(proposals: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Marker and points of those without a value."""
-    bad = _bad(asked)
+    bad = _bad(proposals)
     return [
-        ("x", asked[bad]),
-        ("v", asked[~bad & (asked["state"] == "stopped")]),
-        ("o", asked[~bad & (asked["state"] == "running")]),
+        ("x", proposals[bad]),
+        ("v", proposals[~bad & (proposals["state"] == "stopped")]),
+        ("o", proposals[~bad & (proposals["state"] == "running")]),
     ]
 
 
 # ---- history
 
 
-def _seed_ranges(asked: pd.DataFrame, outcomes: pd.DataFrame) -> dict[int, tuple[float, float]]:
+def _seed_ranges(proposals: pd.DataFrame, outcomes: pd.DataFrame) -> dict[int, tuple[float, float]]:
     """Point -> its lowest and highest value over the seeds."""
     error = dict(zip(outcomes["trial_id"], outcomes["error_pct"].astype(float), strict=True))
-    found = {
+    values_of_point = {
         point: [error[i] for i in ids]
-        for point, ids in zip(asked["point"], asked["trial_ids"], strict=True)
+        for point, ids in zip(proposals["point"], proposals["trial_ids"], strict=True)
     }
-    return {point: (min(values), max(values)) for point, values in found.items()}
+    return {point: (min(values), max(values)) for point, values in values_of_point.items()}
 
 
-def _history(ax: Axes, asked: pd.DataFrame, ranges: dict[int, tuple[float, float]]) -> None:
-    known = asked[(asked["state"] == "complete") & ~_bad(asked)]
+def _history(ax: Axes, proposals: pd.DataFrame, ranges: dict[int, tuple[float, float]]) -> None:
+    known = proposals[(proposals["state"] == "complete") & ~_bad(proposals)]
     x, y = known["point"].to_numpy(dtype=float), known["value"].to_numpy(dtype=float)
     if len(known):
         ends = np.array([ranges[point] for point in known["point"]])
@@ -288,14 +288,14 @@ def _history(ax: Axes, asked: pd.DataFrame, ranges: dict[int, tuple[float, float
             zorder=3,
         )
         ax.step(
-            [*x, asked["point"].max()],
+            [*x, proposals["point"].max()],
             [*np.minimum.accumulate(y), y.min()],
             where="post",
             color=LINE,
             linewidth=1.6,
             zorder=4,
         )
-    for marker, others in _above(asked):
+    for marker, others in _above(proposals):
         ax.plot(
             others["point"],
             np.full(len(others), TOP),
@@ -306,7 +306,7 @@ def _history(ax: Axes, asked: pd.DataFrame, ranges: dict[int, tuple[float, float
             transform=ax.get_xaxis_transform(),
             zorder=5,
         )
-    if asked.empty or not (asked["state"] != "running").any():
+    if proposals.empty or not (proposals["state"] != "running").any():
         say(ax, "no outcome yet")
 
 
@@ -316,16 +316,19 @@ def _hold(ax: Axes, values: Sequence[float]) -> None:
     ax.set_ylim(bottom=min([bottom, *(0.9 * value for value in values if value > 0)]))
 
 
-def _history_handles(asked: pd.DataFrame) -> list[Line2D]:
-    state, bad = asked["state"], int(_bad(asked).sum())
-    said = [f"n={int((state == 'complete').sum())}", f"{bad} with a diverged or failed training"]
-    said += [
+def _history_handles(proposals: pd.DataFrame) -> list[Line2D]:
+    state, bad = proposals["state"], int(_bad(proposals).sum())
+    num_by_outcome = [
+        f"n={int((state == 'complete').sum())}",
+        f"{bad} with a diverged or failed training",
+    ]
+    num_by_outcome += [
         f"{int((state == name).sum())} {text}"
         for name, text in (("stopped", "stopped early"), ("running", "without an outcome"))
         if (state == name).any()
     ]
-    seeds = int(asked["num_seeds"].max()) if len(asked) else 1
-    counted = textwrap.fill(", ".join(part.replace(" ", NO_BREAK) for part in said), 48)
+    seeds = int(proposals["num_seeds"].max()) if len(proposals) else 1
+    counted = textwrap.fill(", ".join(part.replace(" ", NO_BREAK) for part in num_by_outcome), 48)
     dots = f"point, {f'mean and range of {seeds} seeds' if seeds > 1 else 'one seed'}\n{counted}"
     return [
         Line2D([], [], color=DOT, marker="o", markersize=4.5, linestyle="none", label=dots),
@@ -337,9 +340,14 @@ def _history_handles(asked: pd.DataFrame) -> list[Line2D]:
 
 
 def _slice(
-    ax: Axes, asked: pd.DataFrame, best: pd.DataFrame, name: str, axis: Any, colors: ScalarMappable
+    ax: Axes,
+    proposals: pd.DataFrame,
+    best: pd.DataFrame,
+    name: str,
+    axis: Any,
+    colors: ScalarMappable,
 ) -> None:
-    known = asked[(asked["state"] == "complete") & ~_bad(asked)]
+    known = proposals[(proposals["state"] == "complete") & ~_bad(proposals)]
     ax.scatter(
         _places(known[name], axis),
         known["value"].astype(float),
@@ -349,10 +357,12 @@ def _slice(
         linewidths=0.4,
         zorder=3,
     )
-    for marker, others in _above(asked):
+    for marker, others in _above(proposals):
         edge = ax.get_xaxis_transform()
         shades = _rgba(colors, others["point"])
-        looks = {"c": shades} if marker == "x" else {"facecolors": "none", "edgecolors": shades}
+        mark_style = (
+            {"c": shades} if marker == "x" else {"facecolors": "none", "edgecolors": shades}
+        )
         ax.scatter(
             _places(others[name], axis),
             np.full(len(others), TOP),
@@ -361,7 +371,7 @@ def _slice(
             linewidths=1.3,
             transform=edge,
             zorder=4,
-            **looks,
+            **mark_style,
         )
     if len(best) and not _bad(best).any():
         ax.plot(_places(best[name], axis), best["value"].astype(float), **STAR)
@@ -409,13 +419,13 @@ def _space_axis(line: Any, axis: Any) -> None:
 
 
 def _contour_panel(ax: Axes, results: Results, arm: str, colors: ScalarMappable) -> None:
-    asked = results.once(search.points)
+    proposals = results.once(search.points)
     space = search.spaces(results.study, arm)
     names = search.contour_axes(results.study, arm)
     if len(names) < 2:
         say(ax, "a contour needs two numeric axes")
         return
-    of_arm = asked[asked["arm"] == arm]
+    of_arm = proposals[proposals["arm"] == arm]
     for line, name in zip((ax.xaxis, ax.yaxis), names, strict=True):
         _space_axis(line, space[name])
     ax.set(
@@ -448,7 +458,7 @@ def _contour_panel(ax: Axes, results: Results, arm: str, colors: ScalarMappable)
             linestyle="none",
             zorder=5,
         )
-    best = search.ranked(asked, arm).head(1)
+    best = search.ranked(proposals, arm).head(1)
     ax.plot(best[names[0]], best[names[1]], **STAR)
 
 
@@ -471,7 +481,7 @@ def _interpolated(
     levels = (np.geomspace if isinstance(norm, LogNorm) else np.linspace)(
         norm.vmin, norm.vmax, LEVELS
     )
-    looks: dict[str, Any] = {
+    contour_style: dict[str, Any] = {
         "norm": norm,
         "cmap": colors.cmap,
         "extend": "both",
@@ -483,5 +493,5 @@ def _interpolated(
         mean["value"].to_numpy(dtype=float),
         levels=levels,
         transform=own_scale,
-        **looks,
+        **contour_style,
     )

@@ -1,10 +1,9 @@
-"""A search as tables: the points that were asked, winners, importances; and Optuna's own study of
-it.
+"""Tables of a search: its points, winners and importances; and the search as an Optuna study.
 
-What is proposed depends on what came out before, so the points are no sample of the space and no
-share, interval or comparison of arms is made of them. The value of a point is the mean error over
-its seeds, a diverged or failed training at the worst; a point of which a training is missing, or
-was stopped early, has none.
+Points are chosen by the results of earlier ones. So they are not a sample of the space, and no
+share, interval or comparison of arms is computed over them. The value of a point is the mean error
+over its seeds, with diverged and failed trainings at the worst; a point with a training that is
+missing or was stopped early has no value.
 """
 
 from __future__ import annotations
@@ -72,16 +71,16 @@ def axes(study: Study) -> tuple[str, ...]:
 
 
 def points(results: Results) -> pd.DataFrame:
-    """A row for every point asked, in the order of proposal: arm, point, its place on each axis,
+    """One row per proposed point, in the order of proposal: arm, point, its value on each axis,
     COLUMNS, trial_ids.
 
-    value, sd (ddof=1) and worst are percent, over the seeds; NaN unless the state is "complete".
-    "running" has a training without an outcome, "stopped" one that was stopped early: `epoch` and
-    `last_error_pct` are those of its last evaluation. Raises ValueError if a training with an
-    outcome has no finite error.
+    value, sd (ddof=1) and worst are in the unit of the metric, over the seeds; NaN unless the state
+    is "complete". "running" has a training without an outcome, "stopped" one that was stopped
+    early: `epoch` and `last_error_pct` are those of its last evaluation. Raises ValueError if a
+    training with an outcome has no finite error.
     """
     configs = {trial.config.id: trial.config for trial in results.study.trials}
-    asked = results.trials[results.trials["point"].notna()]
+    proposals = results.trials[results.trials["point"].notna()]
     rows = [
         {
             "arm": arm,
@@ -89,7 +88,7 @@ def points(results: Results) -> pd.DataFrame:
             **_point(runs, configs, tuple(space_of(results.study, arm))),
         }
         for arm in results.study.arms
-        for _, runs in asked[asked["arm"] == arm].groupby("point")
+        for _, runs in proposals[proposals["arm"] == arm].groupby("point")
     ]
     return pd.DataFrame(
         rows, columns=["arm", "point", *axes(results.study), *COLUMNS, "trial_ids", "seeds"]
@@ -99,7 +98,7 @@ def points(results: Results) -> pd.DataFrame:
 def _point(
     runs: pd.DataFrame, configs: Mapping[str, TrainConfig], names: tuple[str, ...]
 ) -> dict[str, Any]:
-    """One point: `runs` are its trainings, which differ in the seed alone."""
+    """One point; `runs` are its trainings, which differ only in their seed."""
     ids, status = tuple(runs["trial_id"]), set(runs["status"])
     known = runs[runs["status"] != "missing"]
     errors = known["error_pct"].to_numpy(dtype=float)
@@ -130,9 +129,9 @@ def _point(
     }
 
 
-def ranked(asked: pd.DataFrame, arm: str) -> pd.DataFrame:
+def ranked(proposals: pd.DataFrame, arm: str) -> pd.DataFrame:
     """The complete points of an arm, the best first, by the rule WINNER."""
-    known = asked[(asked["arm"] == arm) & (asked["state"] == "complete")]
+    known = proposals[(proposals["arm"] == arm) & (proposals["state"] == "complete")]
     # sums of equal errors may differ
     keys = {"_value": known["value"].round(9), "_worst": known["worst"].round(9)}
     by = [*keys, *(name for name in ("lr",) if name in known), "point"]
@@ -150,18 +149,16 @@ def optuna_study(
     storage: optuna.storages.BaseStorage | None = None,
     name: str | None = None,
 ) -> optuna.Study:
-    """The search of one arm as Optuna knows it: a trial for every point asked, its number that of
-    the point.
+    """The search of one arm as an Optuna study: one trial per proposed point, with the same number.
 
-    COMPLETE with its value in percent, PRUNED with the error at the epoch of the stop, RUNNING
-    where a training is missing, so that a sampler does not propose it again. In memory, unless
-    `storage` is given.
+    COMPLETE with its value, PRUNED with the error at the epoch of the stop, RUNNING if a training
+    is missing, so that a sampler does not propose it again. In memory, unless `storage` is given.
     """
     import optuna
 
-    asked = results.once(points)
+    proposals = results.once(points)
     space = spaces(results.study, arm)
-    rows = asked[asked["arm"] == arm].to_dict("records")
+    rows = proposals[proposals["arm"] == arm].to_dict("records")
     with _quiet():
         made = optuna.create_study(storage=storage, sampler=sampler, pruner=pruner, study_name=name)
         made.add_trials(_frozen(row, space) for row in rows)
@@ -171,9 +168,9 @@ def optuna_study(
 def as_optuna(results: Results) -> bytes:
     """The search as an SQLite file for Optuna's tools, one Optuna study per arm, named SLUG:ARM.
 
-    A point without an outcome is WAITING there, not RUNNING: nobody who opens the file is training
-    it, and Optuna would take it for a worker that hangs. Whoever goes on with `optimize` trains it
-    first, at the values proposed. Times in the file are those of its writing.
+    A point without an outcome is WAITING there, not RUNNING: whoever opens the file is not training
+    it, and Optuna would treat it as a worker that hangs. `optimize` then trains it first, at the
+    values proposed. Times in the file are those of its writing.
     """
     import optuna
     from sqlalchemy.pool import StaticPool
@@ -250,7 +247,7 @@ def _waiting(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Optuna's line for each study made, and its warnings about few points."""
+    """Silences Optuna's message per created study, and its warnings about few points."""
     import optuna
 
     before = optuna.logging.get_verbosity()
@@ -267,23 +264,23 @@ def _quiet() -> Iterator[None]:
 
 
 def winners(results: Results) -> dict[str, dict[str, Any]]:
-    """Arm -> its best point as plain values, with where it comes from; arms without a complete
-    point are left out.
+    """Arm -> its best point as plain values, with its provenance; without arms that have no
+    complete point.
 
-    By the rule WINNER. Errors are percent, the best of num_points, so optimistic. `at_edge`: axis
-    -> "low" or "high", where the point lies in the outer 5% of the space.
+    By the rule WINNER. Errors are the best of num_points, so optimistic. `at_edge`: axis -> "low"
+    or "high", where the point is in the outer 5% of the space.
     """
-    asked = results.once(points)
-    found = {arm: ranked(asked, arm) for arm in results.study.arms}
+    proposals = results.once(points)
+    ranked_by_arm = {arm: ranked(proposals, arm) for arm in results.study.arms}
     return {
-        arm: _winner(results, arm, of_arm, int((asked["arm"] == arm).sum()))
-        for arm, of_arm in found.items()
+        arm: _winner(results, arm, of_arm, int((proposals["arm"] == arm).sum()))
+        for arm, of_arm in ranked_by_arm.items()
         if len(of_arm)
     }
 
 
-def _winner(results: Results, arm: str, found: pd.DataFrame, num_asked: int) -> dict[str, Any]:
-    space, best = spaces(results.study, arm), found.iloc[0].to_dict()
+def _winner(results: Results, arm: str, complete: pd.DataFrame, num_asked: int) -> dict[str, Any]:
+    space, best = spaces(results.study, arm), complete.iloc[0].to_dict()
     runs = results.trials[results.trials["trial_id"].isin(best["trial_ids"])]
     sources = {
         name: sorted({str(x) for x in runs[name].dropna()} - {""})
@@ -294,11 +291,11 @@ def _winner(results: Results, arm: str, found: pd.DataFrame, num_asked: int) -> 
         **_place(best, space),
         "model": results.study.arms[arm].factors.get("model", ""),
         "optimizer": _optimizer(results.study, arm),
-        "num_points": len(found),
+        "num_points": len(complete),
         "num_asked": num_asked,
         "trial_ids": list(best["trial_ids"]),
         "seeds": list(best["seeds"]),
-        "runner_up": _runner_up(found, space),
+        "runner_up": _runner_up(complete, space),
         "at_edge": at_edge(best, space),
         "rule": WINNER,
         "study": results.study.slug,
@@ -314,7 +311,7 @@ def _optimizer(study: Study, arm: str) -> str:
 
 
 def _place(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
-    """Where a point lies and how it did; a spread that there is not is None."""
+    """Coordinates and value of a point; a spread that does not exist is None."""
     spread = None if math.isnan(row["sd"]) else row["sd"]
     return {
         "values": {name: row[name] for name in space},
@@ -327,20 +324,20 @@ def _place(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> dic
     }
 
 
-def _runner_up(found: pd.DataFrame, space: Mapping[str, BaseDistribution]) -> dict[str, Any] | None:
-    if len(found) < 2:
+def _runner_up(
+    complete: pd.DataFrame, space: Mapping[str, BaseDistribution]
+) -> dict[str, Any] | None:
+    if len(complete) < 2:
         return None
-    second = found.iloc[1].to_dict()
+    second = complete.iloc[1].to_dict()
     return {
         **_place(second, space),
-        "difference_points": second["value"] - float(found["value"].iloc[0]),
+        "difference_points": second["value"] - float(complete["value"].iloc[0]),
     }
 
 
 def at_edge(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> dict[str, str]:
-    """Axis -> "low" or "high", for numeric axes on which a
-    point lies in the outer 5% of the space.
-    """
+    """Axis -> "low" or "high", for numeric axes on which a point is in the outer 5% of the space."""
     shares = {name: share(axis, row[name]) for name, axis in space.items() if is_numeric(axis)}
     return {
         name: "low" if x < 0.5 else "high" for name, x in shares.items() if min(x, 1 - x) < EDGE
@@ -353,7 +350,7 @@ def is_numeric(axis: BaseDistribution) -> bool:
 
 
 def share(axis: Any, value: float) -> float:
-    """How far along a numeric axis a value lies, 0 to 1, on the axis' own scale."""
+    """Position of a value on a numeric axis, 0 to 1, on the axis' own scale."""
     low, high, x = (math.log(v) if axis.log else float(v) for v in (axis.low, axis.high, value))
     return (x - low) / (high - low)
 
@@ -398,10 +395,10 @@ def ped_anova(
 
 
 def noise_shares(results: Results, arm: str, num: int = NUM_NOISE) -> dict[str, float]:
-    """Axis -> the share of PED-ANOVA that 1 in 20 searches of nothing but noise exceed; NaN as in
+    """Axis -> the PED-ANOVA share that 1 in 20 searches of pure noise exceed; NaN as in
     `importances`.
 
-    The errors of the arm's points, dealt out anew among them `num` times: same points, and no axis
+    The errors of the arm's points are permuted among them `num` times: the same points, but no axis
     matters.
     """
     from optuna.trial import TrialState
@@ -455,16 +452,18 @@ def _on_own_scale(made: optuna.Study) -> optuna.Study:
 def search_best(results: Results) -> pd.DataFrame:
     """The five points of each arm with the lowest mean error over their seeds.
 
-    Best of many: the errors of these points are optimistic, the more so the more points there are
-    (`best of`), for the luckiest stand first. Intervals are Student's, over other seeds at that
-    point, cut at the bounds of the metric: with two or three seeds they are wide. They know nothing
-    of the choice, and where a training diverged there is none. `at edge`: axes on which the point
-    lies in the outer 5% of the space, which may then be too narrow. `above best` says which
-    differences are small; it is no test.
+    Best of many: the errors of these points are optimistic, and more so with more points (`best
+    of`). Intervals are Student's, over other seeds at that point, clipped to the bounds of the
+    metric: with two or three seeds they are wide. They do not include the choice among points; a
+    point with a diverged training has none. `at edge`: axes on which the point is in the outer 5%
+    of the space, which may then be too narrow. `above best` shows which differences are small; it
+    is not a test.
     """
-    asked = results.once(points)
+    proposals = results.once(points)
     rows = [
-        row for arm in results.study.arms for row in _best_rows(results, arm, ranked(asked, arm))
+        row
+        for arm in results.study.arms
+        for row in _best_rows(results, arm, ranked(proposals, arm))
     ]
     ends = ["mean_error_pct_low", "mean_error_pct_high"]
     names = [
@@ -485,9 +484,9 @@ def search_best(results: Results) -> pd.DataFrame:
     return table if (table["num_seeds"] > 1).any() else table.drop(columns=ends)
 
 
-def _best_rows(results: Results, arm: str, found: pd.DataFrame) -> list[dict[str, Any]]:
+def _best_rows(results: Results, arm: str, complete: pd.DataFrame) -> list[dict[str, Any]]:
     space, rows = spaces(results.study, arm), []
-    for rank, row in enumerate(found.head(NUM_BEST).to_dict("records"), start=1):
+    for rank, row in enumerate(complete.head(NUM_BEST).to_dict("records"), start=1):
         errors = estimates.errors(results.trials[results.trials["trial_id"].isin(row["trial_ids"])])
         _, low, high = estimates.value_interval(
             errors if len(errors) == row["num_seeds"] else np.empty(0), results.metric
@@ -504,9 +503,9 @@ def _best_rows(results: Results, arm: str, found: pd.DataFrame) -> list[dict[str
                 "mean_error_pct_low": low,
                 "mean_error_pct_high": high,
                 "worst_error_pct": row["worst"],
-                "above_best_points": row["value"] - found["value"].iloc[0],
+                "above_best_points": row["value"] - complete["value"].iloc[0],
                 "diverged": row["diverged"],
-                "best_of": len(found),
+                "best_of": len(complete),
                 "at_edge": edges or "–",
             }
         )
@@ -516,15 +515,15 @@ def _best_rows(results: Results, arm: str, found: pd.DataFrame) -> list[dict[str
 def search_importance(results: Results) -> pd.DataFrame:
     """How much of the differences between points each axis explains, by two of Optuna's evaluators.
 
-    PED-ANOVA (Optuna's default): how far the best points, the `good share` of all, crowd on the
-    axis compared with all points asked. fANOVA: the axis' share of the variance of a random forest,
-    a diverged point at the worst, so it is largely about what diverges. Each adds up to 1 over the
-    axes of an arm whether or not anything matters, and without interactions. A sampler crowds where
-    it found low errors: these are importances of where it looked, from single values with the noise
-    of their seeds. Pure noise has large shares, too. `PED-ANOVA of noise` is what the share of that
-    axis exceeds in 1 of 20 searches whose errors are dealt out at random among the same points: a
-    share below it shows nothing. fANOVA of noise: of two axes and 16 or 20 points the larger share
-    exceeds 0.87 in 1% of searches. None for fewer than 15 points.
+    PED-ANOVA (Optuna's default): how strongly the best points, the `good share` of all, concentrate
+    on the axis compared with all points. fANOVA: the axis' share of the variance of a random
+    forest, with diverged points at the worst, so it is largely about divergence. Each adds up to 1
+    over the axes of an arm whether or not anything matters, and without interactions. A sampler
+    proposes more points where errors were low: these are importances of the region it searched,
+    from single values with the noise of their seeds. Pure noise has large shares, too. `PED-ANOVA
+    of noise` is what the share of that axis exceeds in 1 of 20 searches whose errors are permuted
+    among the same points: a share below it shows nothing. fANOVA of noise: of two axes and 16 or 20
+    points the larger share exceeds 0.87 in 1% of searches. None for fewer than 15 points.
     """
     rows = []
     for arm in results.study.arms:
@@ -550,13 +549,15 @@ def search_importance(results: Results) -> pd.DataFrame:
 
 
 def contour_axes(study: Study, arm: str) -> tuple[str, ...]:
-    """lr and wd, or else the first two numeric axes that the arm searches; fewer if it has not."""
+    """lr and wd, or else the first two numeric axes that the arm searches; fewer if there are
+    fewer.
+    """
     names = tuple(name for name, axis in spaces(study, arm).items() if is_numeric(axis))
     return ("lr", "wd") if {"lr", "wd"} <= set(names) else names[:2]
 
 
 def surface(results: Results) -> pd.DataFrame:
-    """A row per arm and place on its two contour_axes, x and y: the mean value of the complete
+    """One row per arm and position on its two contour_axes, x and y: mean value of the complete
     points there.
     """
     known = results.once(points)

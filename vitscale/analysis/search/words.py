@@ -37,11 +37,11 @@ def headline(results: Results) -> list[str]:
 
 def counts(results: Results) -> pd.DataFrame:
     """One row per arm: numbers of points by state, and of trainings that diverged or failed."""
-    asked, rows = results.once(points), []
+    proposals, rows = results.once(points), []
     for arm in results.study.arms:
         state, status = (
             frame.loc[frame["arm"] == arm, name]
-            for frame, name in ((asked, "state"), (results.trials, "status"))
+            for frame, name in ((proposals, "state"), (results.trials, "status"))
         )
         rows.append(
             {
@@ -60,23 +60,23 @@ def summary(results: Results) -> Summary:
     """Counts of each arm, and value and coordinates of its best point so far."""
     numbers: Summary = {}
     for row in results.once(counts).to_dict("records"):
-        found = {
+        numbers_of_arm = {
             "num_points": row["complete"],
             "stopped": row["stopped"],
             "running": row["running"],
             "diverged": row["diverged trainings"],
             "failed": row["failed trainings"],
         }
-        numbers[row["arm"]] = {name: float(value) for name, value in found.items()}
+        numbers[row["arm"]] = {name: float(value) for name, value in numbers_of_arm.items()}
     for arm, best in results.once(winners).items():
         places = {
             name: value for name, value in best["values"].items() if isinstance(value, (int, float))
         }
-        found = {
+        numbers_of_arm = {
             "best_of_n_error_pct": best["error_pct"],
             **{f"best_{name}": value for name, value in places.items()},
         }
-        numbers[arm] |= {name: float(value) for name, value in found.items()}
+        numbers[arm] |= {name: float(value) for name, value in numbers_of_arm.items()}
     return numbers
 
 
@@ -92,7 +92,7 @@ def design_text(study: Study) -> str:
 
 
 def design(study: Study) -> pd.DataFrame:
-    """A row per arm and axis: the space that is searched, and the fields that all points share."""
+    """One row per arm and axis: the space that is searched, and the fields shared by all points."""
     rows = []
     for arm in study.arms:
         of_arm = [trial for trial in study.trials if trial.arm.name == arm]
@@ -133,7 +133,7 @@ def caveats(results: Results) -> list[str]:
     """What a reader must know before believing a number of a search, a sentence each."""
     splits = ", ".join(sorted({trial.config.eval_split for trial in results.study.trials}))
     seeds = {tuple(row) for row in results.once(points)["seeds"]}
-    shown = " or ".join(", ".join(map(str, of)) for of in sorted(seeds))
+    shown = " or ".join(", ".join(map(str, of_point)) for of_point in sorted(seeds))
     sentences = [
         f"The value of a point is its {results.metric.label} at the last epoch on the split: "
         f"{splits}, the mean "
@@ -165,18 +165,19 @@ def caveats(results: Results) -> list[str]:
 
 def progress(results: Results) -> str:
     """How far a search is, a sentence."""
-    asked, status = results.once(points), results.trials["status"]
-    stood = ", ".join(f"{(asked['state'] == name).sum()} {name}" for name in STATES)
-    ended = ", ".join(f"{(status == name).sum()} {name}" for name in ("diverged", "failed"))
-    return f"Of {len(asked)} points asked: {stood}; of their {len(status)} trainings {ended}."
+    proposals, status = results.once(points), results.trials["status"]
+    num_by_state = ", ".join(f"{(proposals['state'] == name).sum()} {name}" for name in STATES)
+    num_by_status = ", ".join(f"{(status == name).sum()} {name}" for name in ("diverged", "failed"))
+    trainings = f"of their {len(status)} trainings {num_by_status}"
+    return f"Of {len(proposals)} points asked: {num_by_state}; {trainings}."
 
 
 def answer(results: Results) -> list[str]:
     """The best point of each arm, a sentence each."""
-    found = results.once(winners)
+    winner_of_arm = results.once(winners)
     return [
-        _answer(arm, found[arm], results.metric)
-        if arm in found
+        _answer(arm, winner_of_arm[arm], results.metric)
+        if arm in winner_of_arm
         else f"{arm}: no complete point yet."
         for arm in results.study.arms
     ]

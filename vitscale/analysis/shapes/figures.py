@@ -1,5 +1,5 @@
-"""Figures of depth, width and parallel branches (Touvron et al.
-2022, Figures 1 to 3), and of the lr of each shape.
+"""Figures of depth, width and parallel branches (Touvron et al. 2022, Figures 1 to 3), and of the
+lr of each shape.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ THEIRS = "Touvron et al. 2022, ImageNet"
 
 
 class View(NamedTuple):
-    """A figure of the paper: functions of (size, pairs,
-    branches) say where a shape stands and on which curve.
+    """A figure of the paper: functions of (size, pairs, branches) give the x and the curve of a
+    shape.
     """
 
     panel: str  # of the study
@@ -110,9 +110,9 @@ def depths(results: Results) -> Figure:
 
 
 def _view_figure(results: Results, view: View) -> Figure:
-    found = results.once(shapes.cells)
+    cells = results.once(shapes.cells)
     curves: dict[str, list[Cell]] = {}
-    for cell in (found[arm] for arm in results.study.panels[view.panel]):
+    for cell in (cells[arm] for arm in results.study.panels[view.panel]):
         curves.setdefault(view.curve(*_shape(cell)), []).append(cell)
     columns = shapes.reported(results.study)
     on_imagenet = is_imagenet(results.study)
@@ -129,14 +129,16 @@ def _view_figure(results: Results, view: View) -> Figure:
     for ax in grid[: len(columns)]:
         _mark_diverged(ax, view, list(curves.values()))
     grid[0].set_ylabel(f"{results.metric.label} ({results.metric.unit})")
-    handles = [_handle(index, name, of, view) for index, (name, of) in enumerate(curves.items())]
+    handles = [
+        _handle(index, name, curve, view) for index, (name, curve) in enumerate(curves.items())
+    ]
     if results.study.published:
         theirs = grid[-1] if aside else grid[list(columns).index("val")]
         handles += _theirs(theirs, view)
         if aside:
             theirs.set_title(f"{THEIRS}, val", fontsize=9.5, color=published.GREY)
     figure.legend(handles=handles, loc="outside right upper", handlelength=2.6)
-    shown = [cell for of in curves.values() for cell in of]
+    shown = [cell for curve in curves.values() for cell in curve]
     return finish(figure, _note(shown, results.study.published, aside))
 
 
@@ -147,19 +149,21 @@ def _shape(cell: Cell) -> tuple[str, int, int]:
 def _curves_panel(
     ax: Axes, view: View, curves: dict[str, list[Cell]], table: pd.DataFrame, name: str, column: str
 ) -> None:
-    places = sorted({view.x(*_shape(cell)) for of in curves.values() for cell in of})
+    places = sorted({view.x(*_shape(cell)) for curve in curves.values() for cell in curve})
     step = 0.025 * (places[-1] - places[0] + 1)
-    for index, of in enumerate(curves.values()):
-        x = np.array([view.x(*_shape(cell)) for cell in of]) + step * (
+    for index, curve in enumerate(curves.values()):
+        x = np.array([view.x(*_shape(cell)) for cell in curve]) + step * (
             index - (len(curves) - 1) / 2
         )
         ends = [
-            table.loc[[cell.arm for cell in of], f"{name}_error_pct{end}"]
+            table.loc[[cell.arm for cell in curve], f"{name}_error_pct{end}"]
             for end in ("", "_low", "_high")
         ]
-        _seeds(ax, x + 0.6 * step * (1 if index else -1), of, column, _looks(index)["color"])
-        _curve(ax, view, x, of, index, np.array(ends, dtype=float))
-    if not any(len(estimates.errors(cell.runs, column)) for of in curves.values() for cell in of):
+        _seeds(ax, x + 0.6 * step * (1 if index else -1), curve, column, _looks(index)["color"])
+        _curve(ax, view, x, curve, index, np.array(ends, dtype=float))
+    if not any(
+        len(estimates.errors(cell.runs, column)) for curve in curves.values() for cell in curve
+    ):
         say(ax, "no run finished")
     _places_axis(ax, view, places)
 
@@ -176,40 +180,40 @@ def _looks(index: int) -> dict[str, Any]:
     return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
-def _seeds(ax: Axes, x: np.ndarray, of: Sequence[Cell], column: str, color: str) -> None:
+def _seeds(ax: Axes, x: np.ndarray, cells: Sequence[Cell], column: str, color: str) -> None:
     """Each seed as a dot, beside its mean."""
-    for at, cell in zip(x, of, strict=True):
+    for place, cell in zip(x, cells, strict=True):
         values = estimates.errors(cell.runs, column)
         if len(values) > 1:
-            looks: dict[str, Any] = {"color": color, "alpha": 0.4, "markeredgewidth": 0}
-            ax.plot(np.full(len(values), at), values, "o", markersize=3.5, **looks)
+            dot_style: dict[str, Any] = {"color": color, "alpha": 0.4, "markeredgewidth": 0}
+            ax.plot(np.full(len(values), place), values, "o", markersize=3.5, **dot_style)
 
 
 def _curve(
     ax: Axes,
     view: View,
     x: np.ndarray,
-    of: Sequence[Cell],
+    cells: Sequence[Cell],
     index: int,
     means: np.ndarray,
 ) -> None:
-    """(3, n) means with intervals, hollow where the lr lies at the edge of its grid."""
-    looks = _looks(index)
+    """(3, n) means with intervals; hollow if the lr is at the edge of its grid."""
+    line_style = _looks(index)
     y, low, high = means
     if view.joined:
         ax.plot(
             x,
             y,
-            color=looks["color"],
+            color=line_style["color"],
             linewidth=1.4,
             linestyle=DASHES[index % len(DASHES)],
             zorder=3,
         )
     ends = np.nan_to_num([y - low, high - y]).clip(min=0)
-    ax.errorbar(x, y, ends, ecolor=looks["color"], zorder=3.5, **WHISKER)
-    edge = np.array([cell.at_edge for cell in of])
+    ax.errorbar(x, y, ends, ecolor=line_style["color"], zorder=3.5, **WHISKER)
+    edge = np.array([cell.at_edge for cell in cells])
     for at_edge in (False, True):
-        face = "white" if at_edge else looks["color"]
+        face = "white" if at_edge else line_style["color"]
         ax.plot(
             x[edge == at_edge],
             y[edge == at_edge],
@@ -217,15 +221,15 @@ def _curve(
             markerfacecolor=face,
             markersize=6,
             zorder=4,
-            **looks,
+            **line_style,
         )
 
 
 def _mark_diverged(ax: Axes, view: View, curves: Sequence[Sequence[Cell]]) -> None:
-    """Crosses above a line at the top, a line of them for each
-    curve that has any, with how many of the runs.
+    """Crosses above a line at the top, one line of crosses per curve with diverged runs, with their
+    number.
     """
-    bad = [(index, cell) for index, of in enumerate(curves) for cell in of if _diverged(cell)]
+    bad = [(index, cell) for index, curve in enumerate(curves) for cell in curve if _diverged(cell)]
     if not bad:
         return
     lines = list(dict.fromkeys(index for index, _ in bad))
@@ -234,16 +238,16 @@ def _mark_diverged(ax: Axes, view: View, curves: Sequence[Sequence[Cell]]) -> No
     ax.set_ylim(low, low + (high - low) / (1 - share))
     ax.axhline(high, color="#999999", linewidth=0.8)
     for index, cell in bad:
-        color, at, edge = (
+        color, place, edge = (
             COLORS[index % len(COLORS)],
             view.x(*_shape(cell)),
             ax.get_xaxis_transform(),
         )
         height = 0.97 - 0.06 * lines.index(index)
-        ax.plot([at], [height], "x", color=color, markersize=5, transform=edge, zorder=6)
+        ax.plot([place], [height], "x", color=color, markersize=5, transform=edge, zorder=6)
         ax.annotate(
             f"{_diverged(cell)}/{len(cell.runs)}",
-            (at, height),
+            (place, height),
             xycoords=edge,
             xytext=(4, 0),
             fontsize=7,
@@ -261,8 +265,9 @@ def _dashes(view: View, index: int) -> Any:
     return DASHES[index % len(DASHES)] if view.joined else "none"
 
 
-def _handle(index: int, name: str, of: Sequence[Cell], view: View) -> Line2D:
-    label = f"{name}\n{estimates.describe(pd.concat([cell.runs for cell in of]))}, {len(of)} shapes"
+def _handle(index: int, name: str, cells: Sequence[Cell], view: View) -> Line2D:
+    runs = pd.concat([cell.runs for cell in cells])
+    label = f"{name}\n{estimates.describe(runs)}, {len(cells)} shapes"
     return Line2D(
         [],
         [],
@@ -275,7 +280,7 @@ def _handle(index: int, name: str, of: Sequence[Cell], view: View) -> Line2D:
 
 
 def _note(shown: Sequence[Cell], drawn: bool, aside: bool) -> str:
-    """What the marks are, of those that are drawn."""
+    """Explains the marks that are drawn."""
     num = max(len(cell.lrs) for cell in shown)
     single = [len(cell.runs) == 1 for cell in shown]
     without = "; single runs have none" if any(single) else ""
@@ -294,8 +299,8 @@ def _note(shown: Sequence[Cell], drawn: bool, aside: bool) -> str:
 
 
 def _theirs(ax: Axes, view: View) -> list[Line2D]:
-    """The paper's errors, grey and hollow, behind ours or
-    alone on axes of their own; returns their legend.
+    """Draws the paper's errors, grey and hollow, behind ours or alone on their own axes; returns
+    handles of a legend.
     """
     table = shapes.published_errors()
     table = table[table["source"] == view.source]
@@ -309,11 +314,11 @@ def _theirs(ax: Axes, view: View) -> list[Line2D]:
     )
     table = table.assign(x=[view.x(*key) for key in keys], curve=[view.curve(*key) for key in keys])
     alone, handles = not ax.has_data(), []
-    for index, (name, of) in enumerate(table.groupby("curve", sort=False)):
-        looks = {**published.HOLLOW, **published.LINE, "linestyle": _dashes(view, index)}
-        looks["marker"] = MARKERS[index % len(MARKERS)]
-        ax.plot(of["x"].to_numpy(), of["val_error_pct"].to_numpy(), **looks)
-        handles.append(Line2D([], [], label=f"{name}, theirs, n=1 each", **looks))
+    for index, (name, curve) in enumerate(table.groupby("curve", sort=False)):
+        line_style = {**published.HOLLOW, **published.LINE, "linestyle": _dashes(view, index)}
+        line_style["marker"] = MARKERS[index % len(MARKERS)]
+        ax.plot(curve["x"].to_numpy(), curve["val_error_pct"].to_numpy(), **line_style)
+        handles.append(Line2D([], [], label=f"{name}, theirs, n=1 each", **line_style))
     if alone:
         _places_axis(ax, view, sorted(set(table["x"])))
         ax.tick_params(colors=published.GREY)
@@ -378,9 +383,9 @@ def _sweep_panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str]) 
         y, low, high = (
             table[f"{name}_error_pct{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")
         )
-        at = x + 0.08 * (index - (len(names) - 1) / 2)
+        places = x + 0.08 * (index - (len(names) - 1) / 2)
         ax.plot(
-            at,
+            places,
             y,
             markersize=4,
             linewidth=1.3,
@@ -390,7 +395,7 @@ def _sweep_panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str]) 
         )
         ends = np.nan_to_num([y - low, high - y]).clip(min=0)
         ax.errorbar(
-            at,
+            places,
             y,
             ends,
             ecolor=_looks(index)["color"],
@@ -399,7 +404,7 @@ def _sweep_panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str]) 
         )
         chosen = table["chosen"].to_numpy(dtype=bool)
         ax.plot(
-            at[chosen],
+            places[chosen],
             y[chosen],
             "o",
             color="black",
@@ -407,13 +412,13 @@ def _sweep_panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str]) 
             markersize=9,
             zorder=6,
         )
-    for at, (_, row) in zip(x, table.iterrows(), strict=True):
+    for places, (_, row) in zip(x, table.iterrows(), strict=True):
         if row["diverged"]:
             edge = ax.get_xaxis_transform()
-            ax.plot([at], [0.95], "x", color="black", markersize=4, transform=edge)
+            ax.plot([places], [0.95], "x", color="black", markersize=4, transform=edge)
             ax.annotate(
                 f"{row['diverged']}",
-                (at, 0.95),
+                (places, 0.95),
                 xycoords=edge,
                 xytext=(3, 0),
                 textcoords="offset points",
@@ -424,7 +429,7 @@ def _sweep_panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str]) 
     ax.set_title(f"{arm}\nn={' to '.join(map(str, numbers))}", fontsize=8)
     ax.set_xlim(x.min() - 0.35, x.max() + 0.35)
     ax.xaxis.set_major_locator(FixedLocator(list(x)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{2**at:.3g}"))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda places, _: f"{2**places:.3g}"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.tick_params(labelsize=7.5)
 

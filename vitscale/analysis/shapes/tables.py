@@ -1,15 +1,15 @@
 """Depth, width and parallel branches at a fixed budget (Touvron et al. 2022, Figures 1 to 3, Tables
 2 and 3).
 
-An arm is a shape and how it is trained, at one lr or at each of a grid, with the same seeds. Where
-there are several, an arm is shown at its own lr: the one with the lowest mean error on minival over
-its seeds. No reported set has a part in that, but the runs are the same: what is lucky on minival
-and on val alike is not taken out, nor in any interval.
+An arm is a shape and how it is trained, at one lr or at each lr of a grid, with the same seeds.
+With several lr, an arm is shown at its own lr: the one with the lowest mean error on minival over
+its seeds. The reported sets are not used for that choice, but the runs are the same: a run that is
+lucky on both minival and val is not corrected for, and no interval includes this.
 
-Assumed everywhere: runs at one lr differ in their seed alone, and means over seeds are nearly
-normal. Means are over the runs that finished, and how many diverged stands beside them. The shape
-of an arm is read from its config; its factors name the size, a width with its heads, and may say
-whether its drop path is that of the size or rises with depth.
+Assumptions: runs at one lr differ only in their seed, and means over seeds are nearly normal. Means
+are over finished runs; the number that diverged is given with them. The shape of an arm is read
+from its config; its factors name the size (a width with its heads), and whether its drop path is
+that of the size or rises with depth.
 """
 
 from __future__ import annotations
@@ -115,13 +115,12 @@ def _cell(study: Study, runs: pd.DataFrame, config: TrainConfig, chooses: str) -
 
 
 def choose_lr(runs: pd.DataFrame, column: str) -> float:
-    """The lr with the lowest mean of a column of the rows over runs; the smallest of equal ones,
-    NaN without an outcome.
+    """The lr with the lowest mean of a column of the rows over runs; the smallest if equal, NaN
+    without an outcome.
 
-    A run that diverged or failed counts as the metric's worst value. Where that is infinite, so is
-    the mean, and an lr at which a run diverged is chosen only where one did at every lr: then the
-    one with the fewest such runs. An lr of which no run has an outcome yet is no
-    candidate.
+    A run that diverged or failed counts as the metric's worst value. If that is infinite, so is the
+    mean: an lr with a diverged run is chosen only if every lr has one, and then the one with the
+    fewest. An lr is a candidate once one of its runs has an outcome.
     """
     known = runs[runs["status"] != "missing"]
     if known.empty:
@@ -142,15 +141,14 @@ def choose_lr(runs: pd.DataFrame, column: str) -> float:
 
 
 def shape_cells(results: Results) -> pd.DataFrame:
-    """A row per shape: pairs of attention and MLP, cost, the lr at which it is shown, and means
-    of the metric with Student's 95% intervals over its seeds there; none for a single run.
+    """One row per shape: pairs of attention and MLP, cost, the lr at which it is shown, and means
+    of the metric with Student's 95% intervals over its seeds there; no interval for a single run.
 
-    The lr is the one with the lowest mean on minival, a diverged run counting as the
-    metric's worst.
-    lr_at_edge: the chosen lr is the least or the greatest of the grid, which may then be too narrow
-    for this shape. Multiply-adds of an image at its resolution. Peak memory, where measured, is
-    that of training, and not that of inference as in Table 3 of Touvron et al. 2022, which no study
-    measures.
+    The lr is the one with the lowest mean on minival; a diverged run counts as the metric's worst.
+    `lr_at_edge`: the chosen lr is the lowest or the highest of the grid, which may then be too
+    narrow for this shape. Multiply-adds are per image at its resolution. Peak memory, where
+    measured, is that of training, not that of inference as in Table 3 of Touvron et al. 2022, which
+    no study measures.
     """
     rows = []
     for cell in results.once(cells).values():
@@ -187,24 +185,23 @@ def _shape_row(study: Study, cell: Cell) -> dict[str, object]:
 
 
 def _lr_row(cell: Cell) -> dict[str, object]:
-    of = estimates.counts(cell.runs)
+    num_by_status = estimates.counts(cell.runs)
     return {
         "lr": cell.lr,
         "num_lrs": len(cell.lrs),
         "lr_at_edge": cell.at_edge,
-        "n": of["finished"],
-        "diverged": of["diverged"],
-        "failed": of["failed"],
-        "missing": of["missing"],
+        "n": num_by_status["finished"],
+        "diverged": num_by_status["diverged"],
+        "failed": num_by_status["failed"],
+        "missing": num_by_status["missing"],
     }
 
 
 def lr_sweep(results: Results) -> pd.DataFrame:
-    """A row per shape and lr: how its runs ended, and means of those that finished, with
+    """One row per shape and lr: numbers of runs by status, and means over finished runs with
     Student's 95% intervals.
 
-    minival chooses; the values on the other sets at lr that were not chosen are shown for the shape
-    of the curve.
+    minival chooses the lr; values on other sets at other lr are shown for the shape of the curve.
     """
     rows = []
     columns = estimates.evaluations(results.study)
@@ -237,26 +234,25 @@ def _sweep_row(
 
 
 def branch_differences(results: Results) -> pd.DataFrame:
-    """A row per parallel shape and evaluation set: its mean minus that of the sequential
-    shape with as many pairs, of the same size, rule for drop path, LayerScale and epochs, in
-    points. Negative favours branches.
+    """One row per parallel shape and evaluation set: its mean minus that of the sequential shape
+    with as many pairs, of the same size, rule for drop path, LayerScale and epochs, in points.
 
-    Each at its own lr, over finished runs, by Welch's t; no interval for single runs.
-    difference_p_holm is corrected over all rows of this table, of all evaluation sets. The rows of
-    one sequential shape hang on the same runs and err together.
+    Negative favours branches. Each at its own lr, over finished runs, by Welch's t; no interval for
+    single runs. `difference_p_holm` is corrected over all rows of this table, of all evaluation
+    sets. The rows of one sequential shape share its runs, so their errors are correlated.
     """
-    found = list(results.once(cells).values())
+    all_cells = list(results.once(cells).values())
     same = {
         (cell.family, cell.pairs, *cell.trained): cell
-        for cell in found
+        for cell in all_cells
         if cell.config.branches == 1
     }
     compared = [
         (cell, same[key])
-        for cell in found
+        for cell in all_cells
         if cell.config.branches > 1 and (key := (cell.family, cell.pairs, *cell.trained)) in same
     ]
-    rules = (DROP_PATH_BY,) if len({cell.drop_path_by for cell in found}) > 1 else ()
+    rules = (DROP_PATH_BY,) if len({cell.drop_path_by for cell in all_cells}) > 1 else ()
     rows = [
         {
             "size": a.size,
@@ -275,12 +271,12 @@ def branch_differences(results: Results) -> pd.DataFrame:
 
 
 def layerscale_and_epochs(results: Results) -> pd.DataFrame:
-    """A row per shape, effect and evaluation set (Touvron et al. 2022, Table 2): what LayerScale
-    changes at equal epochs, and longer training at equal LayerScale, in the mean.
-    Negative: it helps.
+    """One row per shape, effect and evaluation set (Touvron et al. 2022, Table 2): change of the
+    mean by LayerScale at equal epochs, and by longer training at equal LayerScale.
 
-    Of the shapes that are trained with and without LayerScale, or for several lengths. Statistics
-    as in branch_differences; difference_p_holm is corrected over all rows of this table.
+    Negative: it helps. For shapes that are trained with and without LayerScale, or for several
+    lengths. Statistics as in branch_differences; `difference_p_holm` is corrected over all rows of
+    this table.
     """
     by_shape: dict[str, dict[tuple[bool, int], Cell]] = {}
     for cell in results.once(cells).values():
@@ -298,8 +294,8 @@ def layerscale_and_epochs(results: Results) -> pd.DataFrame:
 
 
 def _effects(trained: Mapping[tuple[bool, int], Cell]) -> Iterator[tuple[str, str, Cell, Cell]]:
-    """(factor that is varied, effect, with it, without it): LayerScale at each length, and each
-    length against the next shorter one.
+    """(factor, effect, cell with it, cell without it): LayerScale at each length, and each length
+    against the next shorter one.
     """
     for epochs in sorted({epochs for _, epochs in trained}):
         if (True, epochs) in trained and (False, epochs) in trained:
@@ -314,24 +310,24 @@ def _effects(trained: Mapping[tuple[bool, int], Cell]) -> Iterator[tuple[str, st
 
 
 def blocks_or_width(results: Results) -> pd.DataFrame:
-    """A row per pair of the study and evaluation set (Touvron et al. 2022, Table 3): the mean of
-    the shape with more blocks, a, minus that of the wider one, b. Negative favours
-    blocks.
+    """One row per pair of the study and evaluation set (Touvron et al. 2022, Table 3): mean of the
+    shape with more blocks, a, minus that of the wider one, b.
 
-    `params_ratio` and `multiply_adds_ratio` are those of a to b: how equal the budgets are.
-    Statistics as in branch_differences; difference_p_holm is corrected over all rows of this table.
+    Negative favours blocks. `params_ratio` and `multiply_adds_ratio` are those of a to b: how equal
+    the budgets are. Statistics as in branch_differences; `difference_p_holm` is corrected over all
+    rows of this table.
     """
-    found = results.once(cells)
+    cell_of_arm = results.once(cells)
     rows = []
     for a, b in results.study.pairs:
-        costs = [results.study.cost(found[arm].config) for arm in (a, b)]
+        costs = [results.study.cost(cell_of_arm[arm].config) for arm in (a, b)]
         ratios = {
             "params_ratio": costs[0].params / costs[1].params,
             "multiply_adds_ratio": costs[0].flops / costs[1].flops,
         }
         rows += [
             {"a": a, "b": b, **ratios, **row}
-            for row in _differences(results.study, found[a], found[b])
+            for row in _differences(results.study, cell_of_arm[a], cell_of_arm[b])
         ]
     return _corrected(rows, ("a", "b", "params_ratio", "multiply_adds_ratio", *DIFFERENCES))
 
@@ -349,9 +345,7 @@ def _differences(study: Study, a: Cell, b: Cell) -> list[dict[str, object]]:
 
 
 def _corrected(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> pd.DataFrame:
-    """The table with p corrected over all its rows: they are
-    the comparisons that a sentence about it counts.
-    """
+    """The table with p corrected over all its rows, which are the comparisons that sentences count."""
     table = pd.DataFrame(rows, columns=list(columns))
     corrected = holm(table["difference_p"].astype(float).tolist())
     table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected)
@@ -362,13 +356,13 @@ def _corrected(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> 
 
 
 def published_depth_vs_width(results: Results) -> pd.DataFrame:
-    """Touvron et al. 2022 (ImageNet): errors of Figures 1 to 3 and Tables 1 to 3, and of each
-    parallel shape that minus that of the sequential one of as many pairs in the same figure or
+    """Touvron et al. 2022 (ImageNet): errors of Figures 1 to 3 and Tables 1 to 3, and for each
+    parallel shape the difference from the sequential one with as many pairs in the same figure or
     table, in points.
 
-    Those of the figures are a third party's reading of the charts, to about 0.1. Single runs
-    without intervals, but for B12x1 of Table 3 (5 runs, sd 0.06 on val and 0.26 on v2). Context, on
-    other data, and no target.
+    Values of the figures are a third party's reading of the charts, to about 0.1. Single runs
+    without intervals, except B12x1 of Table 3 (5 runs, sd 0.06 on val and 0.26 on v2). Context on
+    other data, not a target.
     """
     table = published_errors()
     key = ["source", "size", "pairs", "layerscale", "epochs"]
@@ -385,8 +379,8 @@ def published_depth_vs_width(results: Results) -> pd.DataFrame:
 
 
 def published_errors() -> pd.DataFrame:
-    """Touvron et al. 2022: a row per figure or table and shape,
-    errors in percent; epochs 300 where 400 is not said.
+    """Touvron et al. 2022: errors in percent by figure or table and shape; epochs are 300 unless
+    400 is stated.
     """
     figures = read("touvron2022_figures1_3")
     depth = figures["pairs"] // figures["branches"]

@@ -1,5 +1,5 @@
-"""The words and numbers of a study of shapes, each trained at
-several lr and shown at one that other images chose.
+"""Sentences and numbers of studies of shapes, each trained at several lr and shown at one chosen on
+other images.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ MAX_NAMES = 6  # of shapes in a sentence
 
 
 def chooses_lr(study: Study) -> bool:
-    """Whether arms have several lr, of which minival chooses
-    the one that is shown; else the lr is given.
-    """
+    """Whether arms have several lr, of which minival chooses the one that is shown."""
     return len({(trial.arm.name, trial.config.lr) for trial in study.trials}) > len(study.arms)
 
 
@@ -61,8 +59,8 @@ def unfinished(results: Results) -> str:
 
 
 def counts(results: Results) -> pd.DataFrame:
-    """A row per shape: how the runs at all its lr ended, and
-    how those at the lr at which it is shown.
+    """One row per shape: numbers of runs by status, at all its lr and at the lr at which it is
+    shown.
     """
     if not chooses_lr(results.study):
         return repeat_words.counts(results)
@@ -84,8 +82,8 @@ def _counts_row(cell: Cell, outcomes: pd.DataFrame) -> dict[str, object]:
 
 
 def summary(results: Results) -> Summary:
-    """The numbers of each arm: the chosen lr, and at it how runs ended and means
-    of the metric with Student's 95% intervals; those that exist. n: runs that finished there.
+    """The numbers of each arm that exist: the chosen lr, and at that lr the numbers of runs by
+    status and means of the metric with Student's 95% intervals; n is the number of finished runs.
     """
     if not chooses_lr(results.study):
         return repeat_words.summary(results)
@@ -100,29 +98,29 @@ def summary(results: Results) -> Summary:
     }
     numbers: Summary = {}
     for cell in results.once(cells).values():
-        known = not np.isnan(cell.lr)
-        of = estimates.counts(
-            cell.runs if known else results.trials[results.trials["arm"] == cell.arm]
+        has_lr = not np.isnan(cell.lr)
+        num_by_status = estimates.counts(
+            cell.runs if has_lr else results.trials[results.trials["arm"] == cell.arm]
         )
-        found = {
-            "n": of["finished"],
-            **{status: of[status] for status in STATUSES[1:]},
+        numbers_of_shape = {
+            "n": num_by_status["finished"],
+            **{status: num_by_status[status] for status in STATUSES[1:]},
             "best_lr": cell.lr,
         }
         for name, column in columns.items():
-            ends = estimates.value_interval(estimates.errors(cell.runs, column), results.metric)
-            found |= {
+            interval = estimates.value_interval(estimates.errors(cell.runs, column), results.metric)
+            numbers_of_shape |= {
                 f"{name}{end}": value
-                for end, value in zip(("", "_low", "_high"), ends, strict=True)
+                for end, value in zip(("", "_low", "_high"), interval, strict=True)
             }
         numbers[cell.arm] = {
-            name: float(value) for name, value in found.items() if not np.isnan(value)
+            name: float(value) for name, value in numbers_of_shape.items() if not np.isnan(value)
         }
     return numbers
 
 
 def design(study: Study) -> pd.DataFrame:
-    """A row per shape: its runs, lr and seeds, what it is trained with, and its size."""
+    """One row per shape: its runs, lr and seeds, what it is trained with, and its size."""
     if not chooses_lr(study):
         return kind.design(study)
     return pd.DataFrame([_design_row(study, arm) for arm in study.arms])
@@ -146,11 +144,11 @@ def _design_row(study: Study, arm: str) -> dict[str, object]:
 
 
 def _listed(values: Iterable[float]) -> str:
-    found = sorted(set(values))
+    distinct = sorted(set(values))
     return (
-        ", ".join(f"{value:g}" for value in found)
-        if len(found) <= 4
-        else f"{found[0]:g} to {found[-1]:g}"
+        ", ".join(f"{value:g}" for value in distinct)
+        if len(distinct) <= 4
+        else f"{distinct[0]:g} to {distinct[-1]:g}"
     )
 
 
@@ -231,11 +229,11 @@ def caveats(results: Results) -> list[str]:
 
 
 def headline(results: Results) -> list[str]:
-    """How many runs ended how, then the answers of the study's tables."""
-    told = [answer for name, answer in ANSWERS.items() if name in results.study.tables]
+    """Numbers of runs by status, then the answers of the study's tables."""
+    functions = [answer for name, answer in ANSWERS.items() if name in results.study.tables]
     return [
         repeat_words.progress_of_runs(results.trials),
-        *(line for answer in told for line in answer(results)),
+        *(line for answer in functions for line in answer(results)),
     ]
 
 
@@ -243,9 +241,9 @@ def headline(results: Results) -> list[str]:
 
 
 def cells_sentences(results: Results) -> list[str]:
-    """How the lr was chosen, and how often it lies at the edge of the grid."""
-    found = list(results.once(cells).values())
-    swept = [cell for cell in found if len(cell.lrs) > 1]
+    """How the lr was chosen, and how often it is at the edge of the grid."""
+    all_cells = list(results.once(cells).values())
+    swept = [cell for cell in all_cells if len(cell.lrs) > 1]
     if not swept:
         return []
     edge = [cell.arm for cell in swept if cell.at_edge]
@@ -262,8 +260,8 @@ def cells_sentences(results: Results) -> list[str]:
 
 
 def branches_sentences(results: Results) -> list[str]:
-    """How often branches beat the sequential shape of as many
-    pairs, on each set; then the numbers of Figure 1.
+    """How often branches beat the sequential shape with as many pairs, on each set; then the
+    numbers of Figure 1.
     """
     table = results.once(branch_differences)
     what = "Parallel branches against as many pairs in sequence"
@@ -294,7 +292,7 @@ def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
 
 
 def effects_sentences(results: Results) -> list[str]:
-    """How often LayerScale and a longer training help."""
+    """How often LayerScale and longer training help."""
     table = results.once(layerscale_and_epochs)
     is_gain = table["factor"] == "layerscale"
     metric = results.metric
@@ -305,7 +303,7 @@ def effects_sentences(results: Results) -> list[str]:
 
 
 def budgets_sentences(results: Results) -> list[str]:
-    """More blocks or more width, pair by pair on the first set."""
+    """More blocks or more width, for each pair on the first set."""
     table = results.once(blocks_or_width)
     first = table[table["evaluation"] == next(iter(reported(results.study)))]
     parts = [
@@ -326,14 +324,16 @@ def budgets_sentences(results: Results) -> list[str]:
 
 def _verdicts(table: pd.DataFrame, what: str, metric: Metric) -> list[str]:
     what = f"{what}, {metric.label}"
-    return [_verdict(of, what, str(name)) for name, of in table.groupby("evaluation", sort=False)]
+    return [
+        _verdict(rows, what, str(name)) for name, rows in table.groupby("evaluation", sort=False)
+    ]
 
 
 def _verdict(table: pd.DataFrame, what: str, evaluation: str) -> str:
     shown, tested = table["difference_p_holm"] < ALPHA, int(table["difference_p"].notna().sum())
     lower, higher = (
-        int((shown & of).sum())
-        for of in (table["difference_points"] < 0, table["difference_points"] > 0)
+        int((shown & is_side).sum())
+        for is_side in (table["difference_points"] < 0, table["difference_points"] > 0)
     )
     return (
         f"{what} on {evaluation}: lower in {lower} and higher in {higher} of {len(table)} "
