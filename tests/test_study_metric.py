@@ -327,11 +327,12 @@ def test_axes_of_epochs_end_with_a_tick(
         KINDS["repeats"].figures[name](results) for name in ("seed_curves", "seed_intermediate")
     )
     for ax in curves.axes:
-        assert ax.get_xlabel() == "epoch" and max(ax.get_xticks()) == QUICK.epochs
+        assert ax.get_xlabel() == "epoch"
+        assert max(ax.get_xticks()) == QUICK.epochs <= ax.get_xlim()[1]
     ranks = [ax for ax in snapshots.axes if ax.get_xlabel() == "epoch"]
     assert len(ranks) == 2
-    for ax in ranks:
-        assert max(ax.get_xticks()) == max(ax.lines[0].get_xdata())
+    for ax in ranks:  # the last epoch has no correlation with itself
+        assert max(ax.get_xticks()) == QUICK.epochs - 1 <= ax.get_xlim()[1]
 
 
 @pytest.mark.parametrize(

@@ -619,8 +619,8 @@ def _rank_curve(ax: Axes, table: pd.DataFrame) -> None:
     ax.plot(x, rho, color=COLORS[0])
     ax.axhline(0, color="#999999", linewidth=0.8)
     ax.set(xlabel="epoch", ylabel="rank correlation", ylim=(-1, 1))
-    if len(x):
-        epoch_axis(ax, x.max(), nbins=5)
+    if len(known := x[np.isfinite(rho)]):  # the last epoch has no correlation with itself
+        epoch_axis(ax, known.max(), nbins=5)
 
 
 # ---- recipe and architecture
