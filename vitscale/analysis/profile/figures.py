@@ -39,7 +39,9 @@ IN_WORDS = {"seq": "one after another (seq)", "par": "in one go (par)"}
 
 
 class Curve(NamedTuple):
-    """The profiles of an arm along one axis, ascending, and the index of its colour in the panel."""
+    """The profiles of an arm along one axis, ascending, and the index of its colour in the
+    panel.
+    """
 
     name: str
     axis: str

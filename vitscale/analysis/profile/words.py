@@ -103,7 +103,9 @@ def counts(results: Results) -> pd.DataFrame:
 
 
 def summary(results: Results) -> Summary:
-    """Images per second of each arm at each batch, at the arm's first resolution; those that exist."""
+    """Images per second of each arm at each batch, at the arm's first resolution; those that
+    exist.
+    """
     numbers: Summary = {}
     for arm in results.study.arms:
         of_arm = results.trials[results.trials["arm"] == arm]

@@ -1,4 +1,6 @@
-"""The histogram of errors over seeds as a table: counts per bin, and those expected of a Gaussian."""
+"""The histogram of errors over seeds as a table: counts per bin, and those expected of a
+Gaussian.
+"""
 
 from __future__ import annotations
 

@@ -303,7 +303,9 @@ def _length_handle(groups: Groups, model: str, index: int) -> Line2D:
 
 
 def _aside(place: int, num: int) -> float:
-    """A step sideways, in doublings of epochs, so that whiskers of several curves do not overlap."""
+    """A step sideways, in doublings of epochs, so that whiskers of several curves do not
+    overlap.
+    """
     return 0.07 * (place - (num - 1) / 2)
 
 

@@ -197,7 +197,9 @@ def num_images(study: Study, name: str) -> int | None:
 
 
 def rounding_images(study: Study, name: str) -> int | None:
-    """As num_images if the metric is a share of these images, and so a multiple of 1/N; else None."""
+    """As num_images if the metric is a share of these images, and so a multiple of 1/N; else
+    None.
+    """
     return num_images(study, name) if metric_of(study.metric).of_images else None
 
 

@@ -1,4 +1,6 @@
-"""Sentences of a report about studies whose arms are single settings, trained with several seeds."""
+"""Sentences of a report about studies whose arms are single settings, trained with several
+seeds.
+"""
 
 from __future__ import annotations
 

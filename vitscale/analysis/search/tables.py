@@ -337,7 +337,9 @@ def _runner_up(
 
 
 def at_edge(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> dict[str, str]:
-    """Axis -> "low" or "high", for numeric axes on which a point is in the outer 5% of the space."""
+    """Axis -> "low" or "high", for numeric axes on which a point is in the outer 5% of the
+    space.
+    """
     shares = {name: share(axis, row[name]) for name, axis in space.items() if is_numeric(axis)}
     return {
         name: "low" if x < 0.5 else "high" for name, x in shares.items() if min(x, 1 - x) < EDGE

@@ -345,7 +345,9 @@ def _differences(study: Study, a: Cell, b: Cell) -> list[dict[str, object]]:
 
 
 def _corrected(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> pd.DataFrame:
-    """The table with p corrected over all its rows, which are the comparisons that sentences count."""
+    """The table with p corrected over all its rows, which are the comparisons that sentences
+    count.
+    """
     table = pd.DataFrame(rows, columns=list(columns))
     corrected = holm(table["difference_p"].astype(float).tolist())
     table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected)
