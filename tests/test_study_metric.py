@@ -336,14 +336,21 @@ def test_axes_of_epochs_end_with_a_tick() -> None:
 @pytest.mark.parametrize(
     ("metric", "words"),
     [
-        ("val_loss", ("0.03 nats", "within 0.5 nats", "share within 0.2 nats", "absolute loss")),
-        ("val_error_pct", ("0.6 points", "within 10 points", "share within 4 points", "error (")),
+        ("val_loss", ("0.03 nats", "within 0.5 nats", "share within 0.2 nats", "absolute loss (")),
+        (
+            "val_error_pct",
+            ("0.6 points", "within 10 points", "within 4 points", "absolute error ("),
+        ),
     ],
 )
 def test_power_and_doubts_speak_of_the_metric(metric: str, words: tuple[str, ...]) -> None:
-    study = distribution(metric)
+    seeds = {"a": (2, 3, 4), "b": (5, 6, 7)}
+    runs = [(arm, seed, lr) for seed, arm in enumerate("ab") for lr in range(1, 17)]
+    plan = [Trial(arm, QUICK.replace(lr=lr / 1e3, seed=seed), lr) for arm, seed, lr in runs]
+    plan += [Trial(arm, QUICK.replace(seed=seed)) for arm in "ab" for seed in seeds[arm]]
+    study = distribution(metric, trials=tuple(plan))
     sentences = " ".join(power.sentences(study))
-    assert all(word in sentences for word in words)
+    assert all(word in sentences for word in words), sentences
     if metric == "val_loss":
         check_words({"power": sentences}, "loss")
     unreferenced = distribution(
