@@ -1,8 +1,8 @@
 """The cifar scale: ViT_P and ViT_C for 32x32 pixels, on CIFAR-10, for one GPU and hours.
 
-Nothing here is copied from a paper: what is not said to follow from Xiao et al. 2021 was chosen
-before any training. A study at this scale says in its notes whether lr and wd are such choices or
-were found by a search.
+Values that are not stated to follow Xiao et al. 2021 are our own, chosen before any training.
+The notes of a study at this scale state whether lr and wd are such choices or were found by a
+search.
 """
 
 from search_spaces import demo

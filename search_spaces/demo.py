@@ -62,7 +62,7 @@ CELLS: dict[tuple[str, str], dict[str, object]] = {
 # twice the width do, within 7% in parameters and multiply-adds, which a test holds. These are all
 # of them, for the scale cifar; the demo has fewer.
 def shape_panels(longer: int) -> dict[str, tuple[Shape, ...]]:
-    """Title -> the shapes of a figure; those of Table 2 are trained for `longer` epochs, too."""
+    """Title -> the shapes of a figure; those of Table 2 are also trained for `longer` epochs."""
     return {
         "branches": split("S", 12, 4),
         "widths": (*split("Ti", 4), *split("S", 4), *split("B", 4)),
@@ -78,8 +78,8 @@ def shape_panels(longer: int) -> dict[str, tuple[Shape, ...]]:
 
 
 def shape_pairs(*, without_layerscale: bool) -> tuple[tuple[Shape, Shape], ...]:
-    """More blocks, and a wider model of about the same
-    cost: 12 pairs with LayerScale, and 8 without.
+    """More blocks, and a wider model of about equal cost: 12 pairs with LayerScale, and 8
+    without.
     """
     eight = tuple((deep, Shape("B", 2)) for deep in split("S", 8)) if without_layerscale else ()
     return *eight, *((deep, Shape("B", 3, 1, True)) for deep in split("S", 12, layerscale=True))

@@ -1,4 +1,4 @@
-"""What is profiled at each scale: models, batches, resolutions and layouts, with their sources."""
+"""Models, batches, resolutions and layouts that are profiled at each scale, with their sources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Part(NamedTuple):
 def _parallel(
     base: dict[str, Any], widths: dict[str, int], heads: int, depth: int
 ) -> dict[str, dict[str, Any]]:
-    """Models with two branches a block, and heads of one size."""
+    """Models with two branches per block, and heads of one size."""
     return {f"{name}{depth}x2": {**base, "width": width, "heads": width // heads, "depth": depth,
                                  "branches": 2}
             for name, width in widths.items()}  # fmt: skip
@@ -54,8 +54,8 @@ _NOT_TIMED = ("eval_crop_ratio", "norm_batch", "mix_groups")
 
 
 def _xiao2021() -> dict[str, dict[str, Any]]:
-    """Models of Tables 1 and 2 with an eighth of the printed
-    batch, as on each of 8 GPUs, and the better optimizer.
+    """Models of Tables 1 and 2 with the better optimizer and an eighth of the printed batch, as
+    on each of 8 GPUs.
     """
     rows = table_rows("xiao2021_table2")
     batches = {row["model"]: int(row["batch_size"]) // DEVICES for row in rows}

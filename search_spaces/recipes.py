@@ -17,8 +17,8 @@ Scalar = str | int | float  # and bool, which is an int
 
 
 class Value(NamedTuple):
-    """The value of a field, and the paper and place that state
-    it, or "unstated: " and the reason for the choice.
+    """The value of a field, and the paper and place that state it, or "unstated: " and the
+    reason for the choice.
     """
 
     value: Scalar
@@ -55,7 +55,7 @@ class Recipe:
         }
 
     def but(self, name: str, values: Values, sizes: tuple[str, ...] = ()) -> Recipe:
-        """A variant: other or further values, and other sizes if given."""
+        """A variant: changed or added values, and other sizes if given."""
         return replace(self, name=name, values={**self.values, **values}, sizes=sizes or self.sizes)
 
 
@@ -314,12 +314,12 @@ DEIT3 = {
 
 
 def longer(size: str, epochs: int) -> Recipe:
-    """DeiT III beyond 400 epochs: weight decay 0.05, and a drop rate 0.05 higher for each 200
-    epochs more.
+    """DeiT III beyond 400 epochs: weight decay 0.05, and a drop rate that is higher by 0.05 for
+    every 200 epochs.
 
-    The rule is that of the thesis, section 6.4. The public commands for 800 epochs follow it for B
-    (0.2) and H (0.6), and stay 0.05 below it for S (0.05) and L (0.45). Raises ValueError for other
-    lengths than 600, 800, 1000, ...
+    The rule is that of the thesis, section 6.4. The public commands for 800 epochs follow it for
+    B (0.2) and H (0.6), and are 0.05 below it for S (0.05) and L (0.45). Raises ValueError for
+    lengths other than 600, 800, 1000, ...
     """
     if epochs <= 400 or epochs % 200:
         raise ValueError(f"epochs in (600, 800, 1000, ...) must hold, but got (epochs={epochs})")

@@ -1,4 +1,6 @@
-"""What the studies of lr, wd and length share at a scale: the modules demo, cifar and xiao2021."""
+"""Values that the studies of lr, wd and length share at a scale: the modules demo, cifar and
+xiao2021.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

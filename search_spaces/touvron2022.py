@@ -1,8 +1,8 @@
 """Touvron et al. 2022, Three things everyone should know about Vision Transformers: shapes of
 section 3 and recipe.
 
-A shape is named as there: B18x2 is the width of ViT-B, 18 blocks deep, with 2 branches of attention
-and MLP side by side in each, so 36 pairs of them, as many parameters and multiply-adds as the
+Shapes are named as in the paper: B18x2 has the width of ViT-B and 18 blocks with 2 parallel
+branches of attention and MLP each, so 36 pairs, with as many parameters and multiply-adds as the
 sequential B36x1.
 """
 
@@ -21,7 +21,7 @@ LAYERSCALE = 1e-4
 
 
 class Shape(NamedTuple):
-    """A ViT by size (width and heads), blocks, branches a block, and how it is trained."""
+    """A ViT by size (width and heads), blocks, branches per block, and how it is trained."""
 
     size: str
     depth: int
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """Attentions with their MLPs: they decide the cost, at one size."""
+        """Number of attentions with their MLPs, which determines the cost at one size."""
         return self.depth * self.branches
 
     @property
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 
     @property
     def factors(self) -> dict[str, str | int]:
-        """Of its arm. Shapes are compared within a size and a rule for drop path."""
+        """Factors of its arm. Shapes are compared within a size and a rule for drop path."""
         return {
             "size": self.size,
             "drop_path_by": "depth" if self.ladder else "size",
@@ -51,7 +51,7 @@ class Shape(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Fields of TrainConfig, beside those of the size."""
+        """Fields of TrainConfig, in addition to those of the size."""
         epochs = {"epochs": self.epochs} if self.epochs else {}
         drop_path = {"drop_path": ladder_rate(self)} if self.ladder else {}
         return {"depth": self.depth, "branches": self.branches,
@@ -94,8 +94,8 @@ def _table_3_11(blocks: int) -> float:
 
 
 def with_ladder(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
-    """Those whose rate the ladder changes, with it; where it
-    changes nothing, the arm of the size is that of both.
+    """The shapes whose rate the ladder changes, with that rate. For the others, the arm of the
+    size serves both readings.
     """
     changed = (shape._replace(ladder=True) for shape in shapes)
     return tuple(
@@ -106,7 +106,7 @@ def with_ladder(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
 def split(
     size: str, pairs: int, max_branches: int = 2, layerscale: bool = False
 ) -> tuple[Shape, ...]:
-    """The shapes with so many pairs, in 1 to `max_branches` branches."""
+    """The shapes with this number of pairs, in 1 to `max_branches` branches."""
     return tuple(Shape(size, pairs // p, p, layerscale) for p in range(1, max_branches + 1))
 
 

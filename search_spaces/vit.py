@@ -1,5 +1,5 @@
-"""ViT shapes of Dosovitskiy et al. 2021, Table 1 (B, L, H),
-and Touvron et al. 2022, Table 1 (Ti, S, B, L).
+"""ViT shapes of Dosovitskiy et al. 2021, Table 1 (B, L, H), and Touvron et al. 2022, Table 1
+(Ti, S, B, L).
 """
 
 # Ti, S, B, L have patches of 16 pixels. H has patches of 14 in both papers that train it:

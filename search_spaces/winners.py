@@ -1,5 +1,5 @@
-"""Winners of a search for lr and wd, as data with provenance:
-tuned/<scale>.json, written by `vitscale adopt`.
+"""Winners of a search for lr and wd, as data with provenance: tuned/<scale>.json, written by
+`vitscale adopt`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Optima = Mapping[tuple[str, str], tuple[float, float]]  # (model, optimizer) -> 
 
 
 def tuned(scale: str) -> dict[str, Any] | None:
-    """What a search at this scale found: its study, how it
-    searched, and of each arm the winner; None without one.
+    """The result of a search at this scale: its study, how it searched, and the winner of each
+    arm; None without one.
     """
     path = Path(__file__).parent / "tuned" / f"{scale}.json"
     return json.loads(path.read_text()) if path.is_file() else None
@@ -27,9 +27,9 @@ def optima(
 ) -> dict[tuple[str, str], tuple[float, float]]:
     """(model, optimizer) -> (lr, wd) of the winner.
 
-    `models` are those of the scale. A file that was written before winners named their model and
-    optimizer is read by the names that `studies/tune_lr_wd.py` gives its arms. Raises ValueError
-    for any other arm, or one whose space is not of lr and wd.
+    `models` are those of the scale. In a file from before winners named their model and
+    optimizer, they are read from the names that `studies/tune_lr_wd.py` gives its arms. Raises
+    ValueError for any other arm, or one whose space is not of lr and wd.
     """
     cells = {f"{m} {label}": (m, optimizer) for m in models for optimizer, label in LABELS.items()}
     result = {}

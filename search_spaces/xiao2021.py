@@ -1,5 +1,5 @@
-"""Xiao et al. 2021, Early Convolutions Help Transformers See
-Better: models, tuned optima, intervals, recipe.
+"""Xiao et al. 2021, Early Convolutions Help Transformers See Better: models, tuned optima,
+intervals, recipe.
 """
 
 from optuna.distributions import FloatDistribution

@@ -1,8 +1,8 @@
 """With a fixed budget of blocks: how many in a row, how many side by side, and how wide?
 
-Trains ViTs of equal cost whose pairs of attention and MLP stand one after another or in 2 to 4
+Trains ViTs of equal cost with their pairs of attention and MLP in sequence or in 2 to 4
 parallel branches, at several widths and depths, with and without LayerScale, and more blocks
-against a wider model of the same cost. Each shape has an lr of its own, chosen on images that are
+against a wider model of the same cost. Each shape has its own lr, chosen on images that are
 not reported. Design: Touvron et al. 2022, Figures 1 to 3, Tables 2 and 3, where each of 30 shapes
 is trained once at one lr (B12x1 five times: 34 trials). The paper does not say which drop path its
 deep models have: 19 of the shapes are trained with a second one.
@@ -25,7 +25,7 @@ from vitscale import Arm, Study, TrainConfig, Trial, cross, grid, interleaved, m
 
 @dataclass(frozen=True)
 class Scale:
-    """What this study needs to know of a scale."""
+    """The values of a scale for this study."""
 
     panels: Mapping[str, tuple[Shape, ...]]  # title of a figure -> its shapes
     pairs: tuple[tuple[Shape, Shape], ...]  # more blocks, and a wider model of about the same cost

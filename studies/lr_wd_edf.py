@@ -30,7 +30,7 @@ from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main, sample, 
 
 @dataclass(frozen=True)
 class Scale:
-    """What this study needs to know of a scale."""
+    """The values of a scale for this study."""
 
     space: Space  # models, recipe, intervals and optima
     num_draws: int  # (lr, wd) pairs for each model and optimizer

@@ -1,7 +1,7 @@
 """How much worse does SGD train a ViT than AdamW, at any length of training, and does an early
 convolution help?
 
-Trains each model with both optimizers at four lengths, every length a full schedule of its own, at
+Trains each model with both optimizers at four lengths, each with a full schedule, at
 lr and wd that were found once for the model and the optimizer, and shows the gap error(SGD) -
 error(AdamW). Several seeds give intervals; what diverged is shown as diverged. Design: Xiao et al.
 2021, Figure 3 (seed 0 alone). In the paper a run that diverged has the error of the best shorter
@@ -24,7 +24,7 @@ from vitscale import Arm, Study, TrainConfig, main, trials
 
 @dataclass(frozen=True)
 class Scale:
-    """What this study needs to know of a scale."""
+    """The values of a scale for this study."""
 
     space: Space  # models, recipe and optima
     lengths: tuple[int, ...]  # epochs, each a full schedule; training_length has the same

@@ -1,11 +1,11 @@
-"""How much does the error of one recipe vary with the seed alone, and what may then be called a
-difference?
+"""How much does the error of one recipe vary with the seed alone, and how large must a detectable
+difference be?
 
-Trains one model with one recipe at 100 seeds, and at the seed before them, which stands apart: 0 at
+Trains one model with one recipe at 100 seeds, and at the seed before them as a reference run: 0 at
 scale imagenet, as in the thesis, else 1000, since lr and wd come from a search that used seeds 0
 and 1. Only the last epoch counts. Shows mean, spread and extremes on each evaluation set, a
-Gaussian fit, whether a seed that is good on one set is good on the other, whether the error on the
-way foretells the final one, and how many seeds an arm needs to show a difference. Design: H.
+Gaussian fit, whether a seed that is good on one set is good on the other, whether an intermediate
+error predicts the final one, and how many seeds an arm needs to show a difference. Design: H.
 Touvron's thesis, 2022, section 6.3.4, Figures 6.7 to 6.10 (ResNet-50, recipe A2).
 
     python studies/seed_distribution.py  # 101 trials on digits, about 7 minutes on 2 cores
@@ -24,11 +24,11 @@ from vitscale import Study, TrainConfig, Trial, main, trials
 
 @dataclass(frozen=True)
 class Scale:
-    """What this study needs to know of a scale."""
+    """The values of a scale for this study."""
 
     cells: Mapping[tuple[str, str], Mapping[str, Any]]  # those of recipe_vs_architecture
     cell: tuple[str, str]  # the one whose distribution over seeds is shown
-    first_seed: int  # of the run that stands apart
+    first_seed: int  # of the reference run
     metric: str  # the recipes of the thesis average no weights
     notes: str
 
@@ -63,7 +63,7 @@ SCALES = {
 
 
 def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int = 100) -> Study:
-    """`num` seeds, and the one before them apart."""
+    """`num` seeds, and the one before them as a reference run."""
     values = SCALES[scale]
     architecture, recipe = values.cell
     arm, base = f"{architecture} {recipe}", TrainConfig(**values.cells[values.cell])

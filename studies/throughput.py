@@ -8,7 +8,7 @@ et al. 2022, Table 4; the protocol of H. Touvron's thesis, 2022; and training at
 et al. 2021, Tables 1 and 2, beside their printed minutes per epoch.
 
     python studies/throughput.py  # 64 profiles of small ViTs, about 4 minutes on 2 quiet cores
-    python studies/throughput.py --num 30  # 30 timed runs each: other profiles, measured anew
+    python studies/throughput.py --num 30  # 30 timed runs each: other profiles, measured again
     python studies/throughput.py --scale imagenet --plan  # the 28 cells of Table 4 and 24 more, for
     one GPU
 """
@@ -24,7 +24,7 @@ from vitscale.plan.profile import gpu, processor
 
 @dataclass(frozen=True)
 class Scale:
-    """What this study needs to know of a scale."""
+    """The values of a scale for this study."""
 
     parts: tuple[Part, ...]  # models along axes
     num_runs: int  # timed runs per profile

@@ -1,9 +1,9 @@
 """How much worse is a short training than a long one, and does an early convolution make up for it?
 
 The error at each length above that at the model's longest, with the optimizer that suits the
-family: AdamW for ViTs, SGD for RegNetY. Every length is a full schedule of its own. Design: Xiao et
+family: AdamW for ViTs, SGD for RegNetY. Every length is a full schedule. Design: Xiao et
 al. 2021, Figure 2 (seed 0 alone). All trials are trials of optimizer_stability.py: in a store that
-has those, this one trains nothing and only draws.
+has those, this one trains nothing and only reports.
 
     python studies/training_length.py  # 40 trials on digits, all of optimizer_stability
     python studies/training_length.py --scale imagenet --plan  # the paper's 36 trials, about 6,450
@@ -20,7 +20,7 @@ from vitscale import Arm, Study, TrainConfig, main, trials
 
 @dataclass(frozen=True)
 class Scale:
-    """What this study needs to know of a scale."""
+    """The values of a scale for this study."""
 
     space: Space  # models, recipe and optima
     lengths: tuple[int, ...]  # epochs, each a full schedule; those of optimizer_stability

@@ -1,9 +1,9 @@
 """Which learning rate and weight decay train each model well?
 
-A search, and no distribution: Optuna proposes points round by round, from the errors of earlier
+A search, not a distribution: Optuna proposes points round by round, from the errors of earlier
 ones on minival, from which no study takes its results. A point is trained with several seeds at a
-short schedule; a diverged training counts as 100%. What is asked next follows from what came out,
-whatever was killed in between. `vitscale adopt tune_lr_wd-demo` makes the winners those that the
+short schedule; a diverged training counts as 100%. The next points depend only on results,
+also after interruptions. `vitscale adopt tune_lr_wd-demo` makes the winners those that the
 other studies use at that scale; at scale imagenet they use the published optima (Xiao et al. 2021,
 Table 4), which were found at 50 epochs by a search of unstated size. The best of many points is
 lucky, too.
@@ -29,7 +29,7 @@ from vitscale.plan.design import SearchSpace
 
 @dataclass(frozen=True)
 class Scale:
-    """What this study needs to know of a scale."""
+    """The values of a scale for this study."""
 
     space: Space  # models and recipe
     tuning: Mapping[str, Any]  # fields of the search's trainings, beside the recipe

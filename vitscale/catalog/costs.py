@@ -1,4 +1,4 @@
-"""What models cost in print: rows of the table "complexity", and how we build each model."""
+"""Printed costs of models: rows of the table "complexity", and how each model is built here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vitscale.catalog.tables import table_rows
 class PublishedModel(NamedTuple):
     """A row of a paper's table.
 
-    Numbers are kept as printed, since their last digit matters; "" is not printed.
+    Numbers are kept as printed, since their last digit matters; "" if not printed.
     """
 
     source: str  # authors, year, table
@@ -53,6 +53,8 @@ IMAGENET: dict[str, Any] = {"dataset": "imagenet", "channels": 3, "num_classes":
 
 
 def agrees(printed: str, ours: float, rel: float = 0.0) -> bool:
-    """Whether a number is the printed one up to its last digit, or up to a share `rel` of it."""
+    """Whether a number equals the printed one to its last digit, or within a fraction `rel` of
+    it.
+    """
     half_digit = 0.5 * 10.0 ** -len(printed.partition(".")[2])
     return abs(float(printed) - ours) <= max(half_digit, rel * float(printed)) * (1 + 1e-9)

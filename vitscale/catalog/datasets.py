@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class DatasetFacts(NamedTuple):
-    """Counts of a dataset as it is published."""
+    """Published counts of a dataset."""
 
     num_train: int  # images of the training set
     num_classes: int
@@ -54,7 +54,7 @@ DATASETS = {
 
 
 def dataset_facts(name: str) -> DatasetFacts | None:
-    """Facts of a dataset by name, or None; "imagenet-256" is
-    imagenet prepared at 256 pixels per side.
+    """Facts of a dataset by name, or None; "imagenet-256" is imagenet prepared at 256 pixels per
+    side.
     """
     return DATASETS.get(name) or DATASETS.get(re.sub(r"-\d+$", "", name))

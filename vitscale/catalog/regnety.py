@@ -1,16 +1,17 @@
-"""RegNetY models of Xiao et al. 2021, Table 2: not the family of the same names in other libraries.
+"""RegNetY models of Xiao et al. 2021, Table 2, which differ from the models of these names in
+other libraries.
 
-The paper prints only their cost; depths and widths of the stages are those of the authors' public
-configuration files (4GF: the generator with w0 = 88, wa = 30.3, wm = 2.404, depth 26, written out).
-A test holds the parameter counts against the printed 9.6, 22.4, 72.3 and 128.6 M.
+The paper prints only their cost; depths and widths of the stages are those of the authors'
+public configuration files (4GF: the generator with w0 = 88, wa = 30.3, wm = 2.404, depth 26,
+written out). A test compares the parameter counts with the printed 9.6, 22.4, 72.3 and 128.6 M.
 """
 
 from typing import NamedTuple
 
 
 class RegNetYShape(NamedTuple):
-    """Four stages of residual blocks (bottleneck ratio 1) with
-    squeeze-and-excitation; stem of 32 channels.
+    """Four stages of residual blocks (bottleneck ratio 1) with squeeze-and-excitation; stem of
+    32 channels.
     """
 
     depths: tuple[int, int, int, int]

@@ -1,4 +1,4 @@
-"""How Touvron et al. 2022 name the shape of a ViT."""
+"""Names of ViT shapes as in Touvron et al. 2022."""
 
 
 def shape_name(size: str, depth: int, branches: int = 1) -> str:

@@ -14,6 +14,6 @@ def table_path(name: str) -> Path:
 
 
 def table_rows(name: str) -> list[dict[str, str]]:
-    """The rows of a table, column -> text: the last printed digit is kept."""
+    """The rows of a table, column -> text, which keeps the last printed digit."""
     with table_path(name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
