@@ -117,7 +117,7 @@ def draw_published_training_length(
             y = part["delta_points"].to_numpy(dtype=float)
             ax.plot(x, y, marker=marker, linestyle=linestyle, **HOLLOW, **LINE)
         if name != model:
-            first = of_model.loc[of_model["epochs"].idxmin()]
+            first = of_model.sort_values("epochs").iloc[0]
             _annotate(ax, np.log2(first["epochs"]) + shift, first["delta_points"], name, (6, 1))
     if curves and shift:
         own = _own_axis(ax, "x", shift, "epochs on ImageNet, Xiao et al. 2021").xaxis
@@ -219,10 +219,10 @@ def draw_published_seed_curves(line: Sequence[Axes], results: Results, arm: str)
     last epoch on the right, around our mean at the same fraction of the training.
     """
     table = results.once(tables.seed_ranges)
-    ranges = table[table["arm"] == arm].set_index("at")
-    if ranges.empty:
+    ranges = table[table["arm"] == arm].to_dict("records")
+    if not ranges:
         return False
-    early, last = ranges.loc["early"], ranges.loc["last"]
+    early, last = ranges
     for ax, row in zip(line, (early, last), strict=True):
         ax.plot([row["epoch"]] * 2, [row["low"], row["high"]], linewidth=5, **BAR)
     _annotate(line[0], early["epoch"], early["high"], early["label"], (4, 4), va="bottom")

@@ -139,18 +139,29 @@ def length_deltas() -> pd.DataFrame:
 
     `source`: Table 2 for 100 to 400 epochs, section 5.1 for 50.
     """
-    table = read("xiao2021_table2").set_index("model")
-    errors = table[[f"error_{epochs}_epochs_pct" for epochs in LENGTHS]].set_axis(LENGTHS, axis=1)
-    deltas = errors.sub(errors[400], axis=0).rename_axis("epochs", axis=1).stack()
+    table = read("xiao2021_table2")
+    longest = table["error_400_epochs_pct"]
+    of_lengths = [
+        pd.DataFrame(
+            {
+                "model": table["model"],
+                "epochs": float(epochs),
+                "delta_points": table[f"error_{epochs}_epochs_pct"] - longest,
+                "source": "Table 2",
+            }
+        )
+        for epochs in LENGTHS
+    ]
     text = read("xiao2021_text").query("quantity == 'delta_points'")
-    text = text.astype({"epochs": float}).rename(columns={"low": "delta_points"})
-    return pd.concat(
-        [
-            deltas.rename("delta_points").reset_index().assign(source="Table 2"),
-            text[["model", "epochs", "delta_points"]].assign(source="section 5.1"),
-        ],
-        ignore_index=True,
+    of_text = pd.DataFrame(
+        {
+            "model": text["model"],
+            "epochs": text["epochs"].astype(float),
+            "delta_points": text["low"],
+            "source": "section 5.1",
+        }
     )
+    return pd.concat([*of_lengths, of_text], ignore_index=True)
 
 
 def optimizer_errors() -> pd.DataFrame:
@@ -207,8 +218,8 @@ def shares_within_4_points() -> pd.DataFrame:
     "about"; NaN for an upper bound.
     """
     table = read("xiao2021_text").query("quantity == 'within_4_points_pct'").set_index("model")
-    share, n = table["high"].astype(float), table["n"].astype(int)
-    low, high = clopper_pearson(np.round(share / 100 * n), n.to_numpy())
+    share, n = table["high"].astype(float), int(table["n"].iloc[0])
+    low, high = clopper_pearson(np.round(share.to_numpy() / 100 * n), n)
     is_bound = table["relation"] == "less than"
     ends = pd.DataFrame({"low": 100 * low, "high": 100 * high}, index=table.index).mask(is_bound)
     return ends.assign(share=share, n=n, is_bound=is_bound)
