@@ -186,7 +186,7 @@ def _by_model(table: pd.DataFrame, name: str, what: str, metric: Metric) -> list
     if len(groups) > MAX_PANELS:
         return []
     parts = {
-        model: [_at_length(row, name, metric) for _, row in rows.iterrows()]
+        str(model): [_at_length(row, name, metric) for _, row in rows.iterrows()]
         for model, rows in groups
     }
     return [f"{model}, {what}: {'; '.join(of_model)}." for model, of_model in parts.items()]
