@@ -76,7 +76,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "pool": alike("token avg"),
     "pos_embed": alike("learned sincos none"),
     "weight_init": alike("jax trunc_normal"),
-    "optimizer": alike("adamw adam sgd lamb"),
+    "optimizer": alike("adamw adam sgd lamb lion"),
     "decay": alike("cosine linear constant"),
     "loss": alike("ce bce"),
     "bce_targets": alike("soft present", loss="bce", mixup_alpha=1.0),

@@ -40,6 +40,7 @@ OPTIMIZERS = {
     "adam": TINY.replace(optimizer="adam"),
     "sgd": TINY.replace(optimizer="sgd", lr=0.1),
     "lamb": TINY.replace(optimizer="lamb"),
+    "lion": TINY.replace(optimizer="lion", lr=0.001),
     "clipped": TINY.replace(clip_norm=1.0),
     "bce": TINY.replace(loss="bce", drop_path=0.1, dropout=0.1),
 }

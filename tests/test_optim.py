@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitscale.plan.averaging import decay_of, initial_share
-from vitscale.plan.config import TrainConfig
+from vitscale.plan.config import TrainConfig, choices
 from vitscale.train.batchnorm import has_batchnorm, reestimate
 from vitscale.train.ema import Ema
 from vitscale.train.loss import smooth, training_loss
@@ -86,6 +86,14 @@ def lamb(w: np.ndarray, grads: list[np.ndarray], lrs: list[float], wd: float) ->
     return w
 
 
+def lion(w: np.ndarray, grads: list[np.ndarray], lrs: list[float], wd: float) -> np.ndarray:
+    """Chen et al. 2023, algorithm 2, with the average written out over the earlier gradients."""
+    for t, lr in enumerate(lrs, start=1):
+        m = sum((1 - BETA2) * BETA2 ** (t - 1 - i) * grads[i - 1] for i in range(1, t))
+        w = w - lr * (np.sign(BETA1 * m + (1 - BETA1) * grads[t - 1]) + wd * w)
+    return w
+
+
 def small_vit(**fields: Any) -> nn.Module:
     return timm.create_model(
         "vit_tiny_patch16_224",
@@ -118,10 +126,11 @@ def decayed_by_hand(model: nn.Module, tokens: bool) -> set[str]:
         ({"optimizer": "adamw"}, adamw),
         ({"optimizer": "adam"}, adam),
         ({"optimizer": "lamb"}, lamb),
+        ({"optimizer": "lion"}, lion),
         ({"optimizer": "sgd"}, sgd),
         ({"optimizer": "sgd", "nesterov": True}, nesterov),
     ],
-    ids=["adamw", "adam", "lamb", "sgd", "nesterov"],
+    ids=["adamw", "adam", "lamb", "lion", "sgd", "nesterov"],
 )
 def test_steps_are_those_of_numpy(fields: dict[str, Any], reference: Step) -> None:
     """Both groups, with gradients whose norm is far beyond 1: no optimizer clips."""
@@ -148,7 +157,7 @@ def test_steps_are_those_of_numpy(fields: dict[str, Any], reference: Step) -> No
         np.testing.assert_allclose(p.detach().numpy(), expected, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "lamb"])
+@pytest.mark.parametrize("optimizer", choices(TrainConfig)["optimizer"])
 @pytest.mark.parametrize("decay_tokens", [True, False])
 def test_norms_biases_and_layerscale_are_never_decayed(optimizer: str, decay_tokens: bool) -> None:
     config = TrainConfig(
@@ -173,6 +182,20 @@ def test_models_of_timm_decay_alike(name: str) -> None:
         decayed = {id(p) for group in groups for p in group["params"] if group["weight_decay"]}
         names = {name for name, p in model.named_parameters() if id(p) in decayed}
         assert names == decayed_by_hand(model, tokens and bool(block))
+
+
+@pytest.mark.parametrize("optimizer", choices(TrainConfig)["optimizer"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_gradient_that_is_not_finite_makes_the_weight_so(optimizer: str, bad: float) -> None:
+    """Divergence is seen in the loss and the weights, so no optimizer may hide it there."""
+    model = nn.Linear(3, 2)
+    optim = build_optimizer(model, TrainConfig(optimizer=optimizer))
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    assert model.weight.grad is not None
+    model.weight.grad[0, 1] = bad
+    optim.step()
+    assert not model.weight[0, 1].isfinite() and model.bias.isfinite().all()
 
 
 def test_positions_without_a_gradient_are_in_no_group() -> None:

@@ -327,8 +327,8 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
         ["num_images >= 1 for a dataset other than digits,", "dataset='mnist', num_images=0"],
     ),
     (
-        {"optimizer": "lion"},
-        ["optimizer in (adamw, adam, sgd, lamb) must hold", "optimizer='lion'"],
+        {"optimizer": "rmsprop"},
+        ["optimizer in (adamw, adam, sgd, lamb, lion) must hold", "optimizer='rmsprop'"],
     ),
     ({"precision": "fp8"}, ["precision in (fp32, bf16, fp16) must hold", "precision='fp8'"]),
     (

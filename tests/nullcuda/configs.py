@@ -111,6 +111,7 @@ RESUMED = {
     "adamw": VIT,
     "adam": VIT.replace(optimizer="adam"),
     "sgd": VIT.replace(optimizer="sgd", nesterov=True),
+    "lion": VIT.replace(optimizer="lion"),
     "lamb, clip": VIT.replace(optimizer="lamb", clip_norm=1.0),
     "bf16": VIT.replace(precision="bf16"),
     "fp16": VIT.replace(precision="fp16"),

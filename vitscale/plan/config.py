@@ -193,16 +193,19 @@ class TrainConfig:
 
     # ---- optimization
     # its update rule; weight decay differs between them, see `wd`
-    optimizer: Literal["adamw", "adam", "sgd", "lamb"] = "adamw"
+    optimizer: Literal["adamw", "adam", "sgd", "lamb", "lion"] = "adamw"
     lr: Positive = 1e-3  # peak, after warm-up, quoted at a batch of `lr_batch`
     # batch at which `lr` is quoted: training uses lr * batch_size / lr_batch; 0: lr itself
     lr_batch: Annotated[Natural, Max(2**24)] = 0
-    # weight decay; adamw, lamb: decoupled; sgd, adam: L2 in the gradient; never on norm gains and
-    # biases
+    # weight decay; adamw, lamb, lion: decoupled; sgd, adam: L2 in the gradient; never on norm gains
+    # and biases
     wd: NotNegative = 0.05
     decay_tokens: bool = True  # weight decay on the class token and the position embedding too
-    beta1: BelowOne = 0.9  # adamw, adam, lamb: decay of the average of gradients
-    beta2: BelowOne = 0.999  # adamw, adam, lamb: decay of the average of squared gradients
+    # adamw, adam, lamb: decay of the average of gradients; lion: weight of that average in its step
+    beta1: BelowOne = 0.9
+    # adamw, adam, lamb: decay of the average of squared gradients; lion: of that of gradients, 0.99
+    # in its paper
+    beta2: BelowOne = 0.999
     epsilon: Positive = 1e-8  # adamw, adam, lamb: added to the root in the denominator
     momentum: BelowOne = 0.9  # sgd: share of the previous step that is kept; 0: none
     nesterov: bool = False  # sgd: Nesterov's momentum

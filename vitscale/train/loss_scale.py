@@ -26,7 +26,8 @@ class LossScale:
 
     Micikevicius et al. 2018. A skipped step leaves the weights and the optimizer state unchanged,
     and counts as a step of the schedule, as in the papers' code. With fused optimizers the host
-    never waits for the device; LAMB is not fused and waits once per step to learn whether to skip.
+    never waits for the device; LAMB and Lion are not fused and wait once per step to learn whether
+    to skip.
     """
 
     def __init__(self, config: TrainConfig, device: torch.device) -> None:

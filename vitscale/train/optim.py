@@ -11,12 +11,12 @@ from vitscale.plan.config import TrainConfig
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW, Adam, SGD or LAMB at the peak learning rate; none clips gradients itself.
+    """AdamW, Adam, SGD, LAMB or Lion at the peak learning rate; none clips gradients itself.
 
     The training step clips them for all optimizers alike. Weight decay: AdamW (Loshchilov and
-    Hutter 2019) subtracts it from the weights, times the learning rate; Adam and SGD add it to the
-    gradient (L2); LAMB (You et al. 2020, algorithm 2) adds it to Adam's update, before the trust
-    ratio.
+    Hutter 2019) and Lion (Chen et al. 2023, algorithm 2) subtract it from the weights, times the
+    learning rate; Adam and SGD add it to the gradient (L2); LAMB (You et al. 2020, algorithm 2)
+    adds it to Adam's update, before the trust ratio.
     """
     groups = decay_groups(model, config)
     adaptive: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.epsilon}
@@ -27,6 +27,8 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
             return torch.optim.Adam(groups, lr=config.peak_lr, **adaptive, fused=True)
         case "lamb":
             return _lamb(groups, config, adaptive)
+        case "lion":
+            return _lion(groups, config)
         case "sgd":
             return torch.optim.SGD(
                 groups,
@@ -75,3 +77,30 @@ def _lamb(
         always_adapt=False,
         decoupled_decay=False,
     )
+
+
+def _lion(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
+    """Lion: every weight moves by the learning rate, whatever the size of its gradient.
+
+    The step is the sign of beta1 times the average of gradients plus (1 - beta1) times the
+    gradient; the average decays by beta2. The paper has 0.9 and 0.99, and the default beta2 is
+    AdamW's 0.999, so a study of Lion sets it. Epsilon has no effect.
+    """
+    from timm.optim import Lion
+
+    betas = (config.beta1, config.beta2)
+    optimizer = Lion(groups, lr=config.peak_lr, betas=betas, caution=False)
+    optimizer.register_step_post_hook(_spoil_weights)
+    return optimizer
+
+
+@torch.no_grad()
+def _spoil_weights(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Makes each weight NaN whose gradient is non-finite, and leaves the others as they are.
+
+    Divergence is looked for in the loss and the weights. The sign of a NaN is 0 and that of an
+    infinity 1 in torch, so Lion alone would train on with weights that it no longer updates.
+    """
+    for group in optimizer.param_groups:
+        weights = [weight for weight in group["params"] if weight.grad is not None]
+        torch._foreach_add_(weights, [weight.grad for weight in weights], alpha=0.0)

@@ -42,9 +42,9 @@ class TrainingStep:
         """Takes optimizer step `step` (from 0); returns the batch's loss in nats, a () tensor.
 
         `parts` yields images (b, C, R, R) and targets (b,) or (b, classes) of each part in turn.
-        Nothing here waits for the device, except LAMB with fp16. `bad_step` () is the step at which
-        the training diverged, or negative; steps that the loss scale skips after it are not
-        counted.
+        Nothing here waits for the device, except optimizers that are not fused (LAMB, Lion) with
+        fp16. `bad_step` () is the step at which the training diverged, or negative; steps that the
+        loss scale skips after it are not counted.
         """
         config, model, optimizer = self.config, self.model, self.optimizer
         for group in optimizer.param_groups:
