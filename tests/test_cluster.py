@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import socket
@@ -50,9 +51,9 @@ class Cluster:
         ]
         wait_for(self._answers, 60, "the head node")
 
-    def grow(self, *before: str) -> None:
+    def grow(self, *before: str, options: tuple[str, ...] = ()) -> None:
         """Adds a node, started by the command `before` if there is one."""
-        self.nodes.append(self._start(f"--address={self.address}", before=before))
+        self.nodes.append(self._start(f"--address={self.address}", *options, before=before))
         wait_for(lambda: self._num_alive() == len(self.nodes), 60, "another node")
 
     def _start(self, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
@@ -148,6 +149,24 @@ def test_fractions_of_a_gpu_pack_trials_node_by_node(tmp_path: Path, cluster: Cl
     result = script.run(*fixed, "--gpus-per-trial", "1", "--cpus-per-trial", "0.1")
     assert result.returncode == 0, result.stdout
     assert "training 4 at a time" in result.stdout
+
+
+def test_trials_go_only_to_nodes_with_the_named_accelerator(tmp_path: Path, empty: Cluster) -> None:
+    """Two nodes of 2 logical GPUs, one of them of H100s: by the plan, and by when trials ran."""
+    empty.grow()
+    empty.grow(options=('--resources={"accelerator_type:H100": 1}',))
+    script = Script(tmp_path)
+    fixed = ("--address", empty.address, "--device", "cpu", "--num", "2", "--epochs", "30")
+    where = ("--gpus-per-trial", "1", "--cpus-per-trial", "0.1", "--accelerator-type", "H100")
+    result = script.run(*fixed, *where)
+    assert result.returncode == 0, result.stdout
+    assert "training 2 at a time" in result.stdout  # 4 on both nodes
+    instants = []
+    for path in tmp_path.glob("runs/trials/*"):
+        last = script.store().read(path.name).rows[-1]
+        instants += [(last["unix_s"] - last["train_s"], 1), (last["unix_s"], -1)]
+    running = list(itertools.accumulate(change for _, change in sorted(instants)))
+    assert len(running) == 10 and max(running) <= 2
 
 
 def test_trials_of_a_dead_node_resume_on_another_node(tmp_path: Path, cluster: Cluster) -> None:

@@ -77,7 +77,7 @@ def test_another_precision_is_not_taken_for_fp32() -> None:
     """fp16 rounds as TF32 does, to 10 bits of mantissa: it is within its own bound, and not fp32's.
     So is a loss that is not there, or NaN.
     """
-    reference = training.reference()
+    reference = training.reference("cpu")
     whole = training.losses(training.SMALL, CPU, micro_batch=32)
     assert training.compared(reference, whole, "in parts").verdict == PASS
     for name in ("fp16", "bf16"):

@@ -245,6 +245,7 @@ BAD_INPUT = [
         ["--gpus-per-trial", "1", "--device", "cpu", "--cpus-per-trial", "1"],
         "a trial must fit on a node",
     ),
+    (["--accelerator-type", "H100"], "gpus_per_trial > 0 must hold with an accelerator type"),
     (["--gpus-per-trial", "2"], "gpus_per_trial <= 1 must hold, for each worker trains on one GPU"),
     (
         ["--gpus-per-trial", "2", "--workers-per-trial", "2"],

@@ -214,6 +214,12 @@ def _add_own_options(parser: Parser) -> None:
         help="GPUs per trial; a fraction packs several on one (default: 0; for a profile: 1)",
     )
     add(
+        "--accelerator-type",
+        default="",
+        metavar="NAME",
+        help="only GPUs of this name in Ray, such as H100 (default: any)",
+    )
+    add(
         "--workers-per-trial",
         type=int,
         default=1,

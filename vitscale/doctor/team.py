@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from vitscale.doctor.check import Finding, Machine, not_applicable
-from vitscale.doctor.training import SMALL, compared, losses
+from vitscale.doctor.training import SMALL, compared, losses, reference
 from vitscale.plan.config import TrainConfig
 
 PATIENCE = timedelta(seconds=30)  # of a process for the other
@@ -22,7 +22,7 @@ def team(machine: Machine) -> Finding:
         return not_applicable("one GPU: a team needs one for each process")
     backend = "nccl" if machine.on_gpu else "gloo"
     found = losses_of_two(SMALL, backend)
-    return compared(losses(SMALL, machine), found, f"of two processes ({backend}) and of one")
+    return compared(reference(machine.device), found, f"of two processes ({backend}) and of one")
 
 
 def losses_of_two(config: TrainConfig, backend: str) -> list[float]:

@@ -71,9 +71,9 @@ def losses(config: TrainConfig, machine: Machine, **options: Any) -> list[float]
 
 
 @functools.cache
-def reference() -> tuple[float, ...]:
-    """The losses in fp32 on this CPU, in one thread."""
-    return tuple(losses(SMALL, Machine()))
+def reference(device: str) -> tuple[float, ...]:
+    """The losses of SMALL on a device; on the CPU in one thread."""
+    return tuple(losses(SMALL, Machine(device=device)))
 
 
 def gap(expected: Sequence[float], found: Sequence[float]) -> float:
@@ -101,13 +101,13 @@ def fp32(machine: Machine) -> Finding:
     """fp32 on a GPU against fp32 on the CPU."""
     if not machine.on_gpu:
         return not_applicable("the CPU is what others are compared with")
-    return compared(reference(), losses(SMALL, machine), "on GPU and CPU")
+    return compared(reference("cpu"), reference(machine.device), "on GPU and CPU")
 
 
 def precision(name: str, machine: Machine) -> Finding:
     """Lower precision on the device against fp32 on the CPU."""
     found = losses(SMALL.replace(precision=name), machine)
-    return compared(reference(), found, f"in {name} and in fp32 on the CPU", BOUNDS[name])
+    return compared(reference("cpu"), found, f"in {name} and in fp32 on the CPU", BOUNDS[name])
 
 
 bf16 = functools.partial(precision, "bf16")
@@ -163,13 +163,13 @@ def _unequal(resumed: Sequence[Row], whole: Sequence[Row], again: Sequence[Row])
 def micro_batches(machine: Machine) -> Finding:
     """A batch in four parts against the whole batch: only the order of sums differs."""
     parts = losses(SMALL, machine, micro_batch=32)
-    return compared(losses(SMALL, machine), parts, "with whole batches and in four parts")
+    return compared(reference(machine.device), parts, "with whole batches and in four parts")
 
 
 def compiled(machine: Machine) -> Finding:
     """A compiled model against the eager one."""
     found = losses(SMALL, machine, compiled=True)
-    return compared(losses(SMALL, machine), found, "of the compiled and the eager model")
+    return compared(reference(machine.device), found, "of the compiled and the eager model")
 
 
 def loaders(machine: Machine) -> Finding:

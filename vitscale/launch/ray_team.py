@@ -62,7 +62,7 @@ def train_on_team(
             scaling_config=ScalingConfig(
                 num_workers=resources.workers_per_trial,
                 use_gpu=on_gpu,
-                resources_per_worker=amounts,
+                resources_per_worker=amounts | resources.placement(),
             ),
             torch_config=TorchConfig(backend="nccl" if on_gpu else "gloo"),
             run_config=RunConfig(

@@ -114,6 +114,7 @@ def run_trials(
     }
     bundles = [[(config.id, config.non_default())] for config in configs]
     amounts: dict[str, Any] = {"cpu": resources.cpus_per_trial, "gpu": resources.gpus_per_trial}
+    amounts |= resources.placement()
     at_once = resources.max_concurrent or None
     # The workers of a team hold the cores and GPUs, of which Tune knows nothing. One byte of memory
     # stands for the trial itself: without any request, Tune would ask for a core.
@@ -289,6 +290,7 @@ def _await_slots(
             needed = {"CPU": resources.cpus_per_trial} | {
                 name: 1.0 for name in ("GPU",) if resources.gpus_per_trial
             }
+            needed |= resources.placement()
             request_resources(bundles=[needed] * resources.workers_per_trial)
             report(
                 f"waiting for nodes: none of the cluster has a {_lacking(resources)} yet; Ctrl-C "
@@ -302,7 +304,11 @@ def _await_slots(
 def _lacking(resources: Resources) -> str:
     """The resource that a trial needs and no node has, "CPU" or "GPU"; empty if there is none."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    wanted = [("CPU", resources.cpus_per_trial), ("GPU", resources.gpus_per_trial)]
+    wanted = [
+        ("CPU", resources.cpus_per_trial),
+        ("GPU", resources.gpus_per_trial),
+        *resources.placement().items(),
+    ]
     return next(
         (name for name, n in wanted if n and not any(node.get(name, 0) for node in nodes)), ""
     )
@@ -378,7 +384,7 @@ def _slots(resources: Resources) -> int:
     """
     slots = 0
     for node in ray.nodes():
-        if node["Alive"]:
+        if node["Alive"] and resources.placement().keys() <= node["Resources"].keys():
             capacity = node["Resources"]
             workers = int(capacity.get("CPU", 0) / resources.cpus_per_trial + 1e-9)
             if resources.gpus_per_trial:
@@ -392,7 +398,8 @@ def _slots(resources: Resources) -> int:
         raise ValueError(
             f"a trial must fit on a node, but got (cpus_per_trial={resources.cpus_per_trial:g}, "
             f"gpus_per_trial={resources.gpus_per_trial:g}, "
-            f"workers_per_trial={resources.workers_per_trial}, cluster={total})"
+            f"workers_per_trial={resources.workers_per_trial}, "
+            f"accelerator_type={resources.accelerator_type!r}, cluster={total})"
         )
     return min(slots, resources.max_concurrent) if resources.max_concurrent else slots
 

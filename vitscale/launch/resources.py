@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from vitscale.plan.config import shown
+from vitscale.plan.config import shown, shown_text
 from vitscale.plan.profile import METRIC, ProfileConfig
 from vitscale.plan.study import Study
 from vitscale.record.outcome import Outcome, Row, Status
@@ -24,6 +24,8 @@ class Resources:
 
     cpus_per_trial: float = 1.0  # per worker
     gpus_per_trial: float = 0.0  # per worker; a fraction packs several trials on one GPU
+    # Ray's name of the only GPUs to use, such as "H100"; empty: any
+    accelerator_type: str = ""
     workers_per_trial: int = 1  # data-parallel processes per trial
     # largest number of images in one forward pass; 0: the worker's whole part of the batch
     micro_batch: int = 0
@@ -77,6 +79,12 @@ class Resources:
                 f"first GPU, but got (gpus_per_trial={self.gpus_per_trial}, device='cuda')"
             )
 
+        if self.accelerator_type and not self.gpus_per_trial:
+            raise ValueError(
+                "gpus_per_trial > 0 must hold with an accelerator type, but got "
+                f"(gpus_per_trial={self.gpus_per_trial:g}, "
+                f"accelerator_type={shown_text(self.accelerator_type)})"
+            )
         if self.address.startswith("ray://"):
             raise ValueError(
                 f"a driver must run on a node of the cluster, but got (address={self.address!r}): "
@@ -88,6 +96,10 @@ class Resources:
     def alone(self) -> Resources:
         """The same resources, with a whole device for each trial that had a fraction of one."""
         return replace(self, gpus_per_trial=1.0) if 0 < self.gpus_per_trial < 1 else self
+
+    def placement(self) -> dict[str, float]:
+        """The resource in Ray that only nodes with the named accelerator have; empty for any."""
+        return {f"accelerator_type:{self.accelerator_type}": 0.001} if self.accelerator_type else {}
 
     def device_name(self) -> str:
         if self.device == "auto":
