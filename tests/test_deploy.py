@@ -152,7 +152,7 @@ def test_a_study_on_two_nodes_of_slurm_is_interrupted_queued_again_and_ends() ->
         (folder / "munge.key").write_bytes(os.urandom(1024))
         (folder / "munge.key").chmod(0o400)
         script = ROOT / "tests/studies/tiny.py"
-        options = "--num 1 --epochs 60 --checkpoint-every-s 0.3"
+        options = "--num 1 --epochs 30 --checkpoint-every-s 0.3"
         (folder / "study.txt").write_text(f"{script} {options} --store {folder}/runs\n")
         lab = ["bash", str(ROOT / "tests/slurm/lab.sh"), str(folder), "1"]
         environment = {

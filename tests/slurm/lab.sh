@@ -21,7 +21,8 @@ unshare --mount --pid --net --ipc --uts --fork --mount-proc --kill-child bash "$
 sleep 0.5
 ip link set v2 netns "$(pgrep -P $!)"
 slurmctld -D > "$folder/ctld.out" 2>&1 &
-slurmd -D -N n1 > "$folder/n1.out" 2>&1 &
+# processes of its own also for node 1: `ray stop` looks for Ray among all that it sees
+unshare --mount --pid --fork --mount-proc --kill-child slurmd -D -N n1 > "$folder/n1.out" 2>&1 &
 for _ in $(seq 60); do [ "$(sinfo -h -t idle -o %D 2> /dev/null)" = 2 ] && break; sleep 0.5; done
 
 cd "$folder"

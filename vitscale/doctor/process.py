@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import tempfile
-from multiprocessing import get_context
+from multiprocessing import get_context, set_start_method
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from types import TracebackType
@@ -96,6 +96,8 @@ class Examination:
 def serve(pipe: Connection, log: str) -> None:
     """Answers each (check, machine) with a Finding, or with the exception in one line."""
     os.setsid()  # so that Ctrl-C reaches the command alone, which ends this process
+    # loader processes are to start as in a study; a spawned process would pass its own way on
+    set_start_method(None, force=True)  # None: the system's default
     target = os.open(log, os.O_WRONLY | os.O_APPEND)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
