@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test test-fast test-slow test-readme test-gpu check docs wheel constraints clean
+.PHONY: demo test test-fast test-slow test-oldest test-readme test-gpu check docs wheel constraints clean
 
 demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 6 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
@@ -21,6 +21,17 @@ test-slow: .venv/installed  ## the slow tests: demos, README commands, kills, si
 
 test-readme: .venv/installed  ## every command of the README; part of test-slow
 	$(RUN) $(TESTS) -m "slow or not slow" tests/test_readme.py
+
+test-oldest: build/oldest/installed  ## as test-fast, with the oldest versions that pyproject.toml allows
+	VITSCALE_TEST_FAST=1 build/oldest/bin/python $(TESTS) -m "not slow and not long" --timeout 60 \
+	  --deselect tests/test_project.py::test_every_package_of_the_environment_is_pinned_at_the_version_that_is_tested
+
+# pip always takes the newest versions; uv can take the oldest.
+build/oldest/installed: pyproject.toml
+	$(PYTHON) -m venv build/oldest
+	build/oldest/bin/python -m pip install --quiet uv
+	build/oldest/bin/python -m uv pip install --quiet --python build/oldest/bin/python --resolution lowest-direct --editable '.[dev]'
+	touch $@
 
 test-gpu: .venv/installed  ## the tests that need a GPU, and those of augmentation and training
 	$(RUN) -c "import torch; assert torch.cuda.is_available(), 'a GPU must be visible to torch'"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from search_spaces import xiao2021
 from vitscale.__main__ import main
 from vitscale.analysis.side_by_side import Side, arm_pairs, as_cells, side_by_side
 from vitscale.cli import script as cli
+from vitscale.launch.driver import Driver
+from vitscale.launch.preflight import Data
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
@@ -30,6 +34,7 @@ from vitscale.plan.study import Study, Trial, to_json
 from vitscale.record.outcome import Row
 from vitscale.record.overview import overview
 from vitscale.record.store import Store
+from vitscale.record.table import read_trials
 
 # Xiao et al. 2021, Tables 1 and 2: minutes per epoch on 8 V100
 EPOCH_MINUTES = {
@@ -102,6 +107,59 @@ def say(store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         return capsys.readouterr().out
 
     return run
+
+
+def test_a_report_in_some_formats(store: Store, say: Say, tmp_path: Path) -> None:
+    folder = store.report("tiny-demo").path
+    say("report", "tiny-demo")
+    for path in folder.iterdir():
+        if path.suffix not in (".tex", ".csv"):
+            path.write_bytes(b"kept")
+    tables = {path: path.read_bytes() for path in folder.glob("*.tex")}
+    for path in tables:
+        path.write_bytes(b"old")
+    said = say("report", "tiny-demo", "--format", "tex")
+    assert said.splitlines()[-1] == f"report  {folder} (tex)"
+    assert tables and all(path.read_bytes() == text for path, text in tables.items())
+    others = [p for p in folder.iterdir() if p.suffix not in (".tex", ".csv") and p.is_file()]
+    assert {p.read_bytes() for p in others if p.name != "made-from"} == {b"kept"}
+
+
+@pytest.mark.parametrize(
+    ("options", "law"),
+    [
+        (
+            ["--format", "pfd"],
+            "a format must be among (html, csv, md, tex, parquet, png, svg, pdf)",
+        ),
+        (["--format", "pdf,"], "a format must be among"),
+        (["--format", "tex", "--json"], "--json must come without --format"),
+    ],
+)
+def test_a_format_that_is_none_is_refused(
+    options: list[str], law: str, say: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        say("report", "tiny-demo", *options)
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and said.err.count("\n") == 1 and law in said.err and not said.out
+
+
+def test_a_report_that_cannot_be_drawn_names_its_traceback(store: Store, tmp_path: Path) -> None:
+    """A file lies where a folder must be."""
+    own = Store.open(shutil.copytree(store.root, tmp_path / "runs"))
+    study, folder = plan_of(), own.study("tiny-demo")
+    shutil.rmtree(folder.path / "report", ignore_errors=True)
+    (folder.path / "report").write_bytes(b"")
+    driver = Driver(study, own, Resources(), 1, threading.Event(), Data(""))
+    report, lines, _ = driver._draw(read_trials(study, own))
+    log = folder.path / "report-failure.log"
+    assert report is None and lines[0].startswith("report  not drawn (")
+    assert lines[1] == f"        log {log}"
+    assert log.read_text().startswith("Traceback (most") and "write_report" in log.read_text()
+    (folder.path / "report").unlink()
+    report, _, _ = driver._draw(read_trials(study, own))
+    assert report is not None and not log.exists()
 
 
 def rows_of(store: Store, study: Study, arm: str) -> list[Row]:

@@ -20,7 +20,8 @@ ESTIMATORS = {
 STATISTICS = ("scipy", "statsmodels", "sklearn", "statistics", "random")
 # What figures may ask a room for without Results.once: runs as they ended, labels, plans.
 FACTS = {
-    *("describe", "errors", "evaluations", "counts", "draws_of", "curves", "value_limits"),
+    *("describe", "errors", "evaluations", "finished", "counts", "draws_of", "curves"),
+    "value_limits",
     *("members", "copied_from", "best_optimizer", "share", "spaces", "ranked"),
     *("axes", "contour_axes", "how", "is_numeric", "reported"),
     # printed numbers, which are no results; what draws them is drawn by published/figures.py

@@ -60,6 +60,13 @@ def test_there_is_a_golden_report_of_every_demo() -> None:
     assert {slug.removesuffix("-demo") for slug in SLUGS} == studies
 
 
+# figures in which no mark is one trial or one arm; in the others a mark says which it is
+WITHOUT_MARKS = (
+    *("seed_histogram", "seed_curves", "seed_intermediate", "training_length"),
+    "throughput_gain",  # of two arms
+)
+
+
 @pytest.mark.parametrize("slug", SLUGS)
 def test_figures_are_drawn_again_from_the_parquet_files_of_a_report(
     slug: str, tmp_path: Path
@@ -74,4 +81,5 @@ def test_figures_are_drawn_again_from_the_parquet_files_of_a_report(
     for name in study.figures:
         drawn = as_files(kind_of(study).figures[name](again))
         assert drawn["png"] == (tmp_path / f"{name}.png").read_bytes(), name
+        assert (b"<title>" in drawn["svg"]) == (name not in WITHOUT_MARKS), name
     assert set(again.made(kind_of(study).tables)) == held

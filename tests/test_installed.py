@@ -239,8 +239,10 @@ def test_a_project_has_its_own_studies_and_values(trains: Environment) -> None:
     in_shipped = passed(trains.run("vitscale", "plan", "lr_wd_edf", "--json"))
     in_project = passed(trains.run("vitscale", "plan", "lr_wd_edf", "--json", folder=project))
     by_path = passed(trains.run("vitscale", "plan", "my-project/studies/lr_wd_edf.py", "--json"))
-    epochs = [json.loads(text)["arms"][0]["epochs"] for text in (in_shipped, in_project, by_path)]
-    assert epochs == [[20], [7], [7]]
+    command = ("python", "studies/lr_wd_edf.py", "--plan", "--json")
+    by_python = passed(trains.run(*command, folder=project))
+    plans = (in_shipped, in_project, by_path, by_python)
+    assert [json.loads(text)["arms"][0]["epochs"] for text in plans] == [[20], [7], [7], [7]]
 
 
 @pytest.mark.timeout(1200)

@@ -118,6 +118,41 @@ def test_drawings_are_well_formed_and_have_text_only(report: Report) -> None:
     assert SCRIPT in texts and IMAGE in texts
 
 
+def titles(path: Path) -> list[str]:
+    tree = ElementTree.fromstring(path.read_text())
+    return [node.text or "" for node in tree.iter("{http://www.w3.org/2000/svg}title")]
+
+
+# which marks of a figure are one trial, or one arm; with how many of them a hostile study has
+HOVERED = {
+    "edf_panels": "arms",
+    "edf_panels_vs_best": "arms",
+    "lr_wd_scatter": "draws",
+    "learning_curves": "references",
+    "optimizer_stability": "arms",
+}
+
+
+def test_marks_say_which_trial_or_arm_they_are(report: Report) -> None:
+    folder, study, results = report
+    shown = [path for path in folder.glob("*.svg") if path.stem in HOVERED]
+    assert shown or "training_length" in study.figures  # whose marks are of two arms
+    ids = {
+        "draws": {t.config.id for t in study.trials if t.point is not None},
+        "references": {t.config.id for t in study.trials if t.point is None},
+    }
+    for path in shown:
+        said = titles(path)
+        assert all(any(text.startswith(arm) for arm in study.arms) for text in said), path
+        if HOVERED[path.stem] == "arms":
+            drawn = {arm for arm in study.arms if any(text.startswith(f"{arm}: ") for text in said)}
+            assert drawn == set(study.arms) and "planned" in said[0]
+        else:
+            missing = set(results.trials.query("status == 'missing'")["trial_id"])
+            expected = ids[HOVERED[path.stem]] - missing
+            assert {text.rpartition("trial ")[2] for text in said} >= expected, path
+
+
 def test_markdown_shows_them_and_has_no_html_and_no_link(report: Report) -> None:
     folder, study, results = report
     tables = {path.name: path.read_text() for path in folder.glob("*.md")}

@@ -76,7 +76,7 @@ def refusal(made: Study, root: Path, store: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr()
     assert ended.value.code == 2 and said.out == "" and said.err.count("\n") == 1, said
     assert "ray.tune" not in sys.modules or not ray_runs()
-    assert not list((store / "trials").iterdir()) or "images of" in said.err
+    assert not store.exists() or "images of" in said.err
     return said.err
 
 

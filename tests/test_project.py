@@ -87,6 +87,18 @@ def test_a_script_imports_the_search_spaces_of_its_project(study: str, tmp_path:
     assert result.stdout == printed, result.stderr
 
 
+def test_plain_python_finds_the_search_spaces_of_a_copied_project(tmp_path: Path) -> None:
+    """Although those of the repository are on PYTHONPATH; from any folder."""
+    copy_project(tmp_path / "own")
+    script = tmp_path / "own/studies/mine.py"
+    script.write_text("import search_spaces\nprint(search_spaces.__file__)\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for folder in (tmp_path, tmp_path / "own", script.parent):
+        command = [sys.executable, os.path.relpath(script, folder)]
+        printed = subprocess.check_output(command, cwd=folder, env=environment, text=True)
+        assert (folder / printed.strip()).samefile(tmp_path / "own/search_spaces/__init__.py")
+
+
 def test_a_script_of_no_project_imports_the_shipped_search_spaces(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SCRIPT)
     result = vitscale(tmp_path, "run", "mine.py")

@@ -38,8 +38,9 @@ ELSEWHERE = {  # run, but not in this file
     "pip wheel --no-deps --wheel-dir dist .": "by test_installed.py",
     "pip install 'vitscale-0.2.0-py3-none-any.whl[train]'": "by test_installed.py",
     "pip install vitscale-0.2.0-py3-none-any.whl": "by test_installed.py",
-    "pip install --extra-index-url https://download.pytorch.org/whl/cpu "
-    "'vitscale-0.2.0-py3-none-any.whl[train]'": "needs an index that the tests do not have",
+    "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu": (
+        "needs an index that the tests do not have"
+    ),
     "vitscale run lr_wd_edf": "by test_installed.py, with fewer draws",
     "vitscale doctor": "by test_doctor.py",
     "vitscale doctor --address auto --store /shared/runs --quick": (
@@ -141,6 +142,7 @@ EXPECTED = {
     "python studies/lr_wd_edf.py --num 64 --num-scrambles 8 --plan": "lr_wd_edf_sobol-demo",
     "vitscale status": "lr_wd_edf-demo",
     "vitscale report lr_wd_edf-demo": "report /",
+    "vitscale report lr_wd_edf-demo --format pdf,tex": "report (tex, pdf)",
     'vitscale show "lr_wd_edf-demo:ViT_C AdamW:7"': "lr_wd_edf-demo: ViT_C AdamW, 007",
     "vitscale status --orphans": "is planned by a study",
     "vitscale clean": "nothing to delete",

@@ -6,8 +6,10 @@ All in one process.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any, Literal
 import pytest
 from conftest import ROOT, load_script
 from optuna.distributions import FloatDistribution
+from PIL import Image
 
 from vitscale.__main__ import main as vitscale_main
 from vitscale.analysis import kinds, names
@@ -27,6 +30,7 @@ from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import MAX_TRIALS, Arm, SearchInfo, Study, Trial
 
+TINY_SEARCH = ROOT / "tests/studies/tiny_search.py"
 HUGE = 10**22
 LONG = "x" * 100_000
 SPACE = {"lr": FloatDistribution(1e-4, 1e-2, log=True)}
@@ -563,15 +567,91 @@ def test_a_wrong_option_of_a_plan_is_refused(
     refusal(counted, "--plan", *options.split(), capsys=capsys, store=tmp_path / "store")
 
 
-@pytest.mark.parametrize(
-    "make", [counted, load_script(ROOT / "tests/studies/tiny_search.py").study]
-)
+@pytest.mark.parametrize("make", [counted, load_script(TINY_SEARCH).study])
 def test_nothing_is_drawn_of_a_study_that_was_never_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[..., Any]
 ) -> None:
     said = refusal(make, "--report", capsys=capsys, store=tmp_path / "store")
     assert "a report must have at least one done trial, but got none" in said and "--store" in said
     assert not (tmp_path / "store").exists()
+
+
+def of_flowers(num_images: int = 8, num_classes: int = 2) -> Study:
+    base = TrainConfig(
+        dataset="flowers",
+        num_images=num_images,
+        num_classes=num_classes,
+        channels=3,
+        resolution=32,
+        patch_size=8,
+        batch_size=4,
+    )
+    plan = tuple(Trial("a", base.replace(lr=(i + 1) * 1e-4), i) for i in range(2))
+    return Study(
+        kind="distribution", name="made", scale="own", question="?", source="none", trials=plan
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "law"),
+    [
+        ("", "a data root must be given for a dataset other than digits"),
+        ("--data-root={0}/none", "the data root must be a folder, but got (root="),
+        ("--data-root={0}", "a dataset must lie at root/name"),
+        (
+            "--data-root={0}/data --num-images 9",
+            "9 training images of flowers must be there, but got (8)",
+        ),
+        ("--data-root={0}/data --num-classes 3", "classes"),
+    ],
+)
+def test_a_start_without_its_data_creates_no_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, law: str
+) -> None:
+    for folder, index in itertools.product(("train/a", "train/b", "val/a", "val/b"), range(4)):
+        image = tmp_path / "data/flowers" / folder / f"{index}.png"
+        image.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (index, 0, 0)).save(image)
+    there = sorted(tmp_path.rglob("*"))
+    said = refusal(
+        of_flowers, *options.format(tmp_path).split(), capsys=capsys, store=tmp_path / "store"
+    )
+    assert law in said and "did you mean" not in said
+    assert sorted(tmp_path.rglob("*")) == there
+
+
+@pytest.mark.parametrize(
+    ("options", "law"),
+    [
+        ("--cpus-per-trial=999", "a trial must fit on a node, but got (cpus_per_trial=999"),
+        (
+            f"--workers-per-trial={1 + (os.cpu_count() or 1)}",
+            f"{os.cpu_count()} cores, and 0 GPUs",
+        ),
+        ("--gpus-per-trial=1", "leave --gpus-per-trial out to train on the CPU"),
+        ("--gpus-per-trial=1 --device=cuda", "0 GPUs that torch sees"),
+        ("--address=127.0.0.1:1", "a Ray cluster must answer at (address='127.0.0.1:1')"),
+        ("--store=/proc/nowhere", "the store must be writable"),
+    ],
+)
+@pytest.mark.parametrize("make", [counted, load_script(TINY_SEARCH).study])
+def test_a_start_that_fits_nowhere_creates_no_store(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make: Callable[..., Any],
+    options: str,
+    law: str,
+) -> None:
+    """On a machine without a GPU, which CUDA_VISIBLE_DEVICES makes of one that has some."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    store = tmp_path / "store"
+    given = [f"--store={store}", *options.split()]  # a later --store counts
+    with pytest.raises(SystemExit) as ended:
+        cli.main(make, given)
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and not said.out and said.err.count("\n") == 1
+    assert law in said.err and not store.exists()
 
 
 def test_right_options_are_read_as_their_types(
@@ -616,6 +696,7 @@ COMMANDS = [
     "plan x --store={0}/none",
     "plan x.py",
     "sync x --store={0}/none",
+    "sync --store={0}/none",
     "prepare {0}/none {0} --size 8",
     "prepare {0} {0} --size=--",
     "prepare {0}",

@@ -97,6 +97,7 @@ ALLOWED = {
         "read_bytes",
         "read_text",
         "rglob",
+        "symlink_to",
         "write_bytes",
         "write_text",
     },

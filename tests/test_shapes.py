@@ -470,9 +470,9 @@ def test_published_differences_are_those_of_the_text() -> None:
     for size, pairs in (("S", 36), ("S", 60), ("B", 36)):
         of = delta.sort_index().loc["Figure 1", size, pairs].dropna()
         assert of.idxmin() == 2 and of[2] < 0
-    assert [delta["Figure 2", size, 24, 2] for size in ("Ti", "S", "B", "L")] == pytest.approx(
-        [0.6, 0.5, 0.0, -0.1]
-    )
+    assert [
+        delta["Figure 2", size, 24, 2].item() for size in ("Ti", "S", "B", "L")
+    ] == pytest.approx([0.6, 0.5, 0.0, -0.1])
     trained = table[table["source"] == "Table 2"].set_index(["branches", "epochs", "layerscale"])[
         "val_error_pct"
     ]

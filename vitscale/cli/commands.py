@@ -76,13 +76,31 @@ def status(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Writes the tables, figures and report of a study so far, by the plan of its last start."""
+    if options.json and options.format:
+        raise ValueError(
+            "--json must come without --format, since it prints what a whole report says, but got "
+            "both"
+        )
+    chosen = formats(options.format) if options.format else ()
     store = existing(options.store)
     study = read_plan(store, options.study)
     study = with_costs(replace(study, published=study.published or options.published))
     if options.json:
         print_json(_report_as_json(study, store))
     else:
-        report_only(study, store)
+        report_only(study, store, chosen)
+
+
+def formats(text: str) -> list[str]:
+    """The formats of a report in a list like "pdf,tex". Raises ValueError for unknown ones."""
+    from vitscale.analysis.report.report import FORMATS
+
+    chosen = text.split(",")
+    if unknown := [name for name in chosen if name not in FORMATS]:
+        raise ValueError(
+            f"a format must be among ({', '.join(FORMATS)}), but got ({shown(unknown[0])})"
+        )
+    return [name for name in FORMATS if name in chosen]
 
 
 def _report_as_json(study: Study, store: Store) -> dict[str, Any]:
@@ -309,7 +327,7 @@ def sync(options: argparse.Namespace) -> None:
     from vitscale.record.mlflow_view import View, state_of, synchronize
     from vitscale.record.table import read_trials
 
-    store = Store.open(options.store)
+    store = existing(options.store)
     uri = tracking_uri(store)
     if note := note_of_old_database(store):
         print(note)
@@ -431,7 +449,9 @@ def prepare(options: argparse.Namespace) -> None:
         splits=tuple(options.splits), **{name: getattr(options, name) for name in fields.split()}
     )
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+    on_terminal = sys.stderr.isatty()
+    bar = Progress(*columns, console=Console(stderr=True), disable=not on_terminal)
+    with bar if on_terminal else contextlib.nullcontext():  # older rich ends in an empty line
         tasks: dict[str, Any] = {}
 
         def show(split: str, done: int, total: int) -> None:

@@ -64,7 +64,7 @@ def show(options: argparse.Namespace) -> None:
     """Prints what is known of a trial; of several, one line each."""
     store = existing(options.store)
     plans = readable_plans(store)
-    trials = [describe(store, plans, trial_id) for trial_id in find(store, plans, options.trial)]
+    trials = describe(store, plans, find(store, plans, options.trial))
     if options.json:
         print_json({"store": str(store.root), "trials": trials})
     elif len(trials) == 1:

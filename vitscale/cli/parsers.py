@@ -107,6 +107,15 @@ def add_studies(parsers: Any) -> None:
     )
     report.add_argument("study", metavar="STUDY", help="such as lr_wd_edf-demo")
     add_published(report)
+    report.add_argument(
+        "--format",
+        metavar="LIST",
+        default="",
+        help=(
+            "draw only these, such as pdf,tex: html, csv, md, tex, parquet, png, svg, pdf; other "
+            "files stay as they are (default: all)"
+        ),
+    )
     report.set_defaults(run=commands.report)
     adopt = parsers.add_parser(
         "adopt", help="use the winners of a search in the studies at its scale"

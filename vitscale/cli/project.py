@@ -8,6 +8,7 @@ project, and `made_at` calls a script's `study` function.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import os
 import sys
@@ -38,8 +39,8 @@ to edit. The commands run in this folder; results are in `runs/`.
     vitscale run tune_lr_wd             # search for lr and wd
     vitscale adopt tune_lr_wd-demo      # use its winners in the other studies here
 
-`vitscale run` finds this folder's `search_spaces`; with plain Python, use
-`PYTHONPATH=. python studies/lr_wd_edf.py`.
+`python studies/lr_wd_edf.py` does the same as `vitscale run lr_wd_edf`: a script finds
+`search_spaces` through the link `studies/search_spaces`. `vitscale run` works without that link.
 """
 
 
@@ -117,6 +118,10 @@ def copy_project(folder: Path) -> list[Path]:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(source.read_bytes())
     made[-1].write_text(README)
+    # `python studies/x.py` looks for modules in studies/. `vitscale run` needs no link, so a file
+    # system without links is no reason to refuse.
+    with contextlib.suppress(OSError):
+        (folder / "studies/search_spaces").symlink_to("../search_spaces")
     return made
 
 

@@ -345,10 +345,9 @@ def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
         plans.show(study, Store.at(options.store), options)
         return EXIT_DONE
     plans.check_options(options)
+    store = Store.at(options.store)
     if options.report:
-        _check_something_done(study, Store.at(options.store))
-    store = Store.open(options.store)
-    if options.report:
+        _check_something_done(study, store)
         report_only(study, store)
         return EXIT_DONE
     check_installed("torch", "ray", "mlflow")
@@ -372,10 +371,9 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
             )
         return EXIT_DONE
     plans.check_options(options)
+    store = Store.at(options.store)
     if options.report:
-        _check_something_done(stand_in, Store.at(options.store))
-    store = Store.open(options.store)
-    if options.report:
+        _check_something_done(stand_in, store)
         from vitscale.launch.optuna_search import Rounds
 
         report_only(Rounds(search, store).study(), store)
@@ -424,13 +422,18 @@ def _resources(study: Study, options: argparse.Namespace) -> Resources:
     )
 
 
-def report_only(study: Study, store: Store) -> None:
-    """Draws the report of the done trials, and prints its headline and path."""
+def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> None:
+    """Draws the report of the done trials, and prints its headline and path.
+
+    `formats`: only these; all if there are none.
+    """
     from vitscale.launch.driver import PAGE, draw
     from vitscale.record.provenance import mixed_code
     from vitscale.record.table import read_trials
 
     read = read_trials(study, store)
-    report, headline, _ = draw(study, store, read)
-    lines = [*headline, mixed_code(read), f"report  {report.address(PAGE)}"]
+    report, headline, _ = draw(study, store, read, formats or None)
+    page = not formats or "html" in formats
+    where = report.address(PAGE) if page else f"{report.address()} ({', '.join(formats)})"
+    lines = [*headline, mixed_code(read), f"report  {where}"]
     print("\n".join(line for line in lines if line))

@@ -5,6 +5,7 @@ Trains the missing trials, mirrors them to MLflow, draws the report and prints w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -13,13 +14,14 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from vitscale.launch.preflight import Data
+from vitscale.launch.preflight import Data, check_fits
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources, check_alone
 from vitscale.plan.doubts import doubts
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 MAX_FAULT_WARNINGS = 20
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
-RAY_LOG, PAGE = "ray.log", "report.html"
+RAY_LOG, REPORT_LOG, PAGE = "ray.log", "report-failure.log", "report.html"
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -69,8 +71,10 @@ def run(
 
     sample = study.stand_in() if isinstance(study, Search) else study
     check(sample)
+    check_fits(resources)
     data = Data(resources.data_root)
     data.look(sample)
+    store.make()  # not before: a refusal creates nothing
     if not store.slugs():  # the most common mistake: the command was run in another folder
         print(
             f"new store {store.root}: nothing is done in it (another is named by --store or "
@@ -525,11 +529,12 @@ class Driver:
         # a full disk, or an error in a plot: the trials are safe, and MLflow is still updated
         except Exception as error:
             line = f"{type(error).__name__}: {error}".splitlines()[0]
-            return (
-                None,
-                [f"report  not drawn ({line}); `--report` draws it from what is done"],
-                ({}, None),
-            )
+            lines = [f"report  not drawn ({line}); `--report` draws it from what is done"]
+            with contextlib.suppress(OSError):  # on a full disk, the line must do
+                self.folder.write(REPORT_LOG, traceback.format_exc().encode())
+                lines.append(f"        log {self.folder.address(REPORT_LOG)}")
+            return None, lines, ({}, None)
+        self.folder.remove(REPORT_LOG)  # of an earlier start
         figures = [f"figure  {report.address(name)}.png" for name in self.study.figures]
         lines = [*(f"  {line}" for line in headline), *figures, f"report  {report.address(PAGE)}"]
         return report, lines, (summary, report, headline)
@@ -576,10 +581,16 @@ def _is_head_lost(error: Exception) -> bool:
 
 
 def draw(
-    study: Study, store: Store, read: Mapping[str, Outcome]
+    study: Study,
+    store: Store,
+    read: Mapping[str, Outcome],
+    formats: Collection[str] | None = None,
 ) -> tuple[Workdir, list[str], dict[str, dict[str, float]]]:
-    """Writes the tables, figures and page of a study: (their folder, headline, summary by arm)."""
-    from vitscale.analysis.report.report import headline, summary, write_report
+    """Writes the tables, figures and page of a study: (their folder, headline, summary by arm).
+
+    `formats`: only these; None for all.
+    """
+    from vitscale.analysis.report.report import FORMATS, headline, summary, write_report
     from vitscale.analysis.results import Results
     from vitscale.record.table import outcomes, tidy
 
@@ -601,7 +612,7 @@ def draw(
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        write_report(results, folder, facts)
+        write_report(results, folder, facts, FORMATS if formats is None else formats)
     return folder, headline(results), summary(results)
 
 

@@ -1,11 +1,14 @@
-"""Checks the data before Ray starts, once for all trials that read the same images."""
+"""Checks data, cores and GPUs before Ray starts and before anything is written."""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import EMBEDDED, check_embedded, check_readable
 from vitscale.plan.profile import ProfileConfig
@@ -25,6 +28,45 @@ READ = (
 )
 # the fact of a completed trial that identifies its images
 DIGEST = "data_digest"
+
+
+def check_fits(resources: Resources) -> None:
+    """Raises ValueError if this machine has fewer cores or GPUs than one trial needs.
+
+    Asks before Ray starts and anything is written. What a cluster has only Ray knows; it must
+    answer.
+    """
+    if resources.address:
+        check_answers(resources.address)
+        return
+    machine = {"CPU": os.cpu_count() or 1, "GPU": 0}
+    if resources.gpus_per_trial:
+        import torch
+
+        machine["GPU"] = torch.cuda.device_count()
+    needed = {"CPU": resources.cpus_per_trial, "GPU": resources.gpus_per_trial}
+    if any(resources.workers_per_trial * needed[name] > machine[name] for name in machine):
+        hint = "; leave --gpus-per-trial out to train on the CPU" * (
+            bool(resources.gpus_per_trial) and not machine["GPU"]
+        )
+        raise ValueError(
+            f"a trial must fit on a node, but got (cpus_per_trial={resources.cpus_per_trial:g}, "
+            f"gpus_per_trial={resources.gpus_per_trial:g}, "
+            f"workers_per_trial={resources.workers_per_trial}; this machine has "
+            f"{machine['CPU']} cores, and {machine['GPU']} GPUs that torch sees){hint}"
+        )
+
+
+def check_answers(address: str) -> None:
+    """Raises ValueError if nothing answers at host:port; Ray itself would wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            raise ValueError(
+                f"a Ray cluster must answer at (address={address!r}): {error}"
+            ) from error
 
 
 class Data:

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
+from vitscale.launch.preflight import check_answers
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import DONE, Status
@@ -202,7 +203,7 @@ def cluster(
     fits, which would wait forever. A cluster that has no workers yet is waited for until `stop` is
     set (see `_await_slots`); then 0 is yielded.
     """
-    _check_answers(resources.address)
+    check_answers(resources.address)
     with _quiet(log):
         try:
             local: dict[str, Any] = (
@@ -252,18 +253,6 @@ def _no_garbage() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _check_answers(address: str) -> None:
-    """Raises ValueError if nothing answers at host:port; Ray itself would wait for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdigit():
-        try:
-            socket.create_connection((host, int(port)), timeout=10).close()
-        except OSError as error:
-            raise ValueError(
-                f"a Ray cluster must answer at (address={address!r}): {error}"
-            ) from error
 
 
 def _await_slots(

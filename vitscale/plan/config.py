@@ -407,7 +407,7 @@ def _check_known_fields(kind: type[TrainConfig], fields: dict[str, Any]) -> None
     for name in fields:
         if name not in known:
             close = field_meant(name, known)
-            hint = f"; did you mean {close!r}?" if close else f"; the fields are {', '.join(known)}"
+            hint = f"; did you mean {close!r}?" if close else "; `vitscale fields` lists them"
             raise ValueError(
                 f"a field of {kind.__name__} must be known, but got "
                 f"({shown_text(name)}={shown(fields[name])}){hint}"

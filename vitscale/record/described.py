@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from vitscale.record.workdir import Damaged, read_json
 PREFIX = re.compile(r"[0-9a-f]{1,12}")
 MOST_NAMED = 5  # of the candidates in a refusal
 Plans = Mapping[str, Mapping[str, Any]]
+Place = dict[str, Any]  # study, arm, point, name and link of a trial
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)-")
 
 
@@ -90,10 +91,17 @@ def _is_at(entry: Mapping[str, Any], name: str, point: str) -> bool:
     return point == name or (point == "reference" and entry.get("point") is None)
 
 
-def describe(store: Store, plans: Plans, trial_id: str) -> dict[str, Any]:
-    """What is known of a trial, as plain values. A damaged file counts for nothing, with a warning
-    that names it.
+def describe(store: Store, plans: Plans, trial_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """What is known of each trial, as plain values. A damaged file counts for nothing, with a
+    warning that names it.
     """
+    planned = _planned(store, plans, set(trial_ids))
+    return [_described(store, plans, trial_id, planned[trial_id]) for trial_id in trial_ids]
+
+
+def _described(
+    store: Store, plans: Plans, trial_id: str, planned: Sequence[tuple[Mapping[str, Any], Place]]
+) -> dict[str, Any]:
     workdir = store.trial(trial_id)
     outcome = store.outcome(trial_id)
     holder = store.running_holder(trial_id)
@@ -104,10 +112,8 @@ def describe(store: Store, plans: Plans, trial_id: str) -> dict[str, Any]:
         "status": (Status.RUNNING if running else outcome.status).value,
         "running_in": holder,
         "error": outcome.error,
-        "config": _config(store, plans, trial_id),
-        "planned_by": [
-            place for slug, plan in plans.items() for place in _places(store, slug, plan, trial_id)
-        ],
+        "config": _config(store, trial_id, [entry for entry, _ in planned]),
+        "planned_by": [place for _, place in planned],
         "earlier_of": list(earlier_studies(plans, trial_id)),
         "last_row": dict(outcome.rows[-1]) if outcome.rows else {},
         "num_rows": len(outcome.rows),
@@ -129,33 +135,40 @@ def describe(store: Store, plans: Plans, trial_id: str) -> dict[str, Any]:
     }
 
 
-def _config(store: Store, plans: Plans, trial_id: str) -> dict[str, Any]:
-    """The fields that differ from their defaults, of the trial's folder or of a plan."""
+def _config(store: Store, trial_id: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields that differ from their defaults, of the trial's folder or of its first plan."""
     try:
         config = read_json(store.trial(trial_id), "config.json")
     except (Damaged, OSError) as damage:
         warnings.warn(str(damage), stacklevel=2)
         config = {}
-    entries = [e for plan in plans.values() for e in plan["trials"] if e["id"] == trial_id]
     return config or (dict(entries[0].get("config", {})) if entries else {})
 
 
-def _places(
-    store: Store, slug: str, plan: Mapping[str, Any], trial_id: str
-) -> list[dict[str, Any]]:
-    """As which arm and point a study plans a trial, and the link to it; none if it does not."""
-    trials: Sequence[Mapping[str, Any]] = plan["trials"]
-    of_id = [entry for entry in trials if entry["id"] == trial_id]
-    return [
-        {
-            "study": slug,
-            "arm": entry["arm"],
-            "point": entry.get("point"),
-            "name": point_names(trials)[trial_id],
-            "link": store.study(slug).within(FOLDER).address(link_paths(trials)[trial_id]),
-        }
-        for entry in of_id
-    ]
+def _planned(
+    store: Store, plans: Plans, trial_ids: Collection[str]
+) -> dict[str, list[tuple[Mapping[str, Any], Place]]]:
+    """Trial -> its entry in each plan that has it, with the arm, point and link that it is there.
+
+    Names of a plan depend on all its trials, so they are made once per plan.
+    """
+    found: dict[str, list[tuple[Mapping[str, Any], Place]]] = {i: [] for i in trial_ids}
+    for slug, plan in plans.items():
+        entries = [entry for entry in plan["trials"] if entry["id"] in found]
+        if not entries:
+            continue
+        names, links = point_names(plan["trials"]), link_paths(plan["trials"])
+        folder = store.study(slug).within(FOLDER)
+        for entry in entries:
+            place = {
+                "study": slug,
+                "arm": entry["arm"],
+                "point": entry.get("point"),
+                "name": names[entry["id"]],
+                "link": folder.address(links[entry["id"]]),
+            }
+            found[entry["id"]].append((entry, place))
+    return found
 
 
 def earlier_studies(plans: Plans, trial_id: str) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ class ClaimedByOther(RuntimeError):
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of trials and studies. The constructor creates nothing; `open` does."""
+    """A folder of trials and studies. The constructor creates nothing; `open` and `make` do."""
 
     root: Path
 
@@ -102,16 +102,20 @@ class Store:
     def open(cls, root: str | Path) -> Store:
         """The store, with its folders created. Raises ValueError if it cannot be written."""
         store = cls.at(root)
+        store.make()
+        return store
+
+    def make(self) -> None:
+        """Creates the folders that are missing. Raises ValueError if they cannot be written."""
         try:
-            for folder in (store.trials, store.studies):
+            for folder in (self.trials, self.studies):
                 # as trials are committed: needs hard links
                 folder.create(".writable", b"")
                 folder.remove(".writable")
         except OSError as error:
             raise ValueError(
-                f"the store must be writable, but got (store={str(store.root)!r}: {error})"
+                f"the store must be writable, but got (store={str(self.root)!r}: {error})"
             ) from error
-        return store
 
     @property
     def folder(self) -> Workdir:

@@ -6,7 +6,7 @@ No pyplot, no global state.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import matplotlib
 import numpy as np
@@ -29,13 +29,12 @@ from vitscale.analysis.distribution.curves import (
 from vitscale.analysis.distribution.population import AXES, Population, populations
 from vitscale.analysis.distribution.tables import edf_summary, good_range
 from vitscale.analysis.published import figures as published
+from vitscale.analysis.report.hover import arm_texts, describe, trial_texts
 from vitscale.analysis.report.layout import (
     COLORS,
     MARKERS,
     STYLE,
     axis_label,
-    describe_points,
-    describe_trial,
     epoch_axis,
     finish,
     legend_below,
@@ -126,6 +125,7 @@ def learning_curves(results: Results) -> Figure:
             [results.once(populations)[arm] for arm in arms],
             results.rows,
             results.study.metric,
+            results.once(trial_texts),
         )
     for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel(axis_label(results.study))
@@ -171,7 +171,7 @@ def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure
         is_absolute = ABSOLUTE in of_panel["baseline"].to_numpy()
         absolute.append(is_absolute)
         draws = [results.once(populations)[arm] for arm in arms]
-        _edf_panel(ax, title, draws, of_panel, results.study, baseline)
+        _edf_panel(ax, title, draws, of_panel, results, baseline)
         ax.set(
             xlim=_range(curves, ABSOLUTE if is_absolute else baseline, results.metric),
             ylim=(-0.02, 1.02),
@@ -197,13 +197,14 @@ def _edf_panel(
     title: str,
     arms: Sequence[Population],
     curves: pd.DataFrame,
-    study: Study,
+    results: Results,
     baseline: str,
 ) -> None:
-    is_absolute = ABSOLUTE in curves["baseline"].to_numpy()
+    study, is_absolute = results.study, ABSOLUTE in curves["baseline"].to_numpy()
     for index, draws in enumerate(arms):
         if draws.n:
-            _edf_curve(ax, curves[curves["arm"] == draws.arm], index)
+            curve, text = curves[curves["arm"] == draws.arm], results.once(arm_texts)[draws.arm]
+            _edf_curve(ax, curve, index, text)
     if curves.empty:
         say(ax, "no outcome yet")
     absent = [draws.arm for draws in arms if is_absolute and draws.n and not len(draws.references)]
@@ -241,9 +242,10 @@ def _range(curves: pd.DataFrame, baseline: str, metric: Metric) -> tuple[float, 
     return (float(level.min()), float(level.max())) if len(level) else (0.0, metric.beyond)
 
 
-def _edf_curve(ax: Axes, curve: pd.DataFrame, index: int) -> None:
+def _edf_curve(ax: Axes, curve: pd.DataFrame, index: int, text: str) -> None:
     steps = _steps(curve, ["share"])
-    ax.step(steps["level"], steps["share"], where="post", zorder=3, **style(index))
+    (line,) = ax.step(steps["level"], steps["share"], where="post", zorder=3, **style(index))
+    describe(line, text)
     edges = _steps(curve, ["share_low", "share_high", "curve_low", "curve_high"])
     for band, alpha in zip(("share", "curve"), BAND_ALPHAS, strict=True):
         ax.fill_between(
@@ -325,7 +327,7 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     """Plots a panel; returns whether it contains a strip of good values."""
     strips = False
     arms = [results.once(populations)[arm] for arm in names]
-    texts = {draws.arm: _texts(results.study, draws) for draws in arms}
+    texts = {draws.arm: _texts(results, draws) for draws in arms}
     references = results.once(edf_summary).set_index("arm")["reference_error_pct"]
     good = results.once(good_range).set_index(["arm", "axis"])
     strip = good[["good_from", "good_median", "good_to"]].astype(float)
@@ -356,19 +358,15 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     return strips
 
 
-def _texts(study: Study, draws: Population) -> np.ndarray:
+def _texts(results: Results, draws: Population) -> np.ndarray:
     """(n,) what each draw is: how it ended, and its config."""
-    trials = {trial.point: trial for trial in study.trials if trial.arm.name == draws.arm}
-    metric = metric_of(study.metric)
-    ends = [
-        f"{metric_label(study)} {metric.text(float(error))}" if finished else str(status)
-        for error, finished, status in zip(draws.error, draws.finished, draws.status, strict=True)
-    ]
-    texts = [
-        describe_trial(trials[int(point)], end)
-        for point, end in zip(draws.point, ends, strict=True)
-    ]
-    return np.array(texts, dtype=object)
+    known = results.once(trial_texts)
+    ids = {
+        trial.point: trial.config.id
+        for trial in results.study.trials
+        if trial.arm.name == draws.arm
+    }
+    return np.array([known[ids[int(point)]] for point in draws.point], dtype=object)
 
 
 def _scatter_arm(
@@ -394,7 +392,7 @@ def _scatter_arm(
         markeredgewidth=0,
         zorder=3,
     )
-    describe_points(dots, texts[draws.finished])
+    describe(dots, texts[draws.finished])
     edge = ax.get_xaxis_transform()  # x in data, y as a fraction of the axes
     top = 0.975 - 0.04 * index
     for status, marker in (("diverged", "x"), ("failed", "+")):
@@ -408,7 +406,7 @@ def _scatter_arm(
             transform=edge,
             zorder=4,
         )
-        describe_points(marks, texts[ended])
+        describe(marks, texts[ended])
     if np.isfinite(median):
         y = 0.022 + 0.04 * index
         ax.plot(
@@ -471,7 +469,8 @@ def _budget_row(
     of_panel = table[table["arm"].isin(arms)]
     for ax, x in zip(axes, ("k", "training_flops"), strict=True):
         for index, arm in enumerate(arms):
-            _budget_curve(ax, of_panel[of_panel["arm"] == arm], x, index)
+            curve, text = of_panel[of_panel["arm"] == arm], results.once(arm_texts)[arm]
+            _budget_curve(ax, curve, x, index, text)
         if of_panel.empty:
             say(ax, "no draw has a value on minival")
         else:
@@ -495,11 +494,10 @@ def _budget_row(
     axes[-1].legend(handles=handles, loc="upper right", handlelength=3.2)
 
 
-def _budget_curve(ax: Axes, rows: pd.DataFrame, x: str, index: int) -> None:
-    marker = MARKERS[index % len(MARKERS)]
-    ax.plot(
-        rows[x], rows["median_error_pct"], marker=marker, markersize=4, zorder=3, **style(index)
-    )
+def _budget_curve(ax: Axes, rows: pd.DataFrame, x: str, index: int, text: str) -> None:
+    marker, y = MARKERS[index % len(MARKERS)], rows["median_error_pct"]
+    (line,) = ax.plot(rows[x], y, marker=marker, markersize=4, zorder=3, **style(index))
+    describe(line, text)
     ax.fill_between(
         rows[x],
         rows["median_error_pct_low"].astype(float),
@@ -538,11 +536,16 @@ def _budget_note(results: Results, table: pd.DataFrame) -> str:
 
 
 def _curves_panel(
-    ax: Axes, title: str, arms: Sequence[Population], rows: pd.DataFrame, metric: str
+    ax: Axes,
+    title: str,
+    arms: Sequence[Population],
+    rows: pd.DataFrame,
+    metric: str,
+    texts: Mapping[str, str],
 ) -> None:
     begun = rows[rows["arm"].isin([draws.arm for draws in arms])]
     for index, draws in enumerate(arms if len(begun) else ()):
-        _arm_curves(ax, begun[begun["arm"] == draws.arm], metric, index)
+        _arm_curves(ax, begun[begun["arm"] == draws.arm], metric, index, texts)
     if begun.empty:
         say(ax, "no row yet")
     ax.autoscale_view()
@@ -553,23 +556,28 @@ def _curves_panel(
     legend_below(ax, [_handle(draws, index) for index, draws in enumerate(arms)])
 
 
-def _arm_curves(ax: Axes, rows: pd.DataFrame, metric: str, index: int) -> None:
-    """The lines of one arm; thin ones are rasterized, since a thousand make a large SVG."""
+def _arm_curves(
+    ax: Axes, rows: pd.DataFrame, metric: str, index: int, texts: Mapping[str, str]
+) -> None:
+    """The lines of one arm; thin ones are rasterized, since a thousand make a large SVG, and so
+    have no text of their own.
+    """
     thin: list[np.ndarray] = []
     looks = style(index)
-    for curve, is_reference in _curves(rows, metric):
+    for trial_id, curve, is_reference in _curves(rows, metric):
         if is_reference:
-            ax.plot(*curve.T, linewidth=2.2, zorder=5, **looks)
+            (line,) = ax.plot(*curve.T, linewidth=2.2, zorder=5, **looks)
+            describe(line, texts[trial_id])
         else:
             thin.append(curve)
     ax.add_collection(
         LineCollection(thin, linewidths=0.7, alpha=0.45, rasterized=True, zorder=2, **looks)
     )
     diverged = rows.loc[(rows["status"] == "diverged") & rows["point"].notna()]
-    ends = diverged.groupby("trial_id")["epoch"].max().to_numpy(dtype=float)
+    ends = diverged.groupby("trial_id")["epoch"].max()
     top = np.full(len(ends), 0.975 - 0.04 * index)
-    ax.plot(
-        ends,
+    (crosses,) = ax.plot(
+        ends.to_numpy(dtype=float),
         top,
         "x",
         color=looks["color"],
@@ -577,10 +585,11 @@ def _arm_curves(ax: Axes, rows: pd.DataFrame, metric: str, index: int) -> None:
         transform=ax.get_xaxis_transform(),
         zorder=6,
     )
+    describe(crosses, [texts[trial_id] for trial_id in ends.index])
 
 
-def _curves(rows: pd.DataFrame, metric: str) -> Iterator[tuple[np.ndarray, bool]]:
-    """(m, 2) epochs and metrics of each trial, and whether it is a reference run.
+def _curves(rows: pd.DataFrame, metric: str) -> Iterator[tuple[str, np.ndarray, bool]]:
+    """Id of each trial, its (m, 2) epochs and metrics, and whether it is a reference run.
 
     The last row of a diverged trial holds the metric's worst value, which was not measured, and is
     left out.
@@ -594,4 +603,5 @@ def _curves(rows: pd.DataFrame, metric: str) -> Iterator[tuple[np.ndarray, bool]
     trial_id = measured_rows["trial_id"].to_numpy(dtype=str)
     starts = np.flatnonzero(trial_id[1:] != trial_id[:-1]) + 1
     curves = np.split(measured_rows[["epoch", metric]].to_numpy(dtype=float), starts)
-    yield from zip(curves, measured_rows.iloc[[0, *starts]]["point"].isna(), strict=True)
+    is_reference = measured_rows.iloc[[0, *starts]]["point"].isna()
+    yield from zip(trial_id[[0, *starts]], curves, is_reference, strict=True)

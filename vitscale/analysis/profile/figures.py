@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from vitscale.analysis.profile.tables import published_gains, speeds
+from vitscale.analysis.report.hover import describe
 from vitscale.analysis.report.layout import (
     COLORS,
     MARKERS,
@@ -216,7 +217,7 @@ def _speeds(ax: Axes, curve: Curve) -> None:
         curve.profiles[f"speed{end}"].to_numpy(dtype=float)
         for end in ("", "_low", "_high", "_min", "_max")
     )
-    ax.plot(
+    (line,) = ax.plot(
         x,
         median,
         marker=MARKERS[curve.place % len(MARKERS)],
@@ -224,18 +225,24 @@ def _speeds(ax: Axes, curve: Curve) -> None:
         zorder=3,
         **style(curve.place),
     )
+    describe(line, _texts(curve))
     color = COLORS[curve.place % len(COLORS)]
     ax.vlines(x, low, high, color=color, linewidth=3.2, alpha=0.55, zorder=2)
     ax.vlines(x, fewest, most, color=color, linewidth=1.0, zorder=2)
     _failed(ax, curve, places)
 
 
+def _texts(curve: Curve) -> list[str]:
+    """What each profile of a curve is."""
+    return [f"{curve.name}: {curve.axis} {at}" for at in curve.profiles[curve.axis]]
+
+
 def _memories(ax: Axes, curve: Curve) -> None:
     x = curve.profiles[curve.axis].to_numpy(dtype=float)
     memory = curve.profiles.get("peak_memory_mib", pd.Series(np.nan, curve.profiles.index))
-    ax.plot(
-        x, memory, marker=MARKERS[curve.place % len(MARKERS)], markersize=4.5, **style(curve.place)
-    )
+    marker = MARKERS[curve.place % len(MARKERS)]
+    (line,) = ax.plot(x, memory, marker=marker, markersize=4.5, **style(curve.place))
+    describe(line, _texts(curve))
     _failed(ax, curve, x)
 
 

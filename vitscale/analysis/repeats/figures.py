@@ -17,6 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.repeats import bins, estimates, interaction, mistakes, seeds, stability
 from vitscale.analysis.repeats.stability import Cell
+from vitscale.analysis.report.hover import arm_texts, describe, trial_texts
 from vitscale.analysis.report.layout import (
     COLORS,
     DASHES,
@@ -205,7 +206,7 @@ def _stability_curve(
     for hollow in (False, True):
         is_shown = is_copy == hollow
         face = "white" if hollow else color
-        ax.plot(
+        (marks,) = ax.plot(
             x[is_shown],
             y[is_shown],
             marker,
@@ -214,6 +215,13 @@ def _stability_curve(
             markersize=6,
             zorder=5,
         )
+        shown = [cell for cell, is_in in zip(lengths, is_shown, strict=True) if is_in]
+        describe(marks, [_cell_text(results, groups[cell]) for cell in shown])
+
+
+def _cell_text(results: Results, runs: pd.DataFrame) -> str:
+    """The arms of a cell; one that is copied from a shorter schedule is still itself."""
+    return "\n".join(results.once(arm_texts)[arm] for arm in dict.fromkeys(runs["arm"]))
 
 
 def _mark_diverged(ax: Axes, x: float, runs: pd.DataFrame, color: str, line: int) -> None:
@@ -539,8 +547,10 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
     if np.isnan(row["pearson"]):
         say(ax, "too few seeds, or no spread")
         return False
-    values, counts = np.unique(np.column_stack([x, y]), axis=0, return_counts=True)
-    ax.scatter(
+    values, inverse, counts = np.unique(
+        np.column_stack([x, y]), axis=0, return_inverse=True, return_counts=True
+    )
+    dots = ax.scatter(
         values[:, 0],
         values[:, 1],
         s=18 * counts,
@@ -549,6 +559,9 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
         linewidths=0,
         zorder=3,
     )
+    seed = estimates.finished(seeds.draws_of(results.trials, arm))["seed"].astype(str)
+    same = seed.groupby(inverse.ravel())
+    describe(dots, [f"{arm}: seed {', '.join(of_dot)}" for _, of_dot in same])
     statistics = results.once(seeds.seed_statistics)
     reference = [
         _row_of(statistics, arm=arm, evaluation=name)["reference_error_pct"] for name in pair
@@ -644,7 +657,7 @@ def recipe_interaction(results: Results) -> Figure:
     drawn = False
     for ax, (name, column) in zip(grid[0], columns.items(), strict=True):
         of_set = means[means["evaluation"] == name]
-        _crossing(ax, groups, of_set.set_index(["architecture", "recipe"]), column)
+        _crossing(ax, results, groups, of_set.set_index(["architecture", "recipe"]), column)
     share_y(grid[0])
     for ax, name in zip(grid[0], columns, strict=True):
         if results.study.published:
@@ -670,7 +683,11 @@ def recipe_interaction(results: Results) -> Figure:
 
 
 def _crossing(
-    ax: Axes, groups: Mapping[tuple[str, str], pd.DataFrame], means: pd.DataFrame, column: str
+    ax: Axes,
+    results: Results,
+    groups: Mapping[tuple[str, str], pd.DataFrame],
+    means: pd.DataFrame,
+    column: str,
 ) -> None:
     architectures, recipes = (list(dict.fromkeys(key[i] for key in groups)) for i in (0, 1))
     for index, architecture in enumerate(architectures):
@@ -688,8 +705,8 @@ def _crossing(
             for end in ("", "_low", "_high")
         )
         for place, cell in zip(x, runs, strict=True):
-            values = estimates.errors(cell, column)
-            ax.plot(
+            values, texts = estimates.errors(cell, column), results.once(trial_texts)
+            (dots,) = ax.plot(
                 np.full(len(values), place + 0.06 * (1 if index else -1)),
                 values,
                 "o",
@@ -698,9 +715,11 @@ def _crossing(
                 markersize=3.5,
                 markeredgewidth=0,
             )
+            describe(dots, [texts[i] for i in estimates.finished(cell)["trial_id"]])
         dashes: Any = DASHES[index % len(DASHES)]
         line_style: dict[str, Any] = {"marker": marker, "color": color, "linestyle": dashes}
-        ax.plot(x, y, markersize=6, linewidth=1.5, zorder=4, **line_style)
+        (line,) = ax.plot(x, y, markersize=6, linewidth=1.5, zorder=4, **line_style)
+        describe(line, [_cell_text(results, cell) for cell in runs])
         ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=3, **WHISKER)
         legend_label = f"{architecture}\n{estimates.describe(pd.concat(runs))}"
         ax.plot([], [], markersize=6, linewidth=1.5, label=legend_label, **line_style)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -15,7 +14,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from vitscale.analysis.results import Results, panels
 from vitscale.plan.metrics import metric_of
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
 
 Draw = Callable[[Results], Figure]
 
@@ -40,7 +39,6 @@ STYLE: dict[Any, Any] = {
 }
 MAX_COLUMNS = 3
 WIDTHS = {1: 6.4, 2: 9.0, 3: 11.0}  # inches of a figure of so many columns
-POINTS = "vitscale_points"  # attribute of an artist: what each of its points is
 NOTE_SIZE = 8
 CHARACTERS_PER_INCH = 14.5  # of a note
 NOTE_LINE = 0.16  # inches of a line of a note beyond the first two
@@ -139,21 +137,6 @@ def share_y(grid: Sequence[Axes]) -> None:
     if high - low <= 2 * max(high - low for low, high in limits):
         for ax in grid:
             ax.set_ylim(low, high)
-
-
-def describe_points(artist: Artist, texts: Sequence[str]) -> None:
-    """Says what each point of an artist is, in the order of its data; the SVG shows the text where
-    the pointer rests on a point.
-    """
-    setattr(artist, POINTS, tuple(texts))
-
-
-def describe_trial(trial: Trial, ended: str) -> str:
-    """A trial in a few lines: arm, point, how it ended, and its config where it is no default."""
-    name = trial.arm.name if trial.point is None else f"{trial.arm.name}, draw {trial.point}"
-    fields = {"lr": trial.config.lr, "wd": trial.config.wd, **trial.config.non_default()}
-    config = ", ".join(f"{name} {value}" for name, value in fields.items())
-    return f"{name}: {ended}\n{config}\ntrial {trial.config.id}"
 
 
 def epoch_axis(ax: Axes, last: float, first: float = 0, nbins: int = 7) -> None:

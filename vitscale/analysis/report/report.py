@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -21,11 +21,18 @@ from vitscale.record.workdir import Workdir, read_text
 
 MADE_FROM = "made-from"  # a file with the digest of what a report shows
 TRIALS, ROWS = "trials", "rows"  # a row per trial, and a row per trial and evaluation
+OF_TABLES, OF_FIGURES = ("csv", "md", "tex", "parquet"), ("png", "svg", "pdf")
+FORMATS = ("html", *OF_TABLES, *OF_FIGURES)
 
 
-def write_report(results: Results, folder: Workdir, facts: Mapping[str, str]) -> str:
+def write_report(
+    results: Results,
+    folder: Workdir,
+    facts: Mapping[str, str],
+    formats: Collection[str] = FORMATS,
+) -> str:
     """Writes figures, tables, what they are made of, and report.html into `folder`; returns the
-    page.
+    page, or "" if "html" is not among the formats. Files of other formats stay as they are.
 
     Each table is made once. All that figures and sentences are made of is written as parquet, so
     that `read_results` can draw the report again. `facts` are shown as they are, "command" as the
@@ -35,33 +42,57 @@ def write_report(results: Results, folder: Workdir, facts: Mapping[str, str]) ->
     study = results.study
     check(study)
     kind = kind_of(study)
-    folder.remove(MADE_FROM)  # until all files are of these results
-    page = _render(
+    statuses = dict(zip(results.trials["trial_id"], results.trials["status"], strict=True))
+    digest = made_from(study, statuses)
+    if read_made_from(folder) != digest or set(formats) == set(FORMATS):
+        folder.remove(MADE_FROM)  # until all files are of these results
+    drawn = study.figures if {"html", *OF_FIGURES} & set(formats) else ()
+    figures = [_figure(name, kind, results, folder, formats) for name in drawn]
+    made = study.tables if {"html", *OF_TABLES} & set(formats) else ()
+    tables = [_table(name, kind, results, folder, formats) for name in made]
+    page = _page(results, facts, figures, tables) if "html" in formats else ""
+    if "parquet" in formats:
+        _write_parquet(results, folder)
+    if page:
+        folder.write("report.html", page.encode())
+    if set(formats) == set(FORMATS):
+        folder.write(MADE_FROM, digest.encode())
+    return page
+
+
+def _page(
+    results: Results,
+    facts: Mapping[str, str],
+    figures: Sequence[Mapping[str, str]],
+    tables: Sequence[Mapping[str, Any]],
+) -> str:
+    study, kind = results.study, kind_of(results.study)
+    return _render(
         {
             "study": study,
             "facts": dict(facts),
             "headline": headline(results),
             "explanation": kind.explain(study),
             "unfinished": kind.unfinished(results),
-            "figures": [_figure(name, kind, results, folder) for name in study.figures],
-            "tables": [_table(name, kind, results, folder) for name in study.tables],
+            "figures": figures,
+            "tables": tables,
             "design": text.as_text(kind.design(study)),
             "design_words": kind.design_text(study),
             "populations": text.as_text(kind.counts(results)),
             "caveats": caveats(results),
         }
     )
-    made = results.made(kind.tables)
+
+
+def _write_parquet(results: Results, folder: Workdir) -> None:
+    """Writes what the report is made of: trials, rows, and every table that was asked for."""
+    made = results.made(kind_of(results.study).tables)
     for name, table in {
         TRIALS: trials_as_named(results.trials, results.metric),
         ROWS: results.rows,
         **{name: as_named(table, results.metric) for name, table in made.items()},
     }.items():
         folder.write(f"{name}.parquet", table.to_parquet(None, index=False))
-    folder.write("report.html", page.encode())
-    statuses = dict(zip(results.trials["trial_id"], results.trials["status"], strict=True))
-    folder.write(MADE_FROM, made_from(study, statuses).encode())
-    return page
 
 
 def made_from(study: Study, statuses: Mapping[str, str]) -> str:
@@ -114,21 +145,31 @@ def summary(results: Results) -> Summary:
     }
 
 
-def _figure(name: str, kind: Kind, results: Results, folder: Workdir) -> dict[str, str]:
-    draw = kind.figures[name]
-    files = as_files(draw(results))
-    for ending, content in files.items():
-        folder.write(f"{name}.{ending}", content)
-    return {"svg": inline(files["svg"].decode(), name), "caption": f"{name}. {_doc(draw)}"}
+def _figure(
+    name: str, kind: Kind, results: Results, folder: Workdir, formats: Collection[str]
+) -> dict[str, str]:
+    """Writes a figure; returns what the page shows of it, which has no drawing without "html"."""
+    draw, in_page = kind.figures[name], "html" in formats
+    files = as_files(draw(results), {"svg", *formats} if in_page else formats)
+    for ending in files.keys() & set(formats):
+        folder.write(f"{name}.{ending}", files[ending])
+    drawing = inline(files["svg"].decode(), name) if in_page else ""
+    return {"svg": drawing, "caption": f"{name}. {_doc(draw)}"}
 
 
-def _table(name: str, kind: Kind, results: Results, folder: Workdir) -> dict[str, Any]:
+def _table(
+    name: str, kind: Kind, results: Results, folder: Workdir, formats: Collection[str]
+) -> dict[str, Any]:
     make = kind.tables[name]
     table = as_named(results.once(make), results.metric)
-    folder.write(f"{name}.csv", table.to_csv(index=False).encode())
     shown, caption = text.in_reading_order(table), _doc(make)
-    folder.write(f"{name}.md", text.to_markdown(shown).encode())
-    folder.write(f"{name}.tex", text.to_latex(shown, name, caption).encode())
+    texts: dict[str, Callable[[], str]] = {
+        "csv": lambda: table.to_csv(index=False),
+        "md": lambda: text.to_markdown(shown),
+        "tex": lambda: text.to_latex(shown, name, caption),
+    }
+    for ending in texts.keys() & set(formats):
+        folder.write(f"{name}.{ending}", texts[ending]().encode())
     return {"name": name, "caption": caption, "cells": text.as_text(shown)}
 
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from vitscale.analysis.report.hover import arm_texts, describe
 from vitscale.analysis.report.layout import (
     COLORS,
     DASHES,
@@ -141,7 +142,8 @@ def _scale_panel(ax: Axes, results: Results, family: str) -> None:
         looks = _looks(levels.index(str(level)))
         x, y = rows[column].to_numpy(float), rows[name].to_numpy(float)
         _whiskers(ax, x, y, rows, name, looks["color"])
-        ax.plot(x, y, **{**looks, "linestyle": "none"}, markersize=5.5, zorder=4)
+        (dots,) = ax.plot(x, y, **{**looks, "linestyle": "none"}, markersize=5.5, zorder=4)
+        describe(dots, [results.once(arm_texts)[cell] for cell in rows["cell"]])
         _curve(ax, curves, rows, axis, looks)
         _crosses(ax, x, rows, looks, levels.index(str(level)))
     _forecasts(ax, results, family, axis, levels)
@@ -252,10 +254,11 @@ def error_by_compute(results: Results) -> Figure:
     for index, family in enumerate(_families(table)):
         looks = _looks(index)
         of = table[table["family"] == family]
-        ax.plot(
+        (dots,) = ax.plot(
             of["training_flops"], of[name], looks["marker"], color=looks["color"],
             markersize=5, alpha=0.55, markeredgewidth=0, zorder=3,
         )  # fmt: skip
+        describe(dots, [results.once(arm_texts)[cell] for cell in of["cell"]])
         _crosses(ax, of["training_flops"].to_numpy(float), of, looks, index, say_num=False)
         if not frontier.empty:
             _steps(ax, frontier[frontier["family"] == family], of["training_flops"].max(), looks)

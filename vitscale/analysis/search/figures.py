@@ -22,6 +22,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from matplotlib.transforms import Affine2D
 from matplotlib.tri import Triangulation
 
+from vitscale.analysis.report.hover import describe
 from vitscale.analysis.report.layout import (
     COLORS,
     STYLE,
@@ -72,7 +73,7 @@ def search_history(results: Results) -> Figure:
         scale.apply(ax)
         if size:
             ax.axvspan(-0.5, min(size, len(of_arm)) - 0.5, color="#f0f0f0", zorder=0)
-        _history(ax, of_arm, _seed_ranges(of_arm, results.trials))
+        _history(ax, of_arm, _seed_ranges(of_arm, results.trials), results.once(_texts))
         ax.set_xlim(-0.7, max(len(of_arm) - 0.3, 1))
         ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
         ax.set_title(arm)
@@ -114,7 +115,7 @@ def search_slices(results: Results) -> Figure:
             if name not in space:
                 say(ax, f"{name} is not searched")
                 continue
-            _slice(ax, of_arm, best, name, space[name], colors)
+            _slice(ax, of_arm, best, name, space[name], colors, results.once(_texts))
             ax.set_xlabel(name)
         line[0].set_title(arm, loc="left")
         line[0].set_ylabel(_label(results.study, proposals))
@@ -261,6 +262,19 @@ def _above(proposals: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 # ---- history
 
 
+def _texts(results: Results) -> pd.Series:
+    """What each point asked is, by the index of the table of points."""
+    proposals, metric = results.once(search.points), results.metric
+    texts = []
+    for row in proposals.to_dict("records"):
+        names = search.spaces(results.study, row["arm"])
+        known = metric.text(float(row["value"])) if row["state"] == "complete" else row["state"]
+        place = ", ".join(f"{name} {row[name]}" for name in names)
+        ids = ", ".join(row["trial_ids"])
+        texts.append(f"{row['arm']}, point {row['point']}: {known}\n{place}\ntrial {ids}")
+    return pd.Series(texts, proposals.index, dtype=object)
+
+
 def _seed_ranges(proposals: pd.DataFrame, outcomes: pd.DataFrame) -> dict[int, tuple[float, float]]:
     """Point -> its lowest and highest value over the seeds."""
     error = dict(zip(outcomes["trial_id"], outcomes["error_pct"].astype(float), strict=True))
@@ -271,12 +285,14 @@ def _seed_ranges(proposals: pd.DataFrame, outcomes: pd.DataFrame) -> dict[int, t
     return {point: (min(values), max(values)) for point, values in values_of_point.items()}
 
 
-def _history(ax: Axes, proposals: pd.DataFrame, ranges: dict[int, tuple[float, float]]) -> None:
+def _history(
+    ax: Axes, proposals: pd.DataFrame, ranges: dict[int, tuple[float, float]], texts: pd.Series
+) -> None:
     known = proposals[(proposals["state"] == "complete") & ~_bad(proposals)]
     x, y = known["point"].to_numpy(dtype=float), known["value"].to_numpy(dtype=float)
     if len(known):
         ends = np.array([ranges[point] for point in known["point"]])
-        ax.errorbar(
+        dots, _, _ = ax.errorbar(
             x,
             y,
             np.abs(ends.T - y),
@@ -287,6 +303,7 @@ def _history(ax: Axes, proposals: pd.DataFrame, ranges: dict[int, tuple[float, f
             alpha=0.8,
             zorder=3,
         )
+        describe(dots, texts.loc[known.index])
         ax.step(
             [*x, proposals["point"].max()],
             [*np.minimum.accumulate(y), y.min()],
@@ -296,7 +313,7 @@ def _history(ax: Axes, proposals: pd.DataFrame, ranges: dict[int, tuple[float, f
             zorder=4,
         )
     for marker, others in _above(proposals):
-        ax.plot(
+        (marks,) = ax.plot(
             others["point"],
             np.full(len(others), TOP),
             marker,
@@ -306,6 +323,7 @@ def _history(ax: Axes, proposals: pd.DataFrame, ranges: dict[int, tuple[float, f
             transform=ax.get_xaxis_transform(),
             zorder=5,
         )
+        describe(marks, texts.loc[others.index])
     if proposals.empty or not (proposals["state"] != "running").any():
         say(ax, "no outcome yet")
 
@@ -346,9 +364,10 @@ def _slice(
     name: str,
     axis: Any,
     colors: ScalarMappable,
+    texts: pd.Series,
 ) -> None:
     known = proposals[(proposals["state"] == "complete") & ~_bad(proposals)]
-    ax.scatter(
+    dots = ax.scatter(
         _places(known[name], axis),
         known["value"].astype(float),
         s=24,
@@ -357,13 +376,14 @@ def _slice(
         linewidths=0.4,
         zorder=3,
     )
+    describe(dots, texts.loc[known.index])
     for marker, others in _above(proposals):
         edge = ax.get_xaxis_transform()
         shades = _rgba(colors, others["point"])
         mark_style = (
             {"c": shades} if marker == "x" else {"facecolors": "none", "edgecolors": shades}
         )
-        ax.scatter(
+        marks = ax.scatter(
             _places(others[name], axis),
             np.full(len(others), TOP),
             s=26,
@@ -373,6 +393,7 @@ def _slice(
             zorder=4,
             **mark_style,
         )
+        describe(marks, texts.loc[others.index])
     if len(best) and not _bad(best).any():
         ax.plot(_places(best[name], axis), best["value"].astype(float), **STAR)
     _space_axis(ax.xaxis, axis)
@@ -436,8 +457,8 @@ def _contour_panel(ax: Axes, results: Results, arm: str, colors: ScalarMappable)
     )
     mean = results.once(search.surface)
     _interpolated(ax, mean[mean["arm"] == arm], [space[name] for name in names], colors)
-    good = of_arm[(of_arm["state"] == "complete") & ~_bad(of_arm)]
-    ax.scatter(
+    good, texts = of_arm[(of_arm["state"] == "complete") & ~_bad(of_arm)], results.once(_texts)
+    dots = ax.scatter(
         good[names[0]],
         good[names[1]],
         s=20,
@@ -446,8 +467,9 @@ def _contour_panel(ax: Axes, results: Results, arm: str, colors: ScalarMappable)
         linewidths=0.9,
         zorder=4,
     )
+    describe(dots, texts.loc[good.index])
     for marker, others in _above(of_arm):
-        ax.plot(
+        (marks,) = ax.plot(
             others[names[0]],
             others[names[1]],
             marker,
@@ -458,6 +480,7 @@ def _contour_panel(ax: Axes, results: Results, arm: str, colors: ScalarMappable)
             linestyle="none",
             zorder=5,
         )
+        describe(marks, texts.loc[others.index])
     best = search.ranked(proposals, arm).head(1)
     ax.plot(best[names[0]], best[names[1]], **STAR)
 

@@ -4,7 +4,7 @@ lr of each shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -18,6 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.published.tables import is_imagenet
 from vitscale.analysis.repeats import estimates
+from vitscale.analysis.report.hover import arm_texts, describe, trial_texts
 from vitscale.analysis.report.layout import COLORS, DASHES, MARKERS, STYLE, finish, say, share_y
 from vitscale.analysis.results import Results
 from vitscale.analysis.shapes import tables as shapes
@@ -121,9 +122,7 @@ def _view_figure(results: Results, view: View) -> Figure:
     widths = [3.5] * len(columns) + [2.4] * aside
     grid = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
     for ax, (name, column) in zip(grid, columns.items(), strict=False):
-        _curves_panel(
-            ax, view, curves, results.once(shapes.shape_cells).set_index("shape"), name, column
-        )
+        _curves_panel(ax, view, curves, results, name, column)
         ax.set_title(f"{results.metric.label} on {name}", fontsize=9.5)
     share_y(grid[: len(columns)])
     for ax in grid[: len(columns)]:
@@ -147,8 +146,10 @@ def _shape(cell: Cell) -> tuple[str, int, int]:
 
 
 def _curves_panel(
-    ax: Axes, view: View, curves: dict[str, list[Cell]], table: pd.DataFrame, name: str, column: str
+    ax: Axes, view: View, curves: dict[str, list[Cell]], results: Results, name: str, column: str
 ) -> None:
+    table = results.once(shapes.shape_cells).set_index("shape")
+    of_trials, of_arms = results.once(trial_texts), results.once(arm_texts)
     places = sorted({view.x(*_shape(cell)) for curve in curves.values() for cell in curve})
     step = 0.025 * (places[-1] - places[0] + 1)
     for index, curve in enumerate(curves.values()):
@@ -159,8 +160,10 @@ def _curves_panel(
             table.loc[[cell.arm for cell in curve], f"{name}_error_pct{end}"]
             for end in ("", "_low", "_high")
         ]
-        _seeds(ax, x + 0.6 * step * (1 if index else -1), curve, column, _looks(index)["color"])
-        _curve(ax, view, x, curve, index, np.array(ends, dtype=float))
+        beside = x + 0.6 * step * (1 if index else -1)
+        _seeds(ax, beside, curve, column, _looks(index)["color"], of_trials)
+        texts = [f"{of_arms[cell.arm]}\nshown at lr {cell.lr}" for cell in curve]
+        _curve(ax, view, x, curve, index, np.array(ends, dtype=float), texts)
     if not any(
         len(estimates.errors(cell.runs, column)) for curve in curves.values() for cell in curve
     ):
@@ -180,13 +183,22 @@ def _looks(index: int) -> dict[str, Any]:
     return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
-def _seeds(ax: Axes, x: np.ndarray, cells: Sequence[Cell], column: str, color: str) -> None:
+def _seeds(
+    ax: Axes,
+    x: np.ndarray,
+    cells: Sequence[Cell],
+    column: str,
+    color: str,
+    texts: Mapping[str, str],
+) -> None:
     """Each seed as a dot, beside its mean."""
     for place, cell in zip(x, cells, strict=True):
         values = estimates.errors(cell.runs, column)
         if len(values) > 1:
             dot_style: dict[str, Any] = {"color": color, "alpha": 0.4, "markeredgewidth": 0}
-            ax.plot(np.full(len(values), place), values, "o", markersize=3.5, **dot_style)
+            x_of_dots = np.full(len(values), place)
+            (dots,) = ax.plot(x_of_dots, values, "o", markersize=3.5, **dot_style)
+            describe(dots, [texts[i] for i in estimates.finished(cell.runs)["trial_id"]])
 
 
 def _curve(
@@ -196,6 +208,7 @@ def _curve(
     cells: Sequence[Cell],
     index: int,
     means: np.ndarray,
+    texts: Sequence[str],
 ) -> None:
     """(3, n) means with intervals; hollow if the lr is at the edge of its grid."""
     line_style = _looks(index)
@@ -214,7 +227,7 @@ def _curve(
     edge = np.array([cell.at_edge for cell in cells])
     for at_edge in (False, True):
         face = "white" if at_edge else line_style["color"]
-        ax.plot(
+        (marks,) = ax.plot(
             x[edge == at_edge],
             y[edge == at_edge],
             linestyle="none",
@@ -223,6 +236,7 @@ def _curve(
             zorder=4,
             **line_style,
         )
+        describe(marks, [text for text, at in zip(texts, edge, strict=True) if at == at_edge])
 
 
 def _mark_diverged(ax: Axes, view: View, curves: Sequence[Sequence[Cell]]) -> None:
@@ -345,7 +359,7 @@ def lr_sweep(results: Results) -> Figure:
     figure = Figure(figsize=(11.0, 1.9 * lines + 1.1), layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
     for ax, arm in zip(grid.flat, arms, strict=False):
-        _sweep_panel(ax, table[table["shape"] == arm], arm, names)
+        _sweep_panel(ax, table[table["shape"] == arm], arm, names, results.once(arm_texts)[arm])
     top = np.nanmax([0.0, *(table[f"{name}_error_pct"].max() for name in names)])
     grid[0, 0].set_ylim(0, 1.2 * top or 100)
     for ax in grid.flat[len(arms) :]:
@@ -377,14 +391,15 @@ def _set_handle(index: int, name: str) -> Line2D:
     )
 
 
-def _sweep_panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str]) -> None:
+def _sweep_panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str], text: str) -> None:
     x = np.log2(table["lr"].to_numpy(dtype=float))
+    sizes = list(zip(table["lr"], table["finished"], strict=True))
     for index, name in enumerate(names):
         y, low, high = (
             table[f"{name}_error_pct{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")
         )
         places = x + 0.08 * (index - (len(names) - 1) / 2)
-        ax.plot(
+        (line,) = ax.plot(
             places,
             y,
             markersize=4,
@@ -393,6 +408,7 @@ def _sweep_panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str]) 
             zorder=3 + index,
             **_looks(index),
         )
+        describe(line, [f"{text}\nlr {lr:g}, {name}: {n} finished" for lr, n in sizes])
         ends = np.nan_to_num([y - low, high - y]).clip(min=0)
         ax.errorbar(
             places,

@@ -1,0 +1,125 @@
+"""What a mark of a figure is: shown in the SVG where the pointer rests on it, without a script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+
+from vitscale.analysis.report.layout import metric_label
+from vitscale.analysis.results import Results
+from vitscale.plan.study import Trial
+
+TEXTS = "vitscale_texts"  # attribute of an artist
+Texts = str | tuple[str, ...]  # one for the whole artist, or one for each of its points
+_GROUP = re.compile(r'<g id="(points-\d+)">')
+_USE, _PATH = re.compile(r"<(use) ([^>]*)/>"), re.compile(r"<(path) ([^>]*)/>")
+_DEFINITIONS = re.compile(r"(<defs>.*?</defs>)", re.DOTALL)
+
+
+def describe(artist: Artist, texts: str | Iterable[str]) -> None:
+    """Says what an artist is, or each of its points, in the order of its data."""
+    setattr(artist, TEXTS, texts if isinstance(texts, str) else tuple(texts))
+
+
+def trial_texts(results: Results) -> dict[str, str]:
+    """Trial id -> arm, draw, how it ended, and its config where it is no default."""
+    return {
+        trial.config.id: _trial_text(trial, end)
+        for trial, end in zip(results.study.trials, _ends(results), strict=True)
+    }
+
+
+def _ends(results: Results) -> list[str]:
+    """How each trial ended, in the order of the plan."""
+    label, metric = metric_label(results.study), results.metric
+    ids = results.trials["trial_id"]
+    rows = zip(ids, results.trials["status"], results.trials["error_pct"], strict=True)
+    ends = {
+        trial_id: f"{label} {metric.text(float(error))}" if status == "finished" else str(status)
+        for trial_id, status, error in rows
+    }
+    return [ends.get(trial.config.id, "missing") for trial in results.study.trials]
+
+
+def _trial_text(trial: Trial, ended: str) -> str:
+    name = trial.arm.name if trial.point is None else f"{trial.arm.name}, draw {trial.point}"
+    fields = {"lr": trial.config.lr, "wd": trial.config.wd, **trial.config.non_default()}
+    config = ", ".join(f"{name} {value}" for name, value in fields.items())
+    return f"{name}: {ended}\n{config}\ntrial {trial.config.id}"
+
+
+def arm_texts(results: Results) -> dict[str, str]:
+    """Arm -> its number of trials, and the fields that all share and that are no default."""
+    members: dict[str, list[Trial]] = {}
+    for trial in results.study.trials:
+        members.setdefault(trial.arm.name, []).append(trial)
+    return {arm: f"{arm}: {_counted(of)}\n{_shared(of)}" for arm, of in members.items()}
+
+
+def _counted(trials: Sequence[Trial]) -> str:
+    draws = sum(trial.point is not None for trial in trials)
+    return f"{draws} planned" + f" and {len(trials) - draws} references" * (draws < len(trials))
+
+
+def _shared(trials: Sequence[Trial]) -> str:
+    first, *others = [trial.config for trial in trials]
+    return ", ".join(
+        f"{name} {value}"
+        for name, value in first.non_default().items()
+        if all(getattr(config, name) == value for config in others)
+    )
+
+
+# ---- drawings
+
+
+def name_groups(figure: Figure) -> dict[str, Texts]:
+    """Gives what is described an id in the SVG; returns the texts by id."""
+    described = figure.findobj(lambda artist: hasattr(artist, TEXTS))
+    groups: dict[str, Texts] = {}
+    for index, artist in enumerate(described):
+        artist.set_gid(f"points-{index}")
+        groups[f"points-{index}"] = getattr(artist, TEXTS)
+    return groups
+
+
+def with_titles(svg: str, groups: Mapping[str, Texts]) -> str:
+    """The drawing with a title in each group, or for each of its marks.
+
+    Marks of a group of which not all were drawn get none, so that none has another's.
+    """
+    parts, place = [], 0
+    for found in _GROUP.finditer(svg):
+        texts, begin = groups[found[1]], found.end()
+        parts.append(svg[place:begin])
+        place = begin
+        if isinstance(texts, str):
+            parts.append(_title(texts))
+        elif (end := svg.find('<g id="', begin)) >= 0:
+            parts.append(_titled(svg[begin:end], texts))
+            place = end
+    return "".join([*parts, svg[place:]])
+
+
+def _titled(group: str, texts: Sequence[str]) -> str:
+    parts = _DEFINITIONS.split(group)  # definitions of marks are at odd places
+    for mark in (_USE, _PATH):  # a line with markers is one path and a use for each marker
+        if sum(len(mark.findall(part)) for part in parts[::2]) == len(texts):
+            titles = iter(texts)
+            parts[::2] = [
+                mark.sub(
+                    lambda m, titles=titles: f"<{m[1]} {m[2]}>{_title(next(titles))}</{m[1]}>",
+                    part,
+                )
+                for part in parts[::2]
+            ]
+            break
+    return "".join(parts)
+
+
+def _title(text: str) -> str:
+    return f"<title>{escape(text)}</title>"
