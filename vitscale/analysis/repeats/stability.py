@@ -225,7 +225,7 @@ def training_length(results: Results) -> pd.DataFrame:
 
     Positive: the shorter schedule is worse. Each length is a full schedule, not a checkpoint of the
     longest. With the model's best optimizer, by the rule named in the row. Over finished runs, by
-    Welch's t. All deltas of a model share its longest runs, so their errors are correlated.
+    Welch's t. All deltas of a model share its longest runs, so they are correlated.
     `prob_worse` is how often a run of this length is worse than one of the longest, where diverged
     runs are the worst and ties count one half; `rank_p` is that of Mann and Whitney, `diverged_p`
     that of Fisher for the numbers of runs that diverged or failed, where there are any. Each
@@ -288,7 +288,7 @@ def optimizer_gap_interaction(results: Results) -> pd.DataFrame:
     """One row per pair of models of a panel and number of epochs: gap of a minus gap of b, in
     points.
 
-    The gap is mean error with SGD minus mean error with AdamW; positive means that SGD costs a more
+    The gap is the mean with SGD minus the mean with AdamW; positive means that SGD costs a more
     than b. Over finished runs; Welch's t with Satterthwaite's df. `interaction_p_holm` is corrected
     for the number of rows. Gaps are differences: a model with low values has little room for a gap.
     """
@@ -306,7 +306,7 @@ def training_length_interaction(results: Results) -> pd.DataFrame:
 
     The cost is the metric above that of the model's longest schedule; positive means that a loses
     more. Statistics as in optimizer_gap_interaction. The rows of a pair share the longest runs, so
-    their errors are correlated.
+    they are correlated.
     """
     groups = results.once(cells)
     best = {

@@ -239,7 +239,7 @@ def branch_differences(results: Results) -> pd.DataFrame:
 
     Negative favours branches. Each at its own lr, over finished runs, by Welch's t; no interval for
     single runs. `difference_p_holm` is corrected over all rows of this table, of all evaluation
-    sets. The rows of one sequential shape share its runs, so their errors are correlated.
+    sets. The rows of one sequential shape share its runs, so they are correlated.
     """
     all_cells = list(results.once(cells).values())
     same = {
