@@ -57,7 +57,7 @@ SCALING = (
     "error_by_scale",
     "error_by_compute",
 )
-# those that rest on a law
+# tables that fit a law
 LAWS = (
     "scaling_fit",
     "scaling_curves",

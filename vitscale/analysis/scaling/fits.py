@@ -55,10 +55,6 @@ class Fit:
         powers = np.exp(-self.exponents[..., None, :] * np.log(np.asarray(x, float) / self.x0))
         return self.floor[..., None] + (self.gains[..., None, :] * powers).sum(-1)
 
-    def reducible(self, x: np.ndarray) -> np.ndarray:
-        """What is above the floor at x (cells, axes)."""
-        return self.predict(x) - self.floor[..., None]
-
 
 def num_unknowns(num_axes: int, has_floor: bool) -> int:
     return 2 * num_axes + has_floor

@@ -31,9 +31,9 @@ NUM_ROUNDS = 1000
 QUANTILES = (2.5, 97.5)
 STEPS = (2.0, float(FAR))  # times the largest value of the axis: forecasts within the limit
 FAR_STEPS = (16.0,)
-# what is a label of an axis -> the columns of the cells
+# axis of a law -> column of the cells
 AXES = {"size": "params", "images": "images", "length": "samples"}
-# an exponent so near the ends of its search is not told from them
+# an exponent beyond these is at an end of its search
 LEAST_EXPONENT, GREATEST_EXPONENT = 1.2 * fits.EXPONENTS[0], fits.EXPONENTS[1] / 1.2
 LINE = 60  # points of a curve
 LEVELS = ("images", "samples")  # what a curve is at
@@ -208,10 +208,6 @@ class Law:
     fit: Fit
     rounds: Fit
     precision: np.ndarray
-
-    @property
-    def name(self) -> str:
-        return " and ".join(self.axes) + ("" if self.has_floor else ", no floor")
 
 
 def cells_of(cells: Grid, family: str, axes: Sequence[str]) -> np.ndarray:
