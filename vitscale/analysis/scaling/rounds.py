@@ -13,6 +13,10 @@ from typing import Literal
 import numpy as np
 
 Method = Literal["pooled", "trials"]
+# Share of the noise of a mean that a round adds where it chooses an lr. The means already hold
+# noise once, so with all of it the choice would count twice: intervals then cover 97 to 98%, with
+# none of it 92 to 95%, with half of it 94 to 97% (docs/method-scaling.md).
+CHOICE_NOISE = 0.5
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ def rounds(runs: Runs, num: int, rng: np.random.Generator, method: Method = "poo
     trials: the runs of each cell and lr are drawn with replacement, diverged ones too. Of three
     seeds this has two thirds of the variance. pooled: mean errors get the noise of n runs drawn
     from the residuals of all cells, which are alike relative to the error, scaled by the root of
-    df / chi-square, so that the quantiles are those of Student's t.
+    df / chi-square, so that the quantiles are those of Student's t. The choice gets CHOICE_NOISE of
+    it.
     """
     if method == "trials":
         return _drawn_trials(runs, num, rng)
@@ -88,7 +93,7 @@ def rounds(runs: Runs, num: int, rng: np.random.Generator, method: Method = "poo
     for count in np.unique(n[n > 0]):
         of = n == count
         drawn = pairs[rng.integers(len(pairs), size=(num, int(of.sum()), count))].mean(2)
-        choosing[:, of] *= np.maximum(1 + inflation * drawn[..., 0], 0.05)
+        choosing[:, of] *= np.maximum(1 + CHOICE_NOISE * inflation * drawn[..., 0], 0.05)
         reported[:, of] *= np.maximum(1 + inflation * drawn[..., 1], 0.05)
     return _at_best(choosing, reported, runs.candidates, n)
 
