@@ -16,14 +16,18 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from rich.console import Console
 
+from vitscale.cli.doctor import Result
+from vitscale.cli.doctor import _print as show
 from vitscale.doctor import scheduling, software, storage, tracking, training
-from vitscale.doctor.check import Check, Finding, Machine, Verdict, passed
+from vitscale.doctor.check import Check, Finding, Machine, Verdict, failed, not_applicable, passed
 from vitscale.doctor.checks import CHECKS, selected
 from vitscale.doctor.process import Examination
 
 CPU = Machine(device="cpu")
 PASS, FAIL, NONE = (verdict.value for verdict in Verdict)
+NOTHING = not_applicable("none here")
 
 
 def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -43,31 +47,47 @@ def results_of(finished: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return {check["check"]: check["result"] for check in checks}
 
 
-def test_every_check_runs_on_the_cpu_and_leaves_nothing(tmp_path: Path) -> None:
-    """All but the two that --quick leaves out, which the slow test has."""
-    finished = doctor("--device", "cpu", "--store", str(tmp_path / "runs"), "--quick", "--json")
-    quick = [check for check, _ in selected(["cpu"], quick=True)]
-    assert len(quick) == len(CHECKS) - 2
-    assert {check["kind"] for check in json.loads(finished.stdout)["checks"]} == {
-        check.kind for check in CHECKS
-    }
-    expected = {check.name: PASS for check in quick} | {"driver": NONE, "fp32 as on the CPU": NONE}
-    assert results_of(finished) == expected, finished.stdout
-    assert finished.returncode == 0 and finished.stderr == "" and not list(tmp_path.iterdir())
-
-
 @pytest.mark.slow
-def test_the_table_of_a_whole_run(tmp_path: Path) -> None:
-    """With a compiled model and trials through Ray; MLflow does not answer, and says what to do."""
+def test_every_check_runs_on_the_cpu_and_leaves_nothing(tmp_path: Path) -> None:
+    """With a compiled model and trials through Ray; MLflow does not answer. What --quick runs, the
+    null CUDA device tries (test_nullcuda.py).
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         server = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    finished = doctor("--device", "cpu", "--store", str(tmp_path), "--mlflow", server)
-    assert finished.returncode == 1, finished.stdout
-    lines = finished.stdout.splitlines()
-    assert lines[-1] == f"{len(CHECKS) - 3} passed, 1 failed, 2 not applicable"
-    assert sum(line.startswith("mlflow, write and read: start the server") for line in lines) == 1
-    assert "four trials on a device" in finished.stdout and "compiled" in finished.stdout
+    store = str(tmp_path / "runs")
+    finished = doctor("--device", "cpu", "--store", store, "--mlflow", server, "--json")
+    expected = {check.name: PASS for check in CHECKS}
+    expected |= {"driver": NONE, "fp32 as on the CPU": NONE, "write and read": FAIL}
+    assert results_of(finished) == expected, finished.stdout
+    assert finished.returncode == 1 and finished.stderr == "" and not list(tmp_path.iterdir())
+
+
+def test_quick_leaves_out_what_takes_long_and_each_device_has_its_rows() -> None:
+    quick = [(check.name, device) for check, device in selected(["cuda:0", "cuda:1"], quick=True)]
+    whole = [(check.name, device) for check, device in selected(["cuda:0", "cuda:1"], quick=False)]
+    assert {name for name, _ in whole} - {name for name, _ in quick} == {
+        "compiled",
+        "four trials on a device",
+    }
+    assert [device for name, device in whole if name == "fp16"] == ["cuda:0", "cuda:1"]
+    assert [device for name, device in whole if name == "locks"] == ["cuda:0"]
+
+
+def test_the_table_says_what_failed_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = {"locks": failed("HELD [afterwards]"), "fp16": passed("equal"), "driver": NOTHING}
+    results = [Result(of(name), "", finding, 0.5) for name, finding in findings.items()]
+    show(results, Console(width=150))
+    printed = capsys.readouterr().out
+    row = next(line for line in printed.splitlines() if "locks" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        "store",
+        "locks",
+        "fail",
+        "HELD [afterwards] (0.5 s)",
+    ]
+    assert f"store, locks: {of('locks').advice}\n" in printed
+    assert printed.count("not applicable") == 1 and of("fp16").advice not in printed
 
 
 # Failures, each for real
