@@ -325,6 +325,7 @@ def recode(store: Store, trial_id: str, commit: str) -> None:
     store.trial(trial_id).write("rows.parquet", content)
 
 
+@pytest.mark.slow
 def test_a_start_says_which_code_trained_and_trains_again_when_asked(tmp_path: Path) -> None:
     script = Script(tmp_path)
     options = ("--num", "1", "--epochs", "2")

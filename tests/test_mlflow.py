@@ -365,6 +365,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_stops_nothing_and_is_updated_later(tmp_path: Path) -> None:
     """Dead at first: all is trained, one line and status 3 tell.
 

@@ -170,6 +170,7 @@ def test_a_parcel_travels_in_one_copy_loaders_get_nothing_of_a_gpu_and_profiles_
     assert found["evaluation_copies"] == [8, 8]
 
 
+@pytest.mark.slow
 def test_the_doctor_finds_that_this_device_computes_nothing(
     null: dict[str, str], tmp_path: Path
 ) -> None:

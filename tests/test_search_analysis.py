@@ -421,7 +421,7 @@ def test_the_report_of_a_search_calls_it_one_and_no_draws(tmp_path: Path) -> Non
     text = page.split("<h2>Figures</h2>")[0] + page.split("What these numbers are")[1]
     for words in ("fixed before the first training", "independent draws", "draws"):
         assert words not in text
-    assert "from the errors of earlier ones" in text
+    assert "from the results of earlier ones" in text
     assert "4 trainings" not in text and "2 trainings were stopped early" in text
     assert "2 of 32 trainings asked for have no outcome yet" in text
     numbers = report.summary(Results(study, outcomes))
