@@ -505,6 +505,12 @@ def test_honesty_and_headline_say_that_a_reference_run_diverged():
 # ---- headline
 
 
+def test_a_panel_without_a_title_still_has_a_sentence_with_a_beginning() -> None:
+    study = make_study(16, panels={"": ("a", "b")})
+    sentence = headline(Results(study, make_outcomes(study, random_errors(study))))[1]
+    assert sentence.startswith("All arms, draws within")
+
+
 def test_headline_gives_shares_with_n_and_intervals():
     study = make_study(16, panels={"AdamW": ("a", "b")})
     status = {("b", 0): "diverged"}

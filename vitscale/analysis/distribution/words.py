@@ -63,7 +63,7 @@ def headline(results: Results) -> list[str]:
     if len(groups) <= MAX_PANELS:
         sentences += [
             _panel_sentence(
-                title,
+                title or "All arms",  # a figure of one panel may have no title
                 table.loc[list(arms)],
                 labels_within(results.study, arms),
                 results.metric,
