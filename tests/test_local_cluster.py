@@ -130,7 +130,13 @@ def test_a_closed_terminal_stops_a_study_as_sigterm_does(tmp_path: Path) -> None
         "--num", "1", "--epochs", "200", "--checkpoint-every-s", "0.3"
     )
     child = pexpect.spawn(
-        command, arguments, cwd=str(tmp_path), env=script.environment, timeout=120, encoding="utf-8"
+        command,
+        arguments,
+        cwd=str(tmp_path),
+        env=script.environment,
+        timeout=120,
+        encoding="utf-8",
+        preexec_fn=heeds_sighup,
     )
     wait_for(lambda: list(tmp_path.glob("runs/trials/*/checkpoint*")), 200, "a checkpoint")
     os.close(child.child_fd)  # the kernel sends SIGHUP
