@@ -9,7 +9,7 @@ that the search for these values did not use; their noise is in every comparison
 needs two of an arm at least. Design: Xiao et al. 2021, Figures 4 and 5 (64 draws, 50 epochs, three
 complexities, RegNetY beside the ViTs).
 
-    python studies/lr_wd_edf.py  # 84 trials on digits, about 6 minutes on 2 cores
+    python studies/lr_wd_edf.py  # 84 trials on digits, about 7 minutes on 2 cores
     python studies/lr_wd_edf.py --num 32  # 64 draws more; those that are done are kept
     python studies/lr_wd_edf.py --scale cifar  # 160 trials of 30 epochs on CIFAR-10, hours of a GPU
     python studies/lr_wd_edf.py --scale imagenet --plan  # the paper's own: 1,170 trials, about
