@@ -28,6 +28,7 @@ from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import training_flops
+from vitscale.plan.metrics import ERROR
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import makespan, num_slots
 from vitscale.plan.study import Study, Trial, to_json
@@ -717,7 +718,9 @@ def test_a_mean_over_other_lr_has_no_interval() -> None:
 
 
 def test_cells_show_both_sides_of_each_field() -> None:
-    cells = {row[0]: row[1:] for row in as_cells(side_by_side(*repeats(range(8, 16), noise)))}
+    cells = {
+        row[0]: row[1:] for row in as_cells(side_by_side(*repeats(range(8, 16), noise)), ERROR)
+    }
     assert cells[""] == ["made-demo:A", "made-demo:B", "difference"]
     assert cells["lr"] == ["0.001", "0.002", ""]
     assert cells["seed"] == ["0 to 7 (8 values)", "8 to 15 (8 values)", ""]

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from vitscale.plan.metrics import columns_of
 from vitscale.record.outcome import DONE, ENDINGS, FIXED, Outcome, Status
 from vitscale.record.store import ROWS, Store
 
+COLUMN = columns_of("val")["val_error_pct"]
 ROW = {"epoch": 1.0, "val_error_pct": 30.0}
 LAST = {"epoch": 2.0, "val_error_pct": 40.0}
 
@@ -31,15 +33,14 @@ def test_the_last_row_says_whether_a_training_diverged() -> None:
 )
 def test_what_a_result_counts_as(status: str, final: float, best: float) -> None:
     outcome = Outcome(Status(status), (ROW, LAST))
-    assert (outcome.final("val_error_pct"), outcome.best("val_error_pct")) == (final, best)
-    assert outcome.final("val_error_pct", worst=7.0) == (7.0 if final == 100 else final)
+    assert (outcome.final(COLUMN), outcome.best(COLUMN)) == (final, best)
 
 
 @pytest.mark.parametrize("status", ["missing", "running"])
 def test_what_has_no_result_has_no_number(status: str) -> None:
     outcome = Outcome(Status(status), (ROW, LAST))
-    assert not outcome.is_known and math.isnan(outcome.final("val_error_pct"))
-    assert math.isnan(outcome.best("val_error_pct"))
+    assert not outcome.is_known and math.isnan(outcome.final(COLUMN))
+    assert math.isnan(outcome.best(COLUMN))
 
 
 def test_the_lists_of_statuses_are_one_list() -> None:
@@ -69,14 +70,15 @@ def test_rows_decide_before_a_failure_and_a_failure_before_a_fault(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("column", "worst"),
+    ("name", "worst"),
     [("val_ema_loss", math.inf), ("val_top5_error_pct", 100.0), ("val_ece_pct", 100.0)],
 )
-def test_a_diverged_or_failed_trial_takes_the_worst_of_its_metric(
-    column: str, worst: float
-) -> None:
+def test_a_diverged_or_failed_trial_takes_the_worst_of_its_metric(name: str, worst: float) -> None:
     """The last row of a diverged trial has no loss and no calibration error."""
-    rows = ({"epoch": 1.0, column: 2.0}, {"epoch": 2.0, "diverged": 1.0})
+    rows, column = (
+        ({"epoch": 1.0, name: 2.0}, {"epoch": 2.0, "diverged": 1.0}),
+        columns_of("val")[name],
+    )
     assert Outcome(Status.DIVERGED, rows).final(column) == worst
     assert Outcome(Status.DIVERGED, rows).best(column) == 2.0
     assert Outcome(Status.DIVERGED, rows[1:]).best(column) == worst

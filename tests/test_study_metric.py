@@ -21,7 +21,7 @@ from vitscale.analysis.report.report import read_results, summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.doubts import doubts
-from vitscale.plan.metrics import ERROR, METRICS, QUANTITIES, evaluation_columns, metric_of
+from vitscale.plan.metrics import ERROR, METRICS, QUANTITIES, columns_of
 from vitscale.plan.study import Arm, Study, Trial
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import Store
@@ -114,7 +114,7 @@ def test_a_distribution_speaks_of_its_metric(
     metric: str, rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
 ) -> None:
     study = distribution(metric)
-    results, kind = results_of(study, rows), metric_of(metric)
+    results, kind = results_of(study, rows), columns_of("val")[metric].metric
     page = write_report(results, Workdir(tmp_path), {})
     table = results.trials
     assert set(table.loc[table["status"] == "diverged", "error_pct"]) == {kind.worst}
@@ -220,7 +220,7 @@ def test_every_column_has_a_metric_of_its_own(name: str) -> None:
     assert metric.name == name and metric.label and metric.unit
     assert low <= 0 < metric.near < metric.beyond < high and metric.worst in metric.bounds
     assert math.isfinite(metric.near) and metric.column("mean_error_pct") == f"mean_{name}"
-    columns = [column for column in evaluation_columns("val") if metric_of(column) is metric]
+    columns = [name for name, of in columns_of("val").items() if of.metric is metric]
     assert columns == [f"val_{name}", f"val_ema_{name}"]
 
 
@@ -300,7 +300,7 @@ def shapes(metric: str) -> Study:
 def test_repeats_speak_of_their_metric(
     metric: str, rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
 ) -> None:
-    study, kind = repeats(metric), metric_of(metric)
+    study, kind = repeats(metric), columns_of("val")[metric].metric
     page = write_report(results_of(study, rows), Workdir(tmp_path), {})
     saved = pd.read_parquet(tmp_path / "seed_statistics.parquet").set_index(["arm", "evaluation"])
     for name in ("val", "test"):
@@ -357,14 +357,14 @@ def test_power_and_doubts_speak_of_the_metric(metric: str, words: tuple[str, ...
         metric, trials=tuple(trial for trial in study.trials if trial.point is not None)
     )
     (doubt,) = doubts(unreferenced)
-    assert f"only the {metric_of(metric).label} itself" in doubt
+    assert f"only the {columns_of('val')[metric].metric.label} itself" in doubt
 
 
 @pytest.mark.parametrize("metric", ["val_top5_error_pct", "val_ema_loss"])
 def test_shapes_speak_of_their_metric_and_choose_lr_by_it(
     metric: str, rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
 ) -> None:
-    study, kind = shapes(metric), metric_of(metric)
+    study, kind = shapes(metric), columns_of("val")[metric].metric
     page = write_report(results_of(study, rows), Workdir(tmp_path), {})
     saved = pd.read_parquet(tmp_path / "shape_cells.parquet").set_index("shape")
     for arm in study.arms:
@@ -391,6 +391,8 @@ def test_an_lr_at_which_a_run_diverged_is_not_chosen_by_the_loss() -> None:
             "minival_loss": [0.1, np.nan, 0.9, 0.8, np.nan],
         }
     )
-    assert choose_lr(runs, "minival_loss") == 2.0
+    assert choose_lr(runs, columns_of("minival")["minival_loss"]) == 2.0
     some = runs[runs["lr"] != 2.0]
-    assert choose_lr(some, "minival_loss") == 1.0  # one of two diverged, and not all
+    assert (
+        choose_lr(some, columns_of("minival")["minival_loss"]) == 1.0
+    )  # one of two diverged, and not all

@@ -17,7 +17,7 @@ from scipy.special import betaincinv, nctdtr, stdtrit
 from scipy.stats import binom
 
 from vitscale.plan.kinds import family_of
-from vitscale.plan.metrics import Metric, metric_of
+from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
 POWER, ALPHA = 0.8, 0.05
@@ -88,7 +88,7 @@ def _of_draws(study: Study) -> list[str]:
     """For pairs of arms with draws: forgiveness, if there are references, and absolute error."""
     if not study.pairs:
         return []
-    metric = metric_of(study.metric)
+    metric = study.column.metric
     n, references = (_fewest(study, drawn) for drawn in (True, False))
     paired, alpha = _pairs_share_points(study), ALPHA / len(study.pairs)
     head = (
@@ -224,7 +224,7 @@ def _of_lengths(study: Study) -> list[str]:
     cells = _stability_cells(study)
     return _of_means(
         study,
-        f"{metric_of(study.metric).label} above that of the longest schedule",
+        f"{study.column.metric.label} above that of the longest schedule",
         len({(m, e) for m, _, e in cells}) - len({m for m, _, _ in cells}),
     )
 

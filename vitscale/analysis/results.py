@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import pandas as pd
 
-from vitscale.plan.metrics import ERROR, Metric, metric_of
+from vitscale.plan.metrics import ERROR, Metric
 from vitscale.plan.study import Study
 from vitscale.record.outcome import FIXED
 from vitscale.record.wrong import Wrong
@@ -50,7 +50,7 @@ class Results:
     @property
     def metric(self) -> Metric:
         """The metric that the study is about."""
-        return metric_of(self.study.metric)
+        return self.study.column.metric
 
     def once(self, make: Callable[[Results], T]) -> T:
         """The value of a function of these results, which is called at the first request only.

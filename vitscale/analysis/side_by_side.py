@@ -24,7 +24,7 @@ from vitscale.analysis.results import STATUSES
 from vitscale.analysis.stats.intervals import median_difference, median_interval, minus
 from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.config import DEFAULTS, TrainConfig
-from vitscale.plan.metrics import Metric, metric_of
+from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
 Estimate = tuple[float, float, float]  # estimate, low, high
@@ -131,7 +131,7 @@ def side_by_side(a: Side, b: Side) -> dict[str, object]:
     them (see `paired_by`), else between independent draws; negative favours a. Raises ValueError
     for arms that cannot be compared.
     """
-    metric = metric_of(a.study.metric)
+    metric = a.study.column.metric
     reason = incomparable_reason(a, b)
     if reason:
         raise ValueError(reason)
@@ -181,9 +181,7 @@ def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
     mean = estimates.contrast([difference[both]], [1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {
-        **_named(
-            "median_points", _median(difference, group, metric_of(a.study.metric).differences)
-        ),
+        **_named("median_points", _median(difference, group, a.study.column.metric.differences)),
         **_named("mean_points", (mean.estimate, mean.low, mean.high)),
         "paired_by": fields,
         "num_pairs": len(difference),
@@ -198,7 +196,7 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
     difference of means is Welch's.
     """
     groups = [_scrambles(side, side.known) for side in (a, b)]
-    metric = metric_of(a.study.metric)
+    metric = a.study.column.metric
     first, second = (
         _median(_errors(side.known), group, metric.bounds)
         for side, group in zip((a, b), groups, strict=True)
@@ -217,7 +215,7 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
 def _summary(side: Side) -> dict[str, object]:
     """How the draws ended, the median of draws with an outcome, and the mean of finished draws."""
     counts, group = estimates.counts(side.draws), _scrambles(side, side.known)
-    errors, metric = estimates.errors(side.draws), metric_of(side.study.metric)
+    errors, metric = estimates.errors(side.draws), side.study.column.metric
     mean = (
         estimates.value_interval(errors, metric)
         if len(errors) and _are_repeats(side)
@@ -285,7 +283,7 @@ def differing(
     }
 
 
-def as_cells(comparison: dict) -> list[list[str]]:
+def as_cells(comparison: dict, metric: Metric) -> list[list[str]]:
     """The comparison as rows of four cells (what, a, b, a - b); the first row names the arms."""
     a, b, difference = (comparison[name] for name in ("a", "b", "difference"))
     rows = [["", *(f"{side['study']}:{side['arm']}" for side in (a, b)), "difference"]]
@@ -293,7 +291,6 @@ def as_cells(comparison: dict) -> list[list[str]]:
         [name, str(a[name]), str(b[name]), _pairs(difference) if name == "n" else ""]
         for name in COUNTS
     ]
-    metric = metric_of(comparison["metric"])
     for name, subset in (("median", ""), ("mean", " of finished")):
         column, apart = (metric.column(f"{name}_{end}") for end in ("error_pct", "points"))
         cells = (_interval(side, column, metric) for side in (a, b))

@@ -26,7 +26,6 @@ from vitscale.cli.script import Parser, check_installed, report_only
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
 from vitscale.plan.config import shown
-from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -141,9 +140,9 @@ def compare(options: argparse.Namespace) -> None:
             }
         )
         return
-    metric = metric_of(pairs[0][0].study.metric)
-    cells = [row for comparison in compared for row in ([""] * 4, *as_cells(comparison))][1:]
-    print(columns(cells))
+    metric = pairs[0][0].study.column.metric
+    cells = [row for one in compared for row in ([""] * 4, *as_cells(one, metric))]
+    print(columns(cells[1:]))
     print(
         f"\n{compared[0]['metric']} of the last epoch, 95% intervals; difference: left minus "
         f"right, in {metric.difference_unit}. Diverged and failed draws count as "

@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from vitscale.launch.progress import Progress
-from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study, Trial
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def _aligned(rows: list[list[str]], width: int) -> list[str]:
 def _titles(study: Study) -> list[str]:
     if study.measures:
         return ["arm", "batch", "pixels", "timed run", "images/s"]
-    return ["arm", "lr", "wd", "epoch", metric_of(study.metric).label]
+    return ["arm", "lr", "wd", "epoch", study.column.metric.label]
 
 
 def _cells(progress: Progress, trial: Trial) -> list[str]:
@@ -97,7 +96,7 @@ def _cells(progress: Progress, trial: Trial) -> list[str]:
     where = [trial.arm.name, f"{c.lr:.2e}", f"{c.wd:.2e}"]
     if progress.resumes(trial):
         return [*where, f"resumes at epoch {progress.epoch(trial)}"]
-    return [*where, done, "" if value is None else metric_of(study.metric).text(value)]
+    return [*where, done, "" if value is None else study.column.metric.text(value)]
 
 
 class Display:

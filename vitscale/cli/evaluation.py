@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json
 from vitscale.plan.evaluation import Evaluation
-from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column, metric_of, weights_of
+from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -147,8 +147,8 @@ def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
 
     from vitscale.analysis.repeats.estimates import value_interval
 
-    rows, weights = [], weights_of(study.metric)
-    metric = metric_of(study.metric)
+    rows, weights = [], study.column.weights
+    metric = study.column.metric
     for evaluation in dict.fromkeys(result.evaluation for result in results):
         for arm in study.arms:
             runs = [r for r in results if r.evaluation == evaluation and r.trial.arm.name == arm]
@@ -177,7 +177,7 @@ def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def _as_text(study: Study, rows: Sequence[dict[str, Any]]) -> str:
-    metric = metric_of(study.metric)
+    metric = study.column.metric
     shown = f"{metric.label} {metric.unit}"
     table = [["evaluation", "arm", "n", "diverged", "no weights", "other", shown, "95%"]]
     for row in rows:
@@ -192,7 +192,7 @@ def _as_text(study: Study, rows: Sequence[dict[str, Any]]) -> str:
                 "" if low != low else f"[{metric.number(low, 2)}, {metric.number(high, 2)}]",
             ]
         )
-    weights = "averaged" if weights_of(study.metric) else "raw"
+    weights = "averaged" if study.column.weights else "raw"
     return (
         f"{columns(table, left=2)}\n\nmean over finished trials, {weights} weights, Student's t "
         "interval over trials; diverged trials are not part of the mean"

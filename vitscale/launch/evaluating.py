@@ -20,7 +20,6 @@ from vitscale.launch.preflight import READ
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.evaluation import Evaluation
-from vitscale.plan.metrics import weights_of
 from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import PREDICTIONS, Store
@@ -61,7 +60,7 @@ def evaluate_study(
     if not trials:
         law = f"an arm must be of the study ({', '.join(study.arms)})"
         raise ValueError(f"{law}, but got ({arms!r})")
-    weights = weights_of(study.metric)
+    weights = study.column.weights
     for evaluation in evaluations:
         for config in {_geometry(trial.config): trial.config for trial in trials}.values():
             evaluation.applied(config)  # refused before anything is computed

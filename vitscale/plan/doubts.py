@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vitscale.plan.averaging import initial_share
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study
 
 MAX_INITIAL = 0.01  # weight of the initial weights in an averaged model
@@ -43,7 +42,7 @@ def without_references(study: Study) -> list[str]:
 
 def _initial(study: Study) -> str:
     """Averaged weights that retain much of their start, if the metric is measured on them."""
-    shares = _worst(study, initial_share) if "ema" in study.metric.split("_") else {}
+    shares = _worst(study, initial_share) if study.column.averaged else {}
     arms = [arm for arm, (share, _) in shares.items() if share > MAX_INITIAL]
     if not arms:
         return ""
@@ -53,7 +52,7 @@ def _initial(study: Study) -> str:
     return (
         f"{100 * share:.2g}% of the averaged model are still its {began} at the end "
         f"({name}={getattr(config, name):g}, {config.num_steps} steps): {_listed(arms)}; its "
-        f"{metric_of(study.metric).label} says little about the training: average over less or "
+        f"{study.column.metric.label} says little about the training: average over less or "
         "train longer, or set ema_decay=0"
     )
 
@@ -79,7 +78,7 @@ def _references(study: Study) -> str:
     return (
         f"no reference run is planned (a Trial without a point, at good values): {_listed(arms)}; "
         f"{', '.join(names)} cannot compare forgiveness there, only the "
-        f"{metric_of(study.metric).label} itself"
+        f"{study.column.metric.label} itself"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,16 +156,31 @@ ERRORS = tuple(name for name, metric in METRICS.items() if metric.of_images)
 WEIGHTS = ("", "ema_")
 
 
-def metric_of(column: str) -> Metric:
-    """The metric in a column of the rows: "val_ema_loss" contains the loss.
+class Column(NamedTuple):
+    """What a column of the rows contains: "val_ema_loss" is the loss of averaged weights on val.
 
-    Raises ValueError for a column without a metric.
+    Studies name a column; `columns_of` has what the name stands for, so no name is parsed.
     """
-    known = {**METRICS, SPEED.name: SPEED}
-    for name in sorted(known, key=len, reverse=True):
-        if column == name or column.endswith(f"_{name}"):
-            return known[name]
-    raise ValueError(f"a metric must end in one of ({', '.join(known)}), but got ({column!r})")
+
+    split: str  # evaluation set; empty for a speed
+    weights: str  # as in WEIGHTS
+    metric: Metric
+
+    @property
+    def name(self) -> str:
+        return column(self.split, self.weights, self.metric.name) if self.split else SPEED.name
+
+    @property
+    def averaged(self) -> bool:
+        """Whether the column is about averaged weights."""
+        return self.weights == WEIGHTS[1]
+
+    def on(self, split: str) -> Column:
+        """The same metric and weights on another evaluation set."""
+        return self._replace(split=split)
+
+
+SPEED_COLUMN = Column("", WEIGHTS[0], SPEED)
 
 
 def column(split: str, weights: str, quantity: str) -> str:
@@ -172,9 +188,10 @@ def column(split: str, weights: str, quantity: str) -> str:
     return f"{split}_{weights}{quantity}"
 
 
-def weights_of(column: str) -> str:
-    """The weights that a column is about, as in WEIGHTS: "ema_" for "val_ema_loss"."""
-    return WEIGHTS["_ema_" in column]
+def columns_of(split: str) -> dict[str, Column]:
+    """The columns of one evaluation set by name, in the order of `evaluation_columns`."""
+    columns = (Column(split, weights, of) for weights in WEIGHTS for of in METRICS.values())
+    return {column.name: column for column in columns}
 
 
 def evaluation_columns(split: str) -> tuple[str, ...]:
@@ -182,7 +199,7 @@ def evaluation_columns(split: str) -> tuple[str, ...]:
 
     Rows of trials from before a metric was added lack its columns.
     """
-    return tuple(column(split, weights, quantity) for weights in WEIGHTS for quantity in QUANTITIES)
+    return tuple(columns_of(split))
 
 
 def error_columns(split: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from vitscale.plan.config import TrainConfig, shown
 from vitscale.plan.cost import Measured
 from vitscale.plan.design import Point, SearchSpace, check_space, sample
-from vitscale.plan.metrics import evaluation_columns, metric_of
+from vitscale.plan.metrics import columns_of
 from vitscale.plan.study import (
     MAX_TRIALS,
     SAMPLERS,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 # Samplers learn from diverged trainings, too, so the worst value of the metric must be finite.
-SEARCHED = tuple(name for name in evaluation_columns("minival") if metric_of(name).is_bounded)
+SEARCHED = tuple(name for name, of in columns_of("minival").items() if of.metric.is_bounded)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeGuard
 from vitscale.plan.config import TrainConfig, shown, shown_text
 from vitscale.plan.cost import Complexity, Measured, complexity
 from vitscale.plan.kinds import check_kind, infer_kind
-from vitscale.plan.metrics import ERROR, evaluation_columns, metric_of
+from vitscale.plan.metrics import ERROR, SPEED_COLUMN, Column, columns_of
 from vitscale.plan.profile import METRIC, ProfileConfig
 
 # per study, and points per sample: each is a directory, and a row of every table
@@ -187,6 +187,12 @@ class Study:
     def cost(self, config: TrainConfig) -> Complexity:
         """As plan.cost.complexity, with the measured costs of this study."""
         return complexity(config, self.measured)
+
+    @cached_property
+    def column(self) -> Column:
+        """What the column named `metric` contains."""
+        known = columns_of(self.trials[0].config.eval_split)
+        return {**known, SPEED_COLUMN.name: SPEED_COLUMN}[self.metric]
 
     @property
     def measures(self) -> bool:
@@ -402,14 +408,14 @@ def _check_metric(study: Study) -> None:
     """
     trainings = [t.config for t in study.trials if not isinstance(t.config, ProfileConfig)]
     for config in {config.eval_split: config for config in trainings}.values():
-        known = evaluation_columns(config.eval_split)
+        known = columns_of(config.eval_split)
         if study.metric not in known:
             raise ValueError(
                 "the metric must be a column of the evaluated split, "
                 f"({', '.join(known)}), but got "
                 f"(metric={shown(study.metric)}, eval_split={config.eval_split!r})"
             )
-    if study.published and trainings and metric_of(study.metric) is not ERROR:
+    if study.published and trainings and study.column.metric is not ERROR:
         raise ValueError(
             "published=True must come with the top-1 error as metric, which the papers report, "
             f"but got (metric={shown(study.metric)})"

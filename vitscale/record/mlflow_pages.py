@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from vitscale.plan.markup import in_markdown
-from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study
 
 TRIALS, CURVES, ARMS = "vitscale-trials", "vitscale-curves", "vitscale-arms"
@@ -97,7 +96,7 @@ def result_of(study: Study) -> str:
     """The name of the metric that holds the final result of a trial."""
     if study.measures:
         return f"median_{study.metric}"
-    return metric_of(study.metric).column("final_error_pct")
+    return study.column.metric.column("final_error_pct")
 
 
 def axes(study: Study) -> list[str]:

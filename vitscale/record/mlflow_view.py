@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import Measured, complexity, training_flops
+from vitscale.plan.metrics import columns_of
 from vitscale.plan.profile import BEARING, ProfileConfig
 from vitscale.plan.study import Study, Trial
 from vitscale.record import mlflow_pages
@@ -243,7 +244,7 @@ class View:
         else:
             diverged = outcome.status is Status.DIVERGED
             final = {
-                mlflow_pages.result_of(self.study): outcome.final(self.study.metric),
+                mlflow_pages.result_of(self.study): outcome.final(self.study.column),
                 "diverged": diverged,
                 **final,
             }
@@ -704,10 +705,10 @@ def evaluation_metrics(outcome: Outcome) -> list[Metric]:
     at, step, split = int(row["unix_s"] * 1000), int(row["epoch"]), facts["split"]
     return [
         Metric(
-            _key(f"evaluation/{facts['name']}/{name.removeprefix(split + '_')}"), value, at, step
+            _key(f"evaluation/{facts['name']}/{of.weights}{of.metric.name}"), row[name], at, step
         )
-        for name, value in row.items()
-        if name.startswith(f"{split}_")
+        for name, of in columns_of(split).items()
+        if name in row
     ]
 
 

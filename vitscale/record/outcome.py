@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from vitscale.plan.metrics import metric_of
+from vitscale.plan.metrics import Column
 
 Row = dict[str, float]
 
@@ -52,30 +52,28 @@ class Outcome:
         """Why the config failed, or the last fault of a machine, in one line; else empty."""
         return self.facts.get("error", "")
 
-    def final(self, metric: str, worst: float | None = None) -> float:
-        """The metric after the last epoch; NaN without a result.
+    def final(self, column: Column) -> float:
+        """The column's value after the last epoch; NaN without a result.
 
-        For a diverged or failed trial `worst`, by default the worst value of the metric
-        (vitscale.plan.metrics).
+        For a diverged or failed trial the worst value of the metric (vitscale.plan.metrics).
         """
         if self.status in (Status.DIVERGED, Status.FAILED):
-            return metric_of(metric).worst if worst is None else worst
-        return self.rows[-1][metric] if self.is_known and self.rows else float("nan")
+            return column.metric.worst
+        return self.rows[-1][column.name] if self.is_known and self.rows else float("nan")
 
-    def best(self, metric: str, worst: float | None = None) -> float:
+    def best(self, column: Column) -> float:
         """The best value over epochs, which must not be chosen on a test set; else as `final`.
 
         The last row of a diverged trial has only some of the columns.
         """
-        kind = metric_of(metric)
-        worst = kind.worst if worst is None else worst
+        metric = column.metric
         if self.status is Status.FAILED:
-            return worst
+            return metric.worst
         if not self.is_known or not self.rows:
             return float("nan")
-        values = [row[metric] for row in self.rows if metric in row]
-        choose = min if kind.lower_is_better else max
-        return choose(values, default=worst)
+        values = [row[column.name] for row in self.rows if column.name in row]
+        choose = min if metric.lower_is_better else max
+        return choose(values, default=metric.worst)
 
     def because(self, error: str) -> Outcome:
         """The outcome with `error` as its reason."""

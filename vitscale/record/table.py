@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from vitscale.plan.metrics import ERROR, SPEED, evaluation_columns, metric_of
+from vitscale.plan.metrics import ERROR, Column, evaluation_columns
 from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import ROWS, Damaged, Store
@@ -51,7 +51,7 @@ def read_done(trial_id: str, study: Study, store: Store) -> Outcome:
     that lack only the study's metric pass; `check_reported` refuses them.
     """
     outcome = store.read(trial_id)
-    needed = [_oldest(study.metric), *NEEDED]
+    needed = [_oldest(study.column), *NEEDED]
     if absent := [name for name in needed if any(name not in row for row in outcome.rows)]:
         where = store.trial(trial_id).address(ROWS)
         raise Damaged(
@@ -86,11 +86,9 @@ def check_reported(study: Study, read: Mapping[str, Outcome], store: Store) -> N
         )
 
 
-def _oldest(metric: str) -> str:
+def _oldest(column: Column) -> str:
     """The column of the same evaluation, or profile, that every version reports."""
-    if metric == SPEED.name:
-        return metric
-    return metric.removesuffix(metric_of(metric).name) + ERROR.name
+    return column._replace(metric=ERROR).name if column.split else column.name
 
 
 def stopped(study: Study, store: Store) -> dict[str, Outcome]:
@@ -133,8 +131,8 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
             }
         else:
             errors = {
-                "error_pct": outcome.final(study.metric),
-                "best_error_pct": outcome.best(study.metric),
+                "error_pct": outcome.final(study.column),
+                "best_error_pct": outcome.best(study.column),
             }
         provenance = {
             name: outcome.facts.get(name, "")

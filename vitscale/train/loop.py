@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import SMALL_BYTES
-from vitscale.plan.metrics import WEIGHTS, column, error_columns, metric_of
+from vitscale.plan.metrics import ERRORS, METRICS, WEIGHTS, column
 from vitscale.record.outcome import Row
 from vitscale.record.workdir import Workdir
 from vitscale.train import checkpoint
@@ -273,7 +273,10 @@ def diverged_row(config: TrainConfig, step: int) -> Row:
     """The last row of a training that became non-finite at optimizer step `step` (from 0)."""
     epoch = step // config.steps_per_epoch + 1
     errors = {
-        name: metric_of(name).worst for split in config.evals for name in error_columns(split)
+        column(split, weights, name): METRICS[name].worst
+        for split in config.evals
+        for weights in WEIGHTS
+        for name in ERRORS
     }
     return {
         "epoch": epoch,

@@ -127,10 +127,8 @@ def budget_draws(results: Results) -> dict[str, Draws]:
 
 
 def minival_column(study: Study) -> str:
-    """The study's metric on minival; "" if the metric is not that of the set of the results."""
-    split = f"{study.trials[0].config.eval_split}_"
-    rest = study.metric.removeprefix(split)
-    return f"{CHOSEN_ON}_{rest}" if rest != study.metric and split != f"{CHOSEN_ON}_" else ""
+    """The study's metric on minival; "" if that is the set of the results."""
+    return study.column.on(CHOSEN_ON).name if study.column.split != CHOSEN_ON else ""
 
 
 def _draws(results: Results, arm: str) -> Draws | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from vitscale.analysis.kind import Explanation
 from vitscale.analysis.report.layout import COLORS
-from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study
 
 # two curves, the upper one of the arm that forgives more
@@ -23,7 +22,7 @@ def explanation(study: Study) -> Explanation | None:
     """Of a study that draws an error distribution function."""
     if not any(name.startswith("edf_") for name in study.figures):
         return None
-    unit = metric_of(study.metric).difference_unit
+    unit = study.column.metric.difference_unit
     return Explanation(
         "An error distribution function (EDF) shows for each x the share of draws that end at most "
         f"x {unit} above the baseline of their arm (where an axis has values themselves: at most "

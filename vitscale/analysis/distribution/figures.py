@@ -45,7 +45,7 @@ from vitscale.analysis.report.layout import (
     style,
 )
 from vitscale.analysis.results import Results, panels
-from vitscale.plan.metrics import Metric, metric_of
+from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
 
@@ -210,7 +210,7 @@ def _edf_panel(
     absent = [draws.arm for draws in arms if is_absolute and draws.n and not len(draws.references)]
     note = f"\n(absolute: no finished reference of {', '.join(absent)})" if absent else ""
     ax.set_title(title + note)
-    unit = metric_of(study.metric).difference_unit
+    unit = study.column.metric.difference_unit
     above = {
         "reference": f"the reference ({unit})",
         "best draw": f"the best draw ({unit})\nbest of n draws: depends on n",
@@ -283,7 +283,7 @@ def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
         "which count in n."
     )
     if study.num_scrambles:
-        metric = metric_of(study.metric)
+        metric = study.column.metric
         first, span = f"{metric.beyond / 10:g}", metric.apart(metric.beyond)
         return (
             f"95% bands{given}, over {study.num_scrambles} Sobol scrambles; the simultaneous one "

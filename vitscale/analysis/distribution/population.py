@@ -15,7 +15,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from vitscale.analysis.results import STATUSES, Results
-from vitscale.plan.metrics import ERROR, Metric, metric_of
+from vitscale.plan.metrics import ERROR, Metric
 from vitscale.plan.study import Study
 
 BASELINES = ("reference", "best draw")
@@ -214,7 +214,7 @@ def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = Fal
         not_counted=int((~missing).sum()) - len(counted),
         references=runs.loc[runs["status"] == "finished", "error_pct"].to_numpy(dtype=float),
         reference_counts={status: int((runs["status"] == status).sum()) for status in STATUSES},
-        metric=metric_of(study.metric),
+        metric=study.column.metric,
     )
 
 

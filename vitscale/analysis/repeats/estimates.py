@@ -58,11 +58,10 @@ def labelled(study: Study, outcomes: pd.DataFrame) -> pd.DataFrame:
 def evaluations(study: Study) -> dict[str, str]:
     """Evaluation set -> the column with the study's metric on it, of the same weights."""
     first = study.trials[0].config
-    kind = study.metric.removeprefix(f"{first.eval_split}_")
     common = [
         name for name in first.evals if all(name in trial.config.evals for trial in study.trials)
     ]
-    return {name: f"{name}_{kind}" for name in common}
+    return {name: study.column.on(name).name for name in common}
 
 
 def finished(runs: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.seeds import draws_of
 from vitscale.analysis.results import Results, panels
 from vitscale.analysis.stats import images
-from vitscale.plan.metrics import ERROR, weights_of
+from vitscale.plan.metrics import ERROR
 
 Ends = tuple[float, float, float]
 NONE: Ends = (np.nan, np.nan, np.nan)
@@ -40,7 +40,7 @@ def mistakes(results: Results) -> dict[tuple[str, str], Mistakes]:
     by_cell: dict[tuple[str, str], Mistakes] = {}
     if results.metric is not ERROR:
         return by_cell
-    weights = weights_of(results.study.metric)
+    weights = results.study.column.weights
     runs = {
         arm: estimates.finished(draws_of(results.trials, arm))["trial_id"].tolist()
         for arm in results.study.arms

@@ -25,7 +25,7 @@ from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import correlation
 from vitscale.analysis.stats.intervals import clopper_pearson
-from vitscale.plan.metrics import Metric, metric_of
+from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
 DIFFERENCES = (0.1, 0.2, 0.5, 1.0, 2.0)  # of a quarter of `near`: a point of top-1 error
@@ -200,7 +200,7 @@ def rounding_images(study: Study, name: str) -> int | None:
     """As num_images if the metric is a share of these images, and so a multiple of 1/N; else
     None.
     """
-    return num_images(study, name) if metric_of(study.metric).of_images else None
+    return num_images(study, name) if study.column.metric.of_images else None
 
 
 def seed_statistics(results: Results) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from vitscale.analysis.results import Results, panels
-from vitscale.plan.metrics import metric_of
 from vitscale.plan.study import Study
 
 Draw = Callable[[Results], Figure]
@@ -51,25 +50,22 @@ def metric_label(study: Study) -> str:
     Where no arm averages its weights the column holds the error of the weights themselves, and is
     named so.
     """
-    metric = metric_of(study.metric)
-    words = [*study.metric.removesuffix(metric.name).strip("_").split("_"), metric.label]
+    split, label = study.column.split.replace("_", " "), study.column.metric.label
     on = {bool(trial.config.ema_decay or trial.config.ema_alpha) for trial in study.trials}
-    if "ema" not in words:
-        return " ".join(words)
-    if on == {True}:
-        return " ".join(words).replace("ema", "EMA")
-    without = " ".join(word for word in words if word != "ema")
-    return f"{without}, EMA in some arms," if True in on else without
+    if study.column.averaged and on == {True}:
+        return f"{split} EMA {label}"
+    name = f"{split} {label}".lstrip()
+    return f"{name}, EMA in some arms," if study.column.averaged and True in on else name
 
 
 def axis_label(study: Study) -> str:
     """The same with the unit, for an axis of values."""
-    return f"{metric_label(study)} ({metric_of(study.metric).unit})"
+    return f"{metric_label(study)} ({study.column.metric.unit})"
 
 
 def axis_label_on(study: Study, name: str) -> str:
     """The metric on an evaluation set, for an axis of values."""
-    metric = metric_of(study.metric)
+    metric = study.column.metric
     return f"{metric.label} on {name} ({metric.unit})"
 
 

@@ -28,7 +28,7 @@ from vitscale.analysis.stats.correction import holm
 from vitscale.catalog.shapes import shape_name
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.kinds import DROP_PATH_BY, family_of
-from vitscale.plan.metrics import Metric, metric_of
+from vitscale.plan.metrics import Column, Metric
 from vitscale.plan.study import Study
 
 CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reported
@@ -96,25 +96,26 @@ def cells(results: Results) -> dict[str, Cell]:
     configs: dict[str, TrainConfig] = {}
     for trial in results.study.trials:
         configs.setdefault(trial.arm.name, trial.config)
-    chooses = estimates.evaluations(results.study).get(CHOOSES, "")
+    study = results.study
+    chooses = study.column.on(CHOOSES) if CHOOSES in estimates.evaluations(study) else None
     return {
-        arm: _cell(results.study, results.trials[results.trials["arm"] == arm], config, chooses)
+        arm: _cell(study, results.trials[results.trials["arm"] == arm], config, chooses)
         for arm, config in configs.items()
     }
 
 
-def _cell(study: Study, runs: pd.DataFrame, config: TrainConfig, chooses: str) -> Cell:
+def _cell(study: Study, runs: pd.DataFrame, config: TrainConfig, chooses: Column | None) -> Cell:
     arm = str(runs["arm"].iloc[0])
     lrs = tuple(sorted({float(lr) for lr in runs["lr"]}))
-    if len(lrs) > 1 and not chooses:
+    if len(lrs) > 1 and chooses is None:
         raise ValueError(
             f"arms with several lr must be evaluated on {CHOOSES}, but got (arm={arm!r}, lr={lrs})"
         )
-    lr = choose_lr(runs, chooses) if len(lrs) > 1 else lrs[0]
+    lr = choose_lr(runs, chooses) if chooses and len(lrs) > 1 else lrs[0]
     return Cell(arm, *family_of(study.arms[arm]), config, lrs, lr, runs[runs["lr"] == lr])
 
 
-def choose_lr(runs: pd.DataFrame, column: str) -> float:
+def choose_lr(runs: pd.DataFrame, column: Column) -> float:
     """The lr with the lowest mean of a column of the rows over runs; the smallest if equal, NaN
     without an outcome.
 
@@ -125,14 +126,14 @@ def choose_lr(runs: pd.DataFrame, column: str) -> float:
     known = runs[runs["status"] != "missing"]
     if known.empty:
         return np.nan
-    error = known[column] if column in known else pd.Series(np.nan, known.index)
+    error = known[column.name] if column.name in known else pd.Series(np.nan, known.index)
     if error[known["status"] == "finished"].isna().any():
         raise ValueError(
             "a finished run must have the metric that chooses its lr, but got none "
-            f"(column={column!r})"
+            f"(column={column.name!r})"
         )
     finished = known["status"] == "finished"
-    counted = error.where(finished, metric_of(column).worst).astype(float)
+    counted = error.where(finished, column.metric.worst).astype(float)
     scores = counted.groupby(known["lr"]).mean().round(9)
     if not np.isfinite(scores).any():
         scores = (~finished).astype(float).groupby(known["lr"]).mean()

@@ -29,7 +29,7 @@ from vitscale.analysis.shapes.tables import (
     reported,
 )
 from vitscale.plan.kinds import DROP_PATH_BY
-from vitscale.plan.metrics import Metric, metric_of
+from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
 ALPHA = 0.05
@@ -272,7 +272,7 @@ def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
     """The differences of Figure 1, on the first set."""
     many = table[(table["branches"] > 2) & (table["evaluation"] == next(iter(reported(study))))]
     rules = [DROP_PATH_BY] if DROP_PATH_BY in table else []
-    metric = metric_of(study.metric)
+    metric = study.column.metric
     keys = ["size", *rules, "pairs", "layerscale", "epochs"]
     sentences = []
     for key in many[keys].drop_duplicates().itertuples(index=False):
