@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, get_args
 
 from search_spaces import xiao2021
+from search_spaces.space import family
 from search_spaces.touvron2022 import LAYERSCALE, SHAPE_PAIRS
 from search_spaces.vit import SHAPES
 from vitscale.catalog.epoch_times import DEVICES
-from vitscale.catalog.tables import table_rows
 
 # as torch names the V100 with 32 GB of the texts; of two forms of it, one
 PAPERS_GPU = "Tesla V100-SXM2-32GB"
@@ -57,19 +57,19 @@ def _xiao2021() -> dict[str, dict[str, Any]]:
     """Models of Tables 1 and 2 with the better optimizer and an eighth of the printed batch, as
     on each of 8 GPUs.
     """
-    rows = table_rows("xiao2021_table2")
-    batches = {row["model"]: int(row["batch_size"]) // DEVICES for row in rows}
     models: dict[str, dict[str, Any]] = {}
     for name, fields in xiao2021.MODELS.items():
         shape = {key: value for key, value in fields.items() if key not in _NOT_TIMED}
         optimizer = (
-            {"optimizer": "sgd", "nesterov": True} if "RegNetY" in name else {"optimizer": "adamw"}
+            {"optimizer": "sgd", "nesterov": True}
+            if family(fields) == "RegNetY"
+            else {"optimizer": "adamw"}
         )
         models[name] = {
             **_IMAGENET,
             **shape,
             **optimizer,
-            "batch_size": batches[name],
+            "batch_size": xiao2021.BATCHES[name] // DEVICES,
             "label_smoothing": 0.1,
         }
     return models

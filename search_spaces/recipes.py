@@ -17,12 +17,13 @@ Scalar = str | int | float  # and bool, which is an int
 
 
 class Value(NamedTuple):
-    """The value of a field, and the paper and place that state it, or "unstated: " and the
+    """The value of a field, and the paper and place that state it; of one that is not stated, the
     reason for the choice.
     """
 
     value: Scalar
     source: str
+    stated: bool = True
 
 
 Values = dict[str, Value]
@@ -42,17 +43,12 @@ class Recipe:
     @property
     def fields(self) -> dict[str, Any]:
         """Field -> value, for TrainConfig."""
-        return {field: value for field, (value, _) in self.values.items()}
+        return {field: of.value for field, of in self.values.items()}
 
     @property
     def unstated(self) -> dict[str, str]:
         """Field -> reason, for the values that no paper states."""
-        mark = "unstated: "
-        return {
-            field: source.removeprefix(mark)
-            for field, (_, source) in self.values.items()
-            if source.startswith(mark)
-        }
+        return {field: of.source for field, of in self.values.items() if not of.stated}
 
     def but(self, name: str, values: Values, sizes: tuple[str, ...] = ()) -> Recipe:
         """A variant: changed or added values, and other sizes if given."""
@@ -64,7 +60,7 @@ def stated(source: str, **fields: Scalar) -> Values:
 
 
 def unstated(reason: str, **fields: Scalar) -> Values:
-    return stated(f"unstated: {reason}", **fields)
+    return {field: Value(value, reason, stated=False) for field, value in fields.items()}
 
 
 # dict(**a, **b) refuses a field that two sources of one recipe state.

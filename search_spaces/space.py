@@ -7,6 +7,13 @@ from typing import Any, Protocol
 
 from optuna.distributions import FloatDistribution
 
+from vitscale.catalog.regnety import REGNETY
+
+
+def family(model: Mapping[str, Any]) -> str:
+    """The family of a model by its fields: "ViT" or "RegNetY", as in INTERVALS."""
+    return "RegNetY" if model.get("model") in REGNETY else "ViT"
+
 
 class Space(Protocol):
     """A module with these values; mypy compares it with this list where a study names it."""

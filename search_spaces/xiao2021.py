@@ -5,6 +5,8 @@ intervals, recipe.
 from optuna.distributions import FloatDistribution
 
 from search_spaces.recipes import XIAO2021
+from vitscale.catalog.epoch_times import DEVICES
+from vitscale.catalog.tables import table_rows
 
 # Table 1, at 224 pixels and patch 16: hidden size, MLP multiplier, heads, blocks of ViT_P. ViT_C
 # has one block less.
@@ -80,9 +82,9 @@ MODELS |= {
 # Images on each GPU. Table 2 prints the batch that 8 GPUs hold, and larger models took more of them
 # to 2048 images (its caption, and appendix D): a GPU takes BatchNorm's statistics over its own
 # images, and draws its own mixup.
-_BATCH_OF_8_GPUS = {"1GF": 2048, "4GF": 2048, "16GF": 1024, "18GF": 1024, "36GF": 512}
+BATCHES = {row["model"]: int(row["batch_size"]) for row in table_rows("xiao2021_table2")}
 for _name, _fields in MODELS.items():
-    _images = _BATCH_OF_8_GPUS[_name.rpartition("-")[2]] // 8
+    _images = BATCHES[_name] // DEVICES
     MODELS[_name] = {**_fields, "norm_batch": _images, "mix_groups": 2048 // _images}
 
 # Figures 4 and 5: the models of a panel.

@@ -23,7 +23,7 @@ from itertools import combinations
 from typing import Literal
 
 from search_spaces import cifar, demo, xiao2021
-from search_spaces.space import Space
+from search_spaces.space import Space, family
 from search_spaces.winners import LABELS
 from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main, sample, sobol, trials
 
@@ -120,7 +120,7 @@ def study(
             arms = {model: Arm(f"{model} {label}", {"model": model}) for model in models}
             panels[f"{label} {size}".strip()] = tuple(arm.name for arm in arms.values())
             for model, arm in arms.items():
-                interval = space.INTERVALS["RegNetY" if "RegNetY" in model else "ViT", optimizer]
+                interval = space.INTERVALS[family(space.MODELS[model]), optimizer]
                 if num_scrambles:
                     drawn = sobol(interval, num=num, num_scrambles=num_scrambles, seed=stream)
                 else:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from search_spaces import cifar, demo, xiao2021
-from search_spaces.space import Space
+from search_spaces.space import Space, family
 from vitscale import Arm, Study, TrainConfig, main, trials
 
 
@@ -48,9 +48,10 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
             f"{model} {epochs} epochs" for model in models for epochs in values.lengths
         )
         for model in models:
-            optimizer = "sgd" if "RegNetY" in model else "adamw"  # Figure 2
+            fields = space.MODELS[model]
+            optimizer = "sgd" if family(fields) == "RegNetY" else "adamw"  # Figure 2
             lr, wd = space.OPTIMA[model, optimizer]
-            fields = {**space.MODELS[model], "optimizer": optimizer, "lr": lr, "wd": wd}
+            fields = {**fields, "optimizer": optimizer, "lr": lr, "wd": wd}
             arms |= {
                 Arm(f"{model} {epochs} epochs", {"model": model}): {**fields, "epochs": epochs}
                 for epochs in values.lengths

@@ -53,8 +53,15 @@ DATASETS = {
 }  # fmt: skip
 
 
-def dataset_facts(name: str) -> DatasetFacts | None:
-    """Facts of a dataset by name, or None; "imagenet-256" is imagenet prepared at 256 pixels per
-    side.
+def original(name: str) -> str:
+    """The dataset that one of this name was prepared from: "imagenet-256" is imagenet prepared at
+    256 pixels per side.
+
+    The name is a config's field and a folder's, and so has the size in it.
     """
-    return DATASETS.get(name) or DATASETS.get(re.sub(r"-\d+$", "", name))
+    return name if name in DATASETS else re.sub(r"-\d+$", "", name)
+
+
+def dataset_facts(name: str) -> DatasetFacts | None:
+    """Facts of a dataset by name, or None; a prepared one has those of its original."""
+    return DATASETS.get(original(name))

@@ -17,7 +17,7 @@ from typing import Any
 from vitscale.doctor.check import Finding, Machine, judged, not_applicable
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
-from vitscale.record.workdir import Workdir
+from vitscale.record.workdir import CHECKPOINT, CheckpointName, Workdir
 
 # A step per epoch: the rows then have the loss of each step.
 SMALL = TrainConfig(
@@ -127,14 +127,14 @@ def resume(machine: Machine) -> Finding:
             started = train(LONGER_EPOCHS, Path(folder), device, checkpoint_every_s=0.0)
             next(started)
             started.close()
-            saved = Workdir(Path(folder)).names("checkpoint-")
-        if not saved:
+            saved = Workdir(Path(folder)).names(CHECKPOINT)
+        newest = CheckpointName.of(saved[-1]) if saved else None
+        if newest is None:
             return judged(False, "an interrupted training left no checkpoint")
         resumed = list(train(LONGER_EPOCHS, Path(folder), device, checkpoint_every_s=1e9))
     whole = rows(LONGER_EPOCHS, machine)
-    step = int(saved[-1].split("-")[1])
     if without_times(resumed) == without_times(whole):
-        times = f"interrupted {NUM_INTERRUPTED} times and resumed, last at step {step} of 20"
+        times = f"interrupted {NUM_INTERRUPTED} times and resumed, last at step {newest.step} of 20"
         return judged(True, f"rows equal by the bit, {times}")
     return judged(False, _unequal(resumed, whole, rows(LONGER_EPOCHS, machine)))
 

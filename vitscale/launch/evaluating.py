@@ -23,6 +23,7 @@ from vitscale.plan.evaluation import Evaluation
 from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import PREDICTIONS, Store
+from vitscale.record.workdir import CHECKPOINT
 from vitscale.record.wrong import WRONG, Wrong, encode
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class _One:
         """
         workdir, own_id = self.store.trial(config.id), evaluation.id(config)
         known = self.store.evaluations(config.id).get(own_id)
-        now = workdir.names("checkpoint-")[-1:]
+        now = workdir.names(CHECKPOINT)[-1:]
         if known is None or (now and known.facts.get("weights", now[0]) != now[0]):
             return None
         lacks = self.top_of is not None and not workdir.exists(f"{PREDICTIONS}{own_id}.parquet")
@@ -119,7 +120,7 @@ class _One:
         state = checkpoint.load(workdir, torch.device("cpu"), config.id)
         if state is None or "model" not in state:
             return Result(trial, evaluation, "no weights")
-        (name,) = workdir.names("checkpoint-")[-1:]
+        (name,) = workdir.names(CHECKPOINT)[-1:]
         found = evaluate_weights(
             state,
             evaluation.applied(config),

@@ -11,6 +11,7 @@ from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import DONE, ENDINGS, Row, Status
 from vitscale.record.store import Store
+from vitscale.record.workdir import CHECKPOINT, CheckpointName
 
 
 @dataclass
@@ -123,10 +124,11 @@ def epochs_behind(trial: Trial, store: Store | None) -> int:
     if store is None or isinstance(trial.config, ProfileConfig):
         return 0
     try:
-        names = store.trial(trial.config.id).names("checkpoint-")
-        return int(names[-1].split("-")[1]) // trial.config.steps_per_epoch if names else 0
-    except (OSError, ValueError, IndexError):
+        names = store.trial(trial.config.id).names(CHECKPOINT)
+    except OSError:
         return 0
+    newest = CheckpointName.of(names[-1]) if names else None
+    return newest.step // trial.config.steps_per_epoch if newest else 0
 
 
 def _clock(seconds: float | None) -> str:

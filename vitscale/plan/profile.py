@@ -8,7 +8,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from vitscale.plan.config import VIT_ONLY, Count, Law, Max, TrainConfig, defaults
 from vitscale.plan.metrics import SPEED
@@ -80,8 +80,8 @@ class ProfileConfig(TrainConfig):
     @property
     def threads(self) -> int:
         """Threads of the measured processor; 0 for a GPU."""
-        named = re.search(r", (\d+) threads?$", self.hardware)
-        return int(named[1]) if named else 0
+        processor = Processor.of(self.hardware)
+        return processor.threads if processor else 0
 
 
 def _profile_laws(c: ProfileConfig) -> list[Law]:
@@ -106,12 +106,32 @@ def _profile_laws(c: ProfileConfig) -> list[Law]:
     ]
 
 
+class Processor(NamedTuple):
+    """A processor, and how many of its threads torch uses.
+
+    Its text is the `hardware` of a profile, in ids, in plan.json and after `--hardware`; `of` reads
+    back what `str` writes.
+    """
+
+    name: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.threads} {'thread' if self.threads == 1 else 'threads'}"
+
+    @classmethod
+    def of(cls, hardware: str) -> Processor | None:
+        """The processor of such a text; None for a GPU."""
+        match = re.fullmatch(r"(.*), (\d+) threads?", hardware)
+        return cls(match[1], int(match[2])) if match else None
+
+
 def processor(threads: int = 0) -> str:
     """Name and threads of this machine's processor; 0 threads: all cores of this process."""
     num = threads or (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    return f"{processor_name()}, {num} {'thread' if num == 1 else 'threads'}"
+    return str(Processor(processor_name(), num))
 
 
 def gpu() -> str:

@@ -11,13 +11,12 @@ from typing import Any
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import Store
 from vitscale.record.trial_links import FOLDER, link_paths, point_names
-from vitscale.record.workdir import Damaged, read_json
+from vitscale.record.workdir import CHECKPOINT, CheckpointName, Damaged, read_json
 
 PREFIX = re.compile(r"[0-9a-f]{1,12}")
 MOST_NAMED = 5  # of the candidates in a refusal
 Plans = Mapping[str, Mapping[str, Any]]
 Place = dict[str, Any]  # study, arm, point, name and link of a trial
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)-")
 
 
 def readable_plans(store: Store) -> dict[str, dict[str, Any]]:
@@ -126,7 +125,7 @@ def _described(
             {"name": evaluation.facts.get("name", ""), **evaluation.rows[0]}
             for evaluation in store.evaluations(trial_id).values()
         ],
-        "checkpoint": _checkpoint(workdir.names("checkpoint-")),
+        "checkpoint": _checkpoint(workdir.names(CHECKPOINT)),
         "folder": workdir.address(),
         "files": [
             {"path": workdir.address(name), "num_bytes": state.num_bytes, "changed": when(state[1])}
@@ -179,8 +178,8 @@ def earlier_studies(plans: Plans, trial_id: str) -> tuple[str, ...]:
 
 def _checkpoint(names: Sequence[str]) -> dict[str, Any] | None:
     """The newest one: of a done trial, it holds the final weights if they were kept."""
-    match = _CHECKPOINT.match(names[-1]) if names else None
-    return {"file": names[-1], "step": int(match[1])} if match else None
+    newest = CheckpointName.of(names[-1]) if names else None
+    return {"file": names[-1], "step": newest.step} if newest else None
 
 
 def when(unix_s: float) -> str:

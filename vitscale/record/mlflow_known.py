@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FILE = "mlflow.json"  # in the folder of the study
 # in place of a digest: the run is tagged as of a trial that is not planned any more
 UNPLANNED = "left out"
-BEGAN = "vitscale.began_s"  # tag of a trial's run
+BEGAN = "began_s"  # tag of a trial's run
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Child:
             status,
             "vitscale.error" in run.data.tags,
             digest,
-            float(run.data.tags.get(BEGAN, 0.0)),
+            float(run.data.tags.get(f"vitscale.{BEGAN}", 0.0)),
         )
 
 

@@ -145,7 +145,7 @@ class View:
         tags = {"status": status.value, **outcome.facts} if status != child.status else {}
         if new and not child.epoch:
             child.began_s = outcome.rows[0]["unix_s"]
-            tags |= {BEGAN.removeprefix("vitscale."): repr(child.began_s)}
+            tags |= {BEGAN: repr(child.began_s)}
         for part in _in_batches(groups):
             self._log(child, trial, part, tags)
         child.epoch = epoch

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import PLAN, Damaged, Store
+from vitscale.record.workdir import CHECKPOINT
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ def _trial_state(store: Store, trial_id: str, alive: dict[str, bool]) -> TrialSt
     return TrialState(
         _status(store, trial_id, alive),
         sum(file.num_bytes for file in files.values()),
-        sum(file.num_bytes for name, file in files.items() if name.startswith("checkpoint-")),
+        sum(file.num_bytes for name, file in files.items() if name.startswith(CHECKPOINT)),
         max((file.changed_s for file in files.values()), default=0.0),
     )
 

@@ -43,6 +43,7 @@ from typing import Any
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.rows import decode, decode_facts, encode
 from vitscale.record.workdir import (
+    CHECKPOINT,
     CLAIM,
     SLUG,
     Damaged,
@@ -183,7 +184,7 @@ class Store:
         for name, content in (beside or {}).items():
             workdir.write(name, content)
         first = workdir.create(ROWS, encode(workdir.name, outcome))
-        for name in workdir.names("checkpoint-")[:-1]:  # the last one may hold the final weights
+        for name in workdir.names(CHECKPOINT)[:-1]:  # the last one may hold the final weights
             workdir.remove(name)
         workdir.remove(CLAIM)
         return first

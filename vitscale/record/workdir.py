@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
 CLAIM = "claim.json"
+CHECKPOINT = "checkpoint-"
 SLUG = re.compile(r"[\w-]+")
 
 
@@ -36,6 +37,22 @@ class Damaged(ValueError):
 
 class Held(RuntimeError):
     """Another process holds the lock; the message is the content of the lock file."""
+
+
+class CheckpointName(NamedTuple):
+    """What the file name of a checkpoint says; `of` reads back what `str` writes."""
+
+    step: int  # completed optimizer steps
+    digest: str  # of the content
+
+    def __str__(self) -> str:
+        return f"{CHECKPOINT}{self.step:09d}-{self.digest}.pt"
+
+    @classmethod
+    def of(cls, name: str) -> CheckpointName | None:
+        """None for the name of another file."""
+        match = re.fullmatch(rf"{CHECKPOINT}(\d+)-(\w+)\.pt", name)
+        return cls(int(match[1]), match[2]) if match else None
 
 
 class FileState(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitscale.record.workdir import Workdir
+from vitscale.record.workdir import CHECKPOINT, CheckpointName, Workdir
 
 KEPT = 2  # if the newest is damaged, the one before it is used
 
@@ -25,8 +25,8 @@ def save(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
-    workdir.write(f"checkpoint-{step:09d}-{_digest(content)}.pt", content)
-    for name in workdir.names("checkpoint-")[:-KEPT]:
+    workdir.write(str(CheckpointName(step, _digest(content))), content)
+    for name in workdir.names(CHECKPOINT)[:-KEPT]:
         workdir.remove(name)
 
 
@@ -37,7 +37,7 @@ def load(workdir: Workdir, device: torch.device, trial_id: str = "") -> dict[str
     and plain values are loaded, never code), and those of another trial. A state without "trial",
     as written by older versions, is accepted.
     """
-    for name in reversed(workdir.names("checkpoint-")):
+    for name in reversed(workdir.names(CHECKPOINT)):
         content = workdir.read(name)
         try:
             return _whole(name, content, device, trial_id)
@@ -57,7 +57,8 @@ class _Unusable(ValueError):
 
 def _whole(name: str, content: bytes, device: torch.device, trial_id: str) -> dict[str, Any]:
     """The state in a file. Raises _Unusable with the reason."""
-    if name.rpartition("-")[2].removesuffix(".pt") != _digest(content):
+    named = CheckpointName.of(name)
+    if named is None or named.digest != _digest(content):
         raise _Unusable("damaged")
     try:
         state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)

@@ -6,6 +6,7 @@ from vitscale.analysis.kind import Explanation
 from vitscale.analysis.report.layout import COLORS
 from vitscale.plan.study import Study
 
+EDFS = frozenset({"edf_panels", "edf_panels_vs_best"})
 # two curves, the upper one of the arm that forgives more
 PICTURE = f"""<svg viewBox="0 0 150 86" width="150" height="86" role="img"
  aria-label="Two step curves that rise from left to right; the upper one is more forgiving">
@@ -20,7 +21,7 @@ PICTURE = f"""<svg viewBox="0 0 150 86" width="150" height="86" role="img"
 
 def explanation(study: Study) -> Explanation | None:
     """Of a study that draws an error distribution function."""
-    if not any(name.startswith("edf_") for name in study.figures):
+    if EDFS.isdisjoint(study.figures):
         return None
     unit = study.column.metric.difference_unit
     return Explanation(

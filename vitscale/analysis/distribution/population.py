@@ -19,11 +19,9 @@ from vitscale.plan.metrics import ERROR, Metric
 from vitscale.plan.study import Study
 
 BASELINES = ("reference", "best draw")
-AXES = (
-    "lr",
-    "wd",
-    "lr*wd",
-)  # according to the documentation of pycls, the product predicts the error best
+# axis -> the fields of which it is the product; according to the documentation of pycls, that of lr
+# and wd predicts the error best
+AXES = {"lr": ("lr",), "wd": ("wd",), "lr*wd": ("lr", "wd")}
 COLUMNS = ("arm", "point", "trial_id", "status", "error_pct", "lr", "wd")
 
 
@@ -275,7 +273,7 @@ def scrambles(study: Study, point: np.ndarray, num: int) -> np.ndarray | None:
 
 def axis(trials: pd.DataFrame, name: str) -> np.ndarray:
     """(n,) values of the trials on one of AXES."""
-    columns = [trials[part].to_numpy(dtype=float) for part in name.split("*")]
+    columns = [trials[field].to_numpy(dtype=float) for field in AXES[name]]
     return np.prod(columns, axis=0)
 
 

@@ -15,6 +15,7 @@ from vitscale.analysis.repeats.estimates import Contrast, contrast
 from vitscale.analysis.repeats.interaction import interaction, recipe_cells
 from vitscale.analysis.results import OF_ERRORS, Results
 from vitscale.analysis.stats.intervals import clopper_pearson
+from vitscale.catalog.datasets import original
 from vitscale.catalog.tables import table_path
 from vitscale.plan.study import Study
 
@@ -131,7 +132,7 @@ def _of_errors(table: pd.DataFrame) -> pd.DataFrame:
 
 def is_imagenet(study: Study) -> bool:
     """Whether the study is on the papers' data, so that their numbers need no axis of their own."""
-    return study.trials[0].config.dataset.split("-")[0] == "imagenet"
+    return original(study.trials[0].config.dataset) == "imagenet"
 
 
 def length_deltas() -> pd.DataFrame:

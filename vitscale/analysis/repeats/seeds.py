@@ -25,6 +25,7 @@ from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import correlation
 from vitscale.analysis.stats.intervals import clopper_pearson
+from vitscale.catalog.datasets import original
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
@@ -193,7 +194,7 @@ def reference_error(outcomes: pd.DataFrame, arm: str, column: str) -> float:
 def num_images(study: Study, name: str) -> int | None:
     """Images of an evaluation set of the study's dataset; None if unknown."""
     dataset = study.trials[0].config.dataset
-    return NUM_IMAGES.get(dataset.split("-")[0], {}).get(name)
+    return NUM_IMAGES.get(original(dataset), {}).get(name)
 
 
 def rounding_images(study: Study, name: str) -> int | None:

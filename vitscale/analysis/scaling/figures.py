@@ -27,6 +27,7 @@ from vitscale.analysis.report.layout import (
 )
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling.tables import (
+    reported,
     scaling_cells,
     scaling_curves,
     scaling_forecast,
@@ -69,7 +70,7 @@ def error_by_scale(results: Results) -> Figure:
     )
     if (table["diverged_in_all"] > 0).any():
         note += "\n× above: how many of the cell's runs diverged, over all its lr."
-    if not _has_intervals(table):
+    if not _has_intervals(results):
         note += "\nSingle runs: no intervals."
     return finish(figure, note)
 
@@ -78,19 +79,15 @@ def _families(table: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(table["family"]))
 
 
-def _metric(table: pd.DataFrame) -> str:
-    """The column with the error of a cell."""
-    return next(str(name) for name in table if str(name).endswith("_error_pct"))
-
-
 def _runs(table: pd.DataFrame) -> str:
     """How many finished runs a cell has at its lr, from the fewest to the most."""
     known = table.loc[table["n"] > 0, "n"]
     return " to ".join(str(n) for n in sorted({known.min(), known.max()})) if len(known) else "0"
 
 
-def _has_intervals(table: pd.DataFrame) -> bool:
-    return bool(table[f"{_metric(table)}_low"].notna().any())
+def _has_intervals(results: Results) -> bool:
+    name = f"{reported(results.study)}_low"
+    return bool(results.once(scaling_cells)[name].notna().any())
 
 
 def _axis_of(table: pd.DataFrame, family: str) -> str:
@@ -133,7 +130,7 @@ def _looks(index: int) -> dict[str, Any]:
 def _scale_panel(ax: Axes, results: Results, family: str) -> None:
     table, curves = results.once(scaling_cells), results.once(scaling_curves)
     axis, levels = _axis_of(table, family), _all_levels(table)
-    column, name = COLUMNS[axis], _metric(table)
+    column, name = COLUMNS[axis], reported(results.study)
     of_family = table[table["family"] == family]
     curves = curves[curves["family"] == family]
     ax.set_xscale("log")
@@ -245,7 +242,7 @@ def error_by_compute(results: Results) -> Figure:
     bootstrap rounds.
     """
     table, frontier = results.once(scaling_cells), results.once(scaling_frontier)
-    name = _metric(table)
+    name = reported(results.study)
     figure = Figure(figsize=(6.8, 4.4), layout="constrained")
     ax = figure.subplots()
     ax.set_xscale("log")
@@ -274,7 +271,7 @@ def error_by_compute(results: Results) -> Figure:
     note += "Steps: the lowest error of the cells that so much compute affords."
     if (table["diverged_in_all"] > 0).any():
         note += " × above: cells of which a run diverged."
-    if _has_intervals(table):
+    if _has_intervals(results):
         note += " Bands: 95% intervals of it, with the choice of lr."
     return finish(figure, note)
 

@@ -169,12 +169,17 @@ def scaling_cells(results: Results) -> pd.DataFrame:
     return pd.DataFrame([_cells_row(results, cells, index) for index in range(len(cells.frame))])
 
 
+def reported(study: Study) -> str:
+    """The column of scaling_cells with the reported value of a cell."""
+    return f"{next(iter(estimates.evaluations(study)))}_error_pct"
+
+
 def _cells_row(results: Results, cells: Grid, index: int) -> dict[str, object]:
     row, lr = cells.frame.iloc[index], int(cells.chosen.lr[index])
     diverged = cells.runs.diverged[index]
     grid_of = cells.lrs[index]
     ended = int(diverged.sum() + np.isfinite(cells.runs.reported[index]).sum())
-    name = f"{next(iter(estimates.evaluations(results.study)))}_error_pct"
+    name = reported(results.study)
     return {
         **{key: row[key] for key in ("family", "cell", "size")},
         "params_m": row["params"] / 1e6,

@@ -18,6 +18,7 @@ from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import figures, tables
 from vitscale.analysis.scaling.tables import (
     grid,
+    reported,
     scaling_cells,
     scaling_crossing,
     scaling_fit,
@@ -173,13 +174,13 @@ def _named(names: pd.Series) -> str:
 def caveats(results: Results) -> list[str]:
     """What a reader must know before believing a number, a sentence each."""
     cells = results.once(grid)
-    reported = next(iter(estimates.evaluations(results.study)))
+    reported_on = next(iter(estimates.evaluations(results.study)))
     sentences = [
         f"Reported is {metric_label(results.study)} of the last epoch. No epoch is selected.",
         (
             "Each cell is shown at the lr with the lowest mean on minival over its finished runs, "
             "among the lr at which at least half of the ended runs finished; "
-            f"{reported} has no part in that. A cell without such an lr is diverged: counted, "
+            f"{reported_on} has no part in that. A cell without such an lr is diverged: counted, "
             "drawn as ×, and in no law. Means are over runs that finished."
         ),
         (
@@ -213,7 +214,7 @@ def caveats(results: Results) -> list[str]:
 def summary(results: Results) -> Summary:
     """The numbers of each cell: runs, the lr, the error with its interval."""
     table = results.once(scaling_cells)
-    name = f"{next(iter(estimates.evaluations(results.study)))}_error_pct"
+    name = reported(results.study)
     found: Summary = {}
     for _, row in table.iterrows():
         numbers = {
