@@ -33,7 +33,8 @@ def kind_of(study: Study) -> Kind:
     if study.kind not in KINDS:
         raise ValueError(
             f"the kind of a study must be among ({', '.join(KINDS)}), or be registered by the "
-            f"script that is run, but got (study={study.slug!r}, kind={study.kind!r})"
+            f"script that is run, but got (study={study.slug!r}, kind={study.kind!r}); run the "
+            "study's own script: with --report it draws the report, without it also updates MLflow"
         )
     return KINDS[study.kind]
 

@@ -73,9 +73,8 @@ def _aligned(rows: list[list[str]], width: int) -> list[str]:
 
 
 def _titles(study: Study) -> list[str]:
-    if study.measures:
-        return ["arm", "batch", "pixels", "timed run", "images/s"]
-    return ["arm", "lr", "wd", "epoch", study.column.metric.label]
+    config, metric = study.trials[0].config, study.column.metric
+    return ["arm", *config.shown, config.row_unit, metric.label]
 
 
 def _cells(progress: Progress, trial: Trial) -> list[str]:
@@ -85,17 +84,9 @@ def _cells(progress: Progress, trial: Trial) -> list[str]:
         row.get(study.metric) if row else None,
         f"{progress.epoch(trial)}/{trial.config.num_rows}",
     )
-    if study.measures:
-        return [
-            trial.arm.name,
-            str(c.batch_size),
-            str(c.resolution),
-            done,
-            "" if value is None else f"{value:.1f}",
-        ]
-    where = [trial.arm.name, f"{c.lr:.2e}", f"{c.wd:.2e}"]
+    where = [trial.arm.name, *c.shown.values()]
     if progress.resumes(trial):
-        return [*where, f"resumes at epoch {progress.epoch(trial)}"]
+        return [*where, f"resumes at {c.row_unit} {progress.epoch(trial)}"]
     return [*where, done, "" if value is None else study.column.metric.text(value)]
 
 

@@ -410,7 +410,9 @@ def _check_data_root(study: Study, options: argparse.Namespace) -> None:
     if options.data_root and options.data_root != str(
         Path(os.environ.get("VITSCALE_DATA", "")).absolute()
     ):
-        for dataset in {trial.config.dataset for trial in study.trials if not study.measures}:
+        for dataset in {
+            trial.config.dataset for trial in study.trials if trial.config.reads_images
+        }:
             check_readable(dataset, options.data_root)
 
 

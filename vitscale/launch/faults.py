@@ -12,7 +12,6 @@ from typing import Literal
 
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.profile import ProfileConfig
 from vitscale.record.store import Damaged
 
 Verdict = Literal["config", "again", "alone", "unfit"]
@@ -136,12 +135,12 @@ def _while_reading(error: Exception) -> bool:
     )
 
 
-def too_big(config: TrainConfig | ProfileConfig, line: str, resources: Resources) -> str:
+def too_big(config: TrainConfig, line: str, resources: Resources) -> str:
     """The error message for a model that does not fit on its device, in one line, with advice."""
     import torch
 
     total = torch.cuda.mem_get_info()[1] / 2**30
-    advice = "" if isinstance(config, ProfileConfig) else "; a smaller --micro-batch takes less"
+    advice = "; a smaller --micro-batch takes less" if config.is_divisible else ""
     return (
         f"{DOES_NOT_FIT}, but got (device_memory={total:.1f} GiB, batch_size={config.batch_size}, "
         f"micro_batch={resources.micro_batch}){advice}: {line}"

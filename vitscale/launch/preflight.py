@@ -11,7 +11,6 @@ from typing import Any
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import EMBEDDED, check_embedded, check_readable
-from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study
 from vitscale.record.outcome import Outcome
 
@@ -125,6 +124,6 @@ class Data:
         """
         groups: dict[tuple[Any, ...], list[TrainConfig]] = {}
         for config in configs:
-            if not isinstance(config, ProfileConfig):
+            if config.reads_images:
                 groups.setdefault(tuple(getattr(config, name) for name in READ), []).append(config)
         yield from groups.items()

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from vitscale.launch.resources import Event, News
-from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import DONE, ENDINGS, Row, Status
 from vitscale.record.store import Store
@@ -121,7 +120,7 @@ class Progress:
 
 def epochs_behind(trial: Trial, store: Store | None) -> int:
     """Epochs completed at the newest checkpoint of a trial, from its file name; 0 without one."""
-    if store is None or isinstance(trial.config, ProfileConfig):
+    if store is None:
         return 0
     try:
         names = store.trial(trial.config.id).names(CHECKPOINT)

@@ -60,8 +60,8 @@ def train_trial(
         action = verdict(error, line, before, resources)
         if action == "unfit":
             line = too_big(config, line, resources)
-        # the hardware of a profile is part of its config
-        if action == "config" or (action == "unfit" and isinstance(config, ProfileConfig)):
+        # without parts, the config decides whether it fits on its hardware
+        if action == "config" or (action == "unfit" and not config.is_divisible):
             store.fail(workdir or store.trial(trial_id), line, text)
             yield Event(trial_id, Status.FAILED, facts={"error": line})
             return

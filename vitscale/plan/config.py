@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_orig
 
 from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.catalog.regnety import REGNETY
+from vitscale.plan.metrics import Column, columns_of
 
 MODELS = ("vit", *REGNETY)  # and "timm:NAME"
 
@@ -306,6 +307,37 @@ class TrainConfig:
         facts = dataset_facts(self.dataset)
         whole = facts.num_train if facts else self.num_images
         return self.subset_images or whole - self.minival_images
+
+    # What a training is to those who plan, schedule and show it; a profile overrides these.
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns of its rows that a study may be about."""
+        return columns_of(self.eval_split)
+
+    @property
+    def reads_images(self) -> bool:
+        return True
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether a batch that does not fit on a device can be computed in parts."""
+        return True
+
+    @property
+    def bearing(self) -> Collection[str]:
+        """The fields that affect its rows."""
+        return defaults(type(self))
+
+    @property
+    def row_unit(self) -> str:
+        """What a row is after."""
+        return "epoch"
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """Title -> value, of the two fields that tell running trials of an arm apart."""
+        return {"lr": f"{self.lr:.2e}", "wd": f"{self.wd:.2e}"}
 
     @property
     def evals(self) -> tuple[str, ...]:

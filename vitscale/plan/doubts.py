@@ -27,9 +27,7 @@ OF_SEEDS = (
 
 
 def doubts(study: Study) -> list[str]:
-    """One sentence per kind of doubt, with the arms concerned; none for profiles."""
-    if study.measures:
-        return []
+    """One sentence per kind of doubt, with the arms concerned."""
     sentences = (_initial(study), _warmup(study), _references(study), _seeds(study))
     return [sentence for sentence in sentences if sentence]
 

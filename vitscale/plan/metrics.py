@@ -29,6 +29,7 @@ class Metric:
     near: float
     beyond: float
     of_images: bool = False  # a share of images, with binomial noise
+    decimals: int = 1  # of a value in a sentence
 
     @property
     def difference_unit(self) -> str:
@@ -52,8 +53,8 @@ class Metric:
         return math.isfinite(self.worst)
 
     def number(self, value: float, digits: int = 1, sign: str = "") -> str:
-        """A value without its unit; `digits` decimals for percentages, two more for others."""
-        return f"{value:{sign}.{digits if self.unit == '%' else digits + 2}f}"
+        """A value without its unit, with `decimals` places; `digits` - 1 more for closer looks."""
+        return f"{value:{sign}.{self.decimals + digits - 1}f}"
 
     def text(self, value: float, digits: int = 1) -> str:
         """A value with its unit: "12.3%", "0.412 nats"."""
@@ -113,6 +114,7 @@ METRICS = {
             bounds=(0.0, math.inf),
             near=0.2,
             beyond=0.5,
+            decimals=3,
         ),
         ERROR,
         # top-5 errors are at most about half of top-1 errors, so the thresholds are half

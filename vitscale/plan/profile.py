@@ -6,12 +6,13 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
 
 from vitscale.plan.config import VIT_ONLY, Count, Law, Max, TrainConfig, defaults
-from vitscale.plan.metrics import SPEED
+from vitscale.plan.metrics import SPEED, SPEED_COLUMN, Column
 
 METRIC = SPEED.name  # the metric of a study of profiles
 Profile = Literal["inference", "training"]
@@ -66,6 +67,39 @@ class ProfileConfig(TrainConfig):
     def laws(self) -> list[Law]:
         """The laws of a training, and those of a profile."""
         return [*super().laws(), *_profile_laws(self)]
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """Its speed; peak memory stands beside it."""
+        return {SPEED_COLUMN.name: SPEED_COLUMN}
+
+    @property
+    def reads_images(self) -> bool:
+        """Its batch is synthetic."""
+        return False
+
+    @property
+    def is_divisible(self) -> bool:
+        """Another batch is another profile."""
+        return False
+
+    @property
+    def bearing(self) -> Collection[str]:
+        """The fields that affect its speed or memory."""
+        return BEARING[self.profile] | {"profile", "layout", "timed_runs", "hardware"}
+
+    @property
+    def row_unit(self) -> str:
+        return "timed run"
+
+    @property
+    def shown(self) -> dict[str, str]:
+        return {"batch": str(self.batch_size), "pixels": str(self.resolution)}
+
+    @property
+    def num_warmup_steps(self) -> int:
+        """None of its own: the lr does not affect the speed."""
+        return 0
 
     @property
     def num_steps(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeGuard
 from vitscale.plan.config import TrainConfig, shown, shown_text
 from vitscale.plan.cost import Complexity, Measured, complexity
 from vitscale.plan.kinds import check_kind, infer_kind
-from vitscale.plan.metrics import ERROR, SPEED_COLUMN, Column, columns_of
+from vitscale.plan.metrics import ERROR, SPEED, Column
 from vitscale.plan.profile import METRIC, ProfileConfig
 
 # per study, and points per sample: each is a directory, and a row of every table
@@ -191,8 +191,7 @@ class Study:
     @cached_property
     def column(self) -> Column:
         """What the column named `metric` contains."""
-        known = columns_of(self.trials[0].config.eval_split)
-        return {**known, SPEED_COLUMN.name: SPEED_COLUMN}[self.metric]
+        return self.trials[0].config.columns[self.metric]
 
     @property
     def measures(self) -> bool:
@@ -406,16 +405,15 @@ def _check_metric(study: Study) -> None:
 
     Also for `published` with a metric other than the top-1 error.
     """
-    trainings = [t.config for t in study.trials if not isinstance(t.config, ProfileConfig)]
-    for config in {config.eval_split: config for config in trainings}.values():
-        known = columns_of(config.eval_split)
+    for config in {t.config.eval_split: t.config for t in study.trials}.values():
+        known = config.columns
         if study.metric not in known:
             raise ValueError(
                 "the metric must be a column of the evaluated split, "
                 f"({', '.join(known)}), but got "
                 f"(metric={shown(study.metric)}, eval_split={config.eval_split!r})"
             )
-    if study.published and trainings and study.column.metric is not ERROR:
+    if study.published and study.column.metric not in (ERROR, SPEED):
         raise ValueError(
             "published=True must come with the top-1 error as metric, which the papers report, "
             f"but got (metric={shown(study.metric)})"

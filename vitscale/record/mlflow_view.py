@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import Measured, complexity, training_flops
 from vitscale.plan.metrics import columns_of
-from vitscale.plan.profile import BEARING, ProfileConfig
 from vitscale.plan.study import Study, Trial
 from vitscale.record import mlflow_pages
 from vitscale.record.mlflow_known import BEGAN, UNPLANNED, Child, Known, recall, remember
@@ -583,6 +582,16 @@ class View:
         }
 
 
+# param -> the field without which it says nothing
+_DERIVED_FROM = {
+    "log10_lr": "lr",
+    "lr_used": "lr",
+    "log10_wd": "wd",
+    "samples": "epochs",
+    "training_flops": "epochs",
+}
+
+
 def _params(trial: Trial, measured: Measured) -> list[tuple[str, str]]:
     """Every field of the config under its name, and derived numbers for MLflow's charts."""
     config, cost = trial.config, complexity(trial.config, measured)
@@ -599,12 +608,12 @@ def _params(trial: Trial, measured: Measured) -> list[tuple[str, str]]:
     }
     if config.wd > 0:
         params["log10_wd"] = _log10(config.wd)
-    if isinstance(config, ProfileConfig):  # other fields do not affect the speed
-        own = BEARING[config.profile] | {"profile", "layout", "timed_runs", "hardware"}
-        params = {
-            k: v for k, v in params.items() if k in own | {"arm", "point", "params_m", "flops_g"}
-        }
-    return [(name, str(value)) for name, value in params.items()]
+    known = {*config.bearing, "arm", "point", "params_m", "flops_g"}
+    return [
+        (name, str(value))
+        for name, value in params.items()
+        if _DERIVED_FROM.get(name, name) in known
+    ]
 
 
 def client_of(uri: str) -> MlflowClient:
