@@ -9,7 +9,7 @@ compared: where do they cross? Question and ratios of subsets: Dosovitskiy et al
     python studies/scaling.py  # 180 trials on digits, about 8 minutes on 2 cores
     python studies/scaling.py --num 5  # 5 seeds; those that are done are kept
     python studies/scaling.py --subsets epochs  # subsets train for as many epochs, so fewer steps
-    python studies/scaling.py --budget 2e12 --plan  # the sizes that so many multiply-adds afford
+    python studies/scaling.py --budget 2e12 --plan  # the sizes that this many multiply-adds allow
     python studies/scaling.py --scale fashion --plan  # Fashion-MNIST: 540 trials
     python studies/scaling.py --scale imagenet --plan  # the paper's ratios on ImageNet: 72 trials
 """
@@ -49,7 +49,7 @@ class Scale:
 def families(
     widths: tuple[int, ...], channels: int, depth: int, stem: tuple[float, ...], strides: str
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """ViT_P and ViT_C of these widths, with heads of so many channels. ViT_C has one block less and
+    """ViT_P and ViT_C of these widths, heads of `channels`. ViT_C has one block less and
     a stem of about its cost (Xiao et al. 2021, section 3), channels as multiples of the width."""
     sizes: dict[str, dict[str, dict[str, Any]]] = {"ViT_P": {}, "ViT_C": {}}
     for width in widths:

@@ -294,7 +294,7 @@ def test_a_running_profile_shows_its_timed_runs_and_its_speed() -> None:
     progress = Progress(made, {first: "missing", second: "missing"})
     progress.update(Event(first, Status.RUNNING, ({"epoch": 2.0, "images_per_s": 123.44},)))
     line = shown(progress).splitlines()[-1].split()
-    assert line == ["arm", "8", "8", "2/10", "123.4"]
+    assert line == ["arm", "8", "8", "2/10", "123.4", "images/s"]
     assert not {"epoch", "error", "lr"} & set(shown(progress).split()) and "%" not in shown(
         progress
     )

@@ -42,7 +42,7 @@ JFT_IMAGES = 303_000_000  # Dosovitskiy et al. 2021, section 4.1
 
 
 def exaflops(flops: int, epochs: int) -> float:
-    """10^18 operations of a pre-training on JFT-300M, of a model of so many multiply-adds: forward
+    """10^18 operations of a pre-training on JFT-300M, of a model with these multiply-adds: forward
     once and backward twice, two operations per multiply-add. Table 6 of Dosovitskiy et al. 2021
     does not say how it counts; this gives its prints for ViTs.
     """

@@ -118,7 +118,7 @@ def run_trials(
     amounts |= resources.placement()
     at_once = resources.max_concurrent or None
     # The workers of a team hold the cores and GPUs, of which Tune knows nothing. One byte of memory
-    # stands for the trial itself: without any request, Tune would ask for a core.
+    # represents the trial itself: without any request, Tune would ask for a core.
     if resources.workers_per_trial > 1:
         amounts, at_once = {"memory": 1}, _slots(resources)
     trainable = tune.with_resources(train_bundle, amounts)

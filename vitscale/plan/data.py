@@ -136,7 +136,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
     These are dataset, num_images, num_classes, channels and resolution, for use as
     `TrainConfig(**facts("data/flowers-64"))`, where the folder was written by `vitscale prepare`.
     For a dataset that vitscale.catalog.datasets knows, num_images is left out. Raises ValueError
-    for a folder that is no such set, or that does not name its classes.
+    for a folder that is not such a set, or that does not name its classes.
     """
     path = Path(folder) / MANIFEST
     try:

@@ -161,7 +161,7 @@ WEIGHTS = ("", "ema_")
 class Column(NamedTuple):
     """What a column of the rows contains: "val_ema_loss" is the loss of averaged weights on val.
 
-    Studies name a column; `columns_of` has what the name stands for, so no name is parsed.
+    Studies name a column; `columns_of` maps the name to its meaning, so no name is parsed.
     """
 
     split: str  # evaluation set; empty for a speed

@@ -70,7 +70,7 @@ class ProfileConfig(TrainConfig):
 
     @property
     def columns(self) -> dict[str, Column]:
-        """Its speed; peak memory stands beside it."""
+        """Its speed. Peak memory is reported beside it."""
         return {SPEED_COLUMN.name: SPEED_COLUMN}
 
     @property

@@ -582,7 +582,7 @@ class View:
         }
 
 
-# param -> the field without which it says nothing
+# param -> the field that it is derived from
 _DERIVED_FROM = {
     "log10_lr": "lr",
     "lr_used": "lr",

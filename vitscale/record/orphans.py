@@ -35,7 +35,7 @@ class Orphan(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """A file or folder that is no part of any trial or study."""
+    """A file or folder that does not belong to any trial or study."""
 
     path: str  # in the store
     kind: LeftoverKind

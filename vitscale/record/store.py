@@ -1,7 +1,7 @@
 """The store: one directory per trial, shared by all studies; a trial is done once its rows.parquet
 exists.
 
-    <root>/store-id                            a random name; tells stores apart on a shared MLflow
+    <root>/store-id                            a random name; identifies it on a shared MLflow
            planning.lock                       shared by starts, held by `vitscale clean`
            trials/<id>.set-aside-<time>/       a trial that was trained again by other code
                   <id>.deleted-<random>/       what `vitscale clean` was about to remove
@@ -286,7 +286,7 @@ class Store:
     def mark_deleted(self, trial_id: str) -> str:
         """Takes a trial out of the store in one step; the name of what `trials` must discard.
 
-        Empty if it has gone. Whoever is killed in between leaves a folder that is no trial.
+        Empty if it has gone. A process killed in between leaves a folder that is not a trial.
         """
         name = f"{trial_id}{DELETED}{uuid.uuid4().hex[:8]}"
         return name if self._move_trial(trial_id, name) else ""

@@ -29,7 +29,7 @@ def point_name(entry: Mapping[str, Any]) -> str:
 
 
 def point_names(trials: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Trial id -> its name within its arm; with the id where that alone tells two apart."""
+    """Trial id -> its name within its arm; with the id where only that distinguishes two."""
     known = Counter((entry["arm"], point_name(entry)) for entry in trials)
     return {
         entry["id"]: point_name(entry)

@@ -142,7 +142,7 @@ class Workdir:
         return found
 
     def remove_link(self, name: str) -> None:
-        """Removes a link, and its folder if that is empty then; nothing that is no link."""
+        """Removes a link, and its folder if that is then empty; leaves anything else."""
         path = self._at(name)
         if os.path.islink(path):
             path.unlink(missing_ok=True)

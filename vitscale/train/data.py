@@ -1,4 +1,4 @@
-"""Batches as a function of (seed, step) only, however they are split and whoever reads them."""
+"""Batches as a function of (seed, step) only, however they are split and read."""
 
 from __future__ import annotations
 

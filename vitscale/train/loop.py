@@ -55,7 +55,7 @@ Kept = Literal["all", "weights", "small", "rows"]
 class Trained(NamedTuple):
     """What a training leaves beside its rows."""
 
-    data: str  # fingerprint of the training images; tells apart two datasets of one name
+    data: str  # fingerprint of the training images; distinguishes two datasets of one name
     # column -> (N,) bool: images that the final weights got wrong; empty if it diverged
     wrong: dict[str, np.ndarray]
     images: dict[str, str]  # evaluation set -> fingerprint
@@ -81,7 +81,7 @@ def train(
     bit for bit as if nothing had happened (except for the columns TIMING). A non-finite loss or
     weight ends the training with a row of `diverged` 1 at the step where it occurred, and error
     100. With precision fp16 a row has `skipped_steps`, the steps so far that the loss scale
-    skipped; a skipped step is no divergence.
+    skipped; a skipped step does not count as divergence.
 
     The arguments after `workdir` affect speed and safety, never results, up to the rounding of
     sums: `device_name` is "cpu", "cuda" or "cuda:1"; `num_loader_workers` processes read images

@@ -41,7 +41,7 @@ BLOCK = 16  # images that a worker process decodes per item
 class Request:
     """What to prepare from which source.
 
-    The number of workers is no field, since it does not change the files.
+    The number of workers is not a field, since it does not change the files.
     """
 
     source: str  # a folder, or "torchvision:CLASS"

@@ -41,7 +41,7 @@ Pass = Callable[[], None]
 
 
 def profile(config: ProfileConfig, device: str = "cpu") -> Iterator[Row]:
-    """Yields a row per timed run: images per second, milliseconds per pass, and conditions.
+    """Yields one row per timed run: images per second, milliseconds per pass, and conditions.
 
     `epoch` numbers the runs from 1; `peak_memory_mib` is the peak memory of tensors on the device,
     including weights and batch; `load` is the machine's 1-minute load average, which exceeds the

@@ -67,7 +67,7 @@ def _profile_sentence(profile: str, table: pd.DataFrame) -> str:
     ends = "no interval"
     if pd.notna(low):
         ends = (
-            f"95% interval of a cell named beforehand {low:.0f} to {high:.0f}, p after Holm "
+            f"95% interval of a cell chosen in advance {low:.0f} to {high:.0f}, p after Holm "
             f"{_p(top)}"
         )
     return (
@@ -153,19 +153,18 @@ def caveats(results: Results) -> list[str]:
     """What a reader must know before believing a number, a sentence each."""
     sentences = [
         "Images per second are medians over the timed runs of a profile, each a mean over many "
-        "passes of one batch. Fewest and most are in the table.",
+        "passes of one batch. The lowest and the highest are in the table.",
         (
             "Intervals are 95%, from order statistics for a median and from a bootstrap over runs "
-            "for a change. They take runs for independent, but runs within seconds on one machine "
+            "for a change. They assume independent runs, but runs within seconds on one machine "
             "share its state: another hour, process or machine may differ by more than the "
-            "interval; for the same reason p is too small where runs drift. Intervals of "
-            "different rows are not corrected for their number, par_over_seq_p_holm is, over the "
-            "cells of a profile."
+            "interval; for the same reason p is too small where runs drift. Intervals are not "
+            "corrected for the number of rows; par_over_seq_p_holm is, over the cells of a profile."
         ),
-        "A profile that failed, for want of memory say, has no speed and is named in the table.",
+        "A profile that failed, as when memory ran out, has no speed; the table names it.",
         (
-            "The batch is synthetic and on the device: reading, augmenting and moving images is "
-            "not in these numbers."
+            "The batch is synthetic and on the device: these numbers do not include reading, "
+            "augmenting and moving images."
         ),
     ]
     return [

@@ -76,10 +76,10 @@ def errors(runs: pd.DataFrame, column: str = "error_pct") -> np.ndarray:
     """
     if column not in runs:
         return np.empty(0)
-    done = finished(runs)
-    values = done[column].to_numpy(dtype=float)
+    done = runs["status"] == "finished"
+    values = runs[column][done].to_numpy(dtype=float)  # not of the frame: it has 100 columns
     if not np.isfinite(values).all():
-        trial = done["trial_id"].to_numpy()[~np.isfinite(values)][0]
+        trial = runs["trial_id"][done].to_numpy()[~np.isfinite(values)][0]
         raise ValueError(
             f"a finished run must have a finite value, but got (trial_id={trial!r}, "
             f"column={column!r})"

@@ -360,7 +360,7 @@ def seed_histogram(results: Results) -> Figure:
         (
             "Curve: Gaussian with the mean and sd (ddof=1) of the finished seeds. Dots and "
             "whiskers: its expected count in each bin, and 95% of samples.\nDashed: the reference "
-            "run, which is no draw. "
+            "run, which is not a draw. "
             f"A Gaussian is cut at {results.metric.text(0.0, 0)}. p: Shapiro-Wilk; a large p is no "
             "evidence for a Gaussian."
         )

@@ -89,8 +89,8 @@ def normality(values: np.ndarray) -> dict[str, float]:
     where undefined.
 
     A small p is evidence against a normal distribution, or for errors rounded to few distinct
-    values, which the test cannot distinguish. A large p is no evidence: `shapiro_power` gives the
-    power of n values.
+    values, which the test cannot distinguish. A large p is not evidence for one: `shapiro_power`
+    gives the power of n values.
     """
     n = len(values)
     if n < 4 or np.ptp(values) < estimates.NO_SPREAD:
@@ -258,7 +258,7 @@ def _apart(outcomes: pd.DataFrame, runs: pd.DataFrame, arm: str, column: str) ->
 def seed_normality(results: Results) -> pd.DataFrame:
     """One row per arm and evaluation set: a test of normality over seeds, and its power at this n.
 
-    A Shapiro-Wilk p above 5% is no evidence for a normal distribution. `finds_heavy_tails` and
+    A Shapiro-Wilk p above 5% is not evidence for a normal distribution. `finds_heavy_tails` and
     `finds_skew` are how often the test has p < 5% at this n if the truth is Student's t with 4 df,
     or a chi-square of skewness 1. A share of images is a multiple of one: `rejects_for_rounding` is
     how often a normal distribution of this sd fails the test for that reason alone (5% would be no

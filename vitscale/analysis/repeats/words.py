@@ -350,43 +350,43 @@ def _difference(row: pd.Series, metric: Metric) -> str:
 
 
 def caveats(results: Results) -> list[str]:
-    """The same for a study whose arms are single settings, trained with several seeds or once."""
+    """What a reader must know to interpret the numbers, one sentence each."""
     splits = ", ".join(sorted({trial.config.eval_split for trial in results.study.trials}))
     numbers = sorted({int(num) for num in results.trials.groupby("arm").size()})
     sentences = [
         f"Reported is {metric_label(results.study)} of the last epoch on the split: {splits}. No "
         "epoch is selected.",
         (
-            f"An arm is one setting, trained {either(numbers)} times; its runs differ in their "
-            "seed alone. Intervals are about other seeds, and rest on means over seeds being "
-            "nearly normal; a single run has none."
+            f"An arm is one setting, trained {either(numbers)} times; its runs differ only in "
+            "their seed. Intervals generalize to other seeds and assume that means over seeds are "
+            "nearly normal; a single run has no interval."
         ),
         (
             "Means, spreads and differences are over the runs that finished, so they are "
-            "conditional on finishing: a diverged run has no value that a mean could use. How "
-            "many diverged stands beside every number."
+            "conditional on finishing: a diverged run has no value that a mean could use. The "
+            "number of diverged runs is given beside every number."
         ),
         (
-            "lr and wd of an arm are given: an arm whose lr is not its best is worse than it need "
-            "be, in no interval."
+            "lr and wd of an arm are fixed in advance: if they are not the best for an arm, it is "
+            "worse than it could be, and no interval includes that."
         ),
         (
-            "All intervals and p are conditional on the held-out images: they are about training "
-            "on this held-out split, not about other images."
+            "All intervals and p are conditional on the held-out images: they generalize over "
+            "training runs evaluated on this split, not over other images."
         ),
     ]
     over_images = [name for name in OVER_IMAGES if name in results.study.tables]
     if over_images:
         sentences[-1] += (
-            f" Those of {' and '.join(over_images)} are about other images, too. Variances "
+            f" Those of {' and '.join(over_images)} generalize to other images, too. Variances "
             "there are unbiased for any distribution if seeds and images are independent draws; "
-            "how often the intervals cover is known from simulations alone."
+            "the coverage of the intervals is known only from simulations."
         )
     if (results.trials["status"] == "missing").any():
-        sentences.append("Unfinished: missing runs are in no number but their count.")
+        sentences.append("Unfinished: missing runs are counted, and are part of no other number.")
     sentences.append(
-        "Intervals are 95% each; those of different rows are not corrected for their number. "
-        "p_holm is, p is not."
+        "Each interval is a 95% interval; they are not corrected for the number of rows. p_holm is "
+        "corrected, p is not."
     )
     return sentences
 
@@ -412,9 +412,9 @@ def design_text(study: Study) -> str:
     """What was planned."""
     draws = sum(trial.point is not None for trial in study.trials)
     return (
-        f"{len(study.arms)} arms, {draws} draws that differ from others of their arm in the seed "
-        f"alone, and {len(study.trials) - draws} reference runs apart. All were fixed before the "
-        "first training; none is stopped early or chosen by its result. Parameters and "
+        f"{len(study.arms)} arms, {draws} draws that differ from others of their arm only in the "
+        f"seed, and {len(study.trials) - draws} separate reference runs. All were fixed before the "
+        "first training; none is stopped early or selected by its result. Parameters and "
         "multiply-adds are those of the arm's first trial."
     )
 

@@ -26,7 +26,7 @@ def describe(artist: Artist, texts: str | Iterable[str]) -> None:
 
 
 def trial_texts(results: Results) -> dict[str, str]:
-    """Trial id -> arm, draw, how it ended, and its config where it is no default."""
+    """Trial id -> arm, draw, how it ended, and its config without fields at their default."""
     return {
         trial.config.id: _trial_text(trial, end)
         for trial, end in zip(results.study.trials, _ends(results), strict=True)

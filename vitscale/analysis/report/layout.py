@@ -37,7 +37,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "vitscale",
 }
 MAX_COLUMNS = 3
-WIDTHS = {1: 6.4, 2: 9.0, 3: 11.0}  # inches of a figure of so many columns
+WIDTHS = {1: 6.4, 2: 9.0, 3: 11.0}  # columns -> inches of a figure
 NOTE_SIZE = 8
 CHARACTERS_PER_INCH = 14.5  # of a note
 NOTE_LINE = 0.16  # inches of a line of a note beyond the first two
@@ -79,7 +79,7 @@ def num_columns(study: Study) -> int:
 
 
 def columns_of(num: int) -> int:
-    """Columns of a grid of so many panels."""
+    """Columns of a grid of `num` panels."""
     return 2 if num == 4 else min(num, MAX_COLUMNS)
 
 
@@ -112,7 +112,7 @@ def finish(figure: Figure, note: str) -> Figure:
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.execute(figure)
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # with any engine, each file would be drawn twice
     return figure
 
 

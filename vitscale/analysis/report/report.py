@@ -20,7 +20,7 @@ from vitscale.plan.study import Study, to_json
 from vitscale.record.workdir import Workdir, read_text
 
 MADE_FROM = "made-from"  # a file with the digest of what a report shows
-TRIALS, ROWS = "trials", "rows"  # a row per trial, and a row per trial and evaluation
+TRIALS, ROWS = "trials", "rows"  # one row per trial; one row per trial and evaluation
 OF_TABLES, OF_FIGURES = ("csv", "md", "tex", "parquet"), ("png", "svg", "pdf")
 FORMATS = ("html", *OF_TABLES, *OF_FIGURES)
 
@@ -138,7 +138,7 @@ def caveats(results: Results) -> list[str]:
 
 
 def summary(results: Results) -> Summary:
-    """The numbers of each arm, for whoever shows a study in a line; those that exist."""
+    """The existing numbers of each arm, for one-line summaries of a study."""
     return {
         arm: {results.metric.column(name): value for name, value in numbers.items()}
         for arm, numbers in results.once(kind_of(results.study).summary).items()

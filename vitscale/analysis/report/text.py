@@ -30,7 +30,7 @@ def either(numbers: Iterable[int]) -> str:
 def in_reading_order(table: pd.DataFrame) -> pd.DataFrame:
     """The same columns: what a row is about, its n, its estimates, other numbers, the method last.
 
-    What a row is about stands before its first count or estimate.
+    The columns that identify a row come before its first count or estimate.
     """
     places = _places(list(map(str, table.columns)))
     return table.iloc[:, sorted(range(len(places)), key=places.__getitem__)]
@@ -151,7 +151,7 @@ def _heading(name: str) -> str:
 
 
 def _number(value: object, name: str, decimals: int = 1) -> str:
-    """A cell: percent and points with so many decimals, p with
+    """A cell: percent and points with `decimals` decimals, p with
     three, other floats with three digits or more.
     """
     if value is pd.NA:

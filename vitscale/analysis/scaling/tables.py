@@ -1,6 +1,6 @@
 """How error falls with model size, images and training compute, at an lr that each cell chooses.
 
-A cell is a model of a family on so many images for so many epochs, at several lr with several
+A cell is a model of a family at one number of images and epochs, at several lr with several
 seeds. Cells, laws, forecasts, frontiers and crossings all rest on the same bootstrap rounds, so
 each interval includes the noise of seeds and the choice of lr. docs/method-scaling.md has the
 methods and how often their intervals cover.
@@ -368,7 +368,7 @@ def _profile(cells: Grid, one: Law) -> dict[str, tuple[float, float]]:
 
 
 def _diverged_cells(cells: Grid, family: str, axes: Sequence[str]) -> int:
-    """Cells that a law leaves out because they diverged, and not for want of outcomes."""
+    """Cells that a law leaves out because they diverged, not because outcomes are missing."""
     index = cells_of(cells, family, axes)
     return int((~cells.usable[index] & cells.runs.diverged[index].any((1, 2))).sum())
 

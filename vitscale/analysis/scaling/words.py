@@ -119,7 +119,7 @@ def forecast_sentences(results: Results) -> list[str]:
         result = (
             f"{int((scored['inside'] == 'yes').sum())} of {len(scored)} inside their 95% intervals"
             if len(scored)
-            else "not scored, for want of repeated runs or outcomes"
+            else "not scored, since repeated runs or outcomes are missing"
         )
         level = f"; measured over predicted: {ratio:.2f}" if np.isfinite(ratio) else ""
         sentences.append(
@@ -206,7 +206,7 @@ def caveats(results: Results) -> list[str]:
         sentences.append("Single runs: no cell, law or forecast has an interval.")
     if (results.trials["status"] == "missing").any():
         sentences.append(
-            "Unfinished: missing runs are in no number but their count, and a law may change."
+            "Unfinished: missing runs are only counted, and a law may change."
         )
     return sentences
 

@@ -168,7 +168,7 @@ def optuna_study(
 def as_optuna(results: Results) -> bytes:
     """The search as an SQLite file for Optuna's tools, one Optuna study per arm, named SLUG:ARM.
 
-    A point without an outcome is WAITING there, not RUNNING: whoever opens the file is not training
+    A point without an outcome is WAITING there, not RUNNING: a reader of the file is not training
     it, and Optuna would treat it as a worker that hangs. `optimize` then trains it first, at the
     values proposed. Times in the file are those of its writing.
     """

@@ -81,13 +81,13 @@ def summary(results: Results) -> Summary:
 
 
 def design_text(study: Study) -> str:
-    """What was asked and how, for a report."""
+    """The space, the sampler and the number of points, in sentences."""
     num = len({(trial.arm.name, trial.point) for trial in study.trials})
     return (
         f"A search ({how(study)}): {len(study.arms)} arms, {num} points, {len(study.trials)} "
         "trainings so far. Points are proposed in rounds, from the results of earlier ones, so "
-        "they depend on each other and are no sample of the space: no share, no interval over "
-        "points and no comparison of arms is made of them."
+        "they depend on each other and are not a sample of the space: no share, no interval over "
+        "points and no comparison of arms is computed from them."
     )
 
 
@@ -102,7 +102,7 @@ def design(study: Study) -> pd.DataFrame:
                 {
                     "arm": arm,
                     "axis": name,
-                    "space": _said(axis),
+                    "space": _described(axis),
                     "points": len({trial.point for trial in of_arm}),
                     "seeds": ", ".join(map(str, sorted({trial.config.seed for trial in of_arm}))),
                     "optimizer": first.optimizer,
@@ -113,7 +113,7 @@ def design(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _said(axis: Any) -> str:
+def _described(axis: Any) -> str:
     if hasattr(axis, "choices"):
         return ", ".join(map(str, axis.choices))
     return f"{axis.low:g} to {axis.high:g}{', log' if axis.log else ''}"
@@ -138,12 +138,12 @@ def caveats(results: Results) -> list[str]:
         f"The value of a point is its {results.metric.label} at the last epoch on the split: "
         f"{splits}, the mean "
         f"over the seeds {shown}. No epoch is selected. The points are chosen by this split, so "
-        "it says nothing about how good they are: only images that the search did not see can, "
-        "such as those of val.",
+        "its values are optimistic: only images that the search did not see, such as those of "
+        "val, show how good a point is.",
         (
             f"The winner is the {WINNER}. Its {results.metric.label} is the lowest of many noisy "
             "ones, so it is "
-            "optimistic, and the best of more points is lower by luck alone: arms with different "
+            "optimistic, and the best of more points is lower by chance alone: arms with different "
             "numbers of points cannot be compared by it."
         ),
         (
@@ -152,7 +152,7 @@ def caveats(results: Results) -> list[str]:
             f"{results.metric.label}, a value like any other; a point "
             "of which a training is missing or was stopped early has no value and cannot win."
         ),
-        "No interval is over points: they depend on each other.",
+        "There is no interval over points, since they depend on each other.",
     ]
     if num := (results.trials["status"] == "stopped").sum():
         sentences.append(

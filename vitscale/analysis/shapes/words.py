@@ -158,8 +158,8 @@ def design_text(study: Study) -> str:
         return repeat_words.design_text(study)
     return (
         f"{len(study.arms)} shapes, each at {_grid(study)}: {len(study.trials)} runs. All were "
-        "fixed before the first training and none is stopped early. What is chosen by results is "
-        f"the lr at which a shape is shown, on {CHOOSES}. Multiply-adds are those of one image."
+        "fixed before the first training and none is stopped early. Only the lr at which a shape "
+        f"is shown is chosen by results, on {CHOOSES}. Multiply-adds are those of one image."
     )
 
 
@@ -199,30 +199,30 @@ def caveats(results: Results) -> list[str]:
         ),
         (
             "Means and differences are over the runs at that lr that finished, so they are "
-            "conditional on finishing. How many diverged there stands beside every number; how "
-            "many at the other lr is in the table above."
+            "conditional on finishing. The number of runs that diverged at that lr is given beside "
+            "every number; those at the other lr are in the table above."
         ),
         (
-            "Intervals are Student's over the seeds at that lr, and rest on means over seeds "
-            "being nearly normal; a single run has none. They do not hold the choice of lr, which "
-            f"uses the same runs on other images: a run that is lucky on {CHOOSES} and on a "
-            "reported set alike helps its lr, and other seeds may choose another."
+            "Intervals are Student's over the seeds at that lr and assume that means over seeds "
+            "are nearly normal; a single run has no interval. They do not include the choice of "
+            f"lr, which uses the same runs on other images: a run that is lucky on both {CHOOSES} "
+            "and a reported set favours its lr, and other seeds may choose another lr."
         ),
         (
-            "wd and all else of an arm are given: an arm for which they are not the best is worse "
-            "than it need be, in no interval."
+            "wd and all other fields of an arm are fixed in advance: if they are not the best for "
+            "an arm, it is worse than it could be, and no interval includes that."
         ),
         (
-            "All intervals and p are conditional on the held-out images: they are about training "
-            "on these held-out splits, not about other images."
+            "All intervals and p are conditional on the held-out images: they generalize over "
+            "training runs evaluated on these splits, not over other images."
         ),
     ]
     if (results.trials["status"] == "missing").any():
         sentences.append(
-            "Unfinished: missing runs are in no number but their count, and in no choice of lr."
+            "Unfinished: missing runs are counted, and are part of no other number or choice of lr."
         )
     sentences.append(
-        "Intervals are 95% each; those of different rows are not corrected for their number. "
+        "Each interval is a 95% interval; they are not corrected for the number of rows. "
         "difference_p_holm is corrected over all rows of its table, difference_p is not."
     )
     return sentences

@@ -32,7 +32,7 @@ def inside(low: np.ndarray, high: np.ndarray) -> float:
     """
     n = len(low)
     times = np.unique(np.concatenate([low[low > 0], high[high < 1], [1.0]]))
-    least = np.searchsorted(high, times, side="right")  # so many at least must lie at or below t
+    least = np.searchsorted(high, times, side="right")  # at least this many must be at or below t
     most = np.searchsorted(low, times, side="left")
     least[-1] = most[-1] = n
     first, states, begin = 0, np.ones(1), 0.0
