@@ -109,9 +109,10 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
     samples, and no estimate of their time. Raises ValueError for impossible options.
     """
     done = {trial.config.id for trial in study.trials if store.is_done(trial.config.id)}
-    if study.measures:
+    trains = not study.measures
+    if not trains:
         _check_no_times(options)
-    pace = None if study.measures else _pace(study, store, done, options)
+    pace = _pace(study, store, done, options) if trains else None
     if options.devices is not None and pace is None:
         raise ValueError(
             "throughput or epoch_minutes must be given until a trial is done, but got "
@@ -125,7 +126,7 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
         **_totals(arms),
         "arms": arms,
         "time": pace.source if pace else None,
-        "weights": None if study.measures else _weights(study, options),
+        "weights": _weights(study, options) if trains else None,
         "doubts": doubts(study),
     }
     from vitscale.analysis import power  # scipy takes a moment

@@ -330,6 +330,11 @@ class TrainConfig:
         return defaults(type(self))
 
     @property
+    def also_charted(self) -> tuple[str, ...]:
+        """Columns of its rows that are worth a chart beside the study's metric."""
+        return ("train_loss",)
+
+    @property
     def row_unit(self) -> str:
         """What a row is after."""
         return "epoch"

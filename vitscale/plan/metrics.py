@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,8 @@ class Metric:
     near: float
     beyond: float
     of_images: bool = False  # a share of images, with binomial noise
+    # which value of a trial's rows is its result
+    result: Literal["final", "median"] = "final"
     decimals: int = 1  # of a value in a sentence
 
     @property
@@ -145,9 +147,10 @@ SPEED = Metric(
     name="images_per_s",
     label="images per second",
     unit="images/s",
-    worst=0.0,
+    worst=math.nan,  # a failed profile has no speed
     bounds=(0.0, math.inf),
     lower_is_better=False,
+    result="median",
     near=math.nan,
     beyond=math.nan,
 )

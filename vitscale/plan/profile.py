@@ -89,6 +89,10 @@ class ProfileConfig(TrainConfig):
         return BEARING[self.profile] | {"profile", "layout", "timed_runs", "hardware"}
 
     @property
+    def also_charted(self) -> tuple[str, ...]:
+        return ()
+
+    @property
     def row_unit(self) -> str:
         return "timed run"
 

@@ -55,8 +55,8 @@ def trial_views(study: Study) -> dict[str, dict[str, Any]]:
         f"metrics.`{result}`",
     ]
     role = f"tags.`vitscale.role` = 'trial' and {_PLANNED}"
-    curves = [_line(study.metric)] + ([] if study.measures else [_line("train_loss")])
-    counts = [] if study.measures else ["metrics.`diverged`", "metrics.`failed`"]
+    curves = [_line(name) for name in (study.metric, *study.trials[0].config.also_charted)]
+    counts = ["metrics.`diverged`", "metrics.`failed`"]
     trials = _view("Trials", role, f"metrics.`{result}`", columns, _relations(own, result))
     # no column of the result: MLflow would show the mean of a group without its spread
     by_arm = _view(
@@ -94,9 +94,8 @@ def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def result_of(study: Study) -> str:
     """The name of the metric that holds the final result of a trial."""
-    if study.measures:
-        return f"median_{study.metric}"
-    return study.column.metric.column("final_error_pct")
+    metric = study.column.metric
+    return metric.column(f"{metric.result}_error_pct")
 
 
 def axes(study: Study) -> list[str]:

@@ -14,7 +14,6 @@ import json
 import logging
 import math
 import os
-import statistics
 import threading
 import time
 from collections import Counter
@@ -236,17 +235,11 @@ class View:
 
         if outcome.status is Status.MISSING:
             return []
-        final: dict[str, float] = {"failed": outcome.status is Status.FAILED}
-        if self.study.measures:
-            runs = [row[self.study.metric] for row in outcome.rows]
-            final |= {f"median_{self.study.metric}": statistics.median(runs)} if runs else {}
-        else:
-            diverged = outcome.status is Status.DIVERGED
-            final = {
-                mlflow_pages.result_of(self.study): outcome.final(self.study.column),
-                "diverged": diverged,
-                **final,
-            }
+        final: dict[str, float] = {
+            mlflow_pages.result_of(self.study): outcome.final(self.study.column),
+            "diverged": outcome.status is Status.DIVERGED,
+            "failed": outcome.status is Status.FAILED,
+        }
         return [
             Metric(name, float(value), _end_ms(outcome.rows), epoch)
             for name, value in final.items()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import assert_never
 
 from vitscale.plan.metrics import Column
 
@@ -53,13 +55,21 @@ class Outcome:
         return self.facts.get("error", "")
 
     def final(self, column: Column) -> float:
-        """The column's value after the last epoch; NaN without a result.
+        """The column's value after the last epoch, or median over timed runs; NaN without a result.
 
         For a diverged or failed trial the worst value of the metric (vitscale.plan.metrics).
         """
         if self.status in (Status.DIVERGED, Status.FAILED):
             return column.metric.worst
-        return self.rows[-1][column.name] if self.is_known and self.rows else float("nan")
+        if not self.is_known or not self.rows:
+            return float("nan")
+        match column.metric.result:
+            case "final":
+                return self.rows[-1][column.name]
+            case "median":
+                return statistics.median(row[column.name] for row in self.rows)
+            case never:
+                assert_never(never)
 
     def best(self, column: Column) -> float:
         """The best value over epochs, which must not be chosen on a test set; else as `final`.

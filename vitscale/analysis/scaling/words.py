@@ -205,9 +205,7 @@ def caveats(results: Results) -> list[str]:
     if not cells.has_intervals:
         sentences.append("Single runs: no cell, law or forecast has an interval.")
     if (results.trials["status"] == "missing").any():
-        sentences.append(
-            "Unfinished: missing runs are only counted, and a law may change."
-        )
+        sentences.append("Unfinished: missing runs are only counted, and a law may change.")
     return sentences
 
 
