@@ -2,8 +2,8 @@
 
 Trains two architectures with two recipes, several seeds each, and shows each difference, their
 interaction with an interval, and whether the winner changes. Design: H. Touvron's thesis, 2022,
-section 6.3.4: ResNet-50 and DeiT-S under A2 and T2, one run each. The thesis names T2 and does not
-give it; at scale imagenet DeiT's own recipe replaces it. One cell is that of
+section 6.3.4: ResNet-50 and DeiT-S under A2 and T2, as far as stated one run each. The thesis names
+T2 and does not give it; at scale imagenet DeiT's own recipe replaces it. One cell is that of
 seed_distribution.py: what both studies need is trained once. At scale imagenet the first seed is 0,
 which the thesis has in all other experiments: its own printed runs.
 

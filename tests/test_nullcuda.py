@@ -77,8 +77,7 @@ def null(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment under which a process has the null device. Where CI is true, a machine must
     be able to build it.
 
-    ClaimedByOther the tests are skipped, with the reason, if there is no compiler or no torch for
-    CUDA.
+    Otherwise the tests are skipped, with the reason, if there is no compiler or no torch for CUDA.
     """
     try:
         return build(tmp_path_factory.mktemp("nullcuda"))

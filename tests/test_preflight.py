@@ -262,3 +262,17 @@ def test_looking_at_data_imports_neither_ray_nor_mlflow(tmp_path: Path) -> None:
     lines = "\n".join(line.removeprefix(" " * 8) for line in code.splitlines())
     done = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_store_with_trials_is_not_called_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its studies may have been deleted, to start them afresh."""
+    from vitscale.launch.driver import _announce_new
+
+    store = Store.open(tmp_path / "runs")
+    _announce_new(store)
+    assert capsys.readouterr().out.startswith(f"new store {store.root}: nothing is done in it")
+    store.claim("0123456789ab", {}, "one-demo", 1)
+    _announce_new(store)
+    assert not capsys.readouterr().out

@@ -237,6 +237,20 @@ def test_a_set_that_was_begun_otherwise_is_left_alone(source: Path, tmp_path: Pa
         prepare(request(source, tmp_path / "v2", splits=("v2",)))
 
 
+def test_an_option_that_a_refusal_advises_can_be_given_at_once(
+    source: Path, tmp_path: Path
+) -> None:
+    """For the first file of the set was not finished."""
+    first = min((source / "train").rglob("*.jpg"))
+    first.write_bytes(b"")
+    with pytest.raises(ValueError, match="--skip-unreadable"):
+        prepare(request(source, tmp_path))
+    folder = prepare(request(source, tmp_path, skip_unreadable=True))
+    facts = json.loads((folder / "manifest.json").read_text())
+    assert facts["splits"]["train"]["num_images"] == NUM - 1
+    assert facts["request"]["skip_unreadable"]
+
+
 def test_unreadable_images_stop_or_are_left_out_and_counted(source: Path, tmp_path: Path) -> None:
     (source / "train" / "c1" / "03.jpg").write_bytes(b"")
     with pytest.raises(ValueError, match=r"\(.*train/c1/03.jpg: .*\); --skip-unreadable") as error:

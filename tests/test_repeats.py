@@ -250,7 +250,7 @@ def test_plans_say_what_seeds_can_show_and_that_two_show_nothing() -> None:
         )
     }
     said = {name: power.sentences(study()) for name, study in plan.items()}
-    assert [len(of) for of in said.values()] == [2, 2, 2, 2]
+    assert [len(of) for of in said.values()] == [2, 2, 2, 3]
     assert said["optimizer_stability"][0].startswith(
         "gap of SGD to AdamW (5 seeds per cell, 8 comparisons, Holm): a true"
     )
@@ -267,6 +267,9 @@ def test_plans_say_what_seeds_can_show_and_that_two_show_nothing() -> None:
         "branches against a sequence (5 seeds per cell, 10 comparisons, Holm)"
     )
     assert said["depth_vs_width"][1].startswith(
+        "LayerScale, and longer training (5 seeds per cell, 4 comparisons, Holm): a true"
+    )
+    assert said["depth_vs_width"][2].startswith(
         "more blocks against more width (5 seeds per cell, 4 comparisons, Holm)"
     )
     assert all("nothing" in sentence for sentence in power.sentences(plan["depth_vs_width"](num=2)))

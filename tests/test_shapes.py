@@ -19,6 +19,7 @@ from test_studies import shortened
 
 from search_spaces import demo, touvron2022
 from search_spaces.touvron2022 import Shape, split
+from vitscale.analysis import power
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.report import text
 from vitscale.analysis.report.report import caveats, headline, summary, write_report
@@ -411,6 +412,8 @@ def test_effects_of_layerscale_and_length_and_of_blocks() -> None:
     outcomes = outcomes_of(study, error)
     table = shapes.layerscale_and_epochs(Results(study, outcomes))
     assert len(table) == 2 * 4 * 2 and set(table["shape"]) == {"S12x1", "S6x2"}
+    (power_of_plan,) = power.SENTENCES["layerscale_and_epochs"](study)
+    assert f"{len(table)} comparisons" in power_of_plan
     truth = np.where(table["effect"].str.startswith("LayerScale"), -2.0, -1.0)
     assert table["difference_points"].to_numpy() == pytest.approx(truth, abs=0.05)
     row = shapes.blocks_or_width(Results(study, outcomes)).iloc[0]

@@ -275,6 +275,19 @@ def _of_branches(study: Study) -> list[str]:
     return _of_means(study, "branches against a sequence", num * _reported_sets(study))
 
 
+def _of_effects(study: Study) -> list[str]:
+    """LayerScale at each length, and each length against the next shorter one."""
+    trained: dict[tuple[str | int, ...], set[tuple[bool, int]]] = {}
+    for trial in study.trials:
+        shape = (*family_of(trial.arm), trial.config.depth, trial.config.branches)
+        trained.setdefault(shape, set()).add((trial.config.layerscale > 0, trial.config.epochs))
+    num = 0
+    for settings in trained.values():
+        num += sum((not with_it, epochs) in settings for with_it, epochs in settings if with_it)
+        num += len(settings) - len({with_it for with_it, _ in settings})
+    return _of_means(study, "LayerScale, and longer training", num * _reported_sets(study))
+
+
 def _of_budgets(study: Study) -> list[str]:
     return _of_means(
         study, "more blocks against more width", len(study.pairs) * _reported_sets(study)
@@ -293,5 +306,6 @@ SENTENCES: dict[str, Callable[[Study], list[str]]] = {  # table -> what its test
     "training_length_interaction": _of_length_interactions,
     "recipe_interaction": _of_recipes,
     "branch_differences": _of_branches,
+    "layerscale_and_epochs": _of_effects,
     "blocks_or_width": _of_budgets,
 }

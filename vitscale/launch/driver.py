@@ -75,11 +75,7 @@ def run(
     data = Data(resources.data_root)
     data.look(sample)
     store.make()  # not before: a refusal creates nothing
-    if not store.slugs():  # the most common mistake: the command was run in another folder
-        print(
-            f"new store {store.root}: nothing is done in it (another is named by --store or "
-            "VITSCALE_STORE)"
-        )
+    _announce_new(store)
     with store.drive(study.slug) as attempt:
         check_alone(sample, store)
         if isinstance(study, Study):
@@ -87,6 +83,15 @@ def run(
             return driver.run(retrain)
         rounds = _begin(study, store)
         return Driver(rounds.study(), store, resources, attempt, stop, data, rounds, display).run()
+
+
+def _announce_new(store: Store) -> None:
+    """Says that a store is new: the most common mistake is to start a study in another folder."""
+    if not store.slugs() and not store.trial_ids():
+        print(
+            f"new store {store.root}: nothing is done in it (another is named by --store or "
+            "VITSCALE_STORE)"
+        )
 
 
 def _begin(search: Search, store: Store) -> Rounds:

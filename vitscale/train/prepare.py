@@ -184,11 +184,16 @@ def _final_name(request: Request, images: dict[str, Images]) -> str:
 
 
 def _begin(folder: Path, request: Request) -> None:
-    """Records what is being prepared. Raises ValueError if the folder holds anything else."""
+    """Records what is being prepared. Raises ValueError if the folder holds anything else.
+
+    A set that was begun otherwise, and stopped before its first file was finished, is begun anew:
+    so an option that a refusal advises can be given at once.
+    """
     begun = folder / BEGUN
-    if begun.exists():
+    finished = [path for path in folder.glob("*") if path != begun and path.suffix != ".tmp"]
+    if finished and begun.exists():
         _check_same_set(json.loads(begun.read_text()), request, folder)
-    elif folder.exists() and any(path.suffix != ".tmp" for path in folder.iterdir()):
+    elif finished:
         raise ValueError(
             f"a prepared set needs a folder of its own, but got ({folder}: not empty); name "
             "another root"

@@ -74,7 +74,10 @@ SOURCES = {
         "",
     ),
     "recipe_interaction": (
-        f"{THESIS}, ImageNet, section 6.3.4, recipes A2 and T2: one run per cell, no interval.",
+        (
+            f"{THESIS}, ImageNet, section 6.3.4, recipes A2 and T2: as far as stated one run per "
+            "cell, no interval."
+        ),
         "",
         _SHIFTED,
     ),
