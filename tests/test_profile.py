@@ -9,6 +9,7 @@ import itertools
 import json
 import platform
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -488,9 +489,10 @@ def test_a_report_of_profiles_speaks_of_no_error(scale: str, num: int, tmp_path:
     """Two runs have no interval, and are drawn all the same."""
     made = replace(plan("throughput", scale, hardware=processor(2)), published=True)
     read = measured(made, num=num)
-    page = write_report(
-        Results(made, outcomes(made, read), tidy(made, read)), Workdir(tmp_path), {}
-    )
+    results = Results(made, outcomes(made, read), tidy(made, read))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # of a layout without room for its axes
+        page = write_report(results, Workdir(tmp_path), {})
     assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in made.figures)
     assert (
         "lr drawn" not in page and "held-out" not in page and "OutOfMemoryError: too large" in page

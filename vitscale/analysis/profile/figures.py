@@ -30,6 +30,7 @@ from vitscale.analysis.report.layout import (
     style,
 )
 from vitscale.analysis.results import Results, panels
+from vitscale.plan.profile import LAYOUTS
 from vitscale.plan.study import Study
 
 GREY = "#777777"
@@ -82,8 +83,8 @@ def throughput_gain(results: Results) -> Figure:
 
     Touvron et al. 2022, Table 4, prints what is above 0 as its gain.
     """
-    table = _of_first_resolution(results.once(speeds))
-    kinds = list(dict.fromkeys(table.loc[table["layout"] == "par", "profile"]))
+    table = _of_two_layouts(_of_first_resolution(results.once(speeds)))
+    kinds = list(dict.fromkeys(table["profile"]))
     figure = Figure(figsize=(WIDTHS[min(max(len(kinds), 1), 2)], 4.4), layout="constrained")
     axes = figure.subplots(1, max(1, len(kinds)), squeeze=False, sharey=True)[0]
     for ax, kind in zip(axes, kinds, strict=False):
@@ -196,6 +197,12 @@ def _of_first_resolution(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["resolution"] == first]
 
 
+def _of_two_layouts(table: pd.DataFrame) -> pd.DataFrame:
+    """Profiles of models that are measured in both layouts."""
+    layouts = table.groupby(["model", "profile"], sort=False)["layout"]
+    return table[layouts.transform("nunique") == len(LAYOUTS)]
+
+
 def _of_several(table: pd.DataFrame, axis: str, *given: str) -> pd.DataFrame:
     """Profiles of arms that were measured at several places of an axis, all else given."""
     return table[table.groupby(["arm", *given], sort=False)[axis].transform("nunique") > 1]
@@ -287,7 +294,8 @@ def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) 
     _log_axes(ax, sorted({int(batch) for batch in table["batch_size"]}), y=False)
     ax.set_title(kind)
     ax.set_xlabel("batch")
-    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=len(handles))
+    num = min(4, len(handles))
+    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=num)
 
 
 def _gain_axis(axes: Sequence[Axes], table: pd.DataFrame) -> bool:

@@ -239,7 +239,7 @@ def _label(study: Study, proposals: pd.DataFrame) -> str:
 
 
 def _sentence(study: Study) -> str:
-    return f"A search ({search.how(study)}), no sample of the space."
+    return f"A search ({search.how(study)}), not a sample of the space."
 
 
 def _marks(proposals: pd.DataFrame) -> str:
