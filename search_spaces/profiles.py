@@ -31,9 +31,16 @@ def _parallel(
     base: dict[str, Any], widths: dict[str, int], heads: int, depth: int
 ) -> dict[str, dict[str, Any]]:
     """Models with two branches per block, and heads of one size."""
-    return {f"{name}{depth}x2": {**base, "width": width, "heads": width // heads, "depth": depth,
-                                 "branches": 2}
-            for name, width in widths.items()}  # fmt: skip
+    return {
+        f"{name}{depth}x2": {
+            **base,
+            "width": width,
+            "heads": width // heads,
+            "depth": depth,
+            "branches": 2,
+        }
+        for name, width in widths.items()
+    }
 
 
 # Half precision, which the texts do not state or call mixed: by the multiply-adds of Table 3 of

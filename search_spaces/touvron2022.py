@@ -54,10 +54,13 @@ class Shape(NamedTuple):
         """Fields of TrainConfig, in addition to those of the size."""
         epochs = {"epochs": self.epochs} if self.epochs else {}
         drop_path = {"drop_path": ladder_rate(self)} if self.ladder else {}
-        return {"depth": self.depth, "branches": self.branches,
-                "layerscale": LAYERSCALE * self.layerscale,
-                **epochs,
-                **drop_path}  # fmt: skip
+        return {
+            "depth": self.depth,
+            "branches": self.branches,
+            "layerscale": LAYERSCALE * self.layerscale,
+            **epochs,
+            **drop_path,
+        }
 
 
 def ladder_rate(shape: Shape) -> float:

@@ -45,9 +45,14 @@ def test_bounds_are_those_of_opda(n: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         low, _, high = opda.nonparametric.EmpiricalDistribution.confidence_bands(
-            values, 0.95, a=0.0, b=1.0, generator=np.random.default_rng(0),
-            method="ld_equal_tailed", n_jobs=1,
-        )  # fmt: skip
+            values,
+            0.95,
+            a=0.0,
+            b=1.0,
+            generator=np.random.default_rng(0),
+            method="ld_equal_tailed",
+            n_jobs=1,
+        )
     ours = share_bounds(n)
     at = np.concatenate([[0.05], values])
     assert ours[0] == pytest.approx(low.cdf(at), abs=0.004)
@@ -253,8 +258,9 @@ def test_the_table_is_of_draws_chosen_on_minival(demo: tuple[Study, dict[str, Ou
     last = [read[t.config.id].rows[-1] for t in draws]
     values = brute(
         np.array([row["minival_ema_error_pct"] for row in last]),
-        np.array([row["val_ema_error_pct"] for row in last]), 3,
-    )  # fmt: skip
+        np.array([row["val_ema_error_pct"] for row in last]),
+        3,
+    )
     row = table[(table["arm"] == "ViT_P SGD") & (table["k"] == 3)].iloc[0]
     assert row["mean_error_pct"] == pytest.approx(values.mean())
     assert row["median_error_pct_low"] <= row["median_error_pct"] <= row["median_error_pct_high"]

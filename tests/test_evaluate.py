@@ -31,9 +31,14 @@ torch.set_num_threads(1)
 
 BASE = TINY.replace(more_evals="")
 CONV = BASE.replace(
-    stem="conv", stem_channels="4-8", stem_strides="2-2", optimizer="sgd", lr=0.05, ema_decay=0.0,
+    stem="conv",
+    stem_channels="4-8",
+    stem_strides="2-2",
+    optimizer="sgd",
+    lr=0.05,
+    ema_decay=0.0,
     precise_bn=120,
-)  # fmt: skip
+)
 WILD = BASE.replace(optimizer="sgd", lr=1e9, momentum=0.99)
 ARMS = {"ViT": (BASE, BASE.replace(seed=1)), "conv": (CONV,), "wild": (WILD,)}
 

@@ -329,3 +329,15 @@ def test_a_study_script_builds_its_plan_without_anything_heavy(study: Path) -> N
     """
     printed = python(code, str(study)).split()
     assert printed[0] == "True" and not set(printed) & set(HEAVY)
+
+
+def test_only_tables_of_data_are_laid_out_by_hand() -> None:
+    """A table is a literal or a call that a module assigns to a name."""
+    for path in SOURCES:
+        text = path.read_text()
+        marked = {i for i, line in enumerate(text.splitlines(), 1) if "# fmt: skip" in line}
+        tables = [
+            node for node in ast.parse(text).body if isinstance(node, (ast.Assign, ast.AnnAssign))
+        ]
+        loose = marked - {node.end_lineno for node in tables}
+        assert not loose and "# fmt: off" not in text, (path, loose)

@@ -31,11 +31,17 @@ def by_scipy(x: np.ndarray, y: np.ndarray, precision: float, x0: np.ndarray) -> 
     high = [np.inf] * (1 + axes) + [math.log(fits.EXPONENTS[1])] * axes
     found = [
         least_squares(
-            residual, [2.0] + [10.0] * axes + [math.log(b)] * axes, bounds=(low, high),
-            loss="huber", f_scale=fits.HUBER, max_nfev=2000, xtol=1e-12, ftol=1e-12,
+            residual,
+            [2.0] + [10.0] * axes + [math.log(b)] * axes,
+            bounds=(low, high),
+            loss="huber",
+            f_scale=fits.HUBER,
+            max_nfev=2000,
+            xtol=1e-12,
+            ftol=1e-12,
         )
         for b in (0.1, 0.3, 0.6, 1.5)
-    ]  # fmt: skip
+    ]
     best = min(found, key=lambda one: one.cost)
     return 2 * float(best.cost), best.x
 

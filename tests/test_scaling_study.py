@@ -221,9 +221,14 @@ def test_a_law_of_too_few_values_is_refused(keep: Any, message: str) -> None:
     study = script_study()
     trials = tuple(t for t in study.trials if keep(t))
     fields = {
-        "kind": "scaling", "name": "made", "scale": "demo", "question": "?", "source": "none",
-        "metric": "val_error_pct", "trials": trials,
-    }  # fmt: skip
+        "kind": "scaling",
+        "name": "made",
+        "scale": "demo",
+        "question": "?",
+        "source": "none",
+        "metric": "val_error_pct",
+        "trials": trials,
+    }
     Study(**fields, tables=("scaling_cells",))
     if message:
         with pytest.raises(ValueError, match=message):
@@ -241,9 +246,14 @@ def test_a_forecast_beyond_four_times_needs_far() -> None:
         for t in study.trials
     )
     fields = {
-        "kind": "scaling", "name": "made", "scale": "demo", "question": "?", "source": "none",
-        "metric": "val_error_pct", "trials": trials,
-    }  # fmt: skip
+        "kind": "scaling",
+        "name": "made",
+        "scale": "demo",
+        "question": "?",
+        "source": "none",
+        "metric": "val_error_pct",
+        "trials": trials,
+    }
     with pytest.raises(ValueError, match=r"at most 4 times the next one without --far, but got"):
         Study(**fields, tables=("scaling_forecast",))
     check(Study(**fields, tables=("scaling_forecast", "scaling_forecast_far")))

@@ -29,13 +29,23 @@ def published_models() -> list[PublishedModel]:
     """All rows, by table."""
     return [
         PublishedModel(
-            row["source"], row["name"], row["params_m"], row["flops_g"], row["acts_m"],
-            {**IMAGENET, "model": row["model"], "resolution": int(row["resolution"]),
-             **json.loads(row["fields"])},
-            row["reason"], row["epochs"] or "", row["exaflops"] or "",
+            row["source"],
+            row["name"],
+            row["params_m"],
+            row["flops_g"],
+            row["acts_m"],
+            {
+                **IMAGENET,
+                "model": row["model"],
+                "resolution": int(row["resolution"]),
+                **json.loads(row["fields"]),
+            },
+            row["reason"],
+            row["epochs"] or "",
+            row["exaflops"] or "",
         )
         for row in table_rows("complexity")
-    ]  # fmt: skip
+    ]
 
 
 JFT_IMAGES = 303_000_000  # Dosovitskiy et al. 2021, section 4.1

@@ -21,10 +21,21 @@ from vitscale.record.workdir import CHECKPOINT, CheckpointName, Workdir
 
 # A step per epoch: the rows then have the loss of each step.
 SMALL = TrainConfig(
-    batch_size=128, subset_images=128, epochs=20, warmup_epochs=5.0, lr=1e-3, seed=1,
-    patch_size=2, width=32, depth=2, heads=2,
-    crop_padding=1, mixup_alpha=0.8, drop_path=0.1, ema_decay=0.9,
-)  # fmt: skip
+    batch_size=128,
+    subset_images=128,
+    epochs=20,
+    warmup_epochs=5.0,
+    lr=1e-3,
+    seed=1,
+    patch_size=2,
+    width=32,
+    depth=2,
+    heads=2,
+    crop_padding=1,
+    mixup_alpha=0.8,
+    drop_path=0.1,
+    ema_decay=0.9,
+)
 # four steps per epoch, also 20 steps
 LONGER_EPOCHS = SMALL.replace(batch_size=32, epochs=5, warmup_epochs=1.0)
 NUM_INTERRUPTED = 5
@@ -214,6 +225,17 @@ def write_images(root: Path) -> TrainConfig:
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)).save(path)
     return TrainConfig(
-        dataset="noise", num_images=64, num_classes=2, channels=3, resolution=16, patch_size=4,
-        width=16, depth=1, heads=2, batch_size=16, epochs=1, warmup_epochs=0.0, crop="rrc",
-    )  # fmt: skip
+        dataset="noise",
+        num_images=64,
+        num_classes=2,
+        channels=3,
+        resolution=16,
+        patch_size=4,
+        width=16,
+        depth=1,
+        heads=2,
+        batch_size=16,
+        epochs=1,
+        warmup_epochs=0.0,
+        crop="rrc",
+    )

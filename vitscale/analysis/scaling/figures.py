@@ -193,9 +193,14 @@ def _crosses(
         if not row["diverged_in_all"]:
             continue
         ax.plot(
-            [place], [height], "x", color=looks["color"], markersize=4.5, transform=edge,
+            [place],
+            [height],
+            "x",
+            color=looks["color"],
+            markersize=4.5,
+            transform=edge,
             clip_on=False,
-        )  # fmt: skip
+        )
         if say_num:
             ax.annotate(
                 f"{row['diverged_in_all']}/{row['ended']}",
@@ -252,9 +257,15 @@ def error_by_compute(results: Results) -> Figure:
         looks = _looks(index)
         of = table[table["family"] == family]
         (dots,) = ax.plot(
-            of["training_flops"], of[name], looks["marker"], color=looks["color"],
-            markersize=5, alpha=0.55, markeredgewidth=0, zorder=3,
-        )  # fmt: skip
+            of["training_flops"],
+            of[name],
+            looks["marker"],
+            color=looks["color"],
+            markersize=5,
+            alpha=0.55,
+            markeredgewidth=0,
+            zorder=3,
+        )
         describe(dots, [results.once(arm_texts)[cell] for cell in of["cell"]])
         _crosses(ax, of["training_flops"].to_numpy(float), of, looks, index, say_num=False)
         if not frontier.empty:

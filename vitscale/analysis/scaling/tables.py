@@ -540,10 +540,21 @@ def _forecast_row(
     what = cell["cell"] if held else f"{times:g} times the {one.axes[0]} of {cell['cell']}"
     params = cell["params"] * by["size"] / 1e6
     values = (
-        one.family, " and ".join(one.axes), what, kind, float(times), params,
-        cell["images"] * by["images"], cell["samples"] * by["length"], float(predicted), low, high,
-        measured, n, ("yes" if low <= measured <= high else "no") if known else "",
-    )  # fmt: skip
+        one.family,
+        " and ".join(one.axes),
+        what,
+        kind,
+        float(times),
+        params,
+        cell["images"] * by["images"],
+        cell["samples"] * by["length"],
+        float(predicted),
+        low,
+        high,
+        measured,
+        n,
+        ("yes" if low <= measured <= high else "no") if known else "",
+    )
     return dict(zip(FORECAST, values, strict=True))
 
 
