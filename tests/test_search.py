@@ -24,7 +24,7 @@ from test_studies import mlflow_statuses, shortened
 
 from search_spaces.winners import good_values, in_words, optima
 from vitscale.analysis.results import Results
-from vitscale.launch.optuna_search import Rounds, Rungs, check_ended, found
+from vitscale.launch.optuna_search import Rounds, Rungs, check_ended, search_result
 from vitscale.launch.resources import Event, Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.search import Search
@@ -334,7 +334,7 @@ def test_winners_are_data_that_studies_can_read(searched: tuple[Search, Store]) 
     search, store = searched
     study = Rounds(search, store).study()
     table = outcomes(study, read_trials(study, store))
-    result = json.loads(json.dumps(found(Results(study, table))))
+    result = json.loads(json.dumps(search_result(Results(study, table))))
     assert result["search"] == "tiny_search-demo" and result["epochs"] == 1 and result["machines"]
     best = table.groupby(["arm", "lr", "wd"])["error_pct"].mean()
     for arm, key in (("P AdamW", ("P", "adamw")), ("C AdamW", ("C", "adamw"))):

@@ -172,15 +172,15 @@ def test_a_difference_that_is_not_positive_is_refused():
 
 def test_p_of_the_reference_run_is_uniform_if_it_is_one_of_the_seeds():
     samples = np.random.default_rng(0).normal(5, 2, (4000, 5))
-    p = [seeds.standing(x[:4], x[4])["p"] for x in samples]
+    p = [seeds.position_among(x[:4], x[4])["p"] for x in samples]
     assert scipy.stats.kstest(p, "uniform").pvalue > 0.01
 
 
 def test_standing_of_a_value_among_others():
-    found = seeds.standing(np.array([1.0, 2.0, 3.0, 4.0]), 3.0)
+    found = seeds.position_among(np.array([1.0, 2.0, 3.0, 4.0]), 3.0)
     assert found["z"] == pytest.approx(0.5 / np.std([1, 2, 3, 4], ddof=1))
     assert found["percentile_pct"] == 62.5  # two below, one tie
-    assert np.isnan(list(seeds.standing(np.array([2.0, 2.0]), 3.0).values())).all()
+    assert np.isnan(list(seeds.position_among(np.array([2.0, 2.0]), 3.0).values())).all()
 
 
 def test_shapiro_keeps_its_level_on_normal_values_and_breaks_it_on_rounded_ones():

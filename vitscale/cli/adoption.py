@@ -31,13 +31,13 @@ def winners(study: str, store: str = "") -> dict[str, dict[str, Any]]:
 def read_result(root: str, slug: str) -> tuple[Study, dict[str, Any]]:
     """(study, result) of a completed search. Raises ValueError for any other study."""
     from vitscale.analysis.results import Results
-    from vitscale.launch.optuna_search import check_ended, found
+    from vitscale.launch.optuna_search import check_ended, search_result
     from vitscale.record.table import outcomes, read_trials
 
     store = existing(root)
     study = read_plan(store, slug)
     check_ended(study, store)
-    return study, found(Results(study, outcomes(study, read_trials(study, store))))
+    return study, search_result(Results(study, outcomes(study, read_trials(study, store))))
 
 
 def adopt(root: str, slug: str) -> list[str]:

@@ -604,9 +604,9 @@ def draw(
     results = Results(study, done, rows, wrong=lambda trial_id: _wrong(trial_id, store, read))
     if study.search:
         from vitscale.analysis.search.tables import as_optuna
-        from vitscale.launch.optuna_search import found
+        from vitscale.launch.optuna_search import search_result
 
-        folder.write("winners.json", json.dumps(found(results), indent=1).encode())
+        folder.write("winners.json", json.dumps(search_result(results), indent=1).encode())
         folder.write("optuna.db", as_optuna(results))
     command = _planned_command(study, store)
     from_wheel = command.startswith("vitscale run ")

@@ -188,9 +188,9 @@ def identity(search: Search) -> dict[str, Any]:
     }
 
 
-def found(results: Results) -> dict[str, Any]:
+def search_result(results: Results) -> dict[str, Any]:
     """The result of a search so far and how it was found, as plain values for `vitscale adopt`."""
-    from vitscale.analysis.search.tables import how, winners
+    from vitscale.analysis.search.tables import procedure, winners
 
     study = results.study
 
@@ -199,7 +199,7 @@ def found(results: Results) -> dict[str, Any]:
 
     return {
         "search": study.slug,
-        "how": how(study),
+        "how": procedure(study),
         "metric": study.metric,
         "epochs": max(trial.config.epochs for trial in study.trials),
         "trained": _trained(study),

@@ -41,7 +41,7 @@ from vitscale.analysis.report.layout import (
     metric_label,
     num_columns,
     panel_grid,
-    say,
+    placeholder,
     style,
 )
 from vitscale.analysis.results import Results, panels
@@ -206,7 +206,7 @@ def _edf_panel(
             curve, text = curves[curves["arm"] == draws.arm], results.once(arm_texts)[draws.arm]
             _edf_curve(ax, curve, index, text)
     if curves.empty:
-        say(ax, "no outcome yet")
+        placeholder(ax, "no outcome yet")
     absent = [draws.arm for draws in arms if is_absolute and draws.n and not len(draws.references)]
     note = f"\n(absolute: no finished reference of {', '.join(absent)})" if absent else ""
     ax.set_title(title + note)
@@ -348,7 +348,7 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
             )
             _scatter_reference(ax, draws.setting[name], float(references[draws.arm]), index)
     if not any(draws.n for draws in arms):
-        say(axes[1], "no outcome yet")
+        placeholder(axes[1], "no outcome yet")
     axes[0].set_title(title, loc="left")
     axes[0].set_ylabel(axis_label(results.study))
     handles = [
@@ -472,7 +472,7 @@ def _budget_row(
             curve, text = of_panel[of_panel["arm"] == arm], results.once(arm_texts)[arm]
             _budget_curve(ax, curve, x, index, text)
         if of_panel.empty:
-            say(ax, "no draw has a value on minival")
+            placeholder(ax, "no draw has a value on minival")
         else:
             ax.set_xscale("log")
     if len(of_panel):
@@ -547,7 +547,7 @@ def _curves_panel(
     for index, draws in enumerate(arms if len(begun) else ()):
         _arm_curves(ax, begun[begun["arm"] == draws.arm], metric, index, texts)
     if begun.empty:
-        say(ax, "no row yet")
+        placeholder(ax, "no row yet")
     ax.autoscale_view()
     if len(begun):
         epoch_axis(ax, float(begun["epoch"].max()))

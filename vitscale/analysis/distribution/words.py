@@ -231,7 +231,7 @@ def _compared(
     kind: str,
     estimate: str,
     null: float,
-    say: Callable[[pd.Series], str],
+    sentence: Callable[[pd.Series], str],
     never: pd.Series,
 ) -> str:
     """Pairs that differ, pairs that do not, and pairs that were not compared.
@@ -241,7 +241,7 @@ def _compared(
     """
     tested = table[f"{kind}_p_holm"].notna()
     differs = _favours(table, kind, estimate, null) != 0
-    parts = _listed("", [say(row) for _, row in table[differs].iterrows()])
+    parts = _listed("", [sentence(row) for _, row in table[differs].iterrows()])
     same = table[tested & ~differs]
     if len(same) > MAX_ARMS:
         parts.append(f"no difference shown in {len(same)} of {len(table)} pairs")

@@ -26,7 +26,7 @@ from vitscale.analysis.report.layout import (
     Draw,
     columns_of,
     finish,
-    say,
+    placeholder,
     style,
 )
 from vitscale.analysis.results import Results, panels
@@ -95,7 +95,7 @@ def throughput_gain(results: Results) -> Figure:
             results.study.published and kind == "inference",
         )
     if not kinds:
-        say(axes[0], "no profile has two layouts")
+        placeholder(axes[0], "no profile has two layouts")
     clipped = _gain_axis(axes, table) if kinds else False
     axes[0].set_ylabel("images/s, in one go over one after another (%)")
     num, theirs = _num_runs(results.study), ""
@@ -138,7 +138,7 @@ def throughput_by_resolution(results: Results) -> Figure:
             handles=_handles(curves), loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2
         )
     if not kinds:
-        say(grid[0][0], "no profile at several resolutions")
+        placeholder(grid[0][0], "no profile at several resolutions")
     for ax, label in zip(grid[:, 0], ("images/s", "peak memory (MiB)"), strict=True):
         ax.set_ylabel(label)
     return finish(
@@ -184,7 +184,7 @@ def _over_batches(results: Results, draw: Any, label: str, note: str) -> Figure:
         ax.set(xlabel="batch", ylabel=label)
         ax.label_outer()
     if not shown:
-        say(grid[0], "no profile at several batches")
+        placeholder(grid[0], "no profile at several batches")
     layouts = [name for name in IN_WORDS if (table["layout"] == name).any()]
     handles = [_handle(IN_WORDS[name], index) for index, name in enumerate(layouts)]
     if len(layouts) > 1:

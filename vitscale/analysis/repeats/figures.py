@@ -31,7 +31,7 @@ from vitscale.analysis.report.layout import (
     metric_label,
     num_columns,
     panel_grid,
-    say,
+    placeholder,
     share_y,
 )
 from vitscale.analysis.results import Results
@@ -252,7 +252,7 @@ def _make_room(grid: Sequence[Axes], num: int) -> None:
 
 def _stability_handle(groups: Groups, key: tuple[str, str], index: int) -> Line2D:
     name, marker = OPTIMIZERS.get(key[1], (key[1], "o"))
-    label = f"{key[0]} {name}\n{_said_over_lengths(groups, key)}"
+    label = f"{key[0]} {name}\n{_population_over_lengths(groups, key)}"
     return Line2D(
         [],
         [],
@@ -265,7 +265,7 @@ def _stability_handle(groups: Groups, key: tuple[str, str], index: int) -> Line2
     )
 
 
-def _said_over_lengths(groups: Groups, key: tuple[str, str]) -> str:
+def _population_over_lengths(groups: Groups, key: tuple[str, str]) -> str:
     """The population of a curve, all its lengths together."""
     lengths = _lengths(groups, key)
     return (
@@ -306,7 +306,7 @@ def _length_handle(groups: Groups, model: str, index: int) -> Line2D:
     optimizer, _ = stability.best_optimizer(groups, model)
     name = OPTIMIZERS.get(optimizer, (optimizer, ""))[0]
     color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
-    label = f"{model} {name}\n{_said_over_lengths(groups, (model, optimizer))}"
+    label = f"{model} {name}\n{_population_over_lengths(groups, (model, optimizer))}"
     return Line2D([], [], color=color, marker=marker, linewidth=1.5, label=label)
 
 
@@ -383,7 +383,7 @@ def seed_sets(results: Results) -> Figure:
         for ax, pair in zip(line, pairs, strict=False):
             drawn |= _cloud(ax, results, arm, pair)
         if not pairs:
-            say(line[0], "one evaluation set only")
+            placeholder(line[0], "one evaluation set only")
     return finish(
         figure,
         (
@@ -405,7 +405,7 @@ def seed_curves(results: Results) -> Figure:
     first = next(iter(estimates.evaluations(results.study)))
     for line, arm in zip(grid, results.study.arms, strict=True):
         of_arm = table[(table["arm"] == arm) & (table["evaluation"] == first)]
-        _spread(line, of_arm, f"{arm}, {_said(results.trials, arm)}")
+        _spread(line, of_arm, f"{arm}, {_population(results.trials, arm)}")
         if results.study.published:
             drawn |= published.draw_published_seed_curves(line, results, arm)
         line[0].set_ylabel(axis_label(results.study))
@@ -435,7 +435,7 @@ def seed_intermediate(results: Results) -> Figure:
         _snapshots(line[:-1], seeds.curves(results.rows, arm, column), results.metric)
         _rank_curve(line[-1], table[(table["arm"] == arm) & (table["evaluation"] == first)])
         line[0].set_ylabel(f"{arm}\nfinal {axis_label(results.study)}")
-        line[0].set_title(_said(results.trials, arm), fontsize=8.5, loc="left")
+        line[0].set_title(_population(results.trials, arm), fontsize=8.5, loc="left")
     return finish(
         figure,
         (
@@ -452,17 +452,17 @@ def _grid(lines: int, columns: int, height: float) -> tuple[Figure, np.ndarray]:
     return figure, figure.subplots(lines, columns, squeeze=False)
 
 
-def _said(outcomes: pd.DataFrame, arm: str) -> str:
+def _population(outcomes: pd.DataFrame, arm: str) -> str:
     return estimates.describe(seeds.draws_of(outcomes, arm))
 
 
 def _histogram(ax: Axes, results: Results, arm: str, name: str) -> None:
     ax.set_xlabel(axis_label_on(results.study, name))
-    ax.set_title(f"{arm}, {_said(results.trials, arm)}", fontsize=9)
+    ax.set_title(f"{arm}, {_population(results.trials, arm)}", fontsize=9)
     table = results.once(bins.seed_bins)
     table = table[(table["arm"] == arm) & (table["evaluation"] == name)]
     if table.empty:
-        return say(ax, "no spread to show")
+        return placeholder(ax, "no spread to show")
     row = _row_of(results.once(seeds.seed_statistics), arm=arm, evaluation=name)
     _gaussian(ax, table, float(row["mean_error_pct"]), float(row["sd_points"]))
     _bars(ax, table)
@@ -541,11 +541,11 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
             zip(("xlabel", "ylabel"), (axis_label_on(results.study, s) for s in pair), strict=True)
         )
     )
-    ax.set_title(f"{arm}, {_said(results.trials, arm)}", fontsize=9)
+    ax.set_title(f"{arm}, {_population(results.trials, arm)}", fontsize=9)
     table = results.once(seeds.seed_correlation)
     row = _row_of(table, arm=arm, first=pair[0], second=pair[1])
     if np.isnan(row["pearson"]):
-        say(ax, "too few seeds, or no spread")
+        placeholder(ax, "too few seeds, or no spread")
         return False
     values, inverse, counts = np.unique(
         np.column_stack([x, y]), axis=0, return_inverse=True, return_counts=True
@@ -574,7 +574,7 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
         f"r = {r:.2f} [{r_ends[0]:.2f}, {r_ends[1]:.2f}]",
         f"ρ = {rho:.2f} [{rho_ends[0]:.2f}, {rho_ends[1]:.2f}]",
     )
-    ax.set_title(f"{arm}, {_said(results.trials, arm)}\n{', '.join(labels)}", fontsize=9)
+    ax.set_title(f"{arm}, {_population(results.trials, arm)}\n{', '.join(labels)}", fontsize=9)
     return results.study.published and published.draw_published_seed_sets(ax, results, arm, pair)
 
 
@@ -587,7 +587,7 @@ def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
     ):
         ax.set_xlabel("epoch")
         if part.empty:
-            say(ax, "no row yet")
+            placeholder(ax, "no row yet")
             continue
         epoch_axis(ax, part["epoch"].max(), part["epoch"].min())
         x, mean, sd = (
@@ -608,7 +608,7 @@ def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
 def _snapshots(line: Sequence[Axes], table: pd.DataFrame, metric: Metric) -> None:
     if table.empty:
         for ax in line:
-            say(ax, "no row yet")
+            placeholder(ax, "no row yet")
         return
     final = table.iloc[:, -1].to_numpy()
     for ax, share in zip(line, SNAPSHOTS, strict=True):
@@ -776,7 +776,7 @@ def agreement(results: Results) -> Figure:
     right.axvline(0, color="#999999", linewidth=0.8)
     right.set(xlim=(min(right.get_xlim()[0], -0.05), 1.0), xlabel="error consistency κ")
     if table[["n_a", "n_b"]].empty or not table["agreement_pct"].notna().any():
-        say(left, "too few runs with\nwrong images kept")
+        placeholder(left, "too few runs with\nwrong images kept")
     elif names:
         figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return finish(

@@ -61,7 +61,7 @@ def expected_maximum(n: int) -> float:
     )
 
 
-def standing(values: np.ndarray, reference: float) -> dict[str, float]:
+def position_among(values: np.ndarray, reference: float) -> dict[str, float]:
     """Position of one more value among (n,) values: z, percentile in percent with its interval, and
     p.
 
@@ -248,7 +248,7 @@ def _described(runs: pd.DataFrame, column: str, metric: Metric) -> dict[str, obj
 
 def _apart(outcomes: pd.DataFrame, runs: pd.DataFrame, arm: str, column: str) -> dict[str, float]:
     reference = reference_error(outcomes, arm, column)
-    where = standing(estimates.errors(runs, column), reference)
+    where = position_among(estimates.errors(runs, column), reference)
     return {
         "reference_error_pct": reference,
         **{f"reference_{name}": value for name, value in where.items()},

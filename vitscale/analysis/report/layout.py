@@ -148,7 +148,7 @@ def legend_below(ax: Axes, handles: Sequence[Line2D]) -> None:
     ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.2)
 
 
-def say(ax: Axes, text: str) -> None:
+def placeholder(ax: Axes, text: str) -> None:
     """A sentence in the middle of axes that have nothing else to show."""
     ax.text(
         0.5,

@@ -23,7 +23,7 @@ from vitscale.analysis.report.layout import (
     STYLE,
     axis_label,
     finish,
-    say,
+    placeholder,
 )
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling.tables import (
@@ -145,7 +145,7 @@ def _scale_panel(ax: Axes, results: Results, family: str) -> None:
         _crosses(ax, x, rows, looks, levels.index(str(level)))
     _forecasts(ax, results, family, axis, levels)
     if of_family[name].isna().all():
-        say(ax, "no run finished")
+        placeholder(ax, "no run finished")
     lines = len(levels) if (table["diverged_in_all"] > 0).any() else 0
     ax.set_title(family, pad=6 + 9 * lines)
     ax.set_xlabel(LABELS[axis])

@@ -31,7 +31,7 @@ from vitscale.analysis.report.layout import (
     legend_below,
     num_columns,
     panel_grid,
-    say,
+    placeholder,
 )
 from vitscale.analysis.results import Results
 from vitscale.analysis.search import tables as search
@@ -81,7 +81,7 @@ def search_history(results: Results) -> Figure:
         legend_below(ax, _history_handles(of_arm))
     complete = set(proposals.loc[proposals["state"] == "complete", "trial_ids"].explode())
     seeds = results.trials.loc[results.trials["trial_id"].isin(complete), "error_pct"]
-    _hold(grid[0], seeds.tolist())
+    _make_room(grid[0], seeds.tolist())
     for ax in grid[:: num_columns(_by_arm(results.study))]:
         ax.set_ylabel(_label(results.study, proposals))
     return finish(
@@ -113,7 +113,7 @@ def search_slices(results: Results) -> Figure:
         for ax, name in zip(line, names, strict=True):
             scale.apply(ax)
             if name not in space:
-                say(ax, f"{name} is not searched")
+                placeholder(ax, f"{name} is not searched")
                 continue
             _slice(ax, of_arm, best, name, space[name], colors, results.once(_texts))
             ax.set_xlabel(name)
@@ -178,7 +178,7 @@ class _ValueAxis:
 
     def __init__(self, proposals: pd.DataFrame) -> None:
         values = proposals.loc[
-            (proposals["state"] == "complete") & ~_bad(proposals), "value"
+            (proposals["state"] == "complete") & ~_diverged_or_failed(proposals), "value"
         ].to_numpy(dtype=float)
         self.low, self.high = (
             (float(values.min()), float(values.max())) if len(values) else (0.0, 100.0)
@@ -224,7 +224,7 @@ def _rgba(colors: ScalarMappable, values: pd.Series) -> Any:
     return colors.to_rgba(values.to_numpy(dtype=float))
 
 
-def _bad(proposals: pd.DataFrame) -> pd.Series:
+def _diverged_or_failed(proposals: pd.DataFrame) -> pd.Series:
     """Points of which a training diverged or failed."""
     return (proposals["diverged"] + proposals["failed"]) > 0
 
@@ -239,19 +239,19 @@ def _label(study: Study, proposals: pd.DataFrame) -> str:
 
 
 def _sentence(study: Study) -> str:
-    return f"A search ({search.how(study)}), not a sample of the space."
+    return f"A search ({search.procedure(study)}), not a sample of the space."
 
 
 def _marks(proposals: pd.DataFrame) -> str:
     """Explains the marks that occur, of points without a value."""
     texts = ("× a training diverged or failed", "▽ stopped early", "○ no outcome yet")
-    above = _above(proposals)
-    return ", ".join(text for text, (_, of) in zip(texts, above, strict=True) if len(of))
+    without_value = _without_value(proposals)
+    return ", ".join(text for text, (_, of) in zip(texts, without_value, strict=True) if len(of))
 
 
-def _above(proposals: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+def _without_value(proposals: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Marker and points of those without a value."""
-    bad = _bad(proposals)
+    bad = _diverged_or_failed(proposals)
     return [
         ("x", proposals[bad]),
         ("v", proposals[~bad & (proposals["state"] == "stopped")]),
@@ -288,7 +288,7 @@ def _seed_ranges(proposals: pd.DataFrame, outcomes: pd.DataFrame) -> dict[int, t
 def _history(
     ax: Axes, proposals: pd.DataFrame, ranges: dict[int, tuple[float, float]], texts: pd.Series
 ) -> None:
-    known = proposals[(proposals["state"] == "complete") & ~_bad(proposals)]
+    known = proposals[(proposals["state"] == "complete") & ~_diverged_or_failed(proposals)]
     x, y = known["point"].to_numpy(dtype=float), known["value"].to_numpy(dtype=float)
     if len(known):
         ends = np.array([ranges[point] for point in known["point"]])
@@ -312,7 +312,7 @@ def _history(
             linewidth=1.6,
             zorder=4,
         )
-    for marker, others in _above(proposals):
+    for marker, others in _without_value(proposals):
         (marks,) = ax.plot(
             others["point"],
             np.full(len(others), TOP),
@@ -325,17 +325,17 @@ def _history(
         )
         describe(marks, texts.loc[others.index])
     if proposals.empty or not (proposals["state"] != "running").any():
-        say(ax, "no outcome yet")
+        placeholder(ax, "no outcome yet")
 
 
-def _hold(ax: Axes, values: Sequence[float]) -> None:
+def _make_room(ax: Axes, values: Sequence[float]) -> None:
     """Lowers the bottom of axes that share y until all values above 0 are in them."""
     bottom, _ = ax.get_ylim()
     ax.set_ylim(bottom=min([bottom, *(0.9 * value for value in values if value > 0)]))
 
 
 def _history_handles(proposals: pd.DataFrame) -> list[Line2D]:
-    state, bad = proposals["state"], int(_bad(proposals).sum())
+    state, bad = proposals["state"], int(_diverged_or_failed(proposals).sum())
     num_by_outcome = [
         f"n={int((state == 'complete').sum())}",
         f"{bad} with a diverged or failed training",
@@ -366,7 +366,7 @@ def _slice(
     colors: ScalarMappable,
     texts: pd.Series,
 ) -> None:
-    known = proposals[(proposals["state"] == "complete") & ~_bad(proposals)]
+    known = proposals[(proposals["state"] == "complete") & ~_diverged_or_failed(proposals)]
     dots = ax.scatter(
         _places(known[name], axis),
         known["value"].astype(float),
@@ -377,7 +377,7 @@ def _slice(
         zorder=3,
     )
     describe(dots, texts.loc[known.index])
-    for marker, others in _above(proposals):
+    for marker, others in _without_value(proposals):
         edge = ax.get_xaxis_transform()
         shades = _rgba(colors, others["point"])
         mark_style = (
@@ -394,7 +394,7 @@ def _slice(
             **mark_style,
         )
         describe(marks, texts.loc[others.index])
-    if len(best) and not _bad(best).any():
+    if len(best) and not _diverged_or_failed(best).any():
         ax.plot(_places(best[name], axis), best["value"].astype(float), **STAR)
     _space_axis(ax.xaxis, axis)
     low, high = _limits(axis)
@@ -444,7 +444,7 @@ def _contour_panel(ax: Axes, results: Results, arm: str, colors: ScalarMappable)
     space = search.spaces(results.study, arm)
     names = search.contour_axes(results.study, arm)
     if len(names) < 2:
-        say(ax, "a contour needs two numeric axes")
+        placeholder(ax, "a contour needs two numeric axes")
         return
     of_arm = proposals[proposals["arm"] == arm]
     for line, name in zip((ax.xaxis, ax.yaxis), names, strict=True):
@@ -457,7 +457,10 @@ def _contour_panel(ax: Axes, results: Results, arm: str, colors: ScalarMappable)
     )
     mean = results.once(search.surface)
     _interpolated(ax, mean[mean["arm"] == arm], [space[name] for name in names], colors)
-    good, texts = of_arm[(of_arm["state"] == "complete") & ~_bad(of_arm)], results.once(_texts)
+    good, texts = (
+        of_arm[(of_arm["state"] == "complete") & ~_diverged_or_failed(of_arm)],
+        results.once(_texts),
+    )
     dots = ax.scatter(
         good[names[0]],
         good[names[1]],
@@ -468,7 +471,7 @@ def _contour_panel(ax: Axes, results: Results, arm: str, colors: ScalarMappable)
         zorder=4,
     )
     describe(dots, texts.loc[good.index])
-    for marker, others in _above(of_arm):
+    for marker, others in _without_value(of_arm):
         (marks,) = ax.plot(
             others[names[0]],
             others[names[1]],

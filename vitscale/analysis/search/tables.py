@@ -53,7 +53,7 @@ WINNER += "worst seed, then with the smaller lr, then the one proposed first"
 # ---- what was asked
 
 
-def how(study: Study) -> str:
+def procedure(study: Study) -> str:
     """How a search chose its points, in words; empty for another study."""
     return study.search.describe() if study.search else ""
 
@@ -201,7 +201,7 @@ def _write_arm(results: Results, arm: str, storage: optuna.storages.RDBStorage) 
     facts = {
         "question": results.study.question,
         "metric": results.study.metric,
-        "adaptive": how(results.study),
+        "adaptive": procedure(results.study),
         "source": results.study.source,
     }
     for key, text in facts.items():
@@ -300,7 +300,7 @@ def _winner(results: Results, arm: str, complete: pd.DataFrame, num_asked: int) 
         "rule": WINNER,
         "study": results.study.slug,
         "metric": results.study.metric,
-        "search": how(results.study),
+        "search": procedure(results.study),
         "spaces": dict(space_of(results.study, arm)),
         **sources,
     }

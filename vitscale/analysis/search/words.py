@@ -10,7 +10,15 @@ import pandas as pd
 from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.results import Results
 from vitscale.analysis.search import figures as search_figures
-from vitscale.analysis.search.tables import STATES, TABLES, WINNER, how, points, spaces, winners
+from vitscale.analysis.search.tables import (
+    STATES,
+    TABLES,
+    WINNER,
+    points,
+    procedure,
+    spaces,
+    winners,
+)
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
@@ -84,7 +92,7 @@ def design_text(study: Study) -> str:
     """The space, the sampler and the number of points, in sentences."""
     num = len({(trial.arm.name, trial.point) for trial in study.trials})
     return (
-        f"A search ({how(study)}): {len(study.arms)} arms, {num} points, {len(study.trials)} "
+        f"A search ({procedure(study)}): {len(study.arms)} arms, {num} points, {len(study.trials)} "
         "trainings so far. Points are proposed in rounds, from the results of earlier ones, so "
         "they depend on each other and are not a sample of the space: no share, no interval over "
         "points and no comparison of arms is computed from them."

@@ -19,7 +19,15 @@ from vitscale.analysis.published import figures as published
 from vitscale.analysis.published.tables import is_imagenet
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.report.hover import arm_texts, describe, trial_texts
-from vitscale.analysis.report.layout import COLORS, DASHES, MARKERS, STYLE, finish, say, share_y
+from vitscale.analysis.report.layout import (
+    COLORS,
+    DASHES,
+    MARKERS,
+    STYLE,
+    finish,
+    placeholder,
+    share_y,
+)
 from vitscale.analysis.results import Results
 from vitscale.analysis.shapes import tables as shapes
 from vitscale.analysis.shapes.tables import Cell
@@ -167,7 +175,7 @@ def _curves_panel(
     if not any(
         len(estimates.errors(cell.runs, column)) for curve in curves.values() for cell in curve
     ):
-        say(ax, "no run finished")
+        placeholder(ax, "no run finished")
     _places_axis(ax, view, places)
 
 
