@@ -144,3 +144,27 @@ RESUMED = {
         **{**SMALL, "resolution": 56}, model="timm:swin_tiny_patch4_window7_224", drop_path=0.1
     ),
 }
+
+
+def small(name: str, **fields: Any) -> TrainConfig:
+    """A recipe of the papers with a small shape; data, batch, length and lr as above."""
+    return TrainConfig(**{**RECIPES[name].fields, **SMALL, **TINY, **fields})
+
+
+PARTS = {"mix_groups": 2}
+RESUMED |= {
+    "recipe xiao2021": small(
+        "xiao2021",
+        **PARTS,
+        stem="conv",
+        stem_channels="6-12-24",
+        stem_strides="2-2-2",
+        norm_batch=32,
+        precise_bn=64,
+    ),
+    **{
+        f"recipe {name}": small(name, **PARTS)
+        for name in ("deit", "a2-S", "deit3-S", "depth-layerscale-12")
+    },
+    "recipe vit": small("vit"),
+}
