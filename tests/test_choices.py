@@ -77,7 +77,9 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "pos_embed": alike("learned sincos none"),
     "weight_init": alike("jax trunc_normal"),
     "optimizer": alike("adamw adam sgd lamb lion"),
-    "decay": alike("cosine linear constant"),
+    # at a fifth, one of 6 steps would cool down, and its first is at the peak
+    "decay": {**alike("cosine linear constant"), "cooldown": {"cooldown_share": 0.5}},
+    "cooldown_shape": alike("linear 1-sqrt", decay="cooldown", cooldown_share=0.6),
     "loss": alike("ce bce"),
     "bce_targets": alike("soft present", loss="bce", mixup_alpha=1.0),
     "drop_path_rule": alike("uniform linear", drop_path=0.3),

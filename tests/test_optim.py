@@ -232,6 +232,17 @@ def schedule(config: TrainConfig) -> list[float]:
         ({"decay": "linear"}, (0.05, 0.5, 1.0, 1.0, 0.5, 1 / 40)),
         ({"decay": "linear", "decay_floor": 0.2}, (0.05, 0.5, 1.0, 1.0, 0.6, 0.22)),
         ({"decay": "constant"}, (0.05, 0.5, 1.0, 1.0, 1.0, 1.0)),
+        # 24 of 60 steps cool down: the first at the peak, the fifth a sixth of the way, the last 23
+        # of 24 steps
+        ({"decay": "cooldown", "cooldown_share": 0.4}, (0.05, 0.5, 1.0, 1.0, 5 / 6, 1 / 24)),
+        (
+            {"decay": "cooldown", "cooldown_share": 0.4, "decay_floor": 0.2},
+            (0.05, 0.5, 1.0, 1.0, 0.2 + 0.8 * 5 / 6, 0.2 + 0.8 / 24),
+        ),
+        (
+            {"decay": "cooldown", "cooldown_share": 0.4, "cooldown_shape": "1-sqrt"},
+            (0.05, 0.5, 1.0, 1.0, 1 - math.sqrt(1 / 6), 1 - math.sqrt(23 / 24)),
+        ),
     ],
 )
 @pytest.mark.parametrize(
@@ -244,6 +255,22 @@ def test_schedule_at_chosen_steps(
     assert [lr_at(step, config) for step in (0, 9, 19, 20, 40, 59)] == pytest.approx(
         [0.3 * share for share in shares]
     )
+
+
+def test_a_cooldown_over_all_steps_is_the_linear_decay() -> None:
+    config = TrainConfig(**{**PLAN, "warmup_epochs": 0.0}, decay="cooldown", cooldown_share=1.0)
+    line = config.replace(decay="linear", cooldown_share=0.2)
+    assert schedule(config) == pytest.approx(schedule(line))
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 1 / 3])
+def test_lengths_share_their_schedule_until_the_shortest_cools_down(share: float) -> None:
+    """At least one step cools down, and it is the last one that is at the peak."""
+    short = TrainConfig(**PLAN, decay="cooldown", cooldown_share=share)
+    long = short.replace(epochs=24)
+    lrs, start = schedule(short), short.cooldown_start
+    assert lrs[: start + 1] == schedule(long)[: start + 1] and set(lrs[20 : start + 1]) == {0.3}
+    assert all(after < before for before, after in zip(lrs[start:], lrs[start + 1 :], strict=False))
 
 
 def test_default_schedule_keeps_its_bits() -> None:

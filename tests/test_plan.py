@@ -121,6 +121,10 @@ GOLDEN_DEFAULTS = {
     "norm_batch": 0,
     "precise_bn": 0,
     "mix_groups": 1,
+    "cooldown_share": 0.2,
+    "cooldown_shape": "linear",
+    "trunk": "",
+    "trunk_step": 0,
 }
 
 # Fields written out, so that a change of a search space, which is a new trial, is no failure here.
@@ -215,6 +219,7 @@ def test_id_ignores_a_field_at_its_default(name: str) -> None:
 # One other value of every field; companions only where a law ties fields together.
 CIFAR = {"dataset": "cifar10", "channels": 3}
 CONV_STEM = {"stem": "conv", "stem_channels": "8-16", "stem_strides": "1-2"}
+COOLDOWN: dict[str, Any] = {"decay": "cooldown"}  # 25 epochs of 15 steps, the last 75 cool down
 OTHER_VALUES: dict[str, dict[str, Any]] = {
     "dataset": {"dataset": "cifar10", "channels": 3},
     "resolution": {"resolution": 16},
@@ -293,6 +298,10 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "norm_batch": {"norm_batch": 32},
     "precise_bn": {"precise_bn": 512},
     "mix_groups": {"mixup_alpha": 0.2, "mix_groups": 8},
+    "cooldown_share": {**COOLDOWN, "cooldown_share": 0.1},
+    "cooldown_shape": {**COOLDOWN, "cooldown_shape": "1-sqrt"},
+    "trunk": {**COOLDOWN, "trunk": "0123456789ab", "trunk_step": 90},
+    "trunk_step": {**COOLDOWN, "trunk": "0123456789ab", "trunk_step": 91},
 }
 
 
@@ -463,6 +472,42 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ),
     ({"subset_images": 60}, ["batch_size <= 60 training images must hold", "batch_size=64"]),
     ({"repeats": 0}, ["repeats >= 1 must hold", "repeats=0"]),
+    (
+        {"cooldown_share": 0.1},
+        ["cooldown_share == 0.2 unless the decay is cooldown must hold", "decay='cosine'"],
+    ),
+    (
+        {"cooldown_shape": "1-sqrt"},
+        ["cooldown_shape == 'linear' unless the decay is cooldown must hold"],
+    ),
+    ({**COOLDOWN, "cooldown_share": 0.0}, ["0 < cooldown_share <= 1 must hold"]),
+    ({**COOLDOWN, "cooldown_share": math.nan}, ["0 < cooldown_share <= 1 must hold"]),
+    (
+        {**COOLDOWN, "cooldown_share": 0.81},
+        ["a cooldown after the warm-up of 75 of 375 steps must hold", "cooldown_share=0.81"],
+    ),
+    (
+        {**COOLDOWN, "trunk": "0123456789ab"},
+        ["trunk_step >= 1, or neither, must hold", "trunk_step=0"],
+    ),
+    ({**COOLDOWN, "trunk_step": 3}, ["trunk_step >= 1, or neither, must hold", "trunk=''"]),
+    ({**COOLDOWN, "trunk": "../etc", "trunk_step": 3}, ["twelve hex digits", "trunk='../etc'"]),
+    (
+        {**COOLDOWN, "trunk": "0123456789ab", "trunk_step": 301},
+        ["trunk_step <= 300, before a cooldown, and < 375 steps must hold", "trunk_step=301"],
+    ),
+    (
+        {"decay": "constant", "trunk": "0123456789ab", "trunk_step": 375},
+        ["and < 375 steps must hold", "trunk_step=375"],
+    ),
+    (
+        {"trunk": "0123456789ab", "trunk_step": 3},
+        ["decay in (constant, cooldown) with a trunk must hold", "decay='cosine'"],
+    ),
+    (
+        {**COOLDOWN, "trunk": "0123456789ab", "trunk_step": 90, "ema_alpha": 1e-5},
+        ["ema_alpha == 0 with a trunk must hold"],
+    ),
     (
         {"decay": "constant", "decay_floor": 0.1},
         ["decay_floor == 0 with a constant decay must hold"],

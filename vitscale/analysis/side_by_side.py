@@ -240,7 +240,7 @@ def _are_repeats(side: Side) -> bool:
     """Whether the draws of an arm are one setting with independent seeds."""
     return (
         not side.study.num_scrambles
-        and len({config.replace(seed=0) for config in side.configs}) == 1
+        and len({config.in_one_piece().replace(seed=0) for config in side.configs}) == 1
     )
 
 

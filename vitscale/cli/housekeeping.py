@@ -92,6 +92,12 @@ def _lines(trial: Mapping[str, Any]) -> list[list[str]]:
     lines += [("study", f"{slug}: not in its plan any more") for slug in trial["earlier_of"]]
     if not trial["planned_by"]:
         lines.append(("study", "no study plans it; `vitscale clean` deletes it"))
+    if trunk := trial["trunk"]:
+        kept = "" if trunk["kept"] else ", of which it kept nothing"
+        lines.append(
+            ("trunk", f"{trunk['trial_id']} ({trunk['status']}) up to step {trunk['step']}{kept}")
+        )
+    lines += [("trunk of", f"{b['trial_id']} from step {b['step']}") for b in trial["branches"]]
     lines.append(("last row", _numbers(trial["last_row"]) or "none"))
     for evaluation in trial["evaluations"]:
         numbers = {name: value for name, value in evaluation.items() if name != "name"}

@@ -19,6 +19,7 @@ from vitscale.plan.cost import (
     SMALL_BYTES,
     Measured,
     complexity,
+    own_training_flops,
     training_flops,
     weights_bytes,
 )
@@ -26,6 +27,7 @@ from vitscale.plan.doubts import doubts
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
 from vitscale.plan.study import Study, Trial, to_json
+from vitscale.plan.trunks import num_steps_saved
 from vitscale.record.outcome import Status
 from vitscale.record.store import Damaged, Store
 
@@ -128,6 +130,7 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
         "time": pace.source if pace else None,
         "weights": _weights(study, options) if trains else None,
         "doubts": doubts(study),
+        "trunks": _trunks(study),
     }
     from vitscale.analysis import power  # scipy takes a moment
 
@@ -154,6 +157,30 @@ def _weights(study: Study, options: argparse.Namespace) -> dict[str, Any]:
     keep = getattr(options, "keep_weights", None)
     kept = [size for size in sizes if keep or (keep is None and size <= SMALL_BYTES)]
     return {"most": max(sizes), "all": sum(sizes), "kept": sum(kept), "trials_kept": len(kept)}
+
+
+def _trunks(study: Study) -> dict[str, Any] | None:
+    """What trials that start from another one save; None if there are none."""
+    branches = [trial.config for trial in study.trials if trial.config.trunk]
+    if not branches:
+        return None
+    steps = sum(trial.config.num_steps for trial in study.trials)
+    return {
+        "trunks": len({config.trunk for config in branches}),
+        "branches": len(branches),
+        "steps": steps - num_steps_saved(study),
+        "steps_in_one_piece": steps,
+    }
+
+
+def _trunks_text(trunks: dict[str, Any]) -> str:
+    whole, steps = trunks["steps_in_one_piece"], trunks["steps"]
+    branches, num = trunks["branches"], trunks["trunks"]
+    return (
+        f"trunks: {branches} trial{'s' * (branches > 1)} start from {num} other{'s' * (num > 1)}, "
+        f"which saves {si(whole - steps)} of {si(whole)} steps "
+        f"({100 * (whole - steps) / whole:.0f}%)"
+    )
 
 
 def _weights_text(weights: dict[str, Any], num: int) -> str:
@@ -203,8 +230,8 @@ def _work(configs: Sequence[TrainConfig], measured: Measured) -> dict[str, Any]:
         }
     return {
         "epochs": sorted({config.epochs for config in configs}),
-        "samples": sum(config.num_samples for config in configs),
-        "training_flops": sum(training_flops(config, measured) for config in configs),
+        "samples": sum(config.num_own_steps * config.batch_size for config in configs),
+        "training_flops": sum(own_training_flops(config, measured) for config in configs),
         "timed_runs": None,
     }
 
@@ -282,9 +309,11 @@ def _pace(study: Study, store: Store, done: set[str], options: argparse.Namespac
 def _timed(
     study: Study, devices_per_trial: float, source: str, hours_of: Callable[[Trial], float]
 ) -> Pace:
-    return Pace(
-        {trial.config.id: hours_of(trial) for trial in study.trials}, devices_per_trial, source
-    )
+    """`hours_of` gives the hours of a trial in one piece, of which its trunk takes a part."""
+    hours = {
+        t.config.id: hours_of(t) * t.config.num_own_steps / t.config.num_steps for t in study.trials
+    }
+    return Pace(hours, devices_per_trial, source)
 
 
 def _per_arm(study: Study, name: str, texts: Sequence[str]) -> dict[str, float]:
@@ -418,6 +447,8 @@ def _as_text(summary: dict[str, Any]) -> str:
         lines.append(f"device-hours: {total} in total, {todo} to do (by {summary['time']})")
     if summary["makespan_h"]:
         lines.append(_makespan_text(summary))
+    if summary["trunks"]:
+        lines.append(_trunks_text(summary["trunks"]))
     lines.append(_weights_text(summary["weights"], summary["trials"]))
     lines += [f"shown with 80% power: {sentence}" for sentence in summary["can_show"]]
     lines += [f"warning: {doubt}" for doubt in summary["doubts"]]

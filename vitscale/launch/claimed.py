@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +31,16 @@ KEPT: dict[bool | None, Kept] = {None: "small", True: "weights", False: "rows"}
 
 
 def train_claimed(
-    config: TrainConfig, workdir: Workdir, store: Store, attempt: int, resources: Resources
+    config: TrainConfig,
+    workdir: Workdir,
+    store: Store,
+    attempt: int,
+    resources: Resources,
+    pins: Collection[int] = (),
 ) -> Iterator[Event]:
     """Trains a claimed trial and commits its outcome; yields an Event about every second.
 
+    `pins` are the steps at which it keeps its state for trials that start there.
     In a team, all processes yield the same events, and the process of rank 0 commits the outcome.
     """
     from vitscale.record.provenance import provenance
@@ -58,6 +64,8 @@ def train_claimed(
         parallel_branches=resources.parallel_branches,
         compiled=resources.compiled,
         kept=KEPT[resources.keep_weights],
+        trunk=store.trial(config.trunk) if config.trunk else None,
+        pins=pins,
     )
     found: list[Trained] = []
     for row in _with_end(training, found):
@@ -74,6 +82,25 @@ def train_claimed(
     outcome = Outcome.of(rows, facts)
     if team.rank == 0:
         store.finish(workdir, outcome, beside)
+    yield Event.ended(config.id, outcome)
+
+
+def end_with_trunk(
+    config: TrainConfig, workdir: Workdir, store: Store, attempt: int, trunk: Outcome
+) -> Iterator[Event]:
+    """Commits the outcome of a claimed trial whose trunk diverged before it branched off.
+
+    Its rows are those of the trunk, as they are of the same training in one piece.
+    """
+    from vitscale.record.provenance import provenance
+
+    names = ("device", "workers", "data_digest")
+    facts = {name: trunk.facts[name] for name in names if name in trunk.facts}
+    reason = f"its trunk {config.trunk} diverged at step {int(trunk.rows[-1]['diverged_step'])}"
+    outcome = Outcome.of(
+        trunk.rows, {"attempt": str(attempt), **facts, **provenance(), "error": reason}
+    )
+    store.finish(workdir, outcome)
     yield Event.ended(config.id, outcome)
 
 

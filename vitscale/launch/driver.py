@@ -21,12 +21,15 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from vitscale.launch.branching import pins, why_not
 from vitscale.launch.preflight import Data, check_fits
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources, check_alone
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.doubts import doubts
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, to_json
+from vitscale.plan.trunks import next_wave
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
 from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, TRIAL_ID, Store
 from vitscale.record.trial_links import update_links
@@ -357,6 +360,7 @@ class Driver:
         from vitscale.launch.ray_tune import run_trials
 
         todo = [trial.config for trial in self.study.trials if trial.config.id not in known]
+        pinned = pins(todo, self.store)
         ids = [trial.config.id for trial in self.study.trials]
         self.progress = Progress(
             self.study,
@@ -366,7 +370,12 @@ class Driver:
         statuses = self.progress.statuses
         with self.display(self.progress, self.console):
             while todo and not self.stop.is_set():
-                free = [config for config in todo if not self._is_held(config.id)]
+                wave = next_wave(todo)  # trunks before what starts from them
+                free = [
+                    config
+                    for config in wave
+                    if not self._is_held(config.id) and not self._lacks_trunk(config)
+                ]
                 for status, where in (("", self.resources), ("crowded", self.resources.alone())):
                     configs = [
                         config for config in free if not status or statuses[config.id] == status
@@ -383,11 +392,14 @@ class Driver:
                                 self.stop,
                                 self._log,
                                 self.rounds.should_stop if self.rounds else None,
+                                pinned,
                             )
                     finally:
                         events.join()
-                todo = [config for config in todo if statuses[config.id] == "elsewhere"]
-                self.stop.wait(2 if todo else 0)
+                held = {config.id for config in wave if statuses[config.id] == "elsewhere"}
+                ended = {config.id for config in wave} - held
+                todo = [config for config in todo if config.id not in ended]
+                self.stop.wait(2 if held else 0)
 
     def _log(self) -> AbstractContextManager[TextIO]:
         """The file that receives the output of Ray and Tune."""
@@ -399,6 +411,15 @@ class Driver:
         if not holder or holder == self.study.slug or not self.store.driver_is_alive(holder):
             return False
         self.progress.update(Event(trial_id, "elsewhere", facts={"study": holder}))
+        return True
+
+    def _lacks_trunk(self, config: TrainConfig) -> bool:
+        """Whether a trial cannot start from its trunk; if so, records and prints the reason."""
+        if not (reason := why_not(config, self.store)):
+            return False
+        self.reasons[config.id] = reason
+        self.console.print(f"warning: {config.id} is missing: {reason}")
+        self._record_lost(Event(config.id, "lost", facts={"error": reason}))
         return True
 
     def _consume(self, events: queue.Queue[Event]) -> None:
@@ -422,7 +443,7 @@ class Driver:
         if event.status in ("again", "crowded", "lost"):
             self._warn_fault(event)
         if event.status == "lost":
-            self._record_lost_worker(event)
+            self._record_lost(event)
             self.mirror.put(event.trial_id, event.outcome)
         elif event.status in DONE and not self.store.is_done(event.trial_id):
             self._warn_unseen(event)
@@ -461,8 +482,9 @@ class Driver:
                 "summary at the end"
             )
 
-    def _record_lost_worker(self, event: Event) -> None:
-        """Records a fault for a trial whose workers died too often to record one themselves.
+    def _record_lost(self, event: Event) -> None:
+        """Records a fault for a trial whose workers died too often to record one themselves, or
+        that has no trunk to start from.
 
         On a full disk this fails as well; then the reason is kept for this start only.
         """

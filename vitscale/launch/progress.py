@@ -119,7 +119,7 @@ class Progress:
 
 
 def epochs_behind(trial: Trial, store: Store | None) -> int:
-    """Epochs completed at the newest checkpoint of a trial, from its file name; 0 without one."""
+    """Epochs completed at the newest checkpoint of a trial, from its file name, or by its trunk."""
     if store is None:
         return 0
     try:
@@ -127,7 +127,8 @@ def epochs_behind(trial: Trial, store: Store | None) -> int:
     except OSError:
         return 0
     newest = CheckpointName.of(names[-1]) if names else None
-    return newest.step // trial.config.steps_per_epoch if newest else 0
+    step = newest.step if newest else trial.config.trunk_step
+    return step // trial.config.steps_per_epoch
 
 
 def _clock(seconds: float | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from vitscale.launch.claimed import train_claimed
@@ -29,6 +29,7 @@ class TeamTask:
     attempt: int
     resources: Resources
     before: str  # the error line of the previous attempt, if a machine failed it
+    pins: Collection[int]  # as in train_claimed
 
 
 def train_on_team(
@@ -38,6 +39,7 @@ def train_on_team(
     attempt: int,
     resources: Resources,
     before: str,
+    pins: Collection[int] = (),
 ) -> Iterator[Event]:
     """Trains a claimed trial on `resources.workers_per_trial` workers, which report to Tune.
 
@@ -57,7 +59,7 @@ def train_on_team(
         trainer = TorchTrainer(
             train_member,
             train_loop_config={
-                "task": TeamTask(config, workdir, store, attempt, resources, before)
+                "task": TeamTask(config, workdir, store, attempt, resources, before, pins)
             },
             scaling_config=ScalingConfig(
                 num_workers=resources.workers_per_trial,
@@ -116,7 +118,7 @@ def train_member(loop_config: dict[str, TeamTask]) -> None:
         torch.cuda.set_device(get_device())
     try:
         for event in train_claimed(
-            task.config, task.workdir, task.store, task.attempt, task.resources
+            task.config, task.workdir, task.store, task.attempt, task.resources, task.pins
         ):
             ray.train.report({"event": event})
     except Fenced:

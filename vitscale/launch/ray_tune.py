@@ -17,9 +17,10 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO, TypeVar
 
 from vitscale.launch.preflight import check_answers
@@ -87,8 +88,11 @@ def run_trials(
     stop: threading.Event,
     log: Log,
     should_stop: ShouldStop | None = None,
+    pins: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> None:
     """Trains the given trials on Ray, once, and puts their Events into `events`.
+
+    `pins`: trial id -> the steps at which it keeps its state for trials that start there.
 
     Ray must be initialized (see `cluster`). Returns early, within about a second, when `stop` is
     set; interrupted trials resume from their checkpoints.
@@ -113,7 +117,9 @@ def run_trials(
         "nonce": store.nonce(slug),
         "resources": resources,
     }
-    bundles = [[(config.id, config.non_default())] for config in configs]
+    bundles = [
+        [(config.id, config.non_default(), sorted(pins.get(config.id, ())))] for config in configs
+    ]
     amounts: dict[str, Any] = {"cpu": resources.cpus_per_trial, "gpu": resources.gpus_per_trial}
     amounts |= resources.placement()
     at_once = resources.max_concurrent or None
@@ -403,9 +409,9 @@ def train_bundle(params: dict[str, Any]) -> None:
     store, resources = params["store"], params["resources"]
     time.sleep(params["pause_s"])
     store.check_shared(params["slug"], params["nonce"])
-    for trial_id, fields in params["bundle"]:
+    for trial_id, fields, pins in params["bundle"]:
         for event in train_trial(
-            trial_id, fields, store, params["slug"], params["attempt"], resources
+            trial_id, fields, store, params["slug"], params["attempt"], resources, pins
         ):
             tune.report({"event": event})
 
@@ -453,14 +459,14 @@ class _Relay(tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
         tries = MAX_RETRIES - (trial.max_failures - trial.num_failures)
         trial.config["pause_s"] = FIRST_PAUSE_S * 4.0 ** (tries - 1) if tries > 0 else 0.0
-        for trial_id, _fields in trial.config["bundle"]:
+        for trial_id, *_ in trial.config["bundle"]:
             facts = {"error": _last_line(trial), "tries": f"{tries} of {MAX_RETRIES}"}
             _events.put(Event(trial_id, "again", facts=facts))
         if len(_lost) >= LOST_BEFORE_ONE_RETRY:
             trial.max_failures = trial.num_failures
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
-        for trial_id, _fields in trial.config["bundle"]:
+        for trial_id, *_ in trial.config["bundle"]:
             _lost.append(_last_line(trial))
             _events.put(Event(trial_id, "lost", facts={"error": _lost[-1]}))
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from vitscale.launch.claimed import profile_claimed, train_claimed
+from vitscale.launch.branching import diverged_trunk
+from vitscale.launch.claimed import end_with_trunk, profile_claimed, train_claimed
 from vitscale.launch.faults import one_line, too_big, verdict
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.profile import ProfileConfig
@@ -26,8 +27,11 @@ def train_trial(
     slug: str,
     attempt: int,
     resources: Resources,
+    pins: Collection[int] = (),
 ) -> Iterator[Event]:
     """Trains a trial into the store, from its checkpoint if there is one.
+
+    `pins` are the steps at which it keeps its state for trials that start there.
 
     Yields an Event about every second. An exception that the config causes is recorded and ends in
     an Event. A failure of the machine (see launch.faults) is recorded as a fault, which is no
@@ -43,12 +47,14 @@ def train_trial(
         workdir = store.claim(trial_id, fields, slug, attempt)
         if isinstance(config, ProfileConfig):
             yield from profile_claimed(config, workdir, store, attempt, resources)
+        elif (trunk := diverged_trunk(config, store)) is not None:
+            yield from end_with_trunk(config, workdir, store, attempt, trunk)
         elif resources.workers_per_trial > 1:
             from vitscale.launch.ray_team import train_on_team
 
-            yield from train_on_team(config, workdir, store, attempt, resources, before)
+            yield from train_on_team(config, workdir, store, attempt, resources, before, pins)
         else:
-            yield from train_claimed(config, workdir, store, attempt, resources)
+            yield from train_claimed(config, workdir, store, attempt, resources, pins)
     except (ClaimedByOther, Fenced) as reason:
         yield Event(
             trial_id,

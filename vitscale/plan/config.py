@@ -216,8 +216,12 @@ class TrainConfig:
     # the same in optimizer steps, in place of warmup_epochs, which is then 0
     warmup_steps: Annotated[Natural, Max(10**12)] = 0
     warmup_start: Fraction = 0.0  # fraction of the peak at which the warm-up starts
-    # after the warm-up: half a period of the cosine, a line, or none
-    decay: Literal["cosine", "linear", "constant"] = "cosine"
+    # after the warm-up: half a period of the cosine, a line, or none; cooldown: none, and then a
+    # decay over the last `cooldown_share` of all steps (Haegele et al. 2024)
+    decay: Literal["cosine", "linear", "constant", "cooldown"] = "cosine"
+    cooldown_share: PositiveFraction = 0.2  # cooldown: its fraction of all steps
+    # cooldown: a line, or 1 minus the root of its progress
+    cooldown_shape: Literal["linear", "1-sqrt"] = "linear"
     decay_floor: Fraction = 0.0  # fraction of the peak at which the decay ends
     # largest global norm of the gradient, for every optimizer alike; 0 switches clipping off
     clip_norm: NotNegative = 0.0
@@ -261,6 +265,12 @@ class TrainConfig:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     # of all that is random in a training: init, order, augmentation, mixup, dropout, drop path
     seed: Natural = 0
+
+    # ---- start
+    # id of another trial of the study, equal to this one up to `trunk_step`, from whose checkpoint
+    # there it starts; "": from initial weights
+    trunk: str = ""
+    trunk_step: Annotated[Natural, Max(10**15)] = 0  # steps that are the trunk's
 
     def __new__(cls, *args: object, **fields: object) -> Self:
         _check_known_fields(cls, fields)
@@ -366,6 +376,31 @@ class TrainConfig:
     def num_steps(self) -> int:
         """Optimizer steps of the whole training."""
         return self.epochs * self.steps_per_epoch
+
+    @property
+    def cooldown_start(self) -> int:
+        """Steps before a cooldown, which has at least one step."""
+        return self.num_steps - max(1, round(self.cooldown_share * self.num_steps))
+
+    @property
+    def constant_until(self) -> int:
+        """Steps before lr begins to depend on the length: up to there, lengths share a trunk."""
+        match self.decay:
+            case "constant":
+                return self.num_steps
+            case "cooldown":
+                return self.cooldown_start
+            case _:
+                return 0
+
+    @property
+    def num_own_steps(self) -> int:
+        """Optimizer steps without those of the trunk."""
+        return self.num_steps - self.trunk_step
+
+    def in_one_piece(self) -> Self:
+        """The same training, from its initial weights."""
+        return self.replace(trunk="", trunk_step=0) if self.trunk else self
 
     @property
     def num_rows(self) -> int:
@@ -521,7 +556,7 @@ def _laws(c: TrainConfig) -> list[Law]:
         for name, field in types.items()
         for bound in field.bounds
     ]
-    return laws + _data_laws(c) + _training_laws(c) + _model_laws(c)
+    return laws + _data_laws(c) + _training_laws(c) + _trunk_laws(c) + _model_laws(c)
 
 
 def _data_laws(c: TrainConfig) -> list[Law]:
@@ -654,6 +689,7 @@ def _training_laws(c: TrainConfig) -> list[Law]:
             c.decay != "constant" or c.decay_floor == 0,
             "decay decay_floor",
         ),
+        *_cooldown_laws(c),
         (
             "drop_path_rule == 'uniform' unless drop_path > 0",
             c.drop_path > 0 or c.drop_path_rule == "uniform",
@@ -679,6 +715,60 @@ def _training_laws(c: TrainConfig) -> list[Law]:
             "norm_batch even and a divisor of batch_size",
             not c.norm_batch or (c.batch_size % c.norm_batch == 0 and c.norm_batch % 2 == 0),
             "norm_batch batch_size",
+        ),
+    ]
+
+
+def _cooldown_laws(c: TrainConfig) -> list[Law]:
+    if c.decay != "cooldown":
+        names = ("cooldown_share", "cooldown_shape")
+        return [
+            (
+                f"{name} == {DEFAULTS[name]!r} unless the decay is cooldown",
+                getattr(c, name) == DEFAULTS[name],
+                f"decay {name}",
+            )
+            for name in names
+        ]
+    if c.batch_size < 1 or not 0 < c.cooldown_share <= 1:
+        return []  # violates a bound
+    return [
+        (
+            f"a cooldown after the warm-up of {c.num_warmup_steps} of {c.num_steps} steps",
+            c.num_warmup_steps <= c.cooldown_start,
+            "epochs warmup_epochs warmup_steps cooldown_share",
+        )
+    ]
+
+
+def _trunk_laws(c: TrainConfig) -> list[Law]:
+    laws = [
+        (
+            "trunk an id of twelve hex digits and trunk_step >= 1, or neither,",
+            bool(re.fullmatch("([0-9a-f]{12})?", c.trunk)) and bool(c.trunk) == (c.trunk_step != 0),
+            "trunk trunk_step",
+        )
+    ]
+    if not c.trunk or c.batch_size < 1 or not 0 < c.cooldown_share <= 1:
+        return laws
+    return [
+        *laws,
+        (
+            "decay in (constant, cooldown) with a trunk",
+            c.decay in ("constant", "cooldown"),
+            "decay trunk",
+        ),
+        (
+            f"trunk_step <= {c.constant_until}, before a cooldown, and < {c.num_steps} steps",
+            c.trunk_step <= c.constant_until and c.trunk_step < c.num_steps,
+            "trunk_step epochs cooldown_share",
+        ),
+        # both depend on the length of the training, which is not the trunk's
+        ("ema_alpha == 0 with a trunk", not c.ema_alpha, "ema_alpha trunk"),
+        (
+            "precise_bn <= trunk_step * batch_size with a trunk",
+            c.precise_bn <= c.trunk_step * c.batch_size,
+            "precise_bn trunk_step batch_size",
         ),
     ]
 

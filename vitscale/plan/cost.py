@@ -65,6 +65,11 @@ def training_flops(config: TrainConfig, measured: Measured = MappingProxyType({}
     return 3.0 * complexity(config, measured).flops * config.num_samples
 
 
+def own_training_flops(config: TrainConfig, measured: Measured = MappingProxyType({})) -> float:
+    """Multiply-adds of a training without those of its trunk, which is a trial of its own."""
+    return training_flops(config, measured) * config.num_own_steps / config.num_steps
+
+
 def _linear(positions: int, inputs: int, outputs: int, bias: bool = True) -> Complexity:
     """A linear layer, or a 1x1 convolution, applied at each of `positions`."""
     weights = inputs * outputs + bias * outputs

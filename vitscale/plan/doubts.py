@@ -84,7 +84,7 @@ def _seeds(study: Study) -> str:
     names = [name for name in study.tables if name in OF_SEEDS]
     seeds: dict[str, dict[TrainConfig, int]] = {arm: {} for arm in study.arms}
     for trial in study.trials if names else ():
-        setting = trial.config.replace(seed=0)
+        setting = trial.config.in_one_piece().replace(seed=0)
         seeds[trial.arm.name][setting] = seeds[trial.arm.name].get(setting, 0) + 1
     few = {
         arm: min(counts.values())

@@ -272,11 +272,15 @@ def _most_common(values: Iterable[tuple[object, ...]]) -> tuple[int, tuple[objec
 
 
 def _unequal_arm(trials: Iterable[Trial], *ignored: str) -> str:
-    """The first arm whose configs differ in a field that is not ignored; else empty."""
+    """The first arm whose configs differ in a field that is not ignored; else empty.
+
+    Where a trial starts makes no difference to its outcome (plan/trunks.py).
+    """
     first: dict[str, dict[str, Any]] = {}
     for trial in trials:
+        config = trial.config.in_one_piece()
         fields = {
-            name: value for name, value in trial.config.non_default().items() if name not in ignored
+            name: value for name, value in config.non_default().items() if name not in ignored
         }
         if first.setdefault(trial.arm.name, fields) != fields:
             return trial.arm.name

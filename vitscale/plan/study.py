@@ -15,6 +15,7 @@ from vitscale.plan.cost import Complexity, Measured, complexity
 from vitscale.plan.kinds import check_kind, infer_kind
 from vitscale.plan.metrics import ERROR, SPEED, Column
 from vitscale.plan.profile import METRIC, ProfileConfig
+from vitscale.plan.trunks import check_trunks
 
 # per study, and points per sample: each is a directory, and a row of every table
 MAX_TRIALS = 10**6
@@ -178,6 +179,7 @@ class Study:
             raise ValueError(f"a pair must be of two arms, but got ({shown(alone[0])})")
         _check_factors(self)
         check_kind(self)
+        check_trunks(self)
 
     @property
     def slug(self) -> str:

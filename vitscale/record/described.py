@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from vitscale.record.outcome import DONE, Status
-from vitscale.record.store import Store
+from vitscale.record.store import TRIAL_ID, Store
 from vitscale.record.trial_links import FOLDER, link_paths, point_names
-from vitscale.record.workdir import CHECKPOINT, CheckpointName, Damaged, read_json
+from vitscale.record.workdir import CHECKPOINT, CheckpointName, Damaged, pinned, read_json
 
 PREFIX = re.compile(r"[0-9a-f]{1,12}")
 MOST_NAMED = 5  # of the candidates in a refusal
@@ -106,12 +106,15 @@ def _described(
     holder = store.running_holder(trial_id)
     running = bool(holder) and outcome.status not in DONE
     files = workdir.files()
+    config = _config(store, trial_id, [entry for entry, _ in planned])
     return {
         "trial_id": trial_id,
         "status": (Status.RUNNING if running else outcome.status).value,
         "running_in": holder,
         "error": outcome.error,
-        "config": _config(store, trial_id, [entry for entry, _ in planned]),
+        "config": config,
+        "trunk": _trunk(store, config),
+        "branches": _branches(plans, trial_id),
         "planned_by": [place for _, place in planned],
         "earlier_of": list(earlier_studies(plans, trial_id)),
         "last_row": dict(outcome.rows[-1]) if outcome.rows else {},
@@ -132,6 +135,31 @@ def _described(
             for name, state in sorted(files.items())
         ],
     }
+
+
+def _trunk(store: Store, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The trial from which a trial starts, and the step; None if it starts from its beginning."""
+    trunk, step = config.get("trunk"), config.get("trunk_step")
+    if not isinstance(trunk, str) or not TRIAL_ID.fullmatch(trunk) or type(step) is not int:
+        return None
+    kept = bool(pinned(store.trial(trunk), step))
+    return {
+        "trial_id": trunk,
+        "step": step,
+        "status": store.outcome(trunk, store.peek).status.value,
+        "kept": kept,
+    }
+
+
+def _branches(plans: Plans, trial_id: str) -> list[dict[str, Any]]:
+    """The planned trials that start from a trial, and the steps at which they do."""
+    found = {}
+    for plan in plans.values():
+        for entry in plan["trials"]:
+            config = entry.get("config")
+            if isinstance(config, Mapping) and config.get("trunk") == trial_id:
+                found[entry["id"]] = config.get("trunk_step")
+    return [{"trial_id": branch, "step": step} for branch, step in found.items()]
 
 
 def _config(store: Store, trial_id: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -560,6 +560,7 @@ class View:
             "vitscale.arm": trial.arm.name,
             "vitscale.point": _point(trial),
             **self._color(trial.arm.name),
+            **_trunk_tags(trial.config),
         }
 
     def _color(self, arm: str) -> dict[str, str]:
@@ -583,6 +584,13 @@ _DERIVED_FROM = {
     "samples": "epochs",
     "training_flops": "epochs",
 }
+
+
+def _trunk_tags(config: TrainConfig) -> dict[str, str]:
+    """Where a trial starts, if that is in another one."""
+    if not config.trunk:
+        return {}
+    return {"vitscale.trunk": config.trunk, "vitscale.trunk_step": str(config.trunk_step)}
 
 
 def _params(trial: Trial, measured: Measured) -> list[tuple[str, str]]:

@@ -8,18 +8,22 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+from vitscale.plan.trunks import branch_steps
 from vitscale.record.described import earlier_studies
 from vitscale.record.outcome import Status
 from vitscale.record.store import DELETED, SET_ASIDE, TRIAL_ID, Store
-from vitscale.record.workdir import Damaged, FileState, read_json
+from vitscale.record.workdir import PINNED, Damaged, FileState, read_json
 
 # A process writes to its scratch file all the time; this also covers clocks of machines that differ
 UNTOUCHED_S = 3600.0
 TEAM_NOTES = "ray-train"  # of launch/ray_team.py
 
+DAMAGED = ("rows.parquet.damaged-", "damaged-checkpoint-", f"damaged-{PINNED}")
+
 # scratch: of a process that was killed; damaged: set aside, and the trial has been restored since;
-# deleted: `clean` was killed; set aside: trained again by other code
-LeftoverKind = Literal["scratch", "damaged", "deleted", "set aside"]
+# deleted: `clean` was killed; set aside: trained again by other code; of a trunk: a state from
+# which no planned trial starts
+LeftoverKind = Literal["scratch", "damaged", "deleted", "set aside", "of a trunk"]
 
 
 class Orphan(NamedTuple):
@@ -80,7 +84,9 @@ def survey(store: Store) -> Waste:
         for trial_id in _unplanned(store, plans)
     )
     known = {orphan.trial_id for orphan in orphans}
-    return Waste(orphans, tuple(_leftovers(store, files, known)))
+    entries = [trial for plan in plans.values() for trial in plan["trials"]]
+    steps = branch_steps(entries, files)
+    return Waste(orphans, tuple(_leftovers(store, files, known, steps)))
 
 
 def clean(store: Store, waste: Waste) -> Waste:
@@ -102,7 +108,8 @@ def clean(store: Store, waste: Waste) -> Waste:
 
 
 def _unplanned(store: Store, plans: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    planned = {trial["id"] for plan in plans.values() for trial in plan["trials"]}
+    entries = [trial for plan in plans.values() for trial in plan["trials"]]
+    planned = {entry["id"] for entry in entries} | {*branch_steps(entries, store.trial_ids())}
     return [trial_id for trial_id in store.trial_ids() if trial_id not in planned]
 
 
@@ -144,14 +151,18 @@ def _size(files: Mapping[str, FileState]) -> tuple[int, float]:
 
 
 def _leftovers(
-    store: Store, files: Mapping[str, Mapping[str, FileState]], orphans: Collection[str]
+    store: Store,
+    files: Mapping[str, Mapping[str, FileState]],
+    orphans: Collection[str],
+    steps: Mapping[str, Collection[int]],
 ) -> Iterator[Leftover]:
+    """`steps`: trunk -> the steps at which planned trials start from it."""
     for name in store.trials.names():
         kind = _kind_of_folder(name)
         if kind:
             yield Leftover(f"trials/{name}", kind, *_size(files.get(name, {})))
         elif TRIAL_ID.fullmatch(name) and name not in orphans:
-            yield from _of_trial(store, name, files.get(name, {}))
+            yield from _of_trial(store, name, files.get(name, {}), steps.get(name, set()))
     for path, state in store.studies.files().items():
         if _is_scratch(path) and _is_untouched(state):
             yield Leftover(f"studies/{path}", "scratch", *state)
@@ -165,13 +176,18 @@ def _kind_of_folder(name: str) -> LeftoverKind | None:
     return None
 
 
-def _of_trial(store: Store, trial_id: str, files: Mapping[str, FileState]) -> Iterator[Leftover]:
+def _of_trial(
+    store: Store, trial_id: str, files: Mapping[str, FileState], steps: Collection[int]
+) -> Iterator[Leftover]:
     done = store.is_done(trial_id)
+    needed = tuple(f"{PINNED}{step:09d}-" for step in steps)
     for name, state in files.items():
         if _is_scratch(name) and _is_untouched(state):
             yield Leftover(f"trials/{trial_id}/{name}", "scratch", *state)
-        elif done and name.startswith(("rows.parquet.damaged-", "damaged-checkpoint-")):
+        elif done and name.startswith(DAMAGED):
             yield Leftover(f"trials/{trial_id}/{name}", "damaged", *state)
+        elif done and name.startswith(PINNED) and not name.startswith(needed):
+            yield Leftover(f"trials/{trial_id}/{name}", "of a trunk", *state)
     notes = {name: state for name, state in files.items() if name.startswith(f"{TEAM_NOTES}/")}
     if notes and not store.running_holder(trial_id) and all(map(_is_untouched, notes.values())):
         yield Leftover(f"trials/{trial_id}/{TEAM_NOTES}", "scratch", *_size(notes))

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 CLAIM = "claim.json"
 CHECKPOINT = "checkpoint-"
+PINNED = "pinned-"  # and a step: the state of a trunk, from which other trials start
 SLUG = re.compile(r"[\w-]+")
 
 
@@ -262,6 +263,11 @@ class Workdir:
     def _check_claim(self) -> None:
         if self.token is not None and claim_of(self).get("token") != self.token:
             raise Fenced(f"another attempt has claimed {self.path}")
+
+
+def pinned(workdir: Workdir, step: int) -> str:
+    """The file of a trunk's state at a step; empty if there is none."""
+    return next(iter(workdir.names(f"{PINNED}{step:09d}-")), "")
 
 
 def claim_of(workdir: Workdir) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitscale.record.workdir import CHECKPOINT, CheckpointName, Workdir
+from vitscale.record.workdir import CHECKPOINT, PINNED, CheckpointName, Damaged, Workdir, pinned
 
 KEPT = 2  # if the newest is damaged, the one before it is used
 
@@ -22,12 +22,44 @@ class OtherImages(ValueError):
 
 def save(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
     """Writes the state at a step atomically, then removes all checkpoints but the newest two."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    content = buffer.getvalue()
+    content = _serialized(state)
     workdir.write(str(CheckpointName(step, _digest(content))), content)
     for name in workdir.names(CHECKPOINT)[:-KEPT]:
         workdir.remove(name)
+
+
+def pin(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
+    """Writes the state at a step from which other trials start; it stays when the training ends."""
+    content = _serialized(state)
+    workdir.write(f"{PINNED}{step:09d}-{_digest(content)}.pt", content)
+
+
+def load_pinned(workdir: Workdir, step: int, device: torch.device) -> dict[str, Any]:
+    """The state of a trunk at a step.
+
+    Raises Damaged if it is not there, or is damaged; a damaged file is renamed.
+    """
+    name = pinned(workdir, step)
+    if not name:
+        raise Damaged(
+            f"a trunk must have its checkpoint at step {step}, but got none ({workdir.address()})"
+        )
+    try:
+        state = _whole(name, workdir.read(name), device, workdir.name)
+    except _Unusable as unusable:
+        workdir.rename(name, f"damaged-{name}")
+        raise Damaged(
+            f"the checkpoint of a trunk must be whole, but got one that is {unusable} "
+            f"({workdir.address(name)})"
+        ) from unusable
+    assert state["step"] == step
+    return state
+
+
+def _serialized(state: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
 
 
 def load(workdir: Workdir, device: torch.device, trial_id: str = "") -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -19,7 +19,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import SMALL_BYTES
 from vitscale.plan.metrics import ERRORS, METRICS, WEIGHTS, column
 from vitscale.record.outcome import Row
-from vitscale.record.workdir import Workdir
+from vitscale.record.workdir import Workdir, pinned
 from vitscale.train import checkpoint
 from vitscale.train.answers import Answers
 from vitscale.train.batchnorm import has_batchnorm, reestimate
@@ -73,6 +73,8 @@ def train(
     parallel_branches: bool = False,
     compiled: bool = False,
     kept: Kept = "all",
+    trunk: Workdir | Path | None = None,
+    pins: Collection[int] = (),
 ) -> Generator[Row, None, Trained]:
     """Trains one model, yields one row of metrics per epoch, and returns what else it leaves.
 
@@ -90,11 +92,18 @@ def train(
     calls torch.compile; `kept` is what the last checkpoint holds. In a torch.distributed group all
     processes train the trial together and yield the rows, and the first one writes the checkpoints.
 
+    A config with a trunk begins at the state that its trunk kept, in the folder `trunk`, and first
+    yields the rows of the trunk up to there; rows and weights are, by the bit, those of the same
+    training in one piece. `pins` are the steps at which this training keeps its state for others.
+
     Raises ValueError for a dataset that cannot be read or a split of the batch that BatchNorm would
-    notice, OSError if a checkpoint cannot be written, and vitscale.record.workdir.Fenced if another
-    worker has claimed the workdir.
+    notice, OSError if a checkpoint cannot be written, vitscale.record.workdir.Damaged if the state
+    of the trunk is missing or damaged, and vitscale.record.workdir.Fenced if another worker has
+    claimed the workdir.
     """
     workdir = Workdir(workdir) if isinstance(workdir, Path) else workdir
+    trunk = Workdir(trunk) if isinstance(trunk, Path) else trunk
+    assert bool(config.trunk) == (trunk is not None), "a trunk needs its folder"
     device, team = device_at(device_name), Team.join()
 
     # --- model: built on the CPU, so that initial weights do not depend on the device
@@ -134,14 +143,13 @@ def train(
     norm_parts = parts if config.norm_batch else cut(config.batch_size, 1)
     precise = Batches(images, config, device, norm_parts) if config.precise_bn and normed else None
 
-    # --- resume: the first process reads the newest checkpoint, all continue from it
+    # --- resume: the first process reads the newest checkpoint, or that of the trunk; all continue
+    # from it
     step, rows, spent_s = 0, [], 0.0
     # Both stay on the device: reading them would make each step wait for it.
     loss_sum = torch.zeros((), dtype=torch.float64, device=device)
     bad_step = torch.tensor(-1, device=device)  # first step with a non-finite loss
-    state = team.share(
-        checkpoint.load(workdir, torch.device("cpu"), config.id) if team.rank == 0 else None
-    )
+    state = team.share(_newest_state(config, workdir, trunk) if team.rank == 0 else None)
     if state is not None:
         if state["data"] != data:
             raise checkpoint.OtherImages(
@@ -163,10 +171,9 @@ def train(
     eval_s = rows[-1].get("eval_s", 0.0) if rows else 0.0
     yield from rows
 
-    def commit() -> float:
-        """Writes a checkpoint; returns when the next one is due, in time.perf_counter()'s s."""
-        began = time.perf_counter()
-        state: dict[str, Any] = {
+    def state_now() -> dict[str, Any]:
+        """All that the training needs to continue from here."""
+        return {
             "trial": config.id,
             "step": step,
             "data": data,
@@ -180,6 +187,16 @@ def train(
             "loss_scale": loss_scale.state_dict(),
             "rng": checkpoint.rng_state(device),
         }
+
+    def keep_for_others() -> None:
+        """Writes the state from which other trials start, if they do at this step."""
+        if step in pins and team.rank == 0 and not pinned(workdir, step):
+            checkpoint.pin(workdir, step, state_now())
+
+    def commit() -> float:
+        """Writes a checkpoint; returns when the next one is due, in time.perf_counter()'s s."""
+        began = time.perf_counter()
+        state = state_now()
         if rows and is_last(rows[-1], config):
             state["wrong"] = {name: torch.from_numpy(w) for name, w in trained.wrong.items()}
             state = last_state(state, kept)
@@ -198,6 +215,7 @@ def train(
     start = time.perf_counter()
     next_commit = start + checkpoint_every_s
     while step < config.num_steps:
+        keep_for_others()
         lr = lr_at(step, config)
         loss = training_step.take(step, lr, stream, bad_step)
         loss_sum += loss
@@ -239,6 +257,7 @@ def train(
                 }
                 rows.append({name: float(value) for name, value in row.items()})
                 if is_last(rows[-1], config) and team.rank == 0:
+                    keep_for_others()
                     commit()  # before the row is reported: what was reported is never lost
                 yield rows[-1]
                 if diverged_step is not None:
@@ -248,6 +267,16 @@ def train(
         if team.rank == 0 and time.perf_counter() > next_commit and step < config.num_steps:
             next_commit = commit()
     return trained
+
+
+def _newest_state(
+    config: TrainConfig, workdir: Workdir, trunk: Workdir | None
+) -> dict[str, Any] | None:
+    """The state from which a training continues; None at its beginning."""
+    state = checkpoint.load(workdir, torch.device("cpu"), config.id)
+    if state is None and trunk is not None:
+        return checkpoint.load_pinned(trunk, config.trunk_step, torch.device("cpu"))
+    return state
 
 
 def is_last(row: Row, config: TrainConfig) -> bool:
