@@ -5,7 +5,7 @@ weights, and at a constant lr with cooldowns, each from the trunk of the longest
 and schedule, the lr is chosen on minival by the mean over seeds; errors are those of val. Steps are
 counted, CPU time is that of this process.
 
-    python benchmarks/trunk.py train --seeds 0 1 --out rows.jsonl  # appends a line per training
+    python benchmarks/trunk.py train --seeds 0 1 --out rows.jsonl  # what is not in the file
     python benchmarks/trunk.py show --out rows.jsonl
 """
 
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Trial
 from vitscale.plan.trunks import branch_steps, next_wave, on_trunks
 
+SCHEDULES = ("cosine", "cooldown")
 LENGTHS = (1, 2, 4, 8)
 UNIT = 5  # epochs of length 1
 LRS = (2e-3, 6e-3, 1.8e-2)
@@ -76,21 +77,26 @@ def trained(trials: tuple[Trial, ...], folder: Path) -> Iterator[dict[str, Any]]
         todo = [config for config in todo if config not in wave]
 
 
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
 def train_all(options: argparse.Namespace) -> None:
     import torch
 
     torch.set_num_threads(1)
-    for seed in options.seeds:
-        for lr in options.lrs:
-            for schedule in ("cosine", "cooldown"):
-                with tempfile.TemporaryDirectory() as folder, open(options.out, "a") as out:
-                    for record in trained(plan(schedule, seed, lr), Path(folder)):
-                        out.write(json.dumps(record) + "\n")
+    done = {(of["schedule"], of["seed"], of["lr"]) for of in records(options.out)}
+    for seed, lr, schedule in product(options.seeds, LRS, SCHEDULES):
+        if (schedule, seed, lr) not in done:
+            with tempfile.TemporaryDirectory() as folder:
+                lines = [json.dumps(of) for of in trained(plan(schedule, seed, lr), Path(folder))]
+            with open(options.out, "a") as out:
+                out.write("\n".join([*lines, ""]))
 
 
 def show(options: argparse.Namespace) -> None:
     """Prints cost, and errors at the lr that minival chose, with paired differences over seeds."""
-    frame = pd.read_json(options.out, lines=True)
+    frame = pd.DataFrame(records(options.out))
     frame.loc[frame["diverged"] == 1, ["val_error_pct", "minival_error_pct"]] = 100.0
     cost = frame.groupby("schedule")[["steps", "cpu_s"]].sum()
     print(cost, cost.loc["cooldown"] / cost.loc["cosine"], sep="\n")
@@ -98,7 +104,7 @@ def show(options: argparse.Namespace) -> None:
     chosen = means.groupby(["schedule", "length"]).idxmin()
     for length in LENGTHS:
         errors = {}
-        for schedule in ("cosine", "cooldown"):
+        for schedule in SCHEDULES:
             at = frame.set_index(["schedule", "length", "lr"]).loc[[chosen[schedule, length]]]
             errors[schedule] = at.set_index("seed")["val_error_pct"].sort_index()
             print(
@@ -115,7 +121,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("train", "show"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--lrs", type=float, nargs="+", default=LRS)
-    parser.add_argument("--out", type=Path, default=Path(os.devnull))
+    parser.add_argument("--out", type=Path, required=True)
     chosen_options = parser.parse_args()
     (train_all if chosen_options.what == "train" else show)(chosen_options)

@@ -9,20 +9,28 @@ compared: where do they cross? Question and ratios of subsets: Dosovitskiy et al
     python studies/scaling.py  # 180 trials on digits, about 8 minutes on 2 cores
     python studies/scaling.py --num 5  # 5 seeds; those that are done are kept
     python studies/scaling.py --subsets epochs  # subsets train for as many epochs, so fewer steps
+    python studies/scaling.py --schedule cooldown  # lengths share a trunk at a constant lr
     python studies/scaling.py --budget 2e12 --plan  # the sizes that this many multiply-adds allow
     python studies/scaling.py --scale fashion --plan  # Fashion-MNIST: 540 trials
     python studies/scaling.py --scale imagenet --plan  # the paper's ratios on ImageNet: 72 trials
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
 from search_spaces import cifar, vit
 from vitscale import Arm, Study, TrainConfig, Trial, cross, grid, interleaved, main, trials
-from vitscale.plan.cost import training_flops
+from vitscale.plan.cost import own_training_flops
+from vitscale.plan.trunks import on_trunks
 
+# Hägele et al. 2024 cool down over a fifth or a tenth of a training, by 1 minus the root
+COOLDOWN = {"decay": "cooldown", "cooldown_share": 0.125, "cooldown_shape": "1-sqrt"}
+COOLDOWN_DESIGN = (
+    " The lr is constant up to the last eighth of each length, in which it cools down; lengths on "
+    "the whole set start from the longest one."
+)
 TABLES = (
     "scaling_cells",
     "scaling_fit",
@@ -153,13 +161,15 @@ def study(
     scale: Literal["demo", "fashion", "cifar", "imagenet"] = "demo",
     num: int | None = None,
     subsets: Literal["steps", "epochs"] = "steps",
+    schedule: Literal["decay", "cooldown"] = "decay",
     budget: float = 0.0,
     far: bool = False,
 ) -> Study:
     """`num` seeds for each cell and lr. `subsets` train for as many steps or epochs as the whole
-    set. `budget`: multiply-adds of all trainings together, which leaves out the largest sizes; 0:
-    no limit. `far`: forecasts beyond 4 times the largest size, marked."""
-    values = SCALES[scale]
+    set. `schedule`: each length decays as its scale says, or cools down from a constant lr, so that
+    lengths share a trunk. `budget`: multiply-adds of all trainings together, which leaves out the
+    largest sizes; 0: no limit. `far`: forecasts beyond 4 times the largest size, marked."""
+    values = SCALES[scale] if schedule == "decay" else cooling_down(SCALES[scale])
     num = values.num_seeds if num is None else num
     seeds = grid(seed=[values.first_seed + i for i in range(num)])
     plan: list[Trial] = []
@@ -172,6 +182,7 @@ def study(
                 )
                 lrs = [lr * fields["lr"] if "lr" in fields else lr for lr in values.lrs]
                 plan += trials(config, {arm: {}}, cross(seeds, grid(lr=lrs)))
+    plan = list(on_trunks(plan))  # none without a cooldown
     return Study(
         kind="scaling",
         name="scaling",
@@ -189,10 +200,19 @@ def study(
             "Every model on every subset for as many "
             f"{subsets} as on the whole set, each at every lr of its grid with the same seeds; "
             "the shorter lengths on the whole set alone. Subsets are nested, with the same share "
-            "of each class."
+            "of each class." + COOLDOWN_DESIGN * (schedule == "cooldown")
         ),
         notes=values.notes,
     )
+
+
+def cooling_down(values: Scale) -> Scale:
+    """The scale with a cooldown over an eighth of each length; half of the length as well, if there
+    is one alone.
+    """
+    *shorter, longest = values.lengths
+    lengths = (*(shorter or (longest // 2,)), longest)
+    return replace(values, base={**values.base, **COOLDOWN}, lengths=lengths)
 
 
 def cells(values: Scale, fields: Mapping[str, Any], subsets: str) -> list[tuple[TrainConfig, str]]:
@@ -205,10 +225,9 @@ def cells(values: Scale, fields: Mapping[str, Any], subsets: str) -> list[tuple[
     ]
     found.append((whole, f"{whole.num_train:,} images"))
     for epochs in shorter:
-        warmup = whole.warmup_epochs * epochs / longest
-        found.append(
-            (whole.replace(epochs=epochs, warmup_epochs=warmup), f"{epochs} of {longest} epochs")
-        )
+        of_all = epochs / longest if whole.decay != "cooldown" else 1  # a trunk has one warm-up
+        shorter_one = whole.replace(epochs=epochs, warmup_epochs=whole.warmup_epochs * of_all)
+        found.append((shorter_one, f"{epochs} of {longest} epochs"))
     return found
 
 
@@ -226,7 +245,7 @@ def affordable(plan: Sequence[Trial], budget: float) -> list[Trial]:
     costs: dict[object, float] = {}
     for trial in plan:
         size = trial.arm.factors["size"]
-        costs[size] = costs.get(size, 0.0) + training_flops(trial.config)
+        costs[size] = costs.get(size, 0.0) + own_training_flops(trial.config)
     order = sorted(costs, key=costs.__getitem__)
     totals = list(accumulate(costs[size] for size in order))
     kept = [size for size, total in zip(order, totals, strict=True) if total <= budget]

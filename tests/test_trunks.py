@@ -151,7 +151,7 @@ def test_lengths_start_from_the_longest_at_their_cooldown() -> None:
     ]  # fmt: skip
     assert [c.in_one_piece() for c in (one, two, four)] == [t.config for t in LENGTHS.trials[:3]]
     assert on_trunks(SHARED.trials) == SHARED.trials
-    assert branch_steps(to_json(SHARED)["trials"], {eight.id}) == {eight.id: {2, 4, 9}}  # type: ignore[arg-type]
+    assert branch_steps(to_json(SHARED)["trials"], {eight.id}) == {eight.id: {2, 4, 9}}
     assert from_json(json.loads(json.dumps(to_json(SHARED)))).trials == SHARED.trials
 
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from vitscale.analysis.side_by_side import Side
 
 
+MOST_TRUNKS = 5  # of a study, in a line
+
+
 # Studies of a store
 
 
@@ -67,8 +70,14 @@ def status(options: argparse.Namespace) -> None:
                 "runs" if state.driver_alive else "none",
             ]
         )
+    trunks = "".join(
+        f"{state.study}: trials start from {', '.join(state.trunks[:MOST_TRUNKS])}"
+        f"{', ...' * (len(state.trunks) > MOST_TRUNKS)}\n"
+        for state in states
+        if state.trunks
+    )
     print(
-        f"{columns(rows)}\n\nstore {store.root}: {si(num_bytes(store))}B in total; studies "
+        f"{columns(rows)}\n\n{trunks}store {store.root}: {si(num_bytes(store))}B in total; studies "
         "share trials"
     )
 

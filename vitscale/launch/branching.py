@@ -27,7 +27,7 @@ def diverged_trunk(config: TrainConfig, store: Store) -> Outcome | None:
 
 def can_start(config: TrainConfig, store: Store) -> bool:
     """Whether there is a checkpoint, of the trial or of its trunk, to start from."""
-    if not config.trunk or store.trial(config.id).names("checkpoint-"):
+    if not config.trunk or store.trial(config.id).names(CHECKPOINT):
         return True
     return bool(pinned(store.trial(config.trunk), config.trunk_step))
 

@@ -217,7 +217,7 @@ class TrainConfig:
     warmup_steps: Annotated[Natural, Max(10**12)] = 0
     warmup_start: Fraction = 0.0  # fraction of the peak at which the warm-up starts
     # after the warm-up: half a period of the cosine, a line, or none; cooldown: none, and then a
-    # decay over the last `cooldown_share` of all steps (Haegele et al. 2024)
+    # decay over the last `cooldown_share` of all steps (Hägele et al. 2024)
     decay: Literal["cosine", "linear", "constant", "cooldown"] = "cosine"
     cooldown_share: PositiveFraction = 0.2  # cooldown: its fraction of all steps
     # cooldown: a line, or 1 minus the root of its progress

@@ -8,7 +8,7 @@ names the trunk and the step.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vitscale.plan.config import TrainConfig
@@ -98,18 +98,19 @@ def _check_trunk(trial: Trial, trunk: TrainConfig | None) -> None:
         )
 
 
-def branch_steps(entries: Iterable[Mapping[str, Any]], ids: Collection[str]) -> dict[str, set[int]]:
+def branch_steps(entries: Iterable[Mapping[str, Any]], ids: Iterable[str]) -> dict[str, set[int]]:
     """Trunk -> the steps at which trials of a plan (or of several) branch off, for trunks `ids`.
 
     `entries` are those of plan.json, of any version.
     """
-    steps: dict[str, set[int]] = {}
+    known, steps = set(ids), dict[str, set[int]]()
     for entry in entries:
         config = entry.get("config")
-        if not isinstance(config, Mapping) or (trunk := config.get("trunk")) not in ids:
+        if not isinstance(config, Mapping):
             continue
-        if type(step := config.get("trunk_step")) is int:
-            steps.setdefault(str(trunk), set()).add(step)
+        trunk, step = config.get("trunk"), config.get("trunk_step")
+        if isinstance(trunk, str) and trunk in known and type(step) is int:
+            steps.setdefault(trunk, set()).add(step)
     return steps
 
 

@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from vitscale.plan.trunks import branch_steps
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import PLAN, Damaged, Store
-from vitscale.record.workdir import CHECKPOINT
+from vitscale.record.workdir import CHECKPOINT, PINNED
 
 T = TypeVar("T")
 
@@ -18,7 +19,8 @@ class TrialState(NamedTuple):
 
     status: Status
     num_bytes: int
-    checkpoint_bytes: int  # of it in checkpoints: of a done trial, its final weights
+    # of it in checkpoints: of a done trial, its final weights, and what others start from
+    checkpoint_bytes: int
     changed_s: float  # unix time of its newest file; 0 without a file
 
 
@@ -37,6 +39,7 @@ class StudyState(NamedTuple):
     checkpoint_bytes: int  # thereof in checkpoints: for done trials, their final weights
     changed_s: float  # unix time: the newest file of its trials, or its last start
     driver_alive: bool
+    trunks: tuple[str, ...] = ()  # trials from which others start
 
 
 def overview(store: Store) -> list[StudyState]:
@@ -73,7 +76,9 @@ def _study_state(
 ) -> StudyState | None:
     """The state of one study; adds the trials it reads to `known`, since studies share trials."""
     trials, stopped = [], store.asked(slug).get("stopped", {})
-    for trial_id in (trial["id"] for trial in store.plan(slug)["trials"]):
+    entries = store.plan(slug)["trials"]
+    ids = [entry["id"] for entry in entries]
+    for trial_id in ids:
         if trial_id not in known:
             known[trial_id] = _trial_state(store, trial_id, alive)
         trials.append(
@@ -92,6 +97,7 @@ def _study_state(
         checkpoint_bytes=sum(trial.checkpoint_bytes for trial in trials),
         changed_s=max([files[PLAN].changed_s, *(trial.changed_s for trial in trials)]),
         driver_alive=alive[slug],
+        trunks=tuple(branch_steps(entries, ids)),
     )
 
 
@@ -100,7 +106,11 @@ def _trial_state(store: Store, trial_id: str, alive: dict[str, bool]) -> TrialSt
     return TrialState(
         _status(store, trial_id, alive),
         sum(file.num_bytes for file in files.values()),
-        sum(file.num_bytes for name, file in files.items() if name.startswith(CHECKPOINT)),
+        sum(
+            file.num_bytes
+            for name, file in files.items()
+            if name.startswith((CHECKPOINT, PINNED))
+        ),
         max((file.changed_s for file in files.values()), default=0.0),
     )
 

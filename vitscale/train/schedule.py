@@ -15,7 +15,7 @@ def lr_at(step: int, config: TrainConfig) -> float:
     the peak. The decay (half a cosine, a line, or none) starts at the peak, and the step after the
     last one would be at `decay_floor` of the peak. A cooldown stays at the peak until its first
     step, which is there too; then it falls by a line, or as 1 minus the root of its progress
-    (Haegele et al. 2024).
+    (Hägele et al. 2024).
     """
     peak, warmup = config.peak_lr, config.num_warmup_steps
     if step < warmup:
