@@ -289,3 +289,25 @@ def test_a_budget_keeps_the_sizes_that_it_pays_for() -> None:
         script_study(budget=0.3 * budget)
     with pytest.raises(ValueError, match=r"a budget must pay for the smallest size, .* but got"):
         script_study(budget=1.0)
+
+
+@pytest.mark.parametrize(("scale", "lengths"), [("demo", 2), ("fashion", 3), ("cifar", 3)])
+def test_lengths_that_cool_down_share_a_trunk_per_model_lr_and_seed(
+    scale: str, lengths: int
+) -> None:
+    """Each costs its cooldown, an eighth of it, for itself; other schedules have no trunk."""
+    study = script_study(scale=scale, schedule="cooldown")
+    configs = {trial.config.id: trial.config for trial in study.trials}
+    branches = [config for config in configs.values() if config.trunk]
+    for config in branches:
+        trunk = configs[config.trunk]
+        assert not trunk.subset_images and trunk.epochs > config.epochs
+        assert (trunk.width, trunk.stem, trunk.lr, trunk.seed) == (
+            config.width, config.stem, config.lr, config.seed
+        )  # fmt: skip
+        assert config.num_own_steps == round(config.num_steps / 8)
+    trunks = {config.trunk for config in branches}
+    assert len(branches) == (lengths - 1) * len(trunks)
+    assert len(trunks) == len([c for c in configs.values() if not c.subset_images]) / lengths
+    assert script_study(scale=scale) == script_study(scale=scale, schedule="decay")
+    assert not any(trial.config.trunk for trial in script_study(scale=scale).trials)

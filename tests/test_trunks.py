@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Script, kill_family, load_script, wait_for
+from test_mlflow import runs_of_experiment
 from test_train_resume import CONV, assert_same, every_step, final_tensors, timeless
 
 from vitscale.cli import plans
@@ -21,7 +22,6 @@ from vitscale.plan.cost import own_training_flops, training_flops
 from vitscale.plan.study import Study, Trial, from_json, to_json
 from vitscale.plan.trunks import branch_steps, next_wave, num_steps_saved, on_trunks
 from vitscale.record.described import describe, readable_plans
-from vitscale.record.mlflow_view import _trunk_tags
 from vitscale.record.orphans import clean, survey
 from vitscale.record.outcome import Row, Status
 from vitscale.record.store import Store
@@ -230,12 +230,6 @@ def test_impossible_trunks_are_refused(configs: tuple[TrainConfig, ...], law: st
         study(*configs)
 
 
-def test_mlflow_names_trunk_and_step() -> None:
-    child, *_, trunk = (trial.config for trial in SHARED.trials)
-    assert _trunk_tags(child) == {"vitscale.trunk": trunk.id, "vitscale.trunk_step": "2"}
-    assert _trunk_tags(trunk) == {}
-
-
 # --- in a store -----------------------------------------------------------------------------------
 
 
@@ -344,6 +338,9 @@ def test_kills_of_trunk_and_cooldown_change_nothing(tmp_path: Path) -> None:
     assert store.is_done(long.id) and not store.is_done(short.id)
     result = script.run(*often)
     assert result.returncode == 0, result.stdout
+    uri = script.environment["MLFLOW_TRACKING_URI"]
+    tags = runs_of_experiment(uri, "branching-demo", "trial")[short.id].data.tags
+    assert (tags["vitscale.trunk"], tags["vitscale.trunk_step"]) == (long.id, "124")
     for config in (long, short):
         alone = list(train(config.in_one_piece(), tmp_path / config.id))
         assert timeless(list(store.read(config.id).rows)) == timeless(alone)

@@ -12,6 +12,7 @@ from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import Arm, Study, Trial
+from vitscale.plan.trunks import on_trunks
 
 __all__ = [
     "Arm",
@@ -27,6 +28,7 @@ __all__ = [
     "interleaved",
     "load",
     "main",
+    "on_trunks",
     "sample",
     "sobol",
     "trials",

@@ -83,10 +83,8 @@ def survey(store: Store) -> Waste:
         _orphan(store, trial_id, plans, files.get(trial_id, {}))
         for trial_id in _unplanned(store, plans)
     )
-    known = {orphan.trial_id for orphan in orphans}
-    entries = [trial for plan in plans.values() for trial in plan["trials"]]
-    steps = branch_steps(entries, files)
-    return Waste(orphans, tuple(_leftovers(store, files, known, steps)))
+    known, needed = {orphan.trial_id for orphan in orphans}, _needed(store, plans)
+    return Waste(orphans, tuple(_leftovers(store, files, known, needed)))
 
 
 def clean(store: Store, waste: Waste) -> Waste:
@@ -97,14 +95,30 @@ def clean(store: Store, waste: Waste) -> Waste:
     OSError if the disk refuses.
     """
     with store.cleaning():
-        free = {i for i in _unplanned(store, read_plans(store)) if not store.running_holder(i)}
+        plans = read_plans(store)
+        free = {i for i in _unplanned(store, plans) if not store.running_holder(i)}
         orphans = tuple(orphan for orphan in waste.orphans if orphan.trial_id in free)
         names = [name for orphan in orphans if (name := store.mark_deleted(orphan.trial_id))]
+        needed = _needed(store, plans)
+        leftovers = tuple(item for item in waste.leftovers if not item.path.startswith(needed))
+        for item in leftovers:
+            if item.kind == "of a trunk":  # a study that starts later may plan to start from it
+                store.folder.discard(item.path)
     for name in names:
         store.trials.discard(name)
-    for leftover in waste.leftovers:
-        store.folder.discard(leftover.path)
-    return Waste(orphans, waste.leftovers)
+    for item in leftovers:
+        store.folder.discard(item.path)
+    return Waste(orphans, leftovers)
+
+
+def _needed(store: Store, plans: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """How the paths of all states begin from which planned trials start."""
+    entries = [trial for plan in plans.values() for trial in plan["trials"]]
+    return tuple(
+        f"trials/{trunk}/{PINNED}{step:09d}-"
+        for trunk, steps in branch_steps(entries, store.trial_ids()).items()
+        for step in steps
+    )
 
 
 def _unplanned(store: Store, plans: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -154,15 +168,14 @@ def _leftovers(
     store: Store,
     files: Mapping[str, Mapping[str, FileState]],
     orphans: Collection[str],
-    steps: Mapping[str, Collection[int]],
+    needed: tuple[str, ...],
 ) -> Iterator[Leftover]:
-    """`steps`: trunk -> the steps at which planned trials start from it."""
     for name in store.trials.names():
         kind = _kind_of_folder(name)
         if kind:
             yield Leftover(f"trials/{name}", kind, *_size(files.get(name, {})))
         elif TRIAL_ID.fullmatch(name) and name not in orphans:
-            yield from _of_trial(store, name, files.get(name, {}), steps.get(name, set()))
+            yield from _of_trial(store, name, files.get(name, {}), needed)
     for path, state in store.studies.files().items():
         if _is_scratch(path) and _is_untouched(state):
             yield Leftover(f"studies/{path}", "scratch", *state)
@@ -177,17 +190,17 @@ def _kind_of_folder(name: str) -> LeftoverKind | None:
 
 
 def _of_trial(
-    store: Store, trial_id: str, files: Mapping[str, FileState], steps: Collection[int]
+    store: Store, trial_id: str, files: Mapping[str, FileState], needed: tuple[str, ...]
 ) -> Iterator[Leftover]:
     done = store.is_done(trial_id)
-    needed = tuple(f"{PINNED}{step:09d}-" for step in steps)
     for name, state in files.items():
+        path = f"trials/{trial_id}/{name}"
         if _is_scratch(name) and _is_untouched(state):
-            yield Leftover(f"trials/{trial_id}/{name}", "scratch", *state)
+            yield Leftover(path, "scratch", *state)
         elif done and name.startswith(DAMAGED):
-            yield Leftover(f"trials/{trial_id}/{name}", "damaged", *state)
-        elif done and name.startswith(PINNED) and not name.startswith(needed):
-            yield Leftover(f"trials/{trial_id}/{name}", "of a trunk", *state)
+            yield Leftover(path, "damaged", *state)
+        elif done and name.startswith(PINNED) and not path.startswith(needed):
+            yield Leftover(path, "of a trunk", *state)
     notes = {name: state for name, state in files.items() if name.startswith(f"{TEAM_NOTES}/")}
     if notes and not store.running_holder(trial_id) and all(map(_is_untouched, notes.values())):
         yield Leftover(f"trials/{trial_id}/{TEAM_NOTES}", "scratch", *_size(notes))

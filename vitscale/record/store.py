@@ -8,6 +8,7 @@ exists.
            trials/<id>/config.json             the fields that differ from their defaults
                        claim.json              the worker that trains it now
                        checkpoint-<step>-<digest>.pt
+                       pinned-<step>-<digest>.pt  from which other trials start
                        failure.log             why the config failed, with the traceback
                        fault.log               the last fault of a machine: not a result
                        wrong-<digest>.parquet  which images the final weights got wrong
