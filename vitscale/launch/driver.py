@@ -187,6 +187,7 @@ class Driver:
         self.num_faults = 0  # of machines, in this start
         # trial id -> why it is missing, where the store could not record it
         self.reasons: dict[str, str] = {}
+        self.trunkless: set[str] = set()  # trials that had no trunk to start from
 
     def run(self, retrain: bool = False) -> int:
         """Trains, then draws the report, whatever ended the training; returns the exit status."""
@@ -418,6 +419,7 @@ class Driver:
         if not (reason := why_not(config, self.store)):
             return False
         self.reasons[config.id] = reason
+        self.trunkless.add(config.id)
         self.console.print(f"warning: {config.id} is missing: {reason}")
         self._record_lost(Event(config.id, "lost", facts={"error": reason}))
         return True
@@ -595,7 +597,7 @@ class Driver:
                 self.console.print(f"        log {self.store.trial(trial_id).address(log)}")
         if len(ended) > 10:
             self.console.print(f"{status}  and {len(ended) - 10} more")
-        if ended and status is Status.MISSING:
+        if status is Status.MISSING and {trial_id for trial_id, *_ in ended} - self.trunkless:
             self.console.print(
                 "        no results, since machines failed them: the same command tries them again"
             )
