@@ -9,7 +9,7 @@ from vitscale.plan.trunks import branch_steps
 from vitscale.record.described import readable_plans
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
-from vitscale.record.workdir import pinned
+from vitscale.record.workdir import CHECKPOINT, pinned
 
 
 def diverged_trunk(config: TrainConfig, store: Store) -> Outcome | None:

@@ -107,9 +107,7 @@ def _trial_state(store: Store, trial_id: str, alive: dict[str, bool]) -> TrialSt
         _status(store, trial_id, alive),
         sum(file.num_bytes for file in files.values()),
         sum(
-            file.num_bytes
-            for name, file in files.items()
-            if name.startswith((CHECKPOINT, PINNED))
+            file.num_bytes for name, file in files.items() if name.startswith((CHECKPOINT, PINNED))
         ),
         max((file.changed_s for file in files.values()), default=0.0),
     )
