@@ -286,7 +286,7 @@ def test_a_diverged_trunk_makes_its_children_diverged(store: Store) -> None:
     assert len(alone) == 1 and alone[0]["diverged"] == 1
     step = int(alone[0]["diverged_step"])
     assert outcome.error == f"its trunk {wild.id} diverged at step {step}"
-    assert outcome.final("val_error_pct") == 100.0
+    assert outcome.final(plan.column) == 100.0
     assert step >= 1 and run(store, plan, early).status is Status.DIVERGED
     assert timeless(list(store.read(early.id).rows)) == timeless(alone)
     assert store.read(early.id).error == ""

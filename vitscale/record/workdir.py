@@ -45,15 +45,16 @@ class CheckpointName(NamedTuple):
 
     step: int  # completed optimizer steps
     digest: str  # of the content
+    prefix: str = CHECKPOINT  # or PINNED
 
     def __str__(self) -> str:
-        return f"{CHECKPOINT}{self.step:09d}-{self.digest}.pt"
+        return f"{self.prefix}{self.step:09d}-{self.digest}.pt"
 
     @classmethod
     def of(cls, name: str) -> CheckpointName | None:
         """None for the name of another file."""
-        match = re.fullmatch(rf"{CHECKPOINT}(\d+)-(\w+)\.pt", name)
-        return cls(int(match[1]), match[2]) if match else None
+        match = re.fullmatch(rf"({CHECKPOINT}|{PINNED})(\d+)-(\w+)\.pt", name)
+        return cls(int(match[2]), match[3], match[1]) if match else None
 
 
 class FileState(NamedTuple):

@@ -31,7 +31,7 @@ def save(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
 def pin(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
     """Writes the state at a step from which other trials start; it stays when the training ends."""
     content = _serialized(state)
-    workdir.write(f"{PINNED}{step:09d}-{_digest(content)}.pt", content)
+    workdir.write(str(CheckpointName(step, _digest(content), PINNED)), content)
 
 
 def load_pinned(workdir: Workdir, step: int, device: torch.device) -> dict[str, Any]:
