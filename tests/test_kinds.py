@@ -96,6 +96,14 @@ def made_of(trials: tuple[Trial, ...], **factors: dict[str, Any]) -> tuple[Trial
             "arms must differ in size, drop path rule, depth, branches, LayerScale and epochs",
         ),
         (
+            {
+                "kind": "shapes",
+                "trials": made_of(arms(a={}), a={"size": "S"}),
+                "figures": ("branches",),
+            },
+            "the figures branches, widths, depths must have a panel of their name",
+        ),
+        (
             {"kind": "profile", "trials": arms(a={})},
             "a study must have profiles if and only if it is of kind profile",
         ),

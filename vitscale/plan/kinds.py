@@ -28,15 +28,14 @@ STABILITY = (
     "optimizer_stability",
     "optimizer_stability_copied",
 )
+VIEWS = ("branches", "widths", "depths")  # figures of one panel each, of the same name
 SHAPES = (
     "shape_cells",
     "branch_differences",
     "layerscale_and_epochs",
     "blocks_or_width",
     "published_depth_vs_width",
-    "branches",
-    "widths",
-    "depths",
+    *VIEWS,
 )
 PROFILES = (
     "throughput",
@@ -136,6 +135,12 @@ def _shapes(study: Study) -> None:
         raise ValueError(
             "the trials of an arm must differ only in lr and seed in a study of kind shapes, but "
             f"got (study={study.slug!r}, arm={arm!r})"
+        )
+    without = [name for name in VIEWS if name in study.figures and name not in study.panels]
+    if without:
+        raise ValueError(
+            f"the figures {', '.join(VIEWS)} must have a panel of their name, with their arms, but "
+            f"got (figure={without[0]!r}, panels={shown(list(study.panels))})"
         )
     _check_factors(study, ("size",))
     _check_not_pooled(

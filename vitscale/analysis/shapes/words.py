@@ -4,7 +4,9 @@ other images.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -34,6 +36,8 @@ from vitscale.plan.study import Study
 
 ALPHA = 0.05
 MAX_NAMES = 6  # of shapes in a sentence
+Of = TypeVar("Of", Results, Study)
+Value = TypeVar("Value")
 
 
 def chooses_lr(study: Study) -> bool:
@@ -41,10 +45,25 @@ def chooses_lr(study: Study) -> bool:
     return len({(trial.arm.name, trial.config.lr) for trial in study.trials}) > len(study.arms)
 
 
+def _unless_single_lr(
+    otherwise: Callable[[Of], Value],
+) -> Callable[[Callable[[Of], Value]], Callable[[Of], Value]]:
+    """The decorated function for a study that chooses lr; `otherwise`, of repeats, for another."""
+
+    def decorate(words: Callable[[Of], Value]) -> Callable[[Of], Value]:
+        @functools.wraps(words)
+        def either_of(of: Of) -> Value:
+            study = of.study if isinstance(of, Results) else of
+            return words(of) if chooses_lr(study) else otherwise(of)
+
+        return either_of
+
+    return decorate
+
+
+@_unless_single_lr(repeat_words.unfinished)
 def unfinished(results: Results) -> str:
     """What is missing, in a sentence; empty when nothing is."""
-    if not chooses_lr(results.study):
-        return repeat_words.unfinished(results)
     planned = len(results.trials)
     missing = results.trials[results.trials["status"] == "missing"]
     if missing.empty:
@@ -58,12 +77,11 @@ def unfinished(results: Results) -> str:
     )
 
 
+@_unless_single_lr(repeat_words.counts)
 def counts(results: Results) -> pd.DataFrame:
     """One row per shape: numbers of runs by status, at all its lr and at the lr at which it is
     shown.
     """
-    if not chooses_lr(results.study):
-        return repeat_words.counts(results)
     return pd.DataFrame(
         [_counts_row(cell, results.trials) for cell in results.once(cells).values()]
     )
@@ -81,12 +99,11 @@ def _counts_row(cell: Cell, outcomes: pd.DataFrame) -> dict[str, object]:
     }
 
 
+@_unless_single_lr(repeat_words.summary)
 def summary(results: Results) -> Summary:
     """The numbers of each arm that exist: the chosen lr, and at that lr the numbers of runs by
     status and means of the metric with Student's 95% intervals; n is the number of finished runs.
     """
-    if not chooses_lr(results.study):
-        return repeat_words.summary(results)
     others = {
         name: column
         for name, column in reported(results.study).items()
@@ -119,10 +136,9 @@ def summary(results: Results) -> Summary:
     return numbers
 
 
+@_unless_single_lr(kind.design)
 def design(study: Study) -> pd.DataFrame:
     """One row per shape: its runs, lr and seeds, what it is trained with, and its size."""
-    if not chooses_lr(study):
-        return kind.design(study)
     return pd.DataFrame([_design_row(study, arm) for arm in study.arms])
 
 
@@ -152,10 +168,9 @@ def _listed(values: Iterable[float]) -> str:
     )
 
 
+@_unless_single_lr(repeat_words.design_text)
 def design_text(study: Study) -> str:
     """What was planned, and what is chosen after training."""
-    if not chooses_lr(study):
-        return repeat_words.design_text(study)
     return (
         f"{len(study.arms)} shapes, each at {_grid(study)}: {len(study.trials)} runs. All were "
         "fixed before the first training and none is stopped early. Only the lr at which a shape "
@@ -183,10 +198,9 @@ def _grid(study: Study) -> str:
     return f"{lrs} lr with {'the same ' if same else ''}{nums} seeds at each"
 
 
+@_unless_single_lr(repeat_words.caveats)
 def caveats(results: Results) -> list[str]:
     """What a reader must know before believing a number, a sentence each."""
-    if not chooses_lr(results.study):
-        return repeat_words.caveats(results)
     label = metric_label(results.study)
     shown, grid = " and ".join(reported(results.study)), _grid(results.study)
     sentences = [
