@@ -132,14 +132,17 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
             boxes = rng if config.crop == "pad" else generator(config.seed, CROP, step)
             crop, size = plan_crop(parcel, size, config, positions, boxes), (config.resolution,) * 2
         change = plan_augment(parcel, size, config, positions, rng)
-        cover = plan_erase(parcel, size, config, positions, generator(config.seed, ERASE, step))
+        cover = None  # a generator takes a percent of the step of a small model
+        if config.erasing_prob:
+            cover = plan_erase(parcel, size, config, positions, generator(config.seed, ERASE, step))
         sent_labels = parcel.add(labels.numpy())
         parcel.send(self.device)
         labels = sent_labels()
         images = images.to(self.device, non_blocking=True).float().div_(self.train.white)
         images = change(images if crop is None else crop(images))
-        images = cover(normalize(images, self.mean, self.std))
-        if not mixed:
+        images = normalize(images, self.mean, self.std)
+        images = images if cover is None else cover(images)
+        if not mixed or not (config.mixup_alpha or config.cutmix_alpha):
             return images, labels
         return mix(images, labels, config, positions, generator(config.seed, MIX, step))
 

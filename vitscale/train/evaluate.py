@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column
+from vitscale.plan.metrics import WEIGHTS, column
 from vitscale.record.outcome import Row
 from vitscale.train.answers import Answers, Top
 from vitscale.train.data import EVAL_BATCH, HeldOut, fingerprint, num_readers
-from vitscale.train.loop import device_at, evaluate, seed_everything
+from vitscale.train.loop import device_at, evaluate_each, seed_everything
 from vitscale.train.model import build_model
 from vitscale.train.parallel import Team
 from vitscale.train.sources import Images
@@ -54,22 +54,27 @@ def evaluate_weights(
     most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     held_out, row, top = HeldOut(images, config, on, team, most), Row(), None
     num_workers, wrong = num_readers(num_loader_workers, images), dict[str, np.ndarray]()
-    for weights, part in zip(WEIGHTS, ("model", "ema"), strict=True):
-        if not state[part]:  # no average: its columns repeat those of the raw weights
-            row |= {column(split, weights, q): row[column(split, "", q)] for q in QUANTITIES}
-            continue
-        model = model_with(state[part], config).to(on)
-        if config.model != "vit":
-            model = model.to(memory_format=torch.channels_last)
-        is_top = top_of == weights or (top_of is not None and not state["ema"])
-        answers = Answers(with_top=is_top)
-        found = evaluate(model, held_out, config, team, num_workers, answers)
-        row |= {column(split, weights, quantity): value for quantity, value in found.items()}
-        wrong[column(split, weights, "wrong")] = answers.wrong(team, held_out.num)
-        top = answers.top(team, held_out.num) if is_top else top
+    parts = [state[part] for part in ("model", "ema") if state[part]]
+    models = [_placed(model_with(part, config), config, on) for part in parts]
+    answers = [Answers(with_top=top_of == weights) for weights in WEIGHTS[: len(models)]]
+    if top_of is not None and len(models) == 1:  # no average: raw weights stand for both
+        answers = [Answers(with_top=True)]
+    found = evaluate_each(models, held_out, config, team, num_workers, answers)
+    for number, weights in enumerate(WEIGHTS):
+        of_weights = found[min(number, len(models) - 1)]
+        row |= {column(split, weights, quantity): value for quantity, value in of_weights.items()}
+    for weights, answer in zip(WEIGHTS, answers, strict=False):
+        wrong[column(split, weights, "wrong")] = answer.wrong(team, held_out.num)
+        top = answer.top(team, held_out.num) if answer.with_top else top
     indices = np.concatenate([batch.numpy() for batch in held_out.batches])
     labels = images.labels.cpu().numpy()[indices]
     return Evaluated(row, wrong, fingerprint(images), indices, labels, top)
+
+
+def _placed(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
+    """The model on its device, in the memory format of a training."""
+    model = model.to(device)
+    return model if config.model == "vit" else model.to(memory_format=torch.channels_last)
 
 
 def model_with(weights: dict[str, torch.Tensor], config: TrainConfig) -> nn.Module:
