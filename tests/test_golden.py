@@ -60,11 +60,8 @@ def test_there_is_a_golden_report_of_every_demo() -> None:
     assert {slug.removesuffix("-demo") for slug in SLUGS} == studies
 
 
-# figures in which no mark is one trial or one arm; in the others a mark says which it is
-WITHOUT_MARKS = (
-    *("seed_histogram", "seed_curves", "seed_intermediate", "training_length"),
-    "throughput_gain",  # of two arms
-)
+# figures in which a mark is many trials; in the others a mark says which trial, arm or difference
+WITHOUT_MARKS = ("seed_histogram", "seed_curves", "seed_intermediate")
 
 
 @pytest.mark.parametrize("slug", SLUGS)

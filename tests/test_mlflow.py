@@ -249,6 +249,9 @@ def test_saved_views_name_only_what_runs_have(uri: str) -> None:
 
 def test_axes_are_what_varies_within_arms_or_between_single_settings() -> None:
     assert axes(study()) == ["arm", "log10_lr", "log10_wd"]
+    minival = [replace(t, config=t.config.replace(more_evals="test")) for t in study().trials[:1]]
+    more = replace(study(), trials=(*minival, *study().trials[1:]))
+    assert axes(more) == axes(study())
     lengths = tuple(
         replace(
             t, config=t.config.replace(lr=1e-3, wd=0.0, epochs=e, seed=e), arm=f"{t.arm.name} {e}"

@@ -112,8 +112,8 @@ def axes(study: Study) -> list[str]:
 
 
 def _varying(*groups: Sequence[Mapping[str, object]]) -> list[str]:
-    """Fields other than the seed that vary within a group."""
-    names = groups[0][0].keys() - {"seed"}
+    """Fields that vary within a group, other than the seed and what is evaluated besides."""
+    names = groups[0][0].keys() - {"seed", "more_evals"}
     return [
         name
         for name in groups[0][0]

@@ -281,7 +281,7 @@ def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) 
         estimate, low, high = (
             known[f"par_over_seq_pct{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")
         )
-        ax.plot(
+        (line,) = ax.plot(
             x,
             estimate,
             marker=MARKERS[index % len(MARKERS)],
@@ -289,6 +289,7 @@ def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) 
             zorder=3,
             **style(index),
         )
+        describe(line, [f"{model}, {kind}, batch {batch}" for batch in known["batch_size"]])
         ax.vlines(x, low, high, color=COLORS[index % len(COLORS)], linewidth=1.4, zorder=2)
         handles.append(_handle(str(model), index))
     _log_axes(ax, sorted({int(batch) for batch in table["batch_size"]}), y=False)

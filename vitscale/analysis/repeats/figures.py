@@ -290,7 +290,7 @@ def _length_curve(ax: Axes, table: pd.DataFrame, index: int, num: int) -> None:
         index, num
     )
     y[-1] = 0.0 if np.isfinite(y).sum() > 1 else np.nan
-    ax.plot(
+    (line,) = ax.plot(
         x,
         y,
         marker=MARKERS[index % len(MARKERS)],
@@ -299,6 +299,9 @@ def _length_curve(ax: Axes, table: pd.DataFrame, index: int, num: int) -> None:
         linewidth=1.5,
         zorder=4,
     )
+    model, longest = table["model"].iloc[0], table["longest_epochs"].iloc[0]
+    lengths = [f"{model}: {epochs} instead of {longest} epochs" for epochs in table["epochs"]]
+    describe(line, [*lengths, f"{model}: {longest} epochs, the longest"])
     ax.errorbar(x, y, _ends(y, low, high), ecolor=color, zorder=3, **WHISKER)
 
 
