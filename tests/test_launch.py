@@ -30,7 +30,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Script:
     return script
 
 
-def study(**options: int) -> Study:
+def study(**options: int | str) -> Study:
     return load_script(TINY).study(**options)
 
 
@@ -114,19 +114,13 @@ def test_the_table_is_tidy(ran: Script) -> None:
     assert (table[table["status"] == "diverged"]["val_error_pct"] == 100).all()
 
 
-def test_a_second_start_trains_only_what_failed(ran: Script) -> None:
+def test_a_second_start_with_more_draws_trains_only_the_new_ones_and_what_failed(
+    ran: Script,
+) -> None:
     before = {p: p.stat().st_mtime_ns for p in ran.folder.glob("runs/trials/*/rows.parquet")}
-    result = ran.run("--broken", "1")
-    assert result.returncode == 1
-    assert "8 trials, 7 done, 1 to do" in result.stdout
-    assert {p: p.stat().st_mtime_ns for p in before} == before
-
-
-def test_more_draws_train_only_the_new_ones(ran: Script) -> None:
-    before = {p: p.stat().st_mtime_ns for p in ran.folder.glob("runs/trials/*/rows.parquet")}
-    result = ran.run("--num", "4")
-    assert result.returncode == 0, result.stdout
-    assert "9 trials, 7 done, 2 to do" in result.stdout
+    result = ran.run("--broken", "1", "--num", "4")
+    assert result.returncode == 1, result.stdout
+    assert "10 trials, 7 done, 3 to do" in result.stdout
     after = {p: p.stat().st_mtime_ns for p in ran.folder.glob("runs/trials/*/rows.parquet")}
     assert len(after) == 9
     assert {p: after[p] for p in before} == before
@@ -146,8 +140,8 @@ def test_a_finished_study_is_redrawn_without_ray(ran: Script) -> None:
 def test_interrupt_stops_cleanly_and_the_same_command_resumes(tmp_path: Path) -> None:
     """SIGINT, then SIGTERM, then a complete run: the rows equal those of an uninterrupted run."""
     script = Script(tmp_path)
-    arguments = ("--num", "1", "--epochs", "40", "--checkpoint-every-s", "0.2")
-    arguments += ("--max-concurrent", "2")
+    options = {"num": 1, "epochs": 40, "only": "conv"}
+    arguments = ("--num", "1", "--epochs", "40", "--only", "conv", "--checkpoint-every-s", "0.2")
     for name in (signal.SIGINT, signal.SIGTERM):
         before = set(tmp_path.glob("runs/trials/*/checkpoint*"))
         process = script.start(*arguments)
@@ -161,7 +155,7 @@ def test_interrupt_stops_cleanly_and_the_same_command_resumes(tmp_path: Path) ->
         assert not script.store().driver_is_alive("tiny-demo")
     result = script.run(*arguments)
     assert result.returncode == 0, result.stdout
-    plan = study(num=1, epochs=40)
+    plan = study(**options)
     folder = tmp_path / "by_hand"
     for trial in plan.trials:
         (folder / trial.config.id).mkdir(parents=True)
@@ -171,9 +165,10 @@ def test_interrupt_stops_cleanly_and_the_same_command_resumes(tmp_path: Path) ->
 
 def test_a_second_driver_is_refused_and_harms_nothing(tmp_path: Path) -> None:
     script = Script(tmp_path)
-    process = script.start("--num", "2", "--epochs", "20")
+    arguments = ("--num", "1", "--epochs", "20", "--only", "conv")
+    process = script.start(*arguments)
     wait_for(lambda: script.store().driver_is_alive("tiny-demo"), 60, "the first driver")
-    second = script.run("--num", "2", "--epochs", "20")
+    second = script.run(*arguments)
     assert second.returncode == 2
     assert re.fullmatch(
         r"tiny.py: error: one driver may run a study, but got .*pid.*\n", second.stdout
@@ -187,13 +182,13 @@ def test_two_studies_share_a_trial_and_train_it_once(tmp_path: Path) -> None:
     text = TINY.read_text()
     (tmp_path / "twin.py").write_text(text.replace('name="tiny"', 'name="twin"'))
     first, second = Script(tmp_path), Script(tmp_path, tmp_path / "twin.py")
-    arguments = ("--num", "2", "--epochs", "40", "--max-concurrent", "1")
+    arguments = ("--num", "2", "--epochs", "20", "--max-concurrent", "1")
     processes = [first.start(*arguments), second.start(*arguments)]
     assert [process.wait(300) for process in processes] == [0, 0], (
         tmp_path / "log.txt"
     ).read_text()
     store = first.store()
-    starts = {store.read(t.config.id).facts["attempt"] for t in study(num=2, epochs=40).trials}
+    starts = {store.read(t.config.id).facts["attempt"] for t in study(num=2, epochs=20).trials}
     assert starts == {"1"}
     assert len(list(tmp_path.glob("runs/trials/*/rows.parquet"))) == 5
     assert not list(tmp_path.glob("runs/trials/*/claim.json"))
@@ -324,7 +319,7 @@ def test_on_a_terminal_there_is_a_live_view_without_output_of_ray(tmp_path: Path
     import pexpect
 
     script = Script(tmp_path)
-    command, *arguments = script.command("--num", "1", "--epochs", "40", "--broken", "1")
+    command, *arguments = script.command("--num", "1", "--epochs", "20", "--broken", "1")
     child = pexpect.spawn(
         command,
         arguments,
@@ -335,7 +330,7 @@ def test_on_a_terminal_there_is_a_live_view_without_output_of_ray(tmp_path: Path
         encoding="utf-8",
     )
     child.expect(r"\d/4 done, \d running, \d diverged, \d failed, ETA")
-    child.expect(r"conv\s+\S+e-\d+\s+\S+e-\d+\s+\d+/40")  # arm, lr, wd, epoch of a running trial
+    child.expect(r"conv\s+\S+e-\d+\s+\S+e-\d+\s+\d+/20")  # arm, lr, wd, epoch of a running trial
     child.expect("2 finished, 1 diverged, 1 failed, 0 missing of 4")
     rest = child.read()
     child.close()

@@ -1,5 +1,5 @@
 """A study small enough to be killed many times: one block, a
-few seconds per trial, one arm that diverges.
+few seconds per trial, one arm that diverges, one figure.
 """
 
 from typing import Literal
@@ -11,9 +11,12 @@ BASE = TrainConfig(
 )
 
 
-def study(scale: Literal["demo"] = "demo", num: int = 3, epochs: int = 3, broken: int = 0) -> Study:
-    """`broken` adds a trial that raises: BatchNorm has no
-    statistics of a batch of one image of one patch.
+def study(
+    scale: Literal["demo"] = "demo", num: int = 3, epochs: int = 3, broken: int = 0, only: str = ""
+) -> Study:
+    """`broken` adds a trial that raises: BatchNorm has no statistics of a batch of one image of one
+    patch. `only` leaves out the other arms of patchify and conv, or diverging, such as "conv" or
+    "conv diverging".
     """
     from optuna.distributions import FloatDistribution
 
@@ -27,11 +30,11 @@ def study(scale: Literal["demo"] = "demo", num: int = 3, epochs: int = 3, broken
         "diverging": {"optimizer": "sgd", "momentum": 0.99, "depth": 2},
     }
     points = sample(space, num=num)
-    plan = trials(
-        BASE.replace(epochs=epochs), {"patchify": arms["patchify"], "conv": arms["conv"]}, points
-    )
+    asked = {name: fields for name, fields in arms.items() if not only or name in only.split()}
+    diverging = {name: asked.pop(name) for name in ("diverging",) if name in asked}
+    plan = trials(BASE.replace(epochs=epochs), asked, points)
     wild = [{"lr": 1e6 * (1 + p["lr"]), "wd": p["wd"]} for p in points[:1]]
-    plan += trials(BASE.replace(epochs=epochs), {"diverging": arms["diverging"]}, wild)
+    plan += trials(BASE.replace(epochs=epochs), diverging, wild)
     if broken:
         base = BASE.replace(batch_size=1, epochs=epochs)
         plan += trials(base, {"broken": {"stem": "patchify_bn", "patch_size": 8}}, points[:1])
@@ -42,9 +45,9 @@ def study(scale: Literal["demo"] = "demo", num: int = 3, epochs: int = 3, broken
         question="Does a study survive being killed?",
         source="none",
         trials=plan,
-        panels={"AdamW": ("patchify", "conv")},
-        pairs=(("patchify", "conv"),),
-        figures=("edf_panels", "lr_wd_scatter", "learning_curves"),
+        panels={"AdamW": tuple(asked)} if asked else {},
+        pairs=(("patchify", "conv"),) if len(asked) == 2 else (),
+        figures=("edf_panels",),
         tables=("edf_summary", "arm_comparison", "good_range"),
     )
 
