@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import pandas as pd
 
+from vitscale.analysis.stats.looks import ALPHA, ONE_LOOK, Looks
 from vitscale.plan.metrics import ERROR, Metric
 from vitscale.plan.study import Study
 from vitscale.record.outcome import FIXED
@@ -36,16 +38,20 @@ class Results:
         rows: pd.DataFrame | None = None,
         made: Mapping[Callable[[Results], Any], Any] | None = None,
         wrong: Callable[[str], Wrong | None] | None = None,
+        looks: Looks = ONE_LOOK,
     ) -> None:
         """`made`: values that are already computed, such as the tables of an earlier report.
 
-        `wrong` reads which images a finished trial got wrong, None if that was not kept.
+        `wrong` reads which images a finished trial got wrong, None if that was not kept. `looks` is
+        the place of this look among all at the study.
         """
         self.study = study
         self.trials = trials
         self.rows = pd.DataFrame() if rows is None else rows
         self._made: dict[Callable[[Results], Any], Any] = dict(made or {})
         self._wrong = wrong
+        self.looks = looks
+        self.tests: dict[str, tuple[int, int]] = {}  # column of p -> tests, claims
 
     @property
     def metric(self) -> Metric:
@@ -60,6 +66,22 @@ class Results:
         if make not in self._made:
             self._made[make] = make(self)
         return cast(T, self._made[make])
+
+    def corrected(
+        self, name: str, p: Sequence[float], anytime: Sequence[float] | None = None
+    ) -> np.ndarray:
+        """(n,) p of a column, corrected for their number and for the looks at the study.
+
+        All claims rest on these. `anytime` are p that hold at any look, where they are known; they
+        replace those that are derived from p if the study grew without a declared size.
+        """
+        corrected = self.looks.corrected(p, anytime)
+        num, claims = self.tests.get(name, (0, 0))
+        self.tests[name] = (
+            max(num, int(np.isfinite(corrected).sum())),
+            max(claims, int((corrected < ALPHA).sum())),
+        )
+        return corrected
 
     def wrong(self, trial_id: str) -> Wrong | None:
         """Which images a trial got wrong; None if it is not known. Reads a file each time."""

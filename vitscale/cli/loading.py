@@ -103,6 +103,7 @@ def load(study: str, store: str | os.PathLike[str] = "") -> StudyResults:
 def _of_report(study: Study, store: Store) -> Results | None:
     """The results in the report of a study; None if the report is missing or out of date."""
     from vitscale.analysis.report.report import made_from, read_made_from, read_results
+    from vitscale.record.looks import read_ledger
     from vitscale.record.table import read_statuses
 
     folder = store.report(study.slug)
@@ -112,18 +113,22 @@ def _of_report(study: Study, store: Store) -> Results | None:
     if read_made_from(folder) != now:
         return None
     try:
-        return read_results(study, folder)
+        return read_results(study, folder, read_ledger(store, study.slug))
     except (OSError, ValueError):  # a file is missing or damaged: use the trials
         return None
 
 
 def _of_trials(study: Study, store: Store) -> Results:
     from vitscale.analysis.kinds import check
+    from vitscale.analysis.looks import look_of, place
     from vitscale.analysis.results import Results
     from vitscale.cli.costs import with_costs
+    from vitscale.record.looks import read_ledger
     from vitscale.record.table import outcomes, read_trials, tidy
 
     study = with_costs(study)
     check(study)
     read = read_trials(study, store)
-    return Results(study, outcomes(study, read), tidy(study, read))
+    trials = outcomes(study, read)
+    looks = place(read_ledger(store, study.slug), look_of(study, trials))
+    return Results(study, trials, tidy(study, read), looks=looks)

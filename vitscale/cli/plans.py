@@ -28,6 +28,7 @@ from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
 from vitscale.plan.study import Study, Trial, to_json
 from vitscale.plan.trunks import num_steps_saved
+from vitscale.record.looks import Ledger, sizes
 from vitscale.record.outcome import Status
 from vitscale.record.store import Damaged, Store
 
@@ -83,12 +84,16 @@ def check_options(options: argparse.Namespace) -> None:
             )
 
 
-def show(study: Study, store: Store, options: argparse.Namespace) -> None:
+def show(
+    study: Study, store: Store, options: argparse.Namespace, ledger: Ledger | None = None
+) -> None:
     """Prints the plan and writes all trials to a file of the store.
 
     Raises ValueError for speeds or times that do not fit the study.
     """
     summary = summarize(study, store, options)
+    if ledger and (ledger.looks or ledger.final):
+        summary["looks"] = _looks(study, ledger)
     try:
         folder = store.study(study.slug)
         folder.write(PREVIEW, json.dumps(to_json(study), indent=1).encode())
@@ -264,6 +269,30 @@ def _until_done(
         "trials_at_once": slots,
         "makespan_h": makespan(todo, slots)._asdict(),
     }
+
+
+def _looks(study: Study, ledger: Ledger) -> list[str]:
+    """How many looks there were, and what the next costs if it sees the whole plan."""
+    from vitscale.analysis.looks import next_look
+
+    planned = sizes(study.trials)
+    past = [f"{max(look.seen.values(), default=0)}" for look in ledger.looks]
+    so_far = f" (at up to {', '.join(past)} per arm)" if past else ""
+    num = len(past)
+    if past and ledger.looks[-1].seen == ledger.looks[-1].planned == planned:
+        return [f"looks: {num} so far{so_far}; the last saw all of this plan"]
+    looks = next_look(ledger, planned)
+    declared = f"--final-num {ledger.final.num}" if ledger.final else ""
+    rule = {
+        "fixed": "no correction",
+        "spending": f"spends error over looks at {declared or 'one plan'}",
+        "anytime": "anytime-valid, since no final size was declared",
+    }[looks.rule]
+    return [
+        f"looks: {num or 'none'} so far{so_far}; the next, number {looks.number}, at "
+        f"{max(planned.values())} per arm: {rule}; a single test then needs p < "
+        f"{looks.threshold:.2g} for its n"
+    ]
 
 
 # How long trials take
@@ -451,6 +480,7 @@ def _as_text(summary: dict[str, Any]) -> str:
         lines.append(_trunks_text(summary["trunks"]))
     lines.append(_weights_text(summary["weights"], summary["trials"]))
     lines += [f"shown with 80% power: {sentence}" for sentence in summary["can_show"]]
+    lines += summary.get("looks", [])
     lines += [f"warning: {doubt}" for doubt in summary["doubts"]]
     return "\n".join([*lines, f"plan: {summary['plan']}"])
 

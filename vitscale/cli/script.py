@@ -10,7 +10,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import UnionType
@@ -28,6 +28,15 @@ from vitscale.plan.data import check_readable
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import MAX_TRIALS, Study
+from vitscale.record.looks import (
+    FinalSize,
+    Ledger,
+    check_final,
+    check_within,
+    declare,
+    read_ledger,
+    sizes,
+)
 from vitscale.record.store import Store
 
 StudyFunction = Callable[..., Study | Search]
@@ -196,6 +205,15 @@ def _add_own_options(parser: Parser) -> None:
     )
     add_published(parser)
     parser.add_argument(
+        "--final-num",
+        type=_reader("final_num", int),
+        metavar="N",
+        help=(
+            "the --num that the study will grow to, declared before its first report: p values "
+            "then hold for all reports together"
+        ),
+    )
+    parser.add_argument(
         "--store",
         default=os.environ.get("VITSCALE_STORE", "runs"),
         help="store folder (default: runs)",
@@ -340,22 +358,65 @@ def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
     study = replace(study, published=study.published or options.published)
     resources = _resources(study, options)
     _check_retrain(options)
+    store = Store.at(options.store)
+    final = _final_size(make_study, chosen, options.final_num, study)
+    ledger = _ledger(study, store, final)
     if options.plan:
         _check_data_root(study, options)
-        plans.show(study, Store.at(options.store), options)
+        plans.show(study, store, options, ledger)
         return EXIT_DONE
     plans.check_options(options)
-    store = Store.at(options.store)
     if options.report:
         _check_something_done(study, store)
+        if final:
+            declare(store, study.slug, final)
         report_only(study, store)
         return EXIT_DONE
     check_installed("torch", "ray", "mlflow")
-    return run(study, store, resources, Display, options.retrain_other_code)
+    return run(study, store, resources, Display, options.retrain_other_code, final)
+
+
+def _final_size(
+    make_study: StudyFunction, chosen: Mapping[str, Any], num: int | None, study: Study
+) -> FinalSize | None:
+    """The size that --final-num declares. Raises ValueError if the study cannot grow to it."""
+    if num is None:
+        return None
+    if "num" not in chosen:
+        raise ValueError(
+            f"--final-num must come with a study that has --num, but got (--final-num {num})"
+        )
+    final = make_study(**{**chosen, "num": num})
+    assert isinstance(final, Study)
+    ids = {trial.config.id for trial in final.trials}
+    if others := sum(trial.config.id not in ids for trial in study.trials):
+        raise ValueError(
+            "the trials of a study must be among those of its final size, but got "
+            f"(--final-num {num}: {others} of {len(study.trials)} planned trials are not)"
+        )
+    return FinalSize(num, sizes(final.trials))
+
+
+def _ledger(study: Study, store: Store, final: FinalSize | None) -> Ledger:
+    """The looks so far, with the size that holds now.
+
+    Raises ValueError for a size that changes after a look, or a plan beyond it.
+    """
+    ledger = read_ledger(store, study.slug)
+    if final:
+        check_final(ledger, final, study.slug)
+        ledger = replace(ledger, final=final)
+    check_within(ledger, study.trials, study.slug)
+    return ledger
 
 
 def _run_search(search: Search, options: argparse.Namespace) -> int:
     """As `_run` for a search, whose plan has random stand-ins for the points to be proposed."""
+    if options.final_num is not None:
+        raise ValueError(
+            "--final-num must come with a study that tests something, but got a search "
+            f"(--final-num {options.final_num})"
+        )
     check_known_names(search.stand_in())
     search = with_costs(search)
     stand_in = search.stand_in()

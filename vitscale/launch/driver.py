@@ -30,6 +30,7 @@ from vitscale.plan.doubts import doubts
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, to_json
 from vitscale.plan.trunks import next_wave
+from vitscale.record.looks import declare
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
 from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, TRIAL_ID, Store
 from vitscale.record.trial_links import update_links
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vitscale.launch.optuna_search import Rounds
+    from vitscale.record.looks import FinalSize, Look
     from vitscale.record.wrong import Wrong
 
 MAX_FAULT_WARNINGS = 20
@@ -53,12 +55,14 @@ def run(
     resources: Resources,
     display: Display | None = None,
     retrain: bool = False,
+    final: FinalSize | None = None,
 ) -> int:
     """Trains the missing trials of a study, or continues a search; returns the exit status.
 
     `display` shows the progress while trials run. `retrain`: also trains those again that another
     commit trained, and keeps what that gave beside them; a search refuses it, since its later
-    points follow from the outcomes of earlier ones.
+    points follow from the outcomes of earlier ones. `final`: the size that the study will grow to,
+    over which its looks spend the error.
 
     Raises ValueError or OSError, before anything is trained, for mistakes that can be detected
     beforehand.
@@ -81,6 +85,8 @@ def run(
     _announce_new(store)
     with store.drive(study.slug) as attempt:
         check_alone(sample, store)
+        if final:
+            declare(store, study.slug, final)
         if isinstance(study, Study):
             driver = Driver(study, store, resources, attempt, stop, data, display=display)
             return driver.run(retrain)
@@ -619,13 +625,22 @@ def draw(
 
     `formats`: only these; None for all.
     """
+    from vitscale.analysis.looks import look_of, place, with_claims
     from vitscale.analysis.report.report import FORMATS, headline, summary, write_report
     from vitscale.analysis.results import Results
+    from vitscale.record.looks import read_ledger
     from vitscale.record.table import outcomes, tidy
 
     folder = store.report(study.slug)
     done, rows = outcomes(study, read), tidy(study, read)
-    results = Results(study, done, rows, wrong=lambda trial_id: _wrong(trial_id, store, read))
+    look = look_of(study, done)
+    results = Results(
+        study,
+        done,
+        rows,
+        wrong=lambda trial_id: _wrong(trial_id, store, read),
+        looks=place(read_ledger(store, study.slug), look),
+    )
     if study.search:
         from vitscale.analysis.search.tables import as_optuna
         from vitscale.launch.optuna_search import search_result
@@ -642,7 +657,24 @@ def draw(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         write_report(results, folder, facts, FORMATS if formats is None else formats)
-    return folder, headline(results), summary(results)
+    lines = headline(results)
+    note = (
+        _record_look(store, study.slug, with_claims(look, results))
+        if any(look.seen.values())
+        else ""
+    )
+    return folder, [*lines, *filter(None, [note])], summary(results)
+
+
+def _record_look(store: Store, slug: str, look: Look) -> str:
+    """Appends a look to the ledger; a sentence if that is impossible, which loses no report."""
+    from vitscale.record.looks import add_look
+
+    try:
+        add_look(store, slug, look)
+    except OSError as error:
+        return f"This look was not recorded, so later ones will not count it ({error})."
+    return ""
 
 
 def _wrong(trial_id: str, store: Store, read: Mapping[str, Outcome]) -> Wrong | None:

@@ -20,6 +20,7 @@ exists.
                           nonce                of this start; a node without it sees another store
                           driver.lock          held by the running driver
                           trials/<arm>/<point> links to its trials, for people
+                          looks/               which rows each report saw, see looks.py
                           asked.json           of a search: points it asked for, and what it stopped
 
 Every file is written whole or not at all. This module says which files there are and what they

@@ -12,16 +12,16 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.distribution import compare, edf
+from vitscale.analysis.distribution import anytime, compare, edf
 from vitscale.analysis.distribution.budget import tuning_budget, tuning_crossings
 from vitscale.analysis.distribution.curves import edf_curves, edf_curves_vs_best
 from vitscale.analysis.distribution.population import AXES, Population, populations
 from vitscale.analysis.results import Results
-from vitscale.analysis.stats.correction import holm
 from vitscale.plan.metrics import ERROR, Metric
 from vitscale.plan.study import Study
 
 P_VALUES = ("area_p", "error_ratio_p", "within_4_points_p", "error_p")  # each corrected by itself
+ANYTIME = ("area_anytime_difference", "area_anytime_difference_low", "area_anytime_difference_high")
 Table = Callable[[Study, pd.DataFrame], pd.DataFrame]
 EpochTable = Callable[[Study, pd.DataFrame, pd.DataFrame], pd.DataFrame]
 
@@ -42,6 +42,9 @@ def edf_summary(results: Results) -> pd.DataFrame:
     table = pd.DataFrame(
         [_edf_row(results.study, results.once(populations)[arm]) for arm in results.study.arms]
     )
+    if results.looks.rule == "anytime":
+        of_arms = [anytime.of_arm(results.once(populations)[arm]) for arm in results.study.arms]
+        table = table.join(pd.DataFrame(of_arms))
     return table.astype(
         dict.fromkeys(("num_better_than_reference", "num_beyond_10_points"), "Int64")
     )
@@ -61,11 +64,24 @@ def arm_comparison(results: Results) -> pd.DataFrame:
     """
     pairs = [compare.compare(results, a, b) for a, b in results.study.pairs]
     table = pd.DataFrame(pairs, columns=list(compare.COMPARISON_COLUMNS))
+    growing = _anytime(results) if results.looks.rule == "anytime" else pd.DataFrame()
     for name in P_VALUES:
-        table.insert(
-            list(table.columns).index(name) + 1, f"{name}_holm", holm(table[name].tolist())
-        )
+        at_any_look = growing["p"].tolist() if name == "area_p" and len(growing) else None
+        corrected = results.corrected(name, table[name].tolist(), at_any_look)
+        table.insert(list(table.columns).index(name) + 1, f"{name}_holm", corrected)
+    for name in ANYTIME if len(growing) else ():
+        table.insert(list(table.columns).index("area_p"), name, growing[name])
     return table
+
+
+def _anytime(results: Results) -> pd.DataFrame:
+    """One row per pair: the columns of ANYTIME, and p."""
+    draws = results.once(populations)
+    rows = [
+        anytime.area_difference(draws[a], draws[b], compare.paired(results.trials, a, b))
+        for a, b in results.study.pairs
+    ]
+    return pd.DataFrame(rows, columns=[*ANYTIME, "p"])
 
 
 def good_range(results: Results) -> pd.DataFrame:

@@ -343,6 +343,8 @@ def _budget_sentences(results: Results) -> list[str]:
     parts = [part for _, row in table.iterrows() for part in _shown_lower(row)]
     if not parts:
         return []
+    if results.looks.rule != "fixed":
+        return ["Bands of the best of k draws are for n fixed beforehand: nothing is claimed here."]
     return [
         f"Median {results.metric.label} of the best of k draws, chosen on minival: "
         f"{'; '.join(_listed('', parts))} (bands that hold for all k, arms and pairs)."

@@ -17,7 +17,6 @@ from scipy.stats import mannwhitneyu
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.repeats.estimates import labelled
 from vitscale.analysis.results import Results
-from vitscale.analysis.stats.correction import holm
 from vitscale.analysis.stats.intervals import median_interval
 from vitscale.catalog.datasets import dataset_facts
 from vitscale.catalog.epoch_times import DEVICES
@@ -49,7 +48,7 @@ def throughput(results: Results) -> pd.DataFrame:
     ]
     by_batch = pd.DataFrame(rows)
     corrected = by_batch.groupby("profile", sort=False)["par_over_seq_p"].transform(
-        lambda p: pd.Series(holm(p.astype(float).tolist()), p.index)
+        lambda p: pd.Series(results.corrected("par_over_seq_p", p.astype(float).tolist()), p.index)
     )
     by_batch.insert(
         list(by_batch.columns).index("par_over_seq_p") + 1,

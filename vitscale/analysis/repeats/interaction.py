@@ -21,7 +21,6 @@ import pandas as pd
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.estimates import Contrast, contrast
 from vitscale.analysis.results import Results
-from vitscale.analysis.stats.correction import holm
 from vitscale.plan.metrics import Metric
 
 ALPHA = 0.05
@@ -107,7 +106,7 @@ def recipe_interaction(results: Results) -> pd.DataFrame:
         ["evaluation", "effect"], ignore_index=True
     )
     corrected = table.groupby("kind", sort=False)["difference_p"].transform(
-        lambda p: holm(p.tolist())
+        lambda p: results.corrected("difference_p", p.tolist())
     )
     table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected)
     return table

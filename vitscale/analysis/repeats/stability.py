@@ -22,7 +22,6 @@ import pandas as pd
 from vitscale.analysis.repeats import divergence, estimates
 from vitscale.analysis.repeats.estimates import Contrast
 from vitscale.analysis.results import Results, panels
-from vitscale.analysis.stats.correction import holm
 from vitscale.plan.study import Study
 
 DIVERGED = ("shown", "copied")  # what a cell does in which every run diverged
@@ -174,7 +173,7 @@ def gaps(results: Results, *, diverged: str = "shown", confidence: float = 0.95)
         for pair in sorted(pairs, key=lambda pair: order.index(pair[0]))
     ]
     columns = [*GAP_COLUMNS, *(["copied"] if diverged == "copied" else [])]
-    return _corrected(pd.DataFrame(rows, columns=columns), "gap_p", "rank_p", "diverged_p")
+    return _corrected(results, pd.DataFrame(rows, columns=columns), "gap_p", "rank_p", "diverged_p")
 
 
 def _gap(
@@ -238,7 +237,7 @@ def training_length(results: Results) -> pd.DataFrame:
         for row in _lengths(groups, model)
     ]
     return _corrected(
-        pd.DataFrame(rows, columns=list(LENGTH_COLUMNS)), "delta_p", "rank_p", "diverged_p"
+        results, pd.DataFrame(rows, columns=list(LENGTH_COLUMNS)), "delta_p", "rank_p", "diverged_p"
     )
 
 
@@ -294,7 +293,7 @@ def optimizer_gap_interaction(results: Results) -> pd.DataFrame:
     """
     groups = results.once(cells)
     return _interactions(
-        results.study,
+        results,
         groups,
         lambda model, epochs: [(model, "sgd", epochs), (model, "adamw", epochs)],
     )
@@ -315,7 +314,7 @@ def training_length_interaction(results: Results) -> pd.DataFrame:
     }
     longest = {model: max(e for name, _, e in groups if name == model) for model in best}
     return _interactions(
-        results.study,
+        results,
         groups,
         lambda model, epochs: (
             []
@@ -326,20 +325,24 @@ def training_length_interaction(results: Results) -> pd.DataFrame:
 
 
 def _interactions(
-    study: Study, groups: dict[Cell, pd.DataFrame], effect: Callable[[str, int], list[Cell]]
+    results: Results, groups: dict[Cell, pd.DataFrame], effect: Callable[[str, int], list[Cell]]
 ) -> pd.DataFrame:
     """Differences of an effect between the models of a panel; an effect is the error of its first
     cell minus that of its second.
     """
     rows, lengths = [], sorted({epochs for _, _, epochs in groups})
     for a, b in (
-        pair for models in members(study, groups).values() for pair in combinations(models, 2)
+        pair
+        for models in members(results.study, groups).values()
+        for pair in combinations(models, 2)
     ):
         for epochs in lengths:
             used = [cell for model in (a, b) for cell in effect(model, epochs)]
             if len(used) == 4 and all(cell in groups for cell in used):
                 rows.append(_interaction(a, b, epochs, [groups[cell] for cell in used]))
-    return _corrected(pd.DataFrame(rows, columns=list(INTERACTION_COLUMNS)), "interaction_p")
+    return _corrected(
+        results, pd.DataFrame(rows, columns=list(INTERACTION_COLUMNS)), "interaction_p"
+    )
 
 
 def _interaction(a: str, b: str, epochs: int, runs: list[pd.DataFrame]) -> dict[str, object]:
@@ -371,13 +374,14 @@ def _named(result: Contrast, groups: dict[str, pd.DataFrame]) -> Contrast:
     return result._replace(method="; ".join(without))
 
 
-def _corrected(table: pd.DataFrame, *names: str) -> pd.DataFrame:
+def _corrected(results: Results, table: pd.DataFrame, *names: str) -> pd.DataFrame:
     """The table with each of these p corrected for the number of rows; diverged_p for the rows in
     which a run diverged.
     """
     for name in names:
         p = table[name].astype(float)
         used = p.dropna() if name == "diverged_p" else p
-        corrected = pd.Series(holm(used.tolist()), used.index, dtype=float).reindex(p.index)
+        of_used = results.corrected(name, used.tolist())
+        corrected = pd.Series(of_used, used.index, dtype=float).reindex(p.index)
         table.insert(list(table.columns).index(name) + 1, f"{name}_holm", corrected)
     return table

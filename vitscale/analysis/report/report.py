@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from vitscale.analysis import looks
 from vitscale.analysis.kind import Kind, Summary, provenance
 from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report import text
@@ -17,6 +18,7 @@ from vitscale.analysis.report.page import TEMPLATE
 from vitscale.analysis.report.save import as_files, inline
 from vitscale.analysis.results import Results, as_made, as_named, trials_as_named
 from vitscale.plan.study import Study, to_json
+from vitscale.record.looks import NO_LOOKS, Ledger
 from vitscale.record.workdir import Workdir, read_text
 
 MADE_FROM = "made-from"  # a file with the digest of what a report shows
@@ -107,16 +109,19 @@ def read_made_from(folder: Workdir) -> str:
     return read_text(folder, MADE_FROM, errors="replace")
 
 
-def read_results(study: Study, folder: Workdir) -> Results:
-    """What a report was made of, from its parquet files alone.
+def read_results(study: Study, folder: Workdir, ledger: Ledger = NO_LOOKS) -> Results:
+    """What a report was made of, from its parquet files, and from the ledger of looks for tables
+    that the report does not hold.
 
-    Raises FileNotFoundError without them.
+    Raises FileNotFoundError without the files.
     """
     tables, there = kind_of(study).tables, set(folder.names())
     made = {
         make: _read(folder, name) for name, make in tables.items() if f"{name}.parquet" in there
     }
-    return Results(study, _read(folder, TRIALS), _read(folder, ROWS), made)
+    trials = _read(folder, TRIALS)
+    place = looks.place(ledger, looks.look_of(study, trials))
+    return Results(study, trials, _read(folder, ROWS), made, looks=place)
 
 
 def _read(folder: Workdir, name: str) -> pd.DataFrame:
@@ -127,7 +132,7 @@ def headline(results: Results) -> list[str]:
     """The answer of a study in a few plain sentences, with n and
     intervals, claiming no more than the tests do.
     """
-    return results.once(kind_of(results.study).headline)
+    return [*results.once(kind_of(results.study).headline), *looks.sentences(results)]
 
 
 def caveats(results: Results) -> list[str]:

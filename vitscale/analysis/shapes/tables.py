@@ -24,7 +24,6 @@ import pandas as pd
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import OF_ERRORS, Results
-from vitscale.analysis.stats.correction import holm
 from vitscale.catalog.shapes import shape_name
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.kinds import DROP_PATH_BY, family_of
@@ -268,7 +267,7 @@ def branch_differences(results: Results) -> pd.DataFrame:
         for row in _differences(results.study, a, b)
     ]
     keys = ("size", *rules, "pairs", "branches", "layerscale", "epochs")
-    return _corrected(rows, (*keys, *DIFFERENCES))
+    return _corrected(results, rows, (*keys, *DIFFERENCES))
 
 
 def layerscale_and_epochs(results: Results) -> pd.DataFrame:
@@ -291,7 +290,7 @@ def layerscale_and_epochs(results: Results) -> pd.DataFrame:
             for factor, effect, a, b in _effects(trained)
             for row in _differences(results.study, a, b)
         ]
-    return _corrected(rows, ("shape", "factor", "effect", *DIFFERENCES))
+    return _corrected(results, rows, ("shape", "factor", "effect", *DIFFERENCES))
 
 
 def _effects(trained: Mapping[tuple[bool, int], Cell]) -> Iterator[tuple[str, str, Cell, Cell]]:
@@ -330,7 +329,9 @@ def blocks_or_width(results: Results) -> pd.DataFrame:
             {"a": a, "b": b, **ratios, **row}
             for row in _differences(results.study, cell_of_arm[a], cell_of_arm[b])
         ]
-    return _corrected(rows, ("a", "b", "params_ratio", "multiply_adds_ratio", *DIFFERENCES))
+    return _corrected(
+        results, rows, ("a", "b", "params_ratio", "multiply_adds_ratio", *DIFFERENCES)
+    )
 
 
 def _differences(study: Study, a: Cell, b: Cell) -> list[dict[str, object]]:
@@ -345,12 +346,14 @@ def _differences(study: Study, a: Cell, b: Cell) -> list[dict[str, object]]:
     return rows
 
 
-def _corrected(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> pd.DataFrame:
+def _corrected(
+    results: Results, rows: Sequence[Mapping[str, object]], columns: Sequence[str]
+) -> pd.DataFrame:
     """The table with p corrected over all its rows, which are the comparisons that sentences
     count.
     """
     table = pd.DataFrame(rows, columns=list(columns))
-    corrected = holm(table["difference_p"].astype(float).tolist())
+    corrected = results.corrected("difference_p", table["difference_p"].astype(float).tolist())
     table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected)
     return table
 

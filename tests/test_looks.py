@@ -1,0 +1,299 @@
+"""Looking at a growing study: boundaries, betting, the ledger, and claims where nothing differs."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from conftest import ROOT, load_script
+from golden.capture import load as load_golden
+from test_forgiveness import skewed, studies
+
+import vitscale
+from vitscale.analysis.distribution import anytime
+from vitscale.analysis.distribution.edf import area_scores
+from vitscale.analysis.stats.betting import interval, log_capital
+from vitscale.analysis.stats.looks import Looks, boundaries, sequential_p, spending
+from vitscale.cli.script import main
+from vitscale.launch.driver import draw
+from vitscale.plan.study import Study, to_json
+from vitscale.record.looks import FinalSize, Look, add_look, declare, read_ledger
+from vitscale.record.outcome import Outcome, Status
+from vitscale.record.store import PLAN, Store
+
+SEEDS = (5, 10, 15, 20)
+
+
+def limit(share: float, sims: int) -> float:
+    """Three Monte Carlo standard errors of a share."""
+    return 3 * math.sqrt(share * (1 - share) / sims)
+
+
+# ---- statistics
+
+
+def test_boundaries_are_the_published_ones() -> None:
+    """Lan & DeMets 1983 with O'Brien-Fleming type spending, as printed for alpha 5%."""
+    published = {
+        (0.2, 0.4, 0.6, 0.8, 1.0): [4.877, 3.357, 2.680, 2.290, 2.031],
+        (0.25, 0.5, 0.75, 1.0): [4.333, 2.963, 2.359, 2.014],
+        (1 / 3, 2 / 3, 1.0): [3.710, 2.511, 1.993],
+        (0.5, 1.0): [2.963, 1.969],
+    }
+    for fractions, bounds in published.items():
+        assert boundaries(fractions) == pytest.approx(bounds, abs=0.0006)
+    assert boundaries((1.0,)) == pytest.approx([1.959964], abs=1e-6)
+
+
+def test_unequal_looks_spend_what_they_may() -> None:
+    """Paths of a Brownian motion cross up to each look as often as the spending function says."""
+    sims, fractions = 200_000, np.array([0.3, 0.35, 0.8, 1.0])
+    steps = np.sqrt(np.diff(fractions, prepend=0.0))
+    paths = np.cumsum(steps * np.random.default_rng(0).normal(size=(sims, 4)), axis=1)
+    z = np.abs(paths) / np.sqrt(fractions)
+    crossed = np.logical_or.accumulate(z > boundaries(tuple(fractions)), axis=1).mean(axis=0)
+    allowed = spending(fractions)
+    assert allowed[-1] == pytest.approx(0.05)
+    for found, expected in zip(crossed, allowed, strict=True):
+        assert abs(found - expected) < limit(expected, sims) + 1e-5
+
+
+def test_a_sequential_p_is_5_percent_on_the_boundary_and_grows_with_p() -> None:
+    fractions = (0.25, 0.5, 0.75, 1.0)
+    for last, bound in enumerate(boundaries(fractions), 1):
+        on = 2 * scipy.stats.norm.sf(bound)
+        assert sequential_p(np.array([on]), fractions[:last]) == pytest.approx([0.05], rel=1e-4)
+    p = np.array([0.0, 1e-5, 1e-3, 0.01, 0.03, 0.2, 1.0])
+    found = sequential_p(p, fractions)
+    assert (np.diff(found) >= 0).all() and (found >= p).all()
+    # for another level than those that were computed
+    bound = scipy.stats.norm.sf(boundaries(fractions, 0.0123)[-1]) * 2
+    assert sequential_p(np.array([bound]), fractions) == pytest.approx([0.0123], rel=0.01)
+    assert np.isnan(sequential_p(np.array([np.nan]), fractions)).all()
+    assert sequential_p(np.array([1e-9]), (0.5, 0.5)) == pytest.approx([1.0])  # nothing is new
+
+
+def test_one_look_changes_no_p() -> None:
+    p = [0.03, 0.01, np.nan, 0.2]
+    for looks in (Looks(), Looks(1, (1.0,), 16)):
+        assert looks.rule == "fixed"
+        assert np.array_equal(looks.adjusted(p), p, equal_nan=True)
+
+
+def test_no_more_than_5_percent_claim_a_difference_that_is_not_there() -> None:
+    """Paired t looked at after 5, 10, 15 and 20 seeds: 13% without a correction."""
+    sims = 4000
+    values = np.random.default_rng(1).normal(size=(sims, SEEDS[-1]))
+    p = np.array([scipy.stats.ttest_1samp(values[:, :n], 0, axis=1).pvalue for n in SEEDS])
+    assert ((p < 0.05).any(axis=0)).mean() > 0.11
+    shares = tuple(n / SEEDS[-1] for n in SEEDS)
+    declared = [Looks(k, shares[:k], n).adjusted(p[k - 1]) for k, n in enumerate(SEEDS, 1)]
+    assert (np.array(declared) < 0.05).any(axis=0).mean() <= 0.05 + limit(0.05, sims)
+    grown = [Looks(k, (), n).adjusted(p[k - 1]) for k, n in enumerate(SEEDS, 1)]
+    assert (np.array(grown[1:]) < 0.05).any(axis=0).mean() <= 0.02
+
+
+@pytest.mark.parametrize("name", ["rare", "even", "scores", "constant"])
+def test_an_interval_by_betting_covers_at_every_look(name: str) -> None:
+    sims, n, rng = 2000, 64, np.random.default_rng(2)
+    values, mean = {
+        "rare": ((rng.random((sims, n)) < 0.95) * 1.0, 0.95),
+        "even": ((rng.random((sims, n)) < 0.5) * 1.0, 0.5),
+        "scores": (rng.beta(5, 1, (sims, n)), 5 / 6),
+        "constant": (np.full((1, n), 0.3), 0.3),
+    }[name]
+    ever = log_capital(values, np.array(mean), 0.05).max(axis=(1, 2)) >= np.log(20)
+    assert ever.mean() <= 0.05 + limit(0.05, sims)
+    for row in values[:20]:
+        ends = np.array([interval(row[:k]) for k in (4, 16, n)])
+        assert (np.diff(ends[:, 0]) >= 0).all() and (np.diff(ends[:, 1]) <= 0).all()
+    assert np.diff(interval(values[0]))[0] < 0.45
+
+
+def test_areas_of_growing_studies_claim_nothing_and_cover() -> None:
+    """16, 32 and 64 draws of two equal arms with three references; then b twice as far above."""
+    sims = 60
+    for worse, truth in ((None, 0.0), (lambda u: 2 * skewed(u), _area(1) - _area(2))):
+        pairs = studies(skewed, 64, 3, 0.6, sims, seed=5, worse=worse)
+        missed = claimed = 0
+        for a, b in pairs:
+            _, low, high, p = anytime.area_difference(a, b, is_paired=True)
+            missed += not low <= truth <= high
+            claimed += p < 0.05
+            assert (p < 0.05) == (low > 0 or high < 0)
+        assert missed / sims <= 0.05 + limit(0.05, sims)
+        assert claimed <= (2 if worse is None else sims)
+
+
+def _area(factor: float) -> float:
+    u = (np.arange(100_000) + 0.5) / 100_000
+    return float(area_scores(factor * skewed(u), 10.0).mean())
+
+
+# ---- the ledger
+
+
+def a_look(digest: str, num: int, planned: int = 16, tested: int = 1) -> Look:
+    return Look(digest, {"a": num}, {"a": planned}, {"area_p": tested}, {"area_p": 0})
+
+
+def _append(root: Path, start: int) -> None:
+    for i in range(start, start + 10):
+        add_look(Store(root), "made-demo", a_look(f"row {i}", i))
+
+
+def test_two_processes_lose_no_look(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    both = [context.Process(target=_append, args=(tmp_path, start)) for start in (0, 5)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    ledger = read_ledger(Store(tmp_path), "made-demo")
+    assert sorted(look.digest for look in ledger.looks) == sorted(f"row {i}" for i in range(15))
+    assert not add_look(Store(tmp_path), "made-demo", a_look("row 3", 3))
+
+
+def test_a_damaged_look_is_left_out_and_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for i in range(2):
+        add_look(store, "made-demo", a_look(str(i), i))
+    folder = store.study("made-demo").within("looks")
+    for content in (b"{", b"[]", b'{"digest": 1}', b'{"digest": "x", "seen": 3, "planned": {}}'):
+        folder.write("000001.json", content)
+        with pytest.warns(UserWarning, match="000001.json"):
+            assert [look.digest for look in read_ledger(store, "made-demo").looks] == ["1"]
+
+
+def test_a_final_size_does_not_change_after_a_look(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    declare(store, "made-demo", FinalSize(16, {"a": 16}))
+    declare(store, "made-demo", FinalSize(32, {"a": 32}))  # nobody has looked
+    add_look(store, "made-demo", a_look("x", 8))
+    declare(store, "made-demo", FinalSize(32, {"a": 32}))
+    with pytest.raises(ValueError, match=r"--final-num 64.*--final-num 32\)$"):
+        declare(store, "made-demo", FinalSize(64, {"a": 64}))
+    other = Store(tmp_path / "other")
+    add_look(other, "made-demo", a_look("x", 8))
+    with pytest.raises(ValueError, match=r"--final-num 16.*1 look: none\)$"):
+        declare(other, "made-demo", FinalSize(16, {"a": 16}))
+    assert read_ledger(other, "made-demo").final is None
+
+
+# ---- a real study that grows
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, dict[str, Outcome]]:
+    """A store with the trials of the demo as they were trained."""
+    study, read, _ = load_golden("lr_wd_edf-demo")
+    store = Store.open(tmp_path_factory.mktemp("looks") / "runs")
+    for trial in study.trials:
+        workdir = store.claim(trial.config.id, trial.config.non_default(), study.slug, 1)
+        store.finish(workdir, read[trial.config.id])
+    return store, read
+
+
+@pytest.fixture
+def store(trained: tuple[Store, dict[str, Outcome]]) -> Store:
+    """The same without any look."""
+    trained[0].studies.discard("lr_wd_edf-demo")
+    return trained[0]
+
+
+@pytest.fixture
+def read(trained: tuple[Store, dict[str, Outcome]]) -> dict[str, Outcome]:
+    return trained[1]
+
+
+def of_size(num: int) -> Study:
+    return load_script(ROOT / "studies/lr_wd_edf.py").study(num=num)
+
+
+def report(store: Store, read: Mapping[str, Outcome], study: Study) -> list[str]:
+    """The headline; as `vitscale report --format parquet`."""
+    store.study(study.slug).write(PLAN, json.dumps(to_json(study)).encode())
+    known = {trial.config.id: read[trial.config.id] for trial in study.trials}
+    return draw(study, store, known, ("parquet",))[1]
+
+
+def num_looks(store: Store) -> int:
+    return len(read_ledger(store, "lr_wd_edf-demo").looks)
+
+
+def command(store: Store, *arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(
+            load_script(ROOT / "studies/lr_wd_edf.py").study,
+            [*arguments, "--store", str(store.root)],
+        )
+    return int(ended.value.code or 0)
+
+
+def test_a_second_look_at_other_rows_makes_claims_anytime_valid(
+    store: Store, read: dict[str, Outcome]
+) -> None:
+    first = report(store, read, of_size(4))
+    assert num_looks(store) == 1 and not any("look" in line for line in first)
+    assert any("more forgiving than ViT_P SGD" in line for line in first)
+    second = report(store, read, of_size(8))
+    assert "look 2" in second[-1] and "--final-num" in second[-1]
+    assert not any("more forgiving" in line for line in second)
+    assert report(store, read, of_size(8)) == second and num_looks(store) == 2
+    table = vitscale.load("lr_wd_edf-demo", store.root).table("arm_comparison")
+    low, high = table["area_anytime_difference_low"], table["area_anytime_difference_high"]
+    assert (low <= table["area_difference_low"]).all()
+    assert (high >= table["area_difference_high"]).all()
+    assert report(store, read, of_size(4)) == first and num_looks(store) == 2
+
+
+def test_a_plan_that_was_interrupted_spends_error_without_an_option(
+    store: Store, read: dict[str, Outcome]
+) -> None:
+    study = of_size(16)
+    missing = {t.config.id: Outcome(Status.MISSING) for t in study.trials if (t.point or 0) >= 8}
+    half = report(store, read | missing, study)
+    assert "look 1, at 50% of the final size (its plan)" in half[-1]
+    whole = report(store, read, study)
+    assert "look 2, at 100% of the final size (its plan)" in whole[-1]
+    assert "p < 0.049 for its n" in whole[-1]  # |z| > 1.969, as printed for two equal looks
+    assert any("more forgiving than ViT_P SGD" in line for line in whole)
+
+
+def test_the_command_line_declares_a_size_and_keeps_to_it(
+    store: Store, read: dict[str, Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(store, "--report", "--num", "8", "--final-num", "16") == 0
+    assert "look 1, at 50% of the final size (--final-num 16)" in capsys.readouterr().out
+    refusals = {
+        ("--report", "--num", "8", "--final-num", "32"): r"--final-num 32.*--final-num 16\)$",
+        ("--report", "--num", "32"): r"32 planned in arm.*16 with --final-num 16\)$",
+        ("--plan", "--num", "16", "--final-num", "8"): r"--final-num 8: 32 of 84 planned",
+    }
+    for arguments, line in refusals.items():
+        assert command(store, *arguments) == 2
+        captured = capsys.readouterr()
+        assert re.search(line, captured.err.strip()) and captured.err.count("\n") == 1, arguments
+    assert command(store, "--plan", "--num", "16") == 0
+    plan = capsys.readouterr().out
+    assert "looks: 1 so far (at up to 8 per arm); the next, number 2, at 16 per arm" in plan
+    assert "p < 0.049" in plan
+    assert command(store, "--report", "--num", "16") == 0
+    assert "look 2, at 100%" in capsys.readouterr().out and num_looks(store) == 2
+
+
+def test_a_look_that_cannot_be_recorded_loses_no_report(
+    store: Store, read: dict[str, Outcome]
+) -> None:
+    store.study("lr_wd_edf-demo").write("looks", b"a file where the folder should be")
+    lines = report(store, read, of_size(4))
+    assert lines[-1].startswith("This look was not recorded")
+    assert store.report("lr_wd_edf-demo").exists("arm_comparison.parquet")
+    assert num_looks(store) == 0

@@ -1,0 +1,187 @@
+"""p values of a study that is looked at more than once while it grows.
+
+Which rule holds for a look:
+
+- "fixed": the only look, at a size that was fixed beforehand. p stays as it is.
+- "spending": the final size was fixed beforehand. p is the smallest level at which the boundary of
+  this look is crossed, where the boundaries spend that level over the looks (Lan & DeMets 1983),
+  by the function that resembles O'Brien & Fleming's boundaries.
+- "anytime": the study grew, and no final size was declared. p holds for any number of looks at
+  any time: that of a test of normal increments with a mixture of alternatives (Robbins 1970).
+
+A p becomes the normal quantile of the same tail, as is usual for t tests in group sequential trials
+(Jennison & Turnbull 2000, section 3.8); docs/method.md has simulations of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from vitscale.analysis.stats.correction import holm
+
+ALPHA = 0.05
+# two-sided levels at which boundaries are computed; those of Holm's first steps are among them
+LEVELS = np.unique(np.concatenate([np.logspace(-10, np.log10(0.98), 60), ALPHA / np.arange(1, 41)]))
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(128)
+REACH = 8.0  # standard deviations: the states that are integrated over
+LEAST_STEP = 0.005  # of the information so far; steps below it are integrated as this
+SPENT_UP = 1e-9  # two looks at the same share of the final size
+HALVINGS = 50
+
+
+@dataclass(frozen=True)
+class Looks:
+    """The place of a report among all that looked at a study.
+
+    `fractions` are the shares of the declared final size at this look and at those before it; none
+    where no size was declared. `n` is the mean number of draws or seeds per arm.
+    """
+
+    number: int = 1
+    fractions: tuple[float, ...] = ()
+    n: float = 0.0
+    final_num: int = 0  # --final-num; 0 for the size of the first plan
+
+    @property
+    def rule(self) -> str:
+        """ "fixed", "spending" or "anytime"; see above."""
+        if self.fractions:
+            return "fixed" if self.fractions == (1.0,) else "spending"
+        return "fixed" if self.number == 1 else "anytime"
+
+    def adjusted(self, p: Sequence[float]) -> np.ndarray:
+        """(n,) p that hold for all looks together; NaN stays NaN."""
+        values = np.asarray(p, dtype=float)
+        if self.rule == "fixed":
+            return values
+        if self.rule == "spending":
+            return sequential_p(values, self.fractions)
+        return anytime_p(values, self.n)
+
+    def corrected(self, p: Sequence[float], anytime: Sequence[float] | None = None) -> np.ndarray:
+        """(n,) p that hold for all looks and for the number of tests (Holm 1979).
+
+        `anytime` are p that hold at any look; NaN where there is none.
+        """
+        values = self.adjusted(p)
+        if anytime is not None and self.rule == "anytime":
+            known = np.asarray(anytime, dtype=float)
+            values = np.where(np.isnan(known) | np.isnan(values), values, known)
+        return holm(values.tolist())
+
+    @property
+    def threshold(self) -> float:
+        """The largest p of one test, with its n as if fixed, that shows a difference now."""
+        if self.rule == "fixed":
+            return ALPHA
+        if self.rule == "spending":
+            return float(2 * ndtr(-boundaries(self.fractions)[-1]))
+        return float(2 * ndtr(-anytime_boundary(self.n)))
+
+    @property
+    def spent(self) -> float:
+        """How much of the error of 5% is spent with this look; all of it without a final size."""
+        return float(spending(np.array(self.fractions[-1]), ALPHA)) if self.fractions else ALPHA
+
+
+ONE_LOOK = Looks()
+
+
+# ---- a final size that was declared
+
+
+def spending(fraction: np.ndarray, alpha: np.ndarray | float = ALPHA) -> np.ndarray:
+    """The two-sided error that may be spent up to a share of the final size.
+
+    Lan & DeMets 1983: 2 - 2 Phi(z / sqrt(fraction)) for each side, with half of alpha.
+    """
+    quantile = ndtri(1 - np.asarray(alpha) / 4)
+    with np.errstate(divide="ignore"):
+        return 4 * ndtr(-quantile / np.sqrt(np.clip(fraction, 0, 1)))
+
+
+def boundaries(fractions: Sequence[float], alpha: float = ALPHA) -> np.ndarray:
+    """(K,) boundaries of |z| at looks with these shares of the final size, which must not fall.
+
+    Infinite at a look that adds nothing. By the recursion of Armitage, McPherson & Rowe 1969.
+    """
+    return _boundaries(tuple(fractions), (alpha,))[:, 0]
+
+
+def sequential_p(p: np.ndarray, fractions: Sequence[float]) -> np.ndarray:
+    """(n,) smallest levels at which the boundary of the last look is crossed; 1 if at none.
+
+    p are two-sided, each for its n as if that were fixed.
+    """
+    nodes = _boundaries(tuple(fractions), tuple(LEVELS))[-1]
+    nodes = np.minimum.accumulate(nodes)  # of a higher level a lower boundary
+    z = -ndtri(np.clip(p, 0, 1) / 2)
+    crossed = np.isfinite(nodes)
+    if not crossed.any():
+        return np.where(np.isnan(p), np.nan, 1.0)
+    levels = np.interp(-z, -nodes[crossed], np.log(LEVELS[crossed]), right=0.0)
+    return np.where(np.isnan(p), np.nan, np.exp(levels))
+
+
+@functools.lru_cache(maxsize=64)
+def _boundaries(fractions: tuple[float, ...], levels: tuple[float, ...]) -> np.ndarray:
+    """(K, A) boundaries for several levels at once.
+
+    The state is a Brownian motion at time `fraction`; `density` is that of the paths that no look
+    has stopped, at Gauss-Legendre nodes between the boundaries of the last look.
+    """
+    alpha = np.array(levels)
+    bounds = np.full((len(fractions), len(alpha)), np.inf)
+    state, mass = np.zeros((len(alpha), 1)), np.ones((len(alpha), 1))  # nodes, density x weight
+    before, spent = 0.0, np.zeros(len(alpha))
+    for look, fraction in enumerate(fractions):
+        if fraction <= before + SPENT_UP:
+            continue
+        step = np.sqrt(max(fraction - before, LEAST_STEP * fraction))
+        allowed = spending(np.array(fraction), alpha) - spent
+        bound = _bound(state, mass, step, np.sqrt(fraction), allowed)
+        bounds[look] = bound
+        edge = np.minimum(bound, REACH)[:, None] * np.sqrt(fraction)
+        nodes = edge * NODES
+        moved = (nodes[:, :, None] - state[:, None, :]) / step
+        kernel = np.exp(-0.5 * moved**2) / (step * np.sqrt(2 * np.pi))
+        mass = (kernel @ mass[:, :, None])[:, :, 0] * edge * WEIGHTS
+        state, before, spent = nodes, fraction, spent + allowed
+    return bounds
+
+
+def _bound(
+    state: np.ndarray, mass: np.ndarray, step: float, scale: float, allowed: np.ndarray
+) -> np.ndarray:
+    """(A,) bounds of |z| that paths cross with the allowed probability, by bisection."""
+    low, high = np.zeros(len(allowed)), np.full(len(allowed), 40.0)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        edge = middle[:, None] * scale
+        tail = ndtr((-edge - state) / step) + ndtr((state - edge) / step)
+        more = (mass * tail).sum(axis=1) > allowed
+        low, high = np.where(more, middle, low), np.where(more, high, middle)
+    return np.where(allowed > 0, high, np.inf)
+
+
+# ---- no final size
+
+
+def anytime_p(p: np.ndarray, n: float) -> np.ndarray:
+    """(n,) p that hold at any look: one over the Bayes factor of effects drawn from N(0, 1 sd).
+
+    Exact for normal increments of known variance, approximate otherwise.
+    """
+    z = -ndtri(np.clip(p, 0, 1) / 2)
+    log_factor = z**2 / 2 * n / (1 + n) - np.log1p(n) / 2
+    return np.where(np.isnan(p), np.nan, np.exp(-np.maximum(log_factor, 0.0)))
+
+
+def anytime_boundary(n: float, alpha: float = ALPHA) -> float:
+    """The |z| from which on `anytime_p` is at most alpha."""
+    return float(np.sqrt(2 * (1 + n) / max(n, 1e-9) * (np.log(1 / alpha) + np.log1p(n) / 2)))
