@@ -25,7 +25,7 @@ def look_of(study: Study, trials: pd.DataFrame) -> Look:
         )
         if trial_id in done
     )
-    digest = hashlib.sha256(json.dumps([str(study.metric), rows]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([study.metric, rows]).encode()).hexdigest()
     planned = sizes(study.trials)
     of_draws = [trial for trial in study.trials if trial.config.id in done]
     drawn = {trial.arm.name for trial in study.trials if trial.point is not None}
