@@ -19,12 +19,13 @@ from test_forgiveness import skewed, studies
 import vitscale
 from vitscale.analysis.distribution import anytime
 from vitscale.analysis.distribution.edf import area_scores
+from vitscale.analysis.looks import place
 from vitscale.analysis.stats.betting import interval, log_capital
 from vitscale.analysis.stats.looks import Looks, boundaries, sequential_p, spending
 from vitscale.cli.script import main
 from vitscale.launch.driver import draw
 from vitscale.plan.study import Study, to_json
-from vitscale.record.looks import FinalSize, Look, add_look, declare, read_ledger
+from vitscale.record.looks import FinalSize, Ledger, Look, add_look, declare, read_ledger
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import PLAN, Store
 
@@ -185,6 +186,30 @@ def test_a_final_size_does_not_change_after_a_look(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--final-num 16.*1 look: none\)$"):
         declare(other, "made-demo", FinalSize(16, {"a": 16}))
     assert read_ledger(other, "made-demo").final is None
+
+
+def test_rules_follow_from_sizes() -> None:
+    """Of a look: the rule that holds for it, by what came before."""
+    small, half, whole = (
+        a_look("s", 4, planned=4),
+        a_look("h", 8),
+        a_look("w", 16),
+    )
+    final = FinalSize(32, {"a": 32})
+    for before, look, declared, fractions in (
+        ([], whole, None, (1.0,)),
+        ([], half, None, (0.5,)),
+        ([half], whole, None, (0.5, 1.0)),
+        ([small], whole, None, ()),  # it grew
+        ([a_look("s", 4, planned=4, tested=0)], whole, None, (1.0,)),  # nothing was tested
+        ([small], whole, final, (0.125, 0.5)),
+        ([whole], a_look("trained again", 16), None, ()),
+        ([whole], a_look("trained again", 16), final, ()),
+        ([small, whole], small, None, (1.0,)),  # drawn again
+    ):
+        looks = place(Ledger(tuple(before), declared), look)
+        assert looks.fractions == fractions, (before, look)
+        assert (looks.rule == "anytime") == (not fractions)
 
 
 # ---- a real study that grows

@@ -48,7 +48,8 @@ def place(ledger: Ledger, look: Look) -> Looks:
     """The place of a report among the looks so far, of which those without any p do not count.
 
     Without a declared size, a plan that stays the same is one: all of it was fixed before the
-    first look.
+    first look. Nothing is left to spend on rows that replace others, such as those of trials that
+    were trained again, so p are anytime-valid there.
     """
     past = [old for old in ledger.looks if any(old.tested.values())]
     digests = [old.digest for old in past]
@@ -57,10 +58,12 @@ def place(ledger: Ledger, look: Look) -> Looks:
     seen = [*past, look]
     same_plan = all(old.planned == look.planned for old in past)
     size = ledger.final.planned if ledger.final else look.planned if same_plan else {}
+    fractions = _fractions(seen, size) if size else ()
+    is_new = len(fractions) < 2 or fractions[-1] > fractions[-2]
     n = [num for num in look.seen.values() if num]
     return Looks(
         len(seen),
-        _fractions(seen, size) if size else (),
+        fractions if is_new else (),
         sum(n) / max(len(n), 1),
         ledger.final.num if ledger.final else 0,
     )
@@ -88,10 +91,14 @@ def sentences(results: Results) -> list[str]:
         return []
     single = f"a single test needs p < {looks.threshold:.2g} for its n"
     if looks.rule == "anytime":
+        why = (
+            "at other rows of a study of its final size"
+            if looks.final_num
+            else "at a study whose final size was not declared (--final-num)"
+        )
         return [
-            f"This is look {looks.number} at a growing study whose final size was not declared "
-            f"(--final-num): p and claims are anytime-valid ({single}). Intervals and bands are "
-            "for n fixed beforehand, but those named anytime."
+            f"This is look {looks.number} {why}: p and claims are anytime-valid ({single}). "
+            "Intervals and bands are for n fixed beforehand, but those named anytime."
         ]
     size = f"--final-num {looks.final_num}" if looks.final_num else "its plan"
     return [
