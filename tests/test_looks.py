@@ -22,6 +22,7 @@ from vitscale.analysis.distribution.edf import area_scores
 from vitscale.analysis.looks import place
 from vitscale.analysis.stats.betting import interval, log_capital
 from vitscale.analysis.stats.looks import Looks, boundaries, sequential_p, spending
+from vitscale.cli.loading import StudyResults
 from vitscale.cli.script import main
 from vitscale.launch.driver import draw
 from vitscale.plan.study import Study, to_json
@@ -138,6 +139,15 @@ def _area(factor: float) -> float:
     return float(area_scores(factor * skewed(u), 10.0).mean())
 
 
+def test_every_p_is_corrected_in_one_place() -> None:
+    """No table corrects p by itself, which would leave out the looks."""
+    sources = {path: path.read_text() for path in (ROOT / "vitscale").rglob("*.py")}
+    corrects = [path.name for path, text in sources.items() if re.search(r"\bholm\(", text)]
+    assert sorted(corrects) == ["correction.py", "looks.py"]
+    asks = [path for path, text in sources.items() if "results.corrected(" in text]
+    assert {path.parent.name for path in asks} == {"distribution", "repeats", "shapes", "profile"}
+
+
 # ---- the ledger
 
 
@@ -249,6 +259,12 @@ def report(store: Store, read: Mapping[str, Outcome], study: Study) -> list[str]
     return draw(study, store, known, ("parquet",))[1]
 
 
+def draw_all(store: Store, read: Mapping[str, Outcome], study: Study) -> StudyResults:
+    """The study loaded from its whole report."""
+    draw(study, store, {trial.config.id: read[trial.config.id] for trial in study.trials})
+    return vitscale.load(study.slug, store.root)
+
+
 def num_looks(store: Store) -> int:
     return len(read_ledger(store, "lr_wd_edf-demo").looks)
 
@@ -268,6 +284,8 @@ def test_a_second_look_at_other_rows_makes_claims_anytime_valid(
     first = report(store, read, of_size(4))
     assert num_looks(store) == 1 and not any("look" in line for line in first)
     assert any("more forgiving than ViT_P SGD" in line for line in first)
+    of_first = draw_all(store, read, of_size(4))
+    assert of_first.read_from == "report" and of_first._results.looks.rule == "fixed"
     second = report(store, read, of_size(8))
     assert "look 2" in second[-1] and "--final-num" in second[-1]
     assert not any("more forgiving" in line for line in second)

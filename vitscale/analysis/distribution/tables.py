@@ -37,7 +37,8 @@ def edf_summary(results: Results) -> pd.DataFrame:
     reference. `if reference lower` and `if reference higher` show the sensitivity to the reference:
     the share within `near` (4 points) if it were off by its 95% half-width (Student's t), or by a
     quarter of `near` for a single run. Draws beyond are finished draws that are more than `beyond`
-    above the reference.
+    above the reference. Columns named anytime, if there are any, hold at every look at a growing
+    study.
     """
     table = pd.DataFrame(
         [_edf_row(results.study, results.once(populations)[arm]) for arm in results.study.arms]
@@ -60,7 +61,8 @@ def arm_comparison(results: Results) -> pd.DataFrame:
 
     Absolute values answer another question: the median of a minus that of b (negative favours a),
     and how often a has the lower one, with ties at one half. p tests for no difference; p_holm is
-    corrected for the number of pairs, separately for each kind of p.
+    corrected for the number of pairs, separately for each kind of p, and for looks at a growing
+    study. Columns named anytime, if there are any, hold at every look.
     """
     pairs = [compare.compare(results, a, b) for a, b in results.study.pairs]
     table = pd.DataFrame(pairs, columns=list(compare.COMPARISON_COLUMNS))
