@@ -14,7 +14,12 @@ import pytest
 from conftest import TINY, empty_database, load_script
 
 from vitscale.plan.study import Study
-from vitscale.record.mlflow_place import database_of, note_of_old_database, tracking_uri
+from vitscale.record.mlflow_place import (
+    database_of,
+    note_of_old_database,
+    tracking_uri,
+    without_user,
+)
 from vitscale.record.mlflow_view import View
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
@@ -180,3 +185,41 @@ def test_ui_without_a_database_says_where_it_looks(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert result.returncode != 0 and f"{tmp_path}/elsewhere/mlflow.db" in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:pass@host:5000/a", "http://host:5000/a"),
+        (
+            "a request to https://me:p@ss@host/api/2.0 failed",
+            "a request to https://host/api/2.0 failed",
+        ),
+        ("postgresql://me@host/runs", "postgresql://host/runs"),
+        (
+            "http://host:5000/a@b and sqlite:////runs/x@y.db",
+            "http://host:5000/a@b and sqlite:////runs/x@y.db",
+        ),
+    ],
+)
+def test_users_and_passwords_are_cut_from_uris(text: str, shown: str) -> None:
+    assert without_user(text) == shown
+
+
+def test_no_command_prints_the_password_of_a_server(tmp_path: Path) -> None:
+    """The server does not answer, so that MLflow's own message, which has the URI, is printed."""
+    Store.open(tmp_path / "runs")
+    environment = {
+        "MLFLOW_TRACKING_URI": "http://me:secret@127.0.0.1:9",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "vitscale", "ui", "--store", "runs"],
+        cwd=tmp_path,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode != 0
+    assert "MLflow must answer at (http://127.0.0.1:9): " in ended.stderr
+    assert "secret" not in ended.stdout + ended.stderr

@@ -265,6 +265,7 @@ def ui(options: argparse.Namespace) -> None:
         follow_move,
         note_of_old_database,
         tracking_uri,
+        without_user,
     )
     from vitscale.record.mlflow_view import pages
 
@@ -280,12 +281,12 @@ def ui(options: argparse.Namespace) -> None:
         )
     follow_move(uri)
     if uri.startswith("http"):
-        print(f"MLFLOW_TRACKING_URI is a server: {uri}")
-        base = uri
+        base = without_user(uri)
+        print(f"MLFLOW_TRACKING_URI is a server: {base}")
     else:
         port = free_port(options.host, options.port)
         base = f"http://{options.host}:{port}"
-        print(f"MLflow UI of {uri}: {base}")
+        print(f"MLflow UI of {without_user(uri)}: {base}")
     with _server_errors(uri):
         links = pages(uri, store, base) if store.folder.exists() else {}
     print(columns(list(links.items())) if links else "MLflow shows no study of this store yet")
@@ -371,10 +372,14 @@ class Unreachable(ValueError):
 @contextlib.contextmanager
 def _server_errors(uri: str) -> Iterator[None]:
     """Turns any exception of MLflow into an error of one line."""
+    from vitscale.record.mlflow_place import without_user
+
     try:
         yield
     except Exception as error:
-        raise Unreachable(f"MLflow must answer at ({uri}): {one_line(error)}") from error
+        raise Unreachable(
+            without_user(f"MLflow must answer at ({uri}): {one_line(error)}")
+        ) from error
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from typing import Self
 
 from vitscale.doctor.check import Check, Finding, Machine, failed
 from vitscale.launch.faults import one_line
+from vitscale.record.mlflow_place import without_user
 
 PATIENCE_S = 10.0  # until a process that has nothing to do is gone
 
@@ -114,4 +115,4 @@ def answer(check: Check, machine: Machine) -> Finding | str:
     try:
         return check.run(machine)
     except Exception as error:
-        return one_line(error)
+        return without_user(one_line(error))

@@ -17,7 +17,7 @@ def write_and_read(machine: Machine) -> Finding:
     """An experiment, a run, its metrics, params and a text file; then the experiment is deleted."""
     from mlflow.entities import Metric, Param
 
-    from vitscale.record.mlflow_place import artifacts_of, create_database
+    from vitscale.record.mlflow_place import artifacts_of, create_database, without_user
     from vitscale.record.mlflow_view import client_of
 
     with place(machine) as uri:
@@ -39,7 +39,7 @@ def write_and_read(machine: Machine) -> Finding:
         spent_s = time.perf_counter() - began
     whole = data.metrics == VALUES and data.params == {"seed": "0"}
     detail = (
-        f"{uri if machine.mlflow else 'a temporary database'}: metrics and params "
+        f"{without_user(uri) if machine.mlflow else 'a temporary database'}: metrics and params "
         f"{'read back' if whole else f'differ ({data.metrics}, {data.params})'}, report "
         f"{'stored' if files else 'NOT stored'}, {spent_s:.2g} s"
     )

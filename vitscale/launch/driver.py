@@ -511,6 +511,8 @@ class Driver:
 
     def _conclude(self, read: Mapping[str, Outcome], stopped_by: str) -> int:
         """Draws the report, updates MLflow, and prints a summary; returns the exit status."""
+        from vitscale.record.mlflow_place import without_user
+
         statuses = [outcome.status for outcome in read.values()]
         report, lines, summary = self._draw(read)
         pages, problem = self._show(read, summary)
@@ -523,7 +525,7 @@ class Driver:
             )
         if problem:
             self.console.print(
-                f"mlflow  {self.uri} is not up to date ({problem}); "
+                f"mlflow  {without_user(self.uri)} is not up to date ({problem}); "
                 f"`vitscale sync{self._option()}` does it later"
             )
         else:

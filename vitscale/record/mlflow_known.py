@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vitscale.record.mlflow_place import without_user
 from vitscale.record.store import Damaged, Store
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Known:
 def recall(store: Store, slug: str, uri: str) -> Known:
     """The cache; empty if its file is damaged or of another store, and then the server is read."""
     try:
-        entries = _read(store, slug).get(_place(uri), {})
+        entries = _read(store, slug).get(without_user(uri), {})
         children = {
             trial_id: Child(*entry) for trial_id, entry in entries.get("children", {}).items()
         }
@@ -81,7 +81,7 @@ def remember(store: Store, slug: str, uri: str, known: Known) -> None:
         **asdict(known),
         "children": {i: list(asdict(child).values()) for i, child in known.children.items()},
     }
-    servers = {**_read(store, slug), _place(uri): plain}
+    servers = {**_read(store, slug), without_user(uri): plain}
     content = json.dumps({"store": store.identity(), "servers": servers}, separators=(",", ":"))
     store.study(slug).write(FILE, content.encode())
 
@@ -93,8 +93,3 @@ def _read(store: Store, slug: str) -> dict[str, Any]:
         return dict(entries["servers"]) if entries["store"] == store.identity() else {}
     except (OSError, ValueError, KeyError, TypeError, Damaged):
         return {}
-
-
-def _place(uri: str) -> str:
-    """The server's address without a user's name and password."""
-    return re.sub(r"//[^/@]*@", "//", uri)

@@ -35,6 +35,11 @@ def database_of(uri: str) -> Path | None:
     return Path(unquote(uri.removeprefix(_SQLITE))).absolute() if uri.startswith(_SQLITE) else None
 
 
+def without_user(text: str) -> str:
+    """A text without the user and password of its URIs, for all that is printed or stored."""
+    return re.sub(r"://[^/\s]*@", "://", text)
+
+
 def _uri_of(path: Path) -> str:
     """The SQLite URI of a path; quotes only the characters that SQLAlchemy would interpret."""
     return _SQLITE + re.sub(r"[%?]", lambda c: quote(c[0], safe=""), str(path))

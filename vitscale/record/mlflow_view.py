@@ -26,7 +26,12 @@ from vitscale.plan.metrics import columns_of
 from vitscale.plan.study import Study, Trial
 from vitscale.record import mlflow_pages
 from vitscale.record.mlflow_known import BEGAN, UNPLANNED, Child, Known, recall, remember
-from vitscale.record.mlflow_place import artifacts_of, create_database, follow_move
+from vitscale.record.mlflow_place import (
+    artifacts_of,
+    create_database,
+    follow_move,
+    without_user,
+)
 from vitscale.record.outcome import ENDINGS, Outcome, Row, Status
 from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
@@ -411,7 +416,7 @@ class View:
     def page(self, base: str = "http://127.0.0.1:5000") -> str:
         """The address of the study's trials and charts in the MLflow UI at `base`."""
         return mlflow_pages.address(
-            base if not self.uri.startswith("http") else self.uri, self.experiment_id
+            without_user(self.uri) if self.uri.startswith("http") else base, self.experiment_id
         )
 
     def _experiment(self, known_id: str) -> Experiment:
@@ -800,7 +805,7 @@ class Mirror:
             write()
             self.error = ""
         except Exception as error:  # the view must never stop training, whatever the server answers
-            self.error = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.error = without_user(f"{type(error).__name__}: {error}".splitlines()[0])
             self._save()
             self.view = None  # it may have written a part: read the server again
 
