@@ -176,7 +176,7 @@ def test_p_of_the_reference_run_is_uniform_if_it_is_one_of_the_seeds():
     assert scipy.stats.kstest(p, "uniform").pvalue > 0.01
 
 
-def test_standing_of_a_value_among_others():
+def test_position_of_a_value_among_others():
     found = seeds.position_among(np.array([1.0, 2.0, 3.0, 4.0]), 3.0)
     assert found["z"] == pytest.approx(0.5 / np.std([1, 2, 3, 4], ddof=1))
     assert found["percentile_pct"] == 62.5  # two below, one tie

@@ -19,6 +19,7 @@ TRIALS, CURVES, ARMS = "vitscale-trials", "vitscale-curves", "vitscale-arms"
 MAX_AXES = 5  # of a parallel-coordinates plot, besides the result: more cannot be read
 CARD_HEIGHT = 380  # pixels
 MAX_ARMS = 40  # in a description, which MLflow limits to 8,000 characters
+LOGS = {"lr": "log10_lr", "wd": "log10_wd"}  # field -> the param with its logarithm
 _COUNTS = ("n", "diverged", "failed", "missing")
 _PLANNED = "tags.`vitscale.planned` = 'true'"  # hides trials of earlier plans
 _TAG = "mlflow.sharedViewState."
@@ -107,7 +108,7 @@ def axes(study: Study) -> list[str]:
     between = _varying([config for of_arm in configs.values() for config in of_arm])
     names = [name for name in within or between if name != "seed"][: MAX_AXES - 1]
     positive = all(config.get("wd", 0) > 0 for of_arm in configs.values() for config in of_arm)
-    logs = {"lr": "log10_lr", **({"wd": "log10_wd"} if positive else {})}
+    logs = LOGS if positive else {"lr": LOGS["lr"]}
     return ["arm", *(logs.get(name, name) for name in names)]
 
 
@@ -241,7 +242,7 @@ def _width(column: str) -> int:
 
 def _relations(params: Sequence[str], result: str) -> dict[str, list[dict[str, object]]]:
     """Parallel coordinates of all axes; the result over each logarithm, and over both."""
-    numbers = [name for name in params if name.startswith("log10_")]
+    numbers = [name for name in params if name in LOGS.values()]
     plots: list[dict[str, object]] = [
         {"type": "SCATTER", "xaxis": _axis(name), "yaxis": _axis(result, "METRIC")}
         for name in numbers
