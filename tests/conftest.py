@@ -31,8 +31,11 @@ def not_fast() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Marks the tests in not_fast.txt as long, before -m selects."""
+    """Marks the tests in not_fast.txt as long, before -m selects, and begins with their files."""
     listed = set(not_fast())
+    files = list(dict.fromkeys(line.partition("::")[0] for line in not_fast()))
+    place = {name: index for index, name in enumerate(files)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
     for item in items:
         if not listed.isdisjoint({item.path.name, f"{item.path.name}::{item.originalname}"}):
             item.add_marker("long")

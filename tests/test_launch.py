@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from conftest import ROOT, TINY, Script, interrupt, load_script, small_disk, wait_for
 
+from vitscale import main
 from vitscale.plan.study import Study
 from vitscale.record.outcome import Row
 from vitscale.record.store import Store
@@ -257,13 +258,20 @@ BAD_INPUT = [
 
 @pytest.mark.parametrize(("arguments", "line"), BAD_INPUT, ids=[" ".join(a) for a, _ in BAD_INPUT])
 def test_bad_input_gets_one_line_and_a_status(
-    tmp_path: Path, arguments: list[str], line: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    line: str,
 ) -> None:
-    result = Script(tmp_path).run(*arguments)
-    assert result.returncode == 2
-    said = [text for text in result.stdout.splitlines() if "error:" in text]
-    assert len(said) == 1 and line in said[0], result.stdout
-    assert "Traceback" not in result.stdout
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(load_script(TINY).study, arguments)
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    said = [text for text in err.splitlines() if "error:" in text]
+    assert len(said) == 1 and line in said[0], err
+    assert "error:" not in out and "Traceback" not in out + err
 
 
 @pytest.mark.parametrize(

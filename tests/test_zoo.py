@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Script
+from conftest import ROOT, Script, load_script
 from test_mlflow import runs_of_experiment
 from test_recipes_train import root  # noqa: F401  a fixture
+
+from vitscale import main
 
 ZOO = ROOT / "tests" / "studies" / "zoo.py"
 
@@ -22,27 +24,39 @@ def test_a_plan_measures_what_a_model_of_timm_costs(tmp_path: Path) -> None:
     assert "11.2 M" in line and "96" in line  # 2 trials x 2 epochs x 24 samples
 
 
-def test_an_unknown_model_or_dataset_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
-    script = Script(tmp_path, ZOO)
-    for arguments, said in (
-        (("--model", "resnet181"), "timm"),
-        ((), "a data root must be given for a dataset other than digits, but got (dataset='zoo')"),
-        (("--data-root", str(tmp_path)), "zoo"),
-    ):
-        result = script.run(*arguments)
-        assert result.returncode == 2 and said in result.stdout
-        assert len([line for line in result.stdout.splitlines() if "error:" in line]) == 1
-        assert "Traceback" not in result.stdout
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "resnet181"], "timm"),
+        ([], "a data root must be given for a dataset other than digits, but got (dataset='zoo')"),
+        (["--data-root", "."], "zoo"),
+    ],
+)
+def test_an_unknown_model_or_dataset_is_refused_before_anything_is_trained(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(load_script(ZOO).study, arguments)
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    (line,) = [line for line in err.splitlines() if "error:" in line]
+    assert said in line and "Traceback" not in out + err
+    assert not list(tmp_path.glob("runs/trials/*"))
 
 
 @pytest.mark.slow
 def test_image_files_through_ray_and_mlflow(tmp_path: Path, root: Path) -> None:  # noqa: F811
     script = Script(tmp_path, ZOO)
-    result = script.run("--data-root", str(root), "--num-loader-workers", "1")
+    result = script.run("--num", "1", "--data-root", str(root), "--num-loader-workers", "1")
     assert result.returncode == 0, result.stdout
-    assert "4 finished, 0 diverged, 0 failed, 0 missing of 4" in result.stdout
+    assert "2 finished, 0 diverged, 0 failed, 0 missing of 2" in result.stdout
     children = runs_of_experiment(f"sqlite:///{tmp_path}/mlflow.db", "zoo-demo", "trial")
-    assert len(children) == 4
+    assert len(children) == 2
     (parent,) = runs_of_experiment(f"sqlite:///{tmp_path}/mlflow.db", "zoo-demo", "study").values()
     for run in children.values():
         assert {"val_error_pct", "v2_error_pct", "v2_loss"} <= set(run.data.metrics)
