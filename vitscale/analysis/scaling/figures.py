@@ -41,9 +41,9 @@ WIDTH, HEIGHT = 4.2, 3.9  # inches of a panel
 
 @matplotlib.rc_context(STYLE)
 def error_by_scale(results: Results) -> Figure:
-    """Error against model size, a curve per number of images (or against images where only they
-    vary), each cell at its own lr, with the law fitted to all cells and what it predicted of the
-    largest without them.
+    """The metric against model size, a curve per number of images (or against images where only
+    they vary), each cell at its own lr, with the law fitted to all cells and what it predicted of
+    the largest without them.
 
     Points: means over the runs that finished. Whiskers: 95% intervals with the choice of lr. Lines:
     the law with a floor. Hollow: the largest value, predicted from the others, with the 95%
@@ -240,10 +240,10 @@ def _plain_ticks(ax: Axes) -> None:
 
 @matplotlib.rc_context(STYLE)
 def error_by_compute(results: Results) -> Figure:
-    """Error against the multiply-adds of a whole training: every cell at its own lr, and the lowest
-    error that so much compute buys, by family.
+    """The metric against the multiply-adds of a whole training: every cell at its own lr, and the
+    lowest value that this compute allows, by family.
 
-    Steps: the lowest error of the cells that are affordable; bands: 95% intervals of it over the
+    Steps: the lowest value of the cells that are affordable; bands: 95% intervals of it over the
     bootstrap rounds.
     """
     table, frontier = results.once(scaling_cells), results.once(scaling_frontier)
@@ -279,7 +279,7 @@ def error_by_compute(results: Results) -> Figure:
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("+", "")))
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 2))
     note = f"Points: cells, means over {_runs(table)} finished runs at their own lr. "
-    note += "Steps: the lowest error of the cells that so much compute affords."
+    note += f"Steps: the lowest {results.metric.label} of the cells that so much compute affords."
     if (table["diverged_in_all"] > 0).any():
         note += " × above: cells of which a run diverged."
     if _has_intervals(results):

@@ -563,7 +563,7 @@ def _forecast_row(
 
 def scaling_frontier(results: Results) -> pd.DataFrame:
     """One row per family and cell that no cheaper cell matches: training multiply-adds, the lowest
-    error that so much compute buys, and the size that buys it.
+    value that this compute allows, and the size that reaches it.
 
     The band is over the bootstrap rounds, each with its own lr and its own lowest cells:
     `best_error_pct` of the lowest error at this compute, `optimal_params_m` of the size there. The
