@@ -303,8 +303,11 @@ def test_lengths_that_cool_down_share_a_trunk_per_model_lr_and_seed(
         trunk = configs[config.trunk]
         assert not trunk.subset_images and trunk.epochs > config.epochs
         assert (trunk.width, trunk.stem, trunk.lr, trunk.seed) == (
-            config.width, config.stem, config.lr, config.seed
-        )  # fmt: skip
+            config.width,
+            config.stem,
+            config.lr,
+            config.seed,
+        )
         assert config.num_own_steps == round(config.num_steps / 8)
     trunks = {config.trunk for config in branches}
     assert len(branches) == (lengths - 1) * len(trunks)

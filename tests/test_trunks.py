@@ -147,8 +147,10 @@ def test_lengths_start_from_the_longest_at_their_cooldown() -> None:
     assert eight == LENGTHS.trials[-1].config and not eight.trunk
     # 3, 6 and 12 steps, a quarter of which cool down: 1, 2 (half to even) and 3
     assert [(c.trunk, c.trunk_step) for c in (one, two, four)] == [
-        (eight.id, 2), (eight.id, 4), (eight.id, 9)
-    ]  # fmt: skip
+        (eight.id, 2),
+        (eight.id, 4),
+        (eight.id, 9),
+    ]
     assert [c.in_one_piece() for c in (one, two, four)] == [t.config for t in LENGTHS.trials[:3]]
     assert on_trunks(SHARED.trials) == SHARED.trials
     assert branch_steps(to_json(SHARED)["trials"], {eight.id}) == {eight.id: {2, 4, 9}}
@@ -168,9 +170,7 @@ def test_seeds_and_lr_have_trunks_of_their_own() -> None:
 
 def test_the_id_holds_trunk_and_step() -> None:
     child = SHARED.trials[0].config
-    others = [
-        child.in_one_piece(), child.replace(trunk="0" * 12), child.replace(trunk_step=1)
-    ]  # fmt: skip
+    others = [child.in_one_piece(), child.replace(trunk="0" * 12), child.replace(trunk_step=1)]
     assert len({child.id, *(config.id for config in others)}) == 4
 
 
@@ -193,9 +193,7 @@ def test_a_plan_says_what_is_saved(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     summary = plans.summarize(SHARED, store, options)
     assert summary["samples"] == 30 * LONG.batch_size
-    assert summary["trunks"] == {
-        "trunks": 1, "branches": 3, "steps": 30, "steps_in_one_piece": 45
-    }  # fmt: skip
+    assert summary["trunks"] == {"trunks": 1, "branches": 3, "steps": 30, "steps_in_one_piece": 45}
     text = plans._as_text({**summary, "plan": ""})
     assert "trunks: 3 trials start from 1 other, which saves 15 of 45 steps (33%)" in text
     assert "trunks:" not in plans._as_text({**plans.summarize(LENGTHS, store, options), "plan": ""})
@@ -245,17 +243,16 @@ def test_a_store_keeps_what_planned_trials_start_from(store: Store) -> None:
     put(store, study(eight, four, name="others"))
     assert run(store, SHARED, eight).status is Status.FINISHED
     assert [path.split("-")[1] for path in store.trial(eight.id).names("pinned-")] == [
-        "000000002", "000000009"
-    ]  # fmt: skip
+        "000000002",
+        "000000009",
+    ]
     assert survey(store).leftovers == ()
     assert run(store, SHARED, one).status is Status.FINISHED
     assert why_not(four, store) == ""
     assert f"its trunk {eight.id} must have its checkpoint at step 4" in why_not(two, store)
 
     shown, trunk = describe(store, readable_plans(store), [one.id, eight.id])
-    assert shown["trunk"] == {
-        "trial_id": eight.id, "step": 2, "status": "finished", "kept": True
-    }  # fmt: skip
+    assert shown["trunk"] == {"trial_id": eight.id, "step": 2, "status": "finished", "kept": True}
     assert trunk["trunk"] is None and {b["trial_id"] for b in trunk["branches"]} == {
         one.id,
         four.id,
