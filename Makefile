@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test test-fast test-slow test-oldest test-readme test-gpu check docs wheel constraints clean
+.PHONY: demo test test-fast test-slow test-oldest test-readme test-gpu chaos check docs wheel constraints clean
 
 demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 7 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
@@ -37,6 +37,10 @@ build/oldest/installed: pyproject.toml
 test-gpu: .venv/installed  ## the tests that need a GPU, and those of augmentation and training
 	$(RUN) -c "import torch; assert torch.cuda.is_available(), 'a GPU must be visible to torch'"
 	$(RUN) -m pytest tests/test_augment.py tests/test_train.py tests/test_profile.py
+
+chaos: .venv/installed  ## kills at random instants, and 200 faults between workers and a bucket
+	$(RUN) -m pytest -m "slow or not slow" tests/test_chaos.py
+	VITSCALE_CHAOS=200 $(RUN) -m pytest tests/test_bucket.py -k random_faults -s
 
 check: .venv/installed  ## lint, format and types
 	.venv/bin/ruff check .

@@ -55,10 +55,10 @@ def main() -> None:
         study = study_of(options.num)
         fill(store, study)
         print(
-            f"{options.num} runs, {(store.root / 'mlflow.db').stat().st_size / 1e6:.0f} MB, "
+            f"{options.num} runs, {store.beside('mlflow.db').stat().st_size / 1e6:.0f} MB, "
             f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the first step"
         )
-        with server(store.root) as (uri, pid):
+        with server(Path(folder)) as (uri, pid):
             print(f"{'step':44} {'wall s':>8} {'CPU s':>8} {'server CPU s':>13} {'peak MB':>8}")
             for name in STEPS:
                 before = cpu_of(pid)
@@ -134,17 +134,18 @@ def rows_of(trial_id: str, num: int = EPOCHS) -> list[dict[str, float]]:
     ]
 
 
-def fill(store: Store, study: Study) -> None:
+def fill(store: Store, study: Study, outcome: Outcome | None = None) -> None:
     """The database of the store with a finished run for each trial, as `View.show` leaves them."""
     from vitscale.record.mlflow_place import create_database
 
-    uri = f"sqlite:///{store.root}/mlflow.db"
+    uri = f"sqlite:///{store.beside('mlflow.db')}"
     create_database(uri)
     view = View(study, uri, store)
     model = study.trials[0]
     facts = {"attempt": "1", "commit": "0" * 40}
-    view.show(model.config.id, Outcome(Status.FINISHED, tuple(rows_of(model.config.id)), facts))
-    copy_runs(store.root / "mlflow.db", view, view.children[model.config.id], study)
+    rows = tuple(rows_of(model.config.id))
+    view.show(model.config.id, outcome or Outcome(Status.FINISHED, rows, facts))
+    copy_runs(store.beside("mlflow.db"), view, view.children[model.config.id], study)
 
 
 def copy_runs(database: Path, view: View, child: Child, study: Study) -> None:

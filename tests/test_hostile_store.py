@@ -322,7 +322,7 @@ def test_the_next_start_sets_aside_whatever_cannot_be_read(store: Store) -> None
 
 
 @pytest.mark.parametrize(
-    "root", ["s3://bucket/runs", "gs://bucket", "file:///tmp/runs", "hdfs://host:9000/runs"]
+    "root", ["s3:///runs", "gs:/bucket", "file:///tmp/runs", "hdfs://host:9000/runs"]
 )
 def test_a_store_with_a_scheme_is_refused_before_a_folder_is_made(
     root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -331,7 +331,8 @@ def test_a_store_with_a_scheme_is_refused_before_a_folder_is_made(
     with pytest.raises(
         ValueError,
         match=re.escape(
-            f"a store must be a folder, local or on a shared disk, but got (store='{root}'"
+            "a store must be a folder, local or on a shared disk, or s3://bucket/prefix, "
+            f"gs://bucket/prefix or az://container/prefix, but got (store='{root}'"
         ),
     ):
         Store.open(root)

@@ -703,7 +703,7 @@ COMMANDS = [
     "prepare {0} {0} --size 0",
     "prepare {0} --verify",
     "ui --port=x",
-    "ui --store s3://bucket/runs",
+    "ui --store hdfs://host/runs",
     "report --store=--",
     "complexity x",
     "status --json=1",

@@ -350,7 +350,7 @@ def sync(options: argparse.Namespace) -> None:
             report, headline, summary = draw(study, store, read)
             with _server_errors(uri):
                 num = synchronize(view, read)
-                for trial_id in view.trials.keys() & view.children.keys():
+                for trial_id in view.trials.keys() & view.children.keys() & store.evaluated():
                     view.show_evaluations(trial_id, store.evaluations(trial_id).values())
                 view.summarize(summary, report, headline)
                 if not store.driver_is_alive(slug):

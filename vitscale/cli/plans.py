@@ -115,7 +115,7 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
     `makespan_h` those of trials that are not done. Profiles have timed runs instead of epochs and
     samples, and no estimate of their time. Raises ValueError for impossible options.
     """
-    done = {trial.config.id for trial in study.trials if store.is_done(trial.config.id)}
+    done = store.done_of([trial.config.id for trial in study.trials])
     trains = not study.measures
     if not trains:
         _check_no_times(options)

@@ -16,7 +16,7 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         default=os.environ.get("VITSCALE_STORE", "runs"),
-        help="store folder (default: runs)",
+        help="store: a folder, or s3://bucket/prefix, gs:// or az:// (default: runs)",
     )
 
 

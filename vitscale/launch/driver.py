@@ -72,6 +72,11 @@ def run(
             "the outcomes from which a search chose its points must be kept, but got "
             "(--retrain-other-code)"
         )
+    if resources.workers_per_trial > 1 and isinstance(store.root, str):
+        raise ValueError(
+            "the workers of a trial must share a folder, for Ray Train, but got "
+            f"(store={store.root!r}, workers_per_trial={resources.workers_per_trial})"
+        )
     stop = threading.Event()
     handle_signals(stop)
     from vitscale.analysis.kinds import check
@@ -212,7 +217,7 @@ class Driver:
             f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(known)} done, "
             f"{len(todo)} to do (store {self.store.root}, attempt {self.attempt})"
         )
-        if num := sum(self.store.trial(trial_id).exists() for trial_id in self.left_out):
+        if self.left_out and (num := len({*self.left_out} & {*self.store.trial_ids()})):
             self.console.print(
                 f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its "
                 "pages; the store keeps them"
@@ -261,18 +266,22 @@ class Driver:
 
         Unreadable rows are moved aside, so that the trial is restored from its checkpoint.
         """
+        from vitscale.record.index import Index
         from vitscale.record.table import check_reported, read_done, stopped
 
         known: dict[str, Outcome] = {}
-        for trial_id in (trial.config.id for trial in self.study.trials):
-            if self.store.is_done(trial_id):
+        ids = [trial.config.id for trial in self.study.trials]
+        index = Index(self.store, self.study.slug, ids)
+        for trial_id in ids:
+            if trial_id in index.done:
                 try:
-                    known[trial_id] = read_done(trial_id, self.study, self.store)
+                    known[trial_id] = read_done(trial_id, self.study, index)
                 except Damaged as damage:
                     aside = self.store.set_aside(trial_id)
                     self.console.print(
                         f"warning: {damage}; moved to {aside}, the trial is restored"
                     )
+        index.save()
         known |= stopped(self.study, self.store)
         check_reported(self.study, known, self.store)
         return known
@@ -413,9 +422,14 @@ class Driver:
         return self.folder.append(RAY_LOG)
 
     def _is_held(self, trial_id: str) -> bool:
-        """Whether a running study holds the claim on a trial of ours; if so, shows it."""
+        """Whether a running study holds the claim on a trial of ours; if so, shows it.
+
+        A claim that its worker no longer renews is taken away.
+        """
         holder = self.store.holder(trial_id)
         if not holder or holder == self.study.slug or not self.store.driver_is_alive(holder):
+            return False
+        if self.store.trial(trial_id).expire():
             return False
         self.progress.update(Event(trial_id, "elsewhere", facts={"study": holder}))
         return True

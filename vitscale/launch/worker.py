@@ -45,16 +45,17 @@ def train_trial(
     try:
         config = config_of(fields)
         workdir = store.claim(trial_id, fields, slug, attempt)
-        if isinstance(config, ProfileConfig):
-            yield from profile_claimed(config, workdir, store, attempt, resources)
-        elif (trunk := diverged_trunk(config, store)) is not None:
-            yield from end_with_trunk(config, workdir, store, attempt, trunk)
-        elif resources.workers_per_trial > 1:
-            from vitscale.launch.ray_team import train_on_team
+        with workdir.renewed():
+            if isinstance(config, ProfileConfig):
+                yield from profile_claimed(config, workdir, store, attempt, resources)
+            elif (trunk := diverged_trunk(config, store)) is not None:
+                yield from end_with_trunk(config, workdir, store, attempt, trunk)
+            elif resources.workers_per_trial > 1:
+                from vitscale.launch.ray_team import train_on_team
 
-            yield from train_on_team(config, workdir, store, attempt, resources, before, pins)
-        else:
-            yield from train_claimed(config, workdir, store, attempt, resources, pins)
+                yield from train_on_team(config, workdir, store, attempt, resources, before, pins)
+            else:
+                yield from train_claimed(config, workdir, store, attempt, resources, pins)
     except (ClaimedByOther, Fenced) as reason:
         yield Event(
             trial_id,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from vitscale.plan.trunks import branch_steps
+from vitscale.record.index import Index
 from vitscale.record.outcome import DONE, Status
-from vitscale.record.store import PLAN, Damaged, Store
-from vitscale.record.workdir import CHECKPOINT, PINNED
+from vitscale.record.store import PLAN, ROWS, Damaged, Store
+from vitscale.record.workdir import CHECKPOINT, PINNED, FileState
 
 T = TypeVar("T")
 
@@ -53,7 +54,8 @@ def overview(store: Store) -> list[StudyState]:
         raise ValueError(f"a study must be in the store, but got none (store={str(store.root)!r})")
     alive = {slug: _or_warn(False, store.driver_is_alive, slug) for slug in slugs}
     known: dict[str, TrialState] = {}
-    states = [_or_warn(None, _study_state, store, slug, alive, known) for slug in slugs]
+    files = by_trial(store.trials.files())
+    states = [_or_warn(None, _study_state, store, slug, alive, known, files) for slug in slugs]
     return [state for state in states if state is not None]
 
 
@@ -72,15 +74,21 @@ def num_bytes(store: Store) -> int:
 
 
 def _study_state(
-    store: Store, slug: str, alive: dict[str, bool], known: dict[str, TrialState]
+    store: Store,
+    slug: str,
+    alive: dict[str, bool],
+    known: dict[str, TrialState],
+    all_files: dict[str, dict[str, FileState]],
 ) -> StudyState | None:
     """The state of one study; adds the trials it reads to `known`, since studies share trials."""
     trials, stopped = [], store.asked(slug).get("stopped", {})
     entries = store.plan(slug)["trials"]
     ids = [entry["id"] for entry in entries]
+    states = {i: all_files[i][ROWS] for i in ids if ROWS in all_files.get(i, {})}
+    index = Index(store, slug, ids, states)
     for trial_id in ids:
         if trial_id not in known:
-            known[trial_id] = _trial_state(store, trial_id, alive)
+            known[trial_id] = _trial_state(index, trial_id, alive, all_files.get(trial_id, {}))
         trials.append(
             known[trial_id]._replace(status=Status.STOPPED)
             if trial_id in stopped
@@ -101,10 +109,21 @@ def _study_state(
     )
 
 
-def _trial_state(store: Store, trial_id: str, alive: dict[str, bool]) -> TrialState:
-    files = store.trial(trial_id).files()
+def by_trial(files: Mapping[str, FileState]) -> dict[str, dict[str, FileState]]:
+    """Folder in trials/ -> its files by their path in it."""
+    found: dict[str, dict[str, FileState]] = {}
+    for path, state in files.items():
+        folder, _, name = path.partition("/")
+        if name:
+            found.setdefault(folder, {})[name] = state
+    return found
+
+
+def _trial_state(
+    index: Index, trial_id: str, alive: dict[str, bool], files: Mapping[str, FileState]
+) -> TrialState:
     return TrialState(
-        _status(store, trial_id, alive),
+        _status(index, trial_id, alive, files),
         sum(file.num_bytes for file in files.values()),
         sum(
             file.num_bytes for name, file in files.items() if name.startswith((CHECKPOINT, PINNED))
@@ -113,8 +132,11 @@ def _trial_state(store: Store, trial_id: str, alive: dict[str, bool]) -> TrialSt
     )
 
 
-def _status(store: Store, trial_id: str, alive: dict[str, bool]) -> Status:
-    outcome = store.outcome(trial_id, store.peek)
+def _status(
+    index: Index, trial_id: str, alive: dict[str, bool], files: Mapping[str, FileState]
+) -> Status:
+    store = index.store
+    outcome = store.outcome(trial_id, index.peek, True if ROWS in files else None)
     if outcome.status not in DONE and alive.get(_or_warn("", _holder, store, trial_id), False):
         return Status.RUNNING
     return outcome.status

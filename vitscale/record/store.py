@@ -1,6 +1,8 @@
 """The store: one directory per trial, shared by all studies; a trial is done once its rows.parquet
 exists.
 
+    <root> is a folder, or a bucket and a prefix (vitscale.record.bucket)
+
     <root>/store-id                            a random name; identifies it on a shared MLflow
            planning.lock                       shared by starts, held by `vitscale clean`
            trials/<id>.set-aside-<time>/       a trial that was trained again by other code
@@ -21,6 +23,7 @@ exists.
                           driver.lock          held by the running driver
                           trials/<arm>/<point> links to its trials, for people
                           looks/               which rows each report saw, see looks.py
+                          outcomes.parquet     a copy of outcomes (vitscale.record.index)
                           asked.json           of a search: points it asked for, and what it stopped
 
 Every file is written whole or not at all. This module says which files there are and what they
@@ -37,11 +40,13 @@ import socket
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitscale.record.blobs import Bucket, Unavailable, checked_url
+from vitscale.record.bucket import BucketDir
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.rows import decode, decode_facts, encode
 from vitscale.record.workdir import (
@@ -72,7 +77,7 @@ LOCK = "driver.lock"
 PLANNING = "planning.lock"
 PLANNING_PATIENCE_S, CLEANING_PATIENCE_S = 60.0, 10.0
 SET_ASIDE, DELETED = ".set-aside-", ".deleted-"  # between a trial's id and a time or random digits
-# s3://bucket; as a path it would become a folder named "s3:"
+# s3://bucket, which as a path would become a folder named "s3:"
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 TRIAL_ID = re.compile(r"[0-9a-f]{12}")  # of vitscale.plan.config
 
@@ -89,16 +94,16 @@ class ClaimedByOther(RuntimeError):
 class Store:
     """A folder of trials and studies. The constructor creates nothing; `open` and `make` do."""
 
-    root: Path
+    root: Path | str  # str: the address of a bucket and a prefix in it
 
     @classmethod
     def at(cls, root: str | Path) -> Store:
-        """The store in a folder; creates nothing. Raises ValueError for a URL."""
+        """The store in a folder or in a bucket (s3://bucket/prefix); creates nothing.
+
+        Raises ValueError for an address that names neither.
+        """
         if SCHEME.match(str(root)):
-            raise ValueError(
-                "a store must be a folder, local or on a shared disk, but got "
-                f"(store={str(root)!r})"
-            )
+            return cls(checked_url(str(root)))
         return cls(Path(root).absolute())
 
     @classmethod
@@ -110,6 +115,11 @@ class Store:
 
     def make(self) -> None:
         """Creates the folders that are missing. Raises ValueError if they cannot be written."""
+        if isinstance(self.root, str):
+            try:
+                return Bucket(self.root).probe()
+            except OSError as error:
+                raise ValueError(str(error)) from error
         try:
             for folder in (self.trials, self.studies):
                 # as trials are committed: needs hard links
@@ -123,11 +133,21 @@ class Store:
     @property
     def folder(self) -> Workdir:
         """The root folder."""
+        if isinstance(self.root, str):
+            return BucketDir(Path(), bucket=Bucket(self.root))
         return Workdir(self.root)
 
     def beside(self, name: str) -> Path:
-        """A local path for a library's own database, which is not a file of the store."""
-        return self.root / name
+        """A local path for a library's own database, which is not a file of the store.
+
+        For a store in a bucket it is below $XDG_CACHE_HOME, default ~/.cache.
+        """
+        if isinstance(self.root, Path):
+            return self.root / name
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = cache / "vitscale" / re.sub(r"[^\w.-]+", "_", self.root)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / name
 
     # Trials
 
@@ -146,33 +166,36 @@ class Store:
         """Whether a trial has finished or diverged; true for a dangling link, which is damaged."""
         return self.trial(trial_id).exists(ROWS)
 
+    def done_of(self, trial_ids: Collection[str]) -> set[str]:
+        """Those of some trials that are done."""
+        return set(self.trials.states(ROWS, trial_ids))
+
     def claim(self, trial_id: str, config: Mapping[str, Any], study: str, attempt: int) -> Workdir:
         """Makes this worker the only one that may write to the trial, until the next claim.
 
         Raises ClaimedByOther if another study with a live driver has claimed the trial, and Fenced
         if a later attempt of this study has.
         """
-        workdir = self.trial(trial_id)
-        holder = claim_of(workdir)
-        if holder and holder["study"] == study and holder["attempt"] > attempt:
-            raise Fenced(
-                f"attempt {holder['attempt']} has claimed {trial_id}, this is attempt {attempt}"
-            )
-        if holder and holder["study"] != study and self.driver_is_alive(holder["study"]):
-            raise ClaimedByOther(holder["study"], trial_id)
-        for leftover in workdir.names("."):
-            if leftover.endswith(".tmp"):  # of a killed worker
-                workdir.remove(leftover)
+        folder, workdir = self.trial(trial_id), None
         token = f"{study}/{attempt}/{uuid.uuid4().hex}"
         claim = {"token": token, "study": study, "attempt": attempt, **_whoami()}
-        workdir.write(CLAIM, json.dumps(claim).encode())
-        if not workdir.exists("config.json"):
-            workdir.write(
-                "config.json", json.dumps(dict(config), indent=1, sort_keys=True).encode()
-            )
-        for ended in (FAILURE, FAULT):  # of an earlier attempt: from now on the trial is running
-            workdir.remove(ended)
-        return replace(workdir, token=token)
+        while workdir is None:
+            holder, seen = folder.look()
+            if holder and holder["study"] == study and holder["attempt"] > attempt:
+                raise Fenced(
+                    f"attempt {holder['attempt']} has claimed {trial_id}, this is attempt {attempt}"
+                )
+            if holder and holder["study"] != study and self.driver_is_alive(holder["study"]):
+                raise ClaimedByOther(holder["study"], trial_id)
+            workdir = folder.take(claim, seen)
+        there = folder.names()
+        for name in there:
+            # of a killed worker; the last two are of an earlier attempt: from now on the trial runs
+            if (name.startswith(".") and name.endswith(".tmp")) or name in (FAILURE, FAULT):
+                folder.remove(name)
+        if "config.json" not in there:
+            folder.write("config.json", json.dumps(dict(config), indent=1, sort_keys=True).encode())
+        return workdir
 
     def finish(
         self, workdir: Workdir, outcome: Outcome, beside: Mapping[str, bytes] | None = None
@@ -192,7 +215,7 @@ class Store:
         return first
 
     def read(self, trial_id: str) -> Outcome:
-        """The outcome of a done trial. Raises Damaged."""
+        """The outcome of a done trial. Raises Damaged, or Unavailable for a bucket."""
         with _naming(self.trial(trial_id).address(ROWS)):
             return decode(self.trial(trial_id).read(ROWS), trial_id)
 
@@ -213,6 +236,11 @@ class Store:
             return decode_wrong(name, workdir.read(name))
 
     # Evaluations after training
+
+    def evaluated(self) -> set[str]:
+        """The trials that have an evaluation after their training."""
+        paths = (path.split("/") for path in self.trials.files())
+        return {parts[0] for parts in paths if parts[1:] and parts[1].startswith(EVALUATION)}
 
     def evaluations(self, trial_id: str) -> dict[str, Outcome]:
         """The evaluations of a trial by their ids, with one row each.
@@ -239,15 +267,22 @@ class Store:
             workdir.write(name, content)
         workdir.write(f"{EVALUATION}{evaluation_id}.parquet", encode(trial_id, outcome))
 
-    def outcome(self, trial_id: str, read: Callable[[str], Outcome] | None = None) -> Outcome:
+    def outcome(
+        self,
+        trial_id: str,
+        read: Callable[[str], Outcome] | None = None,
+        done: bool | None = None,
+    ) -> Outcome:
         """How a trial ended: decided by rows.parquet, else failure.log, else fault.log.
 
-        `read` reads a done trial (default: `Store.read`). A damaged file is ignored, with a warning
-        that names it.
+        `read` reads a done trial (default: `Store.read`). `done`: what is known of that. A damaged
+        file is ignored, with a warning that names it. Raises Unavailable for a bucket.
         """
         try:
-            if self.is_done(trial_id):
+            if done or (done is None and self.is_done(trial_id)):
                 return (read or self.read)(trial_id)
+        except Unavailable:
+            raise
         except (Damaged, OSError) as damage:
             warnings.warn(str(damage), stacklevel=2)
         try:
@@ -255,6 +290,8 @@ class Store:
                 return Outcome(Status.FAILED, facts={"error": error})
             if fault := self.fault(trial_id):
                 return Outcome(Status.MISSING, facts={"error": fault})
+        except Unavailable:
+            raise
         except (Damaged, OSError) as damage:
             warnings.warn(str(damage), stacklevel=2)
         return Outcome(Status.MISSING)
@@ -310,7 +347,7 @@ class Store:
 
     def _end(self, workdir: Workdir, name: str, error: str, traceback: str) -> None:
         workdir.write(name, f"{error}\n{json.dumps(_whoami())}\n\n{traceback}".encode())
-        workdir.remove(CLAIM)
+        workdir.release()
 
     def failure(self, trial_id: str) -> str:
         """Why a trial failed, in one line; empty if it has not failed."""
@@ -386,7 +423,10 @@ class Store:
                 raise ValueError(
                     f"one driver may run a study, but got (study={slug!r}, running: {held})"
                 ) from held
-            attempt = 1 + max(_number(folder, "attempt"), *self._attempts(slug))
+            before = _number(folder, "attempt")
+            if not before or isinstance(self.root, Path):  # all claims of a bucket are far to seek
+                before = max(before, *self._attempts(slug))
+            attempt = 1 + before
             folder.write("attempt", str(attempt).encode())
             folder.write(NONCE, uuid.uuid4().hex.encode())
             yield attempt
@@ -444,7 +484,7 @@ class Store:
 
     def _attempts(self, slug: str) -> list[int]:
         """Attempts of a study in claims, which can exceed its counter: that may be lost."""
-        claims = (claim_of(self.trial(trial_id)) for trial_id in self.trials.names())
+        claims = (claim_of(self.trial(trial_id)) for trial_id in self.trials.having(CLAIM))
         return [0, *(claim["attempt"] for claim in claims if claim.get("study") == slug)]
 
     def running_holder(self, trial_id: str) -> str:
@@ -462,6 +502,8 @@ def _naming(address: str, what: str = "rows") -> Iterator[None]:
     """Raises Damaged, with the address, for any exception that a damaged file causes."""
     try:
         yield
+    except Unavailable:
+        raise
     except Exception as error:
         reason = (str(error) or repr(error)).splitlines()[0]
         raise Damaged(f"{what} must be readable parquet, but got ({address}: {reason})") from error

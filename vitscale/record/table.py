@@ -10,6 +10,7 @@ import pandas as pd
 
 from vitscale.plan.metrics import ERROR, Column, evaluation_columns
 from vitscale.plan.study import Study, Trial
+from vitscale.record.index import Index
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import ROWS, Damaged, Store
 
@@ -29,10 +30,13 @@ def read_trials(
     """
     known = {**(known or {}), **stopped(study, store)}
     ids = [trial.config.id for trial in study.trials]
+    index = Index(store, study.slug, [i for i in ids if i not in known])
     read = {
-        i: known.get(i) or store.outcome(i, lambda trial_id: read_done(trial_id, study, store))
+        i: known.get(i)
+        or store.outcome(i, lambda trial_id: read_done(trial_id, study, index), i in index.done)
         for i in ids
     }
+    index.save()
     check_reported(study, read, store)
     return read
 
@@ -41,19 +45,20 @@ def read_statuses(study: Study, store: Store) -> dict[str, Status]:
     """How every planned trial ended, without its rows, which takes less than `read_trials`."""
     known = stopped(study, store)
     ids = [trial.config.id for trial in study.trials]
-    return {i: (known.get(i) or store.outcome(i, store.peek)).status for i in ids}
+    index = Index(store, study.slug, ids)
+    return {i: (known.get(i) or store.outcome(i, index.peek, i in index.done)).status for i in ids}
 
 
-def read_done(trial_id: str, study: Study, store: Store) -> Outcome:
+def read_done(trial_id: str, study: Study, index: Index) -> Outcome:
     """The outcome of a done trial.
 
     Raises Damaged, also for rows that are not of a trial of this study. Rows of an older version
     that lack only the study's metric pass; `check_reported` refuses them.
     """
-    outcome = store.read(trial_id)
+    outcome = index.read(trial_id)
     needed = [_oldest(study.column), *NEEDED]
     if absent := [name for name in needed if any(name not in row for row in outcome.rows)]:
-        where = store.trial(trial_id).address(ROWS)
+        where = index.store.trial(trial_id).address(ROWS)
         raise Damaged(
             f"rows must have the columns ({', '.join(needed)}), but got ({where}: no {absent[0]})"
         )
@@ -102,12 +107,15 @@ def stopped(study: Study, store: Store) -> dict[str, Outcome]:
 
 def tidy(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     """One row per (trial, evaluation): the ROW_COLUMNS, the fields of the config, the metrics."""
-    records = []
-    for trial in study.trials:
-        outcome = read[trial.config.id]
-        fixed = {**_labels(study, trial, outcome), **trial.config.asdict()}
-        records += [{**fixed, **row} for row in outcome.rows]
-    return _frame(records, ROW_COLUMNS)
+    shown = [(trial, read[trial.config.id]) for trial in study.trials]
+    shown = [(trial, outcome) for trial, outcome in shown if outcome.rows]
+    # one record per evaluation with all fields would take most of the time and memory of a report
+    fixed = pd.DataFrame.from_records(
+        [{**_labels(study, trial, outcome), **trial.config.asdict()} for trial, outcome in shown]
+    )
+    rows = pd.DataFrame.from_records([row for _, outcome in shown for row in outcome.rows])
+    repeated = fixed.loc[fixed.index.repeat([len(outcome.rows) for _, outcome in shown])]
+    return _frame(pd.concat([repeated.reset_index(drop=True), rows], axis=1), ROW_COLUMNS)
 
 
 def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
@@ -140,10 +148,8 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
         }
         labels = _labels(study, trial, outcome)
         records.append({**labels, **errors, **trial.config.asdict(), **last, **provenance})
-    frame = _frame(
-        records, [*ROW_COLUMNS, "error_pct", "best_error_pct", "diverged_step", "train_s"]
-    )
     numbers = ["error_pct", "best_error_pct", "diverged_step", "train_s"]
+    frame = _frame(pd.DataFrame.from_records(records), [*ROW_COLUMNS, *numbers])
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
 
@@ -163,8 +169,8 @@ def _medians(rows: Sequence[Row]) -> Row:
     }
 
 
-def _frame(records: list[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    frame = pd.DataFrame.from_records(records)
+def _frame(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The frame with these columns first, of NaN if it lacks them."""
     for name in columns:
         if name not in frame:
             frame[name] = pd.Series([float("nan")] * len(frame), dtype="float64")

@@ -1,8 +1,9 @@
 """The storage interface: a folder with a few operations. Only this module opens files of a store.
 
-A store that is not on a file system is another class with these operations, in this file. It must
-guarantee that a reader sees a whole file or none (`write`), that exactly one of several creators of
-a file succeeds (`create`), and that a lock is released when its process ends (`hold`).
+A store that is not on a file system is a subclass that replaces all of these operations, as
+vitscale.record.bucket does. It must guarantee that a reader sees a whole file or none (`write`),
+that exactly one of several creators of a file succeeds (`create`), and that a lock can be had again
+after its process has ended (`hold`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import Any, BinaryIO, ClassVar, NamedTuple, TextIO
 
 CLAIM = "claim.json"
 CHECKPOINT = "checkpoint-"
@@ -72,6 +74,7 @@ class Workdir:
 
     path: Path
     token: str | None = None
+    at_once: ClassVar[int] = 1  # requests that together take less time than one after the other
 
     @property
     def name(self) -> str:
@@ -151,6 +154,35 @@ class Workdir:
             with contextlib.suppress(OSError):  # there are others in it
                 path.parent.rmdir()
 
+    # Claims
+
+    def look(self) -> tuple[dict[str, Any], Any]:
+        """The claim of a trial, as `claim_of`, and what `take` needs to know of it."""
+        return claim_of(self), None
+
+    def take(self, claim: dict[str, Any], seen: Any) -> Workdir | None:
+        """The folder with a new claim in place of the one that was seen; None if that has changed.
+
+        Where files cannot be replaced on a condition, the last of several takers has the claim.
+        """
+        self.write(CLAIM, json.dumps(claim).encode())
+        return replace(self, token=claim["token"])
+
+    def release(self) -> None:
+        """Takes the claim away, while the trial has no outcome."""
+        self.remove(CLAIM)
+
+    def renewed(self) -> AbstractContextManager[None]:
+        """Renews the claim of this worker for the time of a block, where claims are leases.
+
+        On a file system, a claim counts for as long as the driver of its study runs.
+        """
+        return contextlib.nullcontext()
+
+    def expire(self) -> bool:
+        """Takes a claim away that this process has not seen renewed for a lease; whether it did."""
+        return False
+
     # Listing
 
     def exists(self, name: str = "") -> bool:
@@ -165,6 +197,19 @@ class Workdir:
         ):
             return sorted(entry.name for entry in entries if entry.name.startswith(prefix))
         return []
+
+    def having(self, name: str) -> set[str]:
+        """The subfolders that have a file of this name."""
+        return set(self.states(name, self.names()))
+
+    def states(self, name: str, folders: Collection[str]) -> dict[str, FileState]:
+        """Subfolder -> the state of its file of this name; without those that have none."""
+        found = {}
+        for folder in folders:
+            with contextlib.suppress(OSError):  # as os.path.lexists
+                state = os.lstat(f"{self._at(folder)}/{name}")
+                found[folder] = FileState(state.st_size, state.st_mtime)
+        return found
 
     def files(self) -> dict[str, FileState]:
         """All files below the folder by relative path, without those that vanish meanwhile."""
@@ -274,8 +319,16 @@ def pinned(workdir: Workdir, step: int) -> str:
 def claim_of(workdir: Workdir) -> dict[str, Any]:
     """The claim of a trial; empty if there is none or it is malformed, and so has no effect."""
     try:
-        claim = json.loads(workdir.read(CLAIM))
-    except (OSError, ValueError, RecursionError):
+        return claim_in(workdir.read(CLAIM))
+    except (OSError, Damaged):
+        return {}
+
+
+def claim_in(content: bytes) -> dict[str, Any]:
+    """The claim in a file; empty if it is malformed."""
+    try:
+        claim = json.loads(content)
+    except (ValueError, RecursionError):
         return {}
     whole = (
         isinstance(claim, dict)

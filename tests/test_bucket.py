@@ -1,0 +1,469 @@
+"""The store in a bucket, on moto's S3 server on loopback, with faults between client and server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, TINY, load_script
+from faulty_proxy import Proxy, at_random, proxy_to
+
+# the protocol of trials and studies, as tested on a folder
+from test_store import (  # noqa: F401
+    DONE,
+    finished,
+    test_a_done_trial_keeps_only_its_final_checkpoint,
+    test_a_stale_worker_may_commit_nothing,
+    test_a_study_has_one_driver_and_counts_its_starts,
+    test_a_trial_claimed_by_a_running_study_is_not_claimed,
+    test_an_older_attempt_may_not_take_a_trial_back,
+    test_failure_is_recorded_and_forgotten_when_the_trial_succeeds,
+)
+
+from vitscale.cli.parsers import main
+from vitscale.plan.study import to_json
+from vitscale.record import blobs, bucket
+from vitscale.record.blobs import Bucket
+from vitscale.record.outcome import Outcome, Status
+from vitscale.record.store import ClaimedByOther, Fenced, Store
+
+NUM_FAULTS = int(os.environ.get("VITSCALE_CHAOS", "60"))
+SECRET = "hunter2hunter2"
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": SECRET}
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    """The port of an S3 server with the bucket `studies`."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    moto = ThreadedMotoServer(port=0, verbose=False)
+    moto.start()
+    port = moto.get_host_and_port()[1]
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name="us-east-1",
+        aws_access_key_id="x",
+        aws_secret_access_key="x",
+    )
+    client.create_bucket(Bucket="studies")
+    yield port
+    moto.stop()
+
+
+def point_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**KEYS, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": url}.items():
+        monkeypatch.setenv(name, value)
+    blobs._client.cache_clear()
+
+
+@pytest.fixture
+def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with proxy_to(server) as made:
+        point_at(made.url, monkeypatch)
+        yield made
+    blobs._client.cache_clear()
+
+
+@pytest.fixture
+def store(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    point_at(f"http://127.0.0.1:{server}", monkeypatch)
+    yield Store.open(f"s3://studies/{next(numbers)}")
+    blobs._client.cache_clear()
+
+
+def test_rows_and_facts_come_back_as_they_were(store: Store) -> None:
+    finished(store)
+    assert store.read("t1") == DONE and store.peek("t1").facts == DONE.facts
+    assert store.done_of(["t1", "t2", "t3", "t4"]) == {"t1"}
+    assert not store.finish(store.trial("t1"), Outcome(Status.DIVERGED, ({"epoch": 1.0},)))
+    assert store.read("t1") == DONE
+
+
+def test_files_and_folders_are_as_on_a_disk(store: Store, tmp_path: Path) -> None:
+    local = Store.open(tmp_path / "runs")
+    seen = []
+    for one in (local, store):
+        folder = one.study("s")
+        folder.within("report").write("page.html", b"page")
+        folder.write("plan.json", b"{}")
+        with folder.append("ray.log") as log:
+            log.write("one\n")
+        with folder.append("ray.log") as log:
+            log.write("two\n")
+        one.trial("aaaaaaaaaaaa").write("rows.parquet", b"rows")
+        one.trial("aaaaaaaaaaaa").within("x").write("y", b"y")
+        assert not folder.create("plan.json", b"other")
+        with folder.as_folder() as path:
+            content = (path / "report" / "page.html").read_bytes()
+        names = folder.names(), folder.names("p"), one.studies.names(), folder.exists("none")
+        sizes = {name: state.num_bytes for name, state in one.folder.files().items()}
+        sizes.pop("mlflow.db", None)
+        having = one.trials.having("rows.parquet")
+        gone = one.mark_deleted("aaaaaaaaaaaa")
+        moved = sorted(name.removeprefix(gone) for name in one.trials.files())
+        one.trials.discard(gone)
+        one.study("other").write("plan.json", b"{}")
+        one.study("other").discard("")
+        assert not one.study("other").exists()
+        with pytest.raises(FileNotFoundError):
+            one.trials.rename(gone, "x")
+        seen.append((content, names, sizes, having, moved, one.trials.names()))
+    assert seen[0] == seen[1]
+
+
+def test_claims_meet_on_the_server_and_one_wins(store: Store) -> None:
+    """Two workers look before either has claimed: the second must see that the claim changed."""
+    folder = store.trial("t1")
+    claim = {"token": "a", "study": "s", "attempt": 1}
+    _, before = folder.look()
+    first = folder.take(claim, before)
+    assert first and folder.take({**claim, "token": "b"}, before) is None
+    _, seen = folder.look()
+    second = folder.take({**claim, "token": "c"}, seen)
+    assert second and folder.take({**claim, "token": "d"}, seen) is None
+    with pytest.raises(Fenced):
+        first.write("x", b"")
+    second.write("x", b"")
+
+
+def test_a_worker_between_its_fence_and_its_rows_commits_once(store: Store) -> None:
+    """The exclusive creation of the rows decides where the claim cannot."""
+    slow, fast = store.claim("t1", {}, "s", 1), store.claim("t1", {}, "s", 2)
+    assert store.finish(fast, DONE)
+    slow.claimed.claim, slow.claimed.tag = fast.claimed.claim, None  # as if it had been in time
+    object.__setattr__(slow, "claimed", None)
+    assert not store.finish(slow, Outcome(Status.DIVERGED, ({"epoch": 1.0, "step": 1.0},)))
+    assert store.read("t1") == DONE
+
+
+HOLDER = """
+import sys, time
+from vitscale.record import bucket
+from vitscale.record.store import Store
+if sys.argv[2] == "elsewhere":
+    bucket._machine = lambda: "another machine"
+with Store.at(sys.argv[1]).drive("s"):
+    print("held", flush=True)
+    time.sleep(120)
+"""
+
+
+def holder(store: Store, where: str, lease_s: float) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(store.root), where],
+        env={**os.environ, "VITSCALE_LEASE_S": str(lease_s), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stdout.readline() == "held\n", process.stderr.read()
+    return process
+
+
+def test_the_lock_of_a_driver_killed_on_this_machine_is_free_at_once(store: Store) -> None:
+    process = holder(store, "here", lease_s=600)
+    try:
+        with pytest.raises(ValueError, match="one driver may run a study"), store.drive("s"):
+            pass
+    finally:
+        process.kill()
+        process.communicate()
+    assert not store.driver_is_alive("s")
+    start = time.monotonic()
+    with store.drive("s") as attempt:
+        assert attempt == 2 and time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("shift_s", [0, 86400, -86400])
+def test_a_lease_of_another_machine_ends_by_the_waiting_clock_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch, shift_s: int
+) -> None:
+    """Killed there; whatever the time of day is here."""
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + shift_s)
+    process = holder(store, "elsewhere", lease_s=1.6)
+    try:  # it lives: its entry is seen to change
+        with pytest.raises(ValueError, match="one driver may run a study"), store.drive("s"):
+            pass
+    finally:
+        process.kill()
+        process.communicate()
+    start = time.monotonic()
+    assert store.driver_is_alive("s")  # not known yet
+    with store.drive("s") as attempt:
+        assert attempt == 2 and 1.0 < time.monotonic() - start < 10
+
+
+def test_a_driver_that_stood_still_for_a_lease_stops_when_it_comes_back(store: Store) -> None:
+    process = holder(store, "elsewhere", lease_s=1.2)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        store.claim("t1", {}, "s", 1)
+        with pytest.raises(ClaimedByOther):
+            store.claim("t1", {}, "other", 1)
+        with store.drive("s") as attempt:
+            assert attempt == 2
+            process.send_signal(signal.SIGCONT)
+            said = process.communicate(timeout=20)[1]
+            assert process.returncode == -signal.SIGTERM and "was lost to another" in said
+            assert store.driver_is_alive("s")  # the zombie took nothing away
+    finally:
+        process.kill()
+
+
+def test_a_claim_without_its_worker_expires_though_its_driver_lives(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket, "LEASE_S", 1.2)
+    folder = store.trial("t1")
+    with store.drive("s"):
+        first = store.claim("t1", {}, "s", 1)
+        with first.renewed():
+            end = time.monotonic() + 2.5
+            while time.monotonic() < end:
+                assert not folder.expire()
+                time.sleep(0.1)
+            first.write("x", b"")  # renewals and writes take turns
+        with pytest.raises(ClaimedByOther):  # its worker has died, which nobody knows yet
+            store.claim("t1", {}, "other", 1)
+        start = time.monotonic()
+        while not folder.expire():
+            assert time.monotonic() < start + 20
+            time.sleep(0.1)
+        assert time.monotonic() - start > 0.6
+        second = store.claim("t1", {}, "other", 1)
+        with pytest.raises(Fenced):
+            first.write("x", b"")
+        assert store.finish(second, DONE)
+
+
+def test_locks_exclude_and_are_shared(store: Store) -> None:
+    alone = store.folder.hold("planning.lock", "", 0.1)
+    with store.planning(), store.planning(), pytest.raises(bucket.Held), alone:
+        pass
+    with store.cleaning(), pytest.raises(bucket.Held), store.folder.share("planning.lock", 0.1):
+        pass
+    with store.planning():
+        pass
+
+
+def test_status_counts_what_is_done_and_what_runs(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load_script(TINY).study(num=2)
+    ids = [trial.config.id for trial in study.trials]
+    store.study(study.slug).write("plan.json", json.dumps(to_json(study)).encode())
+    monkeypatch.setattr(sys, "argv", ["vitscale", "status", "--json", "--store", str(store.root)])
+    with store.drive(study.slug):
+        finished(store, ids[0])
+        store.claim(ids[1], {}, study.slug, 1)
+        store.fail(store.claim(ids[2], {}, study.slug, 1), "ValueError: x", "")
+        main()
+    state = json.loads(capsys.readouterr().out)["studies"][0]
+    found = {name: state[name] for name in ("finished", "running", "failed", "missing")}
+    assert found == {"finished": 1, "running": 1, "failed": 1, "missing": 2}
+    assert state["driver_alive"] and state["num_bytes"] > 1000
+
+
+# What is refused at the start
+
+
+REFUSED = {
+    "without If-None-Match": "conditional writes.*ignored: If-None-Match",
+    "without If-Match": "conditional writes.*ignored: If-Match",
+    "403 AccessDenied": "the credentials must be valid and permit.*AccessDenied",
+    "400 ExpiredToken": "the credentials must be valid and permit.*ExpiredToken",
+    "403 RequestTimeTooSkewed": "the clock of this machine must be as the server's",
+    "404 NoSuchBucket": "a bucket must exist.*NoSuchBucket",
+    "507 InsufficientStorage": "the bucket must have room",
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_a_server_that_will_not_do_is_refused_at_open(proxy: Proxy, fault: str) -> None:
+    proxy.fault = lambda method, path: fault
+    with pytest.raises(ValueError, match=REFUSED[fault]) as caught:
+        Store.open(f"s3://studies/{next(numbers)}")
+    message = str(caught.value)
+    assert "\n" not in message and SECRET not in message and "AKIA" not in message
+    assert sum(proxy.requests.values()) < 12
+
+
+def test_a_bucket_that_does_not_exist_is_refused(proxy: Proxy) -> None:
+    with pytest.raises(ValueError, match=r"a bucket must exist, but got \(store='s3://nothing/x'"):
+        Store.open("s3://nothing/x")
+
+
+@pytest.mark.parametrize(
+    ("root", "change", "law"),
+    [
+        ("s3://studies/x", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "no connection"),
+        ("s3://studies/x", dict.fromkeys(KEYS, ""), "credentials must be in the environment"),
+        (f"s3://user:{SECRET}@studies/x", {}, "scheme://bucket/prefix and no more"),
+        (f"s3://studies/x?token={SECRET}", {}, "scheme://bucket/prefix and no more"),
+        ("s3:///x", {}, "a store must be a folder"),
+    ],
+)
+def test_commands_refuse_in_one_line_without_credentials(
+    server: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    root: str,
+    change: dict[str, str],
+    law: str,
+) -> None:
+    point_at(f"http://127.0.0.1:{server}", monkeypatch)
+    monkeypatch.setattr(blobs, "PATIENCE_S", 1.0)
+    monkeypatch.setattr("vitscale.record.store.Bucket", lambda url: Bucket(url, patience_s=1.0))
+    for name, value in change.items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    for command in (["status"], ["report", "x"]):
+        blobs._client.cache_clear()
+        monkeypatch.setattr(sys, "argv", ["vitscale", *command, "--store", root])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr().err
+        assert ended.value.code == 2 and said.count("\n") == 1 and law in said
+        assert SECRET not in said and "AKIA" not in said
+    blobs._client.cache_clear()
+
+
+# Faults between client and server
+
+
+def test_a_reply_lost_after_the_write_is_no_defeat(proxy: Proxy) -> None:
+    own = Bucket(f"s3://studies/{next(numbers)}", patience_s=20)
+    fault = ""
+
+    def once(method: str, path: str) -> str:
+        nonlocal fault
+        found, fault = (fault, "") if method == "PUT" else ("", fault)
+        return found
+
+    proxy.fault = once
+    for kind in ("lost reply", "503", "cut", "503 SlowDown", "409 ConditionalRequestConflict"):
+        name, fault = f"key-{kind.replace(' ', '-')}", kind
+        tag = own.create(name, b"ours")
+        assert tag and own.get(name) == (b"ours", tag), kind
+        assert own.create(name, b"theirs") is None
+        fault = kind
+        newer = own.replace(name, b"ours 2", tag)
+        assert newer and own.replace(name, b"theirs", tag) is None, kind
+        assert own.get(name) == (b"ours 2", newer)
+    assert proxy.faults.total() == 10
+
+
+def test_of_two_writers_of_the_same_content_one_wins(proxy: Proxy) -> None:
+    """Also when the loser's first request was lost on the way, so that it must find out."""
+    own = Bucket(f"s3://studies/{next(numbers)}", patience_s=20)
+    tag = own.create("rows", b"same")
+    assert tag and own.create("rows", b"same") is None
+    cuts = iter(["cut", "cut", "cut"])
+    proxy.fault = lambda method, path: next(cuts, "") if method == "PUT" else ""
+    assert own.create("rows", b"same") is None and proxy.faults["cut"] >= 1
+    newer = own.replace("rows", b"next", tag)
+    assert newer and own.replace("rows", b"next", tag) is None
+
+
+def test_a_full_or_forbidden_bucket_is_no_fault_of_the_config(proxy: Proxy) -> None:
+    from vitscale.launch.faults import is_of_the_machine
+
+    store = Store.open(f"s3://studies/{next(numbers)}")
+    workdir = store.claim("t1", {}, "s", 1)
+    for fault in ("403 AccessDenied", "400 ExpiredToken", "507 InsufficientStorage"):
+        proxy.fault = lambda method, path, fault=fault: fault if method == "PUT" else ""
+        hasty = bucket.BucketDir(
+            workdir.path,
+            bucket=Bucket(store.root, patience_s=0.3),
+            token=workdir.token,
+            claimed=workdir.claimed,
+        )
+        with pytest.raises(OSError, match=fault.split()[1]) as caught:
+            hasty.write("checkpoint-1", b"")
+        assert is_of_the_machine(caught.value) and SECRET not in str(caught.value)
+    proxy.fault = lambda method, path: ""
+    workdir.write("checkpoint-1", b"")
+    assert store.finish(workdir, DONE)
+
+
+def test_random_faults_lose_nothing_and_commit_nothing_twice(proxy: Proxy) -> None:
+    """Three workers and their attempts compete for trials of two epochs, as under Ray."""
+    store, seed = Store.open(f"s3://studies/{next(numbers)}"), random.randrange(10**9)
+    print(f"seed {seed}")
+    proxy.fault = at_random(0.15, seed, NUM_FAULTS)
+    firsts: Counter[str] = Counter()
+    ends: Counter[str] = Counter()
+    lock, attempts = threading.Lock(), itertools.count(1)
+    trials: set[str] = set()
+
+    def outcome(trial_id: str, steps: list[int]) -> Outcome:
+        rows = tuple({"epoch": float(s), "step": s * int(trial_id, 16) / 7} for s in steps)
+        return Outcome(Status.FINISHED, rows, {"commit": "abc"})
+
+    def attempt(trial_id: str) -> None:
+        workdir = store.claim(trial_id, {"lr": 0.1}, "s", next(attempts))
+        names = workdir.names("checkpoint-")
+        steps = json.loads(workdir.read(names[-1])) if names else []
+        for step in range(len(steps) + 1, 4):
+            steps.append(step)
+            workdir.write(f"checkpoint-{step:09d}-x.pt", json.dumps(steps).encode())
+        first = store.finish(workdir, outcome(trial_id, steps), {"wrong-x.parquet": b"wrong"})
+        with lock:
+            firsts[trial_id] += first
+
+    def work(number: int) -> None:
+        """One worker tries each trial until it is done; another may fence it at any request."""
+        draws = random.Random(seed + number)
+        while left := [t for t in sorted(trials) if not is_done(t)]:
+            try:
+                attempt(draws.choice(left))
+                ends["done"] += 1
+            except OSError as error:
+                assert "\n" not in str(error)
+                ends[type(error).__name__] += 1
+            except Fenced:
+                ends["fenced"] += 1
+
+    def is_done(trial_id: str) -> bool:
+        with lock:
+            if firsts[trial_id]:
+                return True
+        try:
+            return store.is_done(trial_id)
+        except OSError:
+            return False
+
+    while proxy.faults.total() < NUM_FAULTS:
+        trials |= {f"{len(trials) + n:012x}" for n in range(6)}
+        workers = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    proxy.fault = lambda method, path: ""
+    print(f"{dict(proxy.faults)}; {len(trials)} trials, {dict(ends)}")
+    assert store.done_of(trials) == trials
+    for trial_id in trials:
+        assert store.read(trial_id) == outcome(trial_id, [1, 2, 3])
+        assert firsts[trial_id] <= 1
+        assert store.trial(trial_id).read("wrong-x.parquet") == b"wrong"
+    # a worker whose reply about rows was lost for good does not know that it was first
+    unsure = sum(num for name, num in ends.items() if name not in ("done", "fenced"))
+    assert sum(firsts.values()) >= len(trials) - unsure

@@ -1,0 +1,90 @@
+"""A study in a bucket, killed, and continued where nobody sees whether its driver runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TINY, Script, kill_family, load_script, wait_for
+from test_bucket import point_at, server  # noqa: F401
+from test_launch import reference_rows, without_times
+
+from vitscale.record import blobs, bucket
+from vitscale.record.store import Store
+
+# a machine of another name, which cannot tell whether a process of this one runs
+ELSEWHERE = [
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--uts",
+    "sh",
+    "-c",
+    'hostname away; exec "$@"',
+]
+ARGUMENTS = ("--num", "1", "--epochs", "25", "--checkpoint-every-s", "0.3")
+
+
+@pytest.mark.timeout(900)
+def test_a_study_in_a_bucket_is_killed_and_gives_the_rows_of_a_folder(
+    tmp_path: Path,
+    server: int,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    point_at(f"http://127.0.0.1:{server}", monkeypatch)
+    monkeypatch.setenv("VITSCALE_LEASE_S", "6")
+    url = "s3://studies/killed"
+    store, script = Store.open(url), Script(tmp_path)
+    arguments = (*ARGUMENTS, "--store", url)
+    process = script.start(*arguments)
+
+    def has_begun() -> bool:
+        assert process.poll() is None, (tmp_path / "log.txt").read_text()
+        return "/checkpoint-" in " ".join(store.trials.files())
+
+    wait_for(has_begun, 240, "a checkpoint")
+    kill_family(process.pid)
+    process.wait()
+    assert not all(map(store.is_done, store.trial_ids()))
+    assert store.trials.having("claim.json")  # so it was in the middle of a trial
+
+    plan = load_script(TINY).study(num=1, epochs=25)
+    monkeypatch.setattr(bucket, "LEASE_S", 6.0)
+    with store.drive("other-demo"):  # lives, but its worker does not
+        config = plan.trials[-1].config
+        store.claim(config.id, config.non_default(), "other-demo", 1)
+        result = subprocess.run(
+            [*ELSEWHERE, "sh", *script.command(*arguments)],
+            cwd=tmp_path,
+            env=script.environment | {"VITSCALE_LEASE_S": "6"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+    said = result.stdout + result.stderr
+    assert result.returncode == 0, said
+    assert "waiting until it shows whether the holder" in said and "attempt 2" in said
+    assert "report  s3://studies/killed/studies/tiny-demo/report/report.html" in said
+
+    folder = tmp_path / "by_hand"
+    for trial in plan.trials:
+        (folder / trial.config.id).mkdir(parents=True)
+    expected = reference_rows(plan, folder)
+    assert {i: without_times(store.read(i).rows) for i in expected} == expected
+    report = store.report("tiny-demo").names()
+    assert {"report.html", "trials.parquet", "edf_panels.png"} <= set(report)
+    assert not store.driver_is_alive("tiny-demo") and not store.trials.having("claim.json")
+    assert not (tmp_path / "runs").exists()
+
+    again = script.run(*arguments)
+    assert again.returncode == 0 and "3 done, 0 to do" in again.stdout, again.stdout
+    status = subprocess.run(
+        [sys.executable, "-m", "vitscale", "status", "--store", url],
+        env=script.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert "tiny-demo" in status.stdout, status.stderr
+    blobs._client.cache_clear()

@@ -1,0 +1,142 @@
+"""The copy of all outcomes of a study: equal by the bit, and never believed against the store."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_bucket import server, store  # noqa: F401
+
+from vitscale.record import index as module
+from vitscale.record.index import INDEX, Index
+from vitscale.record.outcome import Outcome, Status
+from vitscale.record.store import Damaged, Store
+
+IDS = [f"{n:012x}" for n in range(60)]
+SLUG = "s-demo"
+
+
+def outcome(number: int) -> Outcome:
+    status = Status.DIVERGED if number % 7 == 0 else Status.FINISHED
+    rows = (
+        {"epoch": 1.0, "step": 3.0, "loss": 0.1 + number / 3},
+        {"epoch": 2.0, "loss": math.inf if number % 7 == 0 else 1e-310, "other": -0.0},
+    )
+    return Outcome(status, rows, {"commit": "ü", "number": str(number)})
+
+
+def fill(store: Store) -> Store:  # noqa: F811
+    for number, trial_id in enumerate(IDS):
+        assert store.finish(store.claim(trial_id, {}, SLUG, 1), outcome(number))
+    return store
+
+
+def read_all(store: Store) -> tuple[list[Outcome], int, Index]:  # noqa: F811
+    """Outcomes of all trials, and how many came from the copy."""
+    index = Index(store, SLUG, IDS)
+    num_known = len(index.entries)
+    read = [index.read(trial_id) for trial_id in IDS if trial_id in index.done]
+    index.save()
+    return read, num_known, index
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Store:
+    return fill(Store.open(tmp_path / "runs"))
+
+
+def check_copy(filled: Store) -> None:
+    once, before, _ = read_all(filled)
+    again, known, index = read_all(filled)
+    assert (before, known) == (0, len(IDS))
+    assert repr(again) == repr(once) == repr([outcome(n) for n in range(len(IDS))])
+    assert [repr(index.peek(i).facts) for i in IDS] == [repr(one.facts) for one in once]
+
+
+def test_outcomes_come_back_by_the_bit(local: Store) -> None:
+    check_copy(local)
+
+
+def test_so_they_do_from_a_bucket(
+    store: Store,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check_copy(fill(store))
+    monkeypatch.setattr("vitscale.record.bucket.FEW", 10)  # by a listing
+    assert read_all(store)[1] == len(IDS)
+
+
+def test_a_copy_is_not_believed_against_the_store(local: Store) -> None:
+    read_all(local)
+    rows = local.root / "trials" / IDS[5] / "rows.parquet"
+    rows.write_bytes(rows.read_bytes()[:-1])
+    local.set_aside(IDS[6])
+    (local.root / "trials" / IDS[7] / "rows.parquet").unlink()
+    index = Index(local, SLUG, IDS)
+    assert index.done == {*IDS} - {IDS[6], IDS[7]} and IDS[5] not in index.entries
+    with pytest.raises(Damaged):
+        index.read(IDS[5])
+    os.utime(local.root / "trials" / IDS[8] / "rows.parquet")
+    assert IDS[8] not in Index(local, SLUG, IDS).entries
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def test_no_flipped_bit_changes_an_outcome(local: Store) -> None:
+    read_all(local)
+    folder, expected = local.study(SLUG), [outcome(n) for n in range(len(IDS))]
+    content, numbers = folder.read(INDEX), []
+    for place in range(0, len(content), len(content) // 50):
+        folder.write(INDEX, content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        index = Index(local, SLUG, IDS)
+        numbers.append(len(index.entries))
+        read = [index.read(trial_id) for trial_id in IDS] if index.entries else expected
+        assert repr(read) == repr(expected), place
+    assert 0 in numbers
+
+
+@pytest.mark.parametrize("damage", [cut, lambda content: b"", lambda content: b"PAR1" * 9])
+def test_a_damaged_copy_is_no_copy(local: Store, damage: Callable[[bytes], bytes]) -> None:
+    read_all(local)
+    folder = local.study(SLUG)
+    folder.write(INDEX, damage(folder.read(INDEX)))
+    read, known, _ = read_all(local)
+    assert known == 0 and repr(read) == repr([outcome(n) for n in range(len(IDS))])
+    assert read_all(local)[1] == len(IDS)  # written again
+
+
+def test_a_store_that_cannot_be_written_is_read(
+    local: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("read only")
+
+    monkeypatch.setattr("vitscale.record.workdir.Workdir.write", refuse)
+    assert len(read_all(local)[0]) == len(IDS)
+
+
+def test_what_is_not_asked_for_stays_in_the_copy(
+    local: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a start reads only the trials that were not done at its beginning."""
+    monkeypatch.setattr(module, "FEWEST", 1)
+    for part in (IDS[:40], IDS[40:]):
+        index = Index(local, SLUG, part)
+        assert not index.entries
+        for trial_id in part:
+            index.read(trial_id)
+        index.save()
+    assert set(Index(local, SLUG, IDS).entries) == set(IDS)
+
+
+def test_few_new_outcomes_are_read_one_by_one(
+    local: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FEWEST", len(IDS) + 1)
+    read_all(local)
+    assert not local.study(SLUG).exists(INDEX)
