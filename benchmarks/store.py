@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import random
@@ -101,9 +102,8 @@ def compare(other: Path, num_pairs: int, num: int) -> None:
 def commands(num: int, in_bucket: bool) -> None:
     """Prints what commands need for a finished study, with all its runs in MLflow."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from conftest import load_script
-    from golden.capture import load
-
+    load_script = importlib.import_module("conftest").load_script
+    load = importlib.import_module("golden.capture").load
     script = ROOT / "studies" / "lr_wd_edf.py"
     per_arm = num // 4 - 5  # and five reference runs
     study = load_script(script).study(num=per_arm)
@@ -111,11 +111,10 @@ def commands(num: int, in_bucket: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         os.environ.pop("MLFLOW_TRACKING_URI", None)
-        root, put = f"{folder}/runs", put_file
+        root = "s3://studies/runs" if in_bucket else f"{folder}/runs"
         if in_bucket:
-            root, put = "s3://studies/runs", put_object
             stack.enter_context(served(Counted()))
-        made = fill(root, study, outcomes, put)
+        made = fill(root, study, outcomes, put_object if in_bucket else put_file)
         print(f"{len(study.trials)} trials of {len(outcomes[0].rows)} rows, made in {made:.0f} s")
         run = [sys.executable, str(script), "--num", str(per_arm), "--store", root]
         vitscale = [sys.executable, "-m", "vitscale"]
@@ -154,8 +153,6 @@ def measure(name: str, command: list[str], folder: str) -> None:
 
 def fill(root: str, study: Any, outcomes: list[Any], put: Callable[[str, bytes], None]) -> float:
     """Makes a finished study, without the store's care for each file; the seconds it took."""
-    from mlflow_scale import fill as fill_mlflow
-
     from vitscale.plan.study import to_json
     from vitscale.record.rows import encode
     from vitscale.record.store import Store
@@ -177,7 +174,7 @@ def fill(root: str, study: Any, outcomes: list[Any], put: Callable[[str, bytes],
         put(f"{place}/rows.parquet", encode(trial.config.id, replace(outcome, rows=rows)))
     store = Store.open(root)
     store.study(study.slug).write("plan.json", json.dumps(to_json(study)).encode())
-    fill_mlflow(store, study, replace(outcome, rows=rows))
+    importlib.import_module("mlflow_scale").fill(store, study, replace(outcome, rows=rows))
     return time.monotonic() - start
 
 
