@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from vitscale.plan.config import TrainConfig
-from vitscale.train.lean import LeanAdam, LeanAdamW, LeanSGD
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -23,15 +22,15 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
     adaptive: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.epsilon}
     match config.optimizer:
         case "adamw":
-            return LeanAdamW(groups, lr=config.peak_lr, **adaptive, fused=True)
+            return torch.optim.AdamW(groups, lr=config.peak_lr, **adaptive, fused=True)
         case "adam":
-            return LeanAdam(groups, lr=config.peak_lr, **adaptive, fused=True)
+            return torch.optim.Adam(groups, lr=config.peak_lr, **adaptive, fused=True)
         case "lamb":
             return _lamb(groups, config, adaptive)
         case "lion":
             return _lion(groups, config)
         case "sgd":
-            return LeanSGD(
+            return torch.optim.SGD(
                 groups,
                 lr=config.peak_lr,
                 momentum=config.momentum,
