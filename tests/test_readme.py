@@ -51,6 +51,13 @@ ELSEWHERE = {  # run, but not in this file
     "python studies/lr_wd_edf.py --address auto --store /shared/runs --gpus-per-trial 0.25": (
         "by test_cluster.py"
     ),
+    "pip install 'vitscale[bucket]'": "obstore is installed with the tests' packages",
+    "export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... AWS_REGION=eu-central-1": (
+        "as variables of test_bucket_study.py"
+    ),
+    "export AWS_ENDPOINT_URL=https://storage.example.org": "as above, for a server on loopback",
+    "python studies/lr_wd_edf.py --address auto --store s3://my-bucket/runs "
+    "--gpus-per-trial 0.25": "by test_bucket_study.py, on a server that speaks S3",
 }
 
 
