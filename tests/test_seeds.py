@@ -385,6 +385,6 @@ def test_report_of_a_seed_study_at_any_stage(tmp_path, state, more):
     study = make_study(more=more)
     outcomes, rows = make_tables(study, STATES[state])
     page = write_report(Results(study, outcomes, rows), Workdir(tmp_path), {})
-    assert "differ in their seed alone" in page
+    assert "differ only in their seed" in page
     for name in study.tables:
         assert (tmp_path / f"{name}.csv").exists() and (tmp_path / f"{name}.md").read_text().strip()

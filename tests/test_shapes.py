@@ -644,7 +644,7 @@ def test_a_report_of_a_sweep_says_how_its_lr_was_chosen_and_speaks_of_no_draws(
     }
     assert "2 shapes, each at 3 lr with the same 3 seeds at each: 18 runs" in page
     assert "0.01, 0.02, 0.04" in page and "lowest mean on minival over its seeds" in page
-    assert "val and test have no part in it" in page and "do not hold the choice of lr" in page
+    assert "val and test have no part in it" in page and "do not include the choice of lr" in page
     assert "Code: not recorded." in caveats(Results(study, outcomes))
 
 

@@ -409,7 +409,7 @@ def _check_metric(study: Study) -> None:
     """
     for config in {t.config.eval_split: t.config for t in study.trials}.values():
         known = config.columns
-        if study.metric not in known:
+        if not isinstance(study.metric, str) or study.metric not in known:
             raise ValueError(
                 "the metric must be a column of the evaluated split, "
                 f"({', '.join(known)}), but got "
