@@ -120,7 +120,7 @@ def empty() -> Iterator[Cluster]:
 def test_the_command_of_the_cluster_page(tmp_path: Path, cluster: Cluster) -> None:
     """Unchanged except for the address, the path, and options for a machine without a GPU."""
     page = (ROOT / "docs/cluster.md").read_text()
-    (command,) = re.findall(r"^python (.*--address auto .*)$", page, re.MULTILINE)
+    (command,) = re.findall(r"^python (.*--address auto --store /.*)$", page, re.MULTILINE)
     script, *arguments = (
         command.replace("auto", cluster.address).replace("/shared/runs", f"{tmp_path}/runs").split()
     )
