@@ -39,7 +39,7 @@ test-gpu: .venv/installed  ## the tests that need a GPU, and those of augmentati
 	$(RUN) -m pytest tests/test_augment.py tests/test_train.py tests/test_profile.py
 
 chaos: .venv/installed  ## kills at random instants, and 200 faults between workers and a bucket
-	$(RUN) -m pytest -m "slow or not slow" tests/test_chaos.py
+	VITSCALE_TEST_KILLS=24 $(RUN) -m pytest -m "slow or not slow" tests/test_chaos.py
 	VITSCALE_CHAOS=200 $(RUN) -m pytest tests/test_bucket.py -k random_faults -s
 
 check: .venv/installed  ## lint, format and types

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -22,6 +23,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "tests" / "studies" / "tiny.py"
 LISTED = ROOT / "tests" / "not_fast.txt"
+
+# Its children start with torch imported, which takes five CPU seconds, and with no threads. They
+# have the environment of the process at the start of the first one.
+SPAWNER = multiprocessing.get_context("forkserver")
+SPAWNER.set_forkserver_preload(
+    [
+        "pytest",
+        "vitscale.train.loop",
+        "timm.models.vision_transformer_hybrid",
+        "timm.optim",
+        "timm.utils",
+        "timm.data.mixup",
+        "sklearn.datasets",
+        "sklearn.model_selection",
+    ]
+)
 
 
 def not_fast() -> list[str]:

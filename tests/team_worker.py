@@ -19,8 +19,8 @@ from vitscale.train import loop
 from vitscale.train.loop import train
 
 
-def main() -> None:
-    rank, size, meeting, workdir, config, rows, *rest = sys.argv[1:]
+def main(*arguments: str) -> None:
+    rank, size, meeting, workdir, config, rows, *rest = arguments
     torch.set_num_threads(1)
     loop.CHECKPOINT_SHARE = float("inf")
     dist.init_process_group(
@@ -44,4 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

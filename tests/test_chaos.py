@@ -14,27 +14,29 @@ from test_launch import reference_rows, without_times
 from test_mlflow import history, runs_of
 
 pytestmark = pytest.mark.slow
-NUM_KILLS = 24
+NUM_KILLS = int(os.environ.get("VITSCALE_TEST_KILLS", "8"))  # 24 in `make chaos`
 EPOCHS = 60
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300 + 75 * NUM_KILLS)
 def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
-    """At least 24 kills while trials were to do; then one start to the end, held against
-    uninterrupted trainings.
+    """At least NUM_KILLS kills while trials were to do, some of each kind; then one start to the
+    end, held against uninterrupted trainings.
 
-    The seed fixes who is killed and when, as seconds after the start; where in the work that falls,
-    the machine decides. When a study is complete before the kills are, it is extended, which must
-    work at any time, too.
+    The kinds take turns in random order. The seed fixes who is killed and when, as seconds after
+    the start; where in the work that falls, the machine decides. When a study is complete before
+    the kills are, it is extended, which must work at any time, too.
     """
     rng = random.Random(20261121)
-    script, num = Script(tmp_path), 4
+    script, num = Script(tmp_path), 2
     kills = dict.fromkeys(("driver", "worker", "everything", "driver, at once again"), 0)
-    while sum(kills.values()) < NUM_KILLS:
+    turns: list[str] = []
+    while sum(kills.values()) < NUM_KILLS or not all(kills.values()):
         arguments = ("--num", str(num), "--epochs", str(EPOCHS), "--checkpoint-every-s", "0.3")
         arguments += ("--max-concurrent", "2")
         process = script.start(*arguments)
-        whom = rng.choice(list(kills))
+        turns = turns or rng.sample(list(kills), len(kills))
+        whom = turns.pop()
         if whom == "worker":  # the driver lives on; so several in one life
             for _ in range(3):
                 time.sleep(rng.uniform(3, 6))
@@ -46,7 +48,7 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
             time.sleep(rng.uniform(4, 11))
         if process.poll() is not None:
             assert process.returncode == 0, (tmp_path / "log.txt").read_text()
-            num += 3
+            num += 2
             continue
         if whom == "everything":
             kill_family(process.pid)
@@ -60,7 +62,6 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
 
     result = script.run(*arguments)
     assert result.returncode == 0, result.stdout
-    assert all(kills.values()), kills
 
     plan = load_script(TINY).study(num=num, epochs=EPOCHS)
     folder = tmp_path / "by_hand"

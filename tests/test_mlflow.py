@@ -441,7 +441,7 @@ def test_a_slow_server_is_live_during_training_and_complete_at_the_end(
 ) -> None:
     """Responses take 0.5 s longer: rows of a running trial still appear, and all appear once."""
     script, address = Script(tmp_path), f"http://127.0.0.1:{slow_server}"
-    arguments = ("--num", "1", "--epochs", "100")
+    arguments = ("--num", "1", "--epochs", "100", "--only", "conv")
     process = script.start(*arguments, MLFLOW_TRACKING_URI=address)
     direct = f"sqlite:///{tmp_path}/server.db"
 

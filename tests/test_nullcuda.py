@@ -282,12 +282,9 @@ def test_what_does_not_fit_beside_others_is_tried_alone_and_what_does_not_fit_al
     assert result.returncode == 0, result.stdout  # as the line advises
 
 
-def test_a_team_trains_on_two_gpus(
-    null: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_team_trains_on_two_gpus(null: dict[str, str], tmp_path: Path) -> None:
     """With gradients averaged by gloo: the null NCCL brings nothing from one process to another."""
-    for name, value in {**null, "NULLCUDA_DEVICES": "2", "TEAM_DEVICE": "cuda"}.items():
-        monkeypatch.setenv(name, value)
+    environment = {**os.environ, **null, "NULLCUDA_DEVICES": "2", "TEAM_DEVICE": "cuda"}
     config = TrainConfig(
         width=16,
         depth=2,
@@ -300,7 +297,5 @@ def test_a_team_trains_on_two_gpus(
         ema_decay=0.9,
         mixup_alpha=0.8,
     )
-    assert [[row["epoch"] for row in rows] for rows in on_team(2, config, tmp_path)] == [
-        [1, 2],
-        [1, 2],
-    ]
+    both = on_team(2, config, tmp_path, environment=environment)
+    assert [[row["epoch"] for row in rows] for rows in both] == [[1, 2], [1, 2]]

@@ -7,12 +7,15 @@ import json
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import team_worker
 import torch
+from conftest import SPAWNER
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
@@ -61,32 +64,34 @@ CASES = {"busy": BUSY, "normed": NORMED.replace(precise_bn=120), "odd": NO_MIX}
 
 
 def on_team(
-    size: int, config: TrainConfig, folder: Path, epochs: int | None = None
+    size: int,
+    config: TrainConfig,
+    folder: Path,
+    epochs: int | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> list[list[Row]]:
-    """The rows that each process of a gloo team yields."""
+    """The rows that each process of a gloo team yields.
+
+    With an `environment`, the processes are new ones and have it.
+    """
     folder.mkdir(exist_ok=True)
     meeting, rows = folder / f"meeting-{uuid.uuid4().hex}", folder / "rows"
     fields = json.dumps(config.non_default())
-    commands = [
-        [
-            sys.executable,
-            str(Path(__file__).with_name("team_worker.py")),
-            str(rank),
-            str(size),
-            str(meeting),
-            str(folder),
-            fields,
-            str(rows),
-            *([str(epochs)] if epochs else []),
-        ]
+    arguments = [
+        [str(x) for x in (rank, size, meeting, folder, fields, rows, *([epochs] if epochs else []))]
         for rank in range(size)
     ]
-    processes = [
-        subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for c in commands
-    ]
-    said = [process.communicate(timeout=180)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * size, "\n".join(said)
+    if environment:
+        command = [sys.executable, str(Path(__file__).with_name("team_worker.py"))]
+        popens = [subprocess.Popen([*command, *a], env=environment) for a in arguments]
+        assert [process.wait(180) for process in popens] == [0] * size
+    else:
+        members = [SPAWNER.Process(target=team_worker.main, args=a) for a in arguments]
+        for member in members:
+            member.start()
+        for member in members:
+            member.join(180)
+        assert [member.exitcode for member in members] == [0] * size
     return [json.loads(Path(f"{rows}-{rank}.json").read_text()) for rank in range(size)]
 
 

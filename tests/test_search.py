@@ -434,8 +434,8 @@ def adopted(place: Path, copy: Path, table: pd.DataFrame) -> None:
     shutil.copytree(ROOT / "search_spaces", copy / "search_spaces")
     shutil.copytree(ROOT / "studies", copy / "studies")
     script = copy / "studies/tune_lr_wd.py"
-    # as long as the search was
-    script.write_text(script.read_text().replace('"epochs": 20', '"epochs": 6'))
+    shorter = '"epochs": 2, "warmup_epochs": 1.0'  # as the search was
+    script.write_text(script.read_text().replace('"epochs": 20', shorter))
     store = str(place / "runs")
     command = [sys.executable, "-m", "vitscale", "adopt", "tune_lr_wd-demo", "--store", store]
     result = subprocess.run(command, cwd=copy, capture_output=True, text=True)
@@ -448,7 +448,8 @@ def adopted(place: Path, copy: Path, table: pd.DataFrame) -> None:
 
 @pytest.mark.slow
 def test_the_search_of_the_demo_runs_shortened(tmp_path: Path) -> None:
-    script = shortened(tmp_path, "tune_lr_wd", tuning={"epochs": 6, "eval_split": "minival"})
+    shorter = {"epochs": 2, "warmup_epochs": 1.0, "eval_split": "minival"}
+    script = shortened(tmp_path, "tune_lr_wd", tuning=shorter)
     result = script.run("--num", "5", "--num-seeds", "1")
     assert result.returncode == 0 and "20 finished" in result.stdout, result.stdout
     report = tmp_path / "runs/studies/tune_lr_wd-demo/report"

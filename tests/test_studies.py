@@ -301,11 +301,16 @@ def test_architectures_of_the_thesis_have_the_published_size() -> None:
 # ---- shortened demos
 
 
-def shortened(folder: Path, name: str, **values: object) -> Script:
-    """The study's own script in `folder`, with other values in its demo scale."""
+def shortened(
+    folder: Path, name: str, recipe: dict[str, object] | None = None, **values: object
+) -> Script:
+    """The study's own script in `folder`, with other values in its demo scale, and in the recipe of
+    the search space.
+    """
     source = (ROOT / "studies" / f"{name}.py").read_text()
     body, end = source.split('if __name__ == "__main__":')
     changed = f'SCALES["demo"] = replace(SCALES["demo"], **{values!r})\n'
+    changed += f"demo.RECIPE.update({recipe!r})\n" if recipe else ""
     path = folder / f"{name}.py"
     path.write_text(
         f'from dataclasses import replace\n{body}{changed}if __name__ == "__main__":{end}'
@@ -336,7 +341,7 @@ def mlflow_statuses(script: Script, slug: str) -> list[str]:
 
 @pytest.mark.slow
 def test_optimizer_stability_runs_and_training_length_only_draws(tmp_path: Path) -> None:
-    first = shortened(tmp_path, "optimizer_stability", lengths=(6, 8))
+    first = shortened(tmp_path, "optimizer_stability", {"warmup_epochs": 1.0}, lengths=(2, 3))
     result = first.run("--num", "2")
     assert result.returncode == 0 and "16 finished" in result.stdout, result.stdout
     made = tables(first, "optimizer_stability-demo")
@@ -348,20 +353,21 @@ def test_optimizer_stability_runs_and_training_length_only_draws(tmp_path: Path)
         assert row["gap_points"] == pytest.approx(expected)
     assert len(made["optimizer_gap"]) == 4
     assert mlflow_statuses(first, "optimizer_stability-demo") == ["FINISHED"] * 16
-    second = shortened(tmp_path, "training_length", lengths=(6, 8))
+    second = shortened(tmp_path, "training_length", {"warmup_epochs": 1.0}, lengths=(2, 3))
     result = second.run("--num", "2")
     assert result.returncode == 0 and "8 trials, 8 done, 0 to do" in result.stdout, result.stdout
     delta = tables(second, "training_length-demo")["training_length"].set_index("model")[
         "delta_points"
     ]
-    assert delta["ViT_C"] == pytest.approx(mean[2, 2, "adamw", 6] - mean[2, 2, "adamw", 8])
+    assert delta["ViT_C"] == pytest.approx(mean[2, 2, "adamw", 2] - mean[2, 2, "adamw", 3])
 
 
 @pytest.mark.slow
 def test_seed_distribution_runs_and_lends_its_trials_to_recipe_vs_architecture(
     tmp_path: Path,
 ) -> None:
-    cells = {cell: {**fields, "epochs": 6} for cell, fields in demo.CELLS.items()}
+    shorter = {"epochs": 2, "warmup_epochs": 1.0}
+    cells = {cell: {**fields, **shorter} for cell, fields in demo.CELLS.items()}
     first = shortened(tmp_path, "seed_distribution", cells=cells)
     result = first.run("--num", "6")
     assert result.returncode == 0 and "7 finished" in result.stdout, result.stdout

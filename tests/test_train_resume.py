@@ -9,7 +9,6 @@ import hashlib
 import io
 import itertools
 import math
-import multiprocessing
 import os
 import pickle
 import re
@@ -22,6 +21,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import SPAWNER
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Outcome, Row
@@ -195,21 +195,6 @@ def test_a_resumed_training_goes_on_from_its_checkpoint(
 
 
 # --- kills ----------------------------------------------------------------------------------------
-
-# its children start with torch imported, and with no threads
-SPAWNER = multiprocessing.get_context("forkserver")
-SPAWNER.set_forkserver_preload(
-    [
-        "pytest",
-        "vitscale.train.loop",
-        "timm.models.vision_transformer_hybrid",
-        "timm.optim",
-        "timm.utils",
-        "timm.data.mixup",
-        "sklearn.datasets",
-        "sklearn.model_selection",
-    ]
-)
 
 
 class Countdown:
