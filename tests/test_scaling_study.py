@@ -43,6 +43,19 @@ def script_study(**options: Any) -> Study:
     return made
 
 
+def study_of(trials: tuple[Trial, ...], *names: str) -> Study:
+    return Study(
+        kind="scaling",
+        name="made",
+        scale="demo",
+        question="?",
+        source="none",
+        metric="val_error_pct",
+        trials=trials,
+        tables=names,
+    )
+
+
 def outcomes(study: Study, diverged_cell: str = "", seed: int = 0) -> pd.DataFrame:
     """Outcomes of a known law, of 4 + size and images terms, 20% less for ViT_C."""
     rng = np.random.default_rng(seed)
@@ -220,21 +233,12 @@ def test_a_report_of_two_thousand_trials_takes_less_than_a_minute(
 def test_a_law_of_too_few_values_is_refused(keep: Any, message: str) -> None:
     study = script_study()
     trials = tuple(t for t in study.trials if keep(t))
-    fields = {
-        "kind": "scaling",
-        "name": "made",
-        "scale": "demo",
-        "question": "?",
-        "source": "none",
-        "metric": "val_error_pct",
-        "trials": trials,
-    }
-    Study(**fields, tables=("scaling_cells",))
+    study_of(trials, "scaling_cells")
     if message:
         with pytest.raises(ValueError, match=message):
-            Study(**fields, tables=("scaling_fit",))
+            study_of(trials, "scaling_fit")
     else:
-        Study(**fields, tables=("scaling_fit",))
+        study_of(trials, "scaling_fit")
 
 
 def test_a_forecast_beyond_four_times_needs_far() -> None:
@@ -245,18 +249,9 @@ def test_a_forecast_beyond_four_times_needs_far() -> None:
         else t
         for t in study.trials
     )
-    fields = {
-        "kind": "scaling",
-        "name": "made",
-        "scale": "demo",
-        "question": "?",
-        "source": "none",
-        "metric": "val_error_pct",
-        "trials": trials,
-    }
     with pytest.raises(ValueError, match=r"at most 4 times the next one without --far, but got"):
-        Study(**fields, tables=("scaling_forecast",))
-    check(Study(**fields, tables=("scaling_forecast", "scaling_forecast_far")))
+        study_of(trials, "scaling_forecast")
+    check(study_of(trials, "scaling_forecast", "scaling_forecast_far"))
 
 
 def test_a_subset_larger_than_the_data_is_refused() -> None:
