@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -9,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import TINY, Script, kill_family, load_script, workers_of
+from conftest import TINY, Script, kill_family, load_script, wait_for, workers_of
 from test_launch import reference_rows, without_times
 from test_mlflow import history, runs_of
 
@@ -23,12 +24,19 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
     """At least NUM_KILLS kills while trials were to do, some of each kind; then one start to the
     end, held against uninterrupted trainings.
 
-    The kinds take turns in random order. The seed fixes who is killed and when, as seconds after
-    the start; where in the work that falls, the machine decides. When a study is complete before
-    the kills are, it is extended, which must work at any time, too.
+    The kinds take turns in random order. The seed fixes who is killed and when: half the times
+    are seconds after the start, the others after the first worker is seen, so that no machine is
+    so slow that it is killed in its start alone. Where in the work that falls, the machine decides.
+    When a study is complete before the kills are, it is extended, which must work at any time, too.
     """
     rng = random.Random(20261121)
     script, num = Script(tmp_path), 2
+
+    def at_work() -> bool:
+        """Waits for a worker; False if the study has ended instead."""
+        wait_for(lambda: workers_of(process.pid) or process.poll() is not None, 120, "a worker")
+        return process.poll() is None
+
     kills = dict.fromkeys(("driver", "worker", "everything", "driver, at once again"), 0)
     turns: list[str] = []
     while sum(kills.values()) < NUM_KILLS or not all(kills.values()):
@@ -39,13 +47,17 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
         whom = turns.pop()
         if whom == "worker":  # the driver lives on; so several in one life
             for _ in range(3):
-                time.sleep(rng.uniform(3, 6))
+                if at_work():
+                    time.sleep(rng.uniform(0, 6))
                 if workers := workers_of(process.pid):
-                    os.kill(rng.choice(workers), signal.SIGKILL)
-                    kills[whom] += 1
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(rng.choice(workers), signal.SIGKILL)
+                        kills[whom] += 1
             time.sleep(rng.uniform(0, 3))
-        else:
-            time.sleep(rng.uniform(4, 11))
+        elif rng.random() < 0.5:
+            time.sleep(rng.uniform(0, 11))
+        elif at_work():
+            time.sleep(rng.uniform(0, 8))
         if process.poll() is not None:
             assert process.returncode == 0, (tmp_path / "log.txt").read_text()
             num += 2
