@@ -18,9 +18,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from search_spaces import cifar, demo, touvron2022
-from search_spaces.touvron2022 import Shape
-from vitscale import Arm, Study, TrainConfig, Trial, cross, grid, interleaved, main, trials
+try:
+    from search_spaces import cifar, demo, touvron2022
+    from search_spaces.touvron2022 import Shape
+    from vitscale import Arm, Study, TrainConfig, Trial, cross, grid, interleaved, main, trials
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
+    ) from None
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,15 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from search_spaces import cifar, demo, xiao2021
-from search_spaces.space import Space, family
-from search_spaces.winners import LABELS
-from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main, sample, sobol, trials
+try:
+    from search_spaces import cifar, demo, xiao2021
+    from search_spaces.space import Space, family
+    from search_spaces.winners import LABELS
+    from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main, sample, sobol, trials
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
+    ) from None
 
 
 @dataclass(frozen=True)

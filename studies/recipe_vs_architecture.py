@@ -15,8 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from search_spaces import cifar, demo, touvron_thesis
-from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
+try:
+    from search_spaces import cifar, demo, touvron_thesis
+    from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
+    ) from None
 
 
 @dataclass(frozen=True)

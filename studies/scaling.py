@@ -20,10 +20,15 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
-from search_spaces import cifar, vit
-from vitscale import Arm, Study, TrainConfig, Trial, cross, grid, interleaved, main, trials
-from vitscale.plan.cost import own_training_flops
-from vitscale.plan.trunks import on_trunks
+try:
+    from search_spaces import cifar, vit
+    from vitscale import Arm, Study, TrainConfig, Trial, cross, grid, interleaved, main, trials
+    from vitscale.plan.cost import own_training_flops
+    from vitscale.plan.trunks import on_trunks
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
+    ) from None
 
 # Hägele et al. 2024 cool down over a fifth or a tenth of a training, by 1 minus the root
 COOLDOWN = {"decay": "cooldown", "cooldown_share": 0.125, "cooldown_shape": "1-sqrt"}

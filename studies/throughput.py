@@ -16,10 +16,15 @@ et al. 2021, Tables 1 and 2, beside their printed minutes per epoch.
 from dataclasses import dataclass
 from typing import Literal
 
-from search_spaces import profiles
-from search_spaces.profiles import Part
-from vitscale import Arm, ProfileConfig, Study, Trial, grid, main
-from vitscale.plan.profile import gpu, processor
+try:
+    from search_spaces import profiles
+    from search_spaces.profiles import Part
+    from vitscale import Arm, ProfileConfig, Study, Trial, grid, main
+    from vitscale.plan.profile import gpu, processor
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
+    ) from None
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,14 @@ has those, this one trains nothing and only reports.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from search_spaces import cifar, demo, xiao2021
-from search_spaces.space import Space, family
-from vitscale import Arm, Study, TrainConfig, main, trials
+try:
+    from search_spaces import cifar, demo, xiao2021
+    from search_spaces.space import Space, family
+    from vitscale import Arm, Study, TrainConfig, main, trials
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
+    ) from None
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from search_spaces import cifar, demo, xiao2021
-from search_spaces.space import Space
-from search_spaces.winners import LABELS
-from search_spaces.xiao2021 import interval
-from vitscale import Arm, Search, TrainConfig, main
-from vitscale.plan.design import SearchSpace
+try:
+    from search_spaces import cifar, demo, xiao2021
+    from search_spaces.space import Space
+    from search_spaces.winners import LABELS
+    from search_spaces.xiao2021 import interval
+    from vitscale import Arm, Search, TrainConfig, main
+    from vitscale.plan.design import SearchSpace
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
+    ) from None
 
 
 @dataclass(frozen=True)

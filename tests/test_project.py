@@ -117,6 +117,27 @@ def test_run_lists_what_it_can_run_and_refuses_what_it_cannot(tmp_path: Path) ->
     assert "mine" in result.stderr and "got ('none')" in result.stderr
 
 
+# ---- a Python without the packages
+
+
+@pytest.mark.parametrize("path", ["", str(ROOT)])
+def test_a_python_without_the_packages_gets_one_line(path: str) -> None:
+    """As after cloning, before `make demo`; -S hides installed packages."""
+    scripts = [str(script) for script in sorted((ROOT / "studies").glob("*.py"))]
+    assert len(scripts) > 8
+    for arguments in (*([script] for script in scripts), ["-m", "vitscale"]):
+        result = subprocess.run(
+            [sys.executable, "-S", *arguments],
+            cwd=ROOT,
+            env={"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+        (line,) = result.stderr.splitlines()
+        assert result.returncode == 1 and result.stdout == "", arguments
+        assert line.startswith("No module named '") and "run `make demo` once" in line
+
+
 # ---- pinned versions
 
 

@@ -3,16 +3,25 @@
 A study script needs these names; `load` is for what comes after it.
 """
 
-from vitscale.cli.adoption import winners
-from vitscale.cli.loading import StudyResults, load
-from vitscale.cli.script import main
-from vitscale.plan.config import TrainConfig
-from vitscale.plan.data import facts
-from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
-from vitscale.plan.profile import ProfileConfig
-from vitscale.plan.search import Search
-from vitscale.plan.study import Arm, Study, Trial
-from vitscale.plan.trunks import on_trunks
+import sys
+
+try:
+    from vitscale.cli.adoption import winners
+    from vitscale.cli.loading import StudyResults, load
+    from vitscale.cli.script import main
+    from vitscale.plan.config import TrainConfig
+    from vitscale.plan.data import facts
+    from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
+    from vitscale.plan.profile import ProfileConfig
+    from vitscale.plan.search import Search
+    from vitscale.plan.study import Arm, Study, Trial
+    from vitscale.plan.trunks import on_trunks
+except ModuleNotFoundError as missing:
+    if sys.argv[0] != "-m":  # what Python says while it looks for a module to run
+        raise
+    raise SystemExit(
+        f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
+    ) from None
 
 __all__ = [
     "Arm",
