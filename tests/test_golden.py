@@ -6,16 +6,27 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from golden.capture import GOLDEN, load, report
 
 from vitscale.analysis.kinds import kind_of
-from vitscale.analysis.report.report import read_results, write_report
+from vitscale.analysis.repeats import estimates
+from vitscale.analysis.report.report import (
+    caveats,
+    headline,
+    read_results,
+    summary,
+    write_report,
+)
 from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats import bands, betting, correction, correlation, images, intervals
 from vitscale.record.table import outcomes, tidy
 from vitscale.record.workdir import Workdir
 
@@ -80,3 +91,39 @@ def test_figures_are_drawn_again_from_the_parquet_files_of_a_report(
         assert drawn["png"] == (tmp_path / f"{name}.png").read_bytes(), name
         assert (b"<title>" in drawn["svg"]) == (name not in WITHOUT_MARKS), name
     assert set(again.made(kind_of(study).tables)) == held
+
+
+# modules and functions that make estimates of values
+STATS = (intervals, bands, betting, correction, correlation, images)
+ESTIMATES = [
+    getattr(estimates, name)
+    for name in ("mean_interval", "value_interval", "sd_interval", "contrast", "difference")
+]
+
+
+def _is_made_in(value: object, module: ModuleType) -> bool:
+    return isinstance(value, FunctionType) and value.__module__ == module.__name__
+
+
+def _refused(*_: Any, **__: Any) -> Any:
+    raise AssertionError("an estimate that the tables of the report hold was made again")
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_sentences_and_summary_are_read_from_the_parquet_files_of_a_report(
+    slug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same sentences and numbers, and no function that makes an estimate is called again."""
+    study, read, _ = load(slug)
+    results = Results(study, outcomes(study, read), tidy(study, read))
+    write_report(results, Workdir(tmp_path), {}, ["parquet"])
+    again = read_results(study, Workdir(tmp_path))
+    makers = {value for of in STATS for value in vars(of).values() if _is_made_in(value, of)}
+    for module in [sys.modules[n] for n in sys.modules if n.startswith("vitscale.analysis")]:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, FunctionType) and value in makers | set(ESTIMATES):
+                monkeypatch.setattr(module, name, _refused)
+    with pytest.raises(AssertionError, match="made again"):
+        estimates.value_interval(np.array([1.0, 2.0]), study.column.metric)
+    for words in (headline, caveats, summary):
+        assert words(again) == words(results), words.__name__

@@ -24,6 +24,7 @@ NAMES: dict[str, frozenset[str]] = {
     "repeats": frozenset(
         [
             "learning_curves",
+            "arm_means",
             "optimizer_stability",
             "optimizer_stability_copied",
             "training_length",
@@ -59,6 +60,7 @@ NAMES: dict[str, frozenset[str]] = {
             "widths",
             "depths",
             "lr_sweep",
+            "arm_means",
             "shape_cells",
             "branch_differences",
             "layerscale_and_epochs",

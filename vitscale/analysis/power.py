@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scipy.optimize import brentq
+import scipy
 from scipy.special import betaincinv, nctdtr, ndtr, stdtrit
-from scipy.stats import binom
 
 from vitscale.plan.kinds import family_of
 from vitscale.plan.metrics import Metric
@@ -55,7 +54,7 @@ def smallest_difference(
     high = 1.0
     while missing(high) < 0:
         high *= 2
-    return error * float(brentq(missing, 0.0, high))
+    return error * float(scipy.optimize.brentq(missing, 0.0, high))
 
 
 def smallest_area(n: int, references: int, paired: bool = True, alpha: float = ALPHA) -> float:
@@ -84,7 +83,7 @@ def smallest_share(n: int, alpha: float = ALPHA) -> float:
 
 def smallest_sign(n: int, alpha: float = ALPHA) -> float:
     """Smallest share of n pairs won, without ties, that the exact sign test detects; NaN: none."""
-    needed = int(binom.isf(alpha / 2, n, 0.5)) + 1
+    needed = int(scipy.stats.binom.isf(alpha / 2, n, 0.5)) + 1
     return float(betaincinv(needed, n - needed + 1, POWER)) if needed <= n else float("nan")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib.util
 import inspect
 import math
@@ -490,6 +491,9 @@ def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> None
 
     `formats`: only these; all if there are none.
     """
+    # Imports and drawings make many objects that live on, which the default of 700 visits again and
+    # again: a tenth of a report's time.
+    gc.set_threshold(100_000)
     from vitscale.launch.driver import PAGE, draw
     from vitscale.record.provenance import mixed_code
     from vitscale.record.table import read_trials

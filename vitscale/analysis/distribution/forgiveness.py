@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.stats
+import scipy
 from scipy.special import stdtrit
 
 from vitscale.analysis.distribution.edf import area_scores, log_noise, sensitivity, spread

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.stats import mannwhitneyu
+import scipy
 
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.repeats.estimates import labelled
@@ -193,7 +193,7 @@ def change_p(seq: np.ndarray, par: np.ndarray) -> float:
     """
     if min(len(seq), len(par)) < MIN_RUNS:
         return np.nan
-    return float(mannwhitneyu(seq, par).pvalue)  # exact without ties, for few runs
+    return float(scipy.stats.mannwhitneyu(seq, par).pvalue)  # exact without ties, for few runs
 
 
 def gain(best_over_seq: Sequence[float]) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.profile import figures as throughput_figures
-from vitscale.analysis.profile.tables import ALPHA, BUSY, TABLES, runs_of, throughput, with_ends
+from vitscale.analysis.profile.tables import ALPHA, BUSY, TABLES, speeds, throughput
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study
@@ -106,14 +106,17 @@ def summary(results: Results) -> Summary:
     """Images per second of each arm at each batch, at the arm's first resolution; those that
     exist.
     """
-    numbers: Summary = {}
+    table, numbers = results.once(speeds), Summary()
     for arm in results.study.arms:
-        of_arm = results.trials[results.trials["arm"] == arm]
+        of_arm = table[table["arm"] == arm]
         numbers_of_arm = {
             status: float((of_arm["status"] == status).sum()) for status in ("failed", "missing")
         }
-        for _, trial in of_arm[of_arm["resolution"] == of_arm["resolution"].iloc[0]].iterrows():
-            numbers_of_arm |= with_ends(f"images_per_s_batch_{trial['batch_size']}", runs_of(trial))
+        for _, row in of_arm[of_arm["resolution"] == of_arm["resolution"].iloc[0]].iterrows():
+            numbers_of_arm |= {
+                f"images_per_s_batch_{row['batch_size']}{end}": row[f"speed{end}"]
+                for end in ("", "_low", "_high")
+            }
         numbers[arm] = {name: value for name, value in numbers_of_arm.items() if np.isfinite(value)}
     return numbers
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import scipy.stats
+import scipy
 
 from vitscale.analysis.repeats import estimates, seeds
 from vitscale.analysis.results import Results

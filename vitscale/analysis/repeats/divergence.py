@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import PermutationMethod, fisher_exact, mannwhitneyu
+import scipy
 
 MAX_PERMUTATIONS = 20_000  # all of them up to 8 runs in each arm
 
@@ -57,11 +57,11 @@ def _rank_p(a: np.ndarray, b: np.ndarray) -> float:
     if np.ptp(np.concatenate([a, b])) == 0 or min(len(a), len(b)) < 2:
         return np.nan
     exact = comb(len(a) + len(b), len(a)) <= MAX_PERMUTATIONS
-    method = PermutationMethod(n_resamples=MAX_PERMUTATIONS) if exact else "asymptotic"
-    return float(mannwhitneyu(a, b, method=method).pvalue)
+    method = scipy.stats.PermutationMethod(n_resamples=MAX_PERMUTATIONS) if exact else "asymptotic"
+    return float(scipy.stats.mannwhitneyu(a, b, method=method).pvalue)
 
 
 def _count_p(a: np.ndarray, b: np.ndarray) -> float:
     if not a.any() and not b.any():
         return np.nan
-    return float(fisher_exact([[a.sum(), (~a).sum()], [b.sum(), (~b).sum()]]).pvalue)
+    return float(scipy.stats.fisher_exact([[a.sum(), (~a).sum()], [b.sum(), (~b).sum()]]).pvalue)

@@ -9,14 +9,14 @@ often each interval covers: docs/method.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from scipy.special import chdtri, ndtri, stdtrit
 from scipy.special import ndtr as normal_cdf
-from scipy.stats import trim_mean
 
 from vitscale.analysis.results import STATUSES
 from vitscale.analysis.stats.intervals import t_test
@@ -94,17 +94,14 @@ def counts(runs: pd.DataFrame) -> dict[str, int]:
 
 def describe(runs: pd.DataFrame) -> str:
     """The population in words: finished ones as n, and what did not finish."""
-    num_by_status = counts(runs)
-    return ", ".join(
-        [
-            f"n={num_by_status['finished']}",
-            *(
-                f"{num_by_status[s]} {s}"
-                for s in STATUSES[1:]
-                if num_by_status[s] or s == "diverged"
-            ),
-        ]
-    )
+    return describe_counts(counts(runs))
+
+
+def describe_counts(num_by_status: Mapping[str, int]) -> str:
+    """The same of runs counted by status."""
+    finished, *others = STATUSES
+    ended = [f"{num_by_status[s]} {s}" for s in others if num_by_status[s] or s == "diverged"]
+    return ", ".join([f"n={num_by_status[finished]}", *ended])
 
 
 def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
@@ -153,7 +150,7 @@ def _bonett(values: np.ndarray, sd: float, z: float) -> tuple[float, float]:
     n = len(values)
     if sd < NO_SPREAD:
         return np.nan, np.nan
-    center = trim_mean(values, 1 / (2 * np.sqrt(n - 4)))
+    center = scipy.stats.trim_mean(values, 1 / (2 * np.sqrt(n - 4)))
     kurtosis = (
         n
         * float(((values - center) ** 4).sum())

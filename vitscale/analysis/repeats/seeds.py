@@ -17,8 +17,7 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-import scipy.stats
-from scipy.integrate import quad
+import scipy
 from scipy.special import ndtr
 
 from vitscale.analysis.repeats import estimates
@@ -57,7 +56,9 @@ def expected_maximum(n: int) -> float:
         return 0.0
     density = scipy.stats.norm.pdf
     return float(
-        quad(lambda z: z * n * density(z) * ndtr(z) ** (n - 1), -8, 12, points=(0.0, 3.0))[0]
+        scipy.integrate.quad(
+            lambda z: z * n * density(z) * ndtr(z) ** (n - 1), -8, 12, points=(0.0, 3.0)
+        )[0]
     )
 
 

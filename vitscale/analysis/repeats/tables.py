@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from vitscale.analysis.published import tables as published
-from vitscale.analysis.repeats import bins, interaction, mistakes, seeds, stability
+from vitscale.analysis.repeats import arms, bins, interaction, mistakes, seeds, stability
 
 TABLES = (
+    arms.arm_means,
     stability.stability_cells,
     stability.optimizer_gap,
     stability.optimizer_gap_copied,

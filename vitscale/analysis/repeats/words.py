@@ -19,9 +19,10 @@ from vitscale.analysis.distribution.population import (
 from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.repeats import estimates, tables
 from vitscale.analysis.repeats import figures as repeat_figures
+from vitscale.analysis.repeats.arms import arm_means
 from vitscale.analysis.repeats.interaction import recipe_interaction, winners
 from vitscale.analysis.repeats.mistakes import agreement, seed_spread
-from vitscale.analysis.repeats.seeds import draws_of, seed_statistics
+from vitscale.analysis.repeats.seeds import seed_statistics
 from vitscale.analysis.repeats.stability import (
     optimizer_gap,
     optimizer_gap_interaction,
@@ -53,20 +54,18 @@ def headline(results: Results) -> list[str]:
 
 
 def _mean_sentences(results: Results) -> list[str]:
-    return [
-        _mean_sentence(arm, results.trials[results.trials["arm"] == arm], results.metric)
-        for arm in results.study.arms
-    ]
+    return [_mean_sentence(row, results.metric) for _, row in results.once(arm_means).iterrows()]
 
 
-def _mean_sentence(arm: str, runs: pd.DataFrame, metric: Metric) -> str:
-    mean, low, high = estimates.value_interval(estimates.errors(runs), metric)
+def _mean_sentence(row: pd.Series, metric: Metric) -> str:
+    mean, low, high = (row[f"mean_error_pct{end}"] for end in ("", "_low", "_high"))
+    ended = estimates.describe_counts({STATUSES[0]: row["n"], **row[list(STATUSES[1:])]})
     if np.isnan(mean):
-        return f"{arm}: no run finished ({estimates.describe(runs)})."
+        return f"{row['arm']}: no run finished ({ended})."
     ends = ", ".join(metric.number(end, 2) for end in (low, high))
     ends = "no interval" if np.isnan(low) else f"[{ends}]"
     found = f"mean {metric.label} {metric.text(mean, 2)}"
-    return f"{arm}: {found} ({ends}, {estimates.describe(runs)})."
+    return f"{row['arm']}: {found} ({ends}, {ended})."
 
 
 def progress_of_runs(outcomes: pd.DataFrame) -> str:
@@ -103,7 +102,7 @@ def _gap_sentences(results: Results) -> list[str]:
 
 def _length_sentences(results: Results) -> list[str]:
     """What shorter schedules cost, model by model where these are few."""
-    table = training_length(results)
+    table = results.once(training_length)
     shown = int(((table["delta_p_holm"] < ALPHA) & (table["delta_points"] > 0)).sum())
     first = (
         f"A shorter schedule is shown to be worse than the longest in {shown} of {len(table)} "
@@ -283,13 +282,11 @@ def _without_bits(results: Results, table: pd.DataFrame) -> list[str]:
 
 def _next_seed(results: Results) -> list[str]:
     """A prediction that needs no distribution: ranks of exchangeable errors."""
-    sizes = {
-        arm: len(estimates.errors(draws_of(results.trials, arm))) for arm in results.study.arms
-    }
+    table = results.once(arm_means)
     return [
         f"{arm}: whatever the distribution, one more seed lies within the range of these n={n} "
         f"on the same images with a probability of at least {100 * (n - 1) // (n + 1)}%."
-        for arm, n in sizes.items()
+        for arm, n in zip(table["arm"], table["n"], strict=True)
         if n > 1
     ]
 
@@ -421,26 +418,11 @@ def design_text(study: Study) -> str:
 
 def summary(results: Results) -> Summary:
     """Counts, mean and sd of the runs of each arm, without reference runs."""
-    numbers: Summary = {}
-    for arm in results.study.arms:
-        runs = results.trials[(results.trials["arm"] == arm) & results.trials["point"].notna()]
-        values, num_by_status = estimates.errors(runs), estimates.counts(runs)
-        numbers_of_arm: dict[str, float] = {
-            "n": len(values),
-            **{status: num_by_status[status] for status in STATUSES[1:]},
-        }
-        for name, interval in (
-            ("mean_error_pct", estimates.value_interval(values, results.metric)),
-            ("sd_points", estimates.sd_interval(values)),
-        ):
-            numbers_of_arm |= {
-                f"{name}{end}": value
-                for end, value in zip(("", "_low", "_high"), interval, strict=True)
-            }
-        numbers[arm] = {
-            name: float(value) for name, value in numbers_of_arm.items() if not np.isnan(value)
-        }
-    return numbers
+    table = results.once(arm_means).set_index("arm")
+    return {
+        str(arm): {str(name): float(value) for name, value in row.items() if not np.isnan(value)}
+        for arm, row in table.iterrows()
+    }
 
 
 ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer

@@ -87,7 +87,10 @@ def _page(
 
 
 def _write_parquet(results: Results, folder: Workdir) -> None:
-    """Writes what the report is made of: trials, rows, and every table that was asked for."""
+    """Writes what the report is made of: trials, rows, and every table that a figure, a sentence or
+    the summary asked for.
+    """
+    headline(results), caveats(results), summary(results)  # whatever the formats are
     made = results.made(kind_of(results.study).tables)
     for name, table in {
         TRIALS: trials_as_named(results.trials, results.metric),

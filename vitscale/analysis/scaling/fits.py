@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 import numpy as np
-from scipy.stats import f as f_distribution
+import scipy
 
 HUBER = 1.345  # standard errors: 95% efficiency for normal noise (Huber 1964)
 EXPONENTS = (0.01, 4.0)  # searched; a law beyond has no use, as 2**4 = 16 times lower per doubling
@@ -306,7 +306,7 @@ def likelihood_region(
     chi-square.
     """
     best = fit(x, y, precision, has_floor=has_floor)
-    limit = float(best.loss) + float(f_distribution.ppf(confidence, 1, df))
+    limit = float(best.loss) + float(scipy.stats.f.ppf(confidence, 1, df))
     logs = np.log(np.asarray(x, float) / best.x0)
     axes = logs.shape[1]
     low, high = np.log(EXPONENTS)

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from scipy.stats import f as f_distribution
+import scipy
 
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
@@ -380,7 +380,7 @@ def _misfit(cells: Grid, one: Law) -> tuple[float, float]:
         return np.nan, np.nan
     residual = np.log(cells.chosen.error[one.index] / one.fit.predict(one.x))
     ratio = float((residual**2 * one.precision).sum() / df)
-    return ratio, float(f_distribution.sf(ratio, df, cells.df))
+    return ratio, float(scipy.stats.f.sf(ratio, df, cells.df))
 
 
 def largest(cells: Grid, family: str, axes: Sequence[str]) -> np.ndarray:

@@ -23,6 +23,7 @@ import pandas as pd
 
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.repeats import estimates
+from vitscale.analysis.repeats.arms import arm_means
 from vitscale.analysis.results import OF_ERRORS, Results
 from vitscale.catalog.shapes import shape_name
 from vitscale.plan.config import TrainConfig
@@ -406,6 +407,7 @@ def published_errors() -> pd.DataFrame:
 
 
 TABLES = (
+    arm_means,
     shape_cells,
     lr_sweep,
     branch_differences,

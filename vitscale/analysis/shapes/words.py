@@ -28,6 +28,7 @@ from vitscale.analysis.shapes.tables import (
     branch_differences,
     cells,
     layerscale_and_epochs,
+    lr_sweep,
     reported,
 )
 from vitscale.plan.kinds import DROP_PATH_BY
@@ -104,36 +105,29 @@ def summary(results: Results) -> Summary:
     """The numbers of each arm that exist: the chosen lr, and at that lr the numbers of runs by
     status and means of the metric with Student's 95% intervals; n is the number of finished runs.
     """
-    others = {
-        name: column
-        for name, column in reported(results.study).items()
-        if column != results.study.metric
+    table = results.once(lr_sweep)
+    return {str(arm): _numbers(of, results.study) for arm, of in table.groupby("shape", sort=False)}
+
+
+def _numbers(sweep: pd.DataFrame, study: Study) -> dict[str, float]:
+    """Those of a shape, from its rows of the table: of all its lr as long as none is chosen."""
+    shown = sweep[sweep["chosen"]]
+    counted = (sweep if shown.empty else shown)[list(STATUSES)].sum()
+    numbers = {"n": counted[STATUSES[0]], **counted[list(STATUSES[1:])]}
+    for row in shown.to_dict("records"):
+        numbers["best_lr"] = row["lr"]
+        for name, column in _summarized(study).items():
+            numbers |= {f"{name}{end}": row[f"{column}{end}"] for end in ("", "_low", "_high")}
+    return {name: float(value) for name, value in numbers.items() if not np.isnan(value)}
+
+
+def _summarized(study: Study) -> dict[str, str]:
+    """Name of a mean -> its column of lr_sweep: the study's own metric first."""
+    names = [study.column.split, *(name for name in reported(study) if name != study.column.split)]
+    return {
+        f"{name}_mean_error_pct" if index else "mean_error_pct": f"{name}_error_pct"
+        for index, name in enumerate(names)
     }
-    columns = {
-        "mean_error_pct": "error_pct",
-        **{f"{name}_mean_error_pct": column for name, column in others.items()},
-    }
-    numbers: Summary = {}
-    for cell in results.once(cells).values():
-        has_lr = not np.isnan(cell.lr)
-        num_by_status = estimates.counts(
-            cell.runs if has_lr else results.trials[results.trials["arm"] == cell.arm]
-        )
-        numbers_of_shape = {
-            "n": num_by_status["finished"],
-            **{status: num_by_status[status] for status in STATUSES[1:]},
-            "best_lr": cell.lr,
-        }
-        for name, column in columns.items():
-            interval = estimates.value_interval(estimates.errors(cell.runs, column), results.metric)
-            numbers_of_shape |= {
-                f"{name}{end}": value
-                for end, value in zip(("", "_low", "_high"), interval, strict=True)
-            }
-        numbers[cell.arm] = {
-            name: float(value) for name, value in numbers_of_shape.items() if not np.isnan(value)
-        }
-    return numbers
 
 
 @_unless_single_lr(kind.design)

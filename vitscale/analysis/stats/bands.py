@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 from scipy.special import betaincinv, gammaln
 
 
@@ -60,7 +60,7 @@ def band_tail(n: int, confidence: float = 0.95, one_sided: bool = False) -> floa
     # half of what Bonferroni's inequality allows is too small a tail, and twice the miss too large
     miss = 1 - confidence
     ends = np.log(miss / (4 * n)), np.log(min(2 * miss, 0.49))
-    return float(np.exp(brentq(excess, *ends, xtol=1e-10)))
+    return float(np.exp(scipy.optimize.brentq(excess, *ends, xtol=1e-10)))
 
 
 def share_bounds(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from scipy.special import ndtri, stdtrit
-from scipy.stats import rankdata
 
 Estimate = tuple[float, float, float]  # estimate, low, high
 # of fewer, an interval spans nearly all of [-1, 1], or the bootstrap has nothing to draw from
@@ -27,7 +27,7 @@ def spearman(x: np.ndarray, y: np.ndarray, confidence: float = 0.95) -> Estimate
     This is Fisher's z with 1 + r**2 / 2. Assumes independent pairs and few ties; intended for |r| <
     0.9. Fast enough for every epoch of a training.
     """
-    rho = _correlation(rankdata(x), rankdata(y))
+    rho = _correlation(scipy.stats.rankdata(x), scipy.stats.rankdata(y))
     return _fisher(rho, np.sqrt((1 + rho**2 / 2) / max(len(x) - 3, 1)), confidence)
 
 
@@ -40,11 +40,11 @@ def spearman_bootstrap(
     pairs, but neither a shape of the distribution nor the absence of ties. Percentiles are not
     better centred, since resampling creates ties.
     """
-    rho = _correlation(rankdata(x), rankdata(y))
+    rho = _correlation(scipy.stats.rankdata(x), scipy.stats.rankdata(y))
     if np.isnan(rho):
         return np.nan, np.nan, np.nan
     picks = np.random.default_rng(seed).integers(len(x), size=(num, len(x)))
-    ranks = (rankdata(np.asarray(side)[picks], axis=1) for side in (x, y))
+    ranks = (scipy.stats.rankdata(np.asarray(side)[picks], axis=1) for side in (x, y))
     a, b = (side - side.mean(axis=1, keepdims=True) for side in ranks)
     scale = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
     resampled = ((a * b).sum(axis=1) / np.where(scale > 0, scale, np.nan)).clip(-1 + 1e-9, 1 - 1e-9)

@@ -1,0 +1,41 @@
+"""The runs of each arm as one row: what its sentence and its numbers in MLflow are read from."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from vitscale.analysis.repeats import estimates
+from vitscale.analysis.repeats.seeds import draws_of
+from vitscale.analysis.results import STATUSES, Results
+from vitscale.plan.metrics import Metric
+
+
+def arm_means(results: Results) -> pd.DataFrame:
+    """One row per arm: numbers of its runs by status, n of them finished, and mean and sd (ddof=1)
+    of the metric over those.
+
+    Reference runs are in none of these numbers. Intervals are Student's for the mean and, for the
+    sd, Bonett's, or that of chi-square for fewer than 8 runs; none for a single run.
+    """
+    rows = [
+        {"arm": arm, **_row(draws_of(results.trials, arm), results.metric)}
+        for arm in results.study.arms
+    ]
+    return pd.DataFrame(rows)
+
+
+def _row(runs: pd.DataFrame, metric: Metric) -> dict[str, float]:
+    values, num_by_status = estimates.errors(runs), estimates.counts(runs)
+    row: dict[str, float] = {
+        "n": len(values),
+        **{status: num_by_status[status] for status in STATUSES[1:]},
+    }
+    for name, interval in (
+        ("mean_error_pct", estimates.value_interval(values, metric)),
+        ("sd_points", estimates.sd_interval(values)),
+    ):
+        row |= {
+            f"{name}{end}": value
+            for end, value in zip(("", "_low", "_high"), interval, strict=True)
+        }
+    return row
