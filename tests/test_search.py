@@ -24,7 +24,8 @@ from test_studies import mlflow_statuses, shortened
 
 from search_spaces.winners import good_values, in_words, optima
 from vitscale.analysis.results import Results
-from vitscale.launch.optuna_search import Rounds, Rungs, check_ended, search_result
+from vitscale.analysis.search.files import search_result
+from vitscale.launch.optuna_search import Rounds, Rungs, check_ended
 from vitscale.launch.resources import Event, Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.search import Search

@@ -91,6 +91,10 @@ class Explanation(NamedTuple):
     svg: str  # a small picture; it is put into the page as it is
 
 
+def no_files(results: Results) -> dict[str, bytes]:
+    return {}
+
+
 def no_explanation(study: Study) -> None:
     return None
 
@@ -121,6 +125,7 @@ class Kind:
     explain: Callable[[Study], Explanation | None] = no_explanation
     design: Callable[[Study], pd.DataFrame] = design
     design_text: Callable[[Study], str] = design_text
+    files: Callable[[Results], Mapping[str, bytes]] = no_files  # name -> content, beside the report
 
 
 def provenance(results: Results) -> list[str]:

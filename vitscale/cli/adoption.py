@@ -31,7 +31,8 @@ def winners(study: str, store: str = "") -> dict[str, dict[str, Any]]:
 def read_result(root: str, slug: str) -> tuple[Study, dict[str, Any]]:
     """(study, result) of a completed search. Raises ValueError for any other study."""
     from vitscale.analysis.results import Results
-    from vitscale.launch.optuna_search import check_ended, search_result
+    from vitscale.analysis.search.files import search_result
+    from vitscale.launch.optuna_search import check_ended
     from vitscale.record.table import outcomes, read_trials
 
     store = existing(root)

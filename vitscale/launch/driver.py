@@ -641,6 +641,7 @@ def draw(
 
     `formats`: only these; None for all.
     """
+    from vitscale.analysis.kinds import kind_of
     from vitscale.analysis.looks import look_of, place, with_claims
     from vitscale.analysis.report.report import FORMATS, headline, summary, write_report
     from vitscale.analysis.results import Results
@@ -657,12 +658,8 @@ def draw(
         wrong=lambda trial_id: _wrong(trial_id, store, read),
         looks=place(read_ledger(store, study.slug), look),
     )
-    if study.search:
-        from vitscale.analysis.search.tables import as_optuna
-        from vitscale.launch.optuna_search import search_result
-
-        folder.write("winners.json", json.dumps(search_result(results), indent=1).encode())
-        folder.write("optuna.db", as_optuna(results))
+    for name, content in kind_of(study).files(results).items():
+        folder.write(name, content)
     command = _planned_command(study, store)
     from_wheel = command.startswith("vitscale run ")
     facts = {

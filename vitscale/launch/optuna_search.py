@@ -19,14 +19,12 @@ import numpy as np
 from vitscale.launch.resources import Event
 from vitscale.plan.design import Point
 from vitscale.plan.search import Search, as_json, rounded
-from vitscale.plan.study import Study, space_of
+from vitscale.plan.study import Study
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import ASKED, Store
 
 if TYPE_CHECKING:
     import optuna
-
-    from vitscale.analysis.results import Results
 
 REDUCTION = 3  # ASHA continues the best third of a rung
 TRIES = 20  # proposals per new point, until one was not proposed before
@@ -188,47 +186,6 @@ def identity(search: Search) -> dict[str, Any]:
     }
 
 
-def search_result(results: Results) -> dict[str, Any]:
-    """The result of a search so far and how it was found, as plain values for `vitscale adopt`."""
-    from vitscale.analysis.search.tables import procedure, winners
-
-    study = results.study
-
-    def distinct(column: str) -> list[str]:
-        return sorted({str(value) for value in results.trials[column].dropna()} - {""})
-
-    return {
-        "search": study.slug,
-        "how": procedure(study),
-        "metric": study.metric,
-        "epochs": max(trial.config.epochs for trial in study.trials),
-        "trained": _trained(study),
-        **{
-            name: distinct(column)
-            for name, column in (
-                ("commits", "commit"),
-                ("versions", "versions"),
-                ("machines", "machine"),
-            )
-        },
-        "winners": results.once(winners),
-    }
-
-
-def _trained(study: Study) -> dict[str, dict[str, Any]]:
-    """Maps each arm to the fields that its trials share.
-
-    These are the fields that differ from their default, and always data, length and split.
-    """
-    shared = {}
-    for arm in study.arms:
-        config = next(trial.config for trial in study.trials if trial.arm.name == arm)
-        varied = {"seed", *space_of(study, arm)}
-        names = {*config.non_default(), *ALWAYS_RECORDED} - varied
-        shared[arm] = {name: value for name, value in config.asdict().items() if name in names}
-    return shared
-
-
 def check_ended(study: Study, store: Store) -> None:
     """Raises ValueError unless a study is a search that is complete.
 
@@ -254,18 +211,6 @@ def check_ended(study: Study, store: Store) -> None:
             f"a search must have ended, but got ({study.slug!r}: {asked} of {ledger['num']} "
             f"points asked, {len(todo)} trials to do)"
         )
-
-
-ALWAYS_RECORDED = (
-    "dataset",
-    "minival_images",
-    "subset_images",
-    "split_seed",
-    "resolution",
-    "model",
-    "epochs",
-    "eval_split",
-)
 
 
 class Rungs:

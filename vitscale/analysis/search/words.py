@@ -10,6 +10,7 @@ import pandas as pd
 from vitscale.analysis.kind import Kind, Summary, named
 from vitscale.analysis.results import Results
 from vitscale.analysis.search import figures as search_figures
+from vitscale.analysis.search.files import files
 from vitscale.analysis.search.tables import (
     STATES,
     TABLES,
@@ -229,4 +230,5 @@ KIND = Kind(
     counts=counts,
     design=design,
     design_text=design_text,
+    files=files,
 )
