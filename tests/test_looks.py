@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import multiprocessing
@@ -20,8 +21,10 @@ import vitscale
 from vitscale.analysis.distribution import anytime
 from vitscale.analysis.distribution.edf import area_scores
 from vitscale.analysis.looks import place
+from vitscale.analysis.scaling import tables
 from vitscale.analysis.stats.betting import interval, log_capital
 from vitscale.analysis.stats.looks import Looks, boundaries, sequential_p, spending
+from vitscale.cli.commands import status
 from vitscale.cli.loading import StudyResults
 from vitscale.cli.script import main
 from vitscale.launch.driver import draw
@@ -98,8 +101,51 @@ def test_no_more_than_5_percent_claim_a_difference_that_is_not_there() -> None:
     shares = tuple(n / SEEDS[-1] for n in SEEDS)
     declared = [Looks(k, shares[:k], n).adjusted(p[k - 1]) for k, n in enumerate(SEEDS, 1)]
     assert (np.array(declared) < 0.05).any(axis=0).mean() <= 0.05 + limit(0.05, sims)
-    grown = [Looks(k, (), n).adjusted(p[k - 1]) for k, n in enumerate(SEEDS, 1)]
-    assert (np.array(grown[1:]) < 0.05).any(axis=0).mean() <= 0.02
+    assert (p[0] < 0.05).mean() > 0.04  # all that a study may claim without a declared size
+
+
+def test_a_growing_study_of_any_rule_spends_5_percent_in_all() -> None:
+    """False claims at any of the looks, the first included, as the ledger places them."""
+    sims = 4000
+    values = np.random.default_rng(1).normal(size=(sims, SEEDS[-1]))
+    p = [scipy.stats.ttest_1samp(values[:, :n], 0, axis=1).pvalue for n in SEEDS]
+    grown = [a_look(str(n), n, planned=n) for n in SEEDS]
+    interim = [a_look("5", 5, planned=10), *(a_look(str(n), n, planned=n) for n in SEEDS[1:])]
+    rates = {}
+    for name, looks, final in (
+        ("undeclared", grown, None),
+        ("after an interim look", interim, None),
+        ("open", grown, FinalSize(0, {})),
+        ("declared", grown, FinalSize(20, {"a": 20})),
+    ):
+        claims = [
+            place(Ledger(tuple(looks[:k]), final), look).adjusted(p[k]) < 0.05
+            for k, look in enumerate(looks)
+        ]
+        rates[name] = np.mean(np.any(claims, axis=0))
+        assert rates[name] <= 0.05 + limit(0.05, sims), name
+        if name == "undeclared":  # the first look has spent all
+            assert claims[0].mean() > 0.04 and not np.any(claims[1:])
+    assert rates["open"] <= 0.04 + 0.01 and rates["after an interim look"] < rates["undeclared"]
+
+
+def test_what_is_left_for_claims_follows_from_the_looks_before() -> None:
+    p = np.array([0.0, 1e-12, 1e-4, 0.03, np.nan])
+    whole, more = a_look("w", 16), a_look("m", 32, planned=32)
+    spent = place(Ledger((whole,)), more)
+    assert spent.budget == spent.threshold == 0.0
+    assert spent.adjusted(p)[:4].tolist() == [1.0] * 4 and np.isnan(spent.adjusted(p)[4])
+    assert spent.corrected(p, [1e-9] * 5)[:4].tolist() == [1.0] * 4
+    part = place(Ledger((a_look("h", 8),)), more)  # 0.0031 is what Lan & DeMets spend at one half
+    assert part.budget == pytest.approx(0.05 - 0.0031, abs=1e-4) and part.rule == "anytime"
+    again = place(Ledger((a_look("h", 8), more)), a_look("x", 40, planned=40))
+    assert again.budget == part.budget  # what anytime-valid looks share
+    unending = Ledger((), FinalSize(0, {}))
+    first, later = place(unending, whole), place(Ledger((whole,), unending.final), more)
+    assert [first.adjusted(p)[3], first.threshold] == pytest.approx([0.03 / 0.8, 0.04])
+    assert later.budget == pytest.approx(0.01)
+    assert later.adjusted(p)[2] == pytest.approx(min(5 * Looks(2, (), 32).adjusted(p)[2], 1))
+    assert later.corrected(p, [0.001] * 5)[0] == pytest.approx(0.025)  # 5 times, by Holm 5 times
 
 
 @pytest.mark.parametrize("name", ["rare", "even", "scores", "constant"])
@@ -265,8 +311,8 @@ def draw_all(store: Store, read: Mapping[str, Outcome], study: Study) -> StudyRe
     return vitscale.load(study.slug, store.root)
 
 
-def num_looks(store: Store) -> int:
-    return len(read_ledger(store, "lr_wd_edf-demo").looks)
+def num_looks(store: Store, slug: str = "lr_wd_edf-demo") -> int:
+    return len(read_ledger(store, slug).looks)
 
 
 def command(store: Store, *arguments: str) -> int:
@@ -288,12 +334,24 @@ def test_a_second_look_at_other_rows_makes_claims_anytime_valid(
     assert of_first.read_from == "report" and of_first._results.looks.rule == "fixed"
     second = report(store, read, of_size(8))
     assert "look 2" in second[-1] and "--final-num" in second[-1]
+    assert "nothing is claimed" in second[-1]
     assert not any("more forgiving" in line for line in second)
     assert report(store, read, of_size(8)) == second and num_looks(store) == 2
+    arms = vitscale.load("lr_wd_edf-demo", store.root).table("edf_summary")
+    for name in ("within_1_points", "within_2_points", "within_4_points", "within_1.5_times"):
+        known = arms[arms[f"{name}_pct"].notna()]
+        assert (known[f"{name}_anytime_pct"] == known[f"{name}_pct"]).all(), name
+        assert (known[f"{name}_anytime_pct_low"] <= known[f"{name}_pct_low"] + 5).all(), name
+        assert (known[f"{name}_anytime_pct_high"] >= known[f"{name}_pct_high"] - 5).all(), name
     table = vitscale.load("lr_wd_edf-demo", store.root).table("arm_comparison")
     low, high = table["area_anytime_difference_low"], table["area_anytime_difference_high"]
     assert (low <= table["area_difference_low"]).all()
     assert (high >= table["area_difference_high"]).all()
+    for name in ("error_prob_a_lower", "within_4_points_anytime_difference_pct"):
+        base = name.removesuffix("_pct").replace("_anytime", "")
+        suffix = "_pct" if name.endswith("pct") else ""
+        estimate = table[name if suffix else f"{name}_anytime"]
+        assert estimate.to_numpy() == pytest.approx(table[f"{base}{suffix}"].to_numpy()), name
     assert report(store, read, of_size(4)) == first and num_looks(store) == 2
 
 
@@ -317,6 +375,8 @@ def test_the_command_line_declares_a_size_and_keeps_to_it(
     assert "look 1, at 50% of the final size (--final-num 16)" in capsys.readouterr().out
     refusals = {
         ("--report", "--num", "8", "--final-num", "32"): r"--final-num 32.*--final-num 16\)$",
+        ("--report", "--num", "8", "--final-num", "open"): r"--final-num open, declared before",
+        ("--report", "--num", "8", "--final-num", "shut"): r"number or 'open', but got 'shut'",
         ("--report", "--num", "32"): r"32 planned in arm.*16 with --final-num 16\)$",
         ("--plan", "--num", "16", "--final-num", "8"): r"--final-num 8: 32 of 84 planned",
     }
@@ -324,6 +384,15 @@ def test_the_command_line_declares_a_size_and_keeps_to_it(
         assert command(store, *arguments) == 2
         captured = capsys.readouterr()
         assert re.search(line, captured.err.strip()) and captured.err.count("\n") == 1, arguments
+    assert command(store, "--plan", "--num", "16") == 0
+    store.study("lr_wd_edf-demo").write(PLAN, json.dumps(to_json(of_size(8))).encode())
+    for option in (False, True):
+        status(argparse.Namespace(store=str(store.root), orphans=False, json=option))
+    shown, machine = capsys.readouterr().out.split("\n{", 1)
+    line = "lr_wd_edf-demo: 1 look with p values (at up to 8 per arm); --final-num 16"
+    assert line in shown.splitlines()
+    state = json.loads("{" + machine)["studies"][0]
+    assert (state["looks"], state["final_num"]) == ([8], 16)
     assert command(store, "--plan", "--num", "16") == 0
     plan = capsys.readouterr().out
     assert "looks: 1 so far (at up to 8 per arm); the next, number 2, at 16 per arm" in plan
@@ -340,3 +409,19 @@ def test_a_look_that_cannot_be_recorded_loses_no_report(
     assert lines[-1].startswith("This look was not recorded")
     assert store.report("lr_wd_edf-demo").exists("arm_comparison.parquet")
     assert num_looks(store) == 0
+
+
+def test_what_rests_on_no_p_is_said_to_be_for_one_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forecasts, frontiers and crossings of a scaling study, at a second report of other rows."""
+    monkeypatch.setattr(tables, "NUM_ROUNDS", 20)
+    study, read, _ = load_golden("scaling-demo")
+    store = Store(tmp_path)
+    last = study.trials[-1].config.id
+    for seen in (read | {last: Outcome(Status.MISSING)}, read):
+        lines = report(store, seen, study)
+    assert num_looks(store, "scaling-demo") == 2
+    assert "report 2" in lines[-1] and "crossings are each for one look" in lines[-1]
+    first = report(Store(tmp_path / "other"), read, study)
+    assert first == lines[:-1]

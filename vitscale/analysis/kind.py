@@ -119,6 +119,7 @@ class Kind:
     summary: Callable[[Results], Summary] = no_numbers  # for MLflow and `vitscale status`
     unfinished: Callable[[Results], str] = unfinished
     counts: Callable[[Results], pd.DataFrame] = counts
+    uncorrected: str = ""  # estimates that rest on no p, and so are as for one look at the study
     incomparable: str = (
         ""  # the law by which its arms are not compared side by side; "" if they are
     )

@@ -6,13 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import pandas as pd
 
 from vitscale.analysis.results import Results
-from vitscale.analysis.stats.looks import ALPHA, Looks
+from vitscale.analysis.stats.looks import ALPHA, OPEN_FIRST, Looks, spent_at
 from vitscale.plan.study import Study
-from vitscale.record.looks import Ledger, Look, sizes
+from vitscale.record.looks import OPEN, Ledger, Look, sizes
+
+ROUNDING = 1e-9  # of an error that is spent
 
 
 def look_of(study: Study, trials: pd.DataFrame) -> Look:
@@ -49,24 +52,34 @@ def place(ledger: Ledger, look: Look) -> Looks:
 
     Without a declared size, a plan that stays the same is one: all of it was fixed before the
     first look. Nothing is left to spend on rows that replace others, such as those of trials that
-    were trained again, so p are anytime-valid there.
+    were trained again. What a plan that grew has left is what its looks before had not spent.
     """
     past = [old for old in ledger.looks if any(old.tested.values())]
-    digests = [old.digest for old in past]
-    if look.digest in digests:
-        past = past[: digests.index(look.digest)]
-    seen = [*past, look]
-    same_plan = all(old.planned == look.planned for old in past)
-    size = ledger.final.planned if ledger.final else look.planned if same_plan else {}
-    fractions = _fractions(seen, size) if size else ()
-    is_new = len(fractions) < 2 or fractions[-1] > fractions[-2]
-    n = [num for num in look.seen.values() if num]
-    return Looks(
-        len(seen),
-        fractions if is_new else (),
-        sum(n) / max(len(n), 1),
-        ledger.final.num if ledger.final else 0,
+    of_p, of_all = (
+        list(takewhile(lambda old: old.digest != look.digest, looks))
+        for looks in (past, ledger.looks)
     )
+    return replace(_place(ledger, look, of_p), reports=len(of_all) + 1)
+
+
+def _place(ledger: Ledger, look: Look, past: Sequence[Look]) -> Looks:
+    """The same, with the looks before that count."""
+    seen = [*past, look]
+    n = [num for num in look.seen.values() if num]
+    num, mean = len(seen), sum(n) / max(len(n), 1)
+    if ledger.final and ledger.final.is_open:
+        share = OPEN_FIRST if num == 1 else 1 - OPEN_FIRST
+        return Looks(num, (), mean, growth="open", budget=ALPHA * share)
+    final_num = ledger.final.num if ledger.final else 0
+    size = ledger.final.planned if ledger.final else seen[0].planned
+    if not ledger.final and any(old.planned != size for old in seen):  # it grew
+        of_first_plan = list(takewhile(lambda old: old.planned == size, past))
+        left = ALPHA - spent_at(_fractions(of_first_plan, size)[-1])
+        return Looks(num, (), mean, growth="grown", budget=left if left > ROUNDING else 0.0)
+    fractions = _fractions(seen, size)
+    if len(fractions) > 1 and fractions[-1] <= fractions[-2]:
+        return Looks(num, (), mean, final_num, growth="replaced", budget=0.0)
+    return Looks(num, fractions, mean, final_num)
 
 
 def next_look(ledger: Ledger, planned: Mapping[str, int]) -> Looks:
@@ -84,25 +97,54 @@ def _fractions(looks: Sequence[Look], size: Mapping[str, int]) -> tuple[float, .
     return tuple(shares)
 
 
-def sentences(results: Results) -> list[str]:
-    """What p and claims of a report hold for; nothing for one look at a whole study."""
-    looks = results.looks
-    if looks.rule == "fixed" or not any(num for num, _ in results.tests.values()):
-        return []
-    single = f"a single test needs p < {looks.threshold:.2g} for its n"
-    if looks.rule == "anytime":
-        why = (
-            "at other rows of a study of its final size"
-            if looks.final_num
-            else "at a study whose final size was not declared (--final-num)"
-        )
-        return [
-            f"This is look {looks.number} {why}: p and claims are anytime-valid ({single}). "
-            "Intervals and bands are for n fixed beforehand, but those named anytime."
+def sentences(results: Results, uncorrected: str = "") -> list[str]:
+    """What p and claims of a report hold for; nothing for one look at a whole study. `uncorrected`:
+    what the kind of study reports without any p."""
+    looks, later = results.looks, []
+    if uncorrected and looks.reports > 1:
+        later = [
+            f"This is report {looks.reports} of a study whose rows were others before: the "
+            f"intervals of {uncorrected} are each for one look at a size fixed beforehand, and are "
+            "not corrected for the reports."
         ]
-    size = f"--final-num {looks.final_num}" if looks.final_num else "its plan"
-    return [
-        f"This is look {looks.number}, at {100 * looks.fractions[-1]:.0f}% of the final size "
-        f"({size}): p and claims spend {100 * looks.spent:.2g} of {100 * ALPHA:g}% error so far "
-        f"(O'Brien-Fleming type; {single}). Intervals and bands are for n fixed beforehand."
-    ]
+    is_plain = looks.rule == "fixed" and looks.budget == ALPHA
+    if is_plain or not any(num for num, _ in results.tests.values()):
+        return later
+    intervals = "Intervals and bands are for n fixed beforehand" + (
+        ", but those named anytime." if looks.number > 1 else "."
+    )
+    return [f"This is look {looks.number}{_rule(looks)} {intervals}", *later]
+
+
+def _rule(looks: Looks) -> str:
+    """What a look is at, and what its claims may spend."""
+    single = f"a single test needs p < {looks.threshold:.2g} for its n"
+    if looks.rule == "spending":
+        size = f"--final-num {looks.final_num}" if looks.final_num else "its plan"
+        return (
+            f", at {100 * looks.fractions[-1]:.0f}% of the final size ({size}): p and claims spend "
+            f"{100 * looks.spent:.2g} of {100 * ALPHA:g}% error so far (O'Brien-Fleming type; "
+            f"{single})."
+        )
+    error = f"{100 * looks.budget:.2g}% error"
+    if looks.growth == "open":
+        kind = " are" if looks.rule == "fixed" else " are anytime-valid and"
+        return (
+            f" at a study without a declared end (--final-num {OPEN}): p and claims{kind} "
+            f"within {error} ({single})."
+        )
+    where = (
+        "at other rows of a size that was looked at before"
+        if looks.growth == "replaced"
+        else "at a study that grew beyond its first plan, and whose final size was not declared "
+        "(--final-num)"
+    )
+    if not looks.budget:
+        return (
+            f" {where}: the looks before it have spent the {100 * ALPHA:g}% error, so nothing is "
+            "claimed and every corrected p is 1."
+        )
+    return (
+        f" {where}: p and claims are anytime-valid within the {error} that the looks before "
+        f"it left ({single})."
+    )

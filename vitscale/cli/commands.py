@@ -31,6 +31,7 @@ from vitscale.record.store import Store
 
 if TYPE_CHECKING:
     from vitscale.analysis.side_by_side import Side
+    from vitscale.record.overview import StudyState
 
 
 MOST_TRUNKS = 5  # of a study, in a line
@@ -76,10 +77,23 @@ def status(options: argparse.Namespace) -> None:
         for state in states
         if state.trunks
     )
+    looks = "".join(f"{_looks(state)}\n" for state in states if state.looks or state.final_num)
     print(
-        f"{columns(rows)}\n\n{trunks}store {store.root}: {si(num_bytes(store))}B in total; studies "
-        "share trials"
+        f"{columns(rows)}\n\n{trunks}{looks}store {store.root}: {si(num_bytes(store))}B in total; "
+        "studies share trials"
     )
+
+
+def _looks(state: StudyState) -> str:
+    """How often a study was looked at, and what that leaves for its claims."""
+    num = len(state.looks)
+    at = f" (at up to {', '.join(map(str, state.looks))} per arm)" if num else ""
+    size = (
+        f"--final-num {state.final_num}"
+        if state.final_num is not None
+        else "no final size declared (--final-num)"
+    )
+    return f"{state.study}: {num} look{'s' * (num != 1)} with p values{at}; {size}"
 
 
 def report(options: argparse.Namespace) -> None:

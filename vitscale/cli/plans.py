@@ -282,16 +282,19 @@ def _looks(study: Study, ledger: Ledger) -> list[str]:
     if past and ledger.looks[-1].seen == ledger.looks[-1].planned == planned:
         return [f"looks: {num} so far{so_far}; the last saw all of this plan"]
     looks = next_look(ledger, planned)
-    declared = f"--final-num {ledger.final.num}" if ledger.final else ""
+    declared = ledger.final.option if ledger.final else ""
+    left = f"within {100 * looks.budget:.2g}% error"
     rule = {
-        "fixed": "no correction",
+        "fixed": "no correction" if not declared else f"{left} ({declared})",
         "spending": f"spends error over looks at {declared or 'one plan'}",
-        "anytime": "anytime-valid, since no final size was declared",
+        "anytime": f"anytime-valid {left} ({declared or 'no final size was declared'})",
     }[looks.rule]
+    needs = f"a single test then needs p < {looks.threshold:.2g} for its n"
+    if not looks.budget:
+        rule, needs = "all 5% error is spent", "nothing can be claimed"
     return [
         f"looks: {num or 'none'} so far{so_far}; the next, number {looks.number}, at "
-        f"{max(planned.values())} per arm: {rule}; a single test then needs p < "
-        f"{looks.threshold:.2g} for its n"
+        f"{max(planned.values())} per arm: {rule}; {needs}"
     ]
 
 

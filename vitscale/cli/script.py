@@ -30,6 +30,7 @@ from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import MAX_TRIALS, Study
 from vitscale.record.looks import (
+    OPEN,
     FinalSize,
     Ledger,
     check_final,
@@ -167,6 +168,18 @@ def _kind(name: str, annotated: Any, default: object) -> tuple[type, tuple[Any, 
     ) if name == "scale" and annotated is str and default is not None else None
 
 
+def _final_num(text: str) -> int:
+    """A number of draws or seeds, or 0 for a study without an end."""
+    if text == OPEN:
+        return 0
+    if not re.fullmatch(r"[+-]?\d+", text):
+        raise argparse.ArgumentTypeError(f"must be a number or {OPEN!r}, but got {shown(text)}")
+    num: int = _reader("final_num", int)(text)
+    if num < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, but got {num}")
+    return num
+
+
 def _reader(name: str, kind: type) -> Callable[[str], Any]:
     """A function that converts an option's text to its type and refuses values above the limits."""
     maximum = (
@@ -207,11 +220,11 @@ def _add_own_options(parser: Parser) -> None:
     add_published(parser)
     parser.add_argument(
         "--final-num",
-        type=_reader("final_num", int),
+        type=_final_num,
         metavar="N",
         help=(
             "the --num that the study will grow to, declared before its first report: p values "
-            "then hold for all reports together"
+            f"then hold for all reports together; {OPEN}: without an end, at a cost in power"
         ),
     )
     parser.add_argument(
@@ -385,8 +398,11 @@ def _final_size(
         return None
     if "num" not in chosen:
         raise ValueError(
-            f"--final-num must come with a study that has --num, but got (--final-num {num})"
+            "--final-num must come with a study that has --num, but got "
+            f"({FinalSize(num, {}).option})"
         )
+    if num == 0:
+        return FinalSize(0, {})
     final = make_study(**{**chosen, "num": num})
     assert isinstance(final, Study)
     ids = {trial.config.id for trial in final.trials}
@@ -416,7 +432,7 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
     if options.final_num is not None:
         raise ValueError(
             "--final-num must come with a study that tests something, but got a search "
-            f"(--final-num {options.final_num})"
+            f"({FinalSize(options.final_num, {}).option})"
         )
     check_known_names(search.stand_in())
     search = with_costs(search)

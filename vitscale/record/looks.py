@@ -22,6 +22,7 @@ from vitscale.record.store import Store
 from vitscale.record.workdir import Damaged, Workdir, read_json
 
 FOLDER, FINAL = "looks", "final.json"
+OPEN = "open"  # in place of a final size
 NUMBERED = re.compile(r"\d{6}\.json")
 T = TypeVar("T")
 
@@ -42,8 +43,18 @@ class Look:
 class FinalSize:
     """The size of a study that was declared before its first look."""
 
-    num: int  # --final-num
+    num: int  # --final-num; 0 for a study without an end
     planned: Mapping[str, int]  # arm -> draws or seeds at that size
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the study may grow for ever."""
+        return self.num == 0
+
+    @property
+    def option(self) -> str:
+        """As the command line has it."""
+        return f"--final-num {OPEN if self.is_open else self.num}"
 
 
 @dataclass(frozen=True)
@@ -102,25 +113,24 @@ def check_final(ledger: Ledger, final: FinalSize, slug: str) -> None:
     """Raises ValueError unless a size is the declared one, or there was no look yet."""
     if not ledger.looks or (ledger.final and ledger.final.num == final.num):
         return
-    before = f"--final-num {ledger.final.num}" if ledger.final else "none"
+    before = ledger.final.option if ledger.final else "none"
     num = len(ledger.looks)
     raise ValueError(
         "a final size must be declared before the first look and be kept, but got "
-        f"({slug}: --final-num {final.num}, declared before its {num} look{'s' * (num > 1)}: "
+        f"({slug}: {final.option}, declared before its {num} look{'s' * (num > 1)}: "
         f"{before})"
     )
 
 
 def check_within(ledger: Ledger, trials: Iterable[Trial], slug: str) -> None:
     """Raises ValueError if a plan exceeds the declared size."""
-    if ledger.final is None:
+    if ledger.final is None or ledger.final.is_open:
         return
     for arm, num in sizes(trials).items():
         if num > (most := ledger.final.planned.get(arm, num)):
             raise ValueError(
                 "a study must stay within its declared final size, but got "
-                f"({slug}: {num} planned in arm {arm!r}, {most} with --final-num "
-                f"{ledger.final.num})"
+                f"({slug}: {num} planned in arm {arm!r}, {most} with {ledger.final.option})"
             )
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from vitscale.plan.trunks import branch_steps
 from vitscale.record.index import Index
+from vitscale.record.looks import FOLDER, OPEN, read_ledger
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import PLAN, ROWS, Damaged, Store
 from vitscale.record.workdir import CHECKPOINT, PINNED, FileState
@@ -41,6 +42,8 @@ class StudyState(NamedTuple):
     changed_s: float  # unix time: the newest file of its trials, or its last start
     driver_alive: bool
     trunks: tuple[str, ...] = ()  # trials from which others start
+    looks: tuple[int, ...] = ()  # of each report with a p: the most draws or seeds of an arm
+    final_num: int | str | None = None  # as --final-num declared it
 
 
 def overview(store: Store) -> list[StudyState]:
@@ -106,7 +109,22 @@ def _study_state(
         changed_s=max([files[PLAN].changed_s, *(trial.changed_s for trial in trials)]),
         driver_alive=alive[slug],
         trunks=tuple(branch_steps(entries, ids)),
+        **_looks(store, slug, files),
     )
+
+
+def _looks(store: Store, slug: str, files: Mapping[str, FileState]) -> dict[str, Any]:
+    """What the ledger says; only a study with a file of it is asked."""
+    if not any(name.startswith(f"{FOLDER}/") for name in files):
+        return {}
+    ledger = read_ledger(store, slug)
+    final = ledger.final
+    return {
+        "looks": tuple(
+            max(look.seen.values(), default=0) for look in ledger.looks if any(look.tested.values())
+        ),
+        "final_num": (OPEN if final.is_open else final.num) if final else None,
+    }
 
 
 def by_trial(files: Mapping[str, FileState]) -> dict[str, dict[str, FileState]]:

@@ -12,43 +12,86 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.special import stdtrit
 
-from vitscale.analysis.distribution.edf import area_scores
+from vitscale.analysis.distribution.edf import TIMES, WITHIN, area_scores
 from vitscale.analysis.distribution.population import Population
 from vitscale.analysis.stats.betting import difference_interval, interval, p_of_no_difference
+from vitscale.analysis.stats.intervals import minus
 from vitscale.analysis.stats.looks import ALPHA, LEVELS
 
+TIMES_SHARE = f"within_{TIMES}_times_pct"
 NONE = (np.nan, np.nan, np.nan)
 
 
 def of_arm(draws: Population) -> dict[str, float]:
-    """The share near the reference, in percent, and the area, each with its interval.
+    """The shares near the reference, in percent, and the area, each with its interval.
 
     NaN for Sobol designs, whose draws are not independent, and without a reference.
     """
-    ends: Mapping[str, tuple[float, float, float]] = {
-        "within_4_points_anytime_pct": NONE,
-        "area_anytime": NONE,
-    }
-    if draws.n and draws.scramble is None and not np.isnan(draws.reference):
-        delta, span, near = draws.delta(), draws.metric.beyond, draws.metric.near
-        (reach,), alpha = _reach(draws, np.array([ALPHA])), _of_draws(draws.reference_noise[1])
-        lower, higher = delta + reach, np.round(delta - reach, 9)
-        hits = [(np.round(x, 9) <= near) * 1.0 for x in (lower, higher)]
-        scores = [area_scores(x, span) for x in (lower, higher)]
-        low, high = _ends(hits[0], hits[1], alpha)
-        share = float((delta <= near).mean())
-        ends = {
-            "within_4_points_anytime_pct": (100 * share, 100 * low, 100 * high),
-            "area_anytime": (
-                float(area_scores(delta, span).mean()),
-                *_ends(scores[0], scores[1], alpha),
-            ),
-        }
+    known = draws.n > 0 and draws.scramble is None and not np.isnan(draws.reference)
+    limits = dict(zip(WITHIN, draws.metric.within, strict=True))
+    names = {name: name.replace("_pct", "_anytime_pct") for name in (*limits, TIMES_SHARE)}
+    ends: dict[str, tuple[float, ...]] = dict.fromkeys([*names.values(), "area_anytime"], NONE)
+    if known:
+        delta, (reach,) = draws.delta(), _reach(draws, np.array([ALPHA]))
+        alpha = _of_draws(draws.reference_noise[1])
+        for name, within in limits.items():
+            ends[names[name]] = _share(delta, within, reach, alpha)
+        ends[names[TIMES_SHARE]] = _share(draws.above(TIMES), 0.0, TIMES * reach, alpha)
+        scores = [area_scores(delta + off, draws.metric.beyond) for off in (0.0, reach, -reach)]
+        ends["area_anytime"] = float(scores[0].mean()), *_ends(scores[1], scores[2], alpha)
+    return _named(ends)
+
+
+def _share(
+    values: np.ndarray, limit: float, reach: float, alpha: float
+) -> tuple[float, float, float]:
+    """Percentage of values up to a limit that may be off by `reach`, with its interval."""
+    hits = [(np.round(values + off, 9) <= limit) * 1.0 for off in (reach, -reach)]
+    low, high = _ends(hits[0], hits[1], alpha)
+    return 100 * float((values <= limit).mean()), 100 * low, 100 * high
+
+
+def _named(ends: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
     return {
         f"{name}{end}": value
         for name, values in ends.items()
         for end, value in zip(("", "_low", "_high"), values, strict=True)
     }
+
+
+def of_pair(a: Population, b: Population, is_paired: bool) -> dict[str, float]:
+    """Differences of areas and of shares near the references, and how often a is lower, each with
+    its interval; `p` of no difference of areas.
+
+    The share's difference is given the references. Arms without common points are paired by the
+    order of their draws.
+    """
+    *area, p = area_difference(a, b, is_paired)
+    ends: dict[str, tuple[float, ...]] = {
+        "area_anytime_difference": tuple(area),
+        "within_4_points_anytime_difference_pct": NONE,
+        "error_prob_a_lower_anytime": NONE,
+    }
+    in_a, in_b = _pairs(a, b, is_paired)
+    if len(in_a) and a.scramble is None and b.scramble is None:
+        difference = minus(a.error[in_a], b.error[in_b])
+        lower = (difference < 0) + 0.5 * (difference == 0)
+        ends["error_prob_a_lower_anytime"] = float(lower.mean()), *interval(lower)
+        if not np.isnan([a.reference, b.reference]).any():
+            near = a.metric.near
+            apart = (a.delta()[in_a] <= near) * 1.0 - (b.delta()[in_b] <= near)
+            values = 100 * np.array([apart.mean(), *difference_interval(apart, apart)])
+            ends["within_4_points_anytime_difference_pct"] = tuple(values.tolist())
+    return {**_named(ends), "p": p}
+
+
+def _pairs(a: Population, b: Population, is_paired: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of the draws that are compared: at common points, or in the order of the draws."""
+    if not is_paired:
+        order = np.arange(min(a.n, b.n))
+        return order, order
+    _, in_a, in_b = np.intersect1d(a.point, b.point, return_indices=True)
+    return in_a, in_b
 
 
 def area_difference(
@@ -59,9 +102,7 @@ def area_difference(
     Arms without common points are paired by the order of their draws. NaN for Sobol designs, and
     where an arm has fewer than two references.
     """
-    in_a = in_b = np.arange(min(a.n, b.n))
-    if is_paired:
-        _, in_a, in_b = np.intersect1d(a.point, b.point, return_indices=True)
+    in_a, in_b = _pairs(a, b, is_paired)
     known = a.reference_noise[1] and b.reference_noise[1] and len(in_a)
     if not known or a.scramble is not None or b.scramble is not None:
         return np.nan, np.nan, np.nan, np.nan

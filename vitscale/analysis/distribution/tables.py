@@ -21,7 +21,6 @@ from vitscale.plan.metrics import ERROR, Metric
 from vitscale.plan.study import Study
 
 P_VALUES = ("area_p", "error_ratio_p", "within_4_points_p", "error_p")  # each corrected by itself
-ANYTIME = ("area_anytime_difference", "area_anytime_difference_low", "area_anytime_difference_high")
 Table = Callable[[Study, pd.DataFrame], pd.DataFrame]
 EpochTable = Callable[[Study, pd.DataFrame, pd.DataFrame], pd.DataFrame]
 
@@ -43,7 +42,7 @@ def edf_summary(results: Results) -> pd.DataFrame:
     table = pd.DataFrame(
         [_edf_row(results.study, results.once(populations)[arm]) for arm in results.study.arms]
     )
-    if results.looks.rule == "anytime":
+    if results.looks.number > 1:
         of_arms = [anytime.of_arm(results.once(populations)[arm]) for arm in results.study.arms]
         table = table.join(pd.DataFrame(of_arms))
     return table.astype(
@@ -66,24 +65,24 @@ def arm_comparison(results: Results) -> pd.DataFrame:
     """
     pairs = [compare.compare(results, a, b) for a, b in results.study.pairs]
     table = pd.DataFrame(pairs, columns=list(compare.COMPARISON_COLUMNS))
-    growing = _anytime(results) if results.looks.rule == "anytime" else pd.DataFrame()
+    growing = _anytime(results) if results.looks.number > 1 else pd.DataFrame()
     for name in P_VALUES:
         at_any_look = growing["p"].tolist() if name == "area_p" and len(growing) else None
         corrected = results.corrected(name, table[name].tolist(), at_any_look)
         table.insert(list(table.columns).index(name) + 1, f"{name}_holm", corrected)
-    for name in ANYTIME if len(growing) else ():
+    for name in growing.columns.drop("p", errors="ignore"):
         table.insert(list(table.columns).index("area_p"), name, growing[name])
     return table
 
 
 def _anytime(results: Results) -> pd.DataFrame:
-    """One row per pair: the columns of ANYTIME, and p."""
+    """One row per pair: what holds at every look."""
     draws = results.once(populations)
     rows = [
-        anytime.area_difference(draws[a], draws[b], compare.paired(results.trials, a, b))
+        anytime.of_pair(draws[a], draws[b], compare.paired(results.trials, a, b))
         for a, b in results.study.pairs
     ]
-    return pd.DataFrame(rows, columns=[*ANYTIME, "p"])
+    return pd.DataFrame(rows)
 
 
 def good_range(results: Results) -> pd.DataFrame:

@@ -22,7 +22,7 @@ from scipy.special import ndtr
 
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
-from vitscale.analysis.stats import correlation
+from vitscale.analysis.stats import betting, correlation
 from vitscale.analysis.stats.intervals import clopper_pearson
 from vitscale.catalog.datasets import original
 from vitscale.plan.metrics import Metric
@@ -224,7 +224,7 @@ def seed_statistics(results: Results) -> pd.DataFrame:
                     "arm": arm,
                     "evaluation": name,
                     **_described(runs, column, results.metric),
-                    **_apart(results.trials, runs, arm, column),
+                    **_apart(results, runs, arm, column),
                 }
             )
     return _two_decimals(pd.DataFrame(rows))
@@ -247,13 +247,26 @@ def _described(runs: pd.DataFrame, column: str, metric: Metric) -> dict[str, obj
     }
 
 
-def _apart(outcomes: pd.DataFrame, runs: pd.DataFrame, arm: str, column: str) -> dict[str, float]:
-    reference = reference_error(outcomes, arm, column)
-    where = position_among(estimates.errors(runs, column), reference)
+def _apart(results: Results, runs: pd.DataFrame, arm: str, column: str) -> dict[str, float]:
+    reference = reference_error(results.trials, arm, column)
+    values = estimates.errors(runs, column)
+    where = position_among(values, reference)
+    if results.looks.number > 1:
+        where |= _percentile_at_any_look(values, reference)
     return {
         "reference_error_pct": reference,
         **{f"reference_{name}": value for name, value in where.items()},
     }
+
+
+def _percentile_at_any_look(values: np.ndarray, reference: float) -> dict[str, float]:
+    """The percentile of `position_among` with an interval by betting, in the order of the seeds."""
+    names = [f"percentile_anytime_pct{end}" for end in ("", "_low", "_high")]
+    if not len(values) or np.isnan(reference):
+        return dict.fromkeys(names, np.nan)
+    below = (values < reference) + 0.5 * (values == reference)
+    ends = (float(below.mean()), *betting.interval(below))
+    return dict(zip(names, (100 * end for end in ends), strict=True))
 
 
 def seed_normality(results: Results) -> pd.DataFrame:

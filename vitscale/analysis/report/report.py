@@ -135,7 +135,8 @@ def headline(results: Results) -> list[str]:
     """The answer of a study in a few plain sentences, with n and
     intervals, claiming no more than the tests do.
     """
-    return [*results.once(kind_of(results.study).headline), *looks.sentences(results)]
+    kind = kind_of(results.study)
+    return [*results.once(kind.headline), *looks.sentences(results, kind.uncorrected)]
 
 
 def caveats(results: Results) -> list[str]:

@@ -231,4 +231,5 @@ KIND = Kind(
     design=design,
     design_text=design_text,
     files=files,
+    uncorrected="winners and of what a search found",
 )

@@ -9,6 +9,10 @@ Which rule holds for a look:
 - "anytime": the study grew, and no final size was declared. p holds for any number of looks at
   any time: that of a test of normal increments with a mixture of alternatives (Robbins 1970).
 
+All looks together may spend 5%. "anytime" looks share what the looks before them have left: nothing
+after a look at a whole plan, which has spent all of it. A study that is declared to be open, before
+its first look, leaves them a part: its first look spends OPEN_FIRST of the 5%, all others the rest.
+
 A p becomes the normal quantile of the same tail, as is usual for t tests in group sequential trials
 (Jennison & Turnbull 2000, section 3.8); docs/method.md has simulations of it.
 """
@@ -18,6 +22,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -25,6 +30,7 @@ from scipy.special import ndtr, ndtri
 from vitscale.analysis.stats.correction import holm
 
 ALPHA = 0.05
+OPEN_FIRST = 0.8  # of ALPHA: for the first look at a study without an end
 # two-sided levels at which boundaries are computed; those of Holm's first steps are among them
 LEVELS = np.unique(np.concatenate([np.logspace(-10, np.log10(0.98), 60), ALPHA / np.arange(1, 41)]))
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(128)
@@ -39,13 +45,18 @@ class Looks:
     """The place of a report among all that looked at a study.
 
     `fractions` are the shares of the declared final size at this look and at those before it; none
-    where no size was declared. `n` is the mean number of draws or seeds per arm.
+    where no size was declared. `n` is the mean number of draws or seeds per arm. `budget` is the
+    error that this look may spend, with all other anytime-valid ones; 0 after it is spent.
+    `number` counts the looks with a p, which alone can claim; `reports` all of them.
     """
 
     number: int = 1
     fractions: tuple[float, ...] = ()
     n: float = 0.0
     final_num: int = 0  # --final-num; 0 for the size of the first plan
+    growth: Literal["", "open", "grown", "replaced"] = ""  # why there is no size to spend error on
+    budget: float = ALPHA
+    reports: int = 1  # those of other rows, with and without p
 
     @property
     def rule(self) -> str:
@@ -57,11 +68,17 @@ class Looks:
     def adjusted(self, p: Sequence[float]) -> np.ndarray:
         """(n,) p that hold for all looks together; NaN stays NaN."""
         values = np.asarray(p, dtype=float)
-        if self.rule == "fixed":
-            return values
         if self.rule == "spending":
             return sequential_p(values, self.fractions)
-        return anytime_p(values, self.n)
+        return self._within_budget(values if self.rule == "fixed" else anytime_p(values, self.n))
+
+    def _within_budget(self, p: np.ndarray) -> np.ndarray:
+        """p of which 5% are the budget; 1 without any left."""
+        if self.budget == ALPHA:
+            return p
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scaled = np.minimum(p * ALPHA / self.budget, 1.0) if self.budget else np.ones_like(p)
+        return np.where(np.isnan(p), np.nan, scaled)
 
     def corrected(self, p: Sequence[float], anytime: Sequence[float] | None = None) -> np.ndarray:
         """(n,) p that hold for all looks and for the number of tests (Holm 1979).
@@ -71,6 +88,7 @@ class Looks:
         values = self.adjusted(p)
         if anytime is not None and self.rule == "anytime":
             known = np.asarray(anytime, dtype=float)
+            known = self._within_budget(known)
             values = np.where(np.isnan(known) | np.isnan(values), values, known)
         return holm(values.tolist())
 
@@ -78,15 +96,15 @@ class Looks:
     def threshold(self) -> float:
         """The largest p of one test, with its n as if fixed, that shows a difference now."""
         if self.rule == "fixed":
-            return ALPHA
+            return self.budget
         if self.rule == "spending":
             return float(2 * ndtr(-boundaries(self.fractions)[-1]))
-        return float(2 * ndtr(-anytime_boundary(self.n)))
+        return float(2 * ndtr(-anytime_boundary(self.n, self.budget))) if self.budget else 0.0
 
     @property
     def spent(self) -> float:
         """How much of the error of 5% is spent with this look; all of it without a final size."""
-        return float(spending(np.array(self.fractions[-1]), ALPHA)) if self.fractions else ALPHA
+        return spent_at(self.fractions[-1]) if self.fractions else ALPHA
 
 
 ONE_LOOK = Looks()
@@ -103,6 +121,11 @@ def spending(fraction: np.ndarray, alpha: np.ndarray | float = ALPHA) -> np.ndar
     quantile = ndtri(1 - np.asarray(alpha) / 4)
     with np.errstate(divide="ignore"):
         return 4 * ndtr(-quantile / np.sqrt(np.clip(fraction, 0, 1)))
+
+
+def spent_at(fraction: float) -> float:
+    """The error that looks up to this share of the final size have spent of ALPHA."""
+    return float(spending(np.array(fraction), ALPHA))
 
 
 def boundaries(fractions: Sequence[float], alpha: float = ALPHA) -> np.ndarray:
