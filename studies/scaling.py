@@ -41,7 +41,9 @@ TABLES = (
     "scaling_fit",
     "scaling_forecast",
     "scaling_frontier",
+    "scaling_optimum",
     "scaling_crossing",
+    "scaling_crossing_at_cost",
 )
 
 

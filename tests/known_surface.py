@@ -1,6 +1,7 @@
 """How often intervals of scaling laws cover a known truth, and the IsoFLOP parabola beside them.
 
-`python tests/known_surface.py one 300` prints the cover of a case of CASES over 300 simulations;
+`python tests/known_surface.py one 300` prints the cover of a case of CASES over 300 simulations, of
+all methods or of those that are named after the number; `isoflop`, `optimum` and `crossing`, too;
 docs/method-scaling.md has the results. Each simulated study has three lr per cell with three seeds
 each, 5% of its runs diverge, and the largest size is held out.
 """
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitscale.analysis.scaling import fits
+from vitscale.analysis.scaling.compute import CERTAIN, Costs, optimum
 from vitscale.analysis.scaling.rounds import Runs, choose, relative_noise, rounds
+from vitscale.analysis.scaling.tables import crossings, ends
 
 Hit = dict[tuple[str, str], tuple[float, float, float]]  # (method, quantity) -> (truth, low, high)
 
@@ -100,6 +103,53 @@ def measure(
     return hits
 
 
+def best_spent(seed: int, noise: float, budget: float = 8.0, num_rounds: int = 400) -> Hit:
+    """One simulated study of five sizes and four lengths, of which a sample costs its size: the
+    interval of the compute-optimal size at a budget, in closed form known; NaN for none within the
+    range or where too few rounds have one."""
+    surface = Surface(BOTH, 3.0, (15.0, 15.0), (0.5, 0.4), noise=noise)
+    (a, c), (b, d) = surface.gains, surface.exponents
+    truth = (a * b / (c * d)) ** (1 / (b + d)) * budget ** (d / (b + d))
+    law, drawn = _fitted(surface, np.random.default_rng([11, seed]), num_rounds)
+    costs = Costs(np.unique(BOTH[:, 0]), np.unique(BOTH[:, 0]))
+    found, of_rounds = (optimum(one, costs, (1.0, 8.0), budget).size for one in (law, drawn))
+    return {("law", "optimal size"): (truth, *_certain(float(found[0]), of_rounds))}
+
+
+def where_equal(seed: int, noise: float, num_rounds: int = 400) -> Hit:
+    """The cost at which laws of two families of six sizes cross, true 100 / 9; a training costs its
+    size."""
+    sizes, rng = np.geomspace(1, 32, 256), np.random.default_rng([13, seed])
+    pairs = [
+        _fitted(Surface(SIZES, floor, (gain,), (0.5,), noise=noise), rng, num_rounds)
+        for floor, gain in ((4.0, 30.0), (1.0, 40.0))
+    ]
+    at = [crossings(np.atleast_2d(a.predict(sizes[:, None]) - b.predict(sizes[:, None])), sizes)
+          for a, b in zip(*pairs, strict=True)]  # fmt: skip
+    return {("law", "crossing"): (100 / 9, *_certain(float(at[0][0]), at[1]))}
+
+
+def _fitted(
+    surface: Surface, rng: np.random.Generator, num_rounds: int
+) -> tuple[fits.Fit, fits.Fit]:
+    """The law of all cells of a simulated study, and those of its bootstrap rounds."""
+    runs = surface.runs(rng)
+    chosen, (pairs, _) = choose(runs), relative_noise(runs)
+    noise, used = float(np.sqrt(np.mean(pairs[:, 1] ** 2))), chosen.n > 0
+    law = fits.fit(surface.x[used], chosen.error[used], chosen.n[used] / noise**2)
+    drawn = rounds(runs, num_rounds, rng)
+    of_rounds = fits.fit(
+        surface.x[used], drawn.error[:, used], drawn.n[:, used] / noise**2, start=law
+    )
+    return law, of_rounds
+
+
+def _certain(found: float, drawn: np.ndarray) -> tuple[float, float]:
+    """The interval as tables have it: NaN without an estimate or where 5% of rounds have none."""
+    share = np.isfinite(drawn).mean()
+    return ends(drawn) if np.isfinite(found) and share >= CERTAIN else (np.nan, np.nan)
+
+
 def _values(laws: fits.Fit, new: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "exponent": laws.exponents[..., 0],
@@ -177,7 +227,24 @@ CASES = {
 }
 
 
-def main(case: str, num: int) -> None:
+METHODS = ("pooled", "trials", "profile")
+
+
+def main(case: str, num: int, methods: Sequence[str] = METHODS) -> None:
+    if case in ("optimum", "crossing"):
+        one, name = {
+            "optimum": (best_spent, "optimal size"),
+            "crossing": (where_equal, "crossing"),
+        }[case]
+        for noise in (0.02, 0.05):
+            hits = [one(seed, noise)["law", name] for seed in range(num)]
+            stated = [hit for hit in hits if np.isfinite(hit[1])]
+            share, width = cover([{("law", name): hit} for hit in stated], "law", name)
+            error = (share * (1 - share) / max(len(stated), 1)) ** 0.5
+            print(
+                f"{case} {noise:g} stated {len(stated)}/{num} {share:.3f} ({error:.3f}) {width:.3g}"
+            )
+        return
     if case == "isoflop":
         for noise in (1e-6, 0.01):
             for off in (0.0, 1.5):
@@ -188,7 +255,6 @@ def main(case: str, num: int) -> None:
                     share, width = cover(made, name, "optimal size")
                     print(f"{noise:g} {off:g} {name:9} {share:.3f} {width:.3g} {bias:+.4f}")
         return
-    methods = ("pooled", "trials", "profile")
     made = [measure(CASES[case], seed, methods=methods) for seed in range(num)]
     for method in methods:
         for name in ("exponent", "floor", "forecast", "measured"):
@@ -199,4 +265,4 @@ def main(case: str, num: int) -> None:
 
 
 if __name__ == "__main__":
-    main(" ".join(sys.argv[1:-1]), int(sys.argv[-1]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:] or METHODS)

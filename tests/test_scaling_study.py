@@ -17,6 +17,7 @@ from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report.report import caveats, headline, read_results, write_report
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import tables
+from vitscale.analysis.scaling.compute import scaling_crossing_at_cost, scaling_optimum
 from vitscale.analysis.scaling.tables import (
     scaling_cells,
     scaling_crossing,
@@ -151,6 +152,56 @@ def test_the_frontier_falls_with_compute_and_the_better_family_never_crosses(
     assert np.isnan(row["crossing_params_m"]) and row["share_crossing"] < 0.05
     assert row["difference_at_least_points_low"] > 0  # ViT_P minus ViT_C
     assert any("none within the range" in line for line in headline(results))
+
+
+def test_no_size_is_best_where_none_is_between_others(results: Results) -> None:
+    """The demo has one length: what a budget affords most of is always the largest size."""
+    table = results.once(scaling_optimum)
+    assert (table["by"] == "cells").all() and len(table) == 10
+    assert (table["optimum"] == "none within the range").all()
+    assert table["optimal_params_m"].isna().all() and (table["share_inside"] < 0.5).all()
+    at_cost = results.once(scaling_crossing_at_cost).iloc[0]
+    assert np.isnan(at_cost["crossing_flops"]) and at_cost["share_crossing"] < 0.05
+    lines = headline(results)
+    assert sum("none within the range at any of 5 budgets" in line for line in lines) == 2
+    assert any("no crossing within the range" in line for line in lines)
+
+
+def test_size_and_length_that_a_budget_is_best_spent_on() -> None:
+    """Of errors with a term of the samples, at scale fashion; and families that cross at a cost."""
+    study = script_study(scale="fashion")
+    trials = outcomes(study)
+    configs = {t.config.id: (study.cost(t.config).params, t.config, t.arm) for t in study.trials}
+    for index, row in trials[trials["status"] == "finished"].iterrows():
+        params, config, arm = configs[row["trial_id"]]
+        error = 2 + 12 * (params / 1e5) ** -0.5 + 8 * (config.num_samples / 2e5) ** -0.5
+        if arm.factors["family"] == "ViT_C":
+            error = 4 + 8 * (params / 1e5) ** -0.5 + 8 * (config.num_samples / 2e5) ** -0.5
+        noise = row["error_pct"] / row["minival_error_pct"]  # of the same lr: its sd is 0.06
+        trials.loc[index, ["error_pct", "minival_error_pct"]] = error * np.array([noise**0.2, 1])
+    made = Results(study, trials)
+    table = made.once(scaling_optimum)
+    assert (table["by"] == "law").all()
+    inside = table[(table["family"] == "ViT_P") & (table["optimum"] == "")]
+    assert len(inside) >= 1
+    for _, row in inside.iterrows():
+        assert (
+            row["optimal_params_m_low"] <= row["optimal_params_m"] <= row["optimal_params_m_high"]
+        )
+        assert row["optimal_samples_low"] <= row["optimal_samples"] <= row["optimal_samples_high"]
+    assert inside["optimal_params_m"].is_monotonic_increasing
+    # 12 s - 8 s = 2 where s is the size's term: (params / 1e5)^-0.5 = 0.5, at 0.4 M parameters
+    size = made.once(scaling_crossing).iloc[0]
+    assert size["crossing_params_m"] == pytest.approx(0.4, rel=0.15)
+    cost = made.once(scaling_crossing_at_cost).iloc[0]
+    near = [
+        training_flops(c) / 1e12
+        for params, c, _ in configs.values()
+        if c.num_train == 50_000 and c.epochs == 8 and 3e5 < params < 5e5
+    ]
+    assert 0.6 * min(near) < cost["crossing_flops"] / 1e12 < 1.6 * max(near)
+    assert cost["crossing_flops_low"] < cost["crossing_flops"] < cost["crossing_flops_high"]
+    assert any("Compute-optimal size of ViT_P at" in line for line in headline(made))
 
 
 def test_sentences_name_what_diverged_and_what_is_missing(results: Results) -> None:

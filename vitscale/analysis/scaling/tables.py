@@ -151,7 +151,8 @@ def ends(values: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _interval(name: str, estimate: float, values: np.ndarray) -> dict[str, float]:
+def interval(name: str, estimate: float, values: np.ndarray) -> dict[str, float]:
+    """The columns of an estimate and of its interval over the rounds."""
     low, high = ends(values)
     return {name: float(estimate), f"{name}_low": low, f"{name}_high": high}
 
@@ -194,7 +195,7 @@ def _cells_row(results: Results, cells: Grid, index: int) -> dict[str, object]:
         "diverged_in_all": int(diverged.sum()),
         "ended": ended,
         "planned": int((results.trials["arm"] == row["cell"]).sum()),
-        **_interval(name, cells.chosen.error[index], cells.rounds.error[:, index]),
+        **interval(name, cells.chosen.error[index], cells.rounds.error[:, index]),
     }
 
 
@@ -330,15 +331,15 @@ def _fit_row(cells: Grid, one: Law) -> dict[str, object]:
         "has_floor": one.has_floor,
         "n_cells": len(one.index),
         "diverged_cells": _diverged_cells(cells, one.family, one.axes),
-        **_interval("floor_error_pct", float(one.fit.floor), drawn.floor),
+        **interval("floor_error_pct", float(one.fit.floor), drawn.floor),
         "floor_profile_low": profile["floor"][0],
         "floor_profile_high": profile["floor"][1],
     }
     for i, axis in enumerate(one.axes):
         numbers |= {
             f"{axis}_x0": float(one.fit.x0[i]),
-            **_interval(f"{axis}_gain_points", one.fit.gains[i], drawn.gains[:, i]),
-            **_interval(f"{axis}_exponent", one.fit.exponents[i], drawn.exponents[:, i]),
+            **interval(f"{axis}_gain_points", one.fit.gains[i], drawn.gains[:, i]),
+            **interval(f"{axis}_exponent", one.fit.exponents[i], drawn.exponents[:, i]),
             f"{axis}_exponent_profile_low": profile[axis][0],
             f"{axis}_exponent_profile_high": profile[axis][1],
         }
@@ -591,8 +592,8 @@ def _frontier_rows(cells: Grid, family: str) -> Iterator[dict[str, object]]:
             "cell": cells.frame.loc[index[place], "cell"],
             "training_flops": flops[place],
             "n": int(cells.chosen.n[index[place]]),
-            **_interval("best_error_pct", error[place], within.min(1)),
-            **_interval("optimal_params_m", params[place], params[best]),
+            **interval("best_error_pct", error[place], within.min(1)),
+            **interval("optimal_params_m", params[place], params[best]),
             "on_frontier": float((best == place).mean()),
         }
 
@@ -623,26 +624,27 @@ def _crossing_row(results: Results, a: Law, b: Law) -> dict[str, object]:
     }
     sizes = np.geomspace(low, max(high, low), POINTS)
     fits_of = ((a.fit, b.fit), (a.rounds, b.rounds))
-    point, drawn = (_at_sizes(one, a, sizes) - _at_sizes(two, b, sizes) for one, two in fits_of)
-    crossing = float(_crossings(point[None], sizes)[0]) / 1e6
-    crossings = _crossings(drawn, sizes) / 1e6
-    share = float(np.isfinite(crossings).mean())
+    point, drawn = (at_sizes(one, a, sizes) - at_sizes(two, b, sizes) for one, two in fits_of)
+    crossing = float(crossings(point[None], sizes)[0]) / 1e6
+    drawn_at = crossings(drawn, sizes) / 1e6
+    share = float(np.isfinite(drawn_at).mean())
     certain = share >= 0.95 and np.isfinite(crossing)
     return {
         **row,
-        **_interval("crossing_params_m", crossing, crossings if certain else np.empty(0)),
+        **interval("crossing_params_m", crossing, drawn_at if certain else np.empty(0)),
         "share_crossing": share if results.once(grid).has_intervals else np.nan,
-        **_interval("difference_at_least_points", point[0], drawn[:, 0]),
-        **_interval("difference_at_greatest_points", point[-1], drawn[:, -1]),
+        **interval("difference_at_least_points", point[0], drawn[:, 0]),
+        **interval("difference_at_greatest_points", point[-1], drawn[:, -1]),
     }
 
 
-def _at_sizes(fit: Fit, one: Law, sizes: np.ndarray) -> np.ndarray:
+def at_sizes(fit: Fit, one: Law, sizes: np.ndarray) -> np.ndarray:
+    """Errors (..., sizes) at the most images and samples of a law."""
     rest = np.broadcast_to(one.x.max(0)[1:], (len(sizes), len(one.axes) - 1))
     return fit.predict(np.column_stack([sizes, rest]))
 
 
-def _crossings(difference: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def crossings(difference: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """(rounds,) the first size at which a difference (rounds, sizes) changes sign; NaN if none."""
     change = difference[:, :-1] * difference[:, 1:] < 0
     first = change.argmax(1)

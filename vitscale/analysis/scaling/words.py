@@ -15,7 +15,8 @@ from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats import words as repeat_words
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.results import Results
-from vitscale.analysis.scaling import figures, tables
+from vitscale.analysis.scaling import compute, figures, tables
+from vitscale.analysis.scaling.compute import scaling_crossing_at_cost, scaling_optimum
 from vitscale.analysis.scaling.tables import (
     grid,
     reported,
@@ -154,6 +155,49 @@ def crossing_sentences(results: Results) -> list[str]:
     return sentences
 
 
+def optimum_sentences(results: Results) -> list[str]:
+    """The compute-optimal size of each family at the largest budget that has one."""
+    sentences = []
+    for family, of in results.once(scaling_optimum).groupby("family", sort=False):
+        budgets = of["training_flops"]
+        span = f"{budgets.min():.2g} to {budgets.max():.2g} multiply-adds"
+        inside = of[of["optimum"] != compute.NONE]
+        if inside.empty:
+            sentences.append(
+                f"Compute-optimal size of {family}: none within the range at any of {len(of)} "
+                f"budgets, {span}; the best is the largest or smallest size that was tried."
+            )
+            continue
+        row = inside.iloc[-1]
+        samples = f"{row['optimal_samples']:.3g}{_ends(row, 'optimal_samples', '.3g')}"
+        sentences.append(
+            f"Compute-optimal size of {family} at {row['training_flops']:.2g} multiply-adds: "
+            f"{row['optimal_params_m']:.3g}{_ends(row, 'optimal_params_m', '.3g')} M parameters "
+            f"for {samples} samples (by its {row['by']}); {len(inside)} of {len(of)} budgets from "
+            f"{span} have an optimum within the range."
+        )
+    return sentences
+
+
+def cost_crossing_sentences(results: Results) -> list[str]:
+    """Where laws of two families cross at equal compute."""
+    sentences = []
+    for _, row in results.once(scaling_crossing_at_cost).iterrows():
+        where = f"{row['least_flops']:.2g} to {row['greatest_flops']:.2g} multiply-adds"
+        flops = row.get("crossing_flops", np.nan)
+        at = (
+            f"they cross at {flops:.2g}{_ends(row, 'crossing_flops', '.2g')} multiply-adds"
+            if pd.notna(flops)
+            else "no crossing within the range"
+        )
+        share = row.get("share_crossing", np.nan)
+        rounds = f" (in {100 * share:.0f}% of the bootstrap rounds)" if pd.notna(share) else ""
+        sentences.append(
+            f"{row['a']} and {row['b']} at equal training compute, {where}: {at}{rounds}."
+        )
+    return sentences
+
+
 def _differences(row: pd.Series, metric: Metric) -> str:
     parts = [
         f"{metric.number(row[f'difference_at_{end}_points'], sign='+')}"
@@ -241,14 +285,17 @@ ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
     "scaling_cells": cells_sentences,
     "scaling_fit": fit_sentences,
     "scaling_forecast": forecast_sentences,
+    "scaling_optimum": optimum_sentences,
     "scaling_crossing": crossing_sentences,
+    "scaling_crossing_at_cost": cost_crossing_sentences,
 }
 KIND = Kind(
     name="scaling",
-    tables=named(tables.TABLES),
+    tables=named((*tables.TABLES, *compute.TABLES)),
     figures=named((*figures.FIGURES, curves.learning_curves)),
     headline=headline,
     caveats=caveats,
     summary=summary,
     design_text=design_text,
+    uncorrected="laws, forecasts, frontiers, compute-optimal sizes and crossings",
 )

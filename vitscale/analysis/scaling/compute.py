@@ -1,0 +1,254 @@
+"""What a budget of compute is best spent on: size and length, and where two families change places.
+
+Compute is the multiply-adds of a training, forward and backward. On a law of size and length, the
+optimum at a budget is the size at which the law is lowest when all of the budget is spent on it.
+Without a law of length, it is the size of the lowest cell that the budget affords. Either is an
+optimum only between others: where the best size is the largest or the smallest that was tried at
+this budget, the optimum is "none within the range".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from vitscale.analysis.results import Results
+from vitscale.analysis.scaling.fits import Fit
+from vitscale.analysis.scaling.tables import (
+    Grid,
+    Law,
+    at_sizes,
+    crossings,
+    families,
+    grid,
+    interval,
+    laws,
+    widest,
+)
+
+POINTS = 256  # sizes at which a law is asked
+NUM_BUDGETS = 5
+CERTAIN = 0.95  # share of bootstrap rounds with a number, from which on it has an interval
+NONE = "none within the range"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Multiply-adds of one sample by size: straight lines between logarithms of these."""
+
+    size: np.ndarray  # ascending
+    per_sample: np.ndarray
+
+    def at(self, size: np.ndarray) -> np.ndarray:
+        """Of each size, within the range."""
+        return np.exp(np.interp(np.log(size), np.log(self.size), np.log(self.per_sample)))
+
+    def size_of(self, per_sample: np.ndarray) -> np.ndarray:
+        """The size at which a sample costs so much, within the range."""
+        return np.exp(np.interp(np.log(per_sample), np.log(self.per_sample), np.log(self.size)))
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Of (rounds,) laws at one budget: size and samples, NaN where they lie at an end."""
+
+    size: np.ndarray
+    samples: np.ndarray
+    error: np.ndarray  # at the best size within the range, also at an end
+
+
+def optimum(fit: Fit, costs: Costs, samples: tuple[float, float], budget: float) -> Optimum:
+    """Where laws (rounds,) of size and samples are lowest if all of a budget is spent.
+
+    `samples`: the least and the most that were trained, which bound the sizes as well.
+    """
+    sizes = np.geomspace(costs.size[0], costs.size[-1], POINTS)
+    length = budget / costs.at(sizes)
+    within = (length >= samples[0] * (1 - 1e-9)) & (length <= samples[1] * (1 + 1e-9))
+    sizes, length = sizes[within], length[within]
+    rounds = np.atleast_1d(fit.floor)
+    if len(sizes) < 3:
+        nothing = np.full(len(rounds), np.nan)
+        return Optimum(nothing, nothing, nothing)
+    error = np.atleast_2d(fit.predict(np.column_stack([sizes, length])))
+    best = error.argmin(1)
+    inside = (best > 0) & (best < len(sizes) - 1)
+    return Optimum(
+        np.where(inside, sizes[best], np.nan),
+        np.where(inside, length[best], np.nan),
+        error.min(1),
+    )
+
+
+def scaling_optimum(results: Results) -> pd.DataFrame:
+    """One row per family and budget of multiply-adds of a training: the size, and the samples, that
+    make the most of it.
+
+    By the law of size and length where there is one (`by`: law), else the size of the lowest cell
+    that the budget affords (`by`: cells). 95% intervals over the bootstrap rounds, with seeds and
+    the choice of lr; only where 95% of them have an optimum between others (`share_inside`).
+    `optimum` says "none within the range" where the best size is the largest or smallest tried.
+    """
+    cells = results.once(grid)
+    of_length = {
+        one.family: one
+        for one in results.once(laws)
+        if one.has_floor and one.axes == ("size", "length")
+    }
+    rows = [
+        row
+        for family in families(cells)
+        for row in (
+            _by_law(cells, of_length[family]) if family in of_length else _by_cells(cells, family)
+        )
+    ]
+    return pd.DataFrame(rows)
+
+
+def _by_law(cells: Grid, one: Law) -> Iterator[dict[str, object]]:
+    costs = _costs(cells, one)
+    ends = float(one.x[:, 1].min()), float(one.x[:, 1].max())
+    for budget in _budgets(cells.frame.loc[one.index, "training_flops"].to_numpy(float)):
+        best, drawn = (optimum(fit, costs, ends, budget) for fit in (one.fit, one.rounds))
+        yield _optimum_row(
+            one.family,
+            "law",
+            budget,
+            (best.size[0] / 1e6, drawn.size / 1e6),
+            (best.samples[0], drawn.samples),
+            (best.error[0], drawn.error),
+            cells.has_intervals,
+        )
+
+
+def _by_cells(cells: Grid, family: str) -> Iterator[dict[str, object]]:
+    index = cells.frame.index[(cells.frame["family"] == family) & cells.usable].to_numpy()
+    of = cells.frame.loc[index]
+    flops, params = of["training_flops"].to_numpy(float), of["params"].to_numpy(float)
+    samples = of["samples"].to_numpy(float)
+    for budget in _budgets(flops):
+        affordable = flops <= budget * (1 + 1e-9)
+        if not affordable.any():
+            continue
+        tried = params[affordable]
+
+        def best(error: np.ndarray, affordable: np.ndarray = affordable) -> np.ndarray:
+            return np.where(affordable & np.isfinite(error), error, np.inf).argmin(-1)
+
+        error, drawn = cells.chosen.error[index][None], cells.rounds.error[:, index]
+        at, at_drawn = best(error), best(drawn)
+        inside, inside_drawn = (
+            (params[i] > tried.min()) & (params[i] < tried.max()) for i in (at, at_drawn)
+        )
+        yield _optimum_row(
+            family,
+            "cells",
+            budget,
+            (
+                float(np.where(inside, params[at], np.nan)[0]) / 1e6,
+                np.where(inside_drawn, params[at_drawn], np.nan) / 1e6,
+            ),
+            (
+                float(np.where(inside, samples[at], np.nan)[0]),
+                np.where(inside_drawn, samples[at_drawn], np.nan),
+            ),
+            (float(error[0, at[0]]), drawn[np.arange(len(drawn)), at_drawn]),
+            cells.has_intervals,
+        )
+
+
+def _budgets(flops: np.ndarray) -> np.ndarray:
+    """Between the cheapest and the dearest training, equally far apart in logarithms."""
+    known = flops[np.isfinite(flops)]
+    if not len(known):
+        return np.empty(0)
+    return np.geomspace(known.min(), known.max(), NUM_BUDGETS + 2)[1:-1]
+
+
+Drawn = tuple[float, np.ndarray]  # a number, and that of each round
+
+
+def _optimum_row(
+    family: str,
+    by: str,
+    budget: float,
+    size: Drawn,
+    samples: Drawn,
+    error: Drawn,
+    has_intervals: bool,
+) -> dict[str, object]:
+    share = float(np.isfinite(size[1]).mean())
+    exists, certain = np.isfinite(size[0]), share >= CERTAIN
+    return {
+        "family": family,
+        "by": by,
+        "training_flops": float(budget),
+        "optimum": ("" if certain or not has_intervals else "not certain") if exists else NONE,
+        **interval("optimal_params_m", size[0], size[1] if exists and certain else np.empty(0)),
+        **interval(
+            "optimal_samples", samples[0], samples[1] if exists and certain else np.empty(0)
+        ),
+        **interval("best_error_pct", *error),
+        "share_inside": share if has_intervals else np.nan,
+    }
+
+
+def _costs(cells: Grid, one: Law) -> Costs:
+    """Of the sizes of a law, by their cells in it."""
+    frame = cells.frame.loc[one.index]
+    per_sample = (frame["training_flops"] / frame["samples"]).groupby(frame["params"]).mean()
+    return Costs(per_sample.index.to_numpy(float), per_sample.to_numpy(float))
+
+
+def scaling_crossing_at_cost(results: Results) -> pd.DataFrame:
+    """One row per pair of families: the multiply-adds of a training at which their laws cross, each
+    at the size that costs so much, at the most images and samples it was trained on.
+
+    Within the range of cost that both have. `share_crossing` is the share of bootstrap rounds with
+    a crossing there; the interval is over those, and is given only if 95% of the rounds have one.
+    Differences are a minus b at both ends of the range, in points: below 0, a is better.
+    """
+    found = {name: one for name, one in results.once(widest).items() if one.axes[0] == "size"}
+    cells = results.once(grid)
+    rows = [_crossing_row(cells, found[a], found[b]) for a, b in combinations(found, 2)]
+    return pd.DataFrame([row for row in rows if row])
+
+
+def _crossing_row(cells: Grid, a: Law, b: Law) -> dict[str, object]:
+    costs = [_whole_trainings(cells, one) for one in (a, b)]
+    low = max(of.per_sample[0] for of in costs)
+    high = min(of.per_sample[-1] for of in costs)
+    row: dict[str, object] = {"a": a.family, "b": b.family, "least_flops": low}
+    row["greatest_flops"] = high
+    if not low < high:
+        return row
+    flops = np.geomspace(low, high, POINTS)
+    sizes = [of.size_of(flops) for of in costs]
+    point, drawn = (
+        at_sizes(one, a, sizes[0]) - at_sizes(two, b, sizes[1])
+        for one, two in ((a.fit, b.fit), (a.rounds, b.rounds))
+    )
+    at, at_drawn = float(crossings(point[None], flops)[0]), crossings(drawn, flops)
+    share = float(np.isfinite(at_drawn).mean())
+    certain = share >= CERTAIN and np.isfinite(at)
+    return {
+        **row,
+        **interval("crossing_flops", at, at_drawn if certain else np.empty(0)),
+        "share_crossing": share if cells.has_intervals else np.nan,
+        **interval("difference_at_least_points", point[0], drawn[:, 0]),
+        **interval("difference_at_greatest_points", point[-1], drawn[:, -1]),
+    }
+
+
+def _whole_trainings(cells: Grid, one: Law) -> Costs:
+    """Costs of whole trainings at the most samples of a law, by size."""
+    most = float(cells.frame.loc[one.index, "samples"].max())
+    per_sample = _costs(cells, one)
+    return Costs(per_sample.size, np.maximum.accumulate(per_sample.per_sample * most))
+
+
+TABLES = (scaling_optimum, scaling_crossing_at_cost)
