@@ -100,6 +100,7 @@ def _study_state(
     files = store.study(slug).files()
     own_bytes = sum(file.num_bytes for file in files.values())
     counts = {status.value: sum(trial.status is status for trial in trials) for status in Status}
+    looks, final_num = _looks(store, slug, files)
     return StudyState(
         slug,
         len(trials),
@@ -109,22 +110,23 @@ def _study_state(
         changed_s=max([files[PLAN].changed_s, *(trial.changed_s for trial in trials)]),
         driver_alive=alive[slug],
         trunks=tuple(branch_steps(entries, ids)),
-        **_looks(store, slug, files),
+        looks=looks,
+        final_num=final_num,
     )
 
 
-def _looks(store: Store, slug: str, files: Mapping[str, FileState]) -> dict[str, Any]:
-    """What the ledger says; only a study with a file of it is asked."""
+def _looks(
+    store: Store, slug: str, files: Mapping[str, FileState]
+) -> tuple[tuple[int, ...], int | str | None]:
+    """(size of each look with a p, final size); only a study with a file of the ledger is asked."""
     if not any(name.startswith(f"{FOLDER}/") for name in files):
-        return {}
+        return (), None
     ledger = read_ledger(store, slug)
     final = ledger.final
-    return {
-        "looks": tuple(
-            max(look.seen.values(), default=0) for look in ledger.looks if any(look.tested.values())
-        ),
-        "final_num": (OPEN if final.is_open else final.num) if final else None,
-    }
+    sizes = [
+        max(look.seen.values(), default=0) for look in ledger.looks if any(look.tested.values())
+    ]
+    return tuple(sizes), (OPEN if final.is_open else final.num) if final else None
 
 
 def by_trial(files: Mapping[str, FileState]) -> dict[str, dict[str, FileState]]:
