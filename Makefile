@@ -4,7 +4,7 @@ RUN := .venv/bin/python
 
 .PHONY: demo test test-fast test-slow test-oldest test-readme test-gpu chaos check docs wheel constraints clean
 
-demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 7 minutes on 2 cores
+demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 6 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
 
 # Two processes, for which the time limits were chosen; the tests of a file share its trained models and stay in one process.

@@ -105,7 +105,7 @@ def commands(num: int, in_bucket: bool) -> None:
     load_script = importlib.import_module("conftest").load_script
     load = importlib.import_module("golden.capture").load
     script = ROOT / "studies" / "lr_wd_edf.py"
-    per_arm = num // 4 - 5  # and five reference runs
+    per_arm = num // 4 - 4  # and four reference runs
     study = load_script(script).study(num=per_arm)
     outcomes = [one for one in load(study.slug)[1].values() if one.status == "finished"]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:

@@ -358,8 +358,8 @@ def test_a_second_look_at_other_rows_makes_claims_anytime_valid(
 def test_a_plan_that_was_interrupted_spends_error_without_an_option(
     store: Store, read: dict[str, Outcome]
 ) -> None:
-    study = of_size(16)
-    missing = {t.config.id: Outcome(Status.MISSING) for t in study.trials if (t.point or 0) >= 8}
+    study = of_size(14)
+    missing = {t.config.id: Outcome(Status.MISSING) for t in study.trials if (t.point or 0) >= 7}
     half = report(store, read | missing, study)
     assert "look 1, at 50% of the final size (its plan)" in half[-1]
     whole = report(store, read, study)
@@ -371,33 +371,33 @@ def test_a_plan_that_was_interrupted_spends_error_without_an_option(
 def test_the_command_line_declares_a_size_and_keeps_to_it(
     store: Store, read: dict[str, Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command(store, "--report", "--num", "8", "--final-num", "16") == 0
-    assert "look 1, at 50% of the final size (--final-num 16)" in capsys.readouterr().out
+    assert command(store, "--report", "--num", "7", "--final-num", "14") == 0
+    assert "look 1, at 50% of the final size (--final-num 14)" in capsys.readouterr().out
     refusals = {
-        ("--report", "--num", "8", "--final-num", "32"): r"--final-num 32.*--final-num 16\)$",
-        ("--report", "--num", "8", "--final-num", "open"): r"--final-num open, declared before",
-        ("--report", "--num", "8", "--final-num", "shut"): r"number or 'open', but got 'shut'",
-        ("--report", "--num", "32"): r"32 planned in arm.*16 with --final-num 16\)$",
-        ("--plan", "--num", "16", "--final-num", "8"): r"--final-num 8: 32 of 84 planned",
+        ("--report", "--num", "7", "--final-num", "28"): r"--final-num 28.*--final-num 14\)$",
+        ("--report", "--num", "7", "--final-num", "open"): r"--final-num open, declared before",
+        ("--report", "--num", "7", "--final-num", "shut"): r"number or 'open', but got 'shut'",
+        ("--report", "--num", "28"): r"28 planned in arm.*14 with --final-num 14\)$",
+        ("--plan", "--num", "14", "--final-num", "7"): r"--final-num 7: 28 of 72 planned",
     }
     for arguments, line in refusals.items():
         assert command(store, *arguments) == 2
         captured = capsys.readouterr()
         assert re.search(line, captured.err.strip()) and captured.err.count("\n") == 1, arguments
-    assert command(store, "--plan", "--num", "16") == 0
-    store.study("lr_wd_edf-demo").write(PLAN, json.dumps(to_json(of_size(8))).encode())
+    assert command(store, "--plan", "--num", "14") == 0
+    store.study("lr_wd_edf-demo").write(PLAN, json.dumps(to_json(of_size(7))).encode())
     for option in (False, True):
         status(argparse.Namespace(store=str(store.root), orphans=False, json=option))
     shown, machine = capsys.readouterr().out.split("\n{", 1)
-    line = "lr_wd_edf-demo: 1 look with p values (at up to 8 per arm); --final-num 16"
+    line = "lr_wd_edf-demo: 1 look with p values (at up to 7 per arm); --final-num 14"
     assert line in shown.splitlines()
     state = json.loads("{" + machine)["studies"][0]
-    assert (state["looks"], state["final_num"]) == ([8], 16)
-    assert command(store, "--plan", "--num", "16") == 0
+    assert (state["looks"], state["final_num"]) == ([7], 14)
+    assert command(store, "--plan", "--num", "14") == 0
     plan = capsys.readouterr().out
-    assert "looks: 1 so far (at up to 8 per arm); the next, number 2, at 16 per arm" in plan
+    assert "looks: 1 so far (at up to 7 per arm); the next, number 2, at 14 per arm" in plan
     assert "p < 0.049" in plan
-    assert command(store, "--report", "--num", "16") == 0
+    assert command(store, "--report", "--num", "14") == 0
     assert "look 2, at 100%" in capsys.readouterr().out and num_looks(store) == 2
 
 

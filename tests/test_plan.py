@@ -961,14 +961,14 @@ def test_more_draws_keep_those_that_are_there(lr_wd_edf: ModuleType) -> None:
         return {trial.config.id for trial in lr_wd_edf.study("demo", **numbers).trials}
 
     assert (
-        ids(num=16) < ids(num=32)
-        and len(ids(num=16)) == 4 * (16 + 5)
-        and len(ids(num=32)) == 4 * (32 + 5)
+        ids(num=14) < ids(num=32)
+        and len(ids(num=14)) == 4 * (14 + 4)
+        and len(ids(num=32)) == 4 * (32 + 4)
     )
-    assert ids() == ids(num=16)
+    assert ids() == ids(num=14)
     assert ids(num=32, num_scrambles=4) < ids(num=48, num_scrambles=6)
-    assert len(ids(num=16) & ids(num=16, num_scrambles=2)) == 4 * 5  # the references
-    assert ids(num_references=3) < ids() and len(ids(num_references=3)) == 4 * (16 + 3)
+    assert len(ids(num=16) & ids(num=16, num_scrambles=2)) == 4 * 4  # the references
+    assert ids(num_references=3) < ids() and len(ids(num_references=3)) == 4 * (14 + 3)
 
 
 def test_the_plan_of_the_paper_may_have_more_references(lr_wd_edf: ModuleType) -> None:

@@ -111,10 +111,10 @@ def test_a_plan_says_what_it_can_show() -> None:
     study = load_script(Path(ROOT / "studies" / "lr_wd_edf.py")).study
     near, error = power.sentences(study("demo"))
     assert near.startswith(
-        "forgiveness (16 draws per arm, 2 pairs of arms, Holm, 5 reference runs): a difference of "
+        "forgiveness (14 draws per arm, 2 pairs of arms, Holm, 4 reference runs): a difference of "
         "0.2"
     )
-    assert error.endswith("an arm that is truly lower at 85% of the points")
+    assert error.endswith("an arm that is truly lower at 89% of the points")
     paper, error = power.sentences(study("imagenet"))
     assert "nothing: ONE reference run per arm" in paper
     assert "Brunner-Munzel): an arm of which a draw is truly lower" in error  # no common points

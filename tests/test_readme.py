@@ -128,22 +128,22 @@ def test_the_demo_learns_and_ends_with_figure_report_and_page(folder: Path) -> N
         assert paths and all(Path(path).stat().st_size > 10_000 for path in paths)
     assert re.search(r"^mlflow +http://127.0.0.1:5000/#/experiments/\d+/runs", out, re.MULTILINE)
     trials = pd.read_parquet(folder / "runs/studies/lr_wd_edf-demo/report/trials.parquet")
-    assert len(trials) == 84
+    assert len(trials) == 72
     assert (trials["status"] != "missing").all() and (trials["status"] != "failed").all()
     references = trials[trials["point"].isna()].groupby("arm")["error_pct"].mean()
     assert references["ViT_C AdamW"] < 6 and references["ViT_C SGD"] < 6
     assert (references < 15).all()
-    assert set(trials.groupby("arm").size()) == {21}
+    assert set(trials.groupby("arm").size()) == {18}
     children = runs_of_experiment(f"sqlite:///{folder}/runs/mlflow.db", "lr_wd_edf-demo", "trial")
     assert set(children) == set(trials["trial_id"])
 
 
 EXPECTED = {
-    "python studies/lr_wd_edf.py": "84 trials, 84 done, 0 to do",
-    "vitscale sync": "lr_wd_edf-demo: 84 of 84 trials shown",
-    "python studies/lr_wd_edf.py --plan": "all 84 84 0",
-    "python studies/lr_wd_edf.py --num 17": "88 trials, 84 done, 4 to do",
-    "python studies/lr_wd_edf.py --num 17 --report": "report /",
+    "python studies/lr_wd_edf.py": "72 trials, 72 done, 0 to do",
+    "vitscale sync": "lr_wd_edf-demo: 72 of 72 trials shown",
+    "python studies/lr_wd_edf.py --plan": "all 72 72 0",
+    "python studies/lr_wd_edf.py --num 15": "76 trials, 72 done, 4 to do",
+    "python studies/lr_wd_edf.py --num 15 --report": "report /",
     "python studies/lr_wd_edf.py --report --published": "report /",
     "python studies/lr_wd_edf.py --scale imagenet --plan": "1170",
     "python studies/lr_wd_edf.py --num 64 --num-scrambles 8 --plan": "lr_wd_edf_sobol-demo",
@@ -157,7 +157,7 @@ EXPECTED = {
     'vitscale compare "lr_wd_edf-demo:ViT_P AdamW" "lr_wd_edf-demo:ViT_C AdamW"': "ViT_C AdamW",
     "vitscale plan lr_wd_edf --scale imagenet --devices 64 --epoch-minutes xiao2021": "875",
     "vitscale run": "lr_wd_edf",
-    "vitscale run lr_wd_edf --num 17": "88 trials, 88 done, 0 to do",
+    "vitscale run lr_wd_edf --num 15": "76 trials, 76 done, 0 to do",
     "vitscale plan lr_wd_edf --scale imagenet": "1170",
     "vitscale evaluate lr_wd_edf-demo --split test": "ViT_C AdamW",
     'vitscale evaluate lr_wd_edf-demo --split val --arm "ViT_C*" --predictions --json': '"arms"',
