@@ -252,6 +252,22 @@ def test_learning_curves_draw_every_reference_thick():
     assert len([line for line in ax.lines if line.get_linewidth() > 2]) == 6
 
 
+def test_every_learning_curve_says_what_it_is_unless_they_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two arms of 4 draws and 3 references; thin lines of more vertices are one picture."""
+    study = make_study(4, num_references=3)
+    outcomes = make_outcomes(study, random_errors(study))
+    results = Results(study, outcomes, make_rows(study, outcomes))
+    for most, titled in ((figures.MAX_VERTICES, 14), (1, 6)):
+        monkeypatch.setattr(figures, "MAX_VERTICES", most)
+        svg = as_files(figures.learning_curves(results))["svg"].decode()
+        titles = re.findall(r"<title>(.*?): .*?trial (.*?)</title>", svg, re.DOTALL)
+        assert len(titles) == len(set(titles)) == titled
+        assert ("<image" in svg) == (titled == 6)
+    assert {trial.config.id for trial in study.trials} >= {trial_id for _, trial_id in titles}
+
+
 def test_learning_curves_leave_out_the_100_of_a_diverged_row_and_mark_its_epoch():
     study = make_study(8)
     outcomes = make_outcomes(study, random_errors(study), {("a", 3): "diverged"})

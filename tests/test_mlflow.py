@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 from conftest import TINY, Script, empty_database, kill_family, load_script, wait_for
 
-from vitscale.plan.config import DEFAULTS
-from vitscale.plan.study import Study
-from vitscale.record.mlflow_pages import axes
+from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan.study import Study, Trial
+from vitscale.record.mlflow_pages import arm_view, axes
 from vitscale.record.mlflow_place import create_database
 from vitscale.record.mlflow_view import View
 from vitscale.record.store import Store
@@ -260,6 +260,39 @@ def test_axes_are_what_varies_within_arms_or_between_single_settings() -> None:
         for e in (3, 6)
     )
     assert axes(replace(study(), trials=lengths, panels={}, pairs=())) == ["arm", "epochs"]
+
+
+def test_arms_that_are_too_many_to_be_read_are_no_axis() -> None:
+    """Instead the fields in which they differ, without those that another decides: heads follow
+    from width, and the recipe's warm-up from its epochs.
+    """
+    base = TrainConfig(depth=1)
+    cells = [(width, epochs) for width in (16, 32, 48, 64) for epochs in (4, 8, 12, 16)]
+    many = tuple(
+        Trial(
+            f"width {width}, {epochs} epochs",
+            base.replace(
+                **{"width": width, "heads": width // 16, "epochs": epochs, "lr": lr, "seed": i},
+                warmup_epochs=epochs / 4,
+            ),
+            i,
+        )
+        for width, epochs in cells
+        for i, lr in enumerate((1e-3, 2e-3))
+    )
+    of_many = replace(study(), trials=many, panels={}, pairs=())
+    assert axes(of_many) == ["width", "epochs", "log10_lr"]
+    few = replace(of_many, trials=tuple(t for t in many if t.config.epochs == 4 and t.point == 0))
+    assert axes(few) == ["arm", "width"]
+
+
+def test_no_chart_of_the_arms_has_an_estimate_without_its_interval() -> None:
+    names = ["n", "mean_error_pct", "mean_error_pct_low", "mean_error_pct_high", "area"]
+    (charts,) = (
+        [set(chart["selectedMetrics"]) for chart in view["state"]["compareRunCharts"]]
+        for view in arm_view(names).values()
+    )
+    assert charts == [{"mean_error_pct", "mean_error_pct_low", "mean_error_pct_high"}]
 
 
 def test_an_arm_with_changed_params_gets_a_new_run(tmp_path: Path) -> None:

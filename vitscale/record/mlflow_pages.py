@@ -17,7 +17,9 @@ from vitscale.plan.study import Study
 
 TRIALS, CURVES, ARMS = "vitscale-trials", "vitscale-curves", "vitscale-arms"
 MAX_AXES = 5  # of a parallel-coordinates plot, besides the result: more cannot be read
+MAX_LABELS = 12  # of arms on an axis: more are cut to the same few letters
 CARD_HEIGHT = 380  # pixels
+MAX_COLUMNS = 3  # of charts beside each other
 MAX_ARMS = 40  # in a description, which MLflow limits to 8,000 characters
 LOGS = {"lr": "log10_lr", "wd": "log10_wd"}  # field -> the param with its logarithm
 _COUNTS = ("n", "diverged", "failed", "missing")
@@ -76,7 +78,9 @@ def trial_views(study: Study) -> dict[str, dict[str, Any]]:
 
 
 def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The view of the parent and the arms: estimates with their intervals, as columns and axes."""
+    """The view of the parent and the arms: estimates with their intervals, as columns, and as axes
+    of a chart each, so that no chart has an estimate without its interval.
+    """
     known = dict.fromkeys(names)  # in the order of the summary
     estimates = [name for name in known if f"{name}_low" in known]
     spans = [f"{name}{end}" for name in estimates for end in ("_low", "", "_high")]
@@ -85,8 +89,8 @@ def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     ]
     columns += ["params.`params_m`", "params.`flops_g`"]
     plots = {
-        "Estimates by arm; the table has their intervals": [
-            _parallel(["arm", "params_m"], estimates)
+        "Estimates by arm, with their 95% intervals": [
+            _parallel(["arm"], [f"{name}_low", name, f"{name}_high"]) for name in estimates
         ]
     }
     role = f"tags.`vitscale.role` != 'trial' and {_PLANNED}"
@@ -100,16 +104,32 @@ def result_of(study: Study) -> str:
 
 
 def axes(study: Study) -> list[str]:
-    """The params for axes: the arm, and those that vary within arms, or else between arms."""
+    """The params for axes: the arm, and those that vary within arms, or else between arms; both,
+    and no arm, if its names are too many to be read.
+    """
     configs = {
         arm: [t.config.asdict() for t in study.trials if t.arm.name == arm] for arm in study.arms
     }
     within = _varying(*configs.values())
     between = _varying([config for of_arm in configs.values() for config in of_arm])
-    names = [name for name in within or between if name != "seed"][: MAX_AXES - 1]
+    many = len(configs) > MAX_LABELS
+    names = within if within and not many else _not_derived(between, study)
     positive = all(config.get("wd", 0) > 0 for of_arm in configs.values() for config in of_arm)
     logs = LOGS if positive else {"lr": LOGS["lr"]}
-    return ["arm", *(logs.get(name, name) for name in names)]
+    return ["arm"] * (not many) + [logs.get(name, name) for name in names][: MAX_AXES - (not many)]
+
+
+def _not_derived(names: Sequence[str], study: Study) -> list[str]:
+    """Without the fields that another one decides, as `stem` decides `stem_channels`; lr and wd are
+    last, for which that would be chance.
+    """
+    configs = [trial.config.asdict() for trial in study.trials]
+    kept: list[str] = []
+    for name in (name for name in names if name not in LOGS):
+        pairs = [(other, {(c[other], c[name]) for c in configs}) for other in kept]
+        if not any(len(both) == len({c[other] for c in configs}) for other, both in pairs):
+            kept.append(name)
+    return kept + [name for name in names if name in LOGS]
 
 
 def _varying(*groups: Sequence[Mapping[str, object]]) -> list[str]:
@@ -200,7 +220,7 @@ def _view(
             "name": title,
             "display": True,
             "isReordered": True,
-            "columns": len(charts),
+            "columns": min(len(charts), MAX_COLUMNS),
             "cardHeight": CARD_HEIGHT,
         }
         for title, charts in plots.items()

@@ -559,20 +559,24 @@ def _curves_panel(
 def _arm_curves(
     ax: Axes, rows: pd.DataFrame, metric: str, index: int, texts: Mapping[str, str]
 ) -> None:
-    """The lines of one arm; thin ones are rasterized, since a thousand make a large SVG, and so
-    have no text of their own.
+    """The lines of one arm; thin ones are rasterized if they are many, since a thousand make a
+    large SVG, and then have no text of their own.
     """
-    thin: list[np.ndarray] = []
+    thin: dict[str, np.ndarray] = {}
     looks = style(index)
     for trial_id, curve, is_reference in _curves(rows, metric):
         if is_reference:
             (line,) = ax.plot(*curve.T, linewidth=2.2, zorder=5, **looks)
             describe(line, texts[trial_id])
         else:
-            thin.append(curve)
-    ax.add_collection(
-        LineCollection(thin, linewidths=0.7, alpha=0.45, rasterized=True, zorder=2, **looks)
+            thin[trial_id] = curve
+    many = sum(map(len, thin.values())) > MAX_VERTICES
+    lines = LineCollection(
+        list(thin.values()), linewidths=0.7, alpha=0.45, rasterized=many, zorder=2, **looks
     )
+    ax.add_collection(lines)
+    if not many:
+        describe(lines, [texts[trial_id] for trial_id in thin])
     diverged = rows.loc[(rows["status"] == "diverged") & rows["point"].notna()]
     ends = diverged.groupby("trial_id")["epoch"].max()
     top = np.full(len(ends), 0.975 - 0.04 * index)
@@ -586,6 +590,9 @@ def _arm_curves(
         zorder=6,
     )
     describe(crosses, [texts[trial_id] for trial_id in ends.index])
+
+
+MAX_VERTICES = 2_000  # of an arm's thin curves as lines of an SVG, about 25 bytes each
 
 
 def _curves(rows: pd.DataFrame, metric: str) -> Iterator[tuple[str, np.ndarray, bool]]:
