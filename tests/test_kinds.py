@@ -150,12 +150,14 @@ def test_a_kind_of_ones_own_plans_runs_reports_and_shows_in_mlflow(tmp_path: Pat
     assert planned.returncode == 0 and "own_kind-demo" in planned.stdout, planned.stdout
     result = script.run()
     assert result.returncode == 0, result.stdout
-    assert "The dearest arm is width 64." in result.stdout
     report = tmp_path / "runs" / "studies" / "own_kind-demo" / "report"
     table = pd.read_parquet(report / "epoch_cost.parquet")
     assert (
         table["arm"].tolist() == ["width 8", "width 64"] and (table["seconds_per_epoch"] > 0).all()
     )
+    # by their times, which a busy machine may reverse
+    dearest = table.loc[table["seconds_per_epoch"].idxmax(), "arm"]
+    assert f"The dearest arm is {dearest}." in result.stdout
     assert (report / "cost_by_width.png").stat().st_size > 1000 and "Seconds per epoch of" in (
         report / "report.html"
     ).read_text()
@@ -167,7 +169,7 @@ def test_a_kind_of_ones_own_plans_runs_reports_and_shows_in_mlflow(tmp_path: Pat
     }
     assert shown == dict(zip(table["arm"], table["seconds_per_epoch"], strict=True))
     again = script.run("--report")
-    assert again.returncode == 0 and "The dearest arm is width 64." in again.stdout
+    assert again.returncode == 0 and f"The dearest arm is {dearest}." in again.stdout
 
 
 def test_kind_is_required() -> None:
