@@ -236,6 +236,7 @@ def test_names_of_columns_are_the_errors_own_and_differ_for_others() -> None:
         "error_p_holm",
         "gap_points_high",
         "one_run_sampling_points",
+        "reference_sd_pct",
     )
     assert tuple(map(ERROR.column, names)) == names
     assert tuple(map(METRICS["loss"].column, names)) == (
@@ -249,6 +250,7 @@ def test_names_of_columns_are_the_errors_own_and_differ_for_others() -> None:
         "loss_p_holm",
         "gap_nats_high",
         "one_run_sampling_nats",
+        "reference_sd_nats",
     )
     for metric in METRICS.values():
         assert len({metric.column(name) for name in names}) == len(names)

@@ -78,8 +78,8 @@ class Metric:
         for pattern, replacement in _THRESHOLDS:
             name = re.sub(pattern, replacement, name)
         name = re.sub(r"(?<![a-z])error_pct(?![a-z])", self.name, name)
-        if self.unit != "%":  # the edges of a histogram's bins
-            name = re.sub(r"^(low|high)_pct$", rf"\1_{self.unit}", name)
+        if self.unit != "%":  # edges of a histogram's bins, spread of references
+            name = re.sub(r"^(low|high|reference_sd)_pct$", rf"\1_{self.unit}", name)
         short = self.name.removesuffix("_pct")
         name = re.sub(r"^error(?=_ratio|_median|_prob|_p$|_p_|_method)", short, name)
         return re.sub(r"_points(?=$|_low$|_high$)", f"_{self.difference_unit}", name)
