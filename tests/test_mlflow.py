@@ -264,7 +264,8 @@ def test_axes_are_what_varies_within_arms_or_between_single_settings() -> None:
 
 def test_arms_that_are_too_many_to_be_read_are_no_axis() -> None:
     """Instead the fields in which they differ, without those that another decides: heads follow
-    from width, and the recipe's warm-up from its epochs.
+    from width, and the recipe's warm-up from its epochs. A stem without channels would take its
+    runs out of the plot.
     """
     base = TrainConfig(depth=1)
     cells = [(width, epochs) for width in (16, 32, 48, 64) for epochs in (4, 8, 12, 16)]
@@ -274,6 +275,7 @@ def test_arms_that_are_too_many_to_be_read_are_no_axis() -> None:
             base.replace(
                 **{"width": width, "heads": width // 16, "epochs": epochs, "lr": lr, "seed": i},
                 warmup_epochs=epochs / 4,
+                **({"stem": "conv", "stem_channels": "8", "stem_strides": "2"} if i else {}),
             ),
             i,
         )
@@ -281,7 +283,7 @@ def test_arms_that_are_too_many_to_be_read_are_no_axis() -> None:
         for i, lr in enumerate((1e-3, 2e-3))
     )
     of_many = replace(study(), trials=many, panels={}, pairs=())
-    assert axes(of_many) == ["width", "epochs", "log10_lr"]
+    assert axes(of_many) == ["width", "stem", "epochs", "log10_lr"]
     few = replace(of_many, trials=tuple(t for t in many if t.config.epochs == 4 and t.point == 0))
     assert axes(few) == ["arm", "width"]
 

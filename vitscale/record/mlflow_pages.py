@@ -19,7 +19,7 @@ TRIALS, CURVES, ARMS = "vitscale-trials", "vitscale-curves", "vitscale-arms"
 MAX_AXES = 5  # of a parallel-coordinates plot, besides the result: more cannot be read
 MAX_LABELS = 12  # of arms on an axis: more are cut to the same few letters
 CARD_HEIGHT = 380  # pixels
-MAX_COLUMNS = 3  # of charts beside each other
+MAX_COLUMNS = 3  # of charts beside each other, and 1 of parallel coordinates
 MAX_ARMS = 40  # in a description, which MLflow limits to 8,000 characters
 LOGS = {"lr": "log10_lr", "wd": "log10_wd"}  # field -> the param with its logarithm
 _COUNTS = ("n", "diverged", "failed", "missing")
@@ -120,12 +120,15 @@ def axes(study: Study) -> list[str]:
 
 
 def _not_derived(names: Sequence[str], study: Study) -> list[str]:
-    """Without the fields that another one decides, as `stem` decides `stem_channels`; lr and wd are
-    last, for which that would be chance.
+    """Without the fields that another one decides, as `width` decides `heads`, and without those
+    that are empty in a trial, which MLflow would leave out of the plot; lr and wd are last, for
+    which deciding would be chance.
     """
     configs = [trial.config.asdict() for trial in study.trials]
     kept: list[str] = []
-    for name in (name for name in names if name not in LOGS):
+    for name in (
+        name for name in names if name not in LOGS and all(c[name] != "" for c in configs)
+    ):
         pairs = [(other, {(c[other], c[name]) for c in configs}) for other in kept]
         if not any(len(both) == len({c[other] for c in configs}) for other, both in pairs):
             kept.append(name)
@@ -220,7 +223,9 @@ def _view(
             "name": title,
             "display": True,
             "isReordered": True,
-            "columns": min(len(charts), MAX_COLUMNS),
+            "columns": 1
+            if any(chart["type"] == "PARALLEL" for chart in charts)
+            else min(len(charts), MAX_COLUMNS),
             "cardHeight": CARD_HEIGHT,
         }
         for title, charts in plots.items()
