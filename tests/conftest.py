@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib.util
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -24,8 +26,8 @@ ROOT = Path(__file__).parents[1]
 TINY = ROOT / "tests" / "studies" / "tiny.py"
 LISTED = ROOT / "tests" / "not_fast.txt"
 
-# Its children start with torch imported, which takes five CPU seconds, and with no threads. They
-# have the environment of the process at the start of the first one.
+# Its children start with the packages imported, which takes five CPU seconds for torch and as many
+# for a driver. They have the environment of the process at the start of the first one.
 SPAWNER = multiprocessing.get_context("forkserver")
 SPAWNER.set_forkserver_preload(
     [
@@ -37,8 +39,27 @@ SPAWNER.set_forkserver_preload(
         "timm.data.mixup",
         "sklearn.datasets",
         "sklearn.model_selection",
+        "vitscale.launch.driver",
+        "vitscale.launch.ray_tune",
+        "vitscale.analysis.kinds",
+        "vitscale.analysis.report.report",
+        "vitscale.record.mlflow_view",
+        "ray.train.trainer",
+        "mlflow.store.tracking.sqlalchemy_workspace_store",
+        "matplotlib.backends.backend_agg",
+        "matplotlib.backends.backend_pdf",
+        "matplotlib.backends.backend_svg",
+        "fontTools.subset",
     ]
 )
+
+
+def ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that vitscale reads."""
+    return {name: value for name, value in environment.items() if name.startswith("VITSCALE_")}
+
+
+OURS = ours(os.environ)
 
 
 def not_fast() -> list[str]:
@@ -78,6 +99,57 @@ def empty_database() -> bytes:
         return (Path(folder) / "mlflow.db").read_bytes()
 
 
+class Driver:
+    """A study script that runs as `python SCRIPT ARGUMENTS` does, in a child of SPAWNER, with the
+    methods of a subprocess.Popen.
+    """
+
+    def __init__(
+        self, arguments: list[str], folder: Path, environment: dict[str, str], output: Path
+    ) -> None:
+        self.args = arguments
+        self._process = SPAWNER.Process(
+            target=drive, args=(arguments, str(folder), environment, str(output))
+        )
+        self._process.start()
+        assert self._process.pid
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if (status := self._process.exitcode) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return status
+
+    def send_signal(self, name: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, name)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def drive(arguments: list[str], folder: str, environment: dict[str, str], output: str) -> None:
+    """What Python does for a script: in a folder, with its arguments, as __main__."""
+    os.chdir(folder)
+    os.environ.update(environment)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    sys.argv, sys.path = arguments, [str(Path(arguments[0]).parent), *sys.path]
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # a child of multiprocessing leaves them out
+
+
 class Script:
     """A study script in a directory of its own, with an MLflow database.
 
@@ -96,35 +168,47 @@ class Script:
         if not (database := folder / "mlflow.db").exists():
             database.write_bytes(empty_database())
 
+    def arguments(self, given: tuple[str, ...]) -> list[str]:
+        limit = () if self.OWN_CONCURRENCY & set(given) else ("--max-concurrent", "1")
+        return [str(self.script), *given, *limit]
+
     def command(self, *arguments: str) -> list[str]:
-        limit = () if self.OWN_CONCURRENCY & set(arguments) else ("--max-concurrent", "1")
-        return [sys.executable, str(self.script), *arguments, *limit]
+        """What a user types, for tests in which the process must be a new one."""
+        return [sys.executable, *self.arguments(arguments)]
 
     def run(
         self, *arguments: str, timeout: float = 300, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Runs to the end, with stderr merged into stdout."""
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            env={**self.environment, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout,
-        )
+        with tempfile.NamedTemporaryFile("r") as output:
+            process = self._begin(arguments, environment, Path(output.name))
+            try:
+                status = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            return subprocess.CompletedProcess(process.args, status, output.read())
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **environment: str) -> Driver | subprocess.Popen[bytes]:
         """Starts in the background, with a log file."""
-        log = open(self.folder / "log.txt", "a")  # noqa: SIM115  lives as long as the process
-        return subprocess.Popen(
-            self.command(*arguments),
-            cwd=self.folder,
-            env={**self.environment, **environment},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        return self._begin(arguments, environment, self.folder / "log.txt")
+
+    def _begin(
+        self, arguments: tuple[str, ...], environment: dict[str, str], output: Path
+    ) -> Driver | subprocess.Popen[bytes]:
+        environment = {**self.environment, **environment}
+        changed = dict(environment.items() - os.environ.items())
+        others = {name for name in changed if not name.startswith(("MLFLOW_", "PYTEST_"))}
+        if not others and ours(os.environ) == OURS:
+            return Driver(self.arguments(arguments), self.folder, environment, output)
+        with output.open("ab") as file:  # some variables are read when a module is imported
+            return subprocess.Popen(
+                self.command(*arguments),
+                cwd=self.folder,
+                env=environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
 
     def store(self):
         from vitscale.record.store import Store
@@ -174,7 +258,7 @@ def wait_for(condition, seconds: float, what: str) -> None:
         time.sleep(0.1)
 
 
-def interrupt(process: subprocess.Popen[str], name: int = signal.SIGINT) -> int:
+def interrupt(process: Driver | subprocess.Popen[bytes], name: int = signal.SIGINT) -> int:
     """Signals a driver and returns its exit status."""
     process.send_signal(name)
     return process.wait(120)

@@ -144,6 +144,16 @@ def test_a_team_trains_as_one_process_does(
     assert all(timeless(other) == timeless(rows) for other in others)
 
 
+def test_a_team_diverges_at_the_step_of_one_process(tmp_path: Path) -> None:
+    wild = BUSY.replace(optimizer="sgd", momentum=0.99, lr=1e6, clip_norm=0.0, epochs=3)
+    for name in ("alone", "team"):
+        (tmp_path / name).mkdir()
+    *_, expected = train(wild, tmp_path / "alone")
+    (rows, others) = on_team(2, wild, tmp_path / "team")
+    assert expected["diverged"] and timeless(rows) == timeless(others)
+    assert rows[-1]["diverged_step"] == expected["diverged_step"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
 def test_another_number_of_workers_resumes(

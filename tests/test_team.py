@@ -26,7 +26,7 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     """The killed one is tried again from its checkpoint. Its rows are bit for bit those of a team
     that nothing disturbed, and to fp32 tolerance those of one process.
     """
-    script, options = Script(tmp_path), {"num": 1, "epochs": 20, "only": "conv diverging"}
+    script, options = Script(tmp_path), {"num": 1, "epochs": 20, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, "--broken", "1", *TEAM)
     wait_for(lambda: list(tmp_path.glob("runs/trials/*/checkpoint*")), 200, "a checkpoint")
@@ -36,7 +36,7 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     assert not first.is_running()
     out = (tmp_path / "log.txt").read_text()
     assert "training 1 at a time" in out
-    assert "1 finished, 1 diverged, 1 failed, 0 missing of 3" in out
+    assert "1 finished, 0 diverged, 1 failed, 0 missing of 2" in out
     assert ": ValueError: a part of a batch must hold two images" in out
     assert not list(tmp_path.glob("runs/trials/*/ray-train"))
 
@@ -44,14 +44,12 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     for trial in plan.trials:
         (tmp_path / "by_hand" / trial.config.id).mkdir(parents=True)
     expected = reference_rows(plan, tmp_path / "by_hand")
-    finished, diverged = (script.store().read(trial.config.id) for trial in plan.trials)
-    conv, wild = (trial.config for trial in plan.trials)
+    (conv,) = (trial.config for trial in plan.trials)
+    finished = script.store().read(conv.id)
     assert finished.facts["workers"] == "2" and len(finished.rows) == 20
     assert without_times(finished.rows) == without_times(on_team(2, conv, tmp_path / conv.id)[0])
     # later rows of teams are those of a process in test_parallel.py, for fewer steps
     assert_close(list(finished.rows[:3]), expected[conv.id][:3])
-    assert diverged.status == "diverged"
-    assert diverged.rows[-1]["diverged_step"] == expected[wild.id][-1]["diverged_step"]
 
 
 def test_more_workers_than_the_machine_has_are_refused(tmp_path: Path) -> None:
