@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from conftest import TINY, Script, empty_database, kill_family, load_script, wait_for
 
@@ -383,7 +384,11 @@ def serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
         "1",
     ]
     process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=folder,
+        env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # as `vitscale ui`
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
     def answers() -> bool:
@@ -548,6 +553,8 @@ def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
                 return False
 
         wait_for(shows, 120, "the experiment in the UI's server")
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert not [p.pid for p in family if "huey" in " ".join(p.cmdline())]  # MLflow's jobs
         assert process.stdout is not None
         said = process.stdout.readline().decode(), process.stdout.readline().decode()
         assert f"http://127.0.0.1:{port}" in said[0]

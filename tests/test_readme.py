@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("readme")
     (place / "studies").symlink_to(ROOT / "studies")
     write_flowers(place / "data" / "flowers")
-    result = run("python studies/lr_wd_edf.py", place, timeout=1500)
+    result = run("python studies/lr_wd_edf.py", place, timeout=2400)
     (place / "demo.txt").write_text(result.stdout)
     assert result.returncode == 0, result.stdout
     return place
@@ -120,7 +120,7 @@ def test_make_runs_what_the_readme_says() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1600)
+@pytest.mark.timeout(2600)
 def test_the_demo_learns_and_ends_with_figure_report_and_page(folder: Path) -> None:
     out = (folder / "demo.txt").read_text()
     for kind in ("figure", "report"):
@@ -171,7 +171,7 @@ def test_every_command_is_accounted_for() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1600)
+@pytest.mark.timeout(2600)
 @pytest.mark.parametrize("command", EXPECTED)
 def test_command_does_what_the_readme_says(folder: Path, command: str) -> None:
     result = run(command, folder)

@@ -377,7 +377,7 @@ def test_a_search_survives_kills(tmp_path: Path) -> None:
     """Killed three times and finished, it has asked and found what an uninterrupted one does."""
     rng, arguments = (
         random.Random(20261121),
-        ("--num", "6", "--epochs", "6", "--checkpoint-every-s", "0.3", "--max-concurrent", "2"),
+        ("--num", "4", "--epochs", "6", "--checkpoint-every-s", "0.3", "--max-concurrent", "2"),
     )
     places = [tmp_path / name for name in ("killed", "whole")]
     for place in places:
@@ -397,12 +397,12 @@ def test_a_search_survives_kills(tmp_path: Path) -> None:
         result = script.run(*arguments, "--max-concurrent", "1")
         assert result.returncode == 0, result.stdout
     a, b = (script.store().asked("tiny_search-demo") for script in scripts)
-    assert a == b and [len(points) for points in a["points"].values()] == [6, 6]
+    assert a == b and [len(points) for points in a["points"].values()] == [4, 4]
     tables = [
         pd.read_parquet(place / "runs/studies/tiny_search-demo/report/trials.parquet")
         for place in places
     ]
-    assert len(tables[0]) == 2 * 6 * 2 and set(tables[0]["status"]) == {"finished"}
+    assert len(tables[0]) == 2 * 4 * 2 and set(tables[0]["status"]) == {"finished"}
     columns = ["trial_id", "lr", "wd", "seed", "error_pct", "epoch"]
     pd.testing.assert_frame_equal(*(table[columns] for table in tables))
     assert plan_of(killed)["trials"] == plan_of(whole)["trials"]

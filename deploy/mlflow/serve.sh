@@ -22,6 +22,7 @@ authorization_function = mlflow.server.auth:authenticate_request_basic_auth
 END
 MLFLOW_FLASK_SERVER_SECRET_KEY=$(cat "$folder/session.key")
 export MLFLOW_FLASK_SERVER_SECRET_KEY MLFLOW_AUTH_CONFIG_PATH="$folder/basic_auth.ini"
+export MLFLOW_SERVER_ENABLE_JOB_EXECUTION="${MLFLOW_SERVER_ENABLE_JOB_EXECUTION:-false}"  # seven processes, of no use here
 arguments=(--host "${HOST:-127.0.0.1}" --port "${PORT:-5000}")
 [ -z "${ALLOWED_HOSTS:-}" ] || arguments+=(--allowed-hosts "$ALLOWED_HOSTS")
 exec mlflow server --app-name basic-auth "${arguments[@]}" --workers "${WORKERS:-2}" \

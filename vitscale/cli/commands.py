@@ -306,6 +306,8 @@ def ui(options: argparse.Namespace) -> None:
     print(columns(list(links.items())) if links else "MLflow shows no study of this store yet")
     sys.stdout.flush()
     if not uri.startswith("http"):
+        # seven processes for jobs of MLflow's own, which studies have none of
+        os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
         command = [
             sys.executable,
             "-m",
