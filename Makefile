@@ -75,6 +75,8 @@ constraints: .venv/installed build/docs/installed  ## pin every package of both 
 
 # constraints.txt pins the tested versions; torch and torchvision must be of the same release.
 .venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c "import sys; sys.version_info >= (3, 11) or sys.exit('Python >= 3.11 must set up .venv, but got (PYTHON=$(PYTHON), version=%d.%d): make demo PYTHON=python3.11' % sys.version_info[:2])"
+	@.venv/bin/python -c "import sys; sys.exit(sys.version_info < (3, 11))" 2> /dev/null || rm -rf .venv  # or it would keep its Python
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install --quiet --upgrade pip
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

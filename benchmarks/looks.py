@@ -49,7 +49,7 @@ def false_claims(p: np.ndarray, schedule: Sequence[int], declared: str) -> tuple
         for n in schedule
     ]
     claims = [
-        place(Ledger(tuple(looks[:k]), final), look).adjusted(p[k]) < 0.05
+        place(Ledger(tuple(looks[:k]), final), look).adjusted(p[k], p[0]) < 0.05
         for k, look in enumerate(looks)
     ]
     return float(np.any(claims, axis=0).mean()), float(np.any(claims[1:], axis=0).mean())

@@ -44,6 +44,7 @@ def with_claims(look: Look, results: Results) -> Look:
         look,
         tested={name: num for name, (num, _) in results.tests.items()},
         claimed={name: num for name, (_, num) in results.tests.items()},
+        p=results.p,
     )
 
 
@@ -52,7 +53,8 @@ def place(ledger: Ledger, look: Look) -> Looks:
 
     Without a declared size, a plan that stays the same is one: all of it was fixed before the
     first look. Nothing is left to spend on rows that replace others, such as those of trials that
-    were trained again. What a plan that grew has left is what its looks before had not spent.
+    were trained again. What a plan that grew has left is what its looks before had not spent. Where
+    nothing is left, no p falls below that of the first look that spent it.
     """
     past = [old for old in ledger.looks if any(old.tested.values())]
     of_p, of_all = (
@@ -74,11 +76,16 @@ def _place(ledger: Ledger, look: Look, past: Sequence[Look]) -> Looks:
     size = ledger.final.planned if ledger.final else seen[0].planned
     if not ledger.final and any(old.planned != size for old in seen):  # it grew
         of_first_plan = list(takewhile(lambda old: old.planned == size, past))
-        left = ALPHA - spent_at(_fractions(of_first_plan, size)[-1])
-        return Looks(num, (), mean, growth="grown", budget=left if left > ROUNDING else 0.0)
+        shares = _fractions(of_first_plan, size)
+        left = ALPHA - spent_at(shares[-1])
+        if left > ROUNDING:
+            return Looks(num, (), mean, growth="grown", budget=left)
+        kept = of_first_plan[shares.index(shares[-1])].p
+        return Looks(num, (), mean, growth="grown", budget=0.0, kept=kept)
     fractions = _fractions(seen, size)
     if len(fractions) > 1 and fractions[-1] <= fractions[-2]:
-        return Looks(num, (), mean, final_num, growth="replaced", budget=0.0)
+        kept = seen[fractions.index(fractions[-1])].p
+        return Looks(num, (), mean, final_num, growth="replaced", budget=0.0, kept=kept)
     return Looks(num, fractions, mean, final_num)
 
 
@@ -141,8 +148,9 @@ def _rule(looks: Looks) -> str:
     )
     if not looks.budget:
         return (
-            f" {where}: the looks before it have spent the {100 * ALPHA:g}% error, so nothing is "
-            "claimed and every corrected p is 1."
+            f" {where}: the looks before it have spent the {100 * ALPHA:g}% error, so no corrected "
+            "p is below that of the first look at the size that was planned: what was claimed then "
+            "can be kept, and nothing is claimed anew."
         )
     return (
         f" {where}: p and claims are anytime-valid within the {error} that the looks before "

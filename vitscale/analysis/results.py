@@ -52,6 +52,7 @@ class Results:
         self._wrong = wrong
         self.looks = looks
         self.tests: dict[str, tuple[int, int]] = {}  # column of p -> tests, claims
+        self.p: dict[str, dict[str, float]] = {}  # column of p -> test -> corrected p
 
     @property
     def metric(self) -> Metric:
@@ -68,14 +69,23 @@ class Results:
         return cast(T, self._made[make])
 
     def corrected(
-        self, name: str, p: Sequence[float], anytime: Sequence[float] | None = None
+        self,
+        name: str,
+        tests: Sequence[tuple[object, ...]],
+        p: Sequence[float],
+        anytime: Sequence[float] | None = None,
     ) -> np.ndarray:
         """(n,) p of a column, corrected for their number and for the looks at the study.
 
-        All claims rest on these. `anytime` are p that hold at any look, where they are known; they
-        replace those that are derived from p if the study grew without a declared size.
+        All claims rest on these. `tests` says what each of them is about, by which later looks find
+        it again. `anytime` are p that hold at any look, where they are known; they replace those
+        that are derived from p if the study grew without a declared size.
         """
-        corrected = self.looks.corrected(p, anytime)
+        labels = [" / ".join(map(str, test)) for test in tests]
+        kept = self.looks.kept.get(name, {})
+        corrected = self.looks.corrected(p, anytime, [kept.get(label, 1.0) for label in labels])
+        known = zip(labels, corrected.tolist(), strict=True)
+        self.p.setdefault(name, {}).update((label, p) for label, p in known if np.isfinite(p))
         num, claims = self.tests.get(name, (0, 0))
         self.tests[name] = (
             max(num, int(np.isfinite(corrected).sum())),

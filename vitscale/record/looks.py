@@ -36,6 +36,7 @@ class Look:
     planned: Mapping[str, int]
     tested: Mapping[str, int] = field(default_factory=dict)  # column of p -> its number
     claimed: Mapping[str, int] = field(default_factory=dict)  # thereof below 5% when corrected
+    p: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # column -> test -> p
     time: str = ""
 
 
@@ -150,6 +151,9 @@ def _read(folder: Workdir, name: str, made: type[T]) -> T | None:
     try:
         content: dict[str, Any] = read_json(folder, name)
         values = {item.name: content[item.name] for item in fields(made)}  # type: ignore[arg-type]
+        for column, of_tests in values.get("p", {}).items():
+            if not all(type(p) is float and 0 <= p <= 1 for p in of_tests.values()):
+                raise ValueError(f"p of {column}={of_tests!r:.60}")
         for item in ("seen", "planned", "tested", "claimed"):
             if not all(type(num) is int for num in values.get(item, {}).values()):
                 raise ValueError(f"{item}={values[item]!r:.60}")

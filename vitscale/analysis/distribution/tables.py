@@ -68,7 +68,7 @@ def arm_comparison(results: Results) -> pd.DataFrame:
     growing = _anytime(results) if results.looks.number > 1 else pd.DataFrame()
     for name in P_VALUES:
         at_any_look = growing["p"].tolist() if name == "area_p" and len(growing) else None
-        corrected = results.corrected(name, table[name].tolist(), at_any_look)
+        corrected = results.corrected(name, results.study.pairs, table[name].tolist(), at_any_look)
         table.insert(list(table.columns).index(name) + 1, f"{name}_holm", corrected)
     for name in growing.columns.drop("p", errors="ignore"):
         table.insert(list(table.columns).index("area_p"), name, growing[name])

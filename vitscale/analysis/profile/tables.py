@@ -47,8 +47,14 @@ def throughput(results: Results) -> pd.DataFrame:
         for key, group in table.groupby(KEYS, sort=False)
     ]
     by_batch = pd.DataFrame(rows)
+    tests = list(by_batch[KEYS].itertuples(index=False, name=None))
     corrected = by_batch.groupby("profile", sort=False)["par_over_seq_p"].transform(
-        lambda p: pd.Series(results.corrected("par_over_seq_p", p.astype(float).tolist()), p.index)
+        lambda p: pd.Series(
+            results.corrected(
+                "par_over_seq_p", [tests[i] for i in p.index], p.astype(float).tolist()
+            ),
+            p.index,
+        )
     )
     by_batch.insert(
         list(by_batch.columns).index("par_over_seq_p") + 1,

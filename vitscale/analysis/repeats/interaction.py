@@ -105,8 +105,9 @@ def recipe_interaction(results: Results) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates(
         ["evaluation", "effect"], ignore_index=True
     )
+    tests = list(table[["evaluation", "effect"]].itertuples(index=False, name=None))
     corrected = table.groupby("kind", sort=False)["difference_p"].transform(
-        lambda p: results.corrected("difference_p", p.tolist())
+        lambda p: results.corrected("difference_p", [tests[i] for i in p.index], p.tolist())
     )
     table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected)
     return table

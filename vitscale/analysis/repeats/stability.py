@@ -378,10 +378,12 @@ def _corrected(results: Results, table: pd.DataFrame, *names: str) -> pd.DataFra
     """The table with each of these p corrected for the number of rows; diverged_p for the rows in
     which a run diverged.
     """
+    keys = [name for name in ("model", "a", "b", "epochs") if name in table]
     for name in names:
         p = table[name].astype(float)
         used = p.dropna() if name == "diverged_p" else p
-        of_used = results.corrected(name, used.tolist())
+        tests = list(table.loc[used.index, keys].itertuples(index=False, name=None))
+        of_used = results.corrected(name, tests, used.tolist())
         corrected = pd.Series(of_used, used.index, dtype=float).reindex(p.index)
         table.insert(list(table.columns).index(name) + 1, f"{name}_holm", corrected)
     return table

@@ -354,7 +354,10 @@ def _corrected(
     count.
     """
     table = pd.DataFrame(rows, columns=list(columns))
-    corrected = results.corrected("difference_p", table["difference_p"].astype(float).tolist())
+    keys = [*(name for name in columns if name not in DIFFERENCES), "evaluation"]
+    tests = list(table[keys].itertuples(index=False, name=None))
+    p = table["difference_p"].astype(float).tolist()
+    corrected = results.corrected("difference_p", tests, p)
     table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected)
     return table
 

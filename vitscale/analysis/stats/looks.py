@@ -10,8 +10,10 @@ Which rule holds for a look:
   any time: that of a test of normal increments with a mixture of alternatives (Robbins 1970).
 
 All looks together may spend 5%. "anytime" looks share what the looks before them have left: nothing
-after a look at a whole plan, which has spent all of it. A study that is declared to be open, before
-its first look, leaves them a part: its first look spends OPEN_FIRST of the 5%, all others the rest.
+after a look at a whole plan, which has spent all of it. p is then not below that of the look that
+spent it: what was claimed there can be kept or given up, and nothing is claimed anew. A study that
+is declared to be open, before its first look, leaves them a part: its first look spends OPEN_FIRST
+of the 5%, all others the rest.
 
 A p becomes the normal quantile of the same tail, as is usual for t tests in group sequential trials
 (Jennison & Turnbull 2000, section 3.8); docs/method.md has simulations of it.
@@ -20,8 +22,8 @@ A p becomes the normal quantile of the same tail, as is usual for t tests in gro
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -50,7 +52,8 @@ class Looks:
 
     `fractions` are the shares of the declared final size at this look and at those before it; none
     where no size was declared. `n` is the mean number of draws or seeds per arm. `budget` is the
-    error that this look may spend, with all other anytime-valid ones; 0 after it is spent.
+    error that this look may spend, with all other anytime-valid ones; 0 after it is spent. `kept`
+    are then the p of the look that spent it: column -> test -> p.
     `number` counts the looks with a p, which alone can claim; `reports` all of them.
     """
 
@@ -61,6 +64,7 @@ class Looks:
     growth: Literal["", "open", "grown", "replaced"] = ""  # why there is no size to spend error on
     budget: float = ALPHA
     reports: int = 1  # those of other rows, with and without p
+    kept: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def rule(self) -> str:
@@ -69,9 +73,15 @@ class Looks:
             return "fixed" if self.fractions == (1.0,) else "spending"
         return "fixed" if self.number == 1 else "anytime"
 
-    def adjusted(self, p: Sequence[float]) -> np.ndarray:
-        """(n,) p that hold for all looks together; NaN stays NaN."""
+    def adjusted(self, p: Sequence[float], kept: Sequence[float] | None = None) -> np.ndarray:
+        """(n,) p that hold for all looks together; NaN stays NaN.
+
+        `kept` are those of the same tests at the look that has spent the error, 1 by default: where
+        it is spent, no p is below them, so that a claim at any look is one at that look, too.
+        """
         values = np.asarray(p, dtype=float)
+        if not self.budget:
+            return np.maximum(values, 1.0 if kept is None else np.asarray(kept, dtype=float))
         if self.rule == "spending":
             return np.minimum(sequential_p(values, self.fractions) * self._of_few, 1.0)
         return self._within_budget(values if self.rule == "fixed" else anytime_p(values, self.n))
@@ -84,18 +94,24 @@ class Looks:
         return 1 + FEW / (self.n * self.fractions[0] / self.fractions[-1])
 
     def _within_budget(self, p: np.ndarray) -> np.ndarray:
-        """p of which 5% are the budget; 1 without any left."""
+        """p of which 5% are the budget."""
         if self.budget == ALPHA:
             return p
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scaled = np.minimum(p * ALPHA / self.budget, 1.0) if self.budget else np.ones_like(p)
-        return np.where(np.isnan(p), np.nan, scaled)
+        return np.minimum(p * ALPHA / self.budget, 1.0)
 
-    def corrected(self, p: Sequence[float], anytime: Sequence[float] | None = None) -> np.ndarray:
+    def corrected(
+        self,
+        p: Sequence[float],
+        anytime: Sequence[float] | None = None,
+        kept: Sequence[float] | None = None,
+    ) -> np.ndarray:
         """(n,) p that hold for all looks and for the number of tests (Holm 1979).
 
-        `anytime` are p that hold at any look; NaN where there is none.
+        `anytime` are p that hold at any look; NaN where there is none. `kept` as in `adjusted`,
+        corrected.
         """
+        if not self.budget:
+            return self.adjusted(holm(p), kept)
         values = self.adjusted(p)
         if anytime is not None and self.rule == "anytime":
             known = np.asarray(anytime, dtype=float)
