@@ -73,7 +73,9 @@ class Looks:
             return "fixed" if self.fractions == (1.0,) else "spending"
         return "fixed" if self.number == 1 else "anytime"
 
-    def adjusted(self, p: Sequence[float], kept: Sequence[float] | None = None) -> np.ndarray:
+    def adjusted(
+        self, p: Sequence[float] | np.ndarray, kept: Sequence[float] | None = None
+    ) -> np.ndarray:
         """(n,) p that hold for all looks together; NaN stays NaN.
 
         `kept` are those of the same tests at the look that has spent the error, 1 by default: where
