@@ -7,9 +7,9 @@ RUN := .venv/bin/python
 demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 6 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
 
-# Three processes on two cores, since a study that starts waits for Ray; the tests of a file share its trained models and stay in one process.
+# Two processes: with three, two cores spend 40% more CPU time on the demo, and end no sooner; the tests of a file share its trained models and stay in one process.
 # Files begin in the order of tests/not_fast.txt, the longest first, and not by their number of tests.
-TESTS := -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+TESTS := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test: .venv/installed  ## the tests: 10 to 15 minutes on 2 cores
 	$(RUN) $(TESTS)

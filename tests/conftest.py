@@ -25,6 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "tests" / "studies" / "tiny.py"
 LISTED = ROOT / "tests" / "not_fast.txt"
+# formats of a report; the PDF of a figure takes as long as its PNG and SVG
+WITHOUT_PDF = ("html", "parquet", "csv", "md", "tex", "png", "svg")
 
 # Its children start with the packages imported, which takes five CPU seconds for torch and as many
 # for a driver. They have the environment of the process at the start of the first one.
@@ -196,6 +198,7 @@ class Script:
     def _begin(
         self, arguments: tuple[str, ...], environment: dict[str, str], output: Path
     ) -> Driver | subprocess.Popen[bytes]:
+        output.open("ab").close()  # so that it can be read from now on
         environment = {**self.environment, **environment}
         changed = dict(environment.items() - os.environ.items())
         others = {name for name in changed if not name.startswith(("MLFLOW_", "PYTEST_"))}

@@ -13,6 +13,7 @@ import matplotlib.figure
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import WITHOUT_PDF
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.legend import Legend
@@ -261,7 +262,7 @@ def test_every_learning_curve_says_what_it_is_unless_they_are_too_many(
     results = Results(study, outcomes, make_rows(study, outcomes))
     for most, titled in ((figures.MAX_VERTICES, 14), (1, 6)):
         monkeypatch.setattr(figures, "MAX_VERTICES", most)
-        svg = as_files(figures.learning_curves(results))["svg"].decode()
+        svg = as_files(figures.learning_curves(results), ["svg"])["svg"].decode()
         titles = re.findall(r"<title>(.*?): .*?trial (.*?)</title>", svg, re.DOTALL)
         assert len(titles) == len(set(titles)) == titled
         assert ("<image" in svg) == (titled == 6)
@@ -297,9 +298,8 @@ def test_every_figure_and_the_report_work_on_an_unfinished_study(case, num_scram
     study = make_study(8, num_scrambles=num_scrambles, **EVERYTHING)
     outcomes = make_outcomes(study, random_errors(study), UNFINISHED[case])
     rows = make_rows(study, outcomes)
-    text = write_report(
-        Results(study, outcomes, rows), Workdir(tmp_path), {"command": "python x.py"}
-    )
+    results, facts = Results(study, outcomes, rows), {"command": "python x.py"}
+    text = write_report(results, Workdir(tmp_path), facts, WITHOUT_PDF)
     assert ("Unfinished." in text) == any(state == "missing" for state in UNFINISHED[case].values())
     drawn = figures.edf_panels(Results(study, outcomes, rows))
     assert ("no outcome yet" in all_text(drawn)) == (case in ("nothing yet", "only references"))

@@ -15,7 +15,7 @@ from test_launch import reference_rows, without_times
 from test_mlflow import history, runs_of
 
 pytestmark = pytest.mark.slow
-NUM_KILLS = int(os.environ.get("VITSCALE_TEST_KILLS", "8"))  # 24 in `make chaos`
+NUM_KILLS = int(os.environ.get("VITSCALE_TEST_KILLS", "6"))  # 24 in `make chaos`
 EPOCHS = 60
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import Script
+from conftest import WITHOUT_PDF, Script
 from rich.console import Console
 from test_studies import mlflow_statuses, plan, shortened
 from torch.nn.modules.module import register_module_forward_hook
@@ -492,7 +492,7 @@ def test_a_report_of_profiles_speaks_of_no_error(scale: str, num: int, tmp_path:
     results = Results(made, outcomes(made, read), tidy(made, read))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # of a layout without room for its axes
-        page = write_report(results, Workdir(tmp_path), {})
+        page = write_report(results, Workdir(tmp_path), {}, WITHOUT_PDF)
     assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in made.figures)
     assert (
         "lr drawn" not in page and "held-out" not in page and "OutOfMemoryError: too large" in page

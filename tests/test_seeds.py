@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
+from conftest import WITHOUT_PDF
 
 from vitscale.analysis.published import tables as published
 from vitscale.analysis.repeats import bins, seeds
@@ -384,7 +385,7 @@ STATES = {
 def test_report_of_a_seed_study_at_any_stage(tmp_path, state, more):
     study = make_study(more=more)
     outcomes, rows = make_tables(study, STATES[state])
-    page = write_report(Results(study, outcomes, rows), Workdir(tmp_path), {})
+    page = write_report(Results(study, outcomes, rows), Workdir(tmp_path), {}, WITHOUT_PDF)
     assert "differ only in their seed" in page
     for name in study.tables:
         assert (tmp_path / f"{name}.csv").exists() and (tmp_path / f"{name}.md").read_text().strip()

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from conftest import ROOT, load_script
+from conftest import ROOT, WITHOUT_PDF, load_script
 from statsmodels.stats.multitest import multipletests
 from test_studies import shortened
 
@@ -526,7 +526,7 @@ def test_report_of_an_unfinished_study_with_divergence(tmp_path: Path) -> None:
     begun = outcomes["arm"].isin(study.panels["branches"])
     outcomes = outcomes.assign(status=outcomes["status"].where(begun, "missing"))
     outcomes.loc[~begun, [c for c in outcomes if c.endswith("error_pct")]] = np.nan
-    page = write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {})
+    page = write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {}, WITHOUT_PDF)
     assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in study.figures)
     cells = pd.read_csv(tmp_path / "shape_cells.csv").set_index("shape")
     assert (
@@ -636,7 +636,7 @@ def test_a_report_of_a_sweep_says_how_its_lr_was_chosen_and_speaks_of_no_draws(
 ) -> None:
     study, outcomes = swept()
     study = dataclasses.replace(study, tables=("shape_cells", "branch_differences"))
-    page = write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {})
+    page = write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {}, WITHOUT_PDF)
     assert not {
         word
         for word in ("draws", "drawn", "reference run", "independent", "share of")

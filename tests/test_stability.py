@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
+from conftest import WITHOUT_PDF
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
@@ -539,7 +540,7 @@ STATES = {
 def test_report_of_a_stability_study_at_any_stage(tmp_path, state):
     study = make_study(2)
     outcomes = make_outcomes(study, drawn(), STATES[state])
-    page = write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {})
+    page = write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {}, WITHOUT_PDF)
     assert "Draws are independent" not in page and "conditional on finishing" in page
     for name in study.tables:
         assert (tmp_path / f"{name}.md").read_text().count("\n") == len(
@@ -554,7 +555,7 @@ def test_report_of_an_unfinished_square(tmp_path):
     study = make_square(2)
     status = {("A x", 0): "missing", ("A x", 1): "missing", ("B y", 0): "diverged"}
     outcomes = make_outcomes(study, square_errors(CROSSED), status)
-    assert write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {})
+    assert write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {}, WITHOUT_PDF)
     table = known.TABLES["recipe_interaction"](Results(study, outcomes, NO_ROWS))
     assert table["not_finished"].tolist() == [2, 1, 3, 2, 1, 3, 2, 1]
     assert "Unfinished" in " ".join(caveats(Results(study, outcomes)))

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import WITHOUT_PDF
 from golden.capture import load
 
 from vitscale.analysis import power
@@ -115,7 +116,7 @@ def test_a_distribution_speaks_of_its_metric(
 ) -> None:
     study = distribution(metric)
     results, kind = results_of(study, rows), columns_of("val")[metric].metric
-    page = write_report(results, Workdir(tmp_path), {})
+    page = write_report(results, Workdir(tmp_path), {}, WITHOUT_PDF)
     table = results.trials
     assert set(table.loc[table["status"] == "diverged", "error_pct"]) == {kind.worst}
     draws = table[(table["arm"] == "a") & table["point"].notna()]
@@ -171,9 +172,9 @@ def test_a_report_about_the_loss_is_drawn_again_from_its_files(
     rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
 ) -> None:
     study = distribution("val_ema_loss")
-    first = write_report(results_of(study, rows), Workdir(tmp_path / "one"), {})
+    first = write_report(results_of(study, rows), Workdir(tmp_path / "one"), {}, WITHOUT_PDF)
     again = read_results(study, Workdir(tmp_path / "one"))
-    assert write_report(again, Workdir(tmp_path / "two"), {}) == first
+    assert write_report(again, Workdir(tmp_path / "two"), {}, WITHOUT_PDF) == first
 
 
 def test_an_infinite_loss_is_the_worst_rank_and_in_no_mean(
@@ -303,7 +304,7 @@ def test_repeats_speak_of_their_metric(
     metric: str, rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
 ) -> None:
     study, kind = repeats(metric), columns_of("val")[metric].metric
-    page = write_report(results_of(study, rows), Workdir(tmp_path), {})
+    page = write_report(results_of(study, rows), Workdir(tmp_path), {}, WITHOUT_PDF)
     saved = pd.read_parquet(tmp_path / "seed_statistics.parquet").set_index(["arm", "evaluation"])
     for name in ("val", "test"):
         column = metric.replace("val", name, 1)
@@ -367,7 +368,7 @@ def test_shapes_speak_of_their_metric_and_choose_lr_by_it(
     metric: str, rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
 ) -> None:
     study, kind = shapes(metric), columns_of("val")[metric].metric
-    page = write_report(results_of(study, rows), Workdir(tmp_path), {})
+    page = write_report(results_of(study, rows), Workdir(tmp_path), {}, WITHOUT_PDF)
     saved = pd.read_parquet(tmp_path / "shape_cells.parquet").set_index("shape")
     for arm in study.arms:
         means = {}
