@@ -8,10 +8,11 @@ import math
 import multiprocessing
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 from conftest import ROOT, load_script
@@ -22,6 +23,7 @@ import vitscale
 from vitscale.analysis.distribution import anytime
 from vitscale.analysis.distribution.edf import area_scores
 from vitscale.analysis.looks import place
+from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import tables
 from vitscale.analysis.stats.betting import interval, log_capital
 from vitscale.analysis.stats.looks import Looks, boundaries, sequential_p, spending
@@ -239,6 +241,23 @@ def test_a_damaged_look_is_left_out_and_named(tmp_path: Path) -> None:
         folder.write("000001.json", content)
         with pytest.warns(UserWarning, match="000001.json"):
             assert [look.digest for look in read_ledger(store, "made-demo").looks] == ["1"]
+
+
+def test_a_look_of_an_earlier_version_counts(tmp_path: Path) -> None:
+    """It has no p by test, so none can be kept."""
+    store = Store(tmp_path)
+    folder = store.study("made-demo").within("looks")
+    earlier = {n: value for n, value in asdict(a_look("old", 8)).items() if n != "p"}
+    folder.create("000001.json", json.dumps(earlier | {"time": "then"}).encode())
+    ledger = read_ledger(store, "made-demo")
+    assert ledger.looks == (replace(a_look("old", 8), time="then"),)
+
+
+def test_tables_with_the_same_column_keep_the_larger_p_of_a_test() -> None:
+    results = Results(of_size(4), pd.DataFrame())
+    for p in (0.2, 0.01, 0.1):
+        results.corrected("gap_p", [("ViT_P", 10)], [p])
+    assert results.p == {"gap_p": {"ViT_P / 10": 0.2}}
 
 
 def test_a_final_size_does_not_change_after_a_look(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ WHOLE = os.environ.get("VITSCALE_TEST_DEMO") == "whole"
 
 def of_the_demo() -> tuple[Study, dict[str, Outcome], set[str]]:
     """(study, trials of an earlier run of the whole demo, ids of those that the test trains: four
-    draws and two references of each arm, or all)."""
+    draws and two references of each arm, or all).
+    """
     study, read, _ = load("lr_wd_edf-demo")
     seen: Counter[tuple[str, bool]] = Counter()
     trained = set()

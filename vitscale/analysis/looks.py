@@ -106,7 +106,8 @@ def _fractions(looks: Sequence[Look], size: Mapping[str, int]) -> tuple[float, .
 
 def sentences(results: Results, uncorrected: str = "") -> list[str]:
     """What p and claims of a report hold for; nothing for one look at a whole study. `uncorrected`:
-    what the kind of study reports without any p."""
+    what the kind of study reports without any p.
+    """
     looks, later = results.looks, []
     if uncorrected and looks.reports > 1:
         later = [

@@ -84,8 +84,10 @@ class Results:
         labels = [" / ".join(map(str, test)) for test in tests]
         kept = self.looks.kept.get(name, {})
         corrected = self.looks.corrected(p, anytime, [kept.get(label, 1.0) for label in labels])
-        known = zip(labels, corrected.tolist(), strict=True)
-        self.p.setdefault(name, {}).update((label, p) for label, p in known if np.isfinite(p))
+        made = self.p.setdefault(name, {})  # tables with the same column may test the same
+        for label, value in zip(labels, corrected.tolist(), strict=True):
+            if np.isfinite(value):
+                made[label] = max(value, made.get(label, 0.0))
         num, claims = self.tests.get(name, (0, 0))
         self.tests[name] = (
             max(num, int(np.isfinite(corrected).sum())),

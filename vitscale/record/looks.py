@@ -150,7 +150,9 @@ def _folder(store: Store, slug: str) -> Workdir:
 def _read(folder: Workdir, name: str, made: type[T]) -> T | None:
     try:
         content: dict[str, Any] = read_json(folder, name)
-        values = {item.name: content[item.name] for item in fields(made)}  # type: ignore[arg-type]
+        names = [item.name for item in fields(made)]  # type: ignore[arg-type]
+        # looks of earlier versions have no p
+        values = {name: content[name] for name in names if name != "p" or name in content}
         for column, of_tests in values.get("p", {}).items():
             if not all(type(p) is float and 0 <= p <= 1 for p in of_tests.values()):
                 raise ValueError(f"p of {column}={of_tests!r:.60}")

@@ -19,10 +19,11 @@ import pandas as pd
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling.fits import Fit
 from vitscale.analysis.scaling.tables import (
+    CERTAIN,
+    POINTS,
     Grid,
     Law,
-    at_sizes,
-    crossings,
+    crossing,
     families,
     grid,
     interval,
@@ -30,9 +31,7 @@ from vitscale.analysis.scaling.tables import (
     widest,
 )
 
-POINTS = 256  # sizes at which a law is asked
 NUM_BUDGETS = 5
-CERTAIN = 0.95  # share of bootstrap rounds with a number, from which on it has an interval
 NONE = "none within the range"
 
 
@@ -227,21 +226,8 @@ def _crossing_row(cells: Grid, a: Law, b: Law) -> dict[str, object]:
     if not low < high:
         return row
     flops = np.geomspace(low, high, POINTS)
-    sizes = [of.size_of(flops) for of in costs]
-    point, drawn = (
-        at_sizes(one, a, sizes[0]) - at_sizes(two, b, sizes[1])
-        for one, two in ((a.fit, b.fit), (a.rounds, b.rounds))
-    )
-    at, at_drawn = float(crossings(point[None], flops)[0]), crossings(drawn, flops)
-    share = float(np.isfinite(at_drawn).mean())
-    certain = share >= CERTAIN and np.isfinite(at)
-    return {
-        **row,
-        **interval("crossing_flops", at, at_drawn if certain else np.empty(0)),
-        "share_crossing": share if cells.has_intervals else np.nan,
-        **interval("difference_at_least_points", point[0], drawn[:, 0]),
-        **interval("difference_at_greatest_points", point[-1], drawn[:, -1]),
-    }
+    sizes = costs[0].size_of(flops), costs[1].size_of(flops)
+    return row | crossing("crossing_flops", flops, (a, b), sizes, cells.has_intervals)
 
 
 def _whole_trainings(cells: Grid, one: Law) -> Costs:

@@ -37,7 +37,8 @@ AXES = {"size": "params", "images": "images", "length": "samples"}
 LEAST_EXPONENT, GREATEST_EXPONENT = 1.2 * fits.EXPONENTS[0], fits.EXPONENTS[1] / 1.2
 LINE = 60  # points of a curve
 LEVELS = ("images", "samples")  # what a curve is at
-POINTS = 256  # of an axis on which laws of two families are compared
+POINTS = 256  # of an axis on which laws are compared
+CERTAIN = 0.95  # share of bootstrap rounds with a number, from which on it has an interval
 
 
 @dataclass(frozen=True)
@@ -623,22 +624,37 @@ def _crossing_row(results: Results, a: Law, b: Law) -> dict[str, object]:
         "greatest_params_m": high / 1e6,
     }
     sizes = np.geomspace(low, max(high, low), POINTS)
-    fits_of = ((a.fit, b.fit), (a.rounds, b.rounds))
-    point, drawn = (at_sizes(one, a, sizes) - at_sizes(two, b, sizes) for one, two in fits_of)
-    crossing = float(crossings(point[None], sizes)[0]) / 1e6
-    drawn_at = crossings(drawn, sizes) / 1e6
-    share = float(np.isfinite(drawn_at).mean())
-    certain = share >= 0.95 and np.isfinite(crossing)
+    has_intervals = results.once(grid).has_intervals
+    return row | crossing("crossing_params_m", sizes / 1e6, (a, b), (sizes, sizes), has_intervals)
+
+
+def crossing(
+    name: str,
+    x: np.ndarray,
+    pair: tuple[Law, Law],
+    sizes: tuple[np.ndarray, np.ndarray],
+    has_intervals: bool,
+) -> dict[str, float]:
+    """The columns of where two laws cross along x (POINTS,), each at its own sizes (POINTS,), and
+    of their difference at both ends; the crossing has an interval if CERTAIN of the rounds cross.
+    """
+    a, b = pair
+    point, drawn = (
+        _at_sizes(one, a, sizes[0]) - _at_sizes(two, b, sizes[1])
+        for one, two in ((a.fit, b.fit), (a.rounds, b.rounds))
+    )
+    at, at_drawn = float(crossings(point[None], x)[0]), crossings(drawn, x)
+    share = float(np.isfinite(at_drawn).mean())
+    certain = share >= CERTAIN and np.isfinite(at)
     return {
-        **row,
-        **interval("crossing_params_m", crossing, drawn_at if certain else np.empty(0)),
-        "share_crossing": share if results.once(grid).has_intervals else np.nan,
+        **interval(name, at, at_drawn if certain else np.empty(0)),
+        "share_crossing": share if has_intervals else np.nan,
         **interval("difference_at_least_points", point[0], drawn[:, 0]),
         **interval("difference_at_greatest_points", point[-1], drawn[:, -1]),
     }
 
 
-def at_sizes(fit: Fit, one: Law, sizes: np.ndarray) -> np.ndarray:
+def _at_sizes(fit: Fit, one: Law, sizes: np.ndarray) -> np.ndarray:
     """Errors (..., sizes) at the most images and samples of a law."""
     rest = np.broadcast_to(one.x.max(0)[1:], (len(sizes), len(one.axes) - 1))
     return fit.predict(np.column_stack([sizes, rest]))
