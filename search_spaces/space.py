@@ -1,4 +1,4 @@
-"""Values that the studies of lr, wd and length share at a scale: the modules demo, cifar and
+"""Values that the studies of lr, wd and length share at a scale: the modules demo, fashion, cifar and
 xiao2021.
 """
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 try:
-    from search_spaces import cifar, demo, xiao2021
+    from search_spaces import cifar, demo, fashion, xiao2021
     from search_spaces.space import Space
     from search_spaces.winners import LABELS
     from search_spaces.xiao2021 import interval
@@ -55,6 +55,23 @@ SCALES = {
         num_seeds=2,
         winners_file="search_spaces/tuned/demo.json",
     ),
+    # At a third of the studies' length, warm-up and average; intervals chosen before any training.
+    "fashion": Scale(
+        space=fashion,
+        tuning={
+            "epochs": 1,
+            "warmup_epochs": 0.17,
+            "ema_decay": 0.97,
+            "eval_split": "minival",
+            "minival_images": 10_000,
+        },
+        intervals={
+            ("ViT", "adamw"): interval((2.5e-4, 3.2e-2), (0.01, 1.0)),
+            ("ViT", "sgd"): interval((0.01, 1.0), (1e-5, 1e-2)),
+        },
+        num_seeds=1,  # of 10,000 images, not 200
+        winners_file="search_spaces/tuned/fashion.json",
+    ),
     # At the shortest schedule of training_length; intervals chosen before any training, which hold
     # the values that the studies have until there is a winner.
     "cifar": Scale(
@@ -80,7 +97,7 @@ SCALES = {
 
 
 def study(
-    scale: Literal["demo", "cifar", "imagenet"] = "demo",
+    scale: Literal["demo", "fashion", "cifar", "imagenet"] = "demo",
     num: int = 16,
     num_seeds: int | None = None,
     sampler: Literal["tpe", "gp"] = "tpe",
