@@ -7,7 +7,7 @@ and the two ways to compute the branches of a parallel ViT: one after another (s
 et al. 2022, Table 4; the protocol of H. Touvron's thesis, 2022; and training at the batches of Xiao
 et al. 2021, Tables 1 and 2, beside their printed minutes per epoch.
 
-    python studies/throughput.py  # 64 profiles of small ViTs, about 4 minutes on 2 quiet cores
+    python studies/throughput.py  # 64 profiles of small ViTs, about 5 minutes on 2 quiet cores
     python studies/throughput.py --num 30  # 30 timed runs each: other profiles, measured again
     python studies/throughput.py --scale imagenet --plan  # the 28 cells of Table 4 and 24 more, for
     one GPU

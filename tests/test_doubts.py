@@ -119,8 +119,9 @@ FEW = {"depth_vs_width-imagenet", "optimizer_stability-imagenet", "training_leng
 
 def test_our_own_studies_are_doubtful_only_where_the_papers_train_once() -> None:
     for path in sorted((ROOT / "studies").glob("*.py")):
-        for scale in ("demo", "cifar", "imagenet"):
-            made = load_script(path).study(scale)
+        script = load_script(path)
+        for scale in script.SCALES:
+            made = script.study(scale)
             study = made.stand_in() if isinstance(made, Search) else made
             told = doubts(study)
             assert all(re.match("[12] seeds? of an arm", line) for line in told), (study.slug, told)

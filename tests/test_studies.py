@@ -15,7 +15,8 @@ import pytest
 import torch
 from conftest import ROOT, Script, load_script
 
-from search_spaces import cifar, demo, touvron_thesis, xiao2021
+from search_spaces import cifar, demo, fashion, touvron_thesis, xiao2021
+from search_spaces.space import Space
 from vitscale.analysis.kinds import check
 from vitscale.analysis.repeats.interaction import cells as interaction_cells
 from vitscale.analysis.results import Results
@@ -32,6 +33,7 @@ torch.set_num_threads(1)
 # section 6.3.4 (100 seeds and seed 0).
 COUNTS = {
     ("lr_wd_edf", "demo"): 2 * 2 * (14 + 4),
+    ("lr_wd_edf", "fashion"): 2 * 2 * (16 + 4),
     ("lr_wd_edf", "cifar"): 2 * 2 * (32 + 8),
     ("lr_wd_edf", "imagenet"): 1152 + 18,
     ("optimizer_stability", "demo"): 2 * 4 * 2 * 5,
@@ -128,18 +130,23 @@ def test_references_of_the_distributions_are_cells_of_optimizer_stability(
     assert len(references & cells) == shared == min(len(cells), len(references))
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", (*SCALES, "fashion"))
 def test_draws_and_references_train_on_the_same_images(scale: str) -> None:
     of_train = {(t.config.num_train, t.config.split_seed) for t in plan("lr_wd_edf", scale).trials}
     assert len(of_train) == 1
 
 
-@pytest.mark.parametrize("scale", ["demo", "cifar"])
-def test_no_search_and_no_draw_used_the_seeds_of_the_references(scale: str) -> None:
+@pytest.mark.parametrize(
+    ("scale", "num_references", "num_searched"),
+    [("demo", 4, 2), ("fashion", 4, 1), ("cifar", 8, 2)],
+)
+def test_no_search_and_no_draw_used_the_seeds_of_the_references(
+    scale: str, num_references: int, num_searched: int
+) -> None:
     study = plan("lr_wd_edf", scale)
     seeds = {t.config.seed for t in study.trials if t.point is None}
     searched = set(script("tune_lr_wd").study(scale).seeds)
-    assert len(seeds) == {"demo": 4, "cifar": 8}[scale] and searched == {0, 1}
+    assert len(seeds) == num_references and searched == set(range(num_searched))
     assert not seeds & (searched | {t.config.seed for t in study.trials if t.point is not None})
 
 
@@ -221,9 +228,10 @@ def test_recipes_and_architectures_are_crossed(scale: str) -> None:
 # ---- search spaces
 
 
-def test_the_arms_of_cifar_hold_one_budget() -> None:
+@pytest.mark.parametrize("space", [cifar, fashion], ids=["cifar", "fashion"])
+def test_the_arms_of_a_scale_hold_one_budget(space: Space) -> None:
     patchify, conv = (
-        complexity(TrainConfig(**cifar.RECIPE, **cifar.MODELS[m])) for m in ("ViT_P", "ViT_C")
+        complexity(TrainConfig(**space.RECIPE, **space.MODELS[m])) for m in ("ViT_P", "ViT_C")
     )
     assert conv.flops == pytest.approx(patchify.flops, rel=0.03)
     assert conv.params == pytest.approx(patchify.params, rel=0.06)
