@@ -1,5 +1,5 @@
-"""Values that the studies of lr, wd and length share at a scale: the modules demo, fashion, cifar and
-xiao2021.
+"""Values that the studies of lr, wd and length share at a scale: the modules demo, fashion, cifar
+and xiao2021.
 """
 
 from collections.abc import Mapping
