@@ -6,7 +6,7 @@ search.
 """
 
 from search_spaces import demo
-from search_spaces.winners import good_values, in_words, optima, tuned
+from search_spaces.winners import LABELS, found_or_chosen, good_values
 from search_spaces.xiao2021 import around
 
 # 64 tokens of 4x4 pixels, as many as fit 8x8 patches of the demo's ratio; hidden size, heads and
@@ -33,29 +33,11 @@ HELD_OUT: dict[str, object] = {"minival_images": 5_000}  # as in the search for 
 
 PANELS = {"": ("ViT_P", "ViT_C")}  # panel of the figure -> models
 
-# The winners of `studies/tune_lr_wd.py --scale cifar`, once `vitscale adopt tune_lr_wd-cifar` has
-# written them. Until then chosen: round values that are usual for small ViTs and for SGD at this
-# batch, one pair an optimizer, so that no arm is tuned better than another.
-_CHOSEN = {
-    ("ViT_P", "adamw"): (1e-3, 0.1),
-    ("ViT_C", "adamw"): (1e-3, 0.1),
-    ("ViT_P", "sgd"): (0.1, 1e-4),
-    ("ViT_C", "sgd"): (0.1, 1e-4),
-}
-_FOUND = tuned("cifar")
-OPTIMA = optima(_FOUND, MODELS) if _FOUND else _CHOSEN
-INTERVALS = {
-    ("ViT", optimizer): around(*good_values(OPTIMA, optimizer)) for optimizer in ("adamw", "sgd")
-}
-# how OPTIMA were found: a sentence for notes
-FOUND = (
-    in_words(_FOUND)
-    if _FOUND
-    else (
-        "lr and wd are round values chosen before any training (AdamW 1e-3 and 0.1, SGD 0.1 "
-        "and 1e-4), and no search confirmed them. "
-    )
-)
+# lr and wd of `studies/tune_lr_wd.py --scale cifar`, once `vitscale adopt tune_lr_wd-cifar` has
+# written them; until then round values that are usual for small ViTs and for SGD at this batch.
+_CHOSEN = {"adamw": (1e-3, 0.1), "sgd": (0.1, 1e-4)}
+OPTIMA, FOUND = found_or_chosen("cifar", MODELS, _CHOSEN)
+INTERVALS = {("ViT", optimizer): around(*good_values(OPTIMA, optimizer)) for optimizer in LABELS}
 # of the studies of lengths of training
 STABILITY_NOTES = (
     FOUND + "They serve for all lengths: a gap at these values may be none at better ones."

@@ -4,7 +4,7 @@
 follow Xiao et al. 2021 are our own, chosen before any training.
 """
 
-from search_spaces.winners import good_values, in_words, optima, tuned
+from search_spaces.winners import LABELS, found_or_chosen, good_values
 from search_spaces.xiao2021 import around
 
 # 49 tokens of 4x4 pixels; ViT_C has one block less and a stem of about the cost of a block (Xiao et
@@ -26,26 +26,8 @@ HELD_OUT: dict[str, object] = {"minival_images": 10_000}  # as many as the test 
 
 PANELS = {"": ("ViT_P", "ViT_C")}  # panel of the figure -> models
 
-# The winners of `studies/tune_lr_wd.py --scale fashion`, once `vitscale adopt tune_lr_wd-fashion`
-# has written them. Until then chosen: round values that are usual for small ViTs at this batch, one
-# pair for each optimizer, so that no arm is tuned better than another.
-_CHOSEN = {
-    ("ViT_P", "adamw"): (3e-3, 0.1),
-    ("ViT_C", "adamw"): (3e-3, 0.1),
-    ("ViT_P", "sgd"): (0.1, 1e-4),
-    ("ViT_C", "sgd"): (0.1, 1e-4),
-}
-_FOUND = tuned("fashion")
-OPTIMA = optima(_FOUND, MODELS) if _FOUND else _CHOSEN
-INTERVALS = {
-    ("ViT", optimizer): around(*good_values(OPTIMA, optimizer)) for optimizer in ("adamw", "sgd")
-}
-# how OPTIMA were found: a sentence for notes
-FOUND = (
-    in_words(_FOUND)
-    if _FOUND
-    else (
-        "lr and wd are round values chosen before any training (AdamW 3e-3 and 0.1, SGD 0.1 and "
-        "1e-4), and no search confirmed them. "
-    )
-)
+# lr and wd of `studies/tune_lr_wd.py --scale fashion`, once `vitscale adopt tune_lr_wd-fashion` has
+# written them; until then round values that are usual for small ViTs and for SGD at this batch.
+_CHOSEN = {"adamw": (3e-3, 0.1), "sgd": (0.1, 1e-4)}
+OPTIMA, FOUND = found_or_chosen("fashion", MODELS, _CHOSEN)
+INTERVALS = {("ViT", optimizer): around(*good_values(OPTIMA, optimizer)) for optimizer in LABELS}

@@ -50,6 +50,23 @@ def optima(
     return result
 
 
+def found_or_chosen(
+    scale: str, models: Iterable[str], chosen: Mapping[str, tuple[float, float]]
+) -> tuple[Optima, str]:
+    """(lr and wd of each model and optimizer, how they were found in a sentence for notes): winners
+    of the search at this scale once they are adopted, and until then `chosen`, one (lr, wd) for
+    each optimizer, so that no arm is tuned better than another.
+    """
+    found = tuned(scale)
+    if found:
+        return optima(found, models), in_words(found)
+    values = ", ".join(f"{LABELS[name]} {lr:g} and {wd:g}" for name, (lr, wd) in chosen.items())
+    return {(model, name): pair for name, pair in chosen.items() for model in models}, (
+        f"lr and wd are round values chosen before any training ({values}), and no search "
+        "confirmed them. "
+    )
+
+
 def good_values(winners: Optima, optimizer: str) -> tuple[float, float]:
     """One (lr, wd) for all models with an optimizer: geometric means of their winners, to two
     digits.
