@@ -11,6 +11,7 @@ import math
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -515,8 +516,14 @@ def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> None
     from vitscale.record.table import read_trials
 
     read = read_trials(study, store)
-    report, headline, _ = draw(study, store, read, formats or None)
+    report, headline, _ = draw(study, store, read, formats or None, _num_drawing())
     page = not formats or "html" in formats
     where = report.address(PAGE) if page else f"{report.address()} ({', '.join(formats)})"
     lines = [*headline, mixed_code(read), f"report  {where}"]
     print("\n".join(line for line in lines if line))
+
+
+def _num_drawing() -> int:
+    """Processes that draw beside this one: as many as cores, where a fork is safe."""
+    num = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    return num if num > 1 and threading.active_count() == 1 else 0

@@ -18,6 +18,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vitscale.launch.optuna_search import Rounds
-    from vitscale.record.looks import FinalSize, Look
+    from vitscale.record.looks import FinalSize, Ledger, Look
     from vitscale.record.wrong import Wrong
 
 MAX_FAULT_WARNINGS = 20
@@ -636,47 +637,66 @@ def draw(
     store: Store,
     read: Mapping[str, Outcome],
     formats: Collection[str] | None = None,
+    num_processes: int = 0,
 ) -> tuple[Workdir, list[str], dict[str, dict[str, float]]]:
     """Writes the tables, figures and page of a study: (their folder, headline, summary by arm).
 
-    `formats`: only these; None for all.
+    `formats`: only these; None for all. `num_processes` as in write_report.
     """
+    from vitscale.analysis.report.kept import inputs, keep, read_kept
+    from vitscale.record.looks import read_ledger
+
+    folder, facts = store.report(study.slug), _facts(study, store)
+    ledger = read_ledger(store, study.slug)
+    if kept := read_kept(folder, inputs(study, read, ledger, facts)):
+        return folder, *kept
+    # pandas and matplotlib take a second
     from vitscale.analysis.kinds import kind_of
     from vitscale.analysis.looks import look_of, place, with_claims
     from vitscale.analysis.report.report import FORMATS, headline, summary, write_report
     from vitscale.analysis.results import Results
-    from vitscale.record.looks import read_ledger
     from vitscale.record.table import outcomes, tidy
 
-    folder = store.report(study.slug)
     done, rows = outcomes(study, read), tidy(study, read)
     look = look_of(study, done)
-    results = Results(
-        study,
-        done,
-        rows,
-        wrong=lambda trial_id: _wrong(trial_id, store, read),
-        looks=place(read_ledger(store, study.slug), look),
-    )
+    opened = []  # trials of which the wrong images were read
+
+    def wrong(trial_id: str) -> Wrong | None:
+        opened.append(trial_id)
+        return _wrong(trial_id, store, read)
+
+    results = Results(study, done, rows, wrong=wrong, looks=place(ledger, look))
     for name, content in kind_of(study).files(results).items():
         folder.write(name, content)
-    command = _planned_command(study, store)
-    from_wheel = command.startswith("vitscale run ")
-    facts = {
-        "install": "pip install 'vitscale[train]'" if from_wheel else "make .venv/installed",
-        "command": command,
-        "store": str(store.root),
-    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        write_report(results, folder, facts, FORMATS if formats is None else formats)
-    lines = headline(results)
+        write_report(results, folder, facts, FORMATS if formats is None else formats, num_processes)
     note = (
         _record_look(store, study.slug, with_claims(look, results))
         if any(look.seen.values())
         else ""
     )
-    return folder, [*lines, *filter(None, [note])], summary(results)
+    lines, numbers = [*headline(results), *filter(None, [note])], summary(results)
+    now = read_ledger(store, study.slug)  # with this look, and perhaps one of another process
+    alone = _without(look, now) == _without(look, ledger)
+    if alone and formats is None and not opened and not note:
+        keep(folder, inputs(study, read, now, facts), lines, numbers)
+    return folder, lines, numbers
+
+
+def _without(look: Look, ledger: Ledger) -> Ledger:
+    return replace(ledger, looks=tuple(old for old in ledger.looks if old.digest != look.digest))
+
+
+def _facts(study: Study, store: Store) -> dict[str, str]:
+    """What the page says about how to run the study again."""
+    command = _planned_command(study, store)
+    from_wheel = command.startswith("vitscale run ")
+    return {
+        "install": "pip install 'vitscale[train]'" if from_wheel else "make .venv/installed",
+        "command": command,
+        "store": str(store.root),
+    }
 
 
 def _record_look(store: Store, slug: str, look: Look) -> str:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 from vitscale.catalog.datasets import DATASETS, dataset_facts
@@ -288,7 +289,7 @@ class TrainConfig:
         """The conditions that the fields must satisfy."""
         return _laws(self)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Twelve hex digits of a hash of the non-default fields; the same on every machine."""
         canonical = json.dumps(self.non_default(), sort_keys=True, separators=(",", ":"))

@@ -14,8 +14,9 @@ from vitscale.analysis import looks
 from vitscale.analysis.kind import Kind, Summary, provenance
 from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report import text
+from vitscale.analysis.report.drawings import Drawings, Files
 from vitscale.analysis.report.page import TEMPLATE
-from vitscale.analysis.report.save import as_files, inline
+from vitscale.analysis.report.save import inline
 from vitscale.analysis.results import Results, as_made, as_named, trials_as_named
 from vitscale.plan.study import Study, to_json
 from vitscale.record.looks import NO_LOOKS, Ledger
@@ -32,14 +33,16 @@ def write_report(
     folder: Workdir,
     facts: Mapping[str, str],
     formats: Collection[str] = FORMATS,
+    num_processes: int = 0,
 ) -> str:
     """Writes figures, tables, what they are made of, and report.html into `folder`; returns the
     page, or "" if "html" is not among the formats. Files of other formats stay as they are.
 
     Each table is made once. All that figures and sentences are made of is written as parquet, so
     that `read_results` can draw the report again. `facts` are shown as they are, "command" as the
-    way to run it again. Works on an unfinished study and says what is missing. Raises ValueError
-    for a figure or table that does not exist.
+    way to run it again. Works on an unfinished study and says what is missing. Figures are drawn in
+    `num_processes` processes beside this one (Drawings). Raises ValueError for a figure or table
+    that does not exist.
     """
     study = results.study
     check(study)
@@ -49,12 +52,14 @@ def write_report(
     if read_made_from(folder) != digest or set(formats) == set(FORMATS):
         folder.remove(MADE_FROM)  # until all files are of these results
     drawn = study.figures if {"html", *OF_FIGURES} & set(formats) else ()
-    figures = [_figure(name, kind, results, folder, formats) for name in drawn]
+    drawings, endings = Drawings(num_processes), {*formats, *(["svg"] if "html" in formats else [])}
+    begun = {name: drawings.start(kind.figures[name](results), endings) for name in drawn}
     made = study.tables if {"html", *OF_TABLES} & set(formats) else ()
     tables = [_table(name, kind, results, folder, formats) for name in made]
-    page = _page(results, facts, figures, tables) if "html" in formats else ""
     if "parquet" in formats:
         _write_parquet(results, folder)
+    figures = [_figure(name, kind, files(), folder, formats) for name, files in begun.items()]
+    page = _page(results, facts, figures, tables) if "html" in formats else ""
     if page:
         folder.write("report.html", page.encode())
     if set(formats) == set(FORMATS):
@@ -155,15 +160,13 @@ def summary(results: Results) -> Summary:
 
 
 def _figure(
-    name: str, kind: Kind, results: Results, folder: Workdir, formats: Collection[str]
+    name: str, kind: Kind, files: Files, folder: Workdir, formats: Collection[str]
 ) -> dict[str, str]:
     """Writes a figure; returns what the page shows of it, which has no drawing without "html"."""
-    draw, in_page = kind.figures[name], "html" in formats
-    files = as_files(draw(results), {"svg", *formats} if in_page else formats)
     for ending in files.keys() & set(formats):
         folder.write(f"{name}.{ending}", files[ending])
-    drawing = inline(files["svg"].decode(), name) if in_page else ""
-    return {"svg": drawing, "caption": f"{name}. {_doc(draw)}"}
+    drawing = inline(files["svg"].decode(), name) if "html" in formats else ""
+    return {"svg": drawing, "caption": f"{name}. {_doc(kind.figures[name])}"}
 
 
 def _table(

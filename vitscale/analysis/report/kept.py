@@ -1,0 +1,113 @@
+"""A report whose inputs and files are as they were when it was drawn, which is not drawn again.
+
+Its inputs are all that its files depend on: the plan, how each trial ended with its rows, the looks
+so far, the facts on the page, the code of vitscale, the versions of all installed packages and of
+Python. Reports that depend on more are always drawn: those of a kind that a script defines, those
+that read which images each run got wrong, and those of users who have settings of matplotlib, which
+may name fonts of the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from vitscale.analysis.names import NAMES
+from vitscale.plan.study import Study, to_json
+from vitscale.record.looks import Ledger
+from vitscale.record.outcome import Outcome
+from vitscale.record.workdir import Damaged, Workdir, read_json
+
+KEPT = "drawn.json"  # beside the files of a report: what it was made of, and what it says
+PACKAGE = Path(__file__).parents[2]
+PACKAGES = (".dist-info", ".egg-info")
+Summary = Mapping[str, Mapping[str, float]]
+
+
+class Kept(NamedTuple):
+    """What a report says beside its files."""
+
+    headline: list[str]
+    summary: dict[str, dict[str, float]]
+
+
+def inputs(
+    study: Study, read: Mapping[str, Outcome], ledger: Ledger, facts: Mapping[str, str]
+) -> str:
+    """A digest of all that a report depends on; empty if that is not known."""
+    if study.kind not in NAMES or _has_settings():
+        return ""
+    digest = hashlib.sha256()
+    plan = [to_json(study), dict(facts), [(i, outcome.status) for i, outcome in read.items()]]
+    digest.update(json.dumps(plan, sort_keys=True).encode())
+    digest.update(repr([sorted(study.measured.items()), ledger]).encode())
+    for outcome in read.values():
+        digest.update(repr((sorted(outcome.facts.items()), *map(tuple, outcome.rows))).encode())
+        values = chain.from_iterable(row.values() for row in outcome.rows)
+        digest.update(array("d", values).tobytes())
+    for name in chain(code(PACKAGE), packages()):
+        digest.update(name.encode())
+    return digest.hexdigest()
+
+
+def code(folder: Path) -> Iterator[str]:
+    """Names and digests of all files of a package, but for what Python compiles."""
+    for path in sorted(folder.rglob("*")):
+        if "__pycache__" not in path.parts and path.is_file():
+            yield f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+def packages() -> Iterator[str]:
+    """Python, and all packages that can be imported, with their versions."""
+    yield f"{sys.version} {platform.machine()}\n"
+    for folder in sys.path:
+        if os.path.isdir(folder):
+            yield from sorted(f"{name}\n" for name in os.listdir(folder) if name.endswith(PACKAGES))
+
+
+def _has_settings() -> bool:
+    """Whether matplotlib has settings of the user, but for where it draws windows."""
+    import matplotlib
+
+    mine, usual = (dict(of.copy()) for of in (matplotlib.rcParams, matplotlib.rcParamsDefault))
+    return {**mine, "backend": None} != {**usual, "backend": None}
+
+
+def read_kept(folder: Workdir, made_of: str) -> Kept | None:
+    """What a report says, if it was made of these inputs and all its files are as written."""
+    try:
+        found = read_json(folder, KEPT) if made_of else {}
+        files, kept = dict(found["files"]), Kept(found["headline"], found["summary"])
+        if found["seal"] != _seal(made_of, files, kept):
+            return None
+        whole = all(_digest(folder.read(name)) == digest for name, digest in files.items())
+    except (Damaged, OSError, KeyError, TypeError, ValueError):
+        return None
+    return kept if whole else None
+
+
+def keep(folder: Workdir, made_of: str, headline: Sequence[str], summary: Summary) -> None:
+    """Notes what a report that was just written to its folder was made of, if that is known."""
+    if not made_of:
+        return
+    names = [name for name in folder.names() if name != KEPT]
+    files = {name: _digest(folder.read(name)) for name in names}
+    kept = Kept(list(headline), {arm: dict(numbers) for arm, numbers in summary.items()})
+    content = {"seal": _seal(made_of, files, kept), "files": files, **kept._asdict()}
+    folder.write(KEPT, json.dumps(content, indent=1).encode())
+
+
+def _seal(made_of: str, files: Mapping[str, str], kept: Kept) -> str:
+    return _digest(json.dumps([made_of, files, *kept]).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
