@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+import vitscale
 from vitscale.__main__ import main
 from vitscale.analysis.kinds import KINDS
 from vitscale.catalog.datasets import DATASETS
@@ -121,3 +122,8 @@ def test_what_is_unknown_is_refused_in_one_line(
         said(capsys, monkeypatch, *words)
     told = capsys.readouterr()
     assert ended.value.code == 2 and told.err.count("\n") == 1 and not told.out
+
+
+def test_the_page_of_the_api_has_every_public_name() -> None:
+    named = re.findall(r"^::: vitscale\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(vitscale.__all__)

@@ -5,8 +5,10 @@ wheel and without the repository: test_installed.py.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -136,6 +138,19 @@ def test_a_python_without_the_packages_gets_one_line(path: str) -> None:
         (line,) = result.stderr.splitlines()
         assert result.returncode == 1 and result.stdout == "", arguments
         assert line.startswith("No module named '") and "run `make demo` once" in line
+
+
+# ---- one version
+
+
+def test_the_changelog_begins_with_the_version_that_is_built_and_cited() -> None:
+    """What a wheel of this code has must not be listed as unreleased, or under another version."""
+    heading = re.search(r"^## \[(.+?)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    unreleased = re.search(r"^## \[Unreleased\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert heading and not unreleased and heading[1] == built
+    assert f"\nversion: {built}\ndate-released: {heading[2]}\n" in citation
 
 
 # ---- pinned versions
