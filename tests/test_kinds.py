@@ -140,6 +140,10 @@ def test_a_kind_that_nothing_defines_is_refused_in_one_line() -> None:
         kind_of(study)
     assert "\n" not in str(error.value)
 
+    misspelt = Study(**FIXED, kind="distributions", trials=arms(a={}))
+    with pytest.raises(ValueError, match=r"kind='distributions'\); did you mean 'distribution'\?$"):
+        kind_of(misspelt)
+
 
 def test_a_kind_of_ones_own_plans_runs_reports_and_shows_in_mlflow(tmp_path: Path) -> None:
     """Without an edit in vitscale/: a table, a figure, a

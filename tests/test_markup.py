@@ -16,7 +16,9 @@ from markdown_it import MarkdownIt
 from test_analysis import make_outcomes, make_study, random_errors
 from test_analysis_report import EVERYTHING, Page, make_rows
 
+from vitscale.analysis.kinds import kind_of
 from vitscale.analysis.report.report import headline, write_report
+from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
 from vitscale.plan.markup import in_latex, in_markdown
 from vitscale.plan.study import Arm, Study, Trial
@@ -105,6 +107,7 @@ def test_the_page_shows_them_and_runs_none(report: Report) -> None:
     for shown in (*TEXTS.values(), *study.arms, *study.panels):
         assert " ".join(shown.split()) in text
     assert page.open == []
+    assert "`" not in text and "code" in page.tags  # of captions
 
 
 def test_drawings_are_well_formed_and_have_text_only(report: Report) -> None:
@@ -151,6 +154,24 @@ def test_marks_say_which_trial_or_arm_they_are(report: Report) -> None:
             missing = set(results.trials.query("status == 'missing'")["trial_id"])
             expected = ids[HOVERED[path.stem]] - missing
             assert {text.rpartition("trial ")[2] for text in said} >= expected, path
+
+
+@pytest.mark.parametrize(
+    ("name", "num_trials", "num_arms"),
+    [("seed_histogram", 0, 2), ("seed_curves", 0, 2), ("seed_intermediate", 300, 1)],
+)
+def test_seeds_say_which_they_are(name: str, num_trials: int, num_arms: int) -> None:
+    """Of an arm of 100 seeds: two panels, or three epochs against the last."""
+    study, read, _ = load("seed_distribution-demo")
+    results = Results(study, outcomes(study, read), tidy(study, read))
+    figure = kind_of(study).figures[name](results)
+    svg = ElementTree.fromstring(as_files(figure, ["svg"])["svg"])
+    said = [node.text or "" for node in svg.iter("{http://www.w3.org/2000/svg}title")]
+    (arm,) = study.arms
+    ids = {trial.config.id for trial in study.trials if trial.point is not None}
+    of_trials = [text.rpartition("trial ")[2] for text in said if f"{arm}, draw " in text]
+    assert len(of_trials) == num_trials and set(of_trials) == (ids if num_trials else set())
+    assert sum(text.startswith(f"{arm}: 100 planned") for text in said) == num_arms
 
 
 def test_markdown_shows_them_and_has_no_html_and_no_link(report: Report) -> None:

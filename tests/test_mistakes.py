@@ -8,6 +8,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import known
 import numpy as np
@@ -20,6 +21,7 @@ from test_wrong import TINY
 
 from vitscale.analysis.repeats import mistakes
 from vitscale.analysis.report.report import caveats, headline, read_results, write_report
+from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import images
 from vitscale.launch.driver import draw
@@ -238,6 +240,11 @@ def test_arms_are_compared_with_themselves_and_with_those_of_their_panel() -> No
     np.testing.assert_allclose(drawn.get_xdata(), found["agreement_pct"])
     (kappas,) = (line for line in right.lines if line.get_marker() == "o")
     np.testing.assert_allclose(kappas.get_xdata(), found["kappa"])
+    svg = ElementTree.fromstring(as_files(ax.figure, ["svg"])["svg"])
+    said = [node.text or "" for node in svg.iter("{http://www.w3.org/2000/svg}title")]
+    assert [[line[0] for line in text.splitlines()[::2]] for text in said] == 2 * [
+        *(["a"], ["b"], ["c"], ["a", "b"]),
+    ]
 
 
 def test_bits_are_read_once_and_only_if_a_table_asks() -> None:

@@ -70,6 +70,10 @@ def test_a_project_is_copied_whole_and_never_over_anything(tmp_path: Path) -> No
     assert (own / "studies/lr_wd_edf.py").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "a"]
 
+    for folder in (own / "README.md", Path("/proc/project")):
+        with pytest.raises(ValueError, match="a project needs a folder, but got"):
+            copy_project(folder)
+
 
 SCRIPT = """
 import os, sys

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from vitscale.analysis.distribution import words as distribution
 from vitscale.analysis.kind import Kind
 from vitscale.analysis.profile import words as profile
@@ -31,10 +33,16 @@ def kind_of(study: Study) -> Kind:
     Raises ValueError if no imported module defines it.
     """
     if study.kind not in KINDS:
+        near = difflib.get_close_matches(study.kind, KINDS, n=1)
+        hint = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else "run the study's own script: with --report it draws the report, without it also "
+            "updates MLflow"
+        )
         raise ValueError(
             f"the kind of a study must be among ({', '.join(KINDS)}), or be registered by the "
-            f"script that is run, but got (study={study.slug!r}, kind={study.kind!r}); run the "
-            "study's own script: with --report it draws the report, without it also updates MLflow"
+            f"script that is run, but got (study={study.slug!r}, kind={study.kind!r}); {hint}"
         )
     return KINDS[study.kind]
 

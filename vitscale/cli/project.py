@@ -102,9 +102,18 @@ def _question(script: Path) -> str:
 def copy_project(folder: Path) -> list[Path]:
     """Copies the shipped studies and search spaces, with a README, to a folder; returns the paths.
 
-    Raises ValueError, before anything is written, if one of them exists. Modes are not copied: an
-    installed file may be read-only, and the copies are to be edited.
+    Raises ValueError, before anything is written, if one of them exists or the folder is none that
+    can be written. Modes are not copied: an installed file may be read-only, and the copies are to
+    be edited.
     """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"a project needs a folder, but got ({folder}: {error.strerror})"
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"a project needs a folder that can be written, but got ({folder})")
     made = [folder / name for name in (*COPIED, "README.md")]
     there = [str(path) for path in made if path.exists()]
     if there:

@@ -26,8 +26,8 @@ def explanation(study: Study) -> Explanation | None:
     unit = study.column.metric.difference_unit
     return Explanation(
         "An error distribution function (EDF) shows for each x the share of draws that end at most "
-        f"x {unit} above the baseline of their arm (where an axis has values themselves: at most "
-        "at x): a curve further up and to the left is that of an arm which forgives a poor choice "
-        "of hyperparameters more.",
+        f"x {unit} above the baseline of their arm (on an axis without a baseline: with a value of "
+        "at most x). A curve further up and to the left is that of an arm which forgives a poor "
+        "choice of hyperparameters more.",
         PICTURE,
     )

@@ -408,7 +408,8 @@ def seed_curves(results: Results) -> Figure:
     first = next(iter(estimates.evaluations(results.study)))
     for line, arm in zip(grid, results.study.arms, strict=True):
         of_arm = table[(table["arm"] == arm) & (table["evaluation"] == first)]
-        _spread(line, of_arm, f"{arm}, {_population(results.trials, arm)}")
+        title = f"{arm}, {_population(results.trials, arm)}"
+        _spread(line, of_arm, title, results.once(arm_texts)[arm])
         if results.study.published:
             drawn |= published.draw_published_seed_curves(line, results, arm)
         line[0].set_ylabel(axis_label(results.study))
@@ -435,8 +436,9 @@ def seed_intermediate(results: Results) -> Figure:
     table = results.once(seeds.seed_epochs)
     first, column = next(iter(estimates.evaluations(results.study).items()))
     for line, arm in zip(grid, results.study.arms, strict=True):
-        _snapshots(line[:-1], seeds.curves(results.rows, arm, column), results.metric)
-        _rank_curve(line[-1], table[(table["arm"] == arm) & (table["evaluation"] == first)])
+        _snapshots(line[:-1], seeds.curves(results.rows, arm, column), results)
+        of_arm = table[(table["arm"] == arm) & (table["evaluation"] == first)]
+        _rank_curve(line[-1], of_arm, results.once(arm_texts)[arm])
         line[0].set_ylabel(f"{arm}\nfinal {axis_label(results.study)}")
         line[0].set_title(_population(results.trials, arm), fontsize=8.5, loc="left")
     return finish(
@@ -467,7 +469,8 @@ def _histogram(ax: Axes, results: Results, arm: str, name: str) -> None:
     if table.empty:
         return placeholder(ax, "no spread to show")
     row = _row_of(results.once(seeds.seed_statistics), arm=arm, evaluation=name)
-    _gaussian(ax, table, float(row["mean_error_pct"]), float(row["sd_points"]))
+    curve = _gaussian(ax, table, float(row["mean_error_pct"]), float(row["sd_points"]))
+    describe(curve, results.once(arm_texts)[arm])
     _bars(ax, table)
     handles = [Line2D([], [], color=COLORS[1], label=_fit_label(results, arm, name))]
     reference = float(row["reference_error_pct"])
@@ -500,7 +503,7 @@ def _bars(ax: Axes, table: pd.DataFrame) -> None:
     )
 
 
-def _gaussian(ax: Axes, table: pd.DataFrame, mean: float, sd: float) -> None:
+def _gaussian(ax: Axes, table: pd.DataFrame, mean: float, sd: float) -> Line2D:
     """The density of a Gaussian as seeds per bin, from 3 sd below to 3 sd above its mean, cut at 0,
     the lower bound of every metric.
     """
@@ -508,7 +511,8 @@ def _gaussian(ax: Axes, table: pd.DataFrame, mean: float, sd: float) -> None:
     x = np.linspace(max(min(low, mean - 3 * sd), 0.0), max(high, mean + 3 * sd), 200)
     width = float(table["high_pct"].iloc[0] - table["low_pct"].iloc[0])
     density = np.exp(-(((x - mean) / sd) ** 2) / 2) / (sd * np.sqrt(2 * np.pi))
-    ax.plot(x, table["seeds"].sum() * width * density, color=COLORS[1], zorder=3)
+    (curve,) = ax.plot(x, table["seeds"].sum() * width * density, color=COLORS[1], zorder=3)
+    return curve
 
 
 def _fit_label(results: Results, arm: str, name: str) -> str:
@@ -581,7 +585,7 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
     return results.study.published and published.draw_published_seed_sets(ax, results, arm, pair)
 
 
-def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
+def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str, said: str) -> None:
     """Two axes: the whole training, and its last third at a scale of its own."""
     line[0].set_title(title, fontsize=9)
     line[1].set_title("last third", fontsize=9)
@@ -605,18 +609,19 @@ def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str) -> None:
             linewidth=0,
         )
         ax.fill_between(x, mean - sd, mean + sd, color=COLORS[0], alpha=0.3, linewidth=0)
-        ax.plot(x, mean, color=COLORS[0], zorder=3)
+        (curve,) = ax.plot(x, mean, color=COLORS[0], zorder=3)
+        describe(curve, said)
 
 
-def _snapshots(line: Sequence[Axes], table: pd.DataFrame, metric: Metric) -> None:
+def _snapshots(line: Sequence[Axes], table: pd.DataFrame, results: Results) -> None:
     if table.empty:
         for ax in line:
             placeholder(ax, "no row yet")
         return
-    final = table.iloc[:, -1].to_numpy()
+    final, metric, texts = table.iloc[:, -1].to_numpy(), results.metric, results.once(trial_texts)
     for ax, share in zip(line, SNAPSHOTS, strict=True):
         place = max(0, min(round(share * table.shape[1]), table.shape[1] - 1) - 1)
-        ax.plot(
+        (dots,) = ax.plot(
             table.iloc[:, place],
             final,
             "o",
@@ -625,16 +630,18 @@ def _snapshots(line: Sequence[Axes], table: pd.DataFrame, metric: Metric) -> Non
             markersize=4,
             markeredgewidth=0,
         )
+        describe(dots, [texts[trial_id] for trial_id in table.index])
         ax.set_xlabel(f"{metric.label} at epoch {table.columns[place]:.0f} ({metric.unit})")
 
 
-def _rank_curve(ax: Axes, table: pd.DataFrame) -> None:
+def _rank_curve(ax: Axes, table: pd.DataFrame, said: str) -> None:
     x, rho, low, high = (
         table[name].to_numpy(dtype=float)
         for name in ("epoch", "rank_correlation", "rank_correlation_low", "rank_correlation_high")
     )
     ax.fill_between(x, low, high, color=COLORS[0], alpha=0.2, linewidth=0)
-    ax.plot(x, rho, color=COLORS[0])
+    (curve,) = ax.plot(x, rho, color=COLORS[0])
+    describe(curve, said)
     ax.axhline(0, color="#999999", linewidth=0.8)
     ax.set(xlabel="epoch", ylabel="rank correlation", ylim=(-1, 1))
     if len(known := x[np.isfinite(rho)]):  # the last epoch has no correlation with itself
@@ -769,11 +776,13 @@ def agreement(results: Results) -> Figure:
             "color": COLORS[index % len(COLORS)],
             "marker": MARKERS[index % len(MARKERS)],
         }
-        _dots(left, of_set, "agreement_pct", y + aside, look, f"two runs, {name}")
+        texts = [_pair_text(results, *pair) for pair in zip(of_set["a"], of_set["b"], strict=True)]
+        dots = _dots(left, of_set, "agreement_pct", y + aside, look, f"two runs, {name}")
+        describe(dots, texts)
         label = f"chance, {name}"
         chance = of_set["chance_pct"]
         left.plot(chance, y + aside, linestyle="none", markerfacecolor="w", label=label, **look)
-        _dots(right, of_set, "kappa", y + aside, look, "")
+        describe(_dots(right, of_set, "kappa", y + aside, look, ""), texts)
     left.set_yticks(range(len(pairs)), [_pair_label(table, *pair) for pair in pairs])
     left.set(ylim=(max(len(pairs), 1) - 0.5, -0.5), xlabel="images on which they agree (%)")
     right.axvline(0, color="#999999", linewidth=0.8)
@@ -791,10 +800,16 @@ def agreement(results: Results) -> Figure:
 
 def _dots(
     ax: Axes, table: pd.DataFrame, name: str, y: np.ndarray, look: dict[str, Any], label: str
-) -> None:
+) -> Line2D:
     x, low, high = (table[f"{name}{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
     ax.errorbar(x, y, xerr=_ends(x, low, high), ecolor=look["color"], zorder=3, **WHISKER)
-    ax.plot(x, y, linestyle="none", markersize=6, zorder=4, label=label, **look)
+    (dots,) = ax.plot(x, y, linestyle="none", markersize=6, zorder=4, label=label, **look)
+    return dots
+
+
+def _pair_text(results: Results, a: str, b: str) -> str:
+    """The arms of a pair; two seeds of an arm are of one."""
+    return "\n".join(results.once(arm_texts)[arm] for arm in dict.fromkeys((a, b)))
 
 
 def _pair_label(table: pd.DataFrame, a: str, b: str) -> str:

@@ -51,7 +51,7 @@ dt { font-weight: 600; } dd { margin: 0 0 .4rem 0; overflow-wrap: anywhere; }
 {% endmacro %}
 {% macro drawing_of(figure) %}<figure>
 <div class="drawing">{{ figure.svg|safe }}</div>
-<figcaption>{{ figure.caption }}</figcaption>
+<figcaption>{{ figure.caption|code }}</figcaption>
 </figure>{% endmacro %}
 <h1>{{ study.question }}</h1>
 <p class="small">{{ study.slug }}, after {{ study.source }}</p>
@@ -64,7 +64,7 @@ dt { font-weight: 600; } dd { margin: 0 0 .4rem 0; overflow-wrap: anywhere; }
 {% if figures %}{{ drawing_of(figures[0]) }}{% endif %}
 <ul>{% for sentence in headline %}<li>{{ sentence }}</li>{% endfor %}</ul>
 {% if tables %}<h2>Tables</h2>{% endif %}
-{% for table in tables %}<h3>{{ table.name }}</h3><p class="small">{{ table.caption }}</p>
+{% for table in tables %}<h3>{{ table.name }}</h3><p class="small">{{ table.caption|code }}</p>
 {{ table_of(table.cells) }}
 {% endfor %}
 {% if figures|length > 1 %}<h2>More figures</h2>{% endif %}

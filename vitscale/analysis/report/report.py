@@ -192,6 +192,10 @@ def _doc(function: Callable[..., Any]) -> str:
 
 def _render(page: Mapping[str, Any]) -> str:
     from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup, escape
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["code"] = lambda caption: Markup(
+        text.CODE.sub(r"<code>\1</code>", str(escape(caption)))
+    )
     return environment.from_string(TEMPLATE).render(**page)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from vitscale.plan.markup import in_latex, in_markdown
 
-_CODE, _TYPEWRITER = re.compile("`([^`]*)`"), r"\\texttt{\1}"
+CODE, _TYPEWRITER = re.compile("`([^`]*)`"), r"\\texttt{\1}"
 # how rows were counted and computed: what a reader asks last
 METHOD = ("method", "paired", "df", "planned", "finished", "failed", "missing", "not_counted")
 
@@ -85,7 +85,7 @@ def to_latex(table: pd.DataFrame, name: str, caption: str) -> str:
             *([f"% in {name}.csv only: {', '.join(left_out)}"] if left_out else []),
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{_CODE.sub(_TYPEWRITER, in_latex(caption))}}}",
+            rf"\caption{{{CODE.sub(_TYPEWRITER, in_latex(caption))}}}",
             rf"\label{{tab:{name}}}",
             r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{{''.join('r' if right else 'l' for right in numeric) or 'l'}}}",
