@@ -16,7 +16,7 @@ from test_studies import plan
 from vitscale.analysis.kinds import KINDS, kind_of
 from vitscale.analysis.names import NAMES
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Arm, Study, Trial, from_json, to_json
+from vitscale.plan.study import Arm, SearchInfo, Study, Trial, from_json, to_json
 
 STUDIES = sorted(
     path.stem for path in (ROOT / "studies").glob("[a-z]*.py") if path.stem != "tune_lr_wd"
@@ -110,6 +110,21 @@ def made_of(trials: tuple[Trial, ...], **factors: dict[str, Any]) -> tuple[Trial
         (
             {"kind": "search", "trials": arms(a={})},
             "exactly the studies of kind search must have a SearchInfo",
+        ),
+        (
+            {
+                "kind": "search",
+                "search": SearchInfo(sampler="tpe", per_round=4),
+                "trials": arms(
+                    a={
+                        "decay": "constant",
+                        "trunk": "0123456789ab",
+                        "trunk_step": 1,
+                        "ema_decay": 0.0,
+                    }
+                ),
+            },
+            "the trials of a search must start from initial weights",
         ),
         ({"kind": "Of mine", "trials": arms(a={})}, "the kind of a study must match"),
     ],

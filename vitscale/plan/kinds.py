@@ -229,11 +229,21 @@ def _profiles(study: Study) -> None:
         )
 
 
+def _search(study: Study) -> None:
+    for trial in study.trials:
+        if trial.config.trunk:
+            raise ValueError(
+                "the trials of a search must start from initial weights, but got "
+                f"(arm={trial.arm.name!r}, trunk={trial.config.trunk!r})"
+            )
+
+
 CHECKS: dict[str, Callable[[Study], None]] = {
     "repeats": _repeats,
     "shapes": _shapes,
     "scaling": _scaling,
     "profile": _profiles,
+    "search": _search,
 }
 
 

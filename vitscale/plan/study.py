@@ -209,11 +209,6 @@ class Study:
         return arms
 
 
-def space_of(study: Study, arm: str) -> Mapping[str, str]:
-    """Axis -> its distribution in Optuna's JSON, for an arm of a search; else empty."""
-    return study.search.spaces.get(arm, {}) if study.search else {}
-
-
 def config_of(fields: Mapping[str, Any]) -> TrainConfig:
     """The config with these fields: a ProfileConfig if one of them is `profile`.
 

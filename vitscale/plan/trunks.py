@@ -63,11 +63,6 @@ def check_trunks(study: Study) -> None:
     for trial in study.trials:
         if trial.config.trunk:
             _check_trunk(trial, planned.get(trial.config.trunk))
-            if study.search is not None:
-                raise ValueError(
-                    "the trials of a search must start from initial weights, but got "
-                    f"(arm={trial.arm.name!r}, trunk={trial.config.trunk!r})"
-                )
 
 
 def _check_trunk(trial: Trial, trunk: TrainConfig | None) -> None:

@@ -132,7 +132,7 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
         outcome = read[trial.config.id]
         last: dict[str, Any] = outcome.rows[-1] if outcome.rows else {}
         errors: dict[str, float] = {}
-        if study.measures:
+        if study.column.metric.result == "median":
             last = {
                 **_medians(outcome.rows),
                 f"{study.metric}_runs": [row[study.metric] for row in outcome.rows],

@@ -65,7 +65,7 @@ def search_history(results: Results) -> Figure:
     highest seed of a point.
     """
     proposals = results.once(search.points)
-    size = results.study.search.per_round if results.study.search else 0
+    size = search.info(results.study).per_round
     figure, grid = panel_grid(_by_arm(results.study), height=2.55, num_entries=3)
     scale = _ValueAxis(proposals)
     for ax, arm in zip(grid, results.study.arms, strict=True):

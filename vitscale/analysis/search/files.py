@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from vitscale.analysis.results import Results
-from vitscale.analysis.search.tables import as_optuna, procedure, winners
-from vitscale.plan.study import Study, space_of
+from vitscale.analysis.search.tables import as_optuna, procedure, space_of, winners
+from vitscale.plan.study import Study
 
 ALWAYS_RECORDED = (
     "dataset",

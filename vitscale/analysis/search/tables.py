@@ -20,7 +20,7 @@ import pandas as pd
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Study, space_of
+from vitscale.plan.study import SearchInfo, Study
 
 if TYPE_CHECKING:
     import optuna
@@ -53,9 +53,20 @@ WINNER += "worst seed, then with the smaller lr, then the one proposed first"
 # ---- what was asked
 
 
+def info(study: Study) -> SearchInfo:
+    """How a search chooses its points: each study of this kind has that."""
+    assert study.search
+    return study.search
+
+
 def procedure(study: Study) -> str:
-    """How a search chose its points, in words; empty for another study."""
-    return study.search.describe() if study.search else ""
+    """How a search chose its points, in words."""
+    return info(study).describe()
+
+
+def space_of(study: Study, arm: str) -> Mapping[str, str]:
+    """Axis -> its distribution in Optuna's JSON, for an arm."""
+    return info(study).spaces.get(arm, {})
 
 
 def spaces(study: Study, arm: str) -> dict[str, BaseDistribution]:
