@@ -138,6 +138,15 @@ def test_facts_are_the_fields_of_a_config_that_reads_the_set(source: Path, tmp_p
     assert "\n" not in str(caught.value)
 
 
+def test_the_folder_of_the_dataset_is_no_data_root(source: Path) -> None:
+    """A study would be told to look for the prepared set within the one that it was made of."""
+    before = sorted(source.rglob("*"))
+    for root in (source, source / "prepared", source.parent / "x" / ".." / source.name):
+        with pytest.raises(ValueError, match="must lie outside the dataset's own folder, but got"):
+            prepare(request(source, root))
+    assert sorted(source.rglob("*")) == before
+
+
 def test_another_folder_is_not_written_into(source: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny-16").mkdir()
     (tmp_path / "tiny-16" / "mine.txt").write_text("mine")

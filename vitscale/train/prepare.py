@@ -130,6 +130,11 @@ def _open(request: Request) -> Source:
         raise ValueError(
             f"a source must be a folder or torchvision:CLASS, but got ({request.source})"
         )
+    if request.data_root.resolve().is_relative_to(Path(request.source).resolve()):
+        raise ValueError(
+            "the data root must lie outside the dataset's own folder, but got "
+            f"(source={request.source}, data root={request.data_root})"
+        )
     # the ReaL labels are copied unchanged
     check_inside(Path(request.source) / REAL, Path(request.source), request.limits)
     return open_folder(Path(request.source), request.channels, request.limits)

@@ -88,7 +88,7 @@ class TorchvisionClass:
             except (RuntimeError, TypeError) as error:
                 law = (
                     f"the files of torchvision:{self.name} must be there, as torchvision's own "
-                    "download lays them out"
+                    "download lays them out, unpacked"
                 )
                 reason = str(error).splitlines()[0].partition(" You can use download")[0]
                 raise ValueError(f"{law}, but got ({self.root}: {reason})") from error
