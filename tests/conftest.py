@@ -14,11 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from forked_worker import fork_workers_of_ray
 
 # several processes share the cores; a trial sets its own threads
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,7 +30,7 @@ LISTED = ROOT / "tests" / "not_fast.txt"
 WITHOUT_PDF = ("html", "parquet", "csv", "md", "tex", "png", "svg")
 
 # Its children start with the packages imported, which takes five CPU seconds for torch and as many
-# for a driver. They have the environment of the process at the start of the first one.
+# for a driver. All but Ray: see forked_worker.py.
 SPAWNER = multiprocessing.get_context("forkserver")
 SPAWNER.set_forkserver_preload(
     [
@@ -42,11 +43,11 @@ SPAWNER.set_forkserver_preload(
         "sklearn.datasets",
         "sklearn.model_selection",
         "vitscale.launch.driver",
-        "vitscale.launch.ray_tune",
+        "vitscale.launch.worker",
+        "torch._dynamo",
         "vitscale.analysis.kinds",
         "vitscale.analysis.report.report",
         "vitscale.record.mlflow_view",
-        "ray.train.trainer",
         "mlflow.store.tracking.sqlalchemy_workspace_store",
         "matplotlib.backends.backend_agg",
         "matplotlib.backends.backend_pdf",
@@ -56,12 +57,8 @@ SPAWNER.set_forkserver_preload(
 )
 
 
-def ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that vitscale reads."""
-    return {name: value for name, value in environment.items() if name.startswith("VITSCALE_")}
-
-
-OURS = ours(os.environ)
+# Variables of which a process that has imported everything still learns: read later, or by `drive`.
+READ_LATER = ("MLFLOW_", "PYTEST_", "PYTHONPATH", "VITSCALE_", "FAULTS", "ELSEWHERE")
 
 
 def not_fast() -> list[str]:
@@ -141,15 +138,31 @@ class Driver:
 def drive(arguments: list[str], folder: str, environment: dict[str, str], output: str) -> None:
     """What Python does for a script: in a folder, with its arguments, as __main__."""
     os.chdir(folder)
+    for name in [name for name in os.environ if name.startswith("VITSCALE_")]:
+        del os.environ[name]  # they are of the time when the first driver began
     os.environ.update(environment)
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(file, stream)
+    read_again()
+    fork_workers_of_ray()
     sys.argv, sys.path = arguments, [str(Path(arguments[0]).parent), *sys.path]
     try:
         runpy.run_path(arguments[0], run_name="__main__")
     finally:
         atexit._run_exitfuncs()  # a child of multiprocessing leaves them out
+
+
+def read_again() -> None:
+    """What Python and vitscale read of the environment as they start and are imported."""
+    from vitscale.record import bucket
+
+    bucket.LEASE_S = float(os.environ.get("VITSCALE_LEASE_S", "60"))
+    for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if folder and folder not in sys.path:
+            sys.path.append(folder)
+            if (customize := Path(folder) / "sitecustomize.py").exists():
+                runpy.run_path(str(customize))
 
 
 class Script:
@@ -201,10 +214,9 @@ class Script:
         output.open("ab").close()  # so that it can be read from now on
         environment = {**self.environment, **environment}
         changed = dict(environment.items() - os.environ.items())
-        others = {name for name in changed if not name.startswith(("MLFLOW_", "PYTEST_"))}
-        if not others and ours(os.environ) == OURS:
+        if all(name.startswith(READ_LATER) for name in changed):
             return Driver(self.arguments(arguments), self.folder, environment, output)
-        with output.open("ab") as file:  # some variables are read when a module is imported
+        with output.open("ab") as file:
             return subprocess.Popen(
                 self.command(*arguments),
                 cwd=self.folder,

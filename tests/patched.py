@@ -42,5 +42,8 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 def change_on_import(changes: Mapping[str, Change]) -> None:
-    """From now on, each of these modules is changed right after it was executed."""
+    """Each of these modules is changed: now, or right after it was executed."""
+    for name, change in changes.items():
+        if name in sys.modules:
+            change(sys.modules[name])
     sys.meta_path.insert(0, Finder(changes))

@@ -4,9 +4,11 @@ real runs, is what it was (golden/capture.py).
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import WITHOUT_PDF
-from golden.capture import GOLDEN, load, report
+from golden.capture import GOLDEN, load, report, results_of
 
 from vitscale.analysis.kinds import kind_of
 from vitscale.analysis.repeats import estimates
@@ -28,7 +30,6 @@ from vitscale.analysis.report.report import (
 from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import bands, betting, correction, correlation, images, intervals
-from vitscale.record.table import outcomes, tidy
 from vitscale.record.workdir import Workdir
 
 SLUGS = sorted(path.name.removesuffix(".json.gz") for path in GOLDEN.glob("*.json.gz"))
@@ -54,10 +55,32 @@ def agree(now: Any, then: Any, where: str) -> None:
         assert now == then, where
 
 
+Written = Callable[[str], tuple[Workdir, set[str]]]
+
+
+@functools.cache
+def results_of_demo(slug: str) -> Results:
+    study, read, _ = load(slug)
+    return results_of(study, read)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Demo -> the folder of its report, and the names of the tables in it; written once."""
+
+    @functools.cache
+    def write(slug: str) -> tuple[Workdir, set[str]]:
+        results, folder = results_of_demo(slug), Workdir(tmp_path_factory.mktemp(slug))
+        write_report(results, folder, {}, WITHOUT_PDF)
+        return folder, set(results.made(kind_of(results.study).tables))
+
+    return write
+
+
 @pytest.mark.parametrize("slug", SLUGS)
 def test_the_report_has_the_numbers_that_it_had(slug: str) -> None:
-    study, read, then = load(slug)
-    now = json.loads(json.dumps(report(study, read)))
+    _, _, then = load(slug)
+    now = json.loads(json.dumps(report(results_of_demo(slug))))
     agree(now["tables"], then["tables"], f"{slug}/tables")
     agree(now["summary"], then["summary"], f"{slug}/summary")
     agree(now["figures"], then["figures"], f"{slug}/figures")
@@ -74,18 +97,16 @@ def test_there_is_a_golden_report_of_every_demo() -> None:
 
 @pytest.mark.parametrize("slug", SLUGS)
 def test_figures_are_drawn_again_from_the_parquet_files_of_a_report(
-    slug: str, tmp_path: Path
+    slug: str, written: Written
 ) -> None:
     """The same bytes, and no table that the report holds is made a second time."""
-    study, read, _ = load(slug)
-    results = Results(study, outcomes(study, read), tidy(study, read))
-    write_report(results, Workdir(tmp_path), {}, WITHOUT_PDF)
-    again = read_results(study, Workdir(tmp_path))
-    held = set(results.made(kind_of(study).tables))
+    folder, held = written(slug)
+    study = results_of_demo(slug).study
+    again = read_results(study, folder)
     assert set(again.made(kind_of(study).tables)) == held
     for name in study.figures:
         drawn = as_files(kind_of(study).figures[name](again), ("png", "svg"))
-        assert drawn["png"] == (tmp_path / f"{name}.png").read_bytes(), name
+        assert drawn["png"] == folder.read(f"{name}.png"), name
         assert b"<title>" in drawn["svg"], name  # a mark says which trial, arm or difference it is
     assert set(again.made(kind_of(study).tables)) == held
 
@@ -108,19 +129,17 @@ def _refused(*_: Any, **__: Any) -> Any:
 
 @pytest.mark.parametrize("slug", SLUGS)
 def test_sentences_and_summary_are_read_from_the_parquet_files_of_a_report(
-    slug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slug: str, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same sentences and numbers, and no function that makes an estimate is called again."""
-    study, read, _ = load(slug)
-    results = Results(study, outcomes(study, read), tidy(study, read))
-    write_report(results, Workdir(tmp_path), {}, ["parquet"])
-    again = read_results(study, Workdir(tmp_path))
+    results, (folder, _) = results_of_demo(slug), written(slug)
+    said = [words(results) for words in (headline, caveats, summary)]
+    again = read_results(results.study, folder)
     makers = {value for of in STATS for value in vars(of).values() if _is_made_in(value, of)}
     for module in [sys.modules[n] for n in sys.modules if n.startswith("vitscale.analysis")]:
         for name, value in list(vars(module).items()):
             if isinstance(value, FunctionType) and value in makers | set(ESTIMATES):
                 monkeypatch.setattr(module, name, _refused)
     with pytest.raises(AssertionError, match="made again"):
-        estimates.value_interval(np.array([1.0, 2.0]), study.column.metric)
-    for words in (headline, caveats, summary):
-        assert words(again) == words(results), words.__name__
+        estimates.value_interval(np.array([1.0, 2.0]), results.study.column.metric)
+    assert [words(again) for words in (headline, caveats, summary)] == said

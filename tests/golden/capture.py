@@ -31,10 +31,14 @@ GOLDEN = Path(__file__).parent
 DIGITS = 10  # significant ones, of numbers in figures
 
 
-def report(study: Study, read: Mapping[str, Outcome]) -> dict[str, Any]:
-    """The numbers of the report of a study of which `read` has the outcome of every trial."""
-    results = Results(study, outcomes(study, read), tidy(study, read))
-    kind = kind_of(study)
+def results_of(study: Study, read: Mapping[str, Outcome]) -> Results:
+    """Results of a study of which `read` has the outcome of every trial."""
+    return Results(study, outcomes(study, read), tidy(study, read))
+
+
+def report(results: Results) -> dict[str, Any]:
+    """The numbers of a study's report."""
+    study, kind = results.study, kind_of(results.study)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         figures = {name: _figure(kind.figures[name](results)) for name in study.figures}
@@ -103,7 +107,12 @@ def write(store: Store, slug: str) -> None:
         i: (of.status, [[row.get(name) for name in names] for row in of.rows], dict(of.facts))
         for i, of in read.items()
     }
-    kept = {"plan": plan, "columns": names, "trials": trials, "report": report(study, read)}
+    kept = {
+        "plan": plan,
+        "columns": names,
+        "trials": trials,
+        "report": report(results_of(study, read)),
+    }
     path = GOLDEN / f"{slug}.json.gz"
     path.write_bytes(gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0))
     print(path, path.stat().st_size)
