@@ -87,7 +87,7 @@ def wait_and_fork(listener: socket.socket) -> None:
         if os.fork() == 0:
             listener.close()
             for name, handler in before.items():
-                signal.signal(name, handler)
+                signal.signal(name, handler or signal.SIG_DFL)
             become(*marshal.loads(message), files)
         for file in files:
             os.close(file)
