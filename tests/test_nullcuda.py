@@ -49,12 +49,21 @@ PUBLISHED = {
     "ViT-S bf16, drop path": (908, 3),
     "xiao2021, ViT_P-1GF": (1108, 2),
     "xiao2021, ViT_C-1GF, fp32": (1811, 4),
-    "xiao2021, RegNetY-1GF, fp32": (2694, 4),
+    "xiao2021, RegNetY-1GF, fp32": (2690, 4),
     "deit, S": (1454, 3),
     "a2, S": (1427, 6),
     "deit3, S": (1255, 5),
     "depth-layerscale, S": (1528, 2),
     "vit, B": (2092, 4),
+}
+STEMS = {
+    "xiao2021, ViT_C-1GF, fp16": (2269, 4),
+    "ViT-S, graham, fp16": (905, 2),
+    "ViT-S, hmlp, layer norm, fp16": (923, 2),
+}
+DETERMINISTIC = {
+    "demo ViT_P, deterministic": (160, 2),
+    "ViT-S, graham, fp16, deterministic": (917, 2),  # a memset per layer of attention
 }
 QUICK = (
     "adamw",
@@ -105,9 +114,17 @@ def run(null: dict[str, str], out: Path, program: str, *arguments: str) -> dict:
     return json.loads(out.read_text())
 
 
-@pytest.mark.parametrize("group", ["DEMO", "PUBLISHED"])
+@pytest.mark.parametrize(
+    ("group", "how"),
+    [
+        ("DEMO", ()),
+        ("PUBLISHED", ()),
+        ("STEMS", ()),
+        ("DETERMINISTIC", ("deterministic",)),
+    ],
+)
 def test_a_step_waits_for_nothing_and_asks_for_no_more_than_it_did(
-    group: str, null: dict[str, str], data_root: Path, tmp_path: Path
+    group: str, how: tuple[str, ...], null: dict[str, str], data_root: Path, tmp_path: Path
 ) -> None:
     found = run(
         null,
@@ -116,6 +133,7 @@ def test_a_step_waits_for_nothing_and_asks_for_no_more_than_it_did(
         group,
         str(data_root),
         str(tmp_path / "out.json"),
+        *how,
     )
     assert {name: [step["waits"] for step in steps] for name, steps in found.items()} == {
         n: [0] * 4 for n in found
@@ -187,6 +205,7 @@ def test_the_doctor_finds_that_this_device_computes_nothing(
     checks = json.loads(finished.stdout)["checks"]
     found = {check["check"]: check["result"] for check in checks}
     wrong = ["matrix products", "fp32 as on the CPU", "bf16", "fp16", "resume", "micro-batches"]
+    wrong.append("deterministic")
     assert {name for name in wrong if found.pop(name) == "fail"} == set(wrong), finished.stdout
     assert found.pop("team of two") == "not applicable"
     found.pop("loader processes")  # compares memory that no kernel has written

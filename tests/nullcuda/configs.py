@@ -88,6 +88,17 @@ PUBLISHED = {
     "vit, B": published("vit", "B"),
 }
 
+# images and stems channels last; fp16, since cuDNN's older interface has no bf16
+STEMS = {
+    "xiao2021, ViT_C-1GF, fp16": published("xiao2021", "ViT_C-1GF").replace(precision="fp16"),
+    "ViT-S, graham, fp16": VIT_S.replace(stem="graham", precision="fp16"),
+    "ViT-S, hmlp, layer norm, fp16": VIT_S.replace(stem="hmlp", stem_norm="ln", precision="fp16"),
+}
+DETERMINISTIC = {
+    "demo ViT_P, deterministic": VIT_P,
+    "ViT-S, graham, fp16, deterministic": STEMS["ViT-S, graham, fp16"],
+}
+
 
 # ---- interrupted and resumed: all that keeps a state, draws, mixes or waits, every kind of model;
 # 4 steps per epoch

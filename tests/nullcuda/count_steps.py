@@ -1,5 +1,5 @@
 """Device operations and waits of single training steps:
-GROUP DATA_ROOT OUT.json, on the null CUDA device.
+GROUP DATA_ROOT OUT.json [deterministic], on the null CUDA device.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from device import Counts, counts, launches_of
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train import loop
+from vitscale.train.deterministic import set_deterministic
 
 FIRST, LAST = 3, 7  # steps counted, from 0: the optimizer has its state by then
 
@@ -63,8 +64,9 @@ def steps(config: TrainConfig, data_root: Path, **options: int) -> list[dict[str
 
 
 def main() -> None:
-    group, data_root, out = sys.argv[1:]
+    group, data_root, out, *how = sys.argv[1:]
     torch.set_num_threads(1)
+    set_deterministic(how == ["deterministic"])
     found = {
         name: steps(config, Path(data_root)) for name, config in getattr(configs, group).items()
     }

@@ -1,5 +1,5 @@
 """Trainings that are interrupted and resumed, one after another
-as by a reused worker: DATA_ROOT OUT.json NAME...
+as by a reused worker: DATA_ROOT OUT.json NAME... [deterministic]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from device import counts
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train import loop
+from vitscale.train.deterministic import set_deterministic
 
 CUT = 6  # the step, from 0, before which a training is interrupted: in its second epoch
 
@@ -76,6 +77,9 @@ def resumed(config: TrainConfig, data_root: Path, num_loader_workers: int) -> di
 
 def main() -> None:
     data_root, out, *names = sys.argv[1:]
+    if names[-1] == "deterministic":
+        set_deterministic(True)
+        del names[-1]
     torch.set_num_threads(1)
     loop.CHECKPOINT_SHARE = float("inf")
     found = {}

@@ -274,6 +274,14 @@ def _add_own_options(parser: Parser) -> None:
     )
     add("--compiled", action="store_true", help="torch.compile the models")
     add(
+        "--deterministic",
+        action="store_true",
+        help=(
+            "deterministic algorithms alone, so that a GPU repeats a training bit for bit; a trial "
+            "with an operation that has none ends as missing, with its name"
+        ),
+    )
+    add(
         "--device",
         choices=("auto", "cpu", "cuda"),
         default="auto",

@@ -59,7 +59,16 @@ CHECKS = (
         "resume",
         training.resume,
         "trials that were interrupted differ from others by rounding: do not compare their rows "
-        "bit for bit; if uninterrupted trainings are equal, report it",
+        "bit for bit, or train all with --deterministic if the next check passes; if uninterrupted "
+        "trainings are equal, report it",
+        on_each_device=True,
+    ),
+    Check(
+        "trainer",
+        "deterministic",
+        training.deterministic,
+        "--deterministic has no use on this device: compare rows of repeated trainings within "
+        "rounding; if it names an operation, report it",
         on_each_device=True,
     ),
     Check("trainer", "micro-batches", training.micro_batches, ROUNDING, on_each_device=True),

@@ -11,6 +11,8 @@ import functools
 import math
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ SMALL = TrainConfig(
 )
 # four steps per epoch, also 20 steps
 LONGER_EPOCHS = SMALL.replace(batch_size=32, epochs=5, warmup_epochs=1.0)
+WITH_STEM = LONGER_EPOCHS.replace(stem="conv", stem_channels="8", stem_strides="2")
 NUM_INTERRUPTED = 5
 # Largest relative difference of a loss. fp32: 40 times what the order of sums changes, 2.3e-7, and
 # below the 2.8e-5 that a mantissa of 10 bits changes, that of fp16 and of TF32. bf16 and fp16: ten
@@ -169,6 +172,31 @@ def _unequal(resumed: Sequence[Row], whole: Sequence[Row], again: Sequence[Row])
         else "two uninterrupted trainings are equal by the bit"
     )
     return f"the rows of a resumed training differ, losses by {size:.1e}; {cause}"
+
+
+def deterministic(machine: Machine) -> Finding:
+    """With --deterministic, trainings of a ViT and of one with a convolutional stem repeat
+    themselves bit for bit. In a process of its own, since it has to begin before CUDA.
+    """
+    if not machine.on_gpu:
+        return not_applicable("a CPU repeats its trainings without --deterministic")
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        pairs = pool.submit(repeated, machine).result()
+    gaps = [
+        gap([row["train_loss"] for row in one], [row["train_loss"] for row in other])
+        for one, other in pairs
+    ]
+    same = all(without_times(one) == without_times(other) for one, other in pairs)
+    detail = "equal by the bit" if same else f"differ, losses by {max(gaps):.1e}"
+    return judged(same, f"rows of repeated trainings with --deterministic {detail}")
+
+
+def repeated(machine: Machine) -> list[tuple[list[Row], list[Row]]]:
+    """The rows of two equal trainings of each model, by deterministic algorithms."""
+    from vitscale.train.deterministic import set_deterministic
+
+    set_deterministic(True)
+    return [(rows(config, machine), rows(config, machine)) for config in (LONGER_EPOCHS, WITH_STEM)]
 
 
 def micro_batches(machine: Machine) -> Finding:

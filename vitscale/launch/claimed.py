@@ -75,6 +75,8 @@ def train_claimed(
             reported = time.monotonic()
     trained = found[0]
     facts["data_digest"] = trained.data
+    if trained.deterministic:
+        facts["deterministic"] = "yes"
     beside = {}
     if trained.wrong:  # else it diverged, or an older version took it to its end
         facts[WRONG], content = encode(Wrong(trained.wrong, trained.images))
@@ -94,7 +96,7 @@ def end_with_trunk(
     """
     from vitscale.record.provenance import provenance
 
-    names = ("device", "workers", "data_digest")
+    names = ("device", "workers", "data_digest", "deterministic")
     facts = {name: trunk.facts[name] for name in names if name in trunk.facts}
     reason = f"its trunk {config.trunk} diverged at step {int(trunk.rows[-1]['diverged_step'])}"
     outcome = Outcome.of(
@@ -133,14 +135,18 @@ def profile_claimed(
 def reset_process(resources: Resources) -> None:
     """Resets the process state that one trial of a reused worker could leave to the next.
 
-    The trainer seeds all generators itself. Raises OSError if a GPU is wanted and none is visible.
+    The trainer seeds all generators itself. Raises OSError if a GPU is wanted and none is visible,
+    and as `set_deterministic`.
     """
     import torch
+
+    from vitscale.train.deterministic import set_deterministic
 
     torch.set_num_threads(max(1, int(resources.cpus_per_trial)))
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
     torch.backends.cudnn.benchmark = False
+    set_deterministic(resources.deterministic)
     keep_freed_memory()
     if resources.compiled:
         torch.compiler.reset()  # otherwise models of earlier trials count toward the cache limit

@@ -7,6 +7,7 @@ After any other failure it is retried in another process, and if that does not h
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import Literal
 
@@ -14,8 +15,9 @@ from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Damaged
 
-Verdict = Literal["config", "again", "alone", "unfit"]
+Verdict = Literal["config", "again", "alone", "unfit", "refused"]
 DOES_NOT_FIT = "a model must fit on a device that it has to itself"
+REFUSED = "an operation must have a deterministic algorithm with --deterministic"
 # device memory outside our allocator: contexts and libraries take less, another process takes more
 OTHERS_GIB = 2.0
 
@@ -66,6 +68,8 @@ OF_THE_MACHINE = (
     "Timed out",
     "can't start new thread",
 )
+# the message of torch for an operation that has none
+NOT_DETERMINISTIC = re.compile(r"(\S+) does not have a deterministic implementation")
 MEMORY_OF_LIBRARIES = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -83,7 +87,10 @@ def verdict(error: Exception, line: str, before: str, resources: Resources) -> V
               occurs in two processes, the config is the cause.
     "alone"   Out of memory on a device shared with other trials: retry with a device of its own.
     "unfit"   Out of memory on a device that no other process uses: the device is too small.
+    "refused" An operation of the model is not deterministic, and `resources` ask for it.
     """
+    if resources.deterministic and NOT_DETERMINISTIC.search(str(error)):
+        return "refused"
     if is_out_of_memory(error):
         if resources.device_name() == "cuda" and resources.gpus_per_trial < 1:
             return "alone"
@@ -144,6 +151,16 @@ def too_big(config: TrainConfig, line: str, resources: Resources) -> str:
     return (
         f"{DOES_NOT_FIT}, but got (device_memory={total:.1f} GiB, batch_size={config.batch_size}, "
         f"micro_batch={resources.micro_batch}){advice}: {line}"
+    )
+
+
+def not_deterministic(config: TrainConfig, line: str) -> str:
+    """The error message for an operation that --deterministic refuses, in one line."""
+    found = NOT_DETERMINISTIC.search(line)
+    operation = found[1] if found else line
+    return (
+        f"{REFUSED}, but got (operation={operation}, model={config.model!r}); train all trials of "
+        "the study without it"
     )
 
 

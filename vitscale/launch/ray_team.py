@@ -12,7 +12,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from vitscale.launch.claimed import train_claimed
-from vitscale.launch.faults import DOES_NOT_FIT, one_line, too_big, verdict
+from vitscale.launch.faults import (
+    DOES_NOT_FIT,
+    REFUSED,
+    not_deterministic,
+    one_line,
+    too_big,
+    verdict,
+)
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
@@ -79,7 +86,7 @@ def train_on_team(
             trainer.fit()
         except TrainingFailedError as failure:
             error, fault = store.failure(config.id), store.fault(config.id)
-            if not error and not fault.startswith(DOES_NOT_FIT):
+            if not error and not fault.startswith((DOES_NOT_FIT, REFUSED)):
                 raise OSError(
                     f"a worker of the team was lost: {fault or str(failure).splitlines()[0]}"
                 ) from failure
@@ -139,4 +146,6 @@ def _record(task: TeamTask, error: Exception) -> None:
     elif not task.store.fault(task.config.id):
         if action == "unfit":
             line = too_big(task.config, line, task.resources)
+        if action == "refused":
+            line = not_deterministic(task.config, line)
         task.store.lose(task.workdir, line, text)

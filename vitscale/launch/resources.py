@@ -31,6 +31,7 @@ class Resources:
     micro_batch: int = 0
     parallel_branches: bool = False  # compute the branches of a parallel ViT as one
     compiled: bool = False  # torch.compile
+    deterministic: bool = False  # as in vitscale.train.deterministic
     device: str = "auto"  # cuda if a trial has a GPU, else cpu
     max_concurrent: int = 0  # trials at once; 0: as many as fit
     address: str = ""  # of an existing Ray cluster; empty starts one on this machine
@@ -137,7 +138,13 @@ def resources_for(study: Study, given: Mapping[str, Any]) -> Resources:
 
 
 # Options that affect the speed of a training; a profile is measured without them.
-TRAINING_ONLY = ("workers_per_trial", "micro_batch", "parallel_branches", "compiled")
+TRAINING_ONLY = (
+    "workers_per_trial",
+    "micro_batch",
+    "parallel_branches",
+    "compiled",
+    "deterministic",
+)
 # values that mean "not given"
 UNSET: dict[str, tuple[Any, ...]] = {"device": ("auto",), "max_concurrent": (0,)}
 

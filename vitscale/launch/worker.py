@@ -12,7 +12,7 @@ from typing import Any
 
 from vitscale.launch.branching import diverged_trunk
 from vitscale.launch.claimed import end_with_trunk, profile_claimed, train_claimed
-from vitscale.launch.faults import one_line, too_big, verdict
+from vitscale.launch.faults import not_deterministic, one_line, too_big, verdict
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import config_of
@@ -67,6 +67,8 @@ def train_trial(
         action = verdict(error, line, before, resources)
         if action == "unfit":
             line = too_big(config, line, resources)
+        if action == "refused":
+            line = not_deterministic(config, line)
         # without parts, the config decides whether it fits on its hardware
         if action == "config" or (action == "unfit" and not config.is_divisible):
             store.fail(workdir or store.trial(trial_id), line, text)

@@ -15,6 +15,7 @@ from vitscale.record.workdir import CHECKPOINT, CheckpointName, Damaged, pinned,
 
 PREFIX = re.compile(r"[0-9a-f]{1,12}")
 MOST_NAMED = 5  # of the candidates in a refusal
+FACTS = ("commit", "versions", "machine", "device", "workers", "deterministic", "attempt")
 Plans = Mapping[str, Mapping[str, Any]]
 Place = dict[str, Any]  # study, arm, point, name and link of a trial
 
@@ -119,11 +120,7 @@ def _described(
         "earlier_of": list(earlier_studies(plans, trial_id)),
         "last_row": dict(outcome.rows[-1]) if outcome.rows else {},
         "num_rows": len(outcome.rows),
-        "provenance": {
-            name: value
-            for name in ("commit", "versions", "machine", "device", "workers", "attempt")
-            if (value := outcome.facts.get(name, ""))
-        },
+        "provenance": {name: value for name in FACTS if (value := outcome.facts.get(name, ""))},
         "evaluations": [
             {"name": evaluation.facts.get("name", ""), **evaluation.rows[0]}
             for evaluation in store.evaluations(trial_id).values()

@@ -202,9 +202,15 @@ def plan_augment(
     return step
 
 
-def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Standardizes each channel: (b, C, H, W) with mean and std (C, 1, 1)."""
-    return images.sub(mean).div_(std)
+def normalize(
+    images: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    layout: torch.memory_format = torch.preserve_format,
+) -> Tensor:
+    """Standardizes each channel: (b, C, H, W) with mean and std (C, 1, 1), in a memory format."""
+    centered = torch.empty_like(images, memory_format=layout)
+    return torch.sub(images, mean, out=centered).div_(std)
 
 
 def erase(

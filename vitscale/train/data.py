@@ -27,6 +27,7 @@ from vitscale.train.augment import (
     plan_crop,
     plan_erase,
 )
+from vitscale.train.model import memory_format
 from vitscale.train.parallel import Team, cut
 from vitscale.train.parcel import Parcel, put
 from vitscale.train.sources import Images, Shards, load_split
@@ -140,7 +141,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         labels = sent_labels()
         images = images.to(self.device, non_blocking=True).float().div_(self.train.white)
         images = change(images if crop is None else crop(images))
-        images = normalize(images, self.mean, self.std)
+        images = normalize(images, self.mean, self.std, memory_format(config, self.device))
         images = images if cover is None else cover(images)
         if not mixed or not (config.mixup_alpha or config.cutmix_alpha):
             return images, labels
@@ -227,8 +228,9 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
                 if self.images.allowed is None
                 else self.images.allowed[indices].to(self.device)
             )
+            layout = memory_format(self.config, self.device)
             yield (
-                normalize(images, self.mean, self.std),
+                normalize(images, self.mean, self.std, layout),
                 labels.to(self.device, non_blocking=True),
                 allowed,
             )

@@ -14,7 +14,7 @@ from vitscale.record.outcome import Row
 from vitscale.train.answers import Answers, Top
 from vitscale.train.data import EVAL_BATCH, HeldOut, fingerprint, num_readers
 from vitscale.train.loop import device_at, evaluate_each, seed_everything
-from vitscale.train.model import build_model
+from vitscale.train.model import build_model, place
 from vitscale.train.parallel import Team
 from vitscale.train.sources import Images
 
@@ -55,7 +55,7 @@ def evaluate_weights(
     held_out, row, top = HeldOut(images, config, on, team, most), Row(), None
     num_workers, wrong = num_readers(num_loader_workers, images), dict[str, np.ndarray]()
     parts = [state[part] for part in ("model", "ema") if state[part]]
-    models = [_placed(model_with(part, config), config, on) for part in parts]
+    models = [place(model_with(part, config), config, on) for part in parts]
     answers = [Answers(with_top=top_of == weights) for weights in WEIGHTS[: len(models)]]
     if top_of is not None and len(models) == 1:  # no average: raw weights stand for both
         answers = [Answers(with_top=True)]
@@ -69,12 +69,6 @@ def evaluate_weights(
     indices = np.concatenate([batch.numpy() for batch in held_out.batches])
     labels = images.labels.cpu().numpy()[indices]
     return Evaluated(row, wrong, fingerprint(images), indices, labels, top)
-
-
-def _placed(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
-    """The model on its device, in the memory format of a training."""
-    model = model.to(device)
-    return model if config.model == "vit" else model.to(memory_format=torch.channels_last)
 
 
 def model_with(weights: dict[str, torch.Tensor], config: TrainConfig) -> nn.Module:

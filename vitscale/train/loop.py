@@ -32,12 +32,13 @@ from vitscale.train.data import (
     num_readers,
     resident,
 )
+from vitscale.train.deterministic import is_deterministic
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
 from vitscale.train.loss_scale import LossScale
 from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
-from vitscale.train.model import build_model
-from vitscale.train.optim import build_optimizer
+from vitscale.train.model import build_model, place
+from vitscale.train.optim import build_optimizer, match_formats
 from vitscale.train.parallel import Team, cut, num_parts, synchronize_batchnorm
 from vitscale.train.schedule import lr_at
 from vitscale.train.sources import load_split
@@ -59,6 +60,7 @@ class Trained(NamedTuple):
     # column -> (N,) bool: images that the final weights got wrong; empty if it diverged
     wrong: dict[str, np.ndarray]
     images: dict[str, str]  # evaluation set -> fingerprint
+    deterministic: bool  # whether all of it, and of its trunk, was computed so
 
 
 def train(
@@ -110,7 +112,7 @@ def train(
     seed_everything(config.seed)
     # cuDNN would otherwise compute fp32 convolutions in TF32
     torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
-    model = build_model(config).to(device)
+    model = place(build_model(config), config, device)
     normed = has_batchnorm(model)
 
     # --- data: each process takes consecutive parts of each batch, which is the same for any
@@ -123,7 +125,8 @@ def train(
     batches = Batches(images, config, device, own_parts)
     eval_batch = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     splits = {name: load_split(config, name, data_root) for name in config.evals}
-    trained = Trained(data, {}, {name: fingerprint(split) for name, split in splits.items()})
+    digests = {name: fingerprint(split) for name, split in splits.items()}
+    trained = Trained(data, {}, digests, is_deterministic())
     held_out = {
         name: HeldOut(resident(split, device), config, device, team, eval_batch)
         for name, split in splits.items()
@@ -133,8 +136,6 @@ def train(
     # --- how the model is computed; its weights and their initial values are final
     if parallel_branches:
         run_branches(model, parallel=True)
-    if config.model != "vit":  # convolutions are faster with channels last
-        model = model.to(memory_format=torch.channels_last)
     if normed and team.size > 1 and not config.norm_batch:
         model = synchronize_batchnorm(model)
     draws = seed_layers(model, config.seed)  # dropout and drop path, by sample and step
@@ -157,6 +158,8 @@ def train(
                 f"(dataset={config.dataset!r}, data_root={str(data_root)!r})"
             )
         step, rows, spent_s = state["step"], state["rows"], state["spent_s"]
+        so_far = trained.deterministic and state.get("deterministic", False)
+        trained = trained._replace(deterministic=so_far)
         trained.wrong.update({name: w.numpy() for name, w in state.get("wrong", {}).items()})
         if rows and is_last(rows[-1], config):  # such a checkpoint may hold rows alone
             yield from rows
@@ -164,6 +167,7 @@ def train(
         loss_sum, bad_step = state["loss_sum"].to(device), state["bad_step"].to(device)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
+        match_formats(optimizer)
         ema.load_state_dict(state["ema"])
         loss_scale.load_state_dict(state.get("loss_scale", {}))
         checkpoint.set_rng_state(state["rng"])
@@ -177,6 +181,7 @@ def train(
             "trial": config.id,
             "step": step,
             "data": data,
+            "deterministic": trained.deterministic,
             "rows": rows,
             "spent_s": spent_s + time.perf_counter() - start,
             "loss_sum": loss_sum,
@@ -294,7 +299,7 @@ def last_state(state: dict[str, Any], kept: Kept) -> dict[str, Any]:
     size = sum(t.nbytes for part in ("model", "ema") for t in state[part].values())
     fits = kept == "weights" or (kept == "small" and size <= SMALL_BYTES)
     weights = ("model", "ema") if fits and not state["rows"][-1]["diverged"] else ()
-    names = ("trial", "step", "data", "rows", "spent_s", "wrong", *weights)
+    names = ("trial", "step", "data", "deterministic", "rows", "spent_s", "wrong", *weights)
     return {name: state[name] for name in names}
 
 

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, assert_never
 
+import torch
 from torch import nn
 
 from vitscale.catalog.regnety import REGNETY, RegNetYShape
 from vitscale.plan.config import TrainConfig
 from vitscale.train.stems import build_stem
+
+# stems of several convolutions; a single one that cuts patches is a matrix product
+CONVOLUTIONAL = ("conv", "graham", "hmlp")
 
 
 def build_model(config: TrainConfig) -> nn.Module:
@@ -26,6 +30,29 @@ def build_model(config: TrainConfig) -> nn.Module:
     if config.model in REGNETY:
         return _regnety(config, REGNETY[config.model])
     return _vit(config)
+
+
+def memory_format(config: TrainConfig, device: torch.device) -> torch.memory_format:
+    """The memory format of the images that a model reads on a device.
+
+    Channels last for convolutions on a GPU: tensor cores read it, and cuDNN would otherwise copy
+    activations to that format and back. Not for stems in fp32, which use no tensor cores, and which
+    it costs a copy of the gradient. A CPU keeps the format: another changes the order of sums.
+    """
+    in_stem = config.stem in CONVOLUTIONAL and config.precision != "fp32"
+    fast = device.type == "cuda" and (config.model != "vit" or in_stem)
+    return torch.channels_last if fast else torch.preserve_format
+
+
+def place(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
+    """The model on a device, with convolutions in the format in which they are fast there."""
+    model = model.to(device)
+    if config.model != "vit":
+        return model.to(memory_format=torch.channels_last)
+    if memory_format(config, device) == torch.channels_last:
+        vit: Any = model
+        vit.patch_embed.to(memory_format=torch.channels_last)
+    return model
 
 
 def _vit(config: TrainConfig) -> nn.Module:

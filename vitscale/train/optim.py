@@ -41,6 +41,18 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
             assert_never(never)
 
 
+def match_formats(optimizer: torch.optim.Optimizer) -> None:
+    """Gives loaded moments the memory formats of their parameters, which fused optimizers demand.
+
+    They differ if the checkpoint was written on another kind of device. Values stay as they are.
+    """
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            moment = torch.is_tensor(value) and value.shape == parameter.shape
+            if moment and value.stride() != parameter.stride():
+                state[name] = torch.empty_like(parameter).copy_(value)
+
+
 def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
     """Parameter groups with and without weight decay.
 

@@ -25,7 +25,7 @@ from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
 from vitscale.train.loop import device_at, seed_everything
 from vitscale.train.loss_scale import LossScale
-from vitscale.train.model import build_model
+from vitscale.train.model import build_model, memory_format, place
 from vitscale.train.optim import build_optimizer
 from vitscale.train.parallel import Team
 from vitscale.train.step import TrainingStep, autocast
@@ -89,15 +89,12 @@ def check_hardware(config: ProfileConfig, device: torch.device) -> None:
 
 def build_pass(config: ProfileConfig, device: torch.device) -> Pass:
     """One pass over a synthetic batch, as in an evaluation or as in a training step."""
-    model = build_model(config).to(device)
+    model = place(build_model(config), config, device)
     run_branches(model, parallel=config.layout == "par")
     shape = (config.batch_size, config.channels, config.resolution, config.resolution)
     images = torch.randn(shape, device=device)
-    if config.model != "vit":
-        model, images = (
-            model.to(memory_format=torch.channels_last),
-            images.to(memory_format=torch.channels_last),
-        )
+    layout = torch.channels_last if config.model != "vit" else memory_format(config, device)
+    images = images.to(memory_format=layout)
     match config.profile:
         case "inference":
             return _forward(model.eval(), images, config)
