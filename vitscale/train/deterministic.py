@@ -31,7 +31,7 @@ def set_deterministic(on: bool) -> None:
     torch.use_deterministic_algorithms(on)
     torch.backends.cudnn.deterministic = on
     # torch would fill whatever it allocates, to find programs that read it before they write it
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def is_deterministic() -> bool:
