@@ -232,6 +232,20 @@ def test_a_store_cannot_name_a_script_outside_of_the_studies(
     assert not ran.exists()
 
 
+def test_what_is_no_search_is_called_so_wherever_it_is_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not sent to `vitscale.winners`, which refuses it, too."""
+    store = Store.open(tmp_path / "runs")
+    study = load_script(ROOT / "studies/training_length.py").study("demo")
+    plan = {"command": "", "script": "training_length.py", **vitscale_json(study)}
+    store.study(study.slug).write("plan.json", json.dumps(plan).encode())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"^winners must be of a search, but got") as caught:
+        adoption.adopt(str(store.root), study.slug)
+    assert "vitscale.winners" not in str(caught.value)
+
+
 def test_a_search_whose_winners_no_study_reads_is_not_adopted(tmp_path: Path) -> None:
     store = tmp_path / "runs"
     ended(tuned_search(), Store.open(store))

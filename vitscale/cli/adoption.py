@@ -49,8 +49,8 @@ def adopt(root: str, slug: str) -> list[str]:
     anything is written, unless the stored search trained the same configs.
     """
     store = existing(root)
-    search = _own_search(store, read_plan(store, slug))
     study, result = read_result(root, slug)
+    search = _own_search(store, study)
     try:
         path = _target(search)
         _check_complete(search, result)
