@@ -715,6 +715,10 @@ def test_a_mean_over_other_lr_has_no_interval() -> None:
         told["a"]["median_error_pct_low"]
     )
     assert np.isnan([told["a"]["mean_error_pct_low"], told["difference"]["mean_points_high"]]).all()
+    errors = table[table["arm"] == "A"]["error_pct"]  # no interval, but a spread
+    assert told["a"]["sd_points"] == pytest.approx(errors.std())
+    (shown,) = (row for row in as_cells(told, ERROR) if row[0] == "sd error of finished (points)")
+    assert shown[1] == f"{errors.std():.1f}" and shown[3] == ""
 
 
 def test_cells_show_both_sides_of_each_field() -> None:

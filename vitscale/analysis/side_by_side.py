@@ -213,7 +213,9 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
 
 
 def _summary(side: Side) -> dict[str, object]:
-    """How the draws ended, the median of draws with an outcome, and the mean of finished draws."""
+    """How the draws ended, the median of draws with an outcome, and the mean and sd (ddof=1) of
+    finished draws.
+    """
     counts, group = estimates.counts(side.draws), _scrambles(side, side.known)
     errors, metric = estimates.errors(side.draws), side.study.column.metric
     mean = (
@@ -229,6 +231,7 @@ def _summary(side: Side) -> dict[str, object]:
         **{status: counts[status] for status in STATUSES},
         **_named("median_error_pct", _median(_errors(side.known), group, metric.bounds)),
         **_named("mean_error_pct", mean),
+        "sd_points": float(errors.std(ddof=1)) if len(errors) > 1 else np.nan,
     }
 
 
@@ -296,6 +299,9 @@ def as_cells(comparison: dict, metric: Metric) -> list[list[str]]:
         cells = (_interval(side, column, metric) for side in (a, b))
         title = f"{name} {metric.label}{subset} ({metric.unit})"
         rows.append([title, *cells, _interval(difference, apart, metric, sign="+")])
+    spreads = [side[metric.column("sd_points")] for side in (a, b)]
+    shown = ["–" if np.isnan(sd) else metric.number(sd) for sd in spreads]
+    rows.append([f"sd {metric.label} of finished ({metric.difference_unit})", *shown, ""])
     if comparison["shared_trials"]:
         rows.append(["trials in both", *[str(comparison["shared_trials"])] * 2, ""])
     return rows + [
