@@ -4,7 +4,7 @@ Its inputs are all that its files depend on: the plan, how each trial ended with
 so far, the facts on the page, the code of vitscale, the versions of all installed packages and of
 Python. Reports that depend on more are always drawn: those of a kind that a script defines, those
 that read which images each run got wrong, and those of users who have settings of matplotlib, which
-may name fonts of the machine.
+may name fonts of the machine. So are those of searches, which are not in NAMES.
 """
 
 from __future__ import annotations
