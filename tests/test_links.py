@@ -1,0 +1,253 @@
+"""Four machines, in namespaces of this one, that share no disk, and whose links are cut: Ray on
+three, an S3 server and an MLflow server with passwords on the fourth.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, TINY, kill_family, load_script, wait_for
+from test_bucket import KEYS
+from test_launch import reference_rows, without_times
+from test_mlflow import runs_of
+
+from vitscale.record.outcome import Row
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+BIN = Path(sys.executable).parent
+RAY_START = (f"{BIN}/ray", "start", "--block")
+UNSHARE = ("unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--mount-proc")
+NETWORK = "10.77.0"
+HEAD, SERVICES = f"{NETWORK}.1:6379", f"{NETWORK}.9"
+
+
+class Machine:
+    """Processes, a network, a /tmp and a host name of its own, on the switch's network."""
+
+    def __init__(self, name: str, number: int, switch: int) -> None:
+        self.link, self.address, self.switch = f"to-{name}", f"{NETWORK}.{number}", switch
+        begin = f"hostname {name}; mount -t tmpfs none /tmp; echo; exec sleep infinity"
+        self.holder = subprocess.Popen(
+            [*UNSHARE, "--kill-child", "sh", "-c", begin], stdout=subprocess.PIPE
+        )
+        assert self.holder.stdout and self.holder.stdout.readline()  # the namespaces are there
+        children = Path(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children").read_text()
+        self.init = int(children)
+
+    def plug_in(self) -> None:
+        ends = (self.link, "netns", self.switch), ("name", "eth0", "netns", self.init)
+        ip("link", "add", *ends[0], "type", "veth", "peer", *ends[1])
+        ip("link", "set", self.link, "master", "switch", "up", inside=self.switch)
+        ip("addr", "add", f"{self.address}/24", "dev", "eth0", inside=self.init)
+        for device in ("lo", "eth0"):
+            ip("link", "set", device, "up", inside=self.init)
+        ip(
+            "route", "add", "default", "dev", "eth0", inside=self.init
+        )  # by it, Ray finds its address
+
+    def command(self, *command: object) -> list[str]:
+        inside = ("--mount", "--pid", "--net", "--ipc", "--uts")
+        return ["nsenter", "--target", str(self.init), *inside, "--", *map(str, command)]
+
+    def cut(self) -> None:
+        ip("link", "set", self.link, "down", inside=self.switch)
+
+    def mend(self) -> None:
+        ip("link", "set", self.link, "up", inside=self.switch)
+
+
+def ip(*arguments: object, inside: int | None = None) -> None:
+    prefix = ["nsenter", "--target", str(inside), "--net"] if inside else []
+    subprocess.run([*prefix, "ip", *map(str, arguments)], check=True)
+
+
+class Lab:
+    """Machines: `head` with the driver and no cores, `a` and `b` with a core each, `services`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        begin = "echo; exec sleep infinity"
+        self.switch = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", begin], stdout=subprocess.PIPE
+        )
+        assert self.switch.stdout and self.switch.stdout.readline()
+        ip("link", "add", "switch", "type", "bridge", inside=self.switch.pid)
+        ip("link", "set", "switch", "up", inside=self.switch.pid)
+        self.machines: dict[str, Machine] = {}
+        (folder / "home").mkdir()
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "MLFLOW_"))},
+            **KEYS,
+            "HOME": f"{folder}/home",
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://{SERVICES}:9000",
+            "MLFLOW_TRACKING_URI": f"http://{SERVICES}:5000",
+            "MLFLOW_TRACKING_USERNAME": "admin",
+            "MLFLOW_TRACKING_PASSWORD": PASSWORD,
+            "RAY_worker_niceness": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "VITSCALE_LEASE_S": "8",
+        }
+
+    def begin(self) -> None:
+        for name, number in {"head": 1, "a": 2, "b": 3, "services": 9}.items():
+            self.machines[name] = Machine(name, number, self.switch.pid)
+            self.machines[name].plug_in()
+
+    def start(self, name: str, *command: object, **environment: str) -> subprocess.Popen[bytes]:
+        """On a machine, with its output in a file of the folder."""
+        log = self.folder / f"{name}-{Path(str(command[0])).name}.log"
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                self.machines[name].command(*command),
+                cwd=self.folder,
+                env=self.environment | environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def serve(self) -> None:
+        """An S3 server with a bucket, and an MLflow server that asks for a password."""
+        self.start("services", "moto_server", "--host", SERVICES, "--port", "9000")
+        script = ROOT / "deploy/mlflow/serve.sh"
+        of_mlflow = {"HOST": SERVICES, "ALLOWED_HOSTS": f"{SERVICES}:5000", "WORKERS": "1"}
+        of_mlflow["MLFLOW_AUTH_ADMIN_PASSWORD"] = PASSWORD
+        self.start("services", "bash", script, f"{self.folder}/mlflow", **of_mlflow)
+        wait_for(lambda: self.answer(MAKE_BUCKET), 60, "the S3 server")
+        wait_for(lambda: self.answer(ASK_MLFLOW), 180, "the MLflow server")
+
+    def start_ray(self) -> None:
+        """The head, and what joins it once it answers."""
+        memory, head = "--object-store-memory=100000000", ("--head", "--port=6379", "--num-cpus=0")
+        self.start("head", *RAY_START, *head, memory, "--include-dashboard=false")
+        wait_for(lambda: self.answer(PORT), 60, "the head")
+        for name in ("a", "b"):
+            self.start(name, *RAY_START, f"--address={HEAD}", "--num-cpus=1", memory)
+
+    def answer(self, code: str) -> Any:
+        """What Python prints on the machine `head`, as JSON; None if it fails."""
+        done = subprocess.run(
+            self.machines["head"].command(sys.executable, "-c", code),
+            env=self.environment,
+            capture_output=True,
+            timeout=60,
+        )
+        return None if done.returncode else json.loads(done.stdout)
+
+    def claims(self) -> dict[str, str]:
+        """Trial -> machine, of those that train and have a checkpoint."""
+        return self.answer(CLAIMS) or {}
+
+    def said(self) -> str:
+        return "\n".join(f"{p.name}\n{p.read_text()}" for p in self.folder.glob("*.log"))
+
+    def close(self) -> None:
+        for machine in self.machines.values():
+            kill_family(machine.holder.pid)
+            machine.holder.wait()
+        kill_family(self.switch.pid)
+        self.switch.wait()
+
+
+PASSWORD = "correct-horse-battery"
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    if "VITSCALE_TEST_LINKS" not in os.environ:
+        pytest.skip("takes minutes: set VITSCALE_TEST_LINKS=1 on Linux as root, or `make chaos`")
+    if subprocess.run([*UNSHARE, "ip", "link"], capture_output=True).returncode:
+        pytest.skip("needs the right to make namespaces, and iproute2")
+    folder = Path(tempfile.mkdtemp(prefix="vitscale-links-", dir="/var/tmp"))  # /tmp is hidden
+    made = Lab(folder)
+    try:
+        made.begin()
+        yield made
+    finally:
+        made.close()
+        print(made.said())  # shown where the test fails
+        shutil.rmtree(folder)
+
+
+URL = "s3://studies/links"
+MAKE_BUCKET = f"""
+import boto3
+boto3.client("s3", endpoint_url="http://{SERVICES}:9000").create_bucket(Bucket="studies")
+print(1)
+"""
+ASK_MLFLOW = f"""
+import urllib.request
+print(urllib.request.urlopen("http://{SERVICES}:5000/health").status)
+"""
+PORT = "import socket; socket.create_connection(('10.77.0.1', 6379), 2); print(1)"
+STORE = f"""
+import json
+from vitscale.record.store import Store
+store = Store.at({URL!r})
+"""
+CLAIMS = (
+    STORE
+    + """
+files = " ".join(store.trials.files())
+held = {i: store.trial(i).look()[0] for i in store.trials.having("claim.json")}
+at_work = {i: c["host"] for i, c in held.items() if c and i + "/checkpoint-" in files}
+print(json.dumps(at_work))
+"""
+)
+ROWS = STORE + "print(json.dumps({i: store.read(i).rows for i in store.trial_ids()}))"
+EPOCHS = 150
+
+
+@pytest.mark.parametrize("whose", ["worker", "services"])
+def test_a_study_survives_a_link_that_is_cut(lab: Lab, whose: str) -> None:
+    """The worker's machine comes back after Ray has given it up; the S3 server and the MLflow
+    server come back while all wait, after more than the time of a lease.
+    """
+    lab.serve()
+    lab.start_ray()
+    options = ("--num", "2", "--epochs", EPOCHS, "--checkpoint-every-s", "0.5", "--store", URL)
+    driver = lab.start("head", sys.executable, TINY, *options, "--address", "auto")
+
+    def on(*machines: str) -> Callable[[], bool]:
+        def train() -> bool:
+            assert driver.poll() is None, lab.said()
+            return set(lab.claims().values()) == set(machines)
+
+        return train
+
+    wait_for(on("a", "b"), 240, "a trial on each machine")
+    if whose == "worker":
+        (lost,) = (trial for trial, machine in lab.claims().items() if machine == "b")
+        lab.machines["b"].cut()
+        wait_for(lambda: on("a")() and lost in lab.claims(), 450, "its trial on the other machine")
+        lab.machines["b"].mend()
+    else:
+        lab.machines["services"].cut()
+        time.sleep(15)
+        lab.machines["services"].mend()
+    assert driver.wait(400) == 0, lab.said()
+
+    plan = load_script(TINY).study(num=2, epochs=EPOCHS)
+    folder = lab.folder / "by_hand"
+    for trial in plan.trials:
+        (folder / trial.config.id).mkdir(parents=True)
+    expected = reference_rows(plan, folder)
+    rows: dict[str, list[Row]] = lab.answer(ROWS)
+    assert {i: without_times(found) for i, found in rows.items()} == expected
+    assert not lab.claims()
+    shown = runs_of(f"sqlite:///{lab.folder}/mlflow/mlflow.db", "trial")
+    assert {i: run.info.status for i, run in shown.items()} == dict.fromkeys(expected, "FINISHED")
+    assert PASSWORD not in lab.said()
