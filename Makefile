@@ -38,9 +38,10 @@ test-gpu: .venv/installed  ## the tests that need a GPU, and those of augmentati
 	$(RUN) -c "import torch; assert torch.cuda.is_available(), 'a GPU must be visible to torch'"
 	$(RUN) -m pytest tests/test_augment.py tests/test_train.py tests/test_profile.py
 
-chaos: .venv/installed  ## kills at random instants, and 200 faults between workers and a bucket
+chaos: .venv/installed  ## kills at random instants, 200 faults between workers and a bucket, links that are cut (as root)
 	VITSCALE_TEST_KILLS=24 $(RUN) -m pytest -m "slow or not slow" tests/test_chaos.py
 	VITSCALE_CHAOS=200 $(RUN) -m pytest tests/test_bucket.py -k random_faults -s
+	VITSCALE_TEST_LINKS=1 $(RUN) -m pytest -m slow tests/test_links.py
 
 check: .venv/installed  ## lint, format and types
 	.venv/bin/ruff check .
