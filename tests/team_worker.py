@@ -22,7 +22,7 @@ from vitscale.train.loop import train
 def main(*arguments: str) -> None:
     rank, size, meeting, workdir, config, rows, *rest = arguments
     torch.set_num_threads(1)
-    loop.CHECKPOINT_SHARE = float("inf")
+    loop.CHECKPOINT_SHARE = loop.THREAD_SHARE = float("inf")
     dist.init_process_group(
         "gloo",
         init_method=f"file://{meeting}",

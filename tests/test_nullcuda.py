@@ -10,6 +10,7 @@ attention kernels, or time: nothing here is evidence that a result on a GPU is r
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -174,6 +175,38 @@ def test_a_training_resumes_waits_for_nothing_and_leaves_no_memory(
         "left_bytes": 0,
     }
     assert found == dict.fromkeys(names, expected)
+
+
+def test_a_thread_writes_checkpoints_of_which_none_is_lost_or_mixed(
+    null: dict[str, str], data_root: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.json"
+    found = run(null, out, "saving.py", str(data_root), str(out))
+    assert found["saver"] == {
+        "syncs": 0,
+        "d2h": 6,  # one copy per tensor, into one block, and one wait, in the thread
+        "blocks": 1,
+        "waits": 1,
+        "blocks_again": 0,
+        "due_while_writing": False,
+        "due": True,
+        "same": True,
+        "rows": [{"epoch": 1.0}],
+        "storages": True,
+        "names": [1, 2],
+        "error": errno.ENOSPC,
+        "at_the_end": [5, 6],
+    }
+    assert found["trainings"] == {
+        "raised": errno.ENOSPC,
+        "when_reported": 3,
+        "syncs_of_two": 0,
+        "threads": [],
+    }
+    # of three checkpoints: fsync, replace, unlink, fsync of the folder, unlink of the oldest
+    steps = found["kills"]["steps"]
+    assert found["kills"]["damaged"] == 0 and set(steps) == {0, 1, 2, 3}
+    assert len(steps) >= 12 and steps == sorted(steps)
 
 
 def test_a_parcel_travels_in_one_copy_loaders_get_nothing_of_a_gpu_and_profiles_run(

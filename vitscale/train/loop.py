@@ -40,11 +40,15 @@ from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model, place
 from vitscale.train.optim import build_optimizer, match_formats
 from vitscale.train.parallel import Team, cut, num_parts, synchronize_batchnorm
+from vitscale.train.saver import Saver
 from vitscale.train.schedule import lr_at
 from vitscale.train.sources import load_split
 from vitscale.train.step import TrainingStep, autocast
 
-CHECKPOINT_SHARE = 0.05  # at most, of the time; large checkpoints are written less often
+# At most, of the time; large checkpoints are written less often. On a GPU, where a thread writes
+# them, what the training loses at most: see Saver.
+CHECKPOINT_SHARE = 0.05
+THREAD_SHARE = 0.01
 CHECK_EVERY = 50  # steps between two checks for a finite loss: each waits for the device
 # Columns in which two runs of one trial differ. train_s: seconds so far, eval_s of them evaluation.
 TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
@@ -196,19 +200,16 @@ def train(
     def keep_for_others() -> None:
         """Writes the state from which other trials start, if they do at this step."""
         if step in pins and team.rank == 0 and not pinned(workdir, step):
-            checkpoint.pin(workdir, step, state_now())
+            saver.save(checkpoint.pin, step, state_now)
 
-    def commit() -> float:
-        """Writes a checkpoint; returns when the next one is due, in time.perf_counter()'s s."""
-        began = time.perf_counter()
-        state = state_now()
-        if rows and is_last(rows[-1], config):
-            state["wrong"] = {name: torch.from_numpy(w) for name, w in trained.wrong.items()}
-            state = last_state(state, kept)
-        checkpoint.save(workdir, step, state)
-        return time.perf_counter() + max(
-            checkpoint_every_s, (time.perf_counter() - began) / CHECKPOINT_SHARE
-        )
+    def commit() -> None:
+        """Begins to write a checkpoint, and waits until the last one is written."""
+        if not (rows and is_last(rows[-1], config)):
+            saver.save(checkpoint.save, step, state_now)
+            return
+        wrong = {name: torch.from_numpy(w) for name, w in trained.wrong.items()}
+        saver.save(checkpoint.save, step, lambda: last_state(state_now() | {"wrong": wrong}, kept))
+        saver.wait()
 
     # --- train
     replica = team.wrap(cast(nn.Module, torch.compile(model)) if compiled else model)
@@ -218,59 +219,60 @@ def train(
     )
     stream = batches.iterate(step, num_loader_workers)
     start = time.perf_counter()
-    next_commit = start + checkpoint_every_s
-    while step < config.num_steps:
-        keep_for_others()
-        lr = lr_at(step, config)
-        loss = training_step.take(step, lr, stream, bad_step)
-        loss_sum += loss
-        bad_step.masked_fill_((bad_step < 0) & ~loss.isfinite(), step)
-        if loss_scale.on:
-            bad_step.masked_fill_((bad_step < 0) & loss_scale.exhausted, step)
-        step += 1
+    share = THREAD_SHARE if device.type == "cuda" else CHECKPOINT_SHARE
+    with Saver(workdir, device, checkpoint_every_s, share) as saver:
+        while step < config.num_steps:
+            keep_for_others()
+            lr = lr_at(step, config)
+            loss = training_step.take(step, lr, stream, bad_step)
+            loss_sum += loss
+            bad_step.masked_fill_((bad_step < 0) & ~loss.isfinite(), step)
+            if loss_scale.on:
+                bad_step.masked_fill_((bad_step < 0) & loss_scale.exhausted, step)
+            step += 1
 
-        # --- end of an epoch: evaluate; in between, look for divergence every CHECK_EVERY steps
-        epoch_ends = step % config.steps_per_epoch == 0
-        if epoch_ends or step % CHECK_EVERY == 0:
-            diverged_step = _diverged_step(bad_step, model, step - 1 if epoch_ends else None)
-            row = None
-            if diverged_step is not None:
-                row = diverged_row(config, diverged_step)
-            elif epoch_ends:
-                eval_began = time.perf_counter()
-                wrong = trained.wrong if step == config.num_steps else None
-                row = {
-                    "epoch": step // config.steps_per_epoch,
-                    "step": step,
-                    "samples": step * config.batch_size,
-                    "lr_now": lr,
-                    "train_loss": loss_sum.item() / config.steps_per_epoch,
-                    "diverged": 0.0,
-                    **evaluate_all(
-                        model, ema, held_out, precise, config, team, num_loader_workers, wrong
-                    ),
-                }
-                loss_sum.zero_()
-                eval_s += time.perf_counter() - eval_began
-            if row is not None:
-                row |= loss_scale.columns()
-                row |= {
-                    "train_s": spent_s + time.perf_counter() - start,
-                    "eval_s": eval_s,
-                    "unix_s": time.time(),
-                    **peak_memory(device),
-                }
-                rows.append({name: float(value) for name, value in row.items()})
-                if is_last(rows[-1], config) and team.rank == 0:
-                    keep_for_others()
-                    commit()  # before the row is reported: what was reported is never lost
-                yield rows[-1]
+            # --- end of an epoch: evaluate; in between, look for divergence every CHECK_EVERY steps
+            epoch_ends = step % config.steps_per_epoch == 0
+            if epoch_ends or step % CHECK_EVERY == 0:
+                diverged_step = _diverged_step(bad_step, model, step - 1 if epoch_ends else None)
+                row = None
                 if diverged_step is not None:
-                    return trained
+                    row = diverged_row(config, diverged_step)
+                elif epoch_ends:
+                    eval_began = time.perf_counter()
+                    wrong = trained.wrong if step == config.num_steps else None
+                    row = {
+                        "epoch": step // config.steps_per_epoch,
+                        "step": step,
+                        "samples": step * config.batch_size,
+                        "lr_now": lr,
+                        "train_loss": loss_sum.item() / config.steps_per_epoch,
+                        "diverged": 0.0,
+                        **evaluate_all(
+                            model, ema, held_out, precise, config, team, num_loader_workers, wrong
+                        ),
+                    }
+                    loss_sum.zero_()
+                    eval_s += time.perf_counter() - eval_began
+                if row is not None:
+                    row |= loss_scale.columns()
+                    row |= {
+                        "train_s": spent_s + time.perf_counter() - start,
+                        "eval_s": eval_s,
+                        "unix_s": time.time(),
+                        **peak_memory(device),
+                    }
+                    rows.append({name: float(value) for name, value in row.items()})
+                    if is_last(rows[-1], config) and team.rank == 0:
+                        keep_for_others()
+                        commit()  # before the row is reported: what was reported is never lost
+                    yield rows[-1]
+                    if diverged_step is not None:
+                        return trained
 
-        # --- checkpoint: by the clock, and at most CHECKPOINT_SHARE of the time
-        if team.rank == 0 and time.perf_counter() > next_commit and step < config.num_steps:
-            next_commit = commit()
+            # --- checkpoint: by the clock, and at most a share of the time
+            if team.rank == 0 and saver.is_due and step < config.num_steps:
+                commit()
     return trained
 
 

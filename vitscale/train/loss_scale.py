@@ -68,14 +68,34 @@ class LossScale:
         self.exhausted |= scale < MIN_SCALE
 
     def state_dict(self) -> dict[str, Any]:
-        """The state to save; empty with precisions other than fp16."""
-        return (
-            {"scaler": self.scaler.state_dict(), "num_skipped": self.num_skipped} if self.on else {}
-        )
+        """The state to save; empty with precisions other than fp16.
+
+        Scale and tracker are left on the device: GradScaler's own state would wait for them.
+        """
+        if not self.on:
+            return {}
+        scaler = self.scaler
+        state = {
+            "scale": scaler._get_scale_async(),
+            "growth_factor": scaler.get_growth_factor(),
+            "backoff_factor": scaler.get_backoff_factor(),
+            "growth_interval": scaler.get_growth_interval(),
+            "_growth_tracker": scaler._growth_tracker,
+        }
+        begun = state["scale"] is not None
+        return {
+            "scaler": state if begun else scaler.state_dict(),
+            "num_skipped": self.num_skipped,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self.on:
-            self.scaler.load_state_dict(state["scaler"])
+            scaler = state["scaler"]
+            numbers = {
+                "scale": float(scaler["scale"]),
+                "_growth_tracker": int(scaler["_growth_tracker"]),
+            }
+            self.scaler.load_state_dict(scaler | numbers)
             self.num_skipped.copy_(state["num_skipped"])
 
     def columns(self) -> dict[str, float]:
