@@ -105,6 +105,7 @@ ALLOWED = {
         "is_dir",
         "is_file",
         "mkdir",
+        "os.access",
         "read_bytes",
         "read_text",
         "rglob",
