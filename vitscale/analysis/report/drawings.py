@@ -58,6 +58,7 @@ class _Drawing:
         with warnings.catch_warnings():  # Python 3.12 warns of any thread
             warnings.simplefilter("ignore", DeprecationWarning)
             forked.Process(target=self._send, args=(sender,), daemon=True).start()
+        gc.unfreeze()
         sender.close()
 
     def receive(self) -> None:
