@@ -21,10 +21,24 @@ from types import ModuleType
 import pytest
 from forked_worker import fork_workers_of_ray
 
+from vitscale.plan.config import TrainConfig
+
 # several processes share the cores; a trial sets its own threads
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "tests" / "studies" / "tiny.py"
+# a ViT of one narrow block behind a convolutional stem: milliseconds per step
+NARROW = TrainConfig(
+    width=8,
+    depth=1,
+    heads=2,
+    patch_size=4,
+    stem="conv",
+    stem_channels="4-8",
+    stem_strides="2-2",
+    epochs=2,
+    warmup_epochs=1.0,
+)
 LISTED = ROOT / "tests" / "not_fast.txt"
 # formats of a report; the PDF of a figure takes as long as its PNG and SVG
 WITHOUT_PDF = ("html", "parquet", "csv", "md", "tex", "png", "svg")

@@ -8,26 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import NARROW
 
 from vitscale.launch.faults import not_deterministic, one_line, verdict
 from vitscale.launch.resources import Resources
-from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
 from vitscale.train.deterministic import WORKSPACE, is_deterministic, set_deterministic
 from vitscale.train.loop import TIMING, Trained, train
 
 torch.set_num_threads(1)
-CONV = TrainConfig(
-    width=8,
-    depth=1,
-    heads=2,
-    patch_size=4,
-    stem="conv",
-    stem_channels="4-8",
-    stem_strides="2-2",
+CONV = NARROW.replace(
     batch_size=498,
-    epochs=2,
-    warmup_epochs=1.0,
     mixup_alpha=0.8,
     crop_padding=1,
 )

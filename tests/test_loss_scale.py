@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import NARROW
 from torch import nn
 
-from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
 from vitscale.train import loop, loss_scale
 from vitscale.train.loop import TIMING, train
@@ -20,17 +20,8 @@ from vitscale.train.optim import build_optimizer
 
 torch.set_num_threads(1)
 
-TINY = TrainConfig(
-    width=8,
-    depth=1,
-    heads=2,
-    patch_size=4,
-    stem="conv",
-    stem_channels="4-8",
-    stem_strides="2-2",
+TINY = NARROW.replace(
     batch_size=100,
-    epochs=2,
-    warmup_epochs=1.0,
     ema_decay=0.7,
     lr=0.01,
     precision="fp16",

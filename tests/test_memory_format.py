@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import NARROW
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.workdir import CHECKPOINT, CheckpointName, Workdir
@@ -15,17 +16,8 @@ from vitscale.train.loop import TIMING, train
 from vitscale.train.model import build_model, memory_format, place
 
 torch.set_num_threads(1)
-CONV = TrainConfig(
-    width=8,
-    depth=1,
-    heads=2,
-    patch_size=4,
-    stem="conv",
-    stem_channels="4-8",
-    stem_strides="2-2",
+CONV = NARROW.replace(
     batch_size=332,
-    epochs=2,
-    warmup_epochs=1.0,
     ema_decay=0.7,
 )
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SPAWNER
+from conftest import NARROW, SPAWNER
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Outcome, Row
@@ -33,17 +33,8 @@ torch.set_num_threads(1)
 
 # Everything that has a state: BatchNorm, EMA, an optimizer, and random streams that must not start
 # again.
-CONV = TrainConfig(
-    width=8,
-    depth=1,
-    heads=2,
-    patch_size=4,
-    stem="conv",
-    stem_channels="4-8",
-    stem_strides="2-2",
+CONV = NARROW.replace(
     batch_size=332,
-    epochs=2,
-    warmup_epochs=1.0,
     ema_decay=0.7,
     mixup_alpha=0.8,
     cutmix_alpha=1.0,
