@@ -102,17 +102,13 @@ def panel_grid(
 
 
 def finish(figure: Figure, note: str) -> Figure:
-    """Lay the figure out once, for both files, with the note at
-    its foot, in lines that fit and with room for them.
+    """The figure with the note at its foot, in lines that fit and with room for them; its files
+    lay it out.
     """
     width = int(CHARACTERS_PER_INCH * figure.get_figwidth())
     lines = "\n".join(_balanced(line, width) for line in note.splitlines())
     figure.set_figheight(figure.get_figheight() + NOTE_LINE * max(0, lines.count("\n") - 1))
     figure.supxlabel(lines, fontsize=NOTE_SIZE, color="#444444")
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    engine.execute(figure)
-    figure.set_layout_engine(None)  # with any engine, each file would be drawn twice
     return figure
 
 

@@ -29,6 +29,9 @@ def as_files(figure: Figure, endings: Collection[str] = tuple(UNDATED)) -> dict[
 
     The SVG says what a mark is where the figure does (hover.describe).
     """
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+        figure.set_layout_engine(None)  # with any engine, each file would be drawn twice
     groups = name_groups(figure)
     files = {ending: _as_file(figure, ending) for ending in UNDATED if ending in endings}
     if "svg" in files:

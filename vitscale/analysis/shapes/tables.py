@@ -33,6 +33,8 @@ from vitscale.plan.study import Study
 
 CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reported
 ALPHA = 0.05
+# of a run, beside its values; a selection of all 100 columns takes time
+OF_RUNS = ("trial_id", "arm", "lr", "status", "peak_memory_mib")
 DIFFERENCES = (
     "evaluation",
     "lr_a",
@@ -98,8 +100,9 @@ def cells(results: Results) -> dict[str, Cell]:
         configs.setdefault(trial.arm.name, trial.config)
     study = results.study
     chooses = study.column.on(CHOOSES) if CHOOSES in estimates.evaluations(study) else None
+    ended = results.trials.filter([*OF_RUNS, *estimates.evaluations(study).values()])
     return {
-        arm: _cell(study, results.trials[results.trials["arm"] == arm], config, chooses)
+        arm: _cell(study, ended[ended["arm"] == arm], config, chooses)
         for arm, config in configs.items()
     }
 
@@ -206,8 +209,9 @@ def lr_sweep(results: Results) -> pd.DataFrame:
     """
     rows = []
     columns = estimates.evaluations(results.study)
+    ended = results.trials.filter([*OF_RUNS, *columns.values()])
     for cell in results.once(cells).values():
-        of_arm = results.trials[results.trials["arm"] == cell.arm]
+        of_arm = ended[ended["arm"] == cell.arm]
         rows += [
             _sweep_row(cell, lr, of_arm[of_arm["lr"] == lr], columns, results.metric)
             for lr in cell.lrs
