@@ -52,7 +52,12 @@ class StudyResults:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """One row per trial and evaluation: labels and config as in `trials`, epoch, metrics."""
-        return self._results.rows.copy()
+        import pandas as pd
+
+        from vitscale.record.table import with_fields
+
+        of = self._results
+        return pd.concat(with_fields(of.study, of.rows, of.trials), ignore_index=True)
 
     @cached_property
     def tables(self) -> Mapping[str, pd.DataFrame]:

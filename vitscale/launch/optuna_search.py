@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
@@ -243,7 +243,7 @@ class Rungs:
             )
             self.first_pruned(trial_id, tuple(rows))
 
-    def first_pruned(self, trial_id: str, rows: tuple[Row, ...]) -> Row | None:
+    def first_pruned(self, trial_id: str, rows: Sequence[Row]) -> Row | None:
         """Reports new rows to the pruner; the first at which it prunes the trial, or None.
 
         Rows that were reported before are skipped. The last epoch is no rung: a trial that reached

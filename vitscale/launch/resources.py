@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -183,7 +183,7 @@ class Event:
 
     trial_id: str
     status: Status | News
-    rows: tuple[Row, ...] = ()
+    rows: Sequence[Row] = ()
     # provenance of a completed trial; "error" of a failed one
     facts: Mapping[str, str] = field(default_factory=dict)
 

@@ -10,16 +10,18 @@ names of their columns and the bytes of a float64 array, so that they come back 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import itertools
 import json
+import sys
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from vitscale.record.outcome import Outcome, Row, Status
+from vitscale.record.outcome import Outcome, Rows, Status
 from vitscale.record.store import ROWS, Store
 from vitscale.record.workdir import Damaged, FileState
 
@@ -60,7 +62,7 @@ class Index:
     def read(self, trial_id: str) -> Outcome:
         """As Store.read."""
         if entry := self.entries.get(trial_id):
-            return Outcome(Status(entry["status"]), _rows(entry), json.loads(entry["facts"]))
+            return Outcome(Status(entry["status"]), _rows(entry), _facts(entry))
         if trial_id not in self.ahead:
             self._read_ahead(trial_id)
         outcome = self.ahead.pop(trial_id)
@@ -95,7 +97,7 @@ class Index:
     def peek(self, trial_id: str) -> Outcome:
         """As Store.peek: without the rows."""
         if entry := self.entries.get(trial_id):
-            return Outcome(Status(entry["status"]), (), json.loads(entry["facts"]))
+            return Outcome(Status(entry["status"]), (), _facts(entry))
         if self.store.trials.at_once > 1:
             return replace(self.read(trial_id), rows=())
         return self.store.peek(trial_id)
@@ -127,31 +129,32 @@ class Index:
 
 
 def _entry(trial_id: str, state: FileState, outcome: Outcome) -> dict[str, Any]:
-    import numpy as np
-
-    names = list(dict.fromkeys(name for row in outcome.rows for name in row))
-    absent = [(i, name) for i, row in enumerate(outcome.rows) for name in names if name not in row]
-    values = [[row.get(name, 0.0) for name in names] for row in outcome.rows]
+    rows = Rows.of(outcome.rows)
     return {
         "trial": trial_id,
         "num_bytes": state.num_bytes,
         "changed_s": state.changed_s,
         "status": outcome.status.value,
         "facts": json.dumps(dict(outcome.facts)),
-        "layout": json.dumps([names, absent]),
-        "values": np.array(values, "<f8").tobytes(),
+        "layout": json.dumps([rows.names, rows.absent]),
+        "values": rows.values,
     }
 
 
-def _rows(entry: Mapping[str, Any]) -> tuple[Row, ...]:
-    import numpy as np
+def _rows(entry: Mapping[str, Any]) -> Rows:
+    names, absent = _layout(entry["layout"])
+    return Rows(names, entry["values"], absent)
 
-    names, absent = json.loads(entry["layout"])
-    values = np.frombuffer(entry["values"], "<f8").reshape(-1, len(names)).tolist()
-    rows = tuple(dict(zip(names, row, strict=True)) for row in values)
-    for number, name in absent:
-        del rows[number][name]
-    return rows
+
+@functools.cache
+def _layout(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...]]:
+    names, absent = json.loads(text)
+    return tuple(names), tuple((i, name) for i, name in absent)
+
+
+def _facts(entry: Mapping[str, Any]) -> dict[str, str]:
+    """The facts; most of them are those of other trials, of which one copy is kept."""
+    return {sys.intern(name): sys.intern(of) for name, of in json.loads(entry["facts"]).items()}
 
 
 def _encode(entries: list[dict[str, Any]]) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import assert_never
+from typing import SupportsIndex, assert_never, overload
 
 from vitscale.plan.metrics import Column
 
@@ -30,12 +32,65 @@ ENDINGS = tuple(status for status in Status if status is not Status.RUNNING)
 FIXED = tuple(status for status in ENDINGS if status is not Status.STOPPED)
 
 
+class Rows(Sequence[Row]):
+    """Rows as the bytes of one float64 array, (rows, names): dictionaries of two million rows would
+    take 2 GB. Each row that is asked for is a new dictionary.
+    """
+
+    __slots__ = ("absent", "names", "values")
+
+    def __init__(
+        self, names: tuple[str, ...], values: bytes, absent: Iterable[tuple[int, str]] = ()
+    ) -> None:
+        """`absent`: (place of a row, a name) for each name that a row lacks."""
+        self.names, self.values, self.absent = names, values, tuple(absent)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Rows:
+        """The same rows; the rows themselves if they are such an array."""
+        if isinstance(rows, cls):
+            return rows
+        names = tuple(dict.fromkeys(name for row in rows for name in row))
+        absent = [(i, name) for i, row in enumerate(rows) for name in names if name not in row]
+        pack = struct.Struct(f"<{len(names)}d").pack
+        values = b"".join(pack(*(row.get(name, 0.0) for name in names)) for row in rows)
+        return cls(names, values, absent)
+
+    def __len__(self) -> int:
+        return len(self.values) // (8 * len(self.names)) if self.names else 0
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Row, ...]: ...
+    def __getitem__(self, place: SupportsIndex | slice) -> Row | tuple[Row, ...]:
+        if isinstance(place, slice):
+            return tuple(self[i] for i in range(len(self))[place])
+        i = range(len(self))[operator.index(place)]  # raises IndexError, counts from the end
+        num = len(self.names)
+        values = struct.unpack_from(f"<{num}d", self.values, 8 * num * i)
+        row = dict(zip(self.names, values, strict=True))
+        for number, name in self.absent:
+            if number == i:
+                del row[name]
+        return row
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.names, self.values))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Status, rows by epoch, and facts of a trial: provenance, or the error that ended it."""
 
     status: Status
-    rows: tuple[Row, ...] = ()
+    rows: Sequence[Row] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from vitscale.plan.metrics import ERROR, Column, evaluation_columns
 from vitscale.plan.study import Study, Trial
 from vitscale.record.index import Index
-from vitscale.record.outcome import Outcome, Row, Status
+from vitscale.record.outcome import Outcome, Row, Rows, Status
 from vitscale.record.store import ROWS, Damaged, Store
 
 NEEDED = ("epoch", "unix_s")  # columns of every row, beside the metric of the study
 PROVENANCE = ("commit", "versions", "machine", "device", "error")
 MAX_NAMES = 3  # of trials in a message
+PART = 100_000  # rows that get the fields of their configs at a time
 ROW_COLUMNS = ["study", "arm", "point", "trial_id", "status"]
 
 
@@ -106,16 +108,49 @@ def stopped(study: Study, store: Store) -> dict[str, Outcome]:
 
 
 def tidy(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
-    """One row per (trial, evaluation): the ROW_COLUMNS, the fields of the config, the metrics."""
+    """One row per (trial, evaluation): the ROW_COLUMNS and the metrics.
+
+    The fields of the configs are in the table of `outcomes`; `with_fields` adds them.
+    """
     shown = [(trial, read[trial.config.id]) for trial in study.trials]
     shown = [(trial, outcome) for trial, outcome in shown if outcome.rows]
-    # one record per evaluation with all fields would take most of the time and memory of a report
-    fixed = pd.DataFrame.from_records(
-        [{**_labels(study, trial, outcome), **trial.config.asdict()} for trial, outcome in shown]
-    )
-    rows = pd.DataFrame.from_records([row for _, outcome in shown for row in outcome.rows])
-    repeated = fixed.loc[fixed.index.repeat([len(outcome.rows) for _, outcome in shown])]
-    return _frame(pd.concat([repeated.reset_index(drop=True), rows], axis=1), ROW_COLUMNS)
+    of_trials = [Rows.of(outcome.rows) for _, outcome in shown]
+    labels = _table(_labels(study, trial, outcome) for trial, outcome in shown)
+    repeated = labels.loc[labels.index.repeat([len(rows) for rows in of_trials])]
+    values = _stacked(of_trials)
+    return _frame(pd.concat([repeated.reset_index(drop=True), values], axis=1), ROW_COLUMNS)
+
+
+def _stacked(of_trials: Sequence[Rows]) -> pd.DataFrame:
+    """All rows below each other; NaN where a row lacks a column."""
+    names = list(dict.fromkeys(name for rows in of_trials for name in rows.names))
+    place = {name: i for i, name in enumerate(names)}
+    values = np.full((sum(map(len, of_trials)), len(names)), np.nan)
+    first = 0
+    for rows in of_trials:
+        own = np.frombuffer(rows.values, "<f8").reshape(len(rows), len(rows.names))
+        values[first : first + len(rows), [place[name] for name in rows.names]] = own
+        for number, name in rows.absent:
+            values[first + number, place[name]] = np.nan
+        first += len(rows)
+    return pd.DataFrame(values, columns=names)
+
+
+def with_fields(study: Study, rows: pd.DataFrame, trials: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The table of `tidy` with the fields of the configs, from that of `outcomes`, after
+    ROW_COLUMNS: in parts, since the 60 fields of two million rows would take 1 GB.
+    """
+    if rows.empty:
+        yield rows
+        return
+    labels = [name for name in ROW_COLUMNS if name in rows]
+    fields = [name for name in study.trials[0].config.asdict() if name in trials]
+    of_trial = trials.drop_duplicates("trial_id").set_index("trial_id")[fields]
+    others = [name for name in rows if name not in labels + fields]
+    for first in range(0, len(rows), PART):
+        part = rows.iloc[first : first + PART].reset_index(drop=True)
+        own = of_trial.loc[part["trial_id"]].reset_index(drop=True)
+        yield pd.concat([part[labels], own, part[others]], axis=1)
 
 
 def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
@@ -127,30 +162,40 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     the metric (Metric.column). A profile has neither: its metrics are medians over its timed runs,
     and `images_per_s_runs` lists the runs.
     """
-    records = []
-    for trial in study.trials:
-        outcome = read[trial.config.id]
-        last: dict[str, Any] = outcome.rows[-1] if outcome.rows else {}
-        errors: dict[str, float] = {}
-        if study.column.metric.result == "median":
-            last = {
-                **_medians(outcome.rows),
-                f"{study.metric}_runs": [row[study.metric] for row in outcome.rows],
-            }
-        else:
-            errors = {
-                "error_pct": outcome.final(study.column),
-                "best_error_pct": outcome.best(study.column),
-            }
-        provenance = {
-            name: outcome.facts.get(name, "")
-            for name in ("commit", "versions", "machine", "device", "error")
-        }
-        labels = _labels(study, trial, outcome)
-        records.append({**labels, **errors, **trial.config.asdict(), **last, **provenance})
     numbers = ["error_pct", "best_error_pct", "diverged_step", "train_s"]
-    frame = _frame(pd.DataFrame.from_records(records), [*ROW_COLUMNS, *numbers])
-    return frame.astype(dict.fromkeys(numbers, "float64"))
+    frame = _table(_record(study, trial, read[trial.config.id]) for trial in study.trials)
+    return _frame(frame, [*ROW_COLUMNS, *numbers]).astype(dict.fromkeys(numbers, "float64"))
+
+
+def _record(study: Study, trial: Trial, outcome: Outcome) -> dict[str, Any]:
+    last: dict[str, Any] = outcome.rows[-1] if outcome.rows else {}
+    errors: dict[str, float] = {}
+    if study.column.metric.result == "median":
+        runs = [row[study.metric] for row in outcome.rows]
+        last = {**_medians(outcome.rows), f"{study.metric}_runs": runs}
+    else:
+        errors = {
+            "error_pct": outcome.final(study.column),
+            "best_error_pct": outcome.best(study.column),
+        }
+    provenance = {name: outcome.facts.get(name, "") for name in PROVENANCE}
+    labels = _labels(study, trial, outcome)
+    return {**labels, **errors, **trial.config.asdict(), **last, **provenance}
+
+
+def _table(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """A table of records, of which no two are kept at a time; NaN where one lacks a column."""
+    columns: dict[str, list[Any]] = {}
+    num = 0
+    for record in records:
+        for name, value in record.items():
+            column = columns.setdefault(name, [])
+            column += [float("nan")] * (num - len(column))
+            column.append(value)
+        num += 1
+    for column in columns.values():
+        column += [float("nan")] * (num - len(column))
+    return pd.DataFrame(columns)
 
 
 def _labels(study: Study, trial: Trial, outcome: Outcome) -> dict[str, Any]:

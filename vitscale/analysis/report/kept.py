@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import sys
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import NamedTuple
 from vitscale.analysis.names import NAMES
 from vitscale.plan.study import Study, to_json
 from vitscale.record.looks import Ledger
-from vitscale.record.outcome import Outcome
+from vitscale.record.outcome import Outcome, Rows
 from vitscale.record.workdir import Damaged, Workdir, read_json
 
 KEPT = "drawn.json"  # beside the files of a report: what it was made of, and what it says
@@ -50,9 +49,9 @@ def inputs(
     digest.update(json.dumps(plan, sort_keys=True).encode())
     digest.update(repr([sorted(study.measured.items()), ledger]).encode())
     for outcome in read.values():
-        digest.update(repr((sorted(outcome.facts.items()), *map(tuple, outcome.rows))).encode())
-        values = chain.from_iterable(row.values() for row in outcome.rows)
-        digest.update(array("d", values).tobytes())
+        rows = Rows.of(outcome.rows)
+        digest.update(repr((sorted(outcome.facts.items()), rows.names, rows.absent)).encode())
+        digest.update(rows.values)
     for name in chain(code(PACKAGE), packages()):
         digest.update(name.encode())
     return digest.hexdigest()

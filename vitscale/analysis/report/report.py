@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from vitscale.analysis import looks
 from vitscale.analysis.kind import Kind, Summary, provenance
@@ -20,6 +22,7 @@ from vitscale.analysis.report.save import inline
 from vitscale.analysis.results import Results, as_made, as_named, trials_as_named
 from vitscale.plan.study import Study, to_json
 from vitscale.record.looks import NO_LOOKS, Ledger
+from vitscale.record.table import with_fields
 from vitscale.record.workdir import Workdir, read_text
 
 MADE_FROM = "made-from"  # a file with the digest of what a report shows
@@ -99,10 +102,23 @@ def _write_parquet(results: Results, folder: Workdir) -> None:
     made = results.made(kind_of(results.study).tables)
     for name, table in {
         TRIALS: trials_as_named(results.trials, results.metric),
-        ROWS: results.rows,
         **{name: as_named(table, results.metric) for name, table in made.items()},
     }.items():
         folder.write(f"{name}.parquet", table.to_parquet(None, index=False))
+    folder.write(f"{ROWS}.parquet", _rows_parquet(results))
+
+
+def _rows_parquet(results: Results) -> bytes:
+    """All rows, with the fields of their configs."""
+    content = io.BytesIO()
+    writer = None
+    for part in with_fields(results.study, results.rows, results.trials):
+        table = pa.Table.from_pandas(part, writer and writer.schema, preserve_index=False)
+        writer = writer or pq.ParquetWriter(content, table.schema)
+        writer.write_table(table)
+    assert writer
+    writer.close()
+    return content.getvalue()
 
 
 def made_from(study: Study, statuses: Mapping[str, str]) -> str:
@@ -129,11 +145,14 @@ def read_results(study: Study, folder: Workdir, ledger: Ledger = NO_LOOKS) -> Re
     }
     trials = _read(folder, TRIALS)
     place = looks.place(ledger, looks.look_of(study, trials))
-    return Results(study, trials, _read(folder, ROWS), made, looks=place)
+    rows = _read(folder, ROWS, without=study.trials[0].config.asdict().keys())
+    return Results(study, trials, rows, made, looks=place)
 
 
-def _read(folder: Workdir, name: str) -> pd.DataFrame:
-    return as_made(pd.read_parquet(io.BytesIO(folder.read(f"{name}.parquet"))))
+def _read(folder: Workdir, name: str, without: Collection[str] = ()) -> pd.DataFrame:
+    content = io.BytesIO(folder.read(f"{name}.parquet"))
+    names = [name for name in pq.read_schema(content).names if name not in without]
+    return as_made(pd.read_parquet(content, columns=names))
 
 
 def headline(results: Results) -> list[str]:
