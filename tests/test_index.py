@@ -53,7 +53,10 @@ def check_copy(filled: Store) -> None:
     again, known, index = read_all(filled)
     assert (before, known) == (0, len(IDS))
     assert repr(again) == repr(once) == repr([outcome(n) for n in range(len(IDS))])
-    assert [repr(index.peek(i).facts) for i in IDS] == [repr(one.facts) for one in once]
+    assert [index.peek(i) for i in IDS] == [Outcome(one.status) for one in once]
+    states = Index(filled, SLUG, IDS, with_rows=False)
+    assert set(states.entries) == set(IDS)
+    assert [states.peek(i) for i in IDS] == [Outcome(one.status) for one in once]
 
 
 def test_outcomes_come_back_by_the_bit(local: Store) -> None:

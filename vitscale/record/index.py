@@ -4,7 +4,8 @@
 
 It is a copy, never the truth: an entry counts only while rows.parquet has the size and the time
 that it had when it was read, and the file may be deleted at any time. The rows of a trial are the
-names of their columns and the bytes of a float64 array, so that they come back by the bit.
+names of their columns and the bytes of a float64 array, so that they come back by the bit. Each
+column has a checksum, so that those which are not needed are not read.
 """
 
 from __future__ import annotations
@@ -12,23 +13,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import io
 import itertools
 import json
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vitscale.record.outcome import Outcome, Rows, Status
+from vitscale.record.outcome import Outcome, Rows, Status, interned
 from vitscale.record.store import ROWS, Store
 from vitscale.record.workdir import Damaged, FileState
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 INDEX = "outcomes.parquet"
 FEWEST = 50  # new outcomes for which it is written again; fewer are read one by one
 AHEAD = 512  # trials that are read ahead where several requests run at once
-COLUMNS = ("trial", "num_bytes", "changed_s", "status", "facts", "layout", "values")
+STATE = ("trial", "num_bytes", "changed_s", "status")
+COLUMNS = (*STATE, "facts", "layout", "values")
 
 
 class Index:
@@ -40,29 +43,34 @@ class Index:
         slug: str,
         trial_ids: Collection[str],
         states: Mapping[str, FileState] | None = None,
+        *,
+        with_rows: bool = True,
     ) -> None:
-        """`states`: those of rows.parquet, if they are known."""
+        """`states`: those of rows.parquet, if they are known. Without rows, only `peek` works."""
         self.store, self.folder = store, store.study(slug)
         self.states = store.trials.states(ROWS, trial_ids) if states is None else states
-        asked, loaded = set(trial_ids), self._load() if trial_ids else []
-        self.entries = {
-            entry["trial"]: entry
-            for entry in loaded
-            if self.states.get(entry["trial"]) == (entry["num_bytes"], entry["changed_s"])
-        }
-        self.others = [entry for entry in loaded if entry["trial"] not in asked]
+        self.done = frozenset(self.states)
+        self.copy = self._load(COLUMNS if with_rows else STATE)
+        asked = set(trial_ids)
+        self.entries: dict[str, int] = {}  # trial -> its place in the copy
+        self.others: list[int] = []  # places of trials that were not asked for
+        found = (self.copy[name].to_pylist() for name in STATE[:3])
+        for place, (trial_id, num_bytes, changed_s) in enumerate(zip(*found, strict=True)):
+            if trial_id not in asked:
+                self.others.append(place)
+            elif self.states.get(trial_id) == (num_bytes, changed_s):
+                self.entries[trial_id] = place
         self.new: dict[str, dict[str, Any]] = {}
         self.unread = dict.fromkeys(i for i in self.states if i not in self.entries)
         self.ahead: dict[str, Outcome | Damaged] = {}  # read, and not asked for yet
 
-    @property
-    def done(self) -> set[str]:
-        return set(self.states)
-
     def read(self, trial_id: str) -> Outcome:
         """As Store.read."""
-        if entry := self.entries.get(trial_id):
-            return Outcome(Status(entry["status"]), _rows(entry), _facts(entry))
+        if (place := self.entries.get(trial_id)) is not None:
+            status, facts, layout, values = (self.copy[n][place].as_py() for n in COLUMNS[3:])
+            names, absent = _layout(layout)
+            rows = Rows(names, values, absent)
+            return Outcome(Status(status), rows, interned(json.loads(facts)))
         if trial_id not in self.ahead:
             self._read_ahead(trial_id)
         outcome = self.ahead.pop(trial_id)
@@ -95,9 +103,9 @@ class Index:
             self.unread.pop(one, None)
 
     def peek(self, trial_id: str) -> Outcome:
-        """As Store.peek: without the rows."""
-        if entry := self.entries.get(trial_id):
-            return Outcome(Status(entry["status"]), (), _facts(entry))
+        """As Store.peek, and without facts if it is in the copy."""
+        if (place := self.entries.get(trial_id)) is not None:
+            return Outcome(Status(self.copy["status"][place].as_py()))
         if self.store.trials.at_once > 1:
             return replace(self.read(trial_id), rows=())
         return self.store.peek(trial_id)
@@ -108,24 +116,37 @@ class Index:
         It keeps its entries of trials that were not asked for, as of earlier plans. A store that
         cannot be written keeps its old file.
         """
+        import pyarrow as pa
+
         if len(self.new) < FEWEST:
             return
-        entries = [*self.others, *{**self.entries, **self.new}.values()]
+        kept = pa.array([*self.others, *self.entries.values()], pa.int64())
+        columns = {
+            name: pa.concat_arrays([old.take(kept), _array(name, self.new.values())])
+            for name, old in self.copy.items()
+        }
         with contextlib.suppress(OSError):
-            self.folder.write(INDEX, _encode(entries))
+            self.folder.write(INDEX, _encode(columns))
 
-    def _load(self) -> list[dict[str, Any]]:
-        """The entries of the file; none if it is damaged or absent."""
+    def _load(self, names: Collection[str]) -> dict[str, pa.Array]:
+        """These columns of the file; empty ones if it is damaged or absent."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        none = {name: _array(name, ()) for name in names}
         try:
-            table = pq.read_table(io.BytesIO(self.folder.read(INDEX)))
-            entries = table.to_pylist() if set(table.column_names) == set(COLUMNS) else []
+            with self.folder.open(INDEX) as file:
+                table = pq.read_table(file, columns=list(names))
         except (OSError, ValueError, MemoryError, pa.ArrowException):  # Damaged is a ValueError
-            return []
-        digest = (table.schema.metadata or {}).get(b"sha256")
-        return entries if digest == _digest(entries).encode() else []
+            return none
+        columns = {name: table[name].combine_chunks() for name in table.column_names}
+        digests = table.schema.metadata or {}
+        as_written = [columns.keys() == none.keys()] + [
+            column.type == none[name].type
+            and digests.get(f"sha256 {name}".encode()) == _digest(column)
+            for name, column in columns.items()
+        ]
+        return columns if all(as_written) else none
 
 
 def _entry(trial_id: str, state: FileState, outcome: Outcome) -> dict[str, Any]:
@@ -141,35 +162,41 @@ def _entry(trial_id: str, state: FileState, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _rows(entry: Mapping[str, Any]) -> Rows:
-    names, absent = _layout(entry["layout"])
-    return Rows(names, entry["values"], absent)
-
-
 @functools.cache
 def _layout(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...]]:
     names, absent = json.loads(text)
     return tuple(names), tuple((i, name) for i, name in absent)
 
 
-def _facts(entry: Mapping[str, Any]) -> dict[str, str]:
-    """The facts; most of them are those of other trials, of which one copy is kept."""
-    return {sys.intern(name): sys.intern(of) for name, of in json.loads(entry["facts"]).items()}
+def _array(name: str, entries: Iterable[Mapping[str, Any]]) -> pa.Array:
+    import pyarrow as pa
+
+    kinds = {"num_bytes": pa.int64(), "changed_s": pa.float64(), "values": pa.large_binary()}
+    return pa.array([entry[name] for entry in entries], kinds.get(name, pa.large_string()))
 
 
-def _encode(entries: list[dict[str, Any]]) -> bytes:
+def _encode(columns: Mapping[str, pa.Array]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    table = pa.table({name: [entry[name] for entry in entries] for name in COLUMNS})
-    sealed = table.replace_schema_metadata({"sha256": _digest(entries)})
-    pq.write_table(sealed, sink, compression="zstd")
+    digests = {f"sha256 {name}": _digest(column) for name, column in columns.items()}
+    table = pa.table(dict(columns)).replace_schema_metadata(digests)
+    pq.write_table(table, sink, compression="zstd", use_dictionary=["status", "layout"])
     return sink.getvalue().to_pybytes()
 
 
-def _digest(entries: list[dict[str, Any]]) -> str:
-    digest = hashlib.sha256()
-    for entry in entries:
-        digest.update(repr([entry[name] for name in COLUMNS]).encode())
-    return digest.hexdigest()
+def _digest(column: pa.Array) -> bytes:
+    """A digest of a column without nulls, which depends on every bit of a value."""
+    import numpy as np
+    import pyarrow as pa
+
+    digest = hashlib.sha256(str(column.null_count).encode())
+    if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
+        _, places, content = column.buffers()
+        ends = np.frombuffer(places, np.int64)[column.offset : column.offset + len(column) + 1]
+        digest.update(np.diff(ends).tobytes())
+        digest.update(memoryview(content)[ends[0] : ends[-1]] if content else b"")
+    else:
+        digest.update(column.to_numpy().tobytes())
+    return digest.hexdigest().encode()

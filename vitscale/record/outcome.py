@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import statistics
 import struct
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -32,6 +33,11 @@ ENDINGS = tuple(status for status in Status if status is not Status.RUNNING)
 FIXED = tuple(status for status in ENDINGS if status is not Status.STOPPED)
 
 
+def interned(facts: Mapping[str, str]) -> dict[str, str]:
+    """The facts in one copy of each text: most facts of a trial are those of others."""
+    return {sys.intern(name): sys.intern(text) for name, text in facts.items()}
+
+
 class Rows(Sequence[Row]):
     """Rows as the bytes of one float64 array, (rows, names): dictionaries of two million rows would
     take 2 GB. Each row that is asked for is a new dictionary.
@@ -55,6 +61,12 @@ class Rows(Sequence[Row]):
         pack = struct.Struct(f"<{len(names)}d").pack
         values = b"".join(pack(*(row.get(name, 0.0) for name in names)) for row in rows)
         return cls(names, values, absent)
+
+    def all_have(self, name: str) -> bool:
+        """Whether each row has a value of this name; True if there is no row."""
+        if name in self.names:
+            return all(name != absent for _, absent in self.absent)
+        return not self
 
     def __len__(self) -> int:
         return len(self.values) // (8 * len(self.names)) if self.names else 0

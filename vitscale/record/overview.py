@@ -88,7 +88,7 @@ def _study_state(
     entries = store.plan(slug)["trials"]
     ids = [entry["id"] for entry in entries]
     states = {i: all_files[i][ROWS] for i in ids if ROWS in all_files.get(i, {})}
-    index = Index(store, slug, ids, states)
+    index = Index(store, slug, ids, states, with_rows=False)
     for trial_id in ids:
         if trial_id not in known:
             known[trial_id] = _trial_state(index, trial_id, alive, all_files.get(trial_id, {}))

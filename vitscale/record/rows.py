@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
-from vitscale.record.outcome import DONE, Outcome, Row, Rows, Status
+from vitscale.record.outcome import DONE, Outcome, Row, Rows, Status, interned
 
 PREFIX = "vitscale."
 # facts about the file itself, which callers do not see
@@ -110,7 +110,7 @@ def _facts_of(metadata: Any, trial_id: str) -> dict[str, str]:
 def _outcome(rows: Iterable[Row], facts: Mapping[str, str]) -> Outcome:
     """The outcome of facts, without those about the file itself."""
     own = {name: value for name, value in facts.items() if name not in (*SEAL, "status")}
-    return Outcome(Status(facts["status"]), Rows.of(tuple(rows)), own)
+    return Outcome(Status(facts["status"]), Rows.of(tuple(rows)), interned(own))
 
 
 def _digest(content: Any) -> str:

@@ -47,7 +47,7 @@ def read_statuses(study: Study, store: Store) -> dict[str, Status]:
     """How every planned trial ended, without its rows, which takes less than `read_trials`."""
     known = stopped(study, store)
     ids = [trial.config.id for trial in study.trials]
-    index = Index(store, study.slug, ids)
+    index = Index(store, study.slug, ids, with_rows=False)
     return {i: (known.get(i) or store.outcome(i, index.peek, i in index.done)).status for i in ids}
 
 
@@ -58,8 +58,8 @@ def read_done(trial_id: str, study: Study, index: Index) -> Outcome:
     that lack only the study's metric pass; `check_reported` refuses them.
     """
     outcome = index.read(trial_id)
-    needed = [_oldest(study.column), *NEEDED]
-    if absent := [name for name in needed if any(name not in row for row in outcome.rows)]:
+    needed, rows = [_oldest(study.column), *NEEDED], Rows.of(outcome.rows)
+    if absent := [name for name in needed if not rows.all_have(name)]:
         where = index.store.trial(trial_id).address(ROWS)
         raise Damaged(
             f"rows must have the columns ({', '.join(needed)}), but got ({where}: no {absent[0]})"
@@ -77,7 +77,7 @@ def check_reported(study: Study, read: Mapping[str, Outcome], store: Store) -> N
         trial_id
         for trial_id, outcome in read.items()
         if outcome.status in (Status.FINISHED, Status.STOPPED)
-        and any(study.metric not in row for row in outcome.rows)
+        and not Rows.of(outcome.rows).all_have(study.metric)
     ]
     if lacking:
         columns = evaluation_columns(study.trials[0].config.eval_split)

@@ -213,14 +213,19 @@ class Workdir:
 
     def files(self) -> dict[str, FileState]:
         """All files below the folder by relative path, without those that vanish meanwhile."""
-        found, top = {}, self._at()
-        for path, _, names in os.walk(top):
-            for name in names:
-                with contextlib.suppress(OSError):  # also dangling links
-                    state = os.stat(os.path.join(path, name))
-                    found[os.path.relpath(os.path.join(path, name), top)] = FileState(
-                        state.st_size, state.st_mtime
-                    )
+        found: dict[str, FileState] = {}
+        folders = [("", str(self._at()))]
+        while folders:
+            prefix, path = folders.pop()
+            with contextlib.suppress(OSError), os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append((f"{prefix}{entry.name}/", entry.path))
+                    elif not entry.is_dir():
+                        with contextlib.suppress(OSError):  # also dangling links
+                            state = entry.stat()
+                            size, changed_s = state.st_size, state.st_mtime
+                            found[prefix + entry.name] = FileState(size, changed_s)
         return found
 
     def within(self, name: str) -> Workdir:
