@@ -62,6 +62,17 @@ class Rows(Sequence[Row]):
         values = b"".join(pack(*(row.get(name, 0.0) for name in names)) for row in rows)
         return cls(names, values, absent)
 
+    def column(self, name: str) -> list[float]:
+        """The values of the rows that have one."""
+        if name not in self.names:
+            return []
+        import numpy as np
+
+        place, num = self.names.index(name), len(self.names)
+        values: list[float] = np.frombuffer(self.values, "<f8")[place::num].tolist()
+        lacking = {i for i, absent in self.absent if absent == name}
+        return [value for i, value in enumerate(values) if i not in lacking] if lacking else values
+
     def all_have(self, name: str) -> bool:
         """Whether each row has a value of this name; True if there is no row."""
         if name in self.names:
@@ -148,7 +159,7 @@ class Outcome:
             return metric.worst
         if not self.is_known or not self.rows:
             return float("nan")
-        values = [row[column.name] for row in self.rows if column.name in row]
+        values = Rows.of(self.rows).column(column.name)
         choose = min if metric.lower_is_better else max
         return choose(values, default=metric.worst)
 

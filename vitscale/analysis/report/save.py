@@ -8,7 +8,11 @@ from collections.abc import Collection
 from typing import Any
 
 import matplotlib
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from vitscale.analysis.report.hover import name_groups, with_titles
 
@@ -20,6 +24,7 @@ UNDATED: dict[str, dict[str, str | None]] = {
 }
 # text stays text, which can be selected, searched and edited; 42 embeds TrueType fonts
 STYLE: dict[Any, Any] = {"svg.hashsalt": "vitscale", "svg.fonttype": "none", "pdf.fonttype": 42}
+MAX_POINTS = 5_000  # of one artist that are drawn as vectors
 _UNSEEN = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
 
 
@@ -32,6 +37,8 @@ def as_files(figure: Figure, endings: Collection[str] = tuple(UNDATED)) -> dict[
     if engine := figure.get_layout_engine():
         engine.execute(figure)
         figure.set_layout_engine(None)  # with any engine, each file would be drawn twice
+    for artist in figure.findobj(lambda artist: _num_points(artist) > MAX_POINTS):
+        artist.set_rasterized(True)  # a vector file of all of them would open in no viewer
     groups = name_groups(figure)
     files = {ending: _as_file(figure, ending) for ending in UNDATED if ending in endings}
     if "svg" in files:
@@ -45,6 +52,17 @@ def inline(svg: str, name: str) -> str:
     for reference in ('id="', 'href="#', "url(#"):
         drawing = drawing.replace(reference, f"{reference}{name}-")
     return drawing
+
+
+def _num_points(artist: Artist) -> int:
+    """Marks of a scatter or of a line with markers; 0 of anything else."""
+    match artist:
+        case PathCollection():
+            return len(np.asarray(artist.get_offsets()))
+        case Line2D() if artist.get_marker() not in ("", "None", None):
+            return len(np.asarray(artist.get_xdata()))
+        case _:
+            return 0
 
 
 def _as_file(figure: Figure, ending: str) -> bytes:

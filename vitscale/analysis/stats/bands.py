@@ -11,6 +11,7 @@ the tail is chosen such that it is the confidence (Learned-Miller & DeStefano 20
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 import scipy
@@ -39,7 +40,9 @@ def inside(low: np.ndarray, high: np.ndarray) -> float:
     for t, fewest, largest in zip(times, least, most, strict=True):
         if fewest > largest:
             return 0.0
-        jumps, rate = np.arange(largest - first + 1), n * (t - begin)
+        rate = n * (t - begin)
+        possible = math.ceil(rate + 12 * math.sqrt(rate) + 30)  # all but 1e-25 of the jumps
+        jumps = np.arange(min(largest - first, possible) + 1)
         chance = np.exp(jumps * np.log(rate) - rate - gammaln(jumps + 1))
         states = np.convolve(states, chance)[max(fewest - first, 0) : largest - first + 1]
         first, begin = max(first, fewest), t

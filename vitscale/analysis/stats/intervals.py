@@ -204,8 +204,12 @@ def median_interval(
     its bound.
     """
     levels = np.unique(values)
-    reached = np.asarray(values)[:, None] <= np.concatenate([[-np.inf], levels])
-    low, high = share_interval(reached, scramble, confidence)
+    if scramble is None:  # counts, since the table of the other branch has n^2 entries
+        reached = np.searchsorted(np.sort(values), [-np.inf, *levels], side="right")
+        low, high = clopper_pearson(reached, len(values), confidence)
+    else:
+        table = np.asarray(values)[:, None] <= np.concatenate([[-np.inf], levels])
+        low, high = share_interval(table, scramble, confidence)
     ends = np.concatenate([[bounds[0]], levels])
     above = low > 0.5
     return float(ends[high >= 0.5][0]), float(ends[above][0]) if above.any() else bounds[1]
