@@ -114,9 +114,9 @@ def test_another_plan_or_outcome_is_another_report(
 ) -> None:
     store, study, read = drawn
     ledger = read_ledger(store, study.slug)
-    made_of = inputs(study, read, ledger, FACTS)
-    assert made_of == inputs(study, dict(read), ledger, dict(FACTS)) != ""
-    assert inputs(*change(study, read), ledger, FACTS) != made_of
+    made_of = inputs(study, read, FACTS)(ledger)
+    assert made_of == inputs(study, dict(read), dict(FACTS))(ledger) != ""
+    assert inputs(*change(study, read), FACTS)(ledger) != made_of
 
 
 def test_looks_facts_and_packages_count(
@@ -124,17 +124,17 @@ def test_looks_facts_and_packages_count(
 ) -> None:
     store, study, read = drawn
     ledger = read_ledger(store, study.slug)
-    made_of = inputs(study, read, ledger, FACTS)
-    assert inputs(study, read, ledger, {"command": "python studies/two.py"}) != made_of
+    made_of = inputs(study, read, FACTS)(ledger)
+    assert inputs(study, read, {"command": "python studies/two.py"})(ledger) != made_of
     name = f"matplotlib-{importlib.metadata.version('matplotlib')}.dist-info\n"
     assert name in packages()
     (tmp_path / "matplotlib-99.0.dist-info").mkdir()
     with monkeypatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        assert inputs(study, read, ledger, FACTS) != made_of
+        assert inputs(study, read, FACTS)(ledger) != made_of
     add_look(store, study.slug, Look("another", {"ViT_P AdamW": 1}, {"ViT_P AdamW": 1}))
-    assert inputs(study, read, read_ledger(store, study.slug), FACTS) != made_of
-    assert inputs(study, read, ledger, FACTS) == made_of
+    assert inputs(study, read, FACTS)(read_ledger(store, study.slug)) != made_of
+    assert inputs(study, read, FACTS)(ledger) == made_of
 
 
 def test_code_counts_and_what_python_compiles_does_not(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_a_report_with_settings_or_a_kind_of_ones_own_is_always_drawn(
     drawn: tuple[Store, Study, Read], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, study, read = drawn
-    assert inputs(replace(study, kind="own"), read, read_ledger(store, study.slug), FACTS) == ""
+    assert inputs(replace(study, kind="own"), read, FACTS)(read_ledger(store, study.slug)) == ""
     assert read_kept(store.report(study.slug), "") is None
     monkeypatch.setitem(matplotlib.rcParams, "font.family", ["serif"])
-    assert inputs(study, read, read_ledger(store, study.slug), FACTS) == ""
+    assert inputs(study, read, FACTS)(read_ledger(store, study.slug)) == ""
 
 
 # ---- processes

@@ -25,7 +25,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from test_search_spaces import TABLE_4_INTERVALS, TABLE_4_OPTIMA
 
 from search_spaces import demo, xiao2021
-from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan.config import DEFAULTS, FREE, TrainConfig
 from vitscale.plan.cost import complexity, training_flops
 from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
 from vitscale.plan.search import Search
@@ -1120,3 +1120,20 @@ def test_training_flops_by_hand() -> None:
     # 142 multiply-adds forward and twice that backward, for 9 whole batches of 100 images in each
     # of 6 epochs
     assert training_flops(config) == 3 * 142 * 6 * 900
+
+
+def test_what_passed_once_is_not_taken_for_what_it_equals() -> None:
+    config = TrainConfig()
+    for field, value in {
+        "dropout": -0.0, "epochs": 10.0, "seed": True, "lr": 1, "clip_norm": 0, "pool": "tokens",
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=field):
+            config.replace(**{field: value})
+    for field in FREE:
+        with pytest.raises(ValueError, match=field):
+            config.replace(**{field: type(getattr(config, field))(-1)})
+
+
+def test_no_law_asks_for_a_free_field_together_with_another() -> None:
+    free = {names for _, _, names in TrainConfig().laws() if set(names.split()) & {*FREE}}
+    assert free == {*FREE}

@@ -647,8 +647,8 @@ def draw(
     from vitscale.record.looks import read_ledger
 
     folder, facts = store.report(study.slug), _facts(study, store)
-    ledger = read_ledger(store, study.slug)
-    if kept := read_kept(folder, inputs(study, read, ledger, facts)):
+    ledger, made_of = read_ledger(store, study.slug), inputs(study, read, facts)
+    if kept := read_kept(folder, made_of(ledger)):
         return folder, *kept
     # pandas and matplotlib take a second
     from vitscale.analysis.kinds import kind_of
@@ -680,7 +680,7 @@ def draw(
     now = read_ledger(store, study.slug)  # with this look, and perhaps one of another process
     alone = _without(look, now) == _without(look, ledger)
     if alone and formats is None and not opened and not note:
-        keep(folder, inputs(study, read, now, facts), lines, numbers)
+        keep(folder, made_of(now), lines, numbers)
     return folder, lines, numbers
 
 

@@ -134,19 +134,18 @@ class Index:
         import pyarrow.parquet as pq
 
         none = {name: _array(name, ()) for name in names}
+        columns = {}
         try:
-            with self.folder.open(INDEX) as file:
-                table = pq.read_table(file, columns=list(names))
-        except (OSError, ValueError, MemoryError, pa.ArrowException):  # Damaged is a ValueError
+            with self.folder.open(INDEX) as opened, pq.ParquetFile(opened) as file:
+                for name in names:  # one after the other: of each, two copies are in memory
+                    table = file.read([name])
+                    column = columns[name] = table[name].combine_chunks()
+                    digest = (table.schema.metadata or {}).get(f"sha256 {name}".encode())
+                    if column.type != none[name].type or digest != _digest(column):
+                        return none
+        except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException):  # Damaged, too
             return none
-        columns = {name: table[name].combine_chunks() for name in table.column_names}
-        digests = table.schema.metadata or {}
-        as_written = [columns.keys() == none.keys()] + [
-            column.type == none[name].type
-            and digests.get(f"sha256 {name}".encode()) == _digest(column)
-            for name, column in columns.items()
-        ]
-        return columns if all(as_written) else none
+        return columns
 
 
 def _entry(trial_id: str, state: FileState, outcome: Outcome) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -116,9 +117,11 @@ def tidy(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     shown = [(trial, outcome) for trial, outcome in shown if outcome.rows]
     of_trials = [Rows.of(outcome.rows) for _, outcome in shown]
     labels = _table(_labels(study, trial, outcome) for trial, outcome in shown)
-    repeated = labels.loc[labels.index.repeat([len(rows) for rows in of_trials])]
-    values = _stacked(of_trials)
-    return _frame(pd.concat([repeated.reset_index(drop=True), values], axis=1), ROW_COLUMNS)
+    repeated = labels.index.repeat([len(rows) for rows in of_trials])
+    frame = _stacked(of_trials)
+    for place, name in enumerate(labels):  # in place: a copy of two million rows is 300 MB
+        frame.insert(place, name, labels[name].array.take(repeated))
+    return _frame(frame, ROW_COLUMNS)
 
 
 def _stacked(of_trials: Sequence[Rows]) -> pd.DataFrame:
@@ -184,15 +187,16 @@ def _record(study: Study, trial: Trial, outcome: Outcome) -> dict[str, Any]:
 
 
 def _table(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """A table of records, of which no two are kept at a time; NaN where one lacks a column."""
+    """A table of records, of which only the values are kept; NaN where one lacks a column."""
     columns: dict[str, list[Any]] = {}
     num = 0
-    for record in records:
-        for name, value in record.items():
+    for names, alike in itertools.groupby(records, tuple):
+        values = list(zip(*(tuple(record.values()) for record in alike), strict=True))
+        for name, some in zip(names, values, strict=True):
             column = columns.setdefault(name, [])
             column += [float("nan")] * (num - len(column))
-            column.append(value)
-        num += 1
+            column += some
+        num += len(values[0])
     for column in columns.values():
         column += [float("nan")] * (num - len(column))
     return pd.DataFrame(columns)
@@ -220,4 +224,6 @@ def _frame(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
         if name not in frame:
             frame[name] = pd.Series([float("nan")] * len(frame), dtype="float64")
     frame["point"] = frame["point"].astype("Int64")
+    if list(frame.columns[: len(columns)]) == list(columns):
+        return frame
     return frame[[*columns, *(name for name in frame.columns if name not in columns)]]

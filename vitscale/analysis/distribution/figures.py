@@ -44,6 +44,7 @@ from vitscale.analysis.report.layout import (
     placeholder,
     style,
 )
+from vitscale.analysis.report.save import MAX_POINTS
 from vitscale.analysis.results import Results, panels
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
@@ -134,11 +135,13 @@ def learning_curves(results: Results) -> Figure:
         if any(trial.point is None for trial in results.study.trials)
         else ""
     )
-    diverged = (results.trials["status"] == "diverged") & results.trials["point"].notna()
+    points = results.trials["point"]
+    first = f", the first {MAX_CURVES:,} of an arm" if (points >= MAX_CURVES).any() else ""
+    diverged = (results.trials["status"] == "diverged") & points.notna()
     crosses = "× at the top: the epoch in which a draw diverged." if diverged.any() else ""
     return finish(
         figure,
-        f"Thin: one draw each. {thick}{crosses}".strip()
+        f"Thin: one draw each{first}. {thick}{crosses}".strip()
         + published.note(results.study, "learning_curves"),
     )
 
@@ -327,7 +330,8 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     """Plots a panel; returns whether it contains a strip of good values."""
     strips = False
     arms = [results.once(populations)[arm] for arm in names]
-    texts = {draws.arm: _texts(results, draws) for draws in arms}
+    few = [draws for draws in arms if len(draws.point) <= MAX_POINTS]  # of more, none has a text
+    texts = {draws.arm: _texts(results, draws) for draws in few}
     references = results.once(edf_summary).set_index("arm")["reference_error_pct"]
     good = results.once(good_range).set_index(["arm", "axis"])
     strip = good[["good_from", "good_median", "good_to"]].astype(float)
@@ -344,7 +348,7 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
         _log_axis(ax, np.concatenate([draws.sampled[name] for draws in arms]))
         for index, draws in enumerate(arms):
             strips |= _scatter_arm(
-                ax, draws, name, index, texts[draws.arm], *strip.loc[(draws.arm, name), :]
+                ax, draws, name, index, texts.get(draws.arm), *strip.loc[(draws.arm, name), :]
             )
             _scatter_reference(ax, draws.setting[name], float(references[draws.arm]), index)
     if not any(draws.n for draws in arms):
@@ -374,7 +378,7 @@ def _scatter_arm(
     draws: Population,
     name: str,
     index: int,
-    texts: np.ndarray,
+    texts: np.ndarray | None,
     low: float,
     median: float,
     high: float,
@@ -392,7 +396,8 @@ def _scatter_arm(
         markeredgewidth=0,
         zorder=3,
     )
-    describe(dots, texts[draws.finished])
+    if texts is not None:
+        describe(dots, texts[draws.finished])
     edge = ax.get_xaxis_transform()  # x in data, y as a fraction of the axes
     top = 0.975 - 0.04 * index
     for status, marker in (("diverged", "x"), ("failed", "+")):
@@ -406,7 +411,8 @@ def _scatter_arm(
             transform=edge,
             zorder=4,
         )
-        describe(marks, texts[ended])
+        if texts is not None:
+            describe(marks, texts[ended])
     if np.isfinite(median):
         y = 0.022 + 0.04 * index
         ax.plot(
@@ -543,7 +549,8 @@ def _curves_panel(
     metric: str,
     texts: Mapping[str, str],
 ) -> None:
-    begun = rows[rows["arm"].isin([draws.arm for draws in arms])]
+    names = ["arm", "point", "status", "trial_id", "epoch", "diverged", metric]
+    begun = rows.filter(names)[rows["arm"].isin([draws.arm for draws in arms])]
     for index, draws in enumerate(arms if len(begun) else ()):
         _arm_curves(ax, begun[begun["arm"] == draws.arm], metric, index, texts)
     if begun.empty:
@@ -564,7 +571,8 @@ def _arm_curves(
     """
     thin: dict[str, np.ndarray] = {}
     looks = style(index)
-    for trial_id, curve, is_reference in _curves(rows, metric):
+    shown = rows[rows["point"].isna() | (rows["point"] < MAX_CURVES)]
+    for trial_id, curve, is_reference in _curves(shown, metric):
         if is_reference:
             (line,) = ax.plot(*curve.T, linewidth=2.2, zorder=5, **looks)
             describe(line, texts[trial_id])
@@ -592,6 +600,7 @@ def _arm_curves(
     describe(crosses, [texts[trial_id] for trial_id in ends.index])
 
 
+MAX_CURVES = 1_000  # of an arm: more cover each other
 MAX_VERTICES = 2_000  # of an arm's thin curves as lines of an SVG, about 25 bytes each
 
 

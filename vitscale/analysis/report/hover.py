@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
 from matplotlib.artist import Artist
@@ -25,12 +25,29 @@ def describe(artist: Artist, texts: str | Iterable[str]) -> None:
     setattr(artist, TEXTS, texts if isinstance(texts, str) else tuple(texts))
 
 
-def trial_texts(results: Results) -> dict[str, str]:
-    """Trial id -> arm, draw, how it ended, and its config without fields at their default."""
-    return {
-        trial.config.id: _trial_text(trial, end)
-        for trial, end in zip(results.study.trials, _ends(results), strict=True)
-    }
+def trial_texts(results: Results) -> Mapping[str, str]:
+    """Trial id -> arm, draw, how it ended, and its config without fields at their default.
+
+    Each is written when it is asked for.
+    """
+    return _TrialTexts(results)
+
+
+class _TrialTexts(Mapping[str, str]):
+    def __init__(self, results: Results) -> None:
+        trials = results.study.trials
+        self._of = {
+            trial.config.id: (trial, end) for trial, end in zip(trials, _ends(results), strict=True)
+        }
+
+    def __getitem__(self, trial_id: str) -> str:
+        return _trial_text(*self._of[trial_id])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
 
 
 def _ends(results: Results) -> list[str]:

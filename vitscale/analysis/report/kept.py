@@ -14,7 +14,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -39,22 +39,23 @@ class Kept(NamedTuple):
 
 
 def inputs(
-    study: Study, read: Mapping[str, Outcome], ledger: Ledger, facts: Mapping[str, str]
-) -> str:
-    """A digest of all that a report depends on; empty if that is not known."""
+    study: Study, read: Mapping[str, Outcome], facts: Mapping[str, str]
+) -> Callable[[Ledger], str]:
+    """A digest of all that a report depends on, given the looks; empty if that is not known."""
     if study.kind not in NAMES or _has_settings():
-        return ""
+        return lambda ledger: ""
     digest = hashlib.sha256()
     plan = [to_json(study), dict(facts), [(i, outcome.status) for i, outcome in read.items()]]
     digest.update(json.dumps(plan, sort_keys=True).encode())
-    digest.update(repr([sorted(study.measured.items()), ledger]).encode())
+    digest.update(repr(sorted(study.measured.items())).encode())
     for outcome in read.values():
         rows = Rows.of(outcome.rows)
         digest.update(repr((sorted(outcome.facts.items()), rows.names, rows.absent)).encode())
         digest.update(rows.values)
     for name in chain(code(PACKAGE), packages()):
         digest.update(name.encode())
-    return digest.hexdigest()
+    without_looks = digest.hexdigest()
+    return lambda ledger: _digest(f"{without_looks} {ledger!r}".encode())
 
 
 def code(folder: Path) -> Iterator[str]:

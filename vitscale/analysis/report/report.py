@@ -22,7 +22,7 @@ from vitscale.analysis.report.save import inline
 from vitscale.analysis.results import Results, as_made, as_named, trials_as_named
 from vitscale.plan.study import Study, to_json
 from vitscale.record.looks import NO_LOOKS, Ledger
-from vitscale.record.table import with_fields
+from vitscale.record.table import ROW_COLUMNS, with_fields
 from vitscale.record.workdir import Workdir, read_text
 
 MADE_FROM = "made-from"  # a file with the digest of what a report shows
@@ -114,7 +114,9 @@ def _rows_parquet(results: Results) -> bytes:
     writer = None
     for part in with_fields(results.study, results.rows, results.trials):
         table = pa.Table.from_pandas(part, writer and writer.schema, preserve_index=False)
-        writer = writer or pq.ParquetWriter(content, table.schema)
+        # repeated fields as numbers of a dictionary; values of rows are all different
+        fields = [*ROW_COLUMNS, *results.study.trials[0].config.asdict()]
+        writer = writer or pq.ParquetWriter(content, table.schema, use_dictionary=fields)
         writer.write_table(table)
     assert writer
     writer.close()

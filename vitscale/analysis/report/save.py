@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
-from matplotlib.collections import PathCollection
+from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -55,12 +55,14 @@ def inline(svg: str, name: str) -> str:
 
 
 def _num_points(artist: Artist) -> int:
-    """Marks of a scatter or of a line with markers; 0 of anything else."""
+    """Points of a line, marks of a scatter, corners of an area; 0 of anything else."""
     match artist:
         case PathCollection():
             return len(np.asarray(artist.get_offsets()))
-        case Line2D() if artist.get_marker() not in ("", "None", None):
+        case Line2D():
             return len(np.asarray(artist.get_xdata()))
+        case PolyCollection():
+            return sum(len(np.asarray(path.vertices)) for path in artist.get_paths())
         case _:
             return 0
 

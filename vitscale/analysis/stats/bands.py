@@ -57,8 +57,9 @@ def band_tail(n: int, confidence: float = 0.95, one_sided: bool = False) -> floa
     """
 
     def excess(log_tail: float) -> float:
+        """Of the miss, in logarithms, in which it is nearly linear."""
         low, high = order_bounds(n, float(np.exp(log_tail)))
-        return inside(np.zeros(n) if one_sided else low, high) - confidence
+        return math.log((1 - inside(np.zeros(n) if one_sided else low, high)) / (1 - confidence))
 
     # half of what Bonferroni's inequality allows is too small a tail, and twice the miss too large
     miss = 1 - confidence
