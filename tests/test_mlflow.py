@@ -88,8 +88,9 @@ def uri(ran: Script) -> str:
     return ran.environment["MLFLOW_TRACKING_URI"]
 
 
-def sync(script: Script, uri: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vitscale", "sync", "--store", str(script.folder / "runs")]
+def sync(script: Script, uri: str, *options: str) -> subprocess.CompletedProcess[str]:
+    store = str(script.folder / "runs")
+    command = [sys.executable, "-m", "vitscale", "sync", "--store", store, *options]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": uri}
     return subprocess.run(
         command, cwd=script.folder, env=environment, capture_output=True, text=True, timeout=200
@@ -359,6 +360,21 @@ def test_sync_rebuilds_the_view_in_an_empty_tracking_store(
     ]
     assert len(new) == len(old)
     assert runs_of(f"sqlite:///{tmp_path}/new.db", "study")[""].info.status
+
+
+def test_reread_finds_what_was_removed_for_good(ran: Script, uri: str, tmp_path: Path) -> None:
+    copy = f"sqlite:///{tmp_path}/copy.db"
+    assert sync(ran, copy).returncode == 0
+    runs = runs_of(copy, "trial")
+    complete = (i for i, run in runs.items() if run.data.tags["vitscale.status"] == "finished")
+    run = runs[trial_id := next(complete)]
+    client(copy).delete_run(run.info.run_id)
+    client(copy)._tracking_client.store._hard_delete_run(run.info.run_id)
+    assert sync(ran, copy).returncode == 0
+    assert trial_id not in runs_of(copy, "trial")  # as docs/mlflow.md says
+    result = sync(ran, copy, "--reread")
+    assert result.returncode == 0, result.stderr
+    assert runs_of(copy, "trial").keys() == runs.keys()
 
 
 def free_port() -> int:

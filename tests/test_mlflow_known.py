@@ -168,7 +168,7 @@ def test_runs_lost_on_either_side_are_created_again(store: Store, uri: str, lost
         memory.unlink()
     if lost == "memory damaged":
         memory.write_text('{"store": 3')
-    again = View(plan, uri, store, reread=lost == "run for good")  # as `vitscale sync`
+    again = View(plan, uri, store, reread=lost == "run for good")  # as `sync --reread`
     synchronize(again, finished(plan))
     found = children(uri)
     assert found.keys() == {trial.config.id for trial in plan.trials}

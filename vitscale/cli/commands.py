@@ -344,7 +344,11 @@ def free_port(host: str, requested: int | None) -> int:
 
 
 def sync(options: argparse.Namespace) -> None:
-    """Shows every outcome of the store in MLflow. Changes nothing that is up to date."""
+    """Shows every outcome of the store in MLflow. Changes nothing that is up to date.
+
+    What the store's cache says of a run is believed, unless the run was deleted since; with
+    `reread`, the server is asked for every run.
+    """
     check_installed("mlflow")
     from vitscale.launch.colors import arm_colors
     from vitscale.launch.driver import draw
@@ -361,7 +365,7 @@ def sync(options: argparse.Namespace) -> None:
         with _continue_after_failure(slug, failed):
             study = with_costs(read_plan(store, slug))
             with _server_errors(uri):  # before the report, which takes longer
-                view = View(study, uri, store, arm_colors, reread=True)
+                view = View(study, uri, store, arm_colors, reread=options.reread)
             read = read_trials(study, store)
             report, headline, summary = draw(study, store, read)
             with _server_errors(uri):

@@ -37,6 +37,12 @@ def _parser() -> Parser:
         "sync", help="bring MLflow up to date with the store; also fills an empty server"
     )
     sync.add_argument("studies", nargs="*", help="such as lr_wd_edf-demo (default: all)")
+    sync.add_argument(
+        "--reread",
+        action="store_true",
+        help="read every run from the server, as after `mlflow gc`, a restored backup, or changes "
+        "by hand",
+    )
     commands.add_store(sync)
     sync.set_defaults(run=commands.sync)
     evaluation.add_evaluate(parsers)
