@@ -4,6 +4,7 @@ python benchmarks/store.py --against ../vitscale-before   # pairs of runs, in fo
 python benchmarks/store.py --requests                     # on moto's S3 server, on loopback
 python benchmarks/store.py --commands 10000               # a finished study in a folder
 python benchmarks/store.py --commands 10000 --bucket      # in a bucket
+python benchmarks/store.py --commands 100000 --no-mlflow  # status, plan and report alone
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--requests", action="store_true", help="count requests per trial")
     parser.add_argument("--commands", type=int, help="trials of a finished study")
     parser.add_argument("--bucket", action="store_true", help="which is in a bucket")
+    parser.add_argument("--no-mlflow", action="store_true", help="no runs, no start, no sync")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--num", type=int, default=200, help="trials in a folder")
     parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)
@@ -48,7 +50,7 @@ def main() -> None:
     if options.requests:
         count()
     if options.commands:
-        commands(options.commands, options.bucket)
+        commands(options.commands, options.bucket, not options.no_mlflow)
 
 
 def local(num: int) -> dict[str, float]:
@@ -99,8 +101,8 @@ def compare(other: Path, num_pairs: int, num: int) -> None:
         )
 
 
-def commands(num: int, in_bucket: bool) -> None:
-    """Prints what commands need for a finished study, with all its runs in MLflow."""
+def commands(num: int, in_bucket: bool, in_mlflow: bool) -> None:
+    """Prints what commands need for a finished study, with all its runs in MLflow or without."""
     sys.path.insert(0, str(ROOT / "tests"))
     load_script = importlib.import_module("conftest").load_script
     load = importlib.import_module("golden.capture").load
@@ -114,21 +116,31 @@ def commands(num: int, in_bucket: bool) -> None:
         root = "s3://studies/runs" if in_bucket else f"{folder}/runs"
         if in_bucket:
             stack.enter_context(served(Counted()))
-        made = fill(root, study, outcomes, put_object if in_bucket else put_file)
+        made = fill(root, study, outcomes, put_object if in_bucket else put_file, in_mlflow)
         print(f"{len(study.trials)} trials of {len(outcomes[0].rows)} rows, made in {made:.0f} s")
         run = [sys.executable, str(script), "--num", str(per_arm), "--store", root]
         vitscale = [sys.executable, "-m", "vitscale"]
         steps = {
             "status, no copy": [*vitscale, "status", "--store", root],
             "start, no copy, no cache of runs": run,
+            "report, no copy": [*vitscale, "report", study.slug, "--store", root],
             "start": run,
             "status": [*vitscale, "status", "--store", root],
             "plan": [*run, "--plan"],
             "report": [*vitscale, "report", study.slug, "--store", root],
             "sync": [*vitscale, "sync", study.slug, "--store", root],
+            "sync --reread": [*vitscale, "sync", study.slug, "--reread", "--store", root],
         }
+        left_out = (
+            {"report, no copy"}
+            if in_mlflow
+            else {name for name in steps if name.startswith(("start", "sync"))}
+        )
         for name, command in steps.items():
-            measure(name, command, folder)
+            if name not in left_out:
+                drawn = Path(folder) / "runs/studies" / study.slug / "report/drawn.json"
+                drawn.unlink(missing_ok=True)  # else the second report would be read
+                measure(name, command, folder)
 
 
 def measure(name: str, command: list[str], folder: str) -> None:
@@ -151,7 +163,13 @@ def measure(name: str, command: list[str], folder: str) -> None:
         print(text[-2000:])
 
 
-def fill(root: str, study: Any, outcomes: list[Any], put: Callable[[str, bytes], None]) -> float:
+def fill(
+    root: str,
+    study: Any,
+    outcomes: list[Any],
+    put: Callable[[str, bytes], None],
+    in_mlflow: bool = True,
+) -> float:
     """Makes a finished study, without the store's care for each file; the seconds it took."""
     from vitscale.plan.study import to_json
     from vitscale.record.rows import encode
@@ -174,7 +192,8 @@ def fill(root: str, study: Any, outcomes: list[Any], put: Callable[[str, bytes],
         put(f"{place}/rows.parquet", encode(trial.config.id, replace(outcome, rows=rows)))
     store = Store.open(root)
     store.study(study.slug).write("plan.json", json.dumps(to_json(study)).encode())
-    importlib.import_module("mlflow_scale").fill(store, study, replace(outcome, rows=rows))
+    if in_mlflow:
+        importlib.import_module("mlflow_scale").fill(store, study, replace(outcome, rows=rows))
     return time.monotonic() - start
 
 

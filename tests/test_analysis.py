@@ -394,6 +394,18 @@ def test_median_interval_ends_at_the_order_statistics_of_the_binomial():
     assert intervals.median_interval(values) == (ordered[rank - 1], ordered[30 - rank])
 
 
+def test_median_interval_of_counts_is_that_of_the_table_of_all_levels():
+    rng = np.random.default_rng(3)
+    for n in (1, 2, 7, 40):
+        values = rng.choice([3.0, 4.5, 100.0, *rng.normal(size=n)], n)
+        levels = np.concatenate([[-np.inf], np.unique(values)])
+        low, high = intervals.share_interval(values[:, None] <= levels)
+        ends = np.concatenate([[0.0], levels[1:]])
+        above = ends[low > 0.5]
+        expected = ends[high >= 0.5][0], above[0] if len(above) else 100.0
+        assert intervals.median_interval(values) == expected
+
+
 @pytest.mark.parametrize("n", [5, 16])
 def test_median_interval_covers_with_diverged_draws_and_ties(n):
     rng, covered = np.random.default_rng(5), 0

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from conftest import WITHOUT_PDF
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.legend import Legend
 from test_analysis import make_outcomes, make_study, random_errors
@@ -326,6 +327,38 @@ def test_files_of_a_figure_are_the_same_bytes_twice():
         assert b"/FontFile2" in first["pdf"] and b"/Type3" not in first["pdf"]  # TrueType
         labels = (b"epoch", b"share of draws", b">lr<", b"draws tried")
         assert any(label in first["svg"] for label in labels)
+
+
+def test_marks_and_lines_of_many_points_are_pixels():
+    """A study of 100,000 draws made an SVG of 37 MB, and a page of 56 MB."""
+    sizes = {}
+    for num in (4_900, 5_100):
+        figure = matplotlib.figure.Figure()
+        line, cloud, area = figure.subplots(1, 3)
+        x = np.linspace(0, 1, num)
+        line.step(x, np.sin(9 * x))
+        cloud.scatter(x, np.random.default_rng(0).random(num))
+        area.fill_between(x[: num // 2], np.cos(x[: num // 2]))  # two corners a point
+        svg = as_files(figure, ["svg"])["svg"]
+        sizes[num] = len(svg)
+        assert svg.count(b"<image ") == (0 if num == 4_900 else 3)
+    assert sizes[5_100] < sizes[4_900] / 4
+
+
+def test_of_many_draws_the_first_have_learning_curves(monkeypatch):
+    study = make_study(8)
+    outcomes = make_outcomes(study, random_errors(study))
+    rows = make_rows(study, outcomes)
+    of_all = drawn_curves(figures.learning_curves(Results(study, outcomes, rows)))
+    monkeypatch.setattr(figures, "MAX_CURVES", 3)
+    some = figures.learning_curves(Results(study, outcomes, rows))
+    assert "one draw each, the first 3 of an arm" in " ".join(some.get_supxlabel().split())
+    assert drawn_curves(some) == 3 * of_all / 8
+
+
+def drawn_curves(figure):
+    """Thin lines of a figure."""
+    return sum(len(of.get_segments()) for of in figure.findobj(LineCollection))
 
 
 # ---- report

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
+import pickle
 from pathlib import Path
 
 import pytest
 
 from vitscale.plan.metrics import columns_of
-from vitscale.record.outcome import DONE, ENDINGS, FIXED, Outcome, Status
+from vitscale.record.outcome import DONE, ENDINGS, FIXED, Outcome, Row, Rows, Status
 from vitscale.record.store import ROWS, Store
 
 COLUMN = columns_of("val")["val_error_pct"]
@@ -83,3 +85,39 @@ def test_a_diverged_or_failed_trial_takes_the_worst_of_its_metric(name: str, wor
     assert Outcome(Status.DIVERGED, rows).best(column) == 2.0
     assert Outcome(Status.DIVERGED, rows[1:]).best(column) == worst
     assert Outcome(Status.FAILED).final(column) == Outcome(Status.FAILED).best(column) == worst
+
+
+# ---- rows as one array
+
+AS_DICTS: tuple[Row, ...] = (
+    {"epoch": 1.0, "loss": 0.1, "error": 5e-324},
+    {"loss": math.inf, "epoch": 2.0},  # as the last row of a diverged trial
+    {"epoch": 3.0, "late": -0.0},
+)
+
+
+def test_an_array_has_the_rows_that_it_was_made_of() -> None:
+    rows = Rows.of(AS_DICTS)
+    assert rows == AS_DICTS == tuple(rows) and len(rows) == 3
+    assert AS_DICTS.__eq__(rows) is NotImplemented and operator.eq(AS_DICTS, rows)
+    assert [str(row["late"]) for row in rows if "late" in row] == ["-0.0"]
+    assert (rows[-1], rows[1:], rows[5:]) == (AS_DICTS[-1], AS_DICTS[1:], ())
+    assert rows.index(AS_DICTS[1]) == 1 and Rows.of(rows) is rows
+    for place in (3, -4):
+        with pytest.raises(IndexError):
+            rows[place]
+    assert pickle.loads(pickle.dumps(rows)) == rows
+    assert rows != AS_DICTS[:2] and rows != 3
+
+
+def test_columns_of_an_array_are_those_of_its_rows() -> None:
+    rows = Rows.of(AS_DICTS)
+    for name in ("epoch", "loss", "error", "late", "never"):
+        assert rows.column(name) == [row[name] for row in AS_DICTS if name in row]
+        assert rows.all_have(name) == all(name in row for row in AS_DICTS)
+
+
+def test_no_rows_are_no_array() -> None:
+    none = Rows.of(())
+    assert (len(none), bool(none), tuple(none), none.column("epoch")) == (0, False, (), [])
+    assert none.all_have("epoch")
