@@ -1,7 +1,7 @@
 """How often intervals of scaling laws cover a known truth, and the IsoFLOP parabola beside them.
 
 `python tests/known_surface.py one 300` prints the cover of a case of CASES over 300 simulations, of
-all methods or of those that are named after the number; `isoflop`, `optimum` and `crossing`, too;
+all methods or of those named after the number; `isoflop`, `optimum`, `cells`, `crossing`, too;
 docs/method-scaling.md has the results. Each simulated study has three lr per cell with three seeds
 each, 5% of its runs diverge, and the largest size is held out.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitscale.analysis.scaling import fits
-from vitscale.analysis.scaling.compute import CERTAIN, Costs, optimum
+from vitscale.analysis.scaling.compute import CERTAIN, Costs, lowest, optimum
 from vitscale.analysis.scaling.rounds import Runs, choose, relative_noise, rounds
 from vitscale.analysis.scaling.tables import crossings, ends
 
@@ -114,6 +114,33 @@ def best_spent(seed: int, noise: float, budget: float = 8.0, num_rounds: int = 4
     costs = Costs(np.unique(BOTH[:, 0]), np.unique(BOTH[:, 0]))
     found, of_rounds = (optimum(one, costs, (1.0, 8.0), budget).size for one in (law, drawn))
     return {("law", "optimal size"): (truth, *_certain(float(found[0]), of_rounds))}
+
+
+@dataclass(frozen=True)
+class Valley(Surface):
+    """error = floor (1 + depth (log2 x - best)^2): large models are trained too briefly."""
+
+    best: float = 2.3
+    depth: float = 0.03
+
+    @property
+    def truth(self) -> np.ndarray:
+        return self.floor * (1 + self.depth * (np.log2(self.x[:, 0]) - self.best) ** 2)
+
+
+def best_cell(seed: int, noise: float, num_rounds: int = 400) -> Hit:
+    """One simulated study of six sizes without lengths, of which the third is best: the interval of
+    the size of the lowest cell."""
+    surface = Valley(SIZES, 10.0, (), (), noise=noise)
+    rng = np.random.default_rng([17, seed])
+    runs = surface.runs(rng)
+    sizes, drawn = surface.x[:, 0], rounds(runs, num_rounds, rng).error
+    all_of_them = np.ones(len(sizes), dtype=bool)
+    found, of_rounds = (
+        lowest(error, sizes, sizes, all_of_them).size for error in (choose(runs).error[None], drawn)
+    )
+    truth = float(sizes[surface.truth.argmin()])
+    return {("cells", "optimal size"): (truth, *_certain(float(found[0]), of_rounds))}
 
 
 def where_equal(seed: int, noise: float, num_rounds: int = 400) -> Hit:
@@ -231,13 +258,14 @@ METHODS = ("pooled", "trials", "profile")
 
 
 def main(case: str, num: int, methods: Sequence[str] = METHODS) -> None:
-    if case in ("optimum", "crossing"):
-        one, name = {
-            "optimum": (best_spent, "optimal size"),
-            "crossing": (where_equal, "crossing"),
+    if case in ("optimum", "cells", "crossing"):
+        one, method, name = {
+            "optimum": (best_spent, "law", "optimal size"),
+            "cells": (best_cell, "cells", "optimal size"),
+            "crossing": (where_equal, "law", "crossing"),
         }[case]
         for noise in (0.02, 0.05):
-            hits = [one(seed, noise)["law", name] for seed in range(num)]
+            hits = [one(seed, noise)[method, name] for seed in range(num)]
             stated = [hit for hit in hits if np.isfinite(hit[1])]
             share, width = cover([{("law", name): hit} for hit in stated], "law", name)
             error = (share * (1 - share) / max(len(stated), 1)) ** 0.5

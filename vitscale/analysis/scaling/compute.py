@@ -53,7 +53,9 @@ class Costs:
 
 @dataclass(frozen=True)
 class Optimum:
-    """Of (rounds,) laws at one budget: size and samples, NaN where they lie at an end."""
+    """Of (rounds,) laws or tables of cells at one budget: size and samples, NaN where they lie at
+    an end.
+    """
 
     size: np.ndarray
     samples: np.ndarray
@@ -133,31 +135,33 @@ def _by_cells(cells: Grid, family: str) -> Iterator[dict[str, object]]:
         affordable = flops <= budget * (1 + 1e-9)
         if not affordable.any():
             continue
-        tried = params[affordable]
-
-        def best(error: np.ndarray, affordable: np.ndarray = affordable) -> np.ndarray:
-            return np.where(affordable & np.isfinite(error), error, np.inf).argmin(-1)
-
-        error, drawn = cells.chosen.error[index][None], cells.rounds.error[:, index]
-        at, at_drawn = best(error), best(drawn)
-        inside, inside_drawn = (
-            (params[i] > tried.min()) & (params[i] < tried.max()) for i in (at, at_drawn)
+        best, drawn = (
+            lowest(error[..., index], params, samples, affordable)
+            for error in (cells.chosen.error[None], cells.rounds.error)
         )
         yield _optimum_row(
             family,
             "cells",
             budget,
-            (
-                float(np.where(inside, params[at], np.nan)[0]) / 1e6,
-                np.where(inside_drawn, params[at_drawn], np.nan) / 1e6,
-            ),
-            (
-                float(np.where(inside, samples[at], np.nan)[0]),
-                np.where(inside_drawn, samples[at_drawn], np.nan),
-            ),
-            (float(error[0, at[0]]), drawn[np.arange(len(drawn)), at_drawn]),
+            (best.size[0] / 1e6, drawn.size / 1e6),
+            (best.samples[0], drawn.samples),
+            (best.error[0], drawn.error),
             cells.has_intervals,
         )
+
+
+def lowest(
+    error: np.ndarray, params: np.ndarray, samples: np.ndarray, affordable: np.ndarray
+) -> Optimum:
+    """The lowest of (rounds, cells) errors among the affordable cells, and where it is."""
+    at = np.where(affordable & np.isfinite(error), error, np.inf).argmin(-1)
+    tried = params[affordable]
+    inside = (params[at] > tried.min()) & (params[at] < tried.max())
+    return Optimum(
+        np.where(inside, params[at], np.nan),
+        np.where(inside, samples[at], np.nan),
+        error[np.arange(len(error)), at],
+    )
 
 
 def _budgets(flops: np.ndarray) -> np.ndarray:
