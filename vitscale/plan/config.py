@@ -279,9 +279,7 @@ class TrainConfig:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        types = field_types(type(self))
-        # written out: 1, 1.0 and True are equal, as are 0.0 and -0.0
-        others = f"{type(self)} {_others(self)!r}"
+        types, others = field_types(type(self)), _others(self)
         lawful = others in _lawful
         for name in FREE if lawful else types:
             _check_value(name, types[name], getattr(self, name))
@@ -289,7 +287,7 @@ class TrainConfig:
             if not holds:
                 values = ", ".join(f"{name}={shown(getattr(self, name))}" for name in names.split())
                 raise ValueError(f"{law} must hold, but got ({values})")
-        if len(_lawful) < MAX_LAWFUL:
+        if others and len(_lawful) < MAX_LAWFUL:
             _lawful.add(others)
 
     def laws(self) -> list[Law]:
@@ -556,18 +554,20 @@ def _ints(text: str) -> list[int]:
 FREE = ("lr", "wd", "seed")
 MAX_LAWFUL = 10_000
 _lawful: set[str] = set()  # all other fields, as they passed the checks
+_get_others = operator.attrgetter(*(name for name in DEFAULTS if name not in FREE))
 
 
-_getters: dict[type, Callable[[TrainConfig], tuple[Any, ...]]] = {}
+def _others(c: TrainConfig) -> str:
+    """All fields but those of FREE; "" for a profile, whose laws ask for lr as well.
 
-
-def _others(c: TrainConfig) -> tuple[Any, ...]:
-    """The values of all fields but those of FREE."""
-    kind = type(c)
-    if kind not in _getters:
-        names = [name for name in defaults(kind) if name not in FREE]
-        _getters[kind] = operator.attrgetter(*names)
-    return _getters[kind](c)
+    Written out, as 1, 1.0 and True are equal, and 0.0 and -0.0.
+    """
+    if type(c) is not TrainConfig:
+        return ""
+    try:
+        return repr(_get_others(c))
+    except ValueError:  # Python prints at most 4,300 digits of an int
+        return ""
 
 
 def _free_laws(c: TrainConfig) -> list[Law]:

@@ -133,7 +133,7 @@ class Index:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        none = {name: _array(name, ()) for name in names}
+        none = {name: pa.nulls(0, _kind(name)) for name in names}  # pa.array imports pandas
         columns = {}
         try:
             with self.folder.open(INDEX) as opened, pq.ParquetFile(opened) as file:
@@ -170,8 +170,14 @@ def _layout(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...]]:
 def _array(name: str, entries: Iterable[Mapping[str, Any]]) -> pa.Array:
     import pyarrow as pa
 
+    return pa.array([entry[name] for entry in entries], _kind(name))
+
+
+def _kind(name: str) -> pa.DataType:
+    import pyarrow as pa
+
     kinds = {"num_bytes": pa.int64(), "changed_s": pa.float64(), "values": pa.large_binary()}
-    return pa.array([entry[name] for entry in entries], kinds.get(name, pa.large_string()))
+    return kinds.get(name, pa.large_string())
 
 
 def _encode(columns: Mapping[str, pa.Array]) -> bytes:
