@@ -361,6 +361,19 @@ def drawn_curves(figure):
     return sum(len(of.get_segments()) for of in figure.findobj(LineCollection))
 
 
+def test_rows_are_the_same_whatever_part_of_them_is_written_at_once(tmp_path, monkeypatch):
+    study = make_study(8)
+    outcomes = make_outcomes(study, random_errors(study))
+    results, read = Results(study, outcomes, make_rows(study, outcomes)), []
+    for part in (10**6, 7):  # rows
+        monkeypatch.setattr("vitscale.record.table.PART", part)
+        folder = Workdir(tmp_path / str(part))
+        write_report(results, folder, {}, ("parquet",))
+        read.append(pd.read_parquet(tmp_path / str(part) / "rows.parquet"))
+    assert len(read[0]) > 14 and "lr" in read[0]
+    pd.testing.assert_frame_equal(*read)
+
+
 # ---- report
 
 

@@ -50,7 +50,8 @@ class Index:
         self.store, self.folder = store, store.study(slug)
         self.states = store.trials.states(ROWS, trial_ids) if states is None else states
         self.done = frozenset(self.states)
-        self.copy = self._load(COLUMNS if with_rows else STATE)
+        # a restart asks for none at its end
+        self.copy = self._load(COLUMNS if with_rows else STATE) if trial_ids else _none(COLUMNS)
         asked = set(trial_ids)
         self.entries: dict[str, int] = {}  # trial -> its place in the copy
         self.others: list[int] = []  # places of trials that were not asked for
@@ -133,8 +134,7 @@ class Index:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        none = {name: pa.nulls(0, _kind(name)) for name in names}  # pa.array imports pandas
-        columns = {}
+        none, columns = _none(names), {}
         try:
             with self.folder.open(INDEX) as opened, pq.ParquetFile(opened) as file:
                 for name in names:  # one after the other: of each, two copies are in memory
@@ -165,6 +165,12 @@ def _entry(trial_id: str, state: FileState, outcome: Outcome) -> dict[str, Any]:
 def _layout(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...]]:
     names, absent = json.loads(text)
     return tuple(names), tuple((i, name) for i, name in absent)
+
+
+def _none(names: Iterable[str]) -> dict[str, pa.Array]:
+    import pyarrow as pa
+
+    return {name: pa.nulls(0, _kind(name)) for name in names}  # pa.array would import pandas
 
 
 def _array(name: str, entries: Iterable[Mapping[str, Any]]) -> pa.Array:

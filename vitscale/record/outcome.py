@@ -101,9 +101,6 @@ class Rows(Sequence[Row]):
     def __eq__(self, other: object) -> bool:
         return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
 
-    def __hash__(self) -> int:
-        return hash((self.names, self.values))
-
     def __repr__(self) -> str:
         return repr(tuple(self))
 

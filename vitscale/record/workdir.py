@@ -219,10 +219,10 @@ class Workdir:
             prefix, path = folders.pop()
             with contextlib.suppress(OSError), os.scandir(path) as entries:
                 for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append((f"{prefix}{entry.name}/", entry.path))
-                    elif not entry.is_dir():
-                        with contextlib.suppress(OSError):  # also dangling links
+                    with contextlib.suppress(OSError):  # also links to nothing, or to themselves
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append((f"{prefix}{entry.name}/", entry.path))
+                        elif not entry.is_dir():
                             state = entry.stat()
                             size, changed_s = state.st_size, state.st_mtime
                             found[prefix + entry.name] = FileState(size, changed_s)

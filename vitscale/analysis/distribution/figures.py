@@ -44,7 +44,6 @@ from vitscale.analysis.report.layout import (
     placeholder,
     style,
 )
-from vitscale.analysis.report.save import MAX_POINTS
 from vitscale.analysis.results import Results, panels
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
@@ -330,8 +329,8 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     """Plots a panel; returns whether it contains a strip of good values."""
     strips = False
     arms = [results.once(populations)[arm] for arm in names]
-    few = [draws for draws in arms if len(draws.point) <= MAX_POINTS]  # of more, none has a text
-    texts = {draws.arm: _texts(results, draws) for draws in few}
+    texts = results.once(trial_texts)
+    ids = {draws.arm: _trial_ids(results.study, draws) for draws in arms}
     references = results.once(edf_summary).set_index("arm")["reference_error_pct"]
     good = results.once(good_range).set_index(["arm", "axis"])
     strip = good[["good_from", "good_median", "good_to"]].astype(float)
@@ -348,7 +347,7 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
         _log_axis(ax, np.concatenate([draws.sampled[name] for draws in arms]))
         for index, draws in enumerate(arms):
             strips |= _scatter_arm(
-                ax, draws, name, index, texts.get(draws.arm), *strip.loc[(draws.arm, name), :]
+                ax, draws, name, index, ids[draws.arm], texts, *strip.loc[(draws.arm, name), :]
             )
             _scatter_reference(ax, draws.setting[name], float(references[draws.arm]), index)
     if not any(draws.n for draws in arms):
@@ -362,15 +361,10 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     return strips
 
 
-def _texts(results: Results, draws: Population) -> np.ndarray:
-    """(n,) what each draw is: how it ended, and its config."""
-    known = results.once(trial_texts)
-    ids = {
-        trial.point: trial.config.id
-        for trial in results.study.trials
-        if trial.arm.name == draws.arm
-    }
-    return np.array([known[ids[int(point)]] for point in draws.point], dtype=object)
+def _trial_ids(study: Study, draws: Population) -> np.ndarray:
+    """(n,) the trial of each draw."""
+    ids = {t.point: t.config.id for t in study.trials if t.arm.name == draws.arm}
+    return np.array([ids[int(point)] for point in draws.point], dtype=object)
 
 
 def _scatter_arm(
@@ -378,7 +372,8 @@ def _scatter_arm(
     draws: Population,
     name: str,
     index: int,
-    texts: np.ndarray | None,
+    ids: np.ndarray,
+    texts: Mapping[str, str],
     low: float,
     median: float,
     high: float,
@@ -396,8 +391,7 @@ def _scatter_arm(
         markeredgewidth=0,
         zorder=3,
     )
-    if texts is not None:
-        describe(dots, texts[draws.finished])
+    describe(dots, (texts[i] for i in ids[draws.finished]))
     edge = ax.get_xaxis_transform()  # x in data, y as a fraction of the axes
     top = 0.975 - 0.04 * index
     for status, marker in (("diverged", "x"), ("failed", "+")):
@@ -411,8 +405,7 @@ def _scatter_arm(
             transform=edge,
             zorder=4,
         )
-        if texts is not None:
-            describe(marks, texts[ended])
+        describe(marks, (texts[i] for i in ids[ended]))
     if np.isfinite(median):
         y = 0.022 + 0.04 * index
         ax.plot(

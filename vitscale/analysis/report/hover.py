@@ -6,22 +6,44 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
+import numpy as np
 from matplotlib.artist import Artist
+from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.results import Results
 from vitscale.plan.study import Trial
 
 TEXTS = "vitscale_texts"  # attribute of an artist
+MAX_POINTS = 5_000  # of one artist that are drawn as vectors
 Texts = str | tuple[str, ...]  # one for the whole artist, or one for each of its points
 _GROUP = re.compile(r'<g id="(points-\d+)">')
 _USE, _PATH = re.compile(r"<(use) ([^>]*)/>"), re.compile(r"<(path) ([^>]*)/>")
 _DEFINITIONS = re.compile(r"(<defs>.*?</defs>)", re.DOTALL)
 
 
+def is_large(artist: Artist) -> bool:
+    """Whether an artist has so many points, marks or corners that it is drawn as pixels."""
+    match artist:
+        case PathCollection():
+            num = len(np.asarray(artist.get_offsets()))
+        case Line2D():
+            num = len(np.asarray(artist.get_xdata()))
+        case PolyCollection():
+            num = sum(len(np.asarray(path.vertices)) for path in artist.get_paths())
+        case _:
+            num = 0
+    return num > MAX_POINTS
+
+
 def describe(artist: Artist, texts: str | Iterable[str]) -> None:
-    """Says what an artist is, or each of its points, in the order of its data."""
+    """Says what an artist is, or each of its points, in the order of its data; a large one is
+    pixels, which say nothing.
+    """
+    if is_large(artist):
+        return
     setattr(artist, TEXTS, texts if isinstance(texts, str) else tuple(texts))
 
 

@@ -110,12 +110,11 @@ def _write_parquet(results: Results, folder: Workdir) -> None:
 
 def _rows_parquet(results: Results) -> bytes:
     """All rows, with the fields of their configs."""
-    content = io.BytesIO()
-    writer = None
+    content, writer = io.BytesIO(), None
+    # repeated fields as numbers of a dictionary; values of rows are all different
+    fields = [*ROW_COLUMNS, *results.study.trials[0].config.asdict()]
     for part in with_fields(results.study, results.rows, results.trials):
         table = pa.Table.from_pandas(part, writer and writer.schema, preserve_index=False)
-        # repeated fields as numbers of a dictionary; values of rows are all different
-        fields = [*ROW_COLUMNS, *results.study.trials[0].config.asdict()]
         writer = writer or pq.ParquetWriter(content, table.schema, use_dictionary=fields)
         writer.write_table(table)
     assert writer

@@ -8,13 +8,9 @@ from collections.abc import Collection
 from typing import Any
 
 import matplotlib
-import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from vitscale.analysis.report.hover import name_groups, with_titles
+from vitscale.analysis.report.hover import is_large, name_groups, with_titles
 
 # nothing of the moment or the machine: the same figure has the same bytes
 UNDATED: dict[str, dict[str, str | None]] = {
@@ -24,7 +20,6 @@ UNDATED: dict[str, dict[str, str | None]] = {
 }
 # text stays text, which can be selected, searched and edited; 42 embeds TrueType fonts
 STYLE: dict[Any, Any] = {"svg.hashsalt": "vitscale", "svg.fonttype": "none", "pdf.fonttype": 42}
-MAX_POINTS = 5_000  # of one artist that are drawn as vectors
 _UNSEEN = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
 
 
@@ -37,7 +32,7 @@ def as_files(figure: Figure, endings: Collection[str] = tuple(UNDATED)) -> dict[
     if engine := figure.get_layout_engine():
         engine.execute(figure)
         figure.set_layout_engine(None)  # with any engine, each file would be drawn twice
-    for artist in figure.findobj(lambda artist: _num_points(artist) > MAX_POINTS):
+    for artist in figure.findobj(is_large):
         artist.set_rasterized(True)  # a vector file of all of them would open in no viewer
     groups = name_groups(figure)
     files = {ending: _as_file(figure, ending) for ending in UNDATED if ending in endings}
@@ -52,19 +47,6 @@ def inline(svg: str, name: str) -> str:
     for reference in ('id="', 'href="#', "url(#"):
         drawing = drawing.replace(reference, f"{reference}{name}-")
     return drawing
-
-
-def _num_points(artist: Artist) -> int:
-    """Points of a line, marks of a scatter, corners of an area; 0 of anything else."""
-    match artist:
-        case PathCollection():
-            return len(np.asarray(artist.get_offsets()))
-        case Line2D():
-            return len(np.asarray(artist.get_xdata()))
-        case PolyCollection():
-            return sum(len(np.asarray(path.vertices)) for path in artist.get_paths())
-        case _:
-            return 0
 
 
 def _as_file(figure: Figure, ending: str) -> bytes:
