@@ -94,6 +94,7 @@ GOLDEN_DEFAULTS = {
     "mix_prob": 1.0,
     "cutmix_share": 0.5,
     "more_evals": "",
+    "eval_every": 1,
     "eval_crop_ratio": 1.0,
     # models and recipes of the papers
     "branches": 1,
@@ -272,6 +273,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "mix_prob": {"mix_prob": 0.5},
     "cutmix_share": {"cutmix_share": 0.25},
     "more_evals": {"more_evals": "test"},
+    "eval_every": {"eval_every": 5},
     "eval_crop_ratio": {"eval_crop_ratio": 0.875},
     "branches": {"branches": 2},
     "stem_norm": {**CONV_STEM, "stem_norm": "ln"},

@@ -502,6 +502,40 @@ def test_rows_count_epochs_steps_and_samples(tmp_path: Path) -> None:
     assert all(type(value) is float for row in rows for value in row.values())
 
 
+def test_rows_between_evaluations_are_left_out_and_nothing_else_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a stop between them; the loss is the mean of all steps since the last row."""
+    monkeypatch.setattr("vitscale.train.loop.CHECKPOINT_SHARE", math.inf)
+    each = TrainConfig(**{**QUICK, "epochs": 8}, ema_decay=0.5)
+    every_third = each.replace(eval_every=3)
+    rows, few = rows_of(each, tmp_path / "each"), rows_of(every_third, tmp_path / "third")
+    assert [row["epoch"] for row in few] == [3, 6, 8]
+    for row, first in zip(few, (1, 4, 7), strict=True):
+        last = int(row["epoch"])
+        mean = sum(other["train_loss"] for other in rows[first - 1 : last]) / (last - first + 1)
+        assert row.pop("train_loss") == pytest.approx(mean, rel=1e-12)
+        assert row == {k: v for k, v in rows[last - 1].items() if k != "train_loss"}
+
+    for closed_after in (0, 1, 2):  # rows
+        (path := tmp_path / str(closed_after)).mkdir()
+        training = train(every_third, path, checkpoint_every_s=0.0)
+        for _ in range(closed_after + 1):
+            next(training)
+        training.close()
+        again = rows_of(every_third, path)
+        assert again == rows_of(every_third, tmp_path / "third")
+
+
+def test_a_training_that_diverges_between_evaluations_ends_there(tmp_path: Path) -> None:
+    config = TrainConfig(**{**QUICK, "epochs": 8}, optimizer="sgd", lr=1e30)
+    rows, few = (
+        rows_of(config, tmp_path / "1"),
+        rows_of(config.replace(eval_every=5), tmp_path / "5"),
+    )
+    assert few == rows[-1:] and few[0]["diverged"] and few[0]["epoch"] < 5
+
+
 def test_training_is_plain_gradient_descent(tmp_path: Path) -> None:
     """SGD written out by hand, without momentum, decay,
     mixing: the same losses and the same weights.

@@ -35,8 +35,10 @@ CHILDREN = {
     "at the end of an epoch": LONG.replace(epochs=3, cooldown_share=1 / 3, cooldown_shape="1-sqrt"),
     "in the first epoch": LONG.replace(epochs=1, warmup_epochs=1 / 3, cooldown_share=1 / 3),
     "bf16": LONG.replace(epochs=3, precision="bf16"),
+    "a row of every second epoch": LONG.replace(epochs=3, eval_every=2),
     "sgd": LONG.replace(epochs=3, optimizer="sgd", nesterov=True, lr=0.1, wd=1e-4),
 }
+EVERY_THIRD = CONV.replace(decay="constant", epochs=2, eval_every=3)
 
 
 def branched(child: TrainConfig, trunk: TrainConfig) -> TrainConfig:
@@ -56,12 +58,13 @@ def test_a_child_has_the_rows_and_weights_of_one_piece(name: str, tmp_path: Path
     path = tmp_path / trunk.id
     assert timeless(list(train(trunk, path, pins=(child.trunk_step,)))) == before
     expected = timeless(list(train(whole, tmp_path / "whole"))), final_tensors(tmp_path / "whole")
-    assert len(expected[0]) == whole.epochs and not expected[0][-1]["diverged"]
+    assert len(expected[0]) == -(-whole.epochs // whole.eval_every)
+    assert not expected[0][-1]["diverged"]
 
     rows = list(train(child, tmp_path / "child", trunk=path))
     assert_same(tmp_path / "child", rows, expected)
     own = tmp_path / "closed"
-    for num in range(1, whole.epochs + 1):
+    for num in range(1, len(expected[0]) + 1):
         training = train(child, own, trunk=path, checkpoint_every_s=0.0)
         rows = [next(training) for _ in range(num)]
         training.close()
@@ -220,6 +223,10 @@ def test_trunks_come_first() -> None:
         (
             (CONV, branched(LONG.replace(epochs=3), CONV)),
             "before that decays or ends, but got .* constant until step 0",
+        ),
+        (
+            (EVERY_THIRD, EVERY_THIRD.replace(epochs=3, trunk=EVERY_THIRD.id, trunk_step=6)),
+            "must be evaluated there, but got .*epochs=2, eval_every=3",
         ),
     ],
 )

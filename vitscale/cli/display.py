@@ -82,7 +82,7 @@ def _cells(progress: Progress, trial: Trial) -> list[str]:
     c, study, row = trial.config, progress.study, progress.rows.get(trial.config.id)
     value, done = (
         row.get(study.metric) if row else None,
-        f"{progress.epoch(trial)}/{trial.config.num_rows}",
+        f"{progress.epoch(trial)}/{trial.config.last_row}",
     )
     where = [trial.arm.name, *c.shown.values()]
     if progress.resumes(trial):

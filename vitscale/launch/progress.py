@@ -71,7 +71,7 @@ class Progress:
 
         The rate is that of this start, counted in whole trials.
         """
-        before = {i: self.resumed.get(i, 0) / self.trials[i].config.num_rows for i in self.todo}
+        before = {i: self.resumed.get(i, 0) / self.trials[i].config.last_row for i in self.todo}
         done = sum(self._fraction(i) - before[i] for i in self.todo)
         if done < 0.5:
             return None
@@ -85,10 +85,10 @@ class Progress:
         """The completed fraction of a trial, in [0, 1]."""
         status = self.statuses[trial_id]
         if status == Status.RUNNING:
-            return self.epoch(self.trials[trial_id]) / self.trials[trial_id].config.num_rows
+            return self.epoch(self.trials[trial_id]) / self.trials[trial_id].config.last_row
         if status == "lost" or (status in ENDINGS and status != Status.MISSING):
             return 1.0
-        return self.resumed.get(trial_id, 0) / self.trials[trial_id].config.num_rows
+        return self.resumed.get(trial_id, 0) / self.trials[trial_id].config.last_row
 
     def line(self) -> str:
         """The progress in one line: "12/68 done, 2 running, 1 diverged, 0 failed, ETA 3:05"."""

@@ -93,6 +93,7 @@ ALIASES = {
     "patch_size": "patch patchsize",
     "weight_init": "init initialization",
     "eval_split": "split val_split test_split",
+    "eval_every": "val_interval check_val_every_n_epoch eval_interval eval_freq",
     "loss": "criterion loss_fn",
     "repeats": "repeated_aug aug_repeats",
     "mix_groups": "mixup_groups num_mix_groups",
@@ -259,6 +260,8 @@ class TrainConfig:
     # ---- evaluation
     eval_split: str = "val"  # the first evaluation set; the metric of a study begins with its name
     more_evals: str = ""  # further evaluation sets, each with metrics of its own: "test", "v2,real"
+    # epochs between two evaluations, each of which is a row; the last epoch always has one
+    eval_every: Annotated[Count, Max(10**6)] = 1
     # resize the shorter side to resolution / ratio, rounded down, then crop the centre
     eval_crop_ratio: PositiveFraction = 1.0
 
@@ -409,8 +412,8 @@ class TrainConfig:
         return self.replace(trunk="", trunk_step=0) if self.trunk else self
 
     @property
-    def num_rows(self) -> int:
-        """Rows of a complete trial: one per epoch."""
+    def last_row(self) -> int:
+        """The epoch of the last row of a complete trial."""
         return self.epochs
 
     @property

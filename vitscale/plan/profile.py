@@ -111,8 +111,8 @@ class ProfileConfig(TrainConfig):
         return self.timed_runs
 
     @property
-    def num_rows(self) -> int:
-        """One row per timed run."""
+    def last_row(self) -> int:
+        """One row per timed run, numbered from 1."""
         return self.timed_runs
 
     @property

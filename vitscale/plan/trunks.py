@@ -91,6 +91,12 @@ def _check_trunk(trial: Trial, trunk: TrainConfig | None) -> None:
             f"(arm={trial.arm.name!r}, trunk={trunk.id}, trunk_step={config.trunk_step}; the lr of "
             f"the trunk is constant until step {trunk.constant_until})"
         )
+    if config.trunk_step == trunk.num_steps and trunk.epochs % config.eval_every:
+        raise ValueError(  # of which a training in one piece has no row
+            "a trial that leaves its trunk at the end must be evaluated there, but got "
+            f"(arm={trial.arm.name!r}, trunk={trunk.id}, epochs={trunk.epochs}, "
+            f"eval_every={config.eval_every})"
+        )
 
 
 def branch_steps(entries: Iterable[Mapping[str, Any]], ids: Iterable[str]) -> dict[str, set[int]]:

@@ -177,6 +177,7 @@ def train(
         checkpoint.set_rng_state(state["rng"])
         del state
     eval_s = rows[-1].get("eval_s", 0.0) if rows else 0.0
+    counted_from = int(rows[-1]["step"]) if rows else 0  # the first step of loss_sum
     yield from rows
 
     def state_now() -> dict[str, Any]:
@@ -231,28 +232,31 @@ def train(
                 bad_step.masked_fill_((bad_step < 0) & loss_scale.exhausted, step)
             step += 1
 
-            # --- end of an epoch: evaluate; in between, look for divergence every CHECK_EVERY steps
-            epoch_ends = step % config.steps_per_epoch == 0
+            # --- end of an epoch: evaluate, if it is one's turn; at each end, and in between every
+            # CHECK_EVERY steps, look for divergence
+            epoch, within = divmod(step, config.steps_per_epoch)
+            epoch_ends = within == 0
             if epoch_ends or step % CHECK_EVERY == 0:
                 diverged_step = _diverged_step(bad_step, model, step - 1 if epoch_ends else None)
                 row = None
                 if diverged_step is not None:
                     row = diverged_row(config, diverged_step)
-                elif epoch_ends:
+                elif epoch_ends and (epoch % config.eval_every == 0 or epoch == config.epochs):
                     eval_began = time.perf_counter()
                     wrong = trained.wrong if step == config.num_steps else None
                     row = {
-                        "epoch": step // config.steps_per_epoch,
+                        "epoch": epoch,
                         "step": step,
                         "samples": step * config.batch_size,
                         "lr_now": lr,
-                        "train_loss": loss_sum.item() / config.steps_per_epoch,
+                        "train_loss": loss_sum.item() / (step - counted_from),
                         "diverged": 0.0,
                         **evaluate_all(
                             model, ema, held_out, precise, config, team, num_loader_workers, wrong
                         ),
                     }
                     loss_sum.zero_()
+                    counted_from = step
                     eval_s += time.perf_counter() - eval_began
                 if row is not None:
                     row |= loss_scale.columns()
