@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import http.client
 import importlib.util
 import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -285,6 +287,26 @@ def wait_for(condition, seconds: float, what: str) -> None:
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} s in vain: {what}"
         time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_mlflow(port: int) -> None:
+    """Until the MLflow server on this port of 127.0.0.1 answers."""
+
+    def answers() -> bool:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+
+    wait_for(answers, 180, "the MLflow server")
 
 
 def interrupt(process: Driver | subprocess.Popen[bytes], name: int = signal.SIGINT) -> int:

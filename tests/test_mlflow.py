@@ -21,7 +21,16 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import TINY, Script, empty_database, kill_family, load_script, wait_for
+from conftest import (
+    TINY,
+    Script,
+    empty_database,
+    free_port,
+    kill_family,
+    load_script,
+    wait_for,
+    wait_for_mlflow,
+)
 
 from vitscale.plan.config import DEFAULTS, TrainConfig
 from vitscale.plan.study import Study, Trial
@@ -377,12 +386,6 @@ def test_reread_finds_what_was_removed_for_good(ran: Script, uri: str, tmp_path:
     assert runs_of(copy, "trial").keys() == runs.keys()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
     """Starts a real MLflow server; returns once it answers."""
     command = [
@@ -407,15 +410,7 @@ def serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
     )
 
-    def answers() -> bool:
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-
-    wait_for(answers, 120, "the MLflow server")
+    wait_for_mlflow(port)
     return process
 
 

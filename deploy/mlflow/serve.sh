@@ -7,6 +7,7 @@
 # FOLDER keeps the users, the key of the sessions and the reports (ARTIFACTS=s3://bucket/mlflow stores those elsewhere).
 # Without DATABASE, runs are in FOLDER/mlflow.db: enough for one study at a time. The server listens on 127.0.0.1; with
 # HOST=0.0.0.0 it is reached by others, and ALLOWED_HOSTS must then name it as they do, such as mlflow.example.org:5000.
+# DEFAULT_PERMISSION=NO_PERMISSIONS or READ keeps users out of each other's experiments (default: EDIT).
 # Passwords travel in clear text: put TLS in front.
 set -euo pipefail
 folder=$(realpath "${1:?usage: serve.sh FOLDER}")
@@ -15,7 +16,7 @@ umask 077
 [ -f "$folder/session.key" ] || python -c "import secrets; print(secrets.token_hex(32))" > "$folder/session.key"
 cat > "$folder/basic_auth.ini" <<END
 [mlflow]
-default_permission = EDIT
+default_permission = ${DEFAULT_PERMISSION:-EDIT}
 database_uri = sqlite:///$folder/users.db
 admin_username = admin
 authorization_function = mlflow.server.auth:authenticate_request_basic_auth

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitscale.launch.leaving import saved_at_exit
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
@@ -42,7 +43,22 @@ def train_claimed(
 
     `pins` are the steps at which it keeps its state for trials that start there.
     In a team, all processes yield the same events, and the process of rank 0 commits the outcome.
+    Told to end by SIGTERM, a trial in one process saves a checkpoint first.
     """
+    yield from saved_at_exit(
+        lambda is_leaving: _train(config, workdir, store, attempt, resources, pins, is_leaving)
+    )
+
+
+def _train(
+    config: TrainConfig,
+    workdir: Workdir,
+    store: Store,
+    attempt: int,
+    resources: Resources,
+    pins: Collection[int],
+    is_leaving: Callable[[], bool],
+) -> Iterator[Event]:
     from vitscale.record.provenance import provenance
     from vitscale.train.loop import train
     from vitscale.train.parallel import Team
@@ -66,6 +82,7 @@ def train_claimed(
         kept=KEPT[resources.keep_weights],
         trunk=store.trial(config.trunk) if config.trunk else None,
         pins=pins,
+        is_leaving=is_leaving if team.size == 1 else None,
     )
     found: list[Trained] = []
     for row in _with_end(training, found):

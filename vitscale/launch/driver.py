@@ -182,7 +182,7 @@ class Driver:
         from rich.console import Console
 
         from vitscale.launch.colors import arm_colors
-        from vitscale.record.mlflow_place import tracking_uri
+        from vitscale.record.mlflow_place import experiment_prefix, tracking_uri
         from vitscale.record.mlflow_view import Mirror
 
         self.study, self.store, self.resources, self.attempt = study, store, resources, attempt
@@ -194,7 +194,9 @@ class Driver:
         self.display = display or (lambda progress, console: nullcontext())
         self.rounds = rounds  # of a search, whose study grows round by round
         self.uri = tracking_uri(store)
-        self.mirror = Mirror(study, self.uri, store, arm_colors)
+        experiment_prefix()  # a wrong one is refused now
+        self.mirror = Mirror(study, self.uri, store, arm_colors, self._warn_not_shown)
+        self.trains = False  # whether this start has something to train
         self.folder = store.study(study.slug)
         self.num_faults = 0  # of machines, in this start
         # trial id -> why it is missing, where the store could not record it
@@ -228,6 +230,7 @@ class Driver:
         for doubt in doubts(self.study):
             self.console.print(f"warning: {doubt}")
         stopped_by, head_lost = "", False
+        self.trains = bool(todo)
         with self.mirror:
             try:
                 if todo and not self.stop.is_set():
@@ -249,6 +252,16 @@ class Driver:
             sys.stderr.flush()
             os._exit(status)
         return status
+
+    def _warn_not_shown(self, error: str) -> None:
+        """Says at the first error of MLflow, and not after hours, that a server shows nothing."""
+        from vitscale.record.mlflow_place import without_user
+
+        if self.trains and not self.stop.is_set():
+            self.console.print(
+                f"warning: mlflow {without_user(self.uri)} shows nothing yet ({error}); the "
+                "training goes on, and what it records is sent once the server accepts it"
+            )
 
     def _show_renamed(self, known: Mapping[str, Outcome]) -> None:
         """Lets MLflow show done trials under the arms that they have in this plan."""

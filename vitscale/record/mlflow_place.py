@@ -17,6 +17,8 @@ from urllib.parse import quote, unquote
 from vitscale.record.store import Store
 
 _SQLITE = "sqlite:///"
+PREFIX = "VITSCALE_EXPERIMENT_PREFIX"
+MAX_PREFIX = 100  # characters
 DATABASE, ARTIFACTS = "mlflow.db", "mlruns"
 
 
@@ -35,6 +37,19 @@ def database_of(uri: str) -> Path | None:
     return Path(unquote(uri.removeprefix(_SQLITE))).absolute() if uri.startswith(_SQLITE) else None
 
 
+def experiment_prefix() -> str:
+    """VITSCALE_EXPERIMENT_PREFIX: with it begin the names of the experiments that are made.
+
+    Raises ValueError.
+    """
+    prefix = os.environ.get(PREFIX, "")
+    if len(prefix) > MAX_PREFIX or not prefix.isprintable():
+        raise ValueError(
+            f"{PREFIX} must be at most {MAX_PREFIX} printable characters, but got {prefix[:200]!r}"
+        )
+    return prefix
+
+
 def without_user(text: str) -> str:
     """A text without the user and password of its URIs, for all that is printed or stored."""
     return re.sub(r"://[^/\s]*@", "://", text)
@@ -51,7 +66,7 @@ def artifacts_of(uri: str, name: str) -> str | None:
     It is an absolute path beside the database: MLflow's default is relative to the client.
     """
     path = database_of(uri)
-    return None if path is None else str(path.parent / ARTIFACTS / name)
+    return None if path is None else str(path.parent / ARTIFACTS / name.replace("/", "-"))
 
 
 def note_of_old_database(store: Store) -> str:

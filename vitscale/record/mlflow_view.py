@@ -29,6 +29,7 @@ from vitscale.record.mlflow_known import BEGAN, UNPLANNED, Child, Known, recall,
 from vitscale.record.mlflow_place import (
     artifacts_of,
     create_database,
+    experiment_prefix,
     follow_move,
     without_user,
 )
@@ -424,9 +425,16 @@ class View:
         found = self._if_there(self.client.get_experiment, known_id)
         if found is not None and self._is_own(found.tags) and found.lifecycle_stage != "deleted":
             return found
-        name = self.study.slug
-        for name in (self.study.slug, f"{self.study.slug}-{self.store_id[:8]}"):
-            found = self.client.get_experiment_by_name(name)
+        if tagged := self._tagged():
+            return tagged
+        usual = experiment_prefix() + self.study.slug
+        for name in (usual, f"{usual}-{self.store_id[:8]}"):
+            try:
+                found = self.client.get_experiment_by_name(name)
+            except Exception as error:
+                if _is_forbidden(error):  # of another user
+                    continue
+                raise
             if found is None:
                 made = self.client.create_experiment(
                     name,
@@ -446,15 +454,25 @@ class View:
                 self.client.set_experiment_tag(found.experiment_id, "vitscale.store", self.store_id)
             return found
         raise ValueError(
-            f"an experiment must be of this store, but got ({name!r}: of another store)"
+            f"an experiment must be of this store and user, but got ({name!r}: of another)"
         )
 
+    def _tagged(self) -> Experiment | None:
+        """The experiment of this study and store, whatever its name; not one that was deleted."""
+        found = self.client.search_experiments(
+            filter_string=f"tags.`vitscale.store` = '{self.store_id}' and "
+            f"tags.`vitscale.study` = '{self.study.slug}'"
+        )
+        return next(iter(found), None)
+
     def _if_there(self, get: Callable[[str], T], entity_id: str) -> T | None:
-        """The entity with an id; None if the server no longer has it, or for an empty id."""
+        """The entity with an id; None if the server no longer has it, or not for this user, or for
+        an empty id.
+        """
         try:
             return get(entity_id) if entity_id else None
         except Exception as error:
-            if _is_gone(error):
+            if _is_gone(error) or _is_forbidden(error):
                 return None
             raise
 
@@ -688,6 +706,10 @@ def _point(trial: Trial) -> str:
     return "reference" if trial.point is None else f"{trial.point:03d}"
 
 
+def _is_forbidden(error: Exception) -> bool:
+    return getattr(error, "error_code", "") == "PERMISSION_DENIED"
+
+
 def _log10(value: float) -> str:
     return f"{math.log10(value):.4f}"
 
@@ -754,14 +776,23 @@ def _key(name: str) -> str:
 class Mirror:
     """A thread that writes the view of a running study. `put` never blocks and never raises."""
 
-    def __init__(self, study: Study, uri: str, store: Store, colors: Colors | None = None) -> None:
+    def __init__(
+        self,
+        study: Study,
+        uri: str,
+        store: Store,
+        colors: Colors | None = None,
+        warn: Callable[[str], None] = lambda error: None,
+    ) -> None:
         self.study, self.uri, self.store, self.colors = study, uri, store, colors
+        self.warn = warn  # is called once, with the first error
         self.saved = time.monotonic()
         self.latest: dict[str, Outcome] = {}  # outcomes that are not written yet
         self.lock = threading.Lock()
         self.closing = threading.Event()
         self.view: View | None = None
         self.error = ""  # of the last attempt; empty if it succeeded
+        self.warned = False
         self.thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
 
     def __enter__(self) -> Mirror:
@@ -796,16 +827,21 @@ class Mirror:
     def _run(self) -> None:
         import mlflow  # noqa: F401  takes seconds, in parallel with the first steps of the driver
 
+        if self.uri.startswith("http"):  # a wrong password is said now, and not after the training
+            self._attempt(lambda: client_of(self.uri).search_experiments(max_results=1))
         while not self.closing.wait(RETRY_EVERY_S if self.error else WRITE_EVERY_S):
             self._attempt(self._write)
         self._attempt(self._write)
 
-    def _attempt(self, write: Callable[[], None]) -> None:
+    def _attempt(self, write: Callable[[], object]) -> None:
         try:
             write()
             self.error = ""
         except Exception as error:  # the view must never stop training, whatever the server answers
             self.error = without_user(f"{type(error).__name__}: {error}".splitlines()[0])
+            if not self.warned:
+                self.warned = True
+                self.warn(self.error)
             self._save()
             self.view = None  # it may have written a part: read the server again
 

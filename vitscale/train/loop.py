@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -57,6 +57,10 @@ TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
 Kept = Literal["all", "weights", "small", "rows"]
 
 
+class Left(OSError):
+    """A training was saved and left, since its process must end."""
+
+
 class Trained(NamedTuple):
     """What a training leaves beside its rows."""
 
@@ -81,6 +85,7 @@ def train(
     kept: Kept = "all",
     trunk: Workdir | Path | None = None,
     pins: Collection[int] = (),
+    is_leaving: Callable[[], bool] | None = None,
 ) -> Generator[Row, None, Trained]:
     """Trains one model, yields one row of metrics per epoch, and returns what else it leaves.
 
@@ -101,6 +106,8 @@ def train(
     A config with a trunk begins at the state that its trunk kept, in the folder `trunk`, and first
     yields the rows of the trunk up to there; rows and weights are, by the bit, those of the same
     training in one piece. `pins` are the steps at which this training keeps its state for others.
+    `is_leaving` is asked after each step whether the process must end: then a checkpoint is written
+    and Left raised.
 
     Raises ValueError for a dataset that cannot be read or a split of the batch that BatchNorm would
     notice, OSError if a checkpoint cannot be written, vitscale.record.workdir.Damaged if the state
@@ -275,6 +282,10 @@ def train(
                         return trained
 
             # --- checkpoint: by the clock, and at most a share of the time
+            if is_leaving is not None and is_leaving():
+                commit()
+                saver.wait()
+                raise Left(f"the process was told to end, and has saved step {step}")
             if team.rank == 0 and saver.is_due and step < config.num_steps:
                 commit()
     return trained

@@ -1,0 +1,134 @@
+"""A worker that gets SIGTERM, as on a node that is taken away, saves what it has trained."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Script, wait_for, workers_of
+from test_launch import reference_rows, study, without_times
+from test_train import QUICK, TIMING, rows_of
+
+from vitscale.launch import leaving
+from vitscale.launch.leaving import saved_at_exit
+from vitscale.plan.config import TrainConfig
+from vitscale.record.outcome import Status
+from vitscale.train.loop import Left, train
+
+
+def test_a_training_that_must_leave_is_saved_at_that_step(tmp_path: Path) -> None:
+    """Without a checkpoint by the clock, nothing is trained twice."""
+    config = TrainConfig(**{**QUICK, "epochs": 4}, ema_decay=0.5)
+    whole = rows_of(config, tmp_path / "whole")
+    (path := tmp_path / "left").mkdir()
+    for steps in (2, 3, 4):  # in all: 2, 5, 9
+        asked = iter([False] * (steps - 1) + [True])
+        with pytest.raises(Left, match="has saved step"):
+            list(train(config, path, checkpoint_every_s=1e9, is_leaving=asked.__next__))
+    newest = max(path.glob("checkpoint-*"))
+    assert int(newest.name.split("-")[1]) == 9
+    rows = [{k: v for k, v in row.items() if k not in TIMING} for row in train(config, path)]
+    assert rows == whole
+
+
+def values(said: list[str]) -> Callable[[Callable[[], bool]], Iterator[int]]:
+    """Work that says when it was saved."""
+
+    def work(is_leaving: Callable[[], bool]) -> Iterator[int]:
+        for value in range(10**6):
+            if is_leaving():
+                time.sleep(0.2)
+                said.append("saved")
+                return
+            time.sleep(0.01)
+            yield value
+
+    return work
+
+
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """What the interpreter would call at its end."""
+    found: list[Callable[[], None]] = []
+    monkeypatch.setattr(leaving.atexit, "register", found.append)
+    monkeypatch.setattr(leaving.atexit, "unregister", found.remove)
+    return found
+
+
+def test_the_end_of_the_process_waits_for_the_work(hooks: list[Callable[[], None]]) -> None:
+    said: list[str] = []
+    thread = threading.Thread(target=lambda: list(saved_at_exit(values(said))), daemon=True)
+    thread.start()
+    wait_for(lambda: hooks, 10, "the work")
+    hooks[0]()
+    assert said == ["saved"]
+    thread.join(10)
+    assert not hooks
+
+
+def test_work_that_nobody_asks_to_go_on_is_not_waited_for(
+    hooks: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "HELD_UP_S", 0.1)
+    end = threading.Event()
+    said: list[str] = []
+
+    def consume() -> None:
+        for _ in saved_at_exit(values(said)):
+            end.wait(20)
+
+    thread = threading.Thread(target=consume, daemon=True)
+    thread.start()
+    wait_for(lambda: hooks, 10, "the work")
+    began = time.monotonic()
+    hooks[0]()
+    assert time.monotonic() - began < 10 and not said
+    end.set()
+    thread.join(10)
+
+
+def test_in_the_main_thread_an_exception_is_enough(hooks: list[Callable[[], None]]) -> None:
+    work = saved_at_exit(values([]))
+    assert next(work) == 0 and not hooks
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_told_to_end_saves_what_it_has_trained(tmp_path: Path) -> None:
+    """Two SIGTERMs, and no checkpoint but those of leaving: rows as of an uninterrupted run."""
+    script = Script(tmp_path)
+    options = {"num": 1, "epochs": 400, "only": "conv"}
+    process = script.start(
+        "--num", "1", "--epochs", "400", "--only", "conv", "--checkpoint-every-s", "100000"
+    )
+    left: list[int] = []  # steps
+
+    def trains() -> bool:
+        return bool(list(tmp_path.glob("runs/trials/*/claim.json")) and workers_of(process.pid))
+
+    def newest() -> int:
+        found = [int(p.name.split("-")[1]) for p in tmp_path.glob("runs/trials/*/checkpoint-*")]
+        return max(found, default=0)
+
+    for _ in range(2):
+        wait_for(trains, 120, "a worker that trains")
+        time.sleep(4)  # until Tune has taken the first event
+        for pid in workers_of(process.pid):
+            os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: newest() > max(left, default=0), 60, "the checkpoint of leaving")
+        left.append(newest())
+        wait_for(lambda: not workers_of(process.pid), 60, "the end of the worker")
+    assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
+    plan = study(**options)
+    assert left[0] < left[1] < plan.trials[0].config.num_steps
+    folder = tmp_path / "by_hand"
+    for trial in plan.trials:
+        (folder / trial.config.id).mkdir(parents=True)
+    expected = reference_rows(plan, folder)
+    read = {i: script.store().read(i) for i in expected}
+    assert {of.status for of in read.values()} == {Status.FINISHED}
+    assert {i: without_times(of.rows) for i, of in read.items()} == expected
