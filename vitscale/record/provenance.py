@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import platform
 import subprocess
@@ -25,14 +26,31 @@ def provenance() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Short hash of this checkout, with "+changes" if dirty; the version outside a checkout."""
+    """Short hash of this checkout, with "+changes" if dirty; `_release` outside a checkout."""
     try:
         # else the surrounding checkout is of another project
         _git("ls-files", "--error-unmatch", __file__)
         commit = _git("rev-parse", "--short=12", "HEAD")
         return commit + (CHANGES if _git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
-        return f"vitscale {metadata.version('vitscale')}"
+        return _release()
+
+
+def _release() -> str:
+    """The version of an installed package; of files that were copied or shipped, as Ray ships a
+    working directory without .git, a digest of the package's sources.
+    """
+    here = Path(__file__).resolve()
+    try:
+        installed = metadata.distribution("vitscale")
+        if Path(str(installed.locate_file("vitscale/record/provenance.py"))).resolve() == here:
+            return f"vitscale {installed.version}"
+    except metadata.PackageNotFoundError:
+        pass
+    package, digest = here.parents[1], hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\n".encode() + path.read_bytes())
+    return f"sources {digest.hexdigest()[:12]}"
 
 
 def _git(*arguments: str) -> str:

@@ -1,0 +1,49 @@
+"""Which code a trial says that it was trained by."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import ROOT
+
+PRINT = "from vitscale.record.provenance import provenance; print(provenance()['commit'])"
+HIDE = """
+import importlib.metadata as metadata
+def absent(name):
+    raise metadata.PackageNotFoundError(name)
+metadata.version = metadata.distribution = absent
+"""
+
+
+def commit_of(folder: Path, before: str = "") -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", before + PRINT],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout.strip()
+
+
+def test_files_without_a_checkout_are_named_by_a_digest(tmp_path: Path) -> None:
+    """As `ray job submit --working-dir .` ships them; also where no version of vitscale is
+    installed. Equal files have one name, and an edited line another.
+    """
+    for name in ("one", "other"):
+        shutil.copytree(
+            ROOT / "vitscale",
+            tmp_path / name / "vitscale",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    found = {commit_of(tmp_path / "one"), commit_of(tmp_path / "other", HIDE)}
+    (shipped,) = found
+    assert shipped.startswith("sources ") and len(shipped.split()[1]) == 12
+    loop = tmp_path / "other" / "vitscale" / "train" / "loop.py"
+    loop.write_text(loop.read_text() + "\n# edited\n")
+    assert commit_of(tmp_path / "other") not in found
