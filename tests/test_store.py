@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -274,3 +275,77 @@ def test_a_fault_of_a_machine_is_recorded_without_an_outcome(store: Store) -> No
     assert b"Traceback\n  line" in store.trial("t1").read("fault.log")
     store.claim("t1", {}, "s", 1)
     assert store.fault("t1") == ""
+
+
+@pytest.fixture
+def another_user() -> Iterator[int]:
+    """The id of a user for whom root acts; skips the test where there is no root."""
+    if os.geteuid():
+        pytest.skip("only root can act for another user")
+    yield 54_321
+
+
+def as_user(user: int, group: int, code: str, *arguments: object) -> str:
+    """What a function prints in a process of a user, who may write what the group may."""
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.setgroups([])
+            os.setgid(group)
+            os.setuid(user)
+            os.umask(0o002)
+            said: list[str] = []
+            exec(code, {"arguments": arguments, "say": said.append})
+        except BaseException as error:
+            said = [f"{type(error).__name__}: {error}"]
+        os.write(write, "\n".join(said).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as answer:
+        return answer.read()
+
+
+PERMITTED = """
+from vitscale.record.store import Store
+store, trial_ids = Store(arguments[0]), arguments[1:]
+store.check_permitted("a-demo", trial_ids)
+with store.drive("a-demo") as attempt, store.planning():
+    store.claim(trial_ids[0], {}, "a-demo", attempt)
+    say("claimed")
+"""
+
+
+def test_what_another_user_made_is_refused_at_the_start(tmp_path: Path, another_user: int) -> None:
+    """One line names it, before a trial fails of it; members of a group may share a store."""
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    root, group = tmp_path / "runs", 54_300
+    root.mkdir()
+    os.chown(root, another_user, group)
+    root.chmod(0o2775)
+    make = "from vitscale.record.store import Store; Store.open(arguments[0])\n"
+    assert as_user(another_user, group, make + PERMITTED, root, "0123456789ab") == "claimed"
+    assert as_user(another_user + 1, group, PERMITTED, root, "0123456789ab") == "claimed"
+
+    said = as_user(another_user + 2, group + 1, PERMITTED, root, "0123456789ab")
+    assert said.startswith(
+        f"ValueError: what a start writes must be writable by this user, but got ({str(root)!r}, "
+        f"of user {another_user}, and "
+    )
+    of_trial = as_user(another_user + 2, group, PERMITTED, root, "ab" * 6)
+    assert of_trial == "claimed"
+    (root / "trials" / ("ab" * 6)).chmod(0o755)
+    said = as_user(another_user, group, PERMITTED, root, "ab" * 6)
+    assert f"{'ab' * 6}', of user {another_user + 2})" in said
+
+
+def test_a_new_mlflow_database_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
+    from vitscale.record.mlflow_place import create_database
+
+    before = os.umask(0o002)
+    try:
+        create_database(f"sqlite:///{tmp_path}/mlflow.db")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "mlflow.db").stat().st_mode & 0o777 == 0o664

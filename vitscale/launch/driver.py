@@ -88,6 +88,7 @@ def run(
     data = Data(resources.data_root)
     data.look(sample)
     store.make()  # not before: a refusal creates nothing
+    store.check_permitted(study.slug)
     _announce_new(store)
     with store.drive(study.slug) as attempt:
         check_alone(sample, store)
@@ -215,6 +216,7 @@ class Driver:
             self._grow(known)
             self._write_plan()
         todo = [trial for trial in self.study.trials if trial.config.id not in known]
+        self.store.check_permitted(self.study.slug, (trial.config.id for trial in todo))
         so_far = f" so far of {self.rounds.search.num_trials}" if self.rounds else ""
         self.console.print(
             f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(known)} done, "

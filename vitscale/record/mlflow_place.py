@@ -108,6 +108,7 @@ def create_database(uri: str) -> None:
     from mlflow import MlflowClient
 
     made = path.with_name(f"{path.name}.new-{uuid.uuid4().hex}")
+    made.touch()  # with the user's umask; SQLite would let nobody else write
     MlflowClient(tracking_uri=_uri_of(made)).search_experiments(max_results=1)
     try:
         os.link(made, path)

@@ -651,6 +651,8 @@ def client_of(uri: str) -> MlflowClient:
 
     for name in ("mlflow", "alembic"):  # importing MLflow sets its own level
         logging.getLogger(name).setLevel(logging.WARNING)
+    # prints the traceback of every error of a database that it raises
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 

@@ -40,7 +40,7 @@ import socket
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,25 @@ class Store:
             raise ValueError(
                 f"the store must be writable, but got (store={str(self.root)!r}: {error})"
             ) from error
+
+    def check_permitted(self, slug: str, trial_ids: Iterable[str] = ()) -> None:
+        """Raises ValueError if this user may not write what a start of the study would write, here
+        or in the folders of some trials, such as what another user has made. A bucket is asked by
+        each write.
+        """
+        if isinstance(self.root, str):
+            return
+        study = self.root / "studies" / slug
+        here = [self.root, self.root / PLANNING, study]
+        here += [study / name for name in (LOCK, "ray.log", "looks", "report", "trials")]
+        paths = [*here, *(self.root / "trials" / trial_id for trial_id in trial_ids)]
+        refused = [path for path in paths if not os.access(path, os.W_OK) and path.exists()]
+        if refused:
+            first, more = refused[0], len(refused) - 1
+            raise ValueError(
+                "what a start writes must be writable by this user, but got "
+                f"({str(first)!r}, of {_owner(first)}{f', and {more} more' if more else ''})"
+            )
 
     @property
     def folder(self) -> Workdir:
@@ -507,6 +526,13 @@ def _naming(address: str, what: str = "rows") -> Iterator[None]:
     except Exception as error:
         reason = (str(error) or repr(error)).splitlines()[0]
         raise Damaged(f"{what} must be readable parquet, but got ({address}: {reason})") from error
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:  # a user that this machine does not know
+        return f"user {path.stat().st_uid}"
 
 
 def _whoami() -> dict[str, Any]:
