@@ -37,7 +37,7 @@ BASE = TrainConfig(
     more_evals="minival",
 )  # fmt: skip
 COOLDOWN: dict[str, Any] = {
-    "decay": "cooldown", "cooldown_share": 0.125, "cooldown_shape": "1-sqrt"
+    "decay": "cooldown", "cooldown_share": 0.1, "cooldown_shape": "1-sqrt"
 }  # fmt: skip
 
 

@@ -31,9 +31,9 @@ except ModuleNotFoundError as missing:
     ) from None
 
 # Hägele et al. 2024 cool down over a fifth or a tenth of a training, by 1 minus the root
-COOLDOWN = {"decay": "cooldown", "cooldown_share": 0.125, "cooldown_shape": "1-sqrt"}
+COOLDOWN = {"decay": "cooldown", "cooldown_share": 0.1, "cooldown_shape": "1-sqrt"}
 COOLDOWN_DESIGN = (
-    " The lr is constant up to the last eighth of each length, in which it cools down; lengths on "
+    " The lr is constant up to the last tenth of each length, in which it cools down; lengths on "
     "the whole set start from the longest one."
 )
 TABLES = (
@@ -216,7 +216,7 @@ def study(
 
 
 def cooling_down(values: Scale) -> Scale:
-    """The scale with a cooldown over an eighth of each length; half of the length as well, if there
+    """The scale with a cooldown over a tenth of each length; half of the length as well, if there
     is one alone.
     """
     *shorter, longest = values.lengths

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT, load_script
+from golden import capture
 
+from vitscale.__main__ import main
 from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report.report import caveats, headline, read_results, write_report
 from vitscale.analysis.results import Results
@@ -27,7 +31,8 @@ from vitscale.analysis.scaling.tables import (
     scaling_frontier,
 )
 from vitscale.plan.cost import training_flops
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study, Trial, to_json
+from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
 
 
@@ -341,7 +346,7 @@ def test_a_budget_keeps_the_sizes_that_it_pays_for() -> None:
 def test_lengths_that_cool_down_share_a_trunk_per_model_lr_and_seed(
     scale: str, lengths: int
 ) -> None:
-    """Each costs its cooldown, an eighth of it, for itself; other schedules have no trunk."""
+    """Each costs its cooldown, a tenth of it, for itself; other schedules have no trunk."""
     study = script_study(scale=scale, schedule="cooldown")
     configs = {trial.config.id: trial.config for trial in study.trials}
     branches = [config for config in configs.values() if config.trunk]
@@ -354,9 +359,53 @@ def test_lengths_that_cool_down_share_a_trunk_per_model_lr_and_seed(
             config.lr,
             config.seed,
         )
-        assert config.num_own_steps == round(config.num_steps / 8)
+        assert config.num_own_steps == round(config.num_steps / 10)
     trunks = {config.trunk for config in branches}
     assert len(branches) == (lengths - 1) * len(trunks)
     assert len(trunks) == len([c for c in configs.values() if not c.subset_images]) / lengths
     assert script_study(scale=scale) == script_study(scale=scale, schedule="decay")
     assert not any(trial.config.trunk for trial in script_study(scale=scale).trials)
+
+
+def test_a_report_without_a_cell_says_so_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cell of which nothing is done, or all has failed: one line on stderr, status 1; the report
+    is written. With an outcome of each cell, status 0.
+    """
+    plan, read, _ = capture.load("scaling-demo")
+    store, cell = Store.open(tmp_path), plan.trials[0].arm.name
+    configs = {trial.config.id: trial for trial in plan.trials}
+    held = [i for i, trial in configs.items() if trial.arm.name == cell]
+    for trial_id, outcome in read.items():
+        if trial_id not in held:
+            config = configs[trial_id].config
+            store.finish(store.claim(trial_id, config.non_default(), plan.slug, 1), outcome)
+    store.study(plan.slug).write("plan.json", json.dumps({"command": "", **to_json(plan)}).encode())
+
+    def report() -> tuple[object, str]:
+        monkeypatch.setattr(
+            sys, "argv", ["vitscale", "report", plan.slug, "--store", str(tmp_path)]
+        )
+        status: object = 0
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code
+        said = capsys.readouterr()
+        assert "report  " in said.out and (store.report(plan.slug).path / "report.html").exists()
+        return status, said.err
+
+    line = (
+        "vitscale: error: an arm must have a finished or diverged trial to be in a law, but got "
+        f"none for 1 of 30 ({cell})\n"
+    )
+    assert report() == (1, line)
+    for trial_id in held:
+        config = configs[trial_id].config
+        store.fail(store.claim(trial_id, config.non_default(), plan.slug, 1), "ValueError: x", "")
+    assert report() == (1, line)
+    store.finish(
+        store.claim(held[0], configs[held[0]].config.non_default(), plan.slug, 1), read[held[0]]
+    )
+    assert report() == (0, "")

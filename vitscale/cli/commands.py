@@ -110,7 +110,8 @@ def report(options: argparse.Namespace) -> None:
     if options.json:
         print_json(_report_as_json(study, store))
     else:
-        report_only(study, store, chosen)
+        if status := report_only(study, store, chosen):
+            sys.exit(status)
 
 
 def formats(text: str) -> list[str]:

@@ -23,10 +23,17 @@ from vitscale.cli import plans
 from vitscale.cli.costs import with_costs
 from vitscale.cli.display import Display
 from vitscale.cli.terminal import one_line
-from vitscale.launch.driver import EXIT_DONE, EXIT_REFUSED, handle_early_signals, run
+from vitscale.launch.driver import (
+    EXIT_DONE,
+    EXIT_INCOMPLETE,
+    EXIT_REFUSED,
+    handle_early_signals,
+    run,
+)
 from vitscale.launch.resources import Resources, resources_for
 from vitscale.plan.config import limits, shown, shown_text
 from vitscale.plan.data import check_readable
+from vitscale.plan.kinds import fits_laws
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import MAX_TRIALS, Study
@@ -40,6 +47,7 @@ from vitscale.record.looks import (
     read_ledger,
     sizes,
 )
+from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 
 StudyFunction = Callable[..., Study | Search]
@@ -393,8 +401,7 @@ def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
         _check_something_done(study, store)
         if final:
             declare(store, study.slug, final)
-        report_only(study, store)
-        return EXIT_DONE
+        return report_only(study, store)
     check_installed("torch", "ray", "mlflow")
     return run(study, store, resources, Display, options.retrain_other_code, final)
 
@@ -463,8 +470,7 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
         _check_something_done(stand_in, store)
         from vitscale.launch.optuna_search import Rounds
 
-        report_only(Rounds(search, store).study(), store)
-        return EXIT_DONE
+        return report_only(Rounds(search, store).study(), store)
     check_installed("torch", "ray", "mlflow")
     return run(search, store, resources, Display, options.retrain_other_code)
 
@@ -511,10 +517,11 @@ def _resources(study: Study, options: argparse.Namespace) -> Resources:
     )
 
 
-def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> None:
+def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> int:
     """Draws the report of the done trials, and prints its headline and path.
 
-    `formats`: only these; all if there are none.
+    `formats`: only these; all if there are none. Returns the exit status: not 0 if the report has
+    nothing to say about an arm, which one line on stderr names.
     """
     # Imports and drawings make many objects that live on, which the default of 700 visits again and
     # again: a tenth of a report's time.
@@ -529,6 +536,30 @@ def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> None
     where = report.address(PAGE) if page else f"{report.address()} ({', '.join(formats)})"
     lines = [*headline, mixed_code(read), f"report  {where}"]
     print("\n".join(line for line in lines if line))
+    law, empty = _lacking(study, read)
+    if not empty:
+        return EXIT_DONE
+    arms = len({trial.arm.name for trial in study.trials})
+    named = ", ".join(empty[:3]) + ", ..." * (len(empty) > 3)
+    print(
+        f"vitscale: error: {law}, but got none for {len(empty)} of {arms} ({named})",
+        file=sys.stderr,
+    )
+    return EXIT_INCOMPLETE
+
+
+def _lacking(study: Study, read: Mapping[str, Outcome]) -> tuple[str, list[str]]:
+    """(what an arm must have, the arms that have it not)."""
+    if fits_laws(study):
+        law = "an arm must have a finished or diverged trial to be in a law"
+        lacking = [Status.MISSING, Status.RUNNING, Status.FAILED]
+    else:
+        law = "an arm must have a trial with an outcome to be in the report"
+        lacking = [Status.MISSING, Status.RUNNING]
+    known = {t.arm.name for t in study.trials if read[t.config.id].status not in lacking}
+    return law, [
+        name for name in dict.fromkeys(t.arm.name for t in study.trials) if name not in known
+    ]
 
 
 def _num_drawing() -> int:

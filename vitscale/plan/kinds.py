@@ -73,6 +73,11 @@ def family_of(arm: Arm) -> tuple[str, str]:
     return str(arm.factors["size"]), str(arm.factors.get(DROP_PATH_BY, ""))
 
 
+def fits_laws(study: Study) -> bool:
+    """Whether tables of the study fit a law over its arms."""
+    return _requests(study, LAWS)
+
+
 def equal_within_arms(trials: Iterable[Trial], *ignored: str) -> bool:
     """Whether the configs of each arm are equal in all fields except `ignored`."""
     return not _unequal_arm(trials, *ignored)
