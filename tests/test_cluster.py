@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Script, interrupt, kill_family, load_script, wait_for
+from conftest import (
+    ROOT,
+    Script,
+    interrupt,
+    kill_family,
+    load_script,
+    wait_for,
+    workers_of,
+)
 from test_launch import TINY, reference_rows, without_times
 
 from vitscale.doctor.check import Machine
@@ -22,6 +31,8 @@ from vitscale.doctor.checks import CHECKS
 from vitscale.doctor.process import Examination
 
 pytestmark = pytest.mark.slow
+
+CLAIMS = "runs/trials/*/claim.json"
 RAY = str(Path(sys.executable).parent / "ray")
 
 
@@ -216,6 +227,42 @@ def test_a_cluster_without_workers_is_waited_for(tmp_path: Path, empty: Cluster)
             empty.grow()
             assert process.wait(200) == 0, (tmp_path / "log.txt").read_text()
         assert (tmp_path / "log.txt").read_text().count(said) == 1
+
+
+def test_nodes_that_come_later_are_used_and_one_that_is_taken_away_loses_no_step(
+    tmp_path: Path, empty: Cluster
+) -> None:
+    """A second node joins while the first one trains, and takes the next trial; then it goes as a
+    spot node does, with SIGTERM to its worker first, right after a checkpoint by the clock.
+    """
+    empty.grow()
+    script = Script(tmp_path)
+    arguments = ("--num", "2", "--epochs", "400", "--only", "conv", "--checkpoint-every-s", "2")
+    process = script.start(*arguments, "--address", empty.address)
+
+    def trains() -> list[Path]:
+        """The folders of the trials that are trained now, by when they were begun."""
+        found = [(path.stat().st_mtime, path.parent) for path in tmp_path.glob(CLAIMS)]
+        return [folder for _, folder in sorted(found)]
+
+    wait_for(trains, 120, "the first trial")
+    empty.grow()
+    wait_for(lambda: len(trains()) == 2, 120, "the second trial")
+    second = trains()[1]
+    wait_for(lambda: list(second.glob("checkpoint-*")), 120, "its checkpoint by the clock")
+    by_the_clock = max(second.glob("checkpoint-*"))
+    time.sleep(1)
+    for pid in workers_of(empty.nodes[2].pid):
+        os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: max(second.glob("checkpoint-*")) > by_the_clock, 60, "that of leaving")
+    kill_family(empty.nodes[2].pid)
+    assert process.wait(400) == 0, (tmp_path / "log.txt").read_text()
+    plan = load_script(TINY).study(num=2, epochs=400, only="conv")
+    folder = tmp_path / "by_hand"
+    for trial in plan.trials:
+        (folder / trial.config.id).mkdir(parents=True)
+    expected = reference_rows(plan, folder)
+    assert {i: without_times(script.store().read(i).rows) for i in expected} == expected
 
 
 def test_a_store_that_a_node_does_not_share_is_refused_before_the_first_step(

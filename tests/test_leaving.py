@@ -97,34 +97,33 @@ def test_in_the_main_thread_an_exception_is_enough(hooks: list[Callable[[], None
     assert next(work) == 0 and not hooks
 
 
+def steps_saved(folder: Path) -> int:
+    """The step of the newest checkpoint of any trial in a folder; 0 without one."""
+    found = folder.glob("runs/trials/*/checkpoint-*")
+    return max((int(path.name.split("-")[1]) for path in found), default=0)
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_told_to_end_saves_what_it_has_trained(tmp_path: Path) -> None:
-    """Two SIGTERMs, and no checkpoint but those of leaving: rows as of an uninterrupted run."""
+    """Twice, each time right after a checkpoint by the clock: rows as of an uninterrupted run."""
     script = Script(tmp_path)
     options = {"num": 1, "epochs": 400, "only": "conv"}
     process = script.start(
-        "--num", "1", "--epochs", "400", "--only", "conv", "--checkpoint-every-s", "100000"
+        "--num", "1", "--epochs", "400", "--only", "conv", "--checkpoint-every-s", "2"
     )
-    left: list[int] = []  # steps
-
-    def trains() -> bool:
-        return bool(list(tmp_path.glob("runs/trials/*/claim.json")) and workers_of(process.pid))
-
-    def newest() -> int:
-        found = [int(p.name.split("-")[1]) for p in tmp_path.glob("runs/trials/*/checkpoint-*")]
-        return max(found, default=0)
-
+    left = [0]  # steps
     for _ in range(2):
-        wait_for(trains, 120, "a worker that trains")
-        time.sleep(4)  # until Tune has taken the first event
+        wait_for(lambda: steps_saved(tmp_path) > left[-1], 120, "a checkpoint by the clock")
+        by_the_clock = steps_saved(tmp_path)
+        time.sleep(1)
         for pid in workers_of(process.pid):
             os.kill(pid, signal.SIGTERM)
-        wait_for(lambda: newest() > max(left, default=0), 60, "the checkpoint of leaving")
-        left.append(newest())
         wait_for(lambda: not workers_of(process.pid), 60, "the end of the worker")
+        left.append(steps_saved(tmp_path))
+        assert left[-1] > by_the_clock
     assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
     plan = study(**options)
-    assert left[0] < left[1] < plan.trials[0].config.num_steps
+    assert left[-1] < plan.trials[0].config.num_steps
     folder = tmp_path / "by_hand"
     for trial in plan.trials:
         (folder / trial.config.id).mkdir(parents=True)
