@@ -18,7 +18,8 @@ from vitscale.launch import leaving
 from vitscale.launch.leaving import saved_at_exit
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
-from vitscale.train.loop import Left, train
+from vitscale.record.workdir import Left
+from vitscale.train.loop import train
 
 
 def test_a_training_that_must_leave_is_saved_at_that_step(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import config_of
 from vitscale.record.outcome import Status
 from vitscale.record.store import ClaimedByOther, Fenced, Store, Workdir
+from vitscale.record.workdir import Left
 
 
 def train_trial(
@@ -62,6 +63,8 @@ def train_trial(
             "elsewhere",
             facts={"error": str(reason), "study": getattr(reason, "study", "")},
         )
+    except Left:
+        raise  # in a process that ends: whoever trains the trial next continues from there
     except Exception as error:
         line, text = one_line(error), traceback.format_exc()
         action = verdict(error, line, before, resources)

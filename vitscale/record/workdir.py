@@ -34,6 +34,10 @@ class Fenced(RuntimeError):
     """Another attempt has claimed the trial: this worker may not commit any more."""
 
 
+class Left(RuntimeError):
+    """A training was saved and left, since its process must end: neither a result nor a fault."""
+
+
 class Damaged(ValueError):
     """A file of the store cannot be read; the message names it."""
 

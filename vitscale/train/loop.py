@@ -19,7 +19,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import SMALL_BYTES
 from vitscale.plan.metrics import ERRORS, METRICS, WEIGHTS, column
 from vitscale.record.outcome import Row
-from vitscale.record.workdir import Workdir, pinned
+from vitscale.record.workdir import Left, Workdir, pinned
 from vitscale.train import checkpoint
 from vitscale.train.answers import Answers
 from vitscale.train.batchnorm import has_batchnorm, reestimate
@@ -55,10 +55,6 @@ TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
 # The last checkpoint keeps all that a training needs; rows and final weights; the same if the
 # weights are small; or rows alone.
 Kept = Literal["all", "weights", "small", "rows"]
-
-
-class Left(OSError):
-    """A training was saved and left, since its process must end."""
 
 
 class Trained(NamedTuple):
