@@ -59,6 +59,7 @@ MODULES = {"shutil", "tempfile", "sqlite3", "glob"}
 ALLOWED = {
     "record/workdir.py": {
         "open",
+        "os.access",
         "os.fdopen",
         "os.open",
         "os.link",
@@ -82,7 +83,16 @@ ALLOWED = {
         "write_bytes",
     },  # copies for libraries, a log before it is sent, /proc
     "record/store.py": {"mkdir"},  # of the cache, for MLflow's database
-    "record/mlflow_place.py": {"sqlite3.connect", "is_file", "is_dir", "glob", "unlink", "os.link"},
+    "record/mlflow_place.py": {
+        "sqlite3.connect",
+        "is_file",
+        "is_dir",
+        "glob",
+        "touch",
+        "unlink",
+        "os.link",
+    },
+    "record/provenance.py": {"read_bytes", "rglob"},  # the code of vitscale
     "plan/data.py": {"is_dir", "is_file", "iterdir", "read_text"},
     "plan/profile.py": {"read_text"},
     "launch/ray_tune.py": {"tempfile.TemporaryDirectory", "read_text"},

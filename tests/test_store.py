@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -316,12 +317,16 @@ with store.drive("a-demo") as attempt, store.planning():
 """
 
 
-def test_what_another_user_made_is_refused_at_the_start(tmp_path: Path, another_user: int) -> None:
+def test_what_another_user_made_is_refused_at_the_start(another_user: int) -> None:
     """One line names it, before a trial fails of it; members of a group may share a store."""
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
-    root, group = tmp_path / "runs", 54_300
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are root's alone
+        Path(folder).chmod(0o755)
+        check_users_of_one_store(Path(folder) / "runs", another_user)
+
+
+def check_users_of_one_store(root: Path, another_user: int) -> None:
     root.mkdir()
+    group = 54_300
     os.chown(root, another_user, group)
     root.chmod(0o2775)
     make = "from vitscale.record.store import Store; Store.open(arguments[0])\n"

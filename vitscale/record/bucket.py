@@ -177,6 +177,9 @@ class BucketDir(Workdir):
     def exists(self, name: str = "") -> bool:
         return self.bucket.exists(self._key(name)) if name else bool(self.names())
 
+    def refused(self, *names: str) -> list[tuple[str, str]]:
+        return []
+
     def names(self, prefix: str = "") -> list[str]:
         return [name for name in self.bucket.children(self._key()) if name.startswith(prefix)]
 

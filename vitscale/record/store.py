@@ -132,21 +132,18 @@ class Store:
 
     def check_permitted(self, slug: str, trial_ids: Iterable[str] = ()) -> None:
         """Raises ValueError if this user may not write what a start of the study would write, here
-        or in the folders of some trials, such as what another user has made. A bucket is asked by
-        each write.
+        or in the folders of some trials, such as what another user has made.
         """
-        if isinstance(self.root, str):
-            return
-        study = self.root / "studies" / slug
-        here = [self.root, self.root / PLANNING, study]
-        here += [study / name for name in (LOCK, "ray.log", "looks", "report", "trials")]
-        paths = [*here, *(self.root / "trials" / trial_id for trial_id in trial_ids)]
-        refused = [path for path in paths if not os.access(path, os.W_OK) and path.exists()]
+        refused = [
+            *self.folder.refused("", PLANNING),
+            *self.study(slug).refused("", LOCK, "ray.log", "looks", "report", "trials"),
+            *self.trials.refused(*trial_ids),
+        ]
         if refused:
-            first, more = refused[0], len(refused) - 1
+            (address, owner), more = refused[0], len(refused) - 1
             raise ValueError(
                 "what a start writes must be writable by this user, but got "
-                f"({str(first)!r}, of {_owner(first)}{f', and {more} more' if more else ''})"
+                f"({address!r}, of {owner}{f', and {more} more' if more else ''})"
             )
 
     @property
@@ -526,13 +523,6 @@ def _naming(address: str, what: str = "rows") -> Iterator[None]:
     except Exception as error:
         reason = (str(error) or repr(error)).splitlines()[0]
         raise Damaged(f"{what} must be readable parquet, but got ({address}: {reason})") from error
-
-
-def _owner(path: Path) -> str:
-    try:
-        return path.owner()
-    except KeyError:  # a user that this machine does not know
-        return f"user {path.stat().st_uid}"
 
 
 def _whoami() -> dict[str, Any]:

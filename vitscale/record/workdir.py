@@ -193,6 +193,15 @@ class Workdir:
         """Whether a file, or without a name the folder, exists; also true for a dangling link."""
         return os.path.lexists(self._at(name))
 
+    def refused(self, *names: str) -> list[tuple[str, str]]:
+        """(address, owner) of each of these entries that this user may not write; "": the folder.
+
+        What does not exist is not refused. Of a bucket nothing is known before a write.
+        """
+        paths = [self._at(name) for name in names]
+        locked = [path for path in paths if not os.access(path, os.W_OK) and os.path.exists(path)]
+        return [(str(path), _owner(Path(path))) for path in locked]
+
     def names(self, prefix: str = "") -> list[str]:
         """Sorted names in the folder that start with a prefix; empty if there is no folder."""
         with (
@@ -323,6 +332,13 @@ class Workdir:
 def pinned(workdir: Workdir, step: int) -> str:
     """The file of a trunk's state at a step; empty if there is none."""
     return next(iter(workdir.names(f"{PINNED}{step:09d}-")), "")
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:  # a user that this machine does not know
+        return f"user {path.stat().st_uid}"
 
 
 def claim_of(workdir: Workdir) -> dict[str, Any]:
