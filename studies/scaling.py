@@ -11,7 +11,7 @@ compared: where do they cross? Question and ratios of subsets: Dosovitskiy et al
     python studies/scaling.py --subsets epochs  # subsets train for as many epochs, so fewer steps
     python studies/scaling.py --schedule cooldown  # lengths share a trunk at a constant lr
     python studies/scaling.py --budget 2e12 --plan  # the sizes that this many multiply-adds allow
-    python studies/scaling.py --scale fashion  # 240 trials on Fashion-MNIST, hours of 2 cores
+    python studies/scaling.py --scale fashion --subsets epochs  # 240 trials on Fashion-MNIST
     python studies/scaling.py --scale imagenet --plan  # the paper's ratios on ImageNet: 72 trials
 """
 
@@ -118,16 +118,17 @@ SCALES = {
               "minival_images": 10_000, "batch_size": 128, "warmup_epochs": 0.25, "wd": 0.1,
               "more_evals": "minival"},
         models=families((16, 24, 32, 48, 64), 8, 4, (0.5, 1.0), "2-2"),
-        images=(2_000, 10_000, 50_000),
-        lengths=(1, 2),
-        lrs=(1.5e-3, 4.5e-3, 1.35e-2),
+        images=(6_250, 12_500, 25_000, 50_000),
+        lengths=(1,),
+        lrs=(2e-3, 6e-3, 1.8e-2),
         num_seeds=2,
         notes=(
-            "Models of 0.01 to 0.17 M parameters on Fashion-MNIST, what two cores train in about "
-            "three hours. Widths, lengths and subsets were chosen before any training, the three "
-            "lr around those that a search had found at width 48 (tune_lr_wd: 0.0094 and 0.0032). "
-            "minival is 10,000 images of the training set, val the published test set: another "
-            "draw of the same images, and no shift."
+            "Models of 0.01 to 0.17 M parameters on Fashion-MNIST, one epoch of at most 50,000 "
+            "images: what two cores train in about an hour and a half if subsets train for as many "
+            "epochs, and in two and a half hours if for as many steps. Widths, length and subsets "
+            "were chosen before their trainings, the three lr around those that a search had found "
+            "at width 48 (tune_lr_wd: 0.0094 and 0.0032). minival is 10,000 images of the training "
+            "set, val the published test set: another draw of the same images, and no shift."
         ),
     ),
     "cifar": Scale(
@@ -216,11 +217,12 @@ def study(
 
 
 def cooling_down(values: Scale) -> Scale:
-    """The scale with a cooldown over a tenth of each length; half of the length as well, if there
-    is one alone.
+    """The scale with a cooldown over a tenth of each length; half of the length as well if there
+    is one alone, or twice it if that is one epoch.
     """
-    *shorter, longest = values.lengths
-    lengths = (*(shorter or (longest // 2,)), longest)
+    lengths, longest = values.lengths, values.lengths[-1]
+    if len(lengths) == 1:
+        lengths = (longest // 2, longest) if longest > 1 else (longest, 2 * longest)
     return replace(values, base={**values.base, **COOLDOWN}, lengths=lengths)
 
 
