@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY, Script, kill_family, load_script, wait_for
 from test_bucket import point_at, server  # noqa: F401
-from test_launch import reference_rows, without_times
+from test_launch import assert_uninterrupted
 
 from vitscale.record import blobs, bucket
 from vitscale.record.store import Store
@@ -69,11 +69,7 @@ def test_a_study_in_a_bucket_is_killed_and_gives_the_rows_of_a_folder(
     assert "waiting until it shows whether the holder" in said and "attempt 2" in said
     assert "report  s3://studies/killed/studies/tiny-demo/report/report.html" in said
 
-    folder = tmp_path / "by_hand"
-    for trial in plan.trials:
-        (folder / trial.config.id).mkdir(parents=True)
-    expected = reference_rows(plan, folder)
-    assert {i: without_times(store.read(i).rows) for i in expected} == expected
+    assert_uninterrupted(store, plan, tmp_path / "by_hand")
     report = store.report("tiny-demo").names()
     assert {"report.html", "trials.parquet", "edf_panels.png"} <= set(report)
     assert not store.driver_is_alive("tiny-demo") and not store.trials.having("claim.json")

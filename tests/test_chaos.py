@@ -76,10 +76,7 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
 
     plan = load_script(TINY).study(num=num, epochs=EPOCHS)
-    folder = tmp_path / "by_hand"
-    for trial in plan.trials:
-        (folder / trial.config.id).mkdir(parents=True)
-    expected = reference_rows(plan, folder)
+    expected = reference_rows(plan, tmp_path / "by_hand")
     store = script.store()
     assert {p.name for p in (tmp_path / "runs/trials").iterdir()} == set(expected)
     assert {i: without_times(store.read(i).rows) for i in expected} == expected

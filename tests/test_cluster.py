@@ -24,7 +24,7 @@ from conftest import (
     wait_for,
     workers_of,
 )
-from test_launch import TINY, reference_rows, without_times
+from test_launch import TINY, assert_uninterrupted
 
 from vitscale.doctor.check import Machine
 from vitscale.doctor.checks import CHECKS
@@ -204,11 +204,7 @@ def test_trials_of_a_dead_node_resume_on_another_node(tmp_path: Path, cluster: C
     kill_family(cluster.nodes[1].pid)
     assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
     plan = load_script(TINY).study(num=2, epochs=40, only="conv")
-    folder = tmp_path / "by_hand"
-    for trial in plan.trials:
-        (folder / trial.config.id).mkdir(parents=True)
-    expected = reference_rows(plan, folder)
-    assert {i: without_times(script.store().read(i).rows) for i in expected} == expected
+    assert_uninterrupted(script.store(), plan, tmp_path / "by_hand")
 
 
 def test_a_cluster_without_workers_is_waited_for(tmp_path: Path, empty: Cluster) -> None:
@@ -259,11 +255,7 @@ def test_nodes_that_come_later_are_used_and_one_is_taken_away(
     kill_family(empty.nodes[2].pid)
     assert process.wait(400) == 0, (tmp_path / "log.txt").read_text()
     plan = load_script(TINY).study(num=2, epochs=200, only="conv")
-    folder = tmp_path / "by_hand"
-    for trial in plan.trials:
-        (folder / trial.config.id).mkdir(parents=True)
-    expected = reference_rows(plan, folder)
-    assert {i: without_times(script.store().read(i).rows) for i in expected} == expected
+    assert_uninterrupted(script.store(), plan, tmp_path / "by_hand")
 
 
 def test_a_store_that_a_node_does_not_share_is_refused_before_the_first_step(

@@ -42,24 +42,31 @@ def without_times(rows: Iterable[Row]) -> list[Row]:
 
 
 def reference_rows(plan: Study, folder: Path) -> dict[str, list[Row]]:
-    """Trial id -> the rows of the trainer without Ray, uninterrupted, in this process."""
+    """Trial id -> the rows of the trainer without Ray, uninterrupted, in this process.
+
+    `folder` is made, with a folder for each trial.
+    """
     import torch
 
     from vitscale.train.loop import train
 
     torch.set_num_threads(1)
+    for trial in plan.trials:
+        (folder / trial.config.id).mkdir(parents=True)
     return {
         t.config.id: without_times(list(train(t.config, folder / t.config.id))) for t in plan.trials
     }
 
 
+def assert_uninterrupted(store: Store, plan: Study, folder: Path) -> None:
+    """The rows of a plan in a store are those of uninterrupted trainings in a new folder."""
+    expected = reference_rows(plan, folder)
+    assert {i: without_times(store.read(i).rows) for i in expected} == expected
+
+
 @pytest.fixture(scope="module")
 def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
-    folder = tmp_path_factory.mktemp("by_hand")
-    plan = study()
-    for trial in plan.trials:
-        (folder / trial.config.id).mkdir()
-    return reference_rows(plan, folder)
+    return reference_rows(study(), tmp_path_factory.mktemp("by_hand"))
 
 
 def test_rows_through_ray_equal_those_of_the_trainer(
@@ -154,11 +161,7 @@ def test_interrupt_stops_cleanly_and_the_same_command_resumes(tmp_path: Path) ->
     result = script.run(*arguments)
     assert result.returncode == 0, result.stdout
     plan = study(**options)
-    folder = tmp_path / "by_hand"
-    for trial in plan.trials:
-        (folder / trial.config.id).mkdir(parents=True)
-    expected = reference_rows(plan, folder)
-    assert {i: without_times(script.store().read(i).rows) for i in expected} == expected
+    assert_uninterrupted(script.store(), plan, tmp_path / "by_hand")
 
 
 def test_a_second_driver_is_refused_and_harms_nothing(tmp_path: Path) -> None:

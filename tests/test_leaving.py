@@ -127,10 +127,7 @@ def test_a_worker_that_is_told_to_end_saves_what_it_has_trained(tmp_path: Path) 
     assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
     plan = study(**options)
     assert left[0] < left[1] < plan.trials[0].config.num_steps
-    folder = tmp_path / "by_hand"
-    for trial in plan.trials:
-        (folder / trial.config.id).mkdir(parents=True)
-    expected = reference_rows(plan, folder)
+    expected = reference_rows(plan, tmp_path / "by_hand")
     read = {i: script.store().read(i) for i in expected}
     assert {of.status for of in read.values()} == {Status.FINISHED}
     assert {i: without_times(of.rows) for i, of in read.items()} == expected

@@ -241,10 +241,7 @@ def test_a_study_survives_a_link_that_is_cut(lab: Lab, whose: str) -> None:
     assert driver.wait(400) == 0, lab.said()
 
     plan = load_script(TINY).study(num=2, epochs=EPOCHS)
-    folder = lab.folder / "by_hand"
-    for trial in plan.trials:
-        (folder / trial.config.id).mkdir(parents=True)
-    expected = reference_rows(plan, folder)
+    expected = reference_rows(plan, lab.folder / "by_hand")
     rows: dict[str, list[Row]] = lab.answer(ROWS)
     assert {i: without_times(found) for i, found in rows.items()} == expected
     assert not lab.claims()

@@ -139,6 +139,17 @@ def test_damaged_rows_are_named_and_moved_aside(store: Store, damage: str) -> No
     assert not store.is_done("t1")
 
 
+def test_links_to_nothing_or_to_themselves_hide_no_other_file(tmp_path: Path) -> None:
+    folder = Workdir(tmp_path)
+    folder.within("inner").write("kept", b"four")
+    (tmp_path / "nothing").symlink_to(tmp_path / "gone")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "inner" / "up").symlink_to(tmp_path)
+    (tmp_path / "linked").symlink_to(tmp_path / "inner" / "kept")
+    sizes = {name: state.num_bytes for name, state in folder.files().items()}
+    assert sizes == {"inner/kept": 4, "linked": 4}
+
+
 def test_a_store_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(

@@ -41,8 +41,6 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     assert not list(tmp_path.glob("runs/trials/*/ray-train"))
 
     plan = study(**options)
-    for trial in plan.trials:
-        (tmp_path / "by_hand" / trial.config.id).mkdir(parents=True)
     expected = reference_rows(plan, tmp_path / "by_hand")
     (conv,) = (trial.config for trial in plan.trials)
     finished = script.store().read(conv.id)

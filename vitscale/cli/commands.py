@@ -13,7 +13,7 @@ import shlex
 import socket
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from vitscale.cli import housekeeping, plans
 from vitscale.cli.costs import with_costs
 from vitscale.cli.project import become, copy_project, find_script, listing
-from vitscale.cli.script import Parser, check_installed, report_only
+from vitscale.cli.script import Parser, check_installed, report_only, status_of_report
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
 from vitscale.plan.config import shown
@@ -31,6 +31,7 @@ from vitscale.record.store import Store
 
 if TYPE_CHECKING:
     from vitscale.analysis.side_by_side import Side
+    from vitscale.record.outcome import Outcome
     from vitscale.record.overview import StudyState
 
 
@@ -108,10 +109,15 @@ def report(options: argparse.Namespace) -> None:
     study = read_plan(store, options.study)
     study = with_costs(replace(study, published=study.published or options.published))
     if options.json:
-        print_json(_report_as_json(study, store))
+        from vitscale.record.table import read_trials
+
+        read = read_trials(study, store)
+        print_json(_report_as_json(study, store, read))
+        status = status_of_report(study, read)
     else:
-        if status := report_only(study, store, chosen):
-            sys.exit(status)
+        status = report_only(study, store, chosen)
+    if status:
+        sys.exit(status)
 
 
 def formats(text: str) -> list[str]:
@@ -126,14 +132,13 @@ def formats(text: str) -> list[str]:
     return [name for name in FORMATS if name in chosen]
 
 
-def _report_as_json(study: Study, store: Store) -> dict[str, Any]:
+def _report_as_json(study: Study, store: Store, read: Mapping[str, Outcome]) -> dict[str, Any]:
     """Redraws the report; returns its headline and its tables, each as a list of rows."""
     import pandas as pd
 
     from vitscale.launch.driver import PAGE, draw
-    from vitscale.record.table import read_trials
 
-    report, headline, _ = draw(study, store, read_trials(study, store))
+    report, headline, _ = draw(study, store, read)
     files = {name: io.BytesIO(report.read(f"{name}.parquet")) for name in study.tables}
     tables = {name: pd.read_parquet(file).to_dict("records") for name, file in files.items()}
     return {

@@ -536,6 +536,12 @@ def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> int:
     where = report.address(PAGE) if page else f"{report.address()} ({', '.join(formats)})"
     lines = [*headline, mixed_code(read), f"report  {where}"]
     print("\n".join(line for line in lines if line))
+    return status_of_report(study, read)
+
+
+def status_of_report(study: Study, read: Mapping[str, Outcome]) -> int:
+    """The exit status of a report: not 0 if it has nothing to say about an arm, which one line on
+    stderr names."""
     law, empty = _lacking(study, read)
     if not empty:
         return EXIT_DONE

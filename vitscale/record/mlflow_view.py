@@ -704,12 +704,12 @@ def _is_gone(error: Exception) -> bool:
     return getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST"
 
 
-def _point(trial: Trial) -> str:
-    return "reference" if trial.point is None else f"{trial.point:03d}"
-
-
 def _is_forbidden(error: Exception) -> bool:
     return getattr(error, "error_code", "") == "PERMISSION_DENIED"
+
+
+def _point(trial: Trial) -> str:
+    return "reference" if trial.point is None else f"{trial.point:03d}"
 
 
 def _log10(value: float) -> str:

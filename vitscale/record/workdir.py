@@ -198,7 +198,8 @@ class Workdir:
 
         What does not exist is not refused. Of a bucket nothing is known before a write.
         """
-        paths = [self._at(name) for name in names]
+        there = {"", *(self.names() if any(names) else ())}
+        paths = [self._at(name) for name in names if name in there]
         locked = [path for path in paths if not os.access(path, os.W_OK) and os.path.exists(path)]
         return [(str(path), _owner(Path(path))) for path in locked]
 

@@ -1,4 +1,4 @@
-"""The trainer: one straight loop that yields a row of metrics after every epoch."""
+"""The trainer: one straight loop that yields a row of metrics at each evaluation."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def train(
     pins: Collection[int] = (),
     is_leaving: Callable[[], bool] | None = None,
 ) -> Generator[Row, None, Trained]:
-    """Trains one model, yields one row of metrics per epoch, and returns what else it leaves.
+    """Trains one model, yields a row at each evaluation, and returns what else it leaves.
 
     Errors are in percent, losses in nats. The rows are always those of the whole training: an
     interrupted one first yields the rows of its newest checkpoint again and continues from there,
