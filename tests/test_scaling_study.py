@@ -236,6 +236,34 @@ def write_all(results: Results) -> None:
             draw(results)
 
 
+@pytest.mark.parametrize(
+    ("options", "labels"),
+    [
+        ({"scale": "demo"}, ["250 images", "499 images", "997 images"]),
+        (
+            {"scale": "fashion", "subsets": "epochs"},
+            ["6,250 images", "12,500 images", "25,000 images", "50,000 images"],
+        ),
+        (
+            {"scale": "fashion", "schedule": "cooldown"},
+            [
+                "6,250 images",
+                "12,500 images",
+                "25,000 images",
+                "50,000 images",
+                "50,000 images, 1 epoch",
+            ],
+        ),
+    ],
+)
+def test_a_curve_is_named_by_its_images_and_by_epochs_where_others_have_more(
+    options: dict[str, Any], labels: list[str]
+) -> None:
+    study = script_study(**options)
+    figure = kind_of(study).figures["error_by_scale"](Results(study, outcomes(study)))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == labels
+
+
 def test_single_runs_have_a_law_and_no_interval() -> None:
     study = script_study(num=1)
     table = Results(study, outcomes(study)).once(scaling_fit)

@@ -324,10 +324,50 @@ def test_rows_of_a_study_do_not_depend_on_its_trunks(store: Store, tmp_path: Pat
 # --- through Ray ----------------------------------------------------------------------------------
 
 
+BRANCHING = ROOT / "tests" / "studies" / "branching.py"
+
+
+@pytest.mark.slow
+def test_a_failed_trunk_leaves_its_child_missing_until_both_are_trained(tmp_path: Path) -> None:
+    """The trainer raises as tests/faulty/sitecustomize.py says, in a worker of Ray."""
+    script = Script(tmp_path, BRANCHING)
+    script.environment["PYTHONPATH"] = f"{ROOT}/tests/faulty:{ROOT}"
+    script.environment["FAULTS"] = str(tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps({"1": (99, "value no such layer")}))
+    short, long = (trial.config for trial in load_script(BRANCHING).study(seed=1).trials)
+    result = script.run("--seed", "1")
+    assert result.returncode == 1, result.stdout
+    reason = f"its trunk {long.id} is failed: ValueError: no such layer"
+    (warned,) = [line for line in result.stdout.splitlines() if line.startswith("warning: ")]
+    assert warned == f"warning: {short.id} is missing: {reason}"
+    assert "0 finished, 0 diverged, 1 failed, 1 missing of 2" in result.stdout
+    assert (tmp_path / "1.tries").read_text().count("\n") == 1  # of the trunk alone
+
+    (tmp_path / "plan.json").write_text("{}")
+    result = script.run("--seed", "1")
+    assert result.returncode == 0, result.stdout
+    for config in (long, short):
+        alone = list(train(config.in_one_piece(), tmp_path / config.id))
+        assert timeless(list(script.store().read(config.id).rows)) == timeless(alone)
+
+
+@pytest.mark.slow
+def test_a_diverged_trunk_is_two_diverged_trials(tmp_path: Path) -> None:
+    script = Script(tmp_path, BRANCHING)
+    short, long = (trial.config for trial in load_script(BRANCHING).study(lr=1e20).trials)
+    result = script.run("--lr", "1e20")
+    assert result.returncode == 0, result.stdout
+    assert "0 finished, 2 diverged, 0 failed, 0 missing of 2" in result.stdout
+    outcome = script.store().read(short.id)
+    assert outcome.error.startswith(f"its trunk {long.id} diverged at step ")
+    alone = list(train(short.in_one_piece(), tmp_path / "alone"))
+    assert timeless(list(outcome.rows)) == timeless(alone)
+
+
 @pytest.mark.slow
 def test_kills_of_trunk_and_cooldown_change_nothing(tmp_path: Path) -> None:
     """Nor does the loss of a trunk's state: it is one line, and the trunk's rows stay."""
-    script = Script(tmp_path, ROOT / "tests" / "studies" / "branching.py")
+    script = Script(tmp_path, BRANCHING)
     short, long = (trial.config for trial in load_script(script.script).study().trials)
     assert short.trunk == long.id and short.trunk_step == 124
     store, often = script.store(), ("--checkpoint-every-s", "0.05")

@@ -19,9 +19,10 @@ BASE = TrainConfig(
 )
 
 
-def study(scale: Literal["demo"] = "demo") -> Study:
+def study(scale: Literal["demo"] = "demo", seed: int = 0, lr: float = 3e-3) -> Study:
     """8 and 4 epochs of 62 steps: the shorter one starts from the longer one after 124 steps."""
-    lengths = {f"{epochs} epochs": BASE.replace(epochs=epochs) for epochs in (4, 8)}
+    base = BASE.replace(seed=seed, lr=lr)
+    lengths = {f"{epochs} epochs": base.replace(epochs=epochs) for epochs in (4, 8)}
     return Study(
         kind="repeats",
         name="branching",

@@ -95,10 +95,10 @@ def _axis_of(table: pd.DataFrame, family: str) -> str:
 
 
 def _level(of: pd.DataFrame, axis: str) -> pd.Series:
-    """What a curve is of: its images and, where it is shorter than others, its epochs."""
-    images = of["images"].astype(str) + " images"
-    shorter = of["samples"] < of["samples"].max() * 0.9
-    epochs = of["epochs"].astype(str) + " epochs"
+    """What a curve is of: its images and, where others of as many are longer, its epochs."""
+    images = of["images"].map("{:,} images".format)
+    shorter = of["samples"] < of.groupby("images")["samples"].transform("max") * 0.9
+    epochs = of["epochs"].map(lambda num: f"{num} epoch{'s' * (num != 1)}")
     if axis == "images":
         return epochs.where(shorter, "all subsets")
     return images + (", " + epochs).where(shorter, "")
