@@ -37,8 +37,8 @@ def p_values(test: str, schedule: Sequence[int], num: int) -> np.ndarray:
     )
 
 
-def false_claims(p: np.ndarray, schedule: Sequence[int], declared: str) -> tuple[float, float]:
-    """Shares of studies with a claim at some look, and at some look from the second on."""
+def looks_at(schedule: Sequence[int], declared: str) -> tuple[list[Look], FinalSize | None]:
+    """The ledger of a study that is looked at with so many draws or seeds, and its final size."""
     first = 2 * schedule[0] if declared.startswith("first plan") else schedule[0]
     final = {
         "`--final-num N`": FinalSize(schedule[-1], {"a": schedule[-1]}),
@@ -48,6 +48,12 @@ def false_claims(p: np.ndarray, schedule: Sequence[int], declared: str) -> tuple
         Look(str(n), {"a": n}, {"a": first if n == schedule[0] else max(n, first + 1)}, {"p": 1})
         for n in schedule
     ]
+    return looks, final
+
+
+def false_claims(p: np.ndarray, schedule: Sequence[int], declared: str) -> tuple[float, float]:
+    """Shares of studies with a claim at some look, and at some look from the second on."""
+    looks, final = looks_at(schedule, declared)
     claims = [
         place(Ledger(tuple(looks[:k]), final), look).adjusted(p[k], p[0]) < 0.05
         for k, look in enumerate(looks)

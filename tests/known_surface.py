@@ -63,11 +63,14 @@ def measure(
     """One simulated study: intervals of the exponent of the first axis, the floor, and the held-out
     largest value, as the law has it and as it is measured."""
     rng = np.random.default_rng([7, seed])
-    runs = surface.runs(rng)
-    chosen = choose(runs)
+    whole = surface.runs(rng)
+    chosen = choose(whole)
+    held = surface.x[:, 0] == surface.x[:, 0].max()
+    seen = ~held[:, None, None]
+    runs = Runs(*(np.where(seen, v, np.nan) for v in (whole.choosing, whole.reported)),
+                whole.diverged & seen)  # fmt: skip
     pairs, df = relative_noise(runs)
     noise = float(np.sqrt(np.mean(pairs[:, 1] ** 2)))
-    held = surface.x[:, 0] == surface.x[:, 0].max()
     used = ~held & (chosen.n > 0)
     last = int(np.flatnonzero(held)[-1])
     x, new, has_floor = surface.x[used], surface.x[[last]], surface.floor > 0

@@ -227,6 +227,27 @@ def test_sentences_name_what_diverged_and_what_is_missing(results: Results) -> N
     write_all(Results(study, few.assign(status="missing")))
 
 
+def test_a_forecast_is_the_same_before_and_after_its_cells_are_trained(results: Results) -> None:
+    after = results.once(scaling_forecast).query("kind == 'held out'")
+    hidden = results.trials["arm"].isin(after["target"])
+    before = Results(
+        results.study,
+        results.trials.assign(
+            status=results.trials["status"].mask(hidden, "missing"),
+            error_pct=results.trials["error_pct"].mask(hidden),
+            minival_error_pct=results.trials["minival_error_pct"].mask(hidden),
+        ),
+    )
+    forecast = before.once(scaling_forecast).query("kind == 'held out'")
+    assert forecast["measured_error_pct"].isna().all() and after["n"].max() == 3
+    columns = ["target", *(f"predicted_error_pct{end}" for end in ("", "_low", "_high"))]
+    as_many = after["n"].to_numpy() == 3  # a run that diverged is one that the mean lacks
+    assert as_many.sum() >= 4
+    pd.testing.assert_frame_equal(
+        forecast.loc[as_many, columns], after.loc[as_many, columns], check_exact=True
+    )
+
+
 def write_all(results: Results) -> None:
     kind = kind_of(results.study)
     for make in kind.tables.values():

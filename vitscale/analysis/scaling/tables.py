@@ -86,6 +86,26 @@ def grid(results: Results) -> Grid:
     lrs = tuple(tuple(sorted({float(lr) for lr in by_arm[arm]["lr"]})) for arm in configs)
     seeds = sorted({int(seed) for seed in results.trials["seed"]})
     runs = _runs([by_arm[arm] for arm in configs], lrs, seeds, _columns(study))
+    return _grid_of(frame, lrs, runs)
+
+
+def unseen(results: Results) -> Grid:
+    """The cells as they were before the largest value of each family's first axis was trained: a
+    forecast of those is the same before and after their trainings, noise and rounds included.
+    """
+    cells = results.once(grid)
+    found = results.once(widest).values()
+    held = np.concatenate([largest(cells, one.family, one.axes) for one in found])
+    hidden = np.isin(np.arange(len(cells.frame)), held)[:, None, None]
+    runs = Runs(
+        np.where(hidden, np.nan, cells.runs.choosing),
+        np.where(hidden, np.nan, cells.runs.reported),
+        cells.runs.diverged & ~hidden,
+    )
+    return _grid_of(cells.frame, cells.lrs, runs)
+
+
+def _grid_of(frame: pd.DataFrame, lrs: tuple[tuple[float, ...], ...], runs: Runs) -> Grid:
     pairs, df = relative_noise(runs)
     chosen = choose(runs)
     if not df:
@@ -462,7 +482,8 @@ def scaling_forecast(results: Results) -> pd.DataFrame:
     all.
 
     The interval of a held-out cell is where 95% of measured means of as many runs would lie, seeds'
-    noise and the choice of lr included; `inside` scores it. Of a value that nobody trained it is
+    noise and the choice of lr included, all from the other cells: it is the same before and after
+    the held-out ones are trained. `inside` scores it. Of a value that nobody trained it is
     that of the law. `times`: the forecast's value over the largest that the law was fitted to.
     """
     rows = [row for one in results.once(widest).values() for row in _forecasts(results, one, STEPS)]
@@ -486,14 +507,14 @@ def scaling_forecast_far(results: Results) -> pd.DataFrame:
 def _forecasts(
     results: Results, one: Law, steps: Sequence[float]
 ) -> Iterator[Mapping[str, object]]:
-    cells = results.once(grid)
+    cells, before = results.once(grid), results.once(unseen)
     held = largest(cells, one.family, one.axes)
-    rest = law(cells, one.family, one.axes, has_floor=True, without=held)
+    rest = law(before, one.family, one.axes, has_floor=True)
     if rest is not None:
         times = cells.frame.loc[held[0], AXES[one.axes[0]]] / rest.x[:, 0].max()
         x = _points(cells, held, one.axes)
         predicted, drawn = rest.fit.predict(x), rest.rounds.predict(x)
-        noise = _new_noise(cells, held, drawn.shape)
+        noise = _new_noise(before, _num_runs(results, held), drawn.shape)
         for i, index in enumerate(held):
             yield _forecast_row(
                 cells, one, index, "held out", times, predicted[i], drawn[:, i] * noise[:, i]
@@ -501,13 +522,20 @@ def _forecasts(
     yield from _beyond(cells, one, steps, "extrapolation")
 
 
-def _new_noise(cells: Grid, held: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Factors of measured means of as many runs as the cells have, at least one, by Student's t."""
+def _num_runs(results: Results, index: np.ndarray) -> np.ndarray:
+    """How many runs the mean of each of these cells has, or will have if it has none yet."""
+    cells = results.once(grid)
+    planned = results.trials.groupby("arm")["seed"].nunique()
+    of_plan = planned[cells.frame.loc[index, "cell"]].to_numpy()
+    return np.where(cells.usable[index], cells.chosen.n[index], of_plan)
+
+
+def _new_noise(cells: Grid, num_runs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Factors of measured means of so many runs, by Student's t."""
     if not cells.has_intervals:
         return np.ones(shape)
-    rng = np.random.default_rng(1)
-    sd = cells.noise / np.sqrt(np.maximum(cells.chosen.n[held], 1))
-    return np.exp(sd * rng.standard_t(cells.df, shape))
+    sd = cells.noise / np.sqrt(num_runs)
+    return np.exp(sd * np.random.default_rng(1).standard_t(cells.df, shape))
 
 
 def _beyond(
