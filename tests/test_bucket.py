@@ -33,6 +33,8 @@ from test_store import (  # noqa: F401
 )
 
 from vitscale.cli.parsers import main
+from vitscale.doctor import storage
+from vitscale.doctor.check import Machine, Verdict
 from vitscale.plan.study import to_json
 from vitscale.record import blobs, bucket
 from vitscale.record.blobs import Bucket
@@ -304,6 +306,17 @@ def test_a_server_that_will_not_do_is_refused_at_open(proxy: Proxy, fault: str) 
     message = str(caught.value)
     assert "\n" not in message and SECRET not in message and "AKIA" not in message
     assert sum(proxy.requests.values()) < 12
+
+
+def test_the_doctor_finds_a_server_that_ignores_conditions(proxy: Proxy) -> None:
+    """As a start of a study refuses it, although files are created and replaced as they should."""
+    machine = Machine(store="s3://studies/doctor")
+    assert storage.conditions(machine).verdict == Verdict.PASS
+    for header in ("If-None-Match", "If-Match"):
+        proxy.fault = lambda method, path, header=header: f"without {header}"
+        found = storage.conditions(machine)
+        assert found.verdict == Verdict.FAIL and f"ignored: {header}" in found.detail
+    assert storage.conditions(Machine(store="runs")).verdict == Verdict.NOT_APPLICABLE
 
 
 def test_a_bucket_that_does_not_exist_is_refused(proxy: Proxy) -> None:

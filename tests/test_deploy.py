@@ -85,6 +85,19 @@ def test_the_rayjob_starts_again_keeps_the_head_free_and_has_shared_memory() -> 
     assert store and store[1] in places
 
 
+def test_the_image_can_run_the_rayjob() -> None:
+    """It wants a token, is of a user who may write to the volume, and has what a bucket needs."""
+    image = (DEPLOY / "Dockerfile").read_text()
+    cluster = load("kuberay/rayjob.yaml")["spec"]["rayClusterSpec"]
+    assert "RAY_AUTH_MODE=token" in image and cluster["authOptions"] == {"mode": "token"}
+    (user,) = re.findall(r"^USER (\d+)$", image, re.MULTILINE)
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert group["template"]["spec"]["securityContext"]["fsGroup"] == int(user)
+    (extras,) = re.findall(r"'\.\[([\w,]+)\]'", image)
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras.split(",")) == {"train", "bucket"} <= set(declared["optional-dependencies"])
+
+
 def test_the_cluster_file_is_one_by_ray_s_schema_and_its_own_validation() -> None:
     import ray
     from ray.autoscaler._private.util import prepare_config, validate_config

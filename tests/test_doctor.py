@@ -11,7 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,7 @@ def test_every_check_runs_on_the_cpu_and_leaves_nothing(tmp_path: Path) -> None:
     finished = doctor("--device", "cpu", "--store", store, "--mlflow", server, "--json")
     expected = {check.name: PASS for check in CHECKS}
     expected |= {"driver": NONE, "fp32 as on the CPU": NONE, "deterministic": NONE}
+    expected |= {"conditional writes": NONE}
     expected |= {"write and read": FAIL}
     assert results_of(finished) == expected, finished.stdout
     assert finished.returncode == 1 and finished.stderr == "" and not list(tmp_path.iterdir())
@@ -107,6 +110,17 @@ def test_another_precision_is_not_taken_for_fp32() -> None:
         assert training.compared(reference, found, name, training.BOUNDS[name]).verdict == PASS
     assert training.compared(reference, whole[:-1], "too few").verdict == FAIL
     assert training.compared(reference, [*whole[:-1], float("nan")], "NaN").verdict == FAIL
+
+
+def test_a_resumed_training_is_held_against_how_a_device_repeats_itself() -> None:
+    """Losses of three trainings each: resumed, uninterrupted, and that one again."""
+    whole, rounded, wrong = ([{"train_loss": loss}] for loss in (1.0, 1.000001, 1.1))
+    for resumed, again, verdict in (
+        (rounded, whole, FAIL),  # the device repeats itself, so the resume has lost something
+        (rounded, rounded, PASS),
+        (wrong, rounded, FAIL),
+    ):
+        assert training._unequal(resumed, whole, again).verdict == verdict
 
 
 def test_a_device_on_which_a_training_diverges_fails() -> None:
@@ -229,6 +243,11 @@ def hangs(machine: Machine) -> Finding:
     return passed("never")
 
 
+def leaves_files(machine: Machine) -> Finding:
+    tempfile.mkdtemp()
+    return hangs(machine)
+
+
 def raises(machine: Machine) -> Finding:
     raise RuntimeError("one\ntwo")
 
@@ -239,23 +258,30 @@ def answers(machine: Machine) -> Finding:
 
 
 def test_a_check_that_crashes_hangs_or_raises_is_a_failed_check(
-    capfd: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the next one answers, from another process; nothing is printed into the table."""
+    """And the next one answers, from another process; nothing is printed into the table, and a
+    killed one leaves no file.
+    """
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with Examination() as examination:
 
-        def find(run) -> Finding:
-            return examination.find(Check("store", "a", run, "advice", limit_s=3.0), CPU)
+        def find(run: Callable[[Machine], Finding], limit_s: float = 60.0) -> Finding:
+            return examination.find(Check("store", "a", run, "advice", limit_s=limit_s), CPU)
 
         first = find(answers)
         assert first == find(answers) and first.verdict == PASS
         assert "SIGSEGV: a last word" in find(dies).detail
         second = find(answers)
         assert second.verdict == PASS and second != first
-        assert find(hangs).detail == "no answer within 3 s"
+        late = find(leaves_files, 5.0)
+        assert late.detail == "no answer within 5 s" and "hangs" in late.advice
+        assert late.advice.endswith(": advice") and Result(of("locks"), "", late, 3).advice
+        assert len(list(tmp_path.rglob("*"))) == 3  # the log, a folder, and the one in it
         assert find(raises).detail == "RuntimeError: one"
         last = find(answers)
     assert last.verdict == PASS and capfd.readouterr().out == ""
+    assert not list(tmp_path.iterdir())
     with pytest.raises(ProcessLookupError):
         os.kill(int(last.detail), 0)
 

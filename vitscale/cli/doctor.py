@@ -82,7 +82,9 @@ class Result:
     @property
     def advice(self) -> str:
         """What to do; empty unless the check failed."""
-        return self.check.advice if self.finding.verdict == "fail" else ""
+        if self.finding.verdict != "fail":
+            return ""
+        return self.finding.advice or self.check.advice
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -21,6 +21,7 @@ class Finding:
     verdict: Verdict
     detail: str
     values: Mapping[str, float | str] = field(default_factory=dict)
+    advice: str = ""  # about this failure, instead of the check's
 
 
 def passed(detail: str, **values: float | str) -> Finding:

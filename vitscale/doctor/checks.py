@@ -19,7 +19,9 @@ ROUNDING = (
 )
 STORE = (
     "name a folder with --store that this user may write, on a local disk or on a network file "
-    "system with hard links, rename and locks (NFS 4, Lustre mounted with -o flock, CephFS)"
+    "system with hard links, rename and locks (NFS 4, Lustre mounted with -o flock, CephFS); a "
+    "bucket must be of a server with conditional writes (Amazon S3, Google, Azure), with "
+    "credentials that may read, write, list and delete"
 )
 
 CHECKS = (
@@ -58,9 +60,7 @@ CHECKS = (
         "trainer",
         "resume",
         training.resume,
-        "trials that were interrupted differ from others by rounding: do not compare their rows "
-        "bit for bit, or train all with --deterministic if the next check passes; if uninterrupted "
-        "trainings are equal, report it",
+        "a resumed training differs by more than what repeated ones differ by: report it",
         on_each_device=True,
     ),
     Check(
@@ -96,6 +96,7 @@ CHECKS = (
         takes_long=True,
         limit_s=120.0,
     ),
+    Check("store", "conditional writes", storage.conditions, STORE),
     Check("store", "exclusive creation", storage.creation, STORE),
     Check("store", "atomic replacement", storage.replacement, STORE),
     Check("store", "locks", storage.locks, STORE),

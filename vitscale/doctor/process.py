@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from multiprocessing import get_context, set_start_method
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -22,6 +24,7 @@ from vitscale.launch.faults import one_line
 from vitscale.record.mlflow_place import without_user
 
 PATIENCE_S = 10.0  # until a process that has nothing to do is gone
+LATE = "too slow, or it hangs: run it again while nothing else runs here; if it is late again"
 
 
 class Examination:
@@ -30,6 +33,7 @@ class Examination:
     def __init__(self) -> None:
         self._process: SpawnProcess | None = None
         self._log = tempfile.NamedTemporaryFile("w+", prefix="vitscale-doctor-")  # noqa: SIM115
+        self._folder = tempfile.mkdtemp(prefix="vitscale-doctor-")  # what a killed check leaves
 
     def __enter__(self) -> Self:
         return self
@@ -42,6 +46,7 @@ class Examination:
     ) -> None:
         self._end(kill=kind is not None)
         self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def find(self, check: Check, machine: Machine) -> Finding:
         """What a check finds. An exception, the end of the process, or too long a time: failed."""
@@ -52,7 +57,8 @@ class Examination:
             self._pipe.send((check, machine))
             if not self._pipe.poll(check.limit_s):
                 self._end(kill=True)
-                return failed(f"no answer within {check.limit_s:g} s")
+                late = failed(f"no answer within {check.limit_s:g} s")
+                return replace(late, advice=f"{LATE}: {check.advice}")
             found = self._pipe.recv()
         except (EOFError, OSError):
             return failed(self._last_words())
@@ -65,7 +71,7 @@ class Examination:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._log.truncate(0)
-        self._process = context.Process(target=serve, args=(theirs, self._log.name))
+        self._process = context.Process(target=serve, args=(theirs, self._log.name, self._folder))
         self._process.start()
         theirs.close()
 
@@ -94,8 +100,11 @@ class Examination:
         return f"the check's process ended with {how}: {(printed or ['no message'])[-1][:300]}"
 
 
-def serve(pipe: Connection, log: str) -> None:
-    """Answers each (check, machine) with a Finding, or with the exception in one line."""
+def serve(pipe: Connection, log: str, folder: str) -> None:
+    """Answers each (check, machine) with a Finding, or with the exception in one line. `folder`
+    is for temporary files.
+    """
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
     os.setsid()  # so that Ctrl-C reaches the command alone, which ends this process
     # loader processes are to start as in a study; a spawned process would pass its own way on
     set_start_method(None, force=True)  # None: the system's default

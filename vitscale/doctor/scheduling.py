@@ -33,7 +33,7 @@ def nodes(machine: Machine) -> Finding:
 
     gpus = 1.0 if machine.on_gpu else 0.0
     resources = Resources(address=machine.address, gpus_per_trial=gpus)
-    with _stop_later() as stop, scratch(machine) as folder:
+    with _stop_later(machine) as stop, scratch(machine) as folder:
         folder.write("seen", (name := uuid.uuid4().hex).encode())
         with cluster(resources, _no_log, stop) as slots:
             listed = resources_of_nodes()
@@ -71,11 +71,12 @@ def _wrong(
 
 
 @contextlib.contextmanager
-def _stop_later() -> Iterator[threading.Event]:
-    """An event that is set after WAIT_S."""
+def _stop_later(machine: Machine) -> Iterator[threading.Event]:
+    """An event that is set after WAIT_S, if nodes of a cluster are waited for."""
     stop = threading.Event()
     timer = threading.Timer(WAIT_S, stop.set)
-    timer.start()
+    if machine.address:  # a cluster that is started here, however slowly, has its node
+        timer.start()
     try:
         yield stop
     finally:

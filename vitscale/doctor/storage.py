@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
-from vitscale.doctor.check import Finding, Machine, judged
+from vitscale.doctor.check import Finding, Machine, failed, judged, not_applicable
 from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
 
@@ -37,6 +37,18 @@ def scratch(machine: Machine) -> Iterator[Workdir]:
         store.discard(name)
         if not existed and not store.names():
             store.discard("")
+
+
+def conditions(machine: Machine) -> Finding:
+    """A bucket refuses to overwrite when asked to: claims and locks rest on it."""
+    store = Store.at(machine.store)
+    if not isinstance(store.root, str):
+        return not_applicable("for buckets; a folder has hard links and locks")
+    try:
+        store.make()
+    except ValueError as error:
+        return failed(str(error))
+    return judged(True, "the server keeps If-None-Match and If-Match, as a start of a study asks")
 
 
 def creation(machine: Machine) -> Finding:

@@ -90,8 +90,8 @@ class Resources:
             raise ValueError(
                 f"a driver must run on a node of the cluster, but got (address={self.address!r}): "
                 "start the command on a node with --address auto, or from outside with `ray job "
-                "submit -- python studies/... --address auto`; the store must be a folder that "
-                "all nodes see"
+                "submit --working-dir . -- python studies/... --address auto`; the store must be a "
+                "folder that all nodes see, or a bucket"
             )
 
     def alone(self) -> Resources:
