@@ -126,12 +126,14 @@ def test_a_second_start_with_more_draws_trains_only_the_new_ones_and_what_failed
     ran: Script,
 ) -> None:
     before = {p: p.stat().st_mtime_ns for p in ran.folder.glob("runs/trials/*/rows.parquet")}
-    result = ran.run("--broken", "1", "--num", "4")
+    result = ran.run("--broken", "1", "--num", "4", "--deterministic")
     assert result.returncode == 1, result.stdout
     assert "10 trials, 7 done, 3 to do" in result.stdout
     after = {p: p.stat().st_mtime_ns for p in ran.folder.glob("runs/trials/*/rows.parquet")}
     assert len(after) == 9
     assert {p: after[p] for p in before} == before
+    repeatable = {p: ran.store().read(p.parent.name).facts.get("deterministic") for p in after}
+    assert {p for p, said in repeatable.items() if said == "yes"} == after.keys() - before.keys()
 
 
 def test_a_finished_study_is_redrawn_without_ray(ran: Script) -> None:

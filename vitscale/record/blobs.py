@@ -204,7 +204,7 @@ class Bucket:
                 return _tag(dict(made))
             except refusals as refusal:
                 # 409: two conditional writes met in the server, which did neither of them
-                if "409 Conflict" in str(refusal) and "ConditionalRequestConflict" in str(refusal):
+                if _code(refusal) == "ConditionalRequestConflict":
                     raise Unanswered(f"{LAW}, but got (store={self.url!r}: 409)") from refusal
                 # obstore itself tries again after some errors, so this reply may be the second
                 found = self._written(key)
