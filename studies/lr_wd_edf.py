@@ -88,8 +88,8 @@ SCALES = {
         notes=(
             "Models of 0.1 M parameters, 3 epochs of 50,000 images of Fashion-MNIST; val is its "
             "published test set of 10,000 images, minival 10,000 images of the training set: "
-            "another draw of the same images, and no shift. It is no evidence about the paper's "
-            "models on ImageNet, and with 16 draws per arm the bands are wide."
+            "images from the same source, so no shift is between them. It is no evidence about the "
+            "paper's models on ImageNet, and with 16 draws per arm the bands are wide."
         ),
     ),
     "cifar": Scale(

@@ -10,12 +10,12 @@ compared: where do they cross? Question and ratios of subsets: Dosovitskiy et al
     python studies/scaling.py --num 5  # 5 seeds; those that are done are kept
     python studies/scaling.py --subsets epochs  # subsets train for as many epochs, so fewer steps
     python studies/scaling.py --schedule cooldown  # lengths share a trunk at a constant lr
-    python studies/scaling.py --budget 2e12 --plan  # the sizes that this many multiply-adds allow
-    python studies/scaling.py --scale fashion --subsets epochs  # 240 trials on Fashion-MNIST
+    python studies/scaling.py --budget 2.6e12 --plan  # the sizes that these multiply-adds pay for
+    python studies/scaling.py --scale fashion --subsets epochs  # 180 trials on Fashion-MNIST
     python studies/scaling.py --scale imagenet --plan  # the paper's ratios on ImageNet: 72 trials
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from typing import Any, Literal
 try:
     from search_spaces import cifar, vit
     from vitscale import Arm, Study, TrainConfig, Trial, cross, grid, interleaved, main, trials
+    from vitscale.cli.costs import with_costs
     from vitscale.plan.cost import own_training_flops
     from vitscale.plan.trunks import on_trunks
 except ModuleNotFoundError as missing:
@@ -138,7 +139,7 @@ SCALES = {
             "width: in an earlier study of widths 16 to 64 at one grid (up to 0.018), 20 of 24 "
             "cells of widths 16 to 32 chose its upper end and 1 of 8 of width 64. All of it was "
             "chosen before these trainings. minival is 10,000 images of the training set, val the "
-            "published test set: another draw of the same images, and no shift."
+            "published test set: images from the same source, so no shift is between them."
         ),
     ),
     "cifar": Scale(
@@ -203,7 +204,7 @@ def study(
                 lrs = [lr * fields["lr"] if "lr" in fields else lr for lr in values.lrs]
                 plan += trials(config, {arm: {}}, cross(seeds, grid(lr=lrs)))
     plan = list(on_trunks(plan))  # none without a cooldown
-    return Study(
+    whole = Study(
         kind="scaling",
         name="scaling",
         scale=scale,
@@ -212,7 +213,7 @@ def study(
             "its own?"
         ),
         source="Dosovitskiy et al. 2021, Figures 3 to 5, Tables 5 and 6; the laws are ours",
-        trials=interleaved(affordable(plan, budget) if budget else plan),
+        trials=interleaved(plan),
         metric="val_error_pct",
         figures=("error_by_scale", "error_by_compute"),
         tables=(*TABLES, "scaling_forecast_far") if far else TABLES,
@@ -224,6 +225,9 @@ def study(
         ),
         notes=values.notes,
     )
+    # a law of size needs three, and one more that is held out
+    has_sizes = any(len(sizes) > 1 for sizes in values.models.values())
+    return affordable(whole, budget, least=4 if has_sizes else 1) if budget else whole
 
 
 def cooling_down(values: Scale) -> Scale:
@@ -267,21 +271,26 @@ def _subset(whole: TrainConfig, images: int, subsets: str) -> TrainConfig:
     )
 
 
-def affordable(plan: Sequence[Trial], budget: float) -> list[Trial]:
-    """The trials of the smallest sizes that `budget` multiply-adds pay for, all cells of each."""
+def affordable(study: Study, budget: float, least: int) -> Study:
+    """The study of the smallest sizes that `budget` multiply-adds pay for, all cells of each.
+
+    Raises ValueError if it pays for fewer than `least` sizes.
+    """
     costs: dict[object, float] = {}
-    for trial in plan:
+    measured = with_costs(study).measured
+    for trial in study.trials:
         size = trial.arm.factors["size"]
-        costs[size] = costs.get(size, 0.0) + own_training_flops(trial.config)
+        costs[size] = costs.get(size, 0.0) + own_training_flops(trial.config, measured)
     order = sorted(costs, key=costs.__getitem__)
     totals = list(accumulate(costs[size] for size in order))
     kept = [size for size, total in zip(order, totals, strict=True) if total <= budget]
-    if not kept:
+    if len(kept) < least:
         raise ValueError(
-            f"a budget must pay for the smallest size, {totals[0]:.3g} multiply-adds, but got "
-            f"(budget={budget:g})"
+            f"a budget must pay for {least} sizes or more, {totals[least - 1]:.3g} multiply-adds "
+            f"for the smallest, but got (budget={budget:g}, which pays for {len(kept)})"
         )
-    return [trial for trial in plan if trial.arm.factors["size"] in kept]
+    paid = tuple(trial for trial in study.trials if trial.arm.factors["size"] in kept)
+    return replace(study, trials=paid)
 
 
 if __name__ == "__main__":

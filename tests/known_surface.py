@@ -1,23 +1,23 @@
 """How often intervals of scaling laws cover a known truth, and the IsoFLOP parabola beside them.
 
 `python tests/known_surface.py one 300` prints the cover of a case of CASES over 300 simulations, of
-all methods or of those named after the number; `isoflop`, `optimum`, `cells`, `crossing`, too;
-docs/method-scaling.md has the results. Each simulated study has three lr per cell with three seeds
-each, 5% of its runs diverge, and the largest size is held out.
+all methods or of those named after the number; `isoflop`, `optimum`, `cells`, `crossing` and
+`misfit`, too; docs/method-scaling.md has the results. Each simulated study has three lr per cell
+with three seeds each, 5% of its runs diverge, and the largest size is held out.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from vitscale.analysis.scaling import fits
 from vitscale.analysis.scaling.compute import CERTAIN, Costs, lowest, optimum
 from vitscale.analysis.scaling.rounds import Runs, choose, relative_noise, rounds
-from vitscale.analysis.scaling.tables import crossings, ends
+from vitscale.analysis.scaling.tables import Law, crossings, ends, misfit
 
 Hit = dict[tuple[str, str], tuple[float, float, float]]  # (method, quantity) -> (truth, low, high)
 
@@ -78,6 +78,7 @@ def measure(
     found = fits.fit(x, chosen.error[used], precision, has_floor=has_floor)
     truth = {
         "exponent": surface.exponents[0],
+        "last exponent": surface.exponents[-1],
         "floor": surface.floor,
         "forecast": float(surface.truth[last]),
         "measured": float(chosen.error[last]),
@@ -104,6 +105,19 @@ def measure(
             ends = {name: tuple(np.percentile(v, (2.5, 97.5))) for name, v in values.items()}
         hits |= {(method, name): (truth[name], *pair) for name, pair in ends.items()}
     return hits
+
+
+def misfit_p(surface: Surface, seed: int) -> float:
+    """Of one simulated study: the p of the scatter around its law."""
+    runs = surface.runs(np.random.default_rng([23, seed]))
+    chosen, noise = choose(runs), relative_noise(runs)
+    used, names = chosen.n > 0, ("size", "images")[: surface.x.shape[1]]
+    x, errors, precision = surface.x[used], chosen.error[used], chosen.n[used]
+    precision = precision / float(np.mean(noise[0][:, 1] ** 2))
+    fit = fits.fit(x, errors, precision, has_floor=surface.floor > 0)
+    law = Law("", names, surface.floor > 0, np.flatnonzero(used), x, fit, fit, precision)
+    of_law = Runs(runs.choosing[used], runs.reported[used], runs.diverged[used])
+    return misfit(law, errors, of_law, noise)[1]
 
 
 def best_spent(seed: int, noise: float, budget: float = 8.0, num_rounds: int = 400) -> Hit:
@@ -183,6 +197,7 @@ def _certain(found: float, drawn: np.ndarray) -> tuple[float, float]:
 def _values(laws: fits.Fit, new: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "exponent": laws.exponents[..., 0],
+        "last exponent": laws.exponents[..., -1],
         "floor": laws.floor,
         "forecast": laws.predict(new)[..., 0],
     }
@@ -276,6 +291,14 @@ def main(case: str, num: int, methods: Sequence[str] = METHODS) -> None:
                 f"{case} {noise:g} stated {len(stated)}/{num} {share:.3f} ({error:.3f}) {width:.3g}"
             )
         return
+    if case == "misfit":
+        for name in CASES:
+            for seeds in (2, 3):
+                of = replace(CASES[name], num_seeds=seeds)
+                p = np.array([misfit_p(of, seed) for seed in range(num)])
+                share = float((p < 0.05).mean())
+                print(f"{name:9} {seeds} {share:.3f} ({(share * (1 - share) / num) ** 0.5:.3f})")
+        return
     if case == "isoflop":
         for noise in (1e-6, 0.01):
             for off in (0.0, 1.5):
@@ -288,7 +311,7 @@ def main(case: str, num: int, methods: Sequence[str] = METHODS) -> None:
         return
     made = [measure(CASES[case], seed, methods=methods) for seed in range(num)]
     for method in methods:
-        for name in ("exponent", "floor", "forecast", "measured"):
+        for name in ("exponent", "last exponent", "floor", "forecast", "measured"):
             if (method, name) in made[0]:
                 share, width = cover(made, method, name)
                 error = (share * (1 - share) / num) ** 0.5

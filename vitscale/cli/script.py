@@ -132,6 +132,7 @@ def _add_options(parser: Parser, make_study: StudyFunction) -> None:
     """Adds the parameters of a study's function as options, and the options of all studies."""
     parser.description = sys.modules[make_study.__module__].__doc__
     types = get_type_hints(make_study)
+    own = parser.add_argument_group("parameters of the study", inspect.getdoc(make_study))
     for name, parameter in inspect.signature(make_study).parameters.items():
         if name not in types or parameter.default is parameter.empty:
             raise ValueError(
@@ -141,17 +142,20 @@ def _add_options(parser: Parser, make_study: StudyFunction) -> None:
         option, default = f"--{name.replace('_', '-')}", parameter.default
         if isinstance(default, bool):
             action = argparse.BooleanOptionalAction if default else "store_true"
-            parser.add_argument(
-                option, default=default, action=action, help="parameter of the study"
+            own.add_argument(
+                option,
+                default=default,
+                action=action,
+                help="default: on" if default else "default: off",
             )
             continue
         kind, choices = _kind(name, types[name], default)
-        parser.add_argument(
+        own.add_argument(
             option,
             type=_reader(name, kind),
             default=default,
             choices=choices,
-            help=f"parameter of the study (default: {'by scale' if default is None else default})",
+            help=f"default: {'by scale' if default is None else default}",
         )
     for name in ADAPTIVE:
         if name not in types:

@@ -283,7 +283,7 @@ def error_by_compute(results: Results) -> Figure:
     if (table["diverged_in_all"] > 0).any():
         note += " × above: cells of which a run diverged."
     if _has_intervals(results):
-        note += " Bands: 95% intervals of it, with the choice of lr."
+        note += " Bands: pointwise 95% intervals of it, with the choice of lr."
     return finish(figure, note)
 
 

@@ -80,6 +80,7 @@ def fit(
     shape = y.shape[:-1]
     flat = y.reshape(-1, y.shape[-1])
     weights = np.broadcast_to(precision, y.shape).reshape(flat.shape)
+    flat = np.where(weights > 0, flat, 1.0)  # what is left out may have no error
     x0 = np.exp(np.log(x).mean(0))
     logs = np.log(x / x0)
     starts, steps = _starts(x.shape[1], start)

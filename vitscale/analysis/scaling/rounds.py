@@ -1,4 +1,4 @@
-"""Cells of trials, the lr of each, and bootstrap rounds over trials, seeds and the choice of lr.
+"""Cells of trials, the lr of each, and bootstrap rounds over their runs and the choice of lr.
 
 A cell is one setting (size, images, length) at several lr with several seeds. An lr is a candidate
 if at least half of its ended runs finished; the candidate with the lowest mean on minival over the
@@ -96,6 +96,38 @@ def rounds(runs: Runs, num: int, rng: np.random.Generator, method: Method = "poo
         choosing[:, of] *= np.maximum(1 + CHOICE_NOISE * inflation * drawn[..., 0], 0.05)
         reported[:, of] *= np.maximum(1 + inflation * drawn[..., 1], 0.05)
     return _at_best(choosing, reported, runs.candidates, n)
+
+
+def rounds_on(
+    runs: Runs,
+    errors: np.ndarray,
+    noise: tuple[np.ndarray, int],
+    num: int,
+    rng: np.random.Generator,
+) -> Chosen:
+    """`num` rounds of these cells if `errors` (cells,) were true at the lr that each has chosen,
+    and the other lr kept their ratios to it. `noise` is that of relative_noise.
+
+    Runs diverge again as well, each with the share of the candidates' runs that did: a cell that
+    loses its best lr by chance is as far off as one that has chosen a worse one.
+    """
+    pairs, df = noise
+    ended = np.where(runs.candidates, runs.finished + runs.diverged.sum(-1), 0)
+    diverged = np.where(runs.candidates, runs.diverged.sum(-1), 0).sum() / max(ended.sum(), 1)
+    n = rng.binomial(ended, 1 - diverged, (num, *ended.shape))
+    of_means = np.zeros((*n.shape, 2))
+    for count in np.unique(n[n > 0]):
+        of = n == count
+        of_means[of] = pairs[rng.integers(len(pairs), size=(int(of.sum()), count))].mean(1)
+    of_means *= np.sqrt(df / rng.chisquare(df, num))[:, None, None, None]
+    scale = (errors / choose(runs).error)[:, None]
+    choosing, reported = (
+        scale * _mean(values) * np.maximum(1 + share * of_means[..., column], 0.05)
+        for column, (values, share) in enumerate(
+            ((runs.choosing, CHOICE_NOISE), (runs.reported, 1.0))
+        )
+    )
+    return _at_best(choosing, reported, (n > 0) & (2 * n >= ended), n)
 
 
 def _drawn_trials(runs: Runs, num: int, rng: np.random.Generator) -> Chosen:

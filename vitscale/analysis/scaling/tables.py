@@ -14,13 +14,19 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-import scipy
 
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import fits
 from vitscale.analysis.scaling.fits import Fit
-from vitscale.analysis.scaling.rounds import Chosen, Runs, choose, relative_noise, rounds
+from vitscale.analysis.scaling.rounds import (
+    Chosen,
+    Runs,
+    choose,
+    relative_noise,
+    rounds,
+    rounds_on,
+)
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import training_flops
 from vitscale.plan.kinds import FAR, MIN_VALUES
@@ -28,6 +34,7 @@ from vitscale.plan.study import Study
 
 CHOOSES = "minival"
 NUM_ROUNDS = 1000
+NUM_ROUNDS_ON_LAW = 400
 QUANTILES = (2.5, 97.5)
 STEPS = (2.0, float(FAR))  # times the largest value of the axis: forecasts within the limit
 FAR_STEPS = (16.0,)
@@ -185,7 +192,8 @@ def scaling_cells(results: Results) -> pd.DataFrame:
     An lr is a candidate if at least half of its ended runs finished; a cell without one is
     diverged, has no error and is in no law. The 95% interval includes the noise of seeds and the
     choice of lr. Multiply-adds of the whole training, forward and backward. `diverged` is at the
-    chosen lr, or of all runs where none is chosen; `diverged_in_all` at every lr.
+    chosen lr, or of all runs where none is chosen; `diverged_in_all` at every lr. Both hold the
+    `failed` ones of all lr.
     """
     cells = results.once(grid)
     return pd.DataFrame([_cells_row(results, cells, index) for index in range(len(cells.frame))])
@@ -200,6 +208,7 @@ def _cells_row(results: Results, cells: Grid, index: int) -> dict[str, object]:
     row, lr = cells.frame.iloc[index], int(cells.chosen.lr[index])
     diverged = cells.runs.diverged[index]
     grid_of = cells.lrs[index]
+    of_cell = results.trials[results.trials["arm"] == row["cell"]]
     ended = int(diverged.sum() + np.isfinite(cells.runs.reported[index]).sum())
     name = reported(results.study)
     return {
@@ -214,8 +223,9 @@ def _cells_row(results: Results, cells: Grid, index: int) -> dict[str, object]:
         "n": int(cells.chosen.n[index]),
         "diverged": int(diverged[lr].sum() if lr >= 0 else diverged.sum()),
         "diverged_in_all": int(diverged.sum()),
+        "failed": int((of_cell["status"] == "failed").sum()),
         "ended": ended,
-        "planned": int((results.trials["arm"] == row["cell"]).sum()),
+        "planned": len(of_cell),
         **interval(name, cells.chosen.error[index], cells.rounds.error[:, index]),
     }
 
@@ -326,12 +336,13 @@ def scaling_fit(results: Results) -> pd.DataFrame:
     summed over the axes, with 95% intervals.
 
     x0 is the geometric mean of the axis over the cells, so that a gain is what the axis adds there.
-    Intervals are of bootstrap rounds over trials, seeds and the choice of lr; those of profile
-    likelihood, given the lr, stand beside the exponents and the floor. `misfit` is the scatter of
-    the cells around the law over that of seeds alone, in variance; misfit_p is small where the law
-    is not the shape of the data. `held_out_ratio` is the error measured at the largest value of the
-    first axis over what the same law predicts without it, a geometric mean; the law that comes
-    nearer to 1 is `nearer`. `not_identified` names what no interval bounds.
+    Intervals are of bootstrap rounds over the runs, their seeds and the choice of lr, given which
+    runs finished; those of profile likelihood, given the lr, stand beside the exponents and the
+    floor. `misfit` is the scatter of the cells around the law over that of seeds alone, in
+    variance; misfit_p is small where the law is not the shape of the data. `held_out_ratio` is the
+    error measured at the largest value of the first axis over what the same law predicts without
+    it, a geometric mean; the law that comes nearer to 1 is `nearer`. `not_identified` names what no
+    interval bounds.
     """
     cells = results.once(grid)
     rows = [_fit_row(cells, one) for one in results.once(laws)]
@@ -396,13 +407,41 @@ def _diverged_cells(cells: Grid, family: str, axes: Sequence[str]) -> int:
 
 
 def _misfit(cells: Grid, one: Law) -> tuple[float, float]:
-    """(mean square of standardised residuals, p of F); NaN without noise or degrees of freedom."""
-    df = len(one.index) - fits.num_unknowns(len(one.axes), one.has_floor)
-    if df < 1 or not cells.has_intervals:
+    """(mean square of standardised residuals, p); NaN without noise or degrees of freedom.
+
+    p is the share of rounds on the law itself, each with the noise of seeds, the divergence and the
+    choice of lr of these cells, that scatter as much. By F, which takes each lr as given, 5 to 22%
+    of right laws would be called wrong.
+    """
+    if not cells.has_intervals:
         return np.nan, np.nan
-    residual = np.log(cells.chosen.error[one.index] / one.fit.predict(one.x))
-    ratio = float((residual**2 * one.precision).sum() / df)
-    return ratio, float(scipy.stats.f.sf(ratio, df, cells.df))
+    of = cells.runs
+    runs = Runs(of.choosing[one.index], of.reported[one.index], of.diverged[one.index])
+    return misfit(one, cells.chosen.error[one.index], runs, relative_noise(cells.runs))
+
+
+def misfit(
+    one: Law, errors: np.ndarray, runs: Runs, noise: tuple[np.ndarray, int]
+) -> tuple[float, float]:
+    """The same of the cells of a law, their errors and runs, and the noise of all cells."""
+    sd2 = max(float(np.mean(noise[0][:, 1] ** 2)), 1e-12)
+    ratio = float(_scatter(one, one.fit, errors, one.precision))
+    if not np.isfinite(ratio):
+        return np.nan, np.nan
+    on_law = rounds_on(
+        runs, one.fit.predict(one.x), noise, NUM_ROUNDS_ON_LAW, np.random.default_rng(2)
+    )
+    precision = on_law.n / sd2
+    again = fits.fit(one.x, on_law.error, precision, has_floor=one.has_floor, start=one.fit)
+    scatter = _scatter(one, again, on_law.error, precision)
+    return ratio, float((1 + (scatter >= ratio).sum()) / (1 + np.isfinite(scatter).sum()))
+
+
+def _scatter(one: Law, fit: Fit, errors: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """(...) mean squares of standardised residuals of (..., cells); NaN without a df."""
+    df = (precision > 0).sum(-1) - fits.num_unknowns(len(one.axes), one.has_floor)
+    residual = np.log(np.where(precision > 0, errors, 1.0) / fit.predict(one.x))
+    return (residual**2 * precision).sum(-1) / np.where(df > 0, df, np.nan)
 
 
 def largest(cells: Grid, family: str, axes: Sequence[str]) -> np.ndarray:
@@ -481,9 +520,10 @@ def scaling_forecast(results: Results) -> pd.DataFrame:
     value of its first axis, predicted without them, then 2 and 4 times that value, predicted by
     all.
 
-    The interval of a held-out cell is where 95% of measured means of as many runs would lie, seeds'
-    noise and the choice of lr included, all from the other cells: it is the same before and after
-    the held-out ones are trained. `inside` scores it. Of a value that nobody trained it is
+    The interval of a held-out cell is where 95% of measured means of as many runs would lie, with
+    the seeds' noise, and the choice of lr of the other cells. All of it comes from these: it is the
+    same before and after the held-out ones are trained. `inside` scores it: "no", too, where the
+    cell diverged. Of a value that nobody trained it is
     that of the law. `times`: the forecast's value over the largest that the law was fitted to.
     """
     rows = [row for one in results.once(widest).values() for row in _forecasts(results, one, STEPS)]
@@ -541,9 +581,11 @@ def _new_noise(cells: Grid, num_runs: np.ndarray, shape: tuple[int, ...]) -> np.
 def _beyond(
     cells: Grid, one: Law, steps: Sequence[float], kind: str
 ) -> Iterator[Mapping[str, object]]:
-    """Forecasts at multiples of the largest cell: as many images and samples as it has."""
-    held = largest(cells, one.family, one.axes)
-    last = int(held[_points(cells, held, one.axes)[:, -1].argmax()])
+    """Forecasts at multiples of the largest cell in the law: as many images and samples as it has.
+    A larger one that was planned, and has no error yet, is no base to extrapolate from.
+    """
+    largest_first = np.lexsort([*one.x[:, 1:].T, one.x[:, 0]])
+    last = int(one.index[largest_first[-1]])
     for times in steps:
         x = _points(cells, np.array([last]), one.axes).copy()
         x[0, 0] *= times
@@ -565,7 +607,7 @@ def _forecast_row(
     by = {axis: 1.0 if held or axis != one.axes[0] else times for axis in AXES}
     low, high = ends(drawn)
     measured = float(cells.chosen.error[index]) if held else np.nan
-    known = bool(np.isfinite([measured, low]).all())
+    diverged = held and bool(~cells.usable[index] and cells.runs.diverged[index].any())
     n = int(cells.chosen.n[index]) if held else 0
     what = cell["cell"] if held else f"{times:g} times the {one.axes[0]} of {cell['cell']}"
     params = cell["params"] * by["size"] / 1e6
@@ -583,9 +625,18 @@ def _forecast_row(
         high,
         measured,
         n,
-        ("yes" if low <= measured <= high else "no") if known else "",
+        _inside(measured, low, high, diverged),
     )
     return dict(zip(FORECAST, values, strict=True))
+
+
+def _inside(measured: float, low: float, high: float, diverged: bool) -> str:
+    """Whether a forecast held; nothing where it cannot be scored. One of a cell that diverged did
+    not.
+    """
+    if not np.isfinite(low) or not (diverged or np.isfinite(measured)):
+        return ""
+    return "yes" if low <= measured <= high else "no"
 
 
 # ---- compute
@@ -631,6 +682,7 @@ def scaling_crossing(results: Results) -> pd.DataFrame:
     """One row per pair of families: the number of parameters at which their laws cross, within the
     range that both were trained in, at the most images and samples both have.
 
+    A family that lacks the largest cells of the other is compared at the most that it has itself.
     `share_crossing` is the share of bootstrap rounds with a crossing in that range; the interval is
     over those, and is given only if 95% of the rounds have one. Differences are a minus b at both
     ends of the range, in points: below 0, a is better.
@@ -653,7 +705,16 @@ def _crossing_row(results: Results, a: Law, b: Law) -> dict[str, object]:
     }
     sizes = np.geomspace(low, max(high, low), POINTS)
     has_intervals = results.once(grid).has_intervals
-    return row | crossing("crossing_params_m", sizes / 1e6, (a, b), (sizes, sizes), has_intervals)
+    most = _common(a, b)
+    return row | crossing(
+        "crossing_params_m", sizes / 1e6, (a, b), (sizes, sizes), has_intervals, (most, most)
+    )
+
+
+def _common(a: Law, b: Law) -> dict[str, float]:
+    """Axis -> the most that both laws have of it, beside their size."""
+    ends = [dict(zip(one.axes[1:], one.x.max(0)[1:], strict=True)) for one in (a, b)]
+    return {axis: min(end.get(axis, np.inf) for end in ends) for end in ends for axis in end}
 
 
 def crossing(
@@ -662,13 +723,15 @@ def crossing(
     pair: tuple[Law, Law],
     sizes: tuple[np.ndarray, np.ndarray],
     has_intervals: bool,
+    most: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {}),
 ) -> dict[str, float]:
     """The columns of where two laws cross along x (POINTS,), each at its own sizes (POINTS,), and
     of their difference at both ends; the crossing has an interval if CERTAIN of the rounds cross.
+    `most`: of the other axes of each law, by name; by default all that it has.
     """
     a, b = pair
     point, drawn = (
-        _at_sizes(one, a, sizes[0]) - _at_sizes(two, b, sizes[1])
+        _at_sizes(one, a, sizes[0], most[0]) - _at_sizes(two, b, sizes[1], most[1])
         for one, two in ((a.fit, b.fit), (a.rounds, b.rounds))
     )
     at, at_drawn = float(crossings(point[None], x)[0]), crossings(drawn, x)
@@ -682,9 +745,10 @@ def crossing(
     }
 
 
-def _at_sizes(fit: Fit, one: Law, sizes: np.ndarray) -> np.ndarray:
-    """Errors (..., sizes) at the most images and samples of a law."""
-    rest = np.broadcast_to(one.x.max(0)[1:], (len(sizes), len(one.axes) - 1))
+def _at_sizes(fit: Fit, one: Law, sizes: np.ndarray, most: Mapping[str, float]) -> np.ndarray:
+    """Errors (..., sizes) at so many images and samples, by default the most of a law."""
+    ends = [most.get(axis, end) for axis, end in zip(one.axes, one.x.max(0), strict=True)]
+    rest = np.broadcast_to(ends[1:], (len(sizes), len(one.axes) - 1))
     return fit.predict(np.column_stack([sizes, rest]))
 
 

@@ -46,13 +46,27 @@ def headline(results: Results) -> list[str]:
 def cells_sentences(results: Results) -> list[str]:
     """Which cells have no error, and how often the lr lies at the edge of its grid."""
     table = results.once(scaling_cells)
-    diverged = table[(table["n"] == 0) & (table["diverged_in_all"] > 0)]["cell"]
-    missing = table[(table["n"] == 0) & (table["diverged_in_all"] == 0)]["cell"]
+    without = table[table["n"] == 0]
+    ended, is_whole = without["ended"] > 0, without["ended"] == without["planned"]
+    failed = is_whole & (without["failed"] == without["planned"])
+    diverged = without[is_whole & ~failed]["cell"]
+    unfinished = without[ended & ~is_whole]["cell"]
+    missing = without[~ended]["cell"]
     sentences = []
+    if failed.any():
+        sentences.append(
+            f"All runs of {failed.sum()} of {len(table)} cells failed "
+            f"({_named(without[failed]['cell'])}): they are in no law."
+        )
     if len(diverged):
         sentences.append(
-            f"{len(diverged)} of {len(table)} cells diverged at every lr ({_named(diverged)}): "
-            "they are in no law."
+            f"{len(diverged)} of {len(table)} cells diverged, as no lr of theirs has as many "
+            f"finished as diverged runs ({_named(diverged)}): they are in no law."
+        )
+    if len(unfinished):
+        sentences.append(
+            f"{len(unfinished)} of {len(table)} cells have no lr yet with as many finished as "
+            f"diverged runs, and runs to do ({_named(unfinished)}): they are in no law."
         )
     if len(missing):
         sentences.append(
@@ -81,15 +95,29 @@ def fit_sentences(results: Results) -> list[str]:
         same = (table["family"] == family) & (table["axes"] == " and ".join(one.axes))
         row = table[same & table["has_floor"]].iloc[0]
         sentences.append(_law_sentence(row, one.axes, metric))
+        sentences += _choice_sentences(table[same].set_index("has_floor"), one.axes[0])
         if row["not_identified"]:
             sentences.append(f"Not identified for {family}: {row['not_identified']}.")
         if row["misfit_p"] < MISFIT_ALPHA:
             sentences.append(
                 f"The cells of {family} scatter around its law {row['misfit']:.1f} times as much "
-                f"(variance) as seeds explain (p = {row['misfit_p']:.3f}): the law is not the "
-                "shape of these errors, and its intervals are too short."
+                "(variance) as seeds alone would, more than the noise and the choice of lr explain "
+                f"(p = {row['misfit_p']:.3f}): these errors have another shape than the law, and "
+                "its intervals are too short."
             )
     return sentences
+
+
+def _choice_sentences(laws: pd.DataFrame, axis: str) -> list[str]:
+    """Which law, with or without a floor, predicts the unseen largest value better."""
+    ratio = laws["held_out_ratio"].astype(float)
+    if len(laws) < 2 or ratio.isna().any():
+        return []
+    better = "with" if laws.loc[True, "nearer"] else "without"
+    return [
+        f"Fitted without the largest {axis}, the law {better} a floor predicts it better: measured "
+        f"over predicted is {ratio[True]:.3f} with a floor, {ratio[False]:.3f} without."
+    ]
 
 
 def _law_sentence(row: pd.Series, axes: tuple[str, ...], metric: Metric) -> str:
@@ -97,12 +125,16 @@ def _law_sentence(row: pd.Series, axes: tuple[str, ...], metric: Metric) -> str:
         f"{row[f'{axis}_exponent']:.2f}{_ends(row, f'{axis}_exponent', '.2f')} for {axis}"
         for axis in axes
     )
-    digits = ".1f" if metric.unit == "%" else ".3f"
+    digits = _digits(metric)
     floor = f"{row['floor_error_pct']:{digits}}{_ends(row, 'floor_error_pct', digits)}"
     return (
         f"{row['family']}, {row['n_cells']} cells: {metric.label} falls to a floor of {floor} "
         f"{metric.unit} with exponent{'s' * (len(axes) > 1)} {exponents}."
     )
+
+
+def _digits(metric: Metric) -> str:
+    return ".1f" if metric.unit == "%" else ".3f"
 
 
 def _ends(row: pd.Series, name: str, digits: str) -> str:
@@ -116,11 +148,19 @@ def forecast_sentences(results: Results) -> list[str]:
     sentences = []
     for family, of in table[table["kind"] == "held out"].groupby("family", sort=False):
         scored = of[of["inside"] != ""]
+        diverged = int(scored["measured_error_pct"].isna().sum())
         ratio = np.exp(np.log(of["measured_error_pct"] / of["predicted_error_pct"]).mean())
         result = (
             f"{int((scored['inside'] == 'yes').sum())} of {len(scored)} inside their 95% intervals"
+            + f" ({diverged} diverged, counted as outside)" * (diverged > 0)
             if len(scored)
-            else "not scored, since repeated runs or outcomes are missing"
+            else "not scored, since repeated runs or outcomes are missing; predicted: "
+            + ", ".join(
+                f"{results.metric.number(row['predicted_error_pct'])}"
+                f"{_ends(row, 'predicted_error_pct', _digits(results.metric))}"
+                for _, row in of.iterrows()
+            )
+            + f" {results.metric.unit}"
         )
         level = f"; measured over predicted: {ratio:.2f}" if np.isfinite(ratio) else ""
         sentences.append(
@@ -169,11 +209,15 @@ def optimum_sentences(results: Results) -> list[str]:
             )
             continue
         row = inside.iloc[-1]
-        samples = f"{row['optimal_samples']:.3g}{_ends(row, 'optimal_samples', '.3g')}"
+        size, samples = (
+            f"{row[name]:.3g}{_ends(row, name, '.3g') if not row['optimum'] else ''}"
+            for name in ("optimal_params_m", "optimal_samples")
+        )
+        sure = f", {row['optimum']}" if row["optimum"] else ""
         sentences.append(
             f"Compute-optimal size of {family} at {row['training_flops']:.2g} multiply-adds: "
-            f"{row['optimal_params_m']:.3g}{_ends(row, 'optimal_params_m', '.3g')} M parameters "
-            f"for {samples} samples (by its {row['by']}); {len(inside)} of {len(of)} budgets from "
+            f"{size} M parameters for {samples} samples (by its {row['by']}{sure}); {len(inside)} "
+            f"of {len(of)} budgets from "
             f"{span} have an optimum within the range."
         )
     return sentences
@@ -229,8 +273,9 @@ def caveats(results: Results) -> list[str]:
         ),
         (
             "Intervals are of bootstrap rounds that draw the noise of the runs again, choose each "
-            "lr again and fit again. The noise is pooled over cells, as a share of their "
-            "error: where it differs from cell to cell, intervals are wrong by that. Cover under "
+            "lr again and fit again, given which runs finished. The noise is pooled over cells, as "
+            "a share of their error: where it differs from cell to cell, intervals are wrong by "
+            "that. The band of the lowest error is for one budget at a time. Cover under "
             "simulation: docs/method-scaling.md."
         ),
         (
