@@ -232,12 +232,15 @@ def study(
 
 def cooling_down(values: Scale) -> Scale:
     """The scale with a cooldown over a tenth of each length; half of the length as well if there
-    is one alone, or twice it if that is one epoch.
+    is one alone, or twice it if that is one epoch. The warm-up, which all lengths share, takes at
+    most a quarter of the shortest.
     """
     lengths, longest = values.lengths, values.lengths[-1]
     if len(lengths) == 1:
         lengths = (longest // 2, longest) if longest > 1 else (longest, 2 * longest)
-    return replace(values, base={**values.base, **COOLDOWN}, lengths=lengths)
+    warmup = min(values.base.get("warmup_epochs", TrainConfig.warmup_epochs), lengths[0] / 4)
+    base = {**values.base, **COOLDOWN, "warmup_epochs": warmup}
+    return replace(values, base=base, lengths=lengths)
 
 
 def cells(values: Scale, fields: Mapping[str, Any], subsets: str) -> list[tuple[TrainConfig, str]]:
