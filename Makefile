@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test test-fast test-slow test-oldest test-readme test-gpu chaos check docs wheel constraints clean
+.PHONY: demo test test-fast test-slow test-oldest test-readme test-gpu test-slurm chaos check docs wheel constraints clean
 
 demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 6 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
@@ -38,10 +38,13 @@ test-gpu: .venv/installed  ## the tests that need a GPU, and those of augmentati
 	$(RUN) -c "import torch; assert torch.cuda.is_available(), 'a GPU must be visible to torch'"
 	$(RUN) -m pytest tests/test_augment.py tests/test_train.py tests/test_profile.py
 
-chaos: .venv/installed  ## kills at random instants, 200 faults between workers and a bucket, links that are cut (as root)
+test-slurm: .venv/installed  ## deploy/slurm on two nodes of a real SLURM: preemption, arrays (as root, with Debian's slurm-wlm and munge): half an hour
+	VITSCALE_TEST_SLURM=1 $(RUN) -m pytest -m slow -ra tests/test_slurm.py
+
+chaos: .venv/installed  ## kills at random instants, 200 faults between workers and a bucket, links that are cut or slow (as root)
 	VITSCALE_TEST_KILLS=24 $(RUN) -m pytest -m "slow or not slow" tests/test_chaos.py
 	VITSCALE_CHAOS=200 $(RUN) -m pytest tests/test_bucket.py -k random_faults -s
-	VITSCALE_TEST_LINKS=1 $(RUN) -m pytest -m slow tests/test_links.py
+	VITSCALE_TEST_LINKS=1 $(RUN) -m pytest -m slow -ra tests/test_links.py
 
 check: .venv/installed  ## lint, format and types
 	.venv/bin/ruff check .

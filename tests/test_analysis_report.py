@@ -552,6 +552,37 @@ def test_honesty_says_what_the_seeds_are():
     assert "and other seeds" in said and "All draws share" not in said and "biased" not in said
 
 
+NODES = {
+    "a100": "AMD EPYC 7763, 64-Core, 128 cores, NVIDIA A100-SXM4-80GB, Linux x86_64",
+    "other a100": "Intel Xeon 8480, 96 cores, NVIDIA A100-SXM4-80GB, Linux x86_64",
+    "h100": "AMD EPYC 7763, 64-Core, 128 cores, NVIDIA H100 80GB HBM3, Linux x86_64",
+}
+
+
+def on_nodes(device: str, nodes: dict[str, list[str]]) -> list[str]:
+    """The sentences about hardware, if draw i of an arm ran on the i-th node that is listed."""
+    study = make_study(3)
+    outcomes = make_outcomes(study, random_errors(study)).assign(device=device)
+    draws = outcomes["point"].notna()
+    where = outcomes[draws].apply(lambda row: NODES[nodes[row["arm"]][row["point"]]], axis=1)
+    outcomes["machine"] = where.reindex(outcomes.index, fill_value=NODES["a100"])
+    return [line for line in caveats(Results(study, outcomes)) if "different hardware" in line]
+
+
+def test_caveats_count_the_trials_of_each_arm_by_kind_of_gpu():
+    one = ["a100", "other a100", "a100"]
+    assert on_nodes("cuda", {"a": one, "b": one}) == []
+    (line,) = on_nodes("cuda", {"a": one, "b": ["h100"] * 3})  # and a reference run on an A100 each
+    a, b = "4 on NVIDIA A100-SXM4-80GB", "3 on NVIDIA H100 80GB HBM3, 1 on NVIDIA A100-SXM4-80GB"
+    assert f"(a: {a}; b: {b})" in line and "--accelerator-type" in line
+
+
+def test_caveats_name_processors_of_trials_on_cpus():
+    (line,) = on_nodes("cpu", {"a": ["a100", "h100", "a100"], "b": ["other a100"] * 3})
+    assert "3 on Intel Xeon 8480" in line and "on AMD EPYC 7763, 64-Core" in line
+    assert "NVIDIA" not in line and "--accelerator-type" not in line
+
+
 def test_honesty_and_headline_say_that_a_reference_run_diverged():
     study = make_study(6, num_references=3)
     outcomes = make_outcomes(study, random_errors(study), {("a", "seed 2"): "diverged"})

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY, Script, kill_family, load_script, wait_for
-from test_bucket import point_at, server  # noqa: F401
+from faulty_proxy import Proxy
+from test_bucket import SECRET, point_at, proxy, server  # noqa: F401
 from test_launch import assert_uninterrupted
 
 from vitscale.record import blobs, bucket
@@ -84,4 +85,41 @@ def test_a_study_in_a_bucket_is_killed_and_gives_the_rows_of_a_folder(
         text=True,
     )
     assert "tiny-demo" in status.stdout, status.stderr
+    blobs._client.cache_clear()
+
+
+FAULTS = {
+    "507 InsufficientStorage": "the bucket must have room",
+    "403 AccessDenied": "the credentials must be valid and permit reading and writing",
+    "403 RequestTimeTooSkewed": "the clock of this machine must be as the server's",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bucket_that_is_refused_during_training_loses_nothing(
+    tmp_path: Path,
+    proxy: Proxy,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+) -> None:
+    """Full, without permission, or to a clock that differs by more than the server accepts."""
+    monkeypatch.setenv("VITSCALE_LEASE_S", "6")
+    url = f"s3://studies/{fault[:3]}{fault[-4:]}"
+    store, script = Store.open(url), Script(tmp_path)
+    arguments = ("--num", "1", "--epochs", "60", "--only", "conv", "--checkpoint-every-s", "0.3")
+    process = script.start(*arguments, "--store", url)
+    wait_for(lambda: "/checkpoint-" in " ".join(store.trials.files()), 240, "a checkpoint")
+    refuses = ("PUT",) if fault.startswith("507") else ("PUT", "GET", "HEAD", "DELETE")
+    proxy.fault = lambda method, path: fault if method in refuses else ""
+    status, said = process.wait(400), (tmp_path / "log.txt").read_text()
+    assert status in (1, 2), said
+    assert FAULTS[fault] in said and "Traceback" not in said and SECRET not in said
+    assert not list(store.trials.having("rows.parquet")) if fault.startswith("507") else True
+    proxy.fault = lambda method, path: ""
+    again = script.run(*arguments, "--store", url)
+    assert again.returncode == 0, again.stdout
+    plan = load_script(TINY).study(num=1, epochs=60, only="conv")
+    assert_uninterrupted(store, plan, tmp_path / "by_hand")
     blobs._client.cache_clear()

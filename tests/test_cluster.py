@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import test_preflight
 from conftest import (
     ROOT,
     Script,
@@ -191,6 +192,35 @@ def test_trials_go_only_to_nodes_with_the_named_accelerator(tmp_path: Path, empt
     assert len(running) == 8 and max(running) <= 2
 
 
+def test_nodes_of_different_sizes_and_kinds(tmp_path: Path, empty: Cluster) -> None:
+    """A core and a GPU on one node, four of each on the other, whose processor has another name:
+    0.7 of a GPU fits once on each. What differs is said at the start and in the report.
+    """
+    (tmp_path / "cpuinfo").write_text("model name\t: Abacus 7\n")
+    named = f'mount --bind {tmp_path}/cpuinfo /proc/cpuinfo && exec "$@"'
+    of_another_name = ("unshare", "-m", "sh", "-c", named, "sh")
+    if subprocess.run([*of_another_name, "true"]).returncode:
+        pytest.skip("needs the right to mount in a namespace of its own")
+    sizes = ("--num-cpus=1", "--num-gpus=1"), ("--num-cpus=4", "--num-gpus=4")
+    empty.grow(options=(*sizes[0], '--resources={"accelerator_type:A100": 1}'))
+    empty.grow(*of_another_name, options=(*sizes[1], '--resources={"accelerator_type:H100": 1}'))
+    fixed = ("--address", empty.address, "--device", "cpu", "--num", "3", "--only", "patchify conv")
+    share = ("--gpus-per-trial", "0.7", "--cpus-per-trial", "0.1")
+    result = Script(tmp_path).run(*fixed, *share, "--epochs", "10")
+    assert result.returncode == 0, result.stdout
+    assert "training 5 at a time" in result.stdout
+    kinds = "warning: the GPUs of the cluster are of several kinds (A100, H100)"
+    assert kinds in result.stdout and "--accelerator-type" in result.stdout
+    (page,) = tmp_path.glob("runs/studies/*/report/report.html")
+    machines = [
+        Script(tmp_path).store().read(path.name).facts["machine"].startswith("Abacus 7, ")
+        for path in tmp_path.glob("runs/trials/*")
+    ]
+    counts = re.findall(r"(\d+) on Abacus 7", page.read_text())
+    assert "Trials ran on different hardware (patchify: " in page.read_text()
+    assert len(machines) == 6 and 0 < sum(machines) == sum(map(int, counts)) < 6
+
+
 def test_trials_of_a_dead_node_resume_on_another_node(tmp_path: Path, cluster: Cluster) -> None:
     """Must be the last one of the cluster of two nodes."""
     script = Script(tmp_path)
@@ -283,3 +313,44 @@ def test_a_store_that_a_node_does_not_share_is_refused_before_the_first_step(
     ) in line
     assert "(node " in line
     assert not list((runs / "trials").iterdir())
+
+
+OWN = """
+import sys
+from typing import Literal
+sys.path.insert(0, {tests!r})
+import test_preflight
+from vitscale import Study, main
+def study(scale: Literal["demo"] = "demo") -> Study:
+    return test_preflight.study()
+if __name__ == "__main__":
+    main(study)
+"""
+
+
+@pytest.mark.parametrize(
+    ("hidden", "why"),
+    [
+        ("vitscale", "No module named 'vitscale"),
+        ("data", "a dataset must lie at root/name as a prepared set"),
+    ],
+)
+def test_a_node_that_lacks_what_a_trial_needs_is_refused_before_the_first_step(
+    tmp_path: Path, empty: Cluster, hidden: str, why: str
+) -> None:
+    """On the only node with cores the folders of vitscale, or those of the images, are empty."""
+    (tmp_path / "own.py").write_text(OWN.format(tests=str(ROOT / "tests")))
+    root = test_preflight.write(tmp_path / "data")
+    packages = {Path(entry or ".").resolve() / "vitscale" for entry in sys.path}
+    folders = [root / "own"] if hidden == "data" else [p for p in packages if p.is_dir()]
+    mounts = " && ".join(f"mount -t tmpfs none {folder}" for folder in folders)
+    without = ("unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh")
+    if subprocess.run([*without, "true"]).returncode:
+        pytest.skip("needs the right to mount in a namespace of its own")
+    empty.grow(*without)
+    arguments = ("--address", empty.address, "--data-root", str(root))
+    refused = Script(tmp_path, tmp_path / "own.py").run(*arguments, timeout=200)
+    assert refused.returncode == 2, refused.stdout
+    (line,) = [line for line in refused.stdout.splitlines() if "error:" in line]
+    assert "each node must have what a trial needs, but got (" in line and why in line
+    assert "(node " in line and not list(tmp_path.glob("runs/trials/*"))

@@ -1,16 +1,12 @@
-"""The files in deploy/: against the schemas of those who read them; a SLURM job on a real SLURM."""
+"""The files in deploy/, against the schemas of those who read them. SLURM's: test_slurm.py."""
 
 from __future__ import annotations
 
 import copy
 import gzip
 import json
-import os
 import re
-import shutil
 import subprocess
-import sys
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -124,71 +120,3 @@ def test_files_name_this_version_and_the_tested_ray() -> None:
 def test_scripts_parse_and_refuse_a_call_without_arguments(name: str) -> None:
     finished = subprocess.run(["bash", DEPLOY / name], capture_output=True, text=True)
     assert finished.returncode in (1, 2) and "usage: " in finished.stderr
-
-
-SLURM_CONF = """
-ClusterName=lab
-SlurmctldHost=n1(10.77.0.1)
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.sock,cred_expire=15
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmdParameters=config_overrides
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
-SlurmctldPidFile={folder}/ctld.pid
-SlurmdPidFile={folder}/%n.pid
-MpiDefault=none
-NodeName=n1 NodeAddr=10.77.0.1 CPUs=1 State=UNKNOWN
-NodeName=n2 NodeAddr=10.77.0.2 CPUs=1 State=UNKNOWN
-PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
-"""
-NAMESPACES = ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--mount-proc"]
-
-
-@pytest.mark.slow
-def test_a_study_on_two_nodes_of_slurm_is_interrupted_queued_again_and_ends() -> None:
-    """deploy/slurm/study.sbatch as it is, on Debian's slurm-wlm; minutes, most of them waiting."""
-    if "VITSCALE_TEST_SLURM" not in os.environ:
-        pytest.skip("takes minutes: set VITSCALE_TEST_SLURM=1 where slurm-wlm is installed")
-    absent = [name for name in ("slurmctld", "slurmd", "munged", "ip") if not shutil.which(name)]
-    if absent or subprocess.run([*NAMESPACES, "ip", "link"], capture_output=True).returncode:
-        pytest.skip(f"needs slurm-wlm, munge and the right to make namespaces; absent: {absent}")
-    folder = Path(tempfile.mkdtemp(prefix="vitscale-slurm-", dir="/var/tmp"))  # /tmp is per node
-    try:
-        (folder / "home").mkdir()
-        (folder / "state").mkdir()
-        (folder / "hosts").write_text("127.0.0.1 localhost\n10.77.0.1 n1\n10.77.0.2 n2\n")
-        (folder / "slurm.conf").write_text(SLURM_CONF.format(folder=folder))
-        (folder / "munge.key").write_bytes(os.urandom(1024))
-        (folder / "munge.key").chmod(0o400)
-        script = ROOT / "tests/studies/tiny.py"
-        options = "--num 1 --epochs 30 --checkpoint-every-s 0.3"
-        (folder / "study.txt").write_text(f"{script} {options} --store {folder}/runs\n")
-        lab = ["bash", str(ROOT / "tests/slurm/lab.sh"), str(folder), "1"]
-        environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "SBATCH_FILE": str(DEPLOY / "slurm/study.sbatch"),
-        }
-        finished = subprocess.run(
-            [*NAMESPACES, "--kill-child", *lab],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=550,
-        )
-        said = "".join(path.read_text() for path in folder.glob("vitscale-*.out"))
-        assert "JobState=COMPLETED" in finished.stdout, finished.stdout + finished.stderr + said
-        assert "Restarts=1" in finished.stdout
-        endings = re.findall(r"study ended with status (\d+)", said)
-        assert endings == ["130", "0"], said
-        assert "training 2 at a time" in said  # one core on each node
-        assert len(list(folder.glob("runs/trials/*/rows.parquet"))) == 3
-    finally:
-        shutil.rmtree(folder)

@@ -1,5 +1,5 @@
-"""Four machines, in namespaces of this one, that share no disk, and whose links are cut: Ray on
-three, an S3 server and an MLflow server with passwords on the fourth.
+"""Four machines, in namespaces of this one, that share no disk, and whose links are cut or slow:
+Ray on three, an S3 server and an MLflow server with passwords on the fourth.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ BIN = Path(sys.executable).parent
 RAY_START = (f"{BIN}/ray", "start", "--block")
 UNSHARE = ("unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--mount-proc")
 NETWORK = "10.77.0"
+# of a slow link, each way: delay and jitter in seconds, and the share of frames that are lost
+DELAY_S, JITTER_S, LOSS = 0.2, 0.05, 0.002
 HEAD, SERVICES = f"{NETWORK}.1:6379", f"{NETWORK}.9"
 
 
@@ -44,10 +46,14 @@ class Machine:
         assert self.holder.stdout and self.holder.stdout.readline()  # the namespaces are there
         children = Path(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children").read_text()
         self.init = int(children)
+        self.relay: subprocess.Popen[bytes] | None = None
 
-    def plug_in(self) -> None:
-        ends = (self.link, "netns", self.switch), ("name", "eth0", "netns", self.init)
-        ip("link", "add", *ends[0], "type", "veth", "peer", *ends[1])
+    def plug_in(self, slow: bool = False) -> None:
+        if slow:
+            self._join_slowly()
+        else:
+            ends = (self.link, "netns", self.switch), ("name", "eth0", "netns", self.init)
+            ip("link", "add", *ends[0], "type", "veth", "peer", *ends[1])
         ip("link", "set", self.link, "master", "switch", "up", inside=self.switch)
         ip("addr", "add", f"{self.address}/24", "dev", "eth0", inside=self.init)
         for device in ("lo", "eth0"):
@@ -55,6 +61,21 @@ class Machine:
         ip(
             "route", "add", "default", "dev", "eth0", inside=self.init
         )  # by it, Ray finds its address
+
+    def _join_slowly(self) -> None:
+        ends = (self.switch, self.link, self.init, "eth0")
+        given = map(str, (DELAY_S, JITTER_S, LOSS, *ends))
+        self.relay = subprocess.Popen(
+            [sys.executable, "-S", ROOT / "tests/slow_link.py", *given], stdout=subprocess.PIPE
+        )
+        assert self.relay.stdout and self.relay.stdout.readline() == b"ready\n"
+
+    def close(self) -> None:
+        if self.relay:
+            self.relay.kill()
+            self.relay.wait()
+        kill_family(self.holder.pid)
+        self.holder.wait()
 
     def command(self, *command: object) -> list[str]:
         inside = ("--mount", "--pid", "--net", "--ipc", "--uts")
@@ -102,10 +123,10 @@ class Lab:
             "VITSCALE_LEASE_S": "8",
         }
 
-    def begin(self) -> None:
+    def begin(self, slow: str = "") -> None:
         for name, number in {"head": 1, "a": 2, "b": 3, "services": 9}.items():
             self.machines[name] = Machine(name, number, self.switch.pid)
-            self.machines[name].plug_in()
+            self.machines[name].plug_in(slow=name == slow)
 
     def start(self, name: str, *command: object, **environment: str) -> subprocess.Popen[bytes]:
         """On a machine, with its output in a file of the folder."""
@@ -137,6 +158,16 @@ class Lab:
         for name in ("a", "b"):
             self.start(name, *RAY_START, f"--address={HEAD}", "--num-cpus=1", memory)
 
+    def study(self, epochs: int) -> subprocess.Popen[bytes]:
+        options = ("--num", "2", "--epochs", epochs, "--checkpoint-every-s", "0.5", "--store", URL)
+        return self.start("head", sys.executable, TINY, *options, "--address", "auto")
+
+    def round_trip_s(self, name: str) -> float:
+        """The least time in which a machine refuses a connection of the head."""
+        address = self.machines[name].address
+        times = [self.answer(KNOCK.format(address=address)) for _ in range(3)]
+        return min(times)
+
     def answer(self, code: str) -> Any:
         """What Python prints on the machine `head`, as JSON; None if it fails."""
         done = subprocess.run(
@@ -156,8 +187,7 @@ class Lab:
 
     def close(self) -> None:
         for machine in self.machines.values():
-            kill_family(machine.holder.pid)
-            machine.holder.wait()
+            machine.close()
         kill_family(self.switch.pid)
         self.switch.wait()
 
@@ -174,7 +204,6 @@ def lab() -> Iterator[Lab]:
     folder = Path(tempfile.mkdtemp(prefix="vitscale-links-", dir="/var/tmp"))  # /tmp is hidden
     made = Lab(folder)
     try:
-        made.begin()
         yield made
     finally:
         made.close()
@@ -193,6 +222,12 @@ import urllib.request
 print(urllib.request.urlopen("http://{SERVICES}:5000/health").status)
 """
 PORT = "import socket; socket.create_connection(('10.77.0.1', 6379), 2); print(1)"
+KNOCK = """
+import socket, time
+start = time.monotonic()
+assert socket.socket().connect_ex(("{address}", 9)) == 111
+print(time.monotonic() - start)
+"""
 STORE = f"""
 import json
 from vitscale.record.store import Store
@@ -208,7 +243,7 @@ print(json.dumps(at_work))
 """
 )
 ROWS = STORE + "print(json.dumps({i: store.read(i).rows for i in store.trial_ids()}))"
-EPOCHS = 150
+EPOCHS, SHORTER = 150, 60
 
 
 @pytest.mark.parametrize("whose", ["worker", "services"])
@@ -216,10 +251,10 @@ def test_a_study_survives_a_link_that_is_cut(lab: Lab, whose: str) -> None:
     """The worker's machine comes back after Ray has given it up; the S3 server and the MLflow
     server come back while all wait, after more than the time of a lease.
     """
+    lab.begin()
     lab.serve()
     lab.start_ray()
-    options = ("--num", "2", "--epochs", EPOCHS, "--checkpoint-every-s", "0.5", "--store", URL)
-    driver = lab.start("head", sys.executable, TINY, *options, "--address", "auto")
+    driver = lab.study(EPOCHS)
 
     def on(*machines: str) -> Callable[[], bool]:
         def train() -> bool:
@@ -239,8 +274,12 @@ def test_a_study_survives_a_link_that_is_cut(lab: Lab, whose: str) -> None:
         time.sleep(15)
         lab.machines["services"].mend()
     assert driver.wait(400) == 0, lab.said()
+    assert_all_is_there_once(lab, EPOCHS)
 
-    plan = load_script(TINY).study(num=2, epochs=EPOCHS)
+
+def assert_all_is_there_once(lab: Lab, epochs: int) -> None:
+    """Rows as of a study on one machine, by the bit, and one finished MLflow run per trial."""
+    plan = load_script(TINY).study(num=2, epochs=epochs)
     expected = reference_rows(plan, lab.folder / "by_hand")
     rows: dict[str, list[Row]] = lab.answer(ROWS)
     assert {i: without_times(found) for i, found in rows.items()} == expected
@@ -248,3 +287,27 @@ def test_a_study_survives_a_link_that_is_cut(lab: Lab, whose: str) -> None:
     shown = runs_of(f"sqlite:///{lab.folder}/mlflow/mlflow.db", "trial")
     assert {i: run.info.status for i, run in shown.items()} == dict.fromkeys(expected, "FINISHED")
     assert PASSWORD not in lab.said()
+
+
+@pytest.mark.parametrize("whose", ["worker", "services"])
+def test_a_study_ends_though_a_link_is_slow_all_the_time(lab: Lab, whose: str) -> None:
+    """That of a worker's machine, or that of the S3 server and the MLflow server."""
+    slow = {"worker": "b", "services": "services"}[whose]
+    lab.begin(slow=slow)
+    lab.serve()
+    lab.start_ray()
+    took_s = {name: [lab.round_trip_s(name)] for name in ("a", slow)}
+    start = time.monotonic()
+    driver = lab.study(SHORTER)
+    seen: set[str] = set()
+    while driver.poll() is None and time.monotonic() < start + 700:
+        seen |= set(lab.claims().values())
+        time.sleep(3)
+    assert driver.poll() == 0, lab.said()
+    study_s = time.monotonic() - start
+    for name, times in took_s.items():
+        times.append(lab.round_trip_s(name))
+    print(f"study {study_s:.0f} s, round trips {took_s} s")
+    assert max(took_s["a"]) < DELAY_S and min(took_s[slow]) >= 2 * DELAY_S
+    assert seen == {"a", "b"}
+    assert_all_is_there_once(lab, SHORTER)

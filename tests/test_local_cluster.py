@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -120,6 +121,34 @@ def test_a_signal_before_anything_was_begun_ends_in_a_line(tmp_path: Path, name:
             "interrupted before anything was begun",
             "",
         ]
+
+
+HANDLES = """
+import threading, time
+from vitscale.launch.driver import handle_signals
+stop = threading.Event()
+handle_signals(stop)
+print("ready", flush=True)
+while True:
+    if stop.wait(0.05):
+        print("asked", flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_a_sigterm_that_is_passed_on_is_one_request_and_a_later_one_kills() -> None:
+    """SLURM may signal all processes of a job, of which some pass the signal on to the driver."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HANDLES], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.stdout.readline() == "asked\n"
+        process.terminate()
+        time.sleep(2.5)
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(10) == -signal.SIGTERM
 
 
 @pytest.mark.slow

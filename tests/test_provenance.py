@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import ROOT
+
+from vitscale.plan.profile import processor_name
+from vitscale.record.provenance import hardware, provenance
 
 PRINT = "from vitscale.record.provenance import provenance; print(provenance()['commit'])"
 HIDE = """
@@ -47,3 +51,17 @@ def test_files_without_a_checkout_are_named_by_a_digest(tmp_path: Path) -> None:
     loop = tmp_path / "other" / "vitscale" / "train" / "loop.py"
     loop.write_text(loop.read_text() + "\n# edited\n")
     assert commit_of(tmp_path / "other") not in found
+
+
+def test_the_hardware_of_a_trial_is_read_from_its_machine() -> None:
+    """Of this process as it is; machines with GPUs as they are recorded elsewhere."""
+    assert hardware(provenance()["machine"], "cpu") == processor_name()
+    two = "AMD EPYC 7763, 64-Core, 128 cores, NVIDIA H100, NVIDIA H100, Linux x86_64"
+    assert hardware(two, "cuda") == "NVIDIA H100"
+    assert hardware(two, "cpu") == "AMD EPYC 7763, 64-Core"
+    assert hardware("", "cpu") == ""
+
+
+@pytest.mark.parametrize("text", ["here", "a machine, of no known form"])
+def test_a_machine_of_another_form_is_its_own_hardware(text: str) -> None:
+    assert hardware(text, "cuda") == text

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Two nodes of a real SLURM in namespaces of their own (network, processes, /tmp), so that Ray on one does not see the
-# other but by its address: lab.sh FOLDER NODE, with NODE 1 for the controller, which starts node 2 and runs the study.
-# FOLDER is what they share, and not in /tmp. The study is interrupted once, as preemption does, and queued again.
+# other but by its address: lab.sh FOLDER NODE, with NODE 1 for the controller, which starts node 2, says "ready" and stays.
+# FOLDER is what they share, and not in /tmp.
 set -eu
 folder=$1 node=$2
-export HOME=$folder/home SLURM_CONF=$folder/slurm.conf TMPDIR=/tmp
 mount -t tmpfs none /tmp
 mount --bind "$folder/hosts" /etc/hosts
 hostname "n$node"
@@ -23,16 +22,7 @@ ip link set v2 netns "$(pgrep -P $!)"
 slurmctld -D > "$folder/ctld.out" 2>&1 &
 # processes of its own also for node 1: `ray stop` looks for Ray among all that it sees
 unshare --mount --pid --fork --mount-proc --kill-child slurmd -D -N n1 > "$folder/n1.out" 2>&1 &
-for _ in $(seq 60); do [ "$(sinfo -h -t idle -o %D 2> /dev/null)" = 2 ] && break; sleep 0.5; done
-
-cd "$folder"
-read -ra study < study.txt
-job=$(sbatch --parsable --nodes=2 --cpus-per-task=1 "$SBATCH_FILE" "${study[@]}")
-for _ in $(seq 600); do ls runs/trials/*/checkpoint* > /dev/null 2>&1 && break; sleep 0.2; done
-scancel --signal=TERM --batch "$job"
-for _ in $(seq 600); do
-    state=$(scontrol show job "$job" | grep -o 'JobState=[A-Z]*\|Restarts=[0-9]*' | tr '\n' ' ')
-    case $state in *COMPLETED* | *FAILED* | *CANCELLED*) break ;; esac
-    sleep 0.5
-done
-echo "$state"
+for _ in $(seq 120); do [ "$(sinfo -h -p all -t idle -o %D 2> /dev/null)" = 2 ] && break; sleep 0.5; done
+[ "$(sinfo -h -p all -t idle -o %D)" = 2 ] || exit 1
+echo ready
+exec sleep infinity

@@ -6,6 +6,7 @@ define its own and register it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -15,12 +16,13 @@ from matplotlib.figure import Figure
 
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.study import Study, Trial
-from vitscale.record.provenance import counted
+from vitscale.record.provenance import counted, hardware
 
 T = TypeVar("T")
 Table = Callable[[Results], pd.DataFrame]
 Draw = Callable[[Results], Figure]
 Summary = dict[str, dict[str, float]]  # arm -> name of a number -> value, those that exist
+MAX_ARMS = 6  # that a sentence counts one by one
 # column -> its name in the report
 PROVENANCE = {"commit": "Code", "versions": "Versions", "machine": "Machines"}
 
@@ -130,8 +132,35 @@ class Kind:
 
 
 def provenance(results: Results) -> list[str]:
-    """Code, versions and machines of the trials, one sentence each."""
-    return [_provenance(results.trials, column, title) for column, title in PROVENANCE.items()]
+    """Code, versions and machines of the trials, a sentence each; another if hardware differs."""
+    said = [_provenance(results.trials, column, title) for column, title in PROVENANCE.items()]
+    return [*said, *mixed_hardware(results)]
+
+
+def mixed_hardware(results: Results) -> list[str]:
+    """A sentence if the trials of a study of errors did not all run on one kind of device."""
+    trials = results.trials
+    if results.study.measures or not {"machine", "device"} <= set(trials):
+        return []  # profiles name their hardware, by which they are compared
+    pairs = zip(trials["machine"].fillna(""), trials["device"].fillna(""), strict=True)
+    kinds = pd.Series([hardware(*pair) for pair in pairs], index=trials.index)
+    known = kinds[kinds != ""]
+    if known.nunique() < 2:
+        return []
+    where = [(arm, known[trials["arm"] == arm]) for arm in results.study.arms]
+    if len(where) > MAX_ARMS:
+        where = [("all arms", known)]
+    counts = "; ".join(f"{arm}: {_by_kind(of_arm)}" for arm, of_arm in where if len(of_arm))
+    gpus = trials["device"].fillna("").str.startswith("cuda").any()
+    return [
+        f"Trials ran on different hardware ({counts}). Between kinds of it, results differ by "
+        "rounding, as between seeds, and times cannot be compared"
+        f"{'; --accelerator-type keeps a study on one kind of GPU' * bool(gpus)}."
+    ]
+
+
+def _by_kind(kinds: pd.Series) -> str:
+    return ", ".join(f"{num} on {kind}" for kind, num in Counter(kinds).most_common())
 
 
 def _provenance(outcomes: pd.DataFrame, column: str, title: str) -> str:

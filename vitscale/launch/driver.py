@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from vitscale.record.wrong import Wrong
 
 MAX_FAULT_WARNINGS = 20
+# A SIGTERM so soon after another is the same request: schedulers signal all processes of a job, and
+# some of these pass the signal on to the driver.
+SAME_SIGNAL_S = 2.0
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
 RAY_LOG, REPORT_LOG, PAGE = "ray.log", "report-failure.log", "report.html"
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
@@ -101,6 +104,17 @@ def run(
         return Driver(rounds.study(), store, resources, attempt, stop, data, rounds, display).run()
 
 
+def _several_kinds(study: Study, resources: Resources, kinds: Sequence[str]) -> str:
+    """A line where trainings may run on several kinds of GPUs; else empty."""
+    chosen = resources.accelerator_type or not resources.gpus_per_trial or study.measures
+    if chosen or len(kinds) < 2:
+        return ""
+    return (
+        f"the GPUs of the cluster are of several kinds ({', '.join(kinds)}), so arms may run on "
+        "different ones; --accelerator-type keeps the study on one"
+    )
+
+
 def _announce_new(store: Store) -> None:
     """Says that a store is new: the most common mistake is to start a study in another folder."""
     if not store.slugs() and not store.trial_ids():
@@ -124,19 +138,30 @@ def handle_signals(stop: threading.Event) -> None:
     """Lets the first SIGINT, SIGTERM or SIGHUP request a graceful stop by setting `stop`.
 
     Schedulers preempt with SIGTERM, and a terminal that closes sends SIGHUP. A second SIGINT or
-    SIGTERM kills the process; a second SIGHUP does not, since terminals may send two. Under
-    `nohup`, SIGHUP stays ignored. The first signal raises no exception, because Ray may swallow one
-    that is raised in the middle of its code.
+    SIGTERM kills the process; a second SIGHUP does not, since terminals may send two, and neither
+    does a SIGTERM within SAME_SIGNAL_S. Under `nohup`, SIGHUP stays ignored. The first signal
+    raises no exception, because Ray may swallow one that is raised in the middle of its code.
     """
 
     def request_stop(name: int, _: object) -> None:
         stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, _kill_unless_before(time.monotonic() + SAME_SIGNAL_S))
         if name == signal.SIGHUP:
             _detach_from_terminal()
 
     _install(request_stop)
+
+
+def _kill_unless_before(instant: float) -> Callable[[int, Any], None]:
+    """A handler that lets its signal kill the process, but ignores it before the instant."""
+
+    def kill(name: int, _: object) -> None:
+        if time.monotonic() >= instant:
+            signal.signal(name, signal.SIG_DFL)
+            os.kill(os.getpid(), name)
+
+    return kill
 
 
 def handle_early_signals() -> None:
@@ -357,7 +382,7 @@ class Driver:
 
     def _train(self, known: Mapping[str, Outcome]) -> None:
         """Trains until every trial has an outcome and, in a search, no round is left."""
-        from vitscale.launch.ray_tune import check_shared, cluster
+        from vitscale.launch.ray_tune import check_nodes, cluster, kinds_of_gpus
 
         events: queue.Queue[Event] = queue.Queue()
         where = (
@@ -369,7 +394,9 @@ class Driver:
                 return
             handle_signals(self.stop)  # again: ray.init installs handlers of its own
             if self.resources.address:
-                check_shared(self.store, self.study.slug)
+                check_nodes(self.store, self.study, self.resources)
+            if line := _several_kinds(self.study, self.resources, kinds_of_gpus()):
+                self.console.print(f"warning: {line}")
             self.console.print(
                 f"training {slots} at a time; Ctrl-C stops, and the same command resumes"
             )

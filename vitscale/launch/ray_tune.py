@@ -26,6 +26,8 @@ from typing import Any, TextIO, TypeVar
 from vitscale.launch.preflight import check_answers
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.data import check_readable
+from vitscale.plan.study import Study
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import Store
 
@@ -62,7 +64,7 @@ Log = Callable[[], contextlib.AbstractContextManager[TextIO]]  # opens the log f
 # retries of a trial after machine failures; each new row of the trial resets the count
 MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0  # before the first retry; four times as long before each further one
-CHECK_STORE_S = 120.0  # time for all nodes to answer whether they see the store
+CHECK_STORE_S = 120.0  # time for all nodes to answer what they have
 # trials lost in a row, while none makes progress, after which each trial is retried only once
 LOST_BEFORE_ONE_RETRY = 2
 # trials lost in a row, while none makes progress, after which the start ends: something is broken
@@ -309,16 +311,38 @@ def _lacking(resources: Resources) -> str:
     )
 
 
-def check_shared(store: Store, slug: str) -> None:
-    """Raises ValueError naming each node of the cluster that sees another store than the driver."""
-    nonce = store.nonce(slug)
-    answers = ask_nodes(_see, store, slug, nonce, timeout_s=CHECK_STORE_S)
+def check_nodes(store: Store, study: Study, resources: Resources) -> None:
+    """Raises ValueError naming nodes of the cluster on which trials would fail.
+
+    They see another store than the driver; or a trial fits on them, and they lack vitscale or a
+    dataset.
+    """
+    configs = [trial.config for trial in study.trials]
+    datasets = sorted({config.dataset for config in configs if config.reads_images})
+    asked = (store, study.slug, store.nonce(study.slug), datasets, resources.data_root)
+    answers = ask_nodes(_see, *asked, timeout_s=CHECK_STORE_S)
     # a node that was lost meanwhile is not blind, since each claim checks again
     if blind := [node for node, saw in answers.items() if saw is False]:
         raise ValueError(
             "the store must be one folder that all nodes see, but got "
             f"(store={str(store.root)!r}, another one on: {', '.join(blind)})"
         )
+    used = {_label(node) for node in ray.nodes() if _workers_on(node, resources)}
+    failed = [(node, why) for node, saw in answers.items() if (why := _why(saw)) and node in used]
+    if failed:
+        node, why = failed[0]
+        more = f", and {len(failed) - 1} more nodes" if failed[1:] else ""
+        raise ValueError(
+            f"each node must have what a trial needs, but got ({node}: {why}{more}); "
+            "`vitscale doctor --address` asks all nodes"
+        )
+
+
+def _why(answer: bool | str | ray.exceptions.RayError) -> str:
+    """Why a node is of no use, in one line; empty if it is, or if it was lost meanwhile."""
+    if isinstance(answer, ray.exceptions.RayTaskError):
+        return str(answer).strip().splitlines()[-1]
+    return answer if isinstance(answer, str) else ""
 
 
 def ask_nodes(
@@ -332,12 +356,16 @@ def ask_nodes(
     nodes = {
         task.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote(*arguments): f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
+        ).remote(*arguments): _label(node)
         for node in ray.nodes()
         if node["Alive"]
     }
     answers, _ = ray.wait(list(nodes), num_returns=len(nodes), timeout=timeout_s)
     return {nodes[answer]: _answer(answer) for answer in answers}
+
+
+def _label(node: Mapping[str, Any]) -> str:
+    return f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
 
 
 def _answer(answer: Any) -> Any:
@@ -353,8 +381,7 @@ def resources_of_nodes() -> list[str]:
     for node in ray.nodes():
         if node["Alive"]:
             has = node["Resources"]
-            kinds = [n.partition(":")[2] for n in has if n.startswith("accelerator_type:")]
-            gpus = f"{has.get('GPU', 0):g} GPUs{''.join(f' {kind}' for kind in kinds)}"
+            gpus = f"{has.get('GPU', 0):g} GPUs{''.join(f' {kind}' for kind in _types(has))}"
             memory = f"{has.get('memory', 0) / 2**30:.0f} GiB"
             lines.append(
                 f"{node['NodeManagerAddress']} {has.get('CPU', 0):g} cores, {gpus}, {memory}"
@@ -362,12 +389,19 @@ def resources_of_nodes() -> list[str]:
     return lines
 
 
-def _see(store: Store, slug: str, nonce: str) -> bool:
-    """Whether this node sees the driver's store; runs on each node."""
+def _see(
+    store: Store, slug: str, nonce: str, datasets: Sequence[str], data_root: str
+) -> bool | str:
+    """Whether this node sees the driver's store, or why it cannot read a dataset; runs there."""
     try:
         store.check_shared(slug, nonce, patience_s=30)
     except OSError:
         return False
+    try:
+        for dataset in datasets:
+            check_readable(dataset, data_root)
+    except ValueError as error:
+        return str(error)
     return True
 
 
@@ -377,16 +411,7 @@ def _slots(resources: Resources) -> int:
     Each worker must fit on one node; the workers of a team may be on several. Raises ValueError if
     no trial fits.
     """
-    slots = 0
-    for node in ray.nodes():
-        if node["Alive"] and resources.placement().keys() <= node["Resources"].keys():
-            capacity = node["Resources"]
-            workers = int(capacity.get("CPU", 0) / resources.cpus_per_trial + 1e-9)
-            if resources.gpus_per_trial:
-                workers = min(
-                    workers, int(capacity.get("GPU", 0) / resources.gpus_per_trial + 1e-9)
-                )
-            slots += workers
+    slots = sum(_workers_on(node, resources) for node in ray.nodes())
     slots //= resources.workers_per_trial
     if slots == 0:
         total = {name: n for name, n in ray.cluster_resources().items() if name in ("CPU", "GPU")}
@@ -397,6 +422,37 @@ def _slots(resources: Resources) -> int:
             f"accelerator_type={resources.accelerator_type!r}, cluster={total})"
         )
     return min(slots, resources.max_concurrent) if resources.max_concurrent else slots
+
+
+def _workers_on(node: Mapping[str, Any], resources: Resources) -> int:
+    """How many workers of trials fit on a node."""
+    has = node["Resources"]
+    if not node["Alive"] or not resources.placement().keys() <= has.keys():
+        return 0
+    num = int(has.get("CPU", 0) / resources.cpus_per_trial + 1e-9)
+    if resources.gpus_per_trial:
+        num = min(num, _on_gpus(has.get("GPU", 0), resources.gpus_per_trial))
+    return num
+
+
+def _on_gpus(num_gpus: float, share: float) -> int:
+    """How many workers the GPUs of a node take: one that needs a part of a GPU gets it from one."""
+    if share < 1:
+        return int(num_gpus) * int(1 / share + 1e-9)
+    return int(num_gpus / share + 1e-9)
+
+
+def kinds_of_gpus() -> list[str]:
+    """The types of GPUs that nodes of the cluster have, by Ray's names."""
+    found = set()
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("GPU", 0):
+            found |= set(_types(node["Resources"])) or {"of no name"}
+    return sorted(found)
+
+
+def _types(has: Mapping[str, float]) -> list[str]:
+    return [name.partition(":")[2] for name in has if name.startswith("accelerator_type:")]
 
 
 def train_bundle(params: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -17,6 +18,9 @@ from vitscale.plan.profile import processor_name
 from vitscale.record.outcome import Outcome
 
 CHANGES = "+changes"  # after a commit: files that git knows had been edited
+MACHINE = re.compile(
+    r"(?P<processor>.+?), \d+ cores(?P<gpus>(, .+)?), [^,]+"
+)  # as _machine says it
 
 
 @functools.cache
@@ -84,6 +88,17 @@ def _gpus() -> str:
     if torch is None or not torch.cuda.is_available():
         return ""
     return "".join(f", {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count()))
+
+
+def hardware(machine: str, device: str) -> str:
+    """The kind of device that a trial ran on, by its recorded machine and device: the name of its
+    GPU, or that of the processor; empty if none was recorded.
+    """
+    parts = MACHINE.fullmatch(machine)
+    if parts is None:
+        return machine
+    gpus = sorted(set(parts["gpus"].split(", ")) - {""})
+    return " and ".join(gpus) if device.startswith("cuda") and gpus else parts["processor"]
 
 
 def describe_commit(commit: str) -> str:
