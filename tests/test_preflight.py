@@ -5,9 +5,13 @@ of its done trials: refused once, before Ray starts.
 from __future__ import annotations
 
 import dataclasses
+import http.server
 import shutil
+import socketserver
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ from conftest import ROOT
 from PIL import Image
 
 from vitscale.cli import script as cli
+from vitscale.launch import preflight
 from vitscale.launch.preflight import READ, Data
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
@@ -276,3 +281,30 @@ def test_a_store_with_trials_is_not_called_new(
     store.claim("0123456789ab", {}, "one-demo", 1)
     _announce_new(store)
     assert not capsys.readouterr().out
+
+
+class Silent(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        time.sleep(5)
+
+
+@pytest.mark.parametrize(
+    ("handler", "why"),
+    [(http.server.SimpleHTTPRequestHandler, "what listens there is no Ray"), (Silent, "timed out")],
+)
+def test_an_address_where_another_server_listens_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    handler: type[socketserver.BaseRequestHandler],
+    why: str,
+) -> None:
+    monkeypatch.setattr(preflight, "ANSWER_S", 1.0)
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        with pytest.raises(ValueError, match=why) as caught:
+            preflight.check_answers(address)
+        server.shutdown()
+    assert f"a Ray cluster must answer at (address={address!r}): " in str(caught.value)

@@ -173,22 +173,33 @@ def test_a_study_on_two_nodes_is_interrupted_queued_again_and_ends(lab: Lab) -> 
     assert len(list(store.glob("trials/*/rows.parquet"))) == 3
 
 
+USER_SIGNAL = "SlurmctldParameters=preempt_send_user_signal"
+
+
 @pytest.mark.parametrize(
-    "lab",
-    [("linuxproc", ""), ("cgroup", ""), ("cgroup", "SlurmctldParameters=preempt_send_user_signal")],
-    indirect=True,
-    ids=["to all processes", "to the tasks", "to the script"],
+    ("lab", "only"),
+    [
+        (("linuxproc", ""), "conv"),
+        (("cgroup", ""), "conv patchify"),
+        (("cgroup", USER_SIGNAL), "conv"),
+    ],
+    indirect=["lab"],
+    ids=["to all processes", "to the tasks of two nodes", "to the script"],
 )
-def test_a_preempted_study_saves_within_its_grace_is_queued_again_and_ends(lab: Lab) -> None:
-    """Another job needs the nodes. Nothing is saved by the clock, only at the end."""
-    store = lab.folder / "runs"
-    options = ("--num", 1, "--epochs", EPOCHS, "--only", "conv patchify", "--store", store)
-    job = lab.study(TINY, *options, "--checkpoint-every-s", 3600)
-    wait_for(lambda: ", 2 running" in lab.out(job), 300, "a trial on each node")
+def test_a_preempted_study_saves_within_its_grace_is_queued_again_and_ends(
+    lab: Lab, only: str
+) -> None:
+    """Another job needs the nodes. Nothing is saved by the clock, only at the end. One trial on
+    each node.
+    """
+    store, nodes = lab.folder / "runs", len(only.split())
+    options = ("--num", 1, "--epochs", EPOCHS, "--only", only, "--store", store)
+    job = lab.study(TINY, *options, "--checkpoint-every-s", 3600, nodes=nodes)
+    wait_for(lambda: f", {nodes} running" in lab.out(job), 300, "a trial on each node")
     assert not list(store.glob("trials/*/checkpoint*"))
     start = time.monotonic()
     urgent = lab.submit("--partition=urgent", "--nodes=2", "--wrap=sleep 1")
-    wait_for(lambda: len(list(store.glob("trials/*/checkpoint*"))) == 2, 90, "both to save")
+    wait_for(lambda: len(list(store.glob("trials/*/checkpoint*"))) == nodes, 90, "all to save")
     saved_s = time.monotonic() - start
     lab.waits_for(urgent, "COMPLETED")
     assert not list(store.glob("trials/*/rows.parquet"))
@@ -197,7 +208,7 @@ def test_a_preempted_study_saves_within_its_grace_is_queued_again_and_ends(lab: 
     assert lab.fact(job, "Restarts") == "1"
     # without a line, where SLURM's patience with the end of Ray has ended before
     assert endings(lab.out(job)) in ([130, 0], [0])
-    plan = load_script(TINY).study(num=1, epochs=EPOCHS, only="conv patchify")
+    plan = load_script(TINY).study(num=1, epochs=EPOCHS, only=only)
     assert_uninterrupted(Store(store), plan, lab.folder / "by_hand")
     assert saved_s < 30
 

@@ -25,6 +25,8 @@ READ = (
     "subset_images",
     "split_seed",
 )
+ANSWER_S = 30.0  # for a cluster that is reached to say what it is
+SETTINGS = 4  # a type of frame of HTTP/2
 # the fact of a completed trial that identifies its images
 DIGEST = "data_digest"
 
@@ -57,15 +59,30 @@ def check_fits(resources: Resources) -> None:
 
 
 def check_answers(address: str) -> None:
-    """Raises ValueError if nothing answers at host:port; Ray itself would wait for minutes."""
+    """Raises ValueError if no Ray answers at host:port; Ray itself would wait for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdigit():
-        try:
-            socket.create_connection((host, int(port)), timeout=10).close()
-        except OSError as error:
-            raise ValueError(
-                f"a Ray cluster must answer at (address={address!r}): {error}"
-            ) from error
+    if not port.isdigit():
+        return
+    try:
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.settimeout(ANSWER_S)
+            # behind TLS nothing is answered before a handshake
+            speaks = bool(int(os.environ.get("RAY_USE_TLS") or 0)) or _speaks_grpc(connection)
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"a Ray cluster must answer at (address={address!r}): {error}") from error
+    if not speaks:
+        raise ValueError(
+            f"a Ray cluster must answer at (address={address!r}): what listens there is no Ray"
+        )
+
+
+def _speaks_grpc(connection: socket.socket) -> bool:
+    """Whether a server begins with settings of HTTP/2, as all of gRPC do (RFC 9113, 3.4)."""
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, SETTINGS)) + bytes(5))
+    header = b""
+    while len(header) < 9 and (part := connection.recv(9 - len(header))):
+        header += part
+    return len(header) == 9 and header[3] == SETTINGS
 
 
 class Data:
