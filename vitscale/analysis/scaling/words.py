@@ -76,8 +76,8 @@ def cells_sentences(results: Results) -> list[str]:
     edge = table[table["lr_at_edge"] & (table["n"] > 0)]
     if len(edge):
         sentences.append(
-            f"The lr lies at the edge of its grid for {len(edge)} of {len(table)} cells: a better "
-            "one may lie outside."
+            f"The lr lies at the edge of its grid for {len(edge)} of {int((table['n'] > 0).sum())} "
+            "cells: a better one may lie outside."
         )
     return sentences
 
