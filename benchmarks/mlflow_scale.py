@@ -24,6 +24,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import sample, trials
 from vitscale.plan.study import Study
 from vitscale.record.mlflow_known import Child
-from vitscale.record.mlflow_view import View, synchronize
+from vitscale.record.mlflow_view import Colors, View, synchronize
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 
@@ -134,54 +135,83 @@ def rows_of(trial_id: str, num: int = EPOCHS) -> list[dict[str, float]]:
     ]
 
 
-def fill(store: Store, study: Study, outcome: Outcome | None = None) -> None:
-    """The database of the store with a finished run for each trial, as `View.show` leaves them."""
+def fill(
+    store: Store, study: Study, outcome: Outcome | None = None, colors: Colors | None = None
+) -> None:
+    """The database of the store with a finished run for each trial, as `View.show` leaves them, and
+    the cache of these runs.
+    """
     from vitscale.record.mlflow_place import create_database
 
     uri = f"sqlite:///{store.beside('mlflow.db')}"
     create_database(uri)
-    view = View(study, uri, store)
+    view = View(study, uri, store, colors)
     model = study.trials[0]
     facts = {"attempt": "1", "commit": "0" * 40}
     rows = tuple(rows_of(model.config.id))
     view.show(model.config.id, outcome or Outcome(Status.FINISHED, rows, facts))
     copy_runs(store.beside("mlflow.db"), view, view.children[model.config.id], study)
+    view.save()
+
+
+TABLES = ("metrics", "latest_metrics", "params", "tags")
 
 
 def copy_runs(database: Path, view: View, child: Child, study: Study) -> None:
-    """Copies one run for all other trials, with the params and tags that theirs would have."""
+    """Copies one run for all other trials, with the params and tags that theirs would have, and
+    with the metrics of its last row: nothing that is measured reads those before.
+    """
+    trials = study.trials[1:]
+    ids = sorted(uuid.uuid4().hex for _ in trials)  # in the order of the tables' keys
     with contextlib.closing(sqlite3.connect(database)) as db, db:
-        for trial in study.trials[1:]:
-            new, params, tags = uuid.uuid4().hex, view._params_of(trial), view._tags_of(trial)
-            for table in ("runs", "metrics", "latest_metrics", "params", "tags"):
-                _copy(db, table, child.run_id, new)
-            # a day ago
-            db.execute(
-                "update runs set start_time = start_time - 86400000 where run_uuid = ?", (new,)
-            )
-            for name, value in params.items():
-                db.execute(
-                    "update params set value = ? where run_uuid = ? and key = ?", (value, new, name)
+        query = f"select sql, name from sqlite_master where tbl_name in {TABLES} and sql like ?"
+        indexes = db.execute(query, ("create index%",)).fetchall()
+        for _, name in indexes:  # one by one, 26 million rows would take hours
+            db.execute(f"drop index {name}")
+        tags = dict(db.execute("select key, value from tags where run_uuid = ?", (child.run_id,)))
+        names = {
+            k for (k,) in db.execute("select key from params where run_uuid=?", (child.run_id,))
+        }
+        db.execute("create temp table made (run_uuid primary key)")
+        db.executemany("insert into made values (?)", ((new,) for new in ids))
+        _copy(db, "runs", child.run_id)
+        _copy(db, "metrics", child.run_id, f"old.step = {child.epoch}")
+        _copy(db, "latest_metrics", child.run_id)
+        # a day ago
+        db.execute(
+            "update runs set start_time = start_time - 86400000 where run_uuid != ?",
+            (child.run_id,),
+        )
+        for new, trial in zip(ids, trials, strict=True):
+            params = view._params_of(trial)
+            assert names == set(params), names ^ set(params)
+            for table, entries in (
+                ("params", params),
+                ("tags", {**tags, **view._tags_of(trial)}),
+            ):
+                db.executemany(
+                    f"insert into {table} (key, value, run_uuid) values (?, ?, ?)",
+                    ((*entry, new) for entry in entries.items()),
                 )
-            for name, value in tags.items():
-                db.execute(
-                    "update tags set value = ? where run_uuid = ? and key = ?", (value, new, name)
-                )
-            have = {
-                name for (name,) in db.execute("select key from params where run_uuid = ?", (new,))
-            }
-            assert have == set(params), have ^ set(params)
+            digest = view._digest(trial.config.id)
+            view.children[trial.config.id] = replace(child, run_id=new, digest=digest)
+        for sql, _ in indexes:
+            db.execute(sql)
 
 
-def _copy(db: sqlite3.Connection, table: str, old: str, new: str) -> None:
-    columns = [row[1] for row in db.execute(f"pragma table_info({table})")]
-    chosen = ", ".join("?" if name == "run_uuid" else name for name in columns)
+def _copy(db: sqlite3.Connection, table: str, old: str, which: str = "true") -> None:
+    """These rows of a run for each run that is made, in the order of the table's key."""
+    about = list(db.execute(f"pragma table_info({table})"))
+    names = [row[1] for row in about]
+    keys = [row[1] for row in sorted(about, key=lambda row: row[5]) if row[5]]
+    chosen, order = (
+        ", ".join(f"{'made' if name == 'run_uuid' else 'old'}.{name}" for name in some)
+        for some in (names, keys)
+    )
     db.execute(
-        (
-            f"insert into {table} ({', '.join(columns)}) select {chosen} from {table} where "
-            "run_uuid = ?"
-        ),
-        (new, old),
+        f"insert into {table} ({', '.join(names)}) select {chosen} from {table} as old, made "
+        f"where old.run_uuid = ? and {which} order by {order}",
+        (old,),
     )
 
 

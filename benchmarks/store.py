@@ -5,6 +5,7 @@ python benchmarks/store.py --requests                     # on moto's S3 server,
 python benchmarks/store.py --commands 10000               # a finished study in a folder
 python benchmarks/store.py --commands 10000 --bucket      # in a bucket
 python benchmarks/store.py --commands 100000 --no-mlflow  # status, plan and report alone
+python benchmarks/store.py --commands 100000 --folder large  # kept, and used by the next call
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--commands", type=int, help="trials of a finished study")
     parser.add_argument("--bucket", action="store_true", help="which is in a bucket")
     parser.add_argument("--no-mlflow", action="store_true", help="no runs, no start, no sync")
+    parser.add_argument("--folder", type=Path, help="where the study is made, unless it is there")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--num", type=int, default=200, help="trials in a folder")
     parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)
@@ -50,7 +52,7 @@ def main() -> None:
     if options.requests:
         count()
     if options.commands:
-        commands(options.commands, options.bucket, not options.no_mlflow)
+        commands(options.commands, options.bucket, not options.no_mlflow, options.folder)
 
 
 def local(num: int) -> dict[str, float]:
@@ -101,7 +103,7 @@ def compare(other: Path, num_pairs: int, num: int) -> None:
         )
 
 
-def commands(num: int, in_bucket: bool, in_mlflow: bool) -> None:
+def commands(num: int, in_bucket: bool, in_mlflow: bool, at: Path | None = None) -> None:
     """Prints what commands need for a finished study, with all its runs in MLflow or without."""
     sys.path.insert(0, str(ROOT / "tests"))
     load_script = importlib.import_module("conftest").load_script
@@ -110,57 +112,75 @@ def commands(num: int, in_bucket: bool, in_mlflow: bool) -> None:
     per_arm = num // 4 - 4  # and four reference runs
     study = load_script(script).study(num=per_arm)
     outcomes = [one for one in load(study.slug)[1].values() if one.status == "finished"]
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        folder = str(at.absolute()) if at else stack.enter_context(tempfile.TemporaryDirectory())
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         root = "s3://studies/runs" if in_bucket else f"{folder}/runs"
         if in_bucket:
             stack.enter_context(served(Counted()))
-        made = fill(root, study, outcomes, put_object if in_bucket else put_file, in_mlflow)
-        print(f"{len(study.trials)} trials of {len(outcomes[0].rows)} rows, made in {made:.0f} s")
+        if in_bucket or not Path(root).exists():
+            put = put_object if in_bucket else put_file
+            made = fill(root, study, outcomes, put, in_mlflow)
+            print(f"{len(study.trials)} trials of {len(outcomes[0].rows)} rows in {made:.0f} s")
         run = [sys.executable, str(script), "--num", str(per_arm), "--store", root]
         vitscale = [sys.executable, "-m", "vitscale"]
+        report = [*vitscale, "report", study.slug, "--store", root]
         steps = {
             "status, no copy": [*vitscale, "status", "--store", root],
-            "start, no copy, no cache of runs": run,
-            "report, no copy": [*vitscale, "report", study.slug, "--store", root],
-            "start": run,
+            "start, no copy": run,
+            "report, no copy": report,
+            "start, nothing changed": run,
             "status": [*vitscale, "status", "--store", root],
             "plan": [*run, "--plan"],
-            "report": [*vitscale, "report", study.slug, "--store", root],
+            "report": report,
+            "report, nothing changed": report,
             "sync": [*vitscale, "sync", study.slug, "--store", root],
             "sync --reread": [*vitscale, "sync", study.slug, "--reread", "--store", root],
         }
-        left_out = (
-            {"report, no copy"}
-            if in_mlflow
-            else {name for name in steps if name.startswith(("start", "sync"))}
-        )
+        left_out = {"report, no copy"} if in_mlflow else {"start", "sync"}
         for name, command in steps.items():
-            if name not in left_out:
+            if not left_out & {name, name.split()[0].rstrip(",")}:
                 drawn = Path(folder) / "runs/studies" / study.slug / "report/drawn.json"
-                drawn.unlink(missing_ok=True)  # else the second report would be read
+                if "nothing changed" not in name:
+                    drawn.unlink(missing_ok=True)  # else the second report would be read
                 measure(name, command, folder)
 
 
 def measure(name: str, command: list[str], folder: str) -> None:
-    """Prints seconds, CPU seconds and the memory at most of a command, without its children's."""
-    start = time.monotonic()
+    """Prints seconds, CPU seconds with those of children, and the memory at most of a command: of
+    its largest process, and of all together, in which pages that forks share count once.
+    """
+    start, together, ended = time.monotonic(), 0, 0
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with open(f"{folder}/said", "w+") as said:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT
         )
-        _, status, used = os.wait4(process.pid, 0)
+        while not ended:
+            time.sleep(0.2)
+            together = max(together, memory(process.pid))
+            ended, status, used = os.wait4(process.pid, os.WNOHANG)
         said.seek(0)
         text = said.read()
     print(
-        f"{name:34} {time.monotonic() - start:6.1f} s {used.ru_utime + used.ru_stime:6.1f} CPU s "
-        f"{used.ru_maxrss / 1024:6.0f} MB",
+        f"{name:26} {time.monotonic() - start:6.1f} s {used.ru_utime + used.ru_stime:6.1f} CPU s "
+        f"{used.ru_maxrss / 1024:6.0f} MB, {together / 2**20:6.0f} MB together; load "
+        f"{os.getloadavg()[0]:.1f}",
         flush=True,
     )
     if os.waitstatus_to_exitcode(status):
         print(text[-2000:])
+
+
+def memory(pid: int) -> int:
+    """Bytes of a process and all below it."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        return sum(one.memory_full_info().pss for one in family)
+    return 0
 
 
 def fill(
@@ -193,7 +213,10 @@ def fill(
     store = Store.open(root)
     store.study(study.slug).write("plan.json", json.dumps(to_json(study)).encode())
     if in_mlflow:
-        importlib.import_module("mlflow_scale").fill(store, study, replace(outcome, rows=rows))
+        from vitscale.launch.colors import arm_colors
+
+        fill_mlflow = importlib.import_module("mlflow_scale").fill
+        fill_mlflow(store, study, replace(outcome, rows=rows), arm_colors)
     return time.monotonic() - start
 
 
