@@ -5,6 +5,8 @@ against other code, closed forms, simulation.
 from __future__ import annotations
 
 import math
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -533,6 +535,26 @@ def test_superiority_agrees_with_scipys_brunner_munzel_and_mann_whitney():
     u = scipy.stats.mannwhitneyu(errors["b"], errors["a"]).statistic
     assert result["error_prob_a_lower"] == pytest.approx(u / 400)
     assert result["error_median_difference"] == np.median(errors["a"]) - np.median(errors["b"])
+
+
+def test_superiority_of_many_draws_needs_no_table_of_all_pairs():
+    study = make_study(4)
+    draws = population(study, make_outcomes(study, random_errors(study)), "a")
+    rng = np.random.default_rng(5)
+    few, many = (
+        [
+            replace(draws, point=np.arange(n), error=rng.integers(10, 90, n).astype(float))
+            for _ in "ab"
+        ]
+        for n in (50, 20_000)
+    )
+    wins = sum((x < y) + 0.5 * (x == y) for x in few[0].error for y in few[1].error)
+    assert compare.superiority(*few)[0] == wins / 2500
+    tracemalloc.start()
+    compare.superiority(*many)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6  # bytes; a table has 400 million cells
 
 
 def test_complete_separation_has_an_interval_and_a_p_that_is_not_zero():

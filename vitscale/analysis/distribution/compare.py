@@ -130,14 +130,11 @@ def superiority(
     between scrambles. If one arm always wins, the variance is zero: then we report the exact
     interval and the sign test for as many independent pairs as the smaller arm has draws.
     """
-    wins = (a.error[:, None] < b.error) + 0.5 * (a.error[:, None] == b.error)
-    prob = float(wins.mean())
-    error_a, df_a = standard_error(
-        wins.mean(axis=1), np.arange(a.n) if a.scramble is None else a.scramble
-    )
-    error_b, df_b = standard_error(
-        wins.mean(axis=0), np.arange(b.n) if b.scramble is None else b.scramble
-    )
+    wins = b.n - _num_below(a.error, b.error)  # of each draw of a; all pairs would take n^2 bytes
+    lost = _num_below(b.error, a.error)  # of each draw of b
+    prob = float(wins.sum() / (a.n * b.n))
+    error_a, df_a = standard_error(wins / b.n, np.arange(a.n) if a.scramble is None else a.scramble)
+    error_b, df_b = standard_error(lost / a.n, np.arange(b.n) if b.scramble is None else b.scramble)
     if not df_a or not df_b or error_a + error_b < 1e-10:
         return _separated(prob, min(a.n, b.n), confidence)
     error, df = welch(float(error_a), float(error_b), df_a, df_b)
@@ -148,6 +145,13 @@ def superiority(
         t_test(prob - 0.5, error, df),
         name,
     )
+
+
+def _num_below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(n,) for each of (n,) values how many of the others are below it, with ties at one half."""
+    known = np.sort(others)
+    below, at_most = (np.searchsorted(known, values, side=side) for side in ("left", "right"))
+    return 0.5 * (below + at_most)
 
 
 def _separated(prob: float, n: int, confidence: float) -> tuple[float, float, float, float, str]:
