@@ -11,8 +11,10 @@ import pytest
 from conftest import ROOT, TINY, empty_database, load_script
 
 from vitscale.launch.colors import arm_colors
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study, Trial
-from vitscale.record import mlflow_view
+from vitscale.record import mlflow_params, mlflow_view
 from vitscale.record.mlflow_view import View, synchronize
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
@@ -127,6 +129,30 @@ def test_a_start_requests_only_runs_that_are_not_in_the_cache(
     asked.clear()
     synchronize(again, finished(plan))
     assert asked == []
+
+
+def test_params_that_all_trials_of_an_arm_share_are_made_once(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not once for each trial, of which there may be 100,000."""
+    asked: list[TrainConfig] = []
+
+    def counted(config: TrainConfig, *measured: Any) -> Any:
+        asked.append(config)
+        return complexity(config, *measured)
+
+    monkeypatch.setattr(mlflow_params, "complexity", counted)
+    plan = study(num=4)
+    view = View(plan, uri, store)
+    synchronize(view, finished(plan))
+    view.summarize({arm: {"n": 1.0} for arm in plan.arms}, None)
+    assert len(asked) == len(plan.arms) == 3 < len(plan.trials)
+    of = {trial.config.id: view.params.of(trial) for trial in plan.trials}
+    for trial in plan.trials:  # those of each by itself
+        alone = mlflow_params.Params({}).of(trial)
+        assert of[trial.config.id] == alone
+        assert alone["lr_used"] == str(trial.config.peak_lr)
+        assert alone["params_m"] == f"{complexity(trial.config).params / 1e6:.4g}"
 
 
 def test_runs_created_after_the_cache_was_written_are_found(store: Store, uri: str) -> None:

@@ -9,6 +9,7 @@ import json
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -282,7 +283,7 @@ class TrainConfig:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        types, others = field_types(type(self)), _others(self)
+        types, others = field_types(type(self)), self.others
         lawful = others in _lawful
         for name in FREE if lawful else types:
             _check_value(name, types[name], getattr(self, name))
@@ -296,6 +297,20 @@ class TrainConfig:
     def laws(self) -> list[Law]:
         """The conditions that the fields must satisfy."""
         return _laws(self)
+
+    @cached_property
+    def others(self) -> str:
+        """All fields but those of FREE in one text, of which there is one copy; "" for a profile,
+        whose laws ask for lr as well.
+
+        Written out, as 1, 1.0 and True are equal, and 0.0 and -0.0.
+        """
+        if type(self) is not TrainConfig:
+            return ""
+        try:
+            return sys.intern(repr(_get_others(self)))
+        except ValueError:  # Python prints at most 4,300 digits of an int
+            return ""
 
     @cached_property
     def id(self) -> str:
@@ -558,19 +573,6 @@ FREE = ("lr", "wd", "seed")
 MAX_LAWFUL = 10_000
 _lawful: set[str] = set()  # all other fields, as they passed the checks
 _get_others = operator.attrgetter(*(name for name in DEFAULTS if name not in FREE))
-
-
-def _others(c: TrainConfig) -> str:
-    """All fields but those of FREE; "" for a profile, whose laws ask for lr as well.
-
-    Written out, as 1, 1.0 and True are equal, and 0.0 and -0.0.
-    """
-    if type(c) is not TrainConfig:
-        return ""
-    try:
-        return repr(_get_others(c))
-    except ValueError:  # Python prints at most 4,300 digits of an int
-        return ""
 
 
 def _free_laws(c: TrainConfig) -> list[Law]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vitscale.record.mlflow_place import without_user
@@ -78,8 +78,8 @@ def remember(store: Store, slug: str, uri: str, known: Known) -> None:
     """Writes the cache with the current time. Raises OSError."""
     known.saved_ms = int(time.time() * 1000)
     plain = {
-        **asdict(known),
-        "children": {i: list(asdict(child).values()) for i, child in known.children.items()},
+        **vars(known),  # asdict copies what is below
+        "children": {i: list(vars(child).values()) for i, child in known.children.items()},
     }
     servers = {**_read(store, slug), without_user(uri): plain}
     content = json.dumps({"store": store.identity(), "servers": servers}, separators=(",", ":"))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.markup import in_markdown
 from vitscale.plan.study import Study
 
@@ -107,41 +108,37 @@ def axes(study: Study) -> list[str]:
     """The params for axes: the arm, and those that vary within arms, or else between arms; both,
     and no arm, if its names are too many to be read.
     """
-    configs = {
-        arm: [t.config.asdict() for t in study.trials if t.arm.name == arm] for arm in study.arms
-    }
+    configs = {arm: [t.config for t in study.trials if t.arm.name == arm] for arm in study.arms}
     within = _varying(*configs.values())
-    between = _varying([config for of_arm in configs.values() for config in of_arm])
     many = len(configs) > MAX_LABELS
-    names = within if within and not many else _not_derived(between, study)
-    positive = all(config.get("wd", 0) > 0 for of_arm in configs.values() for config in of_arm)
+    names = within if within and not many else _not_derived(study)
+    positive = all(trial.config.wd > 0 for trial in study.trials)
     logs = LOGS if positive else {"lr": LOGS["lr"]}
     return ["arm"] * (not many) + [logs.get(name, name) for name in names][: MAX_AXES - (not many)]
 
 
-def _not_derived(names: Sequence[str], study: Study) -> list[str]:
-    """Without the fields that another one decides, as `width` decides `heads`, and without those
-    that are empty in a trial, which MLflow would leave out of the plot; lr and wd are last, for
-    which deciding would be chance.
+def _not_derived(study: Study) -> list[str]:
+    """The fields that vary, without those that another one decides, as `width` decides `heads`, and
+    without those that are empty in a trial, which MLflow would leave out of the plot; lr and wd are
+    last, for which deciding would be chance.
     """
-    configs = [trial.config.asdict() for trial in study.trials]
+    names = _varying([trial.config for trial in study.trials])
+    columns = {name: [getattr(trial.config, name) for trial in study.trials] for name in names}
     kept: list[str] = []
-    for name in (
-        name for name in names if name not in LOGS and all(c[name] != "" for c in configs)
-    ):
-        pairs = [(other, {(c[other], c[name]) for c in configs}) for other in kept]
-        if not any(len(both) == len({c[other] for c in configs}) for other, both in pairs):
+    for name in (name for name in names if name not in LOGS and "" not in columns[name]):
+        pairs = [(other, set(zip(columns[other], columns[name], strict=True))) for other in kept]
+        if not any(len(both) == len(set(columns[other])) for other, both in pairs):
             kept.append(name)
     return kept + [name for name in names if name in LOGS]
 
 
-def _varying(*groups: Sequence[Mapping[str, object]]) -> list[str]:
+def _varying(*groups: Sequence[TrainConfig]) -> list[str]:
     """Fields that vary within a group, other than the seed and what is evaluated besides."""
-    names = groups[0][0].keys() - {"seed", "more_evals"}
+    names = [name for name in groups[0][0].asdict() if name not in ("seed", "more_evals")]
     return [
         name
-        for name in groups[0][0]
-        if name in names and any(len({c[name] for c in group}) > 1 for group in groups)
+        for name in names
+        if any(getattr(c, name) != getattr(group[0], name) for group in groups for c in group)
     ]
 
 

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.cost import Measured, complexity, training_flops
 from vitscale.plan.metrics import columns_of
 from vitscale.plan.study import Study, Trial
 from vitscale.record import mlflow_pages
 from vitscale.record.mlflow_known import BEGAN, UNPLANNED, Child, Known, recall, remember
+from vitscale.record.mlflow_params import Params, point_of
 from vitscale.record.mlflow_place import (
     artifacts_of,
     create_database,
@@ -95,16 +95,15 @@ class View:
         self._trials = {trial.config.id: trial for trial in study.trials}
         self._digests: dict[str, str] = {}
         self._of_arm = self.colors(study) if self.colors else {}
-        shared: dict[str, str] = {}
-        self.varying = {"arm", "point", *mlflow_pages.axes(study)}
-        for i, trial in enumerate(study.trials):
-            params = dict(_params(trial, study.measured))
-            if i:
-                self.varying |= shared.keys() ^ params.keys()
-            self.varying |= {
-                name for name, value in params.items() if shared.setdefault(name, value) != value
-            }
-        self.shared = {name: value for name, value in shared.items() if name not in self.varying}
+        self.params = Params(study.measured)
+        self.varying = {
+            "arm",
+            "point",
+            *mlflow_pages.axes(study),
+            *self.params.varying(study.trials),
+        }
+        first = self.params.of(study.trials[0])
+        self.shared = {name: value for name, value in first.items() if name not in self.varying}
 
     def extend(self, study: Study) -> None:
         """Adds the new trials of a study that has grown."""
@@ -374,17 +373,10 @@ class View:
 
     def _common_params(self, arm: str) -> dict[str, str]:
         """The params that all trials of an arm share."""
-        of_arm = [
-            dict(_params(trial, self.study.measured))
-            for trial in self.study.trials
-            if trial.arm.name == arm
-        ]
-        shared = set.intersection(*(set(params.items()) for params in of_arm))
-        return {
-            name: value
-            for name, value in of_arm[0].items()
-            if (name, value) in shared and name != "point"
-        }
+        of_arm = [trial for trial in self.study.trials if trial.arm.name == arm]
+        left_out = {"point", *self.params.varying(of_arm)}
+        first = self.params.of(of_arm[0])
+        return {name: value for name, value in first.items() if name not in left_out}
 
     def _counts(self) -> dict[str, float]:
         """The number of trials by status; a trial without an outcome is missing."""
@@ -573,7 +565,7 @@ class View:
         """Tags of a trial's run that do not change during training."""
         seeded = isinstance(trial.config, TrainConfig) and trial.point is None
         seed = f" seed {trial.config.seed}" if seeded else ""
-        name = f"{trial.arm.name} {_point(trial)}{seed}"
+        name = f"{trial.arm.name} {point_of(trial)}{seed}"
         return {
             "mlflow.parentRunId": self.parent_id,
             "mlflow.runName": name,
@@ -581,7 +573,7 @@ class View:
             "vitscale.trial_id": trial.config.id,
             **self._origin(),
             "vitscale.arm": trial.arm.name,
-            "vitscale.point": _point(trial),
+            "vitscale.point": point_of(trial),
             **self._color(trial.arm.name),
             **_trunk_tags(trial.config),
         }
@@ -592,21 +584,8 @@ class View:
 
     def _params_of(self, trial: Trial) -> dict[str, str]:
         """The params of a trial that vary within its study."""
-        return {
-            name: value
-            for name, value in _params(trial, self.study.measured)
-            if name in self.varying
-        }
-
-
-# param -> the field that it is derived from
-_DERIVED_FROM = {
-    "log10_lr": "lr",
-    "lr_used": "lr",
-    "log10_wd": "wd",
-    "samples": "epochs",
-    "training_flops": "epochs",
-}
+        params = self.params.of(trial)
+        return {name: params[name] for name in params if name in self.varying}
 
 
 def _trunk_tags(config: TrainConfig) -> dict[str, str]:
@@ -614,30 +593,6 @@ def _trunk_tags(config: TrainConfig) -> dict[str, str]:
     if not config.trunk:
         return {}
     return {"vitscale.trunk": config.trunk, "vitscale.trunk_step": str(config.trunk_step)}
-
-
-def _params(trial: Trial, measured: Measured) -> list[tuple[str, str]]:
-    """Every field of the config under its name, and derived numbers for MLflow's charts."""
-    config, cost = trial.config, complexity(trial.config, measured)
-    params = {
-        "arm": trial.arm.name,
-        "point": _point(trial),
-        **config.asdict(),
-        "log10_lr": _log10(config.lr),
-        "lr_used": config.peak_lr,
-        "params_m": f"{cost.params / 1e6:.4g}",
-        "flops_g": f"{cost.flops / 1e9:.4g}",
-        "samples": config.num_samples,
-        "training_flops": f"{training_flops(config, measured):.4g}",
-    }
-    if config.wd > 0:
-        params["log10_wd"] = _log10(config.wd)
-    known = {*config.bearing, "arm", "point", "params_m", "flops_g"}
-    return [
-        (name, str(value))
-        for name, value in params.items()
-        if _DERIVED_FROM.get(name, name) in known
-    ]
 
 
 def client_of(uri: str) -> MlflowClient:
@@ -706,14 +661,6 @@ def _is_gone(error: Exception) -> bool:
 
 def _is_forbidden(error: Exception) -> bool:
     return getattr(error, "error_code", "") == "PERMISSION_DENIED"
-
-
-def _point(trial: Trial) -> str:
-    return "reference" if trial.point is None else f"{trial.point:03d}"
-
-
-def _log10(value: float) -> str:
-    return f"{math.log10(value):.4f}"
 
 
 def _end_ms(rows: Sequence[Row]) -> int:
