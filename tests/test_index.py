@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from test_bucket import server, store  # noqa: F401
 
 from vitscale.record import index as module
 from vitscale.record.index import INDEX, Index
-from vitscale.record.outcome import Outcome, Status
+from vitscale.record.outcome import Outcome, Rows, Status
 from vitscale.record.store import Damaged, Store
 
 IDS = [f"{n:012x}" for n in range(60)]
@@ -143,3 +144,16 @@ def test_few_new_outcomes_are_read_one_by_one(
     monkeypatch.setattr(module, "FEWEST", len(IDS) + 1)
     read_all(local)
     assert not local.study(SLUG).exists(INDEX)
+
+
+def test_rows_of_the_copy_are_in_memory_once(local: Store) -> None:
+    """Each trial's are a view of the copy, which may be gone by then."""
+    read_all(local)
+    read, known, index = read_all(local)
+    views = [one.rows.values for one in read if isinstance(one.rows, Rows)]
+    assert len(views) == known == len(IDS)
+    assert all(isinstance(view, memoryview) for view in views)
+    assert len({id(view.obj) for view in views if isinstance(view, memoryview)}) == 1
+    del index
+    gc.collect()
+    assert repr(read) == repr([outcome(n) for n in range(len(IDS))])

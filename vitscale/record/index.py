@@ -25,10 +25,13 @@ from vitscale.record.store import ROWS, Store
 from vitscale.record.workdir import Damaged, FileState
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 INDEX = "outcomes.parquet"
 FEWEST = 50  # new outcomes for which it is written again; fewer are read one by one
+PART = 4_096  # trials in a part of the file, which is read at once
 AHEAD = 512  # trials that are read ahead where several requests run at once
 STATE = ("trial", "num_bytes", "changed_s", "status")
 COLUMNS = (*STATE, "facts", "layout", "values")
@@ -68,9 +71,9 @@ class Index:
     def read(self, trial_id: str) -> Outcome:
         """As Store.read."""
         if (place := self.entries.get(trial_id)) is not None:
-            status, facts, layout, values = (self.copy[n][place].as_py() for n in COLUMNS[3:])
+            status, facts, layout = (self.copy[name][place].as_py() for name in COLUMNS[3:6])
             names, absent = _layout(layout)
-            rows = Rows(names, values, absent)
+            rows = Rows(names, self._values[place], absent)
             return Outcome(Status(status), rows, interned(json.loads(facts)))
         if trial_id not in self.ahead:
             self._read_ahead(trial_id)
@@ -80,6 +83,15 @@ class Index:
         if state := self.states.get(trial_id):
             self.new[trial_id] = _entry(trial_id, state, outcome)
         return outcome
+
+    @functools.cached_property
+    def _values(self) -> list[memoryview]:
+        """The bytes of the rows of each trial of the copy, where they are."""
+        views = []
+        for chunk in self.copy["values"].chunks:
+            content, ends = _content(chunk)
+            views += [content[a:b] for a, b in itertools.pairwise(ends.tolist())]
+        return views
 
     def _read_ahead(self, trial_id: str) -> None:
         """Reads a trial, and where requests take long, those that follow it as well."""
@@ -123,13 +135,13 @@ class Index:
             return
         kept = pa.array([*self.others, *self.entries.values()], pa.int64())
         columns = {
-            name: pa.concat_arrays([old.take(kept), _array(name, self.new.values())])
+            name: pa.chunked_array([*old.take(kept).chunks, _array(name, self.new.values())])
             for name, old in self.copy.items()
         }
         with contextlib.suppress(OSError):
             self.folder.write(INDEX, _encode(columns))
 
-    def _load(self, names: Collection[str]) -> dict[str, pa.Array]:
+    def _load(self, names: Collection[str]) -> dict[str, pa.ChunkedArray]:
         """These columns of the file; empty ones if it is damaged or absent."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -137,15 +149,24 @@ class Index:
         none, columns = _none(names), {}
         try:
             with self.folder.open(INDEX) as opened, pq.ParquetFile(opened) as file:
-                for name in names:  # one after the other: of each, two copies are in memory
-                    table = file.read([name])
-                    column = columns[name] = table[name].combine_chunks()
-                    digest = (table.schema.metadata or {}).get(f"sha256 {name}".encode())
+                metadata = file.schema_arrow.metadata or {}
+                for name in names:
+                    column = columns[name] = _column(file, name)
+                    digest = metadata.get(f"sha256 {name}".encode())
                     if column.type != none[name].type or digest != _digest(column):
                         return none
         except (OSError, ValueError, KeyError, MemoryError, pa.ArrowException):  # Damaged, too
             return none
         return columns
+
+
+def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
+    """A column, read part by part: at once, its bytes would be in memory three times."""
+    import pyarrow as pa
+
+    parts = [file.read_row_group(i, [name])[name] for i in range(file.num_row_groups)]
+    kind = file.schema_arrow.field(name).type
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], kind)
 
 
 def _entry(trial_id: str, state: FileState, outcome: Outcome) -> dict[str, Any]:
@@ -157,7 +178,7 @@ def _entry(trial_id: str, state: FileState, outcome: Outcome) -> dict[str, Any]:
         "status": outcome.status.value,
         "facts": json.dumps(dict(outcome.facts)),
         "layout": json.dumps([rows.names, rows.absent]),
-        "values": rows.values,
+        "values": bytes(rows.values),
     }
 
 
@@ -167,10 +188,10 @@ def _layout(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...]]:
     return tuple(names), tuple((i, name) for i, name in absent)
 
 
-def _none(names: Iterable[str]) -> dict[str, pa.Array]:
+def _none(names: Iterable[str]) -> dict[str, pa.ChunkedArray]:
     import pyarrow as pa
 
-    return {name: pa.nulls(0, _kind(name)) for name in names}  # pa.array would import pandas
+    return {name: pa.chunked_array([], _kind(name)) for name in names}
 
 
 def _array(name: str, entries: Iterable[Mapping[str, Any]]) -> pa.Array:
@@ -186,28 +207,40 @@ def _kind(name: str) -> pa.DataType:
     return kinds.get(name, pa.large_string())
 
 
-def _encode(columns: Mapping[str, pa.Array]) -> bytes:
+def _encode(columns: Mapping[str, pa.ChunkedArray]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
     digests = {f"sha256 {name}": _digest(column) for name, column in columns.items()}
     table = pa.table(dict(columns)).replace_schema_metadata(digests)
-    pq.write_table(table, sink, compression="zstd", use_dictionary=["status", "layout"])
+    repeated = ["status", "layout"]
+    pq.write_table(table, sink, PART, compression="zstd", use_dictionary=repeated)
     return sink.getvalue().to_pybytes()
 
 
-def _digest(column: pa.Array) -> bytes:
+def _digest(column: pa.ChunkedArray) -> bytes:
     """A digest of a column without nulls, which depends on every bit of a value."""
     import numpy as np
     import pyarrow as pa
 
     digest = hashlib.sha256(str(column.null_count).encode())
     if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
-        _, places, content = column.buffers()
-        ends = np.frombuffer(places, np.int64)[column.offset : column.offset + len(column) + 1]
-        digest.update(np.diff(ends).tobytes())
-        digest.update(memoryview(content)[ends[0] : ends[-1]] if content else b"")
+        parts = [_content(chunk) for chunk in column.chunks]
+        for _, ends in parts:
+            digest.update(np.diff(ends).tobytes())
+        for content, ends in parts:
+            digest.update(content[ends[0] : ends[-1]])
     else:
-        digest.update(column.to_numpy().tobytes())
+        for chunk in column.chunks:
+            digest.update(chunk.to_numpy().tobytes())
     return digest.hexdigest().encode()
+
+
+def _content(column: pa.Array) -> tuple[memoryview, np.ndarray]:
+    """The bytes of a column of texts, and (n + 1,) where each begins and the last ends."""
+    import numpy as np
+
+    _, places, content = column.buffers()
+    ends = np.frombuffer(places, np.int64)[column.offset : column.offset + len(column) + 1]
+    return memoryview(content or b""), ends

@@ -46,9 +46,14 @@ class Rows(Sequence[Row]):
     __slots__ = ("absent", "names", "values")
 
     def __init__(
-        self, names: tuple[str, ...], values: bytes, absent: Iterable[tuple[int, str]] = ()
+        self,
+        names: tuple[str, ...],
+        values: bytes | memoryview,
+        absent: Iterable[tuple[int, str]] = (),
     ) -> None:
-        """`absent`: (place of a row, a name) for each name that a row lacks."""
+        """`absent`: (place of a row, a name) for each name that a row lacks. A view of bytes that
+        are in memory anyway saves their copy.
+        """
         self.names, self.values, self.absent = names, values, tuple(absent)
 
     @classmethod
