@@ -286,7 +286,7 @@ def test_names_of_links_are_safe_and_tell_all_trials_apart() -> None:
 
 def test_links_follow_the_plan_and_spare_what_is_no_link(store: Store) -> None:
     folder = store.root / "studies" / "tiny-demo" / "trials"
-    update_links(store, "tiny-demo", to_json(study(2))["trials"])  # type: ignore[arg-type]
+    update_links(store, "tiny-demo", to_json(study(2))["trials"])
     for trial in study(2).trials:
         rows = folder / trial.arm.name / f"{trial.point:03d}" / "rows.parquet"
         assert rows.resolve() == store.trial(trial.config.id).path / "rows.parquet"
@@ -303,6 +303,19 @@ def test_links_follow_the_plan_and_spare_what_is_no_link(store: Store) -> None:
     assert len(store.trial_ids()) == len(ids_of(study(2)))
 
 
+def test_links_that_are_right_are_looked_at_once_and_left(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = to_json(study(2))["trials"]
+    update_links(store, "tiny-demo", entries)
+    links, read, see = store.study("tiny-demo").within("trials").links(), [], os.readlink
+    monkeypatch.setattr(os, "readlink", lambda path: read.append(path) or see(path))
+    for name in ("symlink", "unlink", "mkdir"):
+        monkeypatch.setattr(os, name, None)  # any call fails
+    update_links(store, "tiny-demo", entries)
+    assert len(read) == len(links) == len(entries)
+
+
 def test_where_links_are_impossible_nothing_else_is_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,7 +323,7 @@ def test_where_links_are_impossible_nothing_else_is_lost(
         raise PermissionError("no links on this file system")
 
     monkeypatch.setattr(os, "symlink", refuse)
-    update_links(store, "tiny-demo", to_json(study(2))["trials"])  # type: ignore[arg-type]
+    update_links(store, "tiny-demo", to_json(study(2))["trials"])
     assert len(store.trial_ids()) == len(ids_of(study(2)))
 
 

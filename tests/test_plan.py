@@ -29,7 +29,7 @@ from vitscale.plan.config import DEFAULTS, FREE, TrainConfig
 from vitscale.plan.cost import complexity, training_flops
 from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
 from vitscale.plan.search import Search
-from vitscale.plan.study import Study, Trial, from_json, to_json
+from vitscale.plan.study import Study, Trial, encoded, from_json, to_json
 from vitscale.train.complexity import measured_complexity
 
 torch.set_num_threads(1)
@@ -871,6 +871,11 @@ def test_study_survives_json() -> None:
         trials=(*make_study().trials, reference), num_scrambles=3, metric="val_error_pct"
     )
     assert from_json(json.loads(json.dumps(to_json(study)))) == study
+    content = encoded(to_json(study))
+    assert from_json(json.loads(content)) == study
+    assert sum(
+        t.config.id.encode() in line for line in content.splitlines() for t in study.trials
+    ) == len(study.trials)
 
 
 def test_json_gives_every_field_of_a_study() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from vitscale.plan.cost import (
 from vitscale.plan.doubts import doubts
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
-from vitscale.plan.study import Study, Trial, to_json
+from vitscale.plan.study import Study, Trial, encoded, to_json
 from vitscale.plan.trunks import num_steps_saved
 from vitscale.record.looks import Ledger, sizes
 from vitscale.record.outcome import Status
@@ -96,7 +95,7 @@ def show(
         summary["looks"] = _looks(study, ledger)
     try:
         folder = store.study(study.slug)
-        folder.write(PREVIEW, json.dumps(to_json(study), indent=1).encode())
+        folder.write(PREVIEW, encoded(to_json(study)))
     except OSError as error:
         raise ValueError(
             f"the store must be writable, but got (store={str(store.root)!r}: {error})"

@@ -6,7 +6,6 @@ Trains the missing trials, mirrors them to MLflow, draws the report and prints w
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import shlex
@@ -29,7 +28,7 @@ from vitscale.launch.resources import Event, Resources, check_alone
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.doubts import doubts
 from vitscale.plan.search import Search
-from vitscale.plan.study import Study, to_json
+from vitscale.plan.study import Study, encoded, to_json
 from vitscale.plan.trunks import next_wave
 from vitscale.record.looks import declare
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
@@ -357,15 +356,16 @@ class Driver:
         The links follow it.
         """
         planned = {trial.config.id for trial in self.study.trials}
-        self.renamed = _renamed(self.store, self.study)
-        self.left_out = [i for i in _once_planned(self.store, self.study.slug) if i not in planned]
+        before = _plan_before(self.store, self.study.slug)
+        self.renamed = _renamed(before, self.study)
+        self.left_out = [i for i in _once_planned(before) if i not in planned]
         plan: dict[str, Any] = {
             "command": _command(),
             "script": Path(sys.argv[0]).name,
             **to_json(self.study),
             "earlier": self.left_out,
         }
-        self.folder.write(PLAN, json.dumps(plan, indent=1).encode())
+        self.folder.write(PLAN, encoded(plan))
         update_links(self.store, self.study.slug, plan["trials"])
 
     def _grow(self, known: Mapping[str, Outcome]) -> bool:
@@ -766,22 +766,29 @@ def _planned_command(study: Study, store: Store) -> str:
     return store.plan(study.slug).get("command") or _command()
 
 
-def _once_planned(store: Store, slug: str) -> list[str]:
-    """Ids of all trials in the study's plans so far; empty if plan.json cannot be read."""
+def _plan_before(store: Store, slug: str) -> dict[str, Any]:
+    """The plan of the last start; empty if it cannot be read: it is rewritten anyway."""
     try:
-        plan = store.plan(slug)
+        return store.plan(slug)
+    except ValueError:
+        return {}
+
+
+def _once_planned(plan: Mapping[str, Any]) -> list[str]:
+    """Ids of all trials in a study's plans so far; empty if they cannot be read."""
+    try:
         ids = [*plan.get("earlier", ()), *(trial["id"] for trial in plan.get("trials", ()))]
         return [trial_id for trial_id in dict.fromkeys(ids) if TRIAL_ID.fullmatch(trial_id)]
-    except (ValueError, KeyError, TypeError, AttributeError):  # the plan is rewritten anyway
+    except (KeyError, TypeError):
         return []
 
 
-def _renamed(store: Store, study: Study) -> set[str]:
+def _renamed(plan: Mapping[str, Any], study: Study) -> set[str]:
     """Ids of trials that the last plan had as another arm or point; empty if it cannot be read."""
     try:
-        entries = store.plan(study.slug).get("trials", ())
+        entries = plan.get("trials", ())
         before = {entry["id"]: (entry["arm"], entry["point"]) for entry in entries}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError):
         return set()
     now = {trial.config.id: (trial.arm.name, trial.point) for trial in study.trials}
     return {i for i, place in before.items() if now.get(i, place) != place}

@@ -80,8 +80,9 @@ def update_links(store: Store, slug: str, trials: Sequence[Mapping[str, Any]]) -
     wanted = {path: f"../../../../trials/{i}" for i, path in link_paths(trials).items()}
     with contextlib.suppress(OSError):
         there = folder.links()
-        for path in there.keys() - {p for p, target in wanted.items() if there.get(p) == target}:
+        right = {path for path, target in wanted.items() if there.get(path) == target}
+        for path in there.keys() - right:
             folder.remove_link(path)
-        for path in wanted.keys() - folder.links().keys():
+        for path in wanted.keys() - right:
             with contextlib.suppress(FileExistsError):  # a user's own file
                 folder.link(path, wanted[path])

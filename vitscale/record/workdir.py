@@ -142,12 +142,16 @@ class Workdir:
 
     def links(self) -> dict[str, str]:
         """Path below -> target, of all symbolic links."""
-        found, top = {}, self._at()
-        for path, folders, names in os.walk(top):
-            for name in (*folders, *names):
-                where = os.path.join(path, name)
-                if os.path.islink(where):
-                    found[os.path.relpath(where, top)] = os.readlink(where)
+        found: dict[str, str] = {}
+        folders = [("", str(self._at()))]
+        while folders:
+            prefix, path = folders.pop()
+            with contextlib.suppress(OSError), os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_symlink():
+                        found[prefix + entry.name] = os.readlink(entry.path)
+                    elif entry.is_dir():
+                        folders.append((f"{prefix}{entry.name}/", entry.path))
         return found
 
     def remove_link(self, name: str) -> None:
@@ -218,10 +222,10 @@ class Workdir:
 
     def states(self, name: str, folders: Collection[str]) -> dict[str, FileState]:
         """Subfolder -> the state of its file of this name; without those that have none."""
-        found = {}
+        found, top = {}, self._at()
         for folder in folders:
             with contextlib.suppress(OSError):  # as os.path.lexists
-                state = os.lstat(f"{self._at(folder)}/{name}")
+                state = os.lstat(f"{top}/{folder}/{name}")
                 found[folder] = FileState(state.st_size, state.st_mtime)
         return found
 

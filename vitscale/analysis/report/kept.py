@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitscale.analysis.names import NAMES
-from vitscale.plan.study import Study, to_json
+from vitscale.plan.study import Study, in_short
 from vitscale.record.looks import Ledger
 from vitscale.record.outcome import Outcome, Rows
 from vitscale.record.workdir import Damaged, Workdir, read_json
@@ -45,7 +45,7 @@ def inputs(
     if study.kind not in NAMES or _has_settings():
         return lambda ledger: ""
     digest = hashlib.sha256()
-    plan = [to_json(study), dict(facts), [(i, outcome.status) for i, outcome in read.items()]]
+    plan = [in_short(study), dict(facts), [(i, outcome.status) for i, outcome in read.items()]]
     digest.update(json.dumps(plan, sort_keys=True).encode())
     digest.update(repr(sorted(study.measured.items())).encode())
     for outcome in read.values():

@@ -20,7 +20,7 @@ from vitscale.analysis.report.drawings import Drawings, Files
 from vitscale.analysis.report.page import TEMPLATE
 from vitscale.analysis.report.save import inline
 from vitscale.analysis.results import Results, as_made, as_named, trials_as_named
-from vitscale.plan.study import Study, to_json
+from vitscale.plan.study import Study, in_short
 from vitscale.record.looks import NO_LOOKS, Ledger
 from vitscale.record.table import ROW_COLUMNS, with_fields
 from vitscale.record.workdir import Workdir, read_text
@@ -124,7 +124,7 @@ def _rows_parquet(results: Results) -> bytes:
 
 def made_from(study: Study, statuses: Mapping[str, str]) -> str:
     """A digest of a plan and of how its trials ended: what a trial ended with does not change."""
-    plan = {name: value for name, value in to_json(study).items() if name != "published"}
+    plan = {name: value for name, value in in_short(study).items() if name != "published"}
     shown = {trial_id: str(status) for trial_id, status in statuses.items()}
     return hashlib.sha256(json.dumps([plan, shown], sort_keys=True).encode()).hexdigest()
 
