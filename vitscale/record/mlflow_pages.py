@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from vitscale.plan.config import TrainConfig
+from vitscale.plan.config import FREE, TrainConfig
 from vitscale.plan.markup import in_markdown
 from vitscale.plan.study import Study
 
@@ -135,10 +135,16 @@ def _not_derived(study: Study) -> list[str]:
 def _varying(*groups: Sequence[TrainConfig]) -> list[str]:
     """Fields that vary within a group, other than the seed and what is evaluated besides."""
     names = [name for name in groups[0][0].asdict() if name not in ("seed", "more_evals")]
+    # one of those that differ in FREE alone: of 100,000 configs, all fields take seconds
+    few = [list({c.others or c.id: c for c in group}.values()) for group in groups]
     return [
         name
         for name in names
-        if any(getattr(c, name) != getattr(group[0], name) for group in groups for c in group)
+        if any(
+            getattr(c, name) != getattr(group[0], name)
+            for group in (groups if name in FREE else few)
+            for c in group
+        )
     ]
 
 
