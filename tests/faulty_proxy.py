@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import random
 import socket
 import threading
@@ -22,13 +23,15 @@ class Proxy:
     with a code such as "403 AccessDenied", "without NAME" to drop a header, or "" for nothing.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, own_port: int = 0) -> None:
         self.upstream = port
         self.fault: Callable[[str, str], str] = lambda method, path: ""
         self.faults: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
         self.num_bytes: Counter[str] = Counter()
         self.lock = threading.Lock()
+        # moto looks at a condition and then writes, without a lock of its own
+        self.writing = threading.Lock()
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -41,7 +44,7 @@ class Proxy:
 
             do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = handle_any
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", own_port), Handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
@@ -67,7 +70,8 @@ class Proxy:
             headers.pop(fault.removeprefix("without "), None)
             headers.pop(fault.removeprefix("without ").lower(), None)
         connection = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=30)
-        with contextlib.closing(connection):
+        writing = self.writing if request.command == "PUT" else contextlib.nullcontext()
+        with contextlib.closing(connection), writing:
             connection.request(request.command, request.path, body, headers)
             reply = connection.getresponse()
             content = reply.read()
@@ -102,6 +106,13 @@ class Proxy:
         request.close_connection = True
         with contextlib.suppress(OSError):
             request.connection.shutdown(socket.SHUT_RDWR)
+
+
+def serve(port: int, upstream: int, log: str) -> None:
+    """Passes requests on without faults, in a process of its own that may be killed."""
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 2)  # of connections that break
+    Proxy(upstream, port).server.serve_forever()
 
 
 @contextlib.contextmanager

@@ -230,6 +230,25 @@ def test_a_driver_that_stood_still_for_a_lease_stops_when_it_comes_back(store: S
         process.kill()
 
 
+def test_a_driver_that_stood_still_asks_before_it_writes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread renews every 15 s; until then, only the server knows who holds the lock."""
+    told: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda name, _: told.append(name))
+    try:
+        with store.drive("s"):
+            assert store.still_drives("s")
+            store.study("s")._change("driver.lock", lambda now: [])  # as by another start
+            elapsed_s = bucket._elapsed_s
+            monkeypatch.setattr(bucket, "_elapsed_s", lambda: elapsed_s() + bucket.LEASE_S + 1)
+            assert not store.still_drives("s") and not store.still_drives("s")
+            assert told == [signal.SIGTERM]
+        assert not store.still_drives("s")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_claim_without_its_worker_expires_though_its_driver_lives(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,17 +180,19 @@ def test_a_second_driver_is_refused_and_harms_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_studies_share_a_trial_and_train_it_once(tmp_path: Path) -> None:
-    """Two studies run at once on one store: each trial is committed once, and both complete."""
-    text = TINY.read_text()
-    (tmp_path / "twin.py").write_text(text.replace('name="tiny"', 'name="twin"'))
-    first, second = Script(tmp_path), Script(tmp_path, tmp_path / "twin.py")
+def test_three_studies_share_trials_and_train_each_once(tmp_path: Path) -> None:
+    """They run at once on one store: each trial is committed once, and all complete."""
+    scripts = [Script(tmp_path)]
+    for name in ("twin", "third"):
+        path = tmp_path / f"{name}.py"
+        path.write_text(TINY.read_text().replace('name="tiny"', f'name="{name}"'))
+        scripts.append(Script(tmp_path, path))
     arguments = ("--num", "2", "--epochs", "20", "--max-concurrent", "1")
-    processes = [first.start(*arguments), second.start(*arguments)]
-    assert [process.wait(300) for process in processes] == [0, 0], (
+    processes = [script.start(*arguments) for script in scripts]
+    assert [process.wait(400) for process in processes] == [0, 0, 0], (
         tmp_path / "log.txt"
     ).read_text()
-    store = first.store()
+    store = scripts[0].store()
     starts = {store.read(t.config.id).facts["attempt"] for t in study(num=2, epochs=20).trials}
     assert starts == {"1"}
     assert len(list(tmp_path.glob("runs/trials/*/rows.parquet"))) == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study, Trial
 from vitscale.record import mlflow_params, mlflow_view
-from vitscale.record.mlflow_view import View, synchronize
+from vitscale.record.mlflow_view import TakenOver, View, synchronize
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 
@@ -395,3 +396,46 @@ def test_a_large_study_connects_over_http(
     again.show(first, Outcome(Status.RUNNING, tuple(large.rows_of(first, 4))))
     (run,) = [run for run in roles(uri, "trial", f" and tags.`vitscale.trial_id` = '{first}'")]
     assert run.data.metrics["epoch"] == 4
+
+
+@pytest.mark.parametrize("ahead_s", [-86400, 86400])
+def test_a_run_made_on_another_clock_is_found(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
+    """The cache is saved on one clock; a start on another one makes a run and is killed."""
+    plan, now = study(), time.time
+    first, second = (trial.config.id for trial in plan.trials[:2])
+    outcomes = finished(plan)
+    monkeypatch.setattr(time, "time", lambda: now() + ahead_s)
+    view = View(plan, uri, store)
+    view.show(first, outcomes[first])
+    view.save()
+    monkeypatch.setattr(time, "time", now)
+    View(plan, uri, store).show(second, outcomes[second])
+    assert View(plan, uri, store).children.keys() == {first, second}
+
+
+def test_of_runs_that_a_lost_reply_made_twice_one_is_kept(store: Store, uri: str) -> None:
+    """A server that stands still does what it was asked after its client has given up."""
+    plan = study()
+    view, trial = View(plan, uri, store), plan.trials[0]
+    outcome = Outcome(Status.RUNNING, tuple(rows_of(2)))
+    view.show(trial.config.id, outcome)
+    kept = view.children[trial.config.id].run_id
+    view.save()
+    parent = view.client.get_run(view.parent_id)
+    for tags in (view._tags_of(trial), parent.data.tags):
+        client(uri).create_run(view.experiment_id, tags=tags)
+    again = View(plan, uri, store)
+    assert again.parent_id == view.parent_id and again.children[trial.config.id].run_id == kept
+    assert children(uri).keys() == {trial.config.id} and len(roles(uri, "study")) == 1
+
+
+def test_a_view_that_was_taken_over_writes_nothing(store: Store, uri: str) -> None:
+    plan, permitted = study(), [True]
+    view = View(plan, uri, store, may_write=lambda: permitted[0])
+    permitted.clear()
+    permitted.append(False)
+    with pytest.raises(TakenOver):
+        view.show(plan.trials[0].config.id, finished(plan)[plan.trials[0].config.id])
+    assert not children(uri)

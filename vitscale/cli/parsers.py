@@ -18,8 +18,8 @@ from vitscale.cli.terminal import one_line
 def main() -> None:
     """Entry point of `vitscale`. A mistake of the user is reported in one line, with status 2."""
     warnings.formatwarning = lambda message, *_, **__: f"vitscale: warning: {one_line(message)}\n"
-    options = _parser().parse_args()
     with refusals("vitscale"):
+        options = _parser().parse_args()
         options.run(options)
 
 

@@ -10,6 +10,7 @@ import inspect
 import math
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,19 +73,24 @@ def main(make_study: StudyFunction, arguments: Sequence[str] | None = None) -> N
     parser = Parser(formatter_class=argparse.RawDescriptionHelpFormatter)
     with refusals(parser.prog):
         _add_options(parser, make_study)
-    options = parser.parse_args(arguments)
-    with refusals(parser.prog):
-        sys.exit(_run(make_study, options))
+        sys.exit(_run(make_study, parser.parse_args(arguments)))
 
 
 @contextlib.contextmanager
 def refusals(prog: str) -> Iterator[None]:
     """Prints a ValueError or OSError in one line and exits with status 2.
 
-    With VITSCALE_TRACEBACK set, the exception is raised instead.
+    With VITSCALE_TRACEBACK set, the exception is raised instead. A reader that has closed the
+    output (`vitscale status | head`) has seen what it wanted: the status is that of SIGPIPE.
     """
     try:
-        yield
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except (ValueError, OSError, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name not in OF_TRAINING:
             raise

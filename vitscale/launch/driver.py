@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from vitscale.launch.branching import pins, why_not
 from vitscale.launch.preflight import Data, check_fits
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from vitscale.record.wrong import Wrong
 
 MAX_FAULT_WARNINGS = 20
-# A SIGTERM so soon after another is the same request: schedulers signal all processes of a job, and
-# some of these pass the signal on to the driver.
-SAME_SIGNAL_S = 2.0
+# Signals so soon after another are the same request: a key that is held down, or a scheduler that
+# signals all processes of a job, some of which pass the signal on to the driver.
+STORM_S = 2.0
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
 RAY_LOG, REPORT_LOG, PAGE = "ray.log", "report-failure.log", "report.html"
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
@@ -136,37 +136,33 @@ def _begin(search: Search, store: Store) -> Rounds:
 def handle_signals(stop: threading.Event) -> None:
     """Lets the first SIGINT, SIGTERM or SIGHUP request a graceful stop by setting `stop`.
 
-    Schedulers preempt with SIGTERM, and a terminal that closes sends SIGHUP. A second SIGINT or
-    SIGTERM kills the process; a second SIGHUP does not, since terminals may send two, and neither
-    does a SIGTERM within SAME_SIGNAL_S. Under `nohup`, SIGHUP stays ignored. The first signal
-    raises no exception, because Ray may swallow one that is raised in the middle of its code.
+    Schedulers preempt with SIGTERM, and a terminal that closes sends SIGHUP. Signals that follow
+    within STORM_S, as from a key that is held down, are the same request; a later SIGINT or SIGTERM
+    ends the process at once, a later SIGHUP does not, since terminals may send two. Under
+    `nohup`, SIGHUP stays ignored. The first signal raises no exception, because Ray may swallow one
+    that is raised in the middle of its code.
     """
+    first_s: list[float] = []
 
     def request_stop(name: int, _: object) -> None:
         stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, _kill_unless_before(time.monotonic() + SAME_SIGNAL_S))
+        first_s.append(time.monotonic())
         if name == signal.SIGHUP:
             _detach_from_terminal()
+        elif first_s[-1] - first_s[0] > STORM_S:
+            # not by print, which this signal may have interrupted
+            os.write(2, b"\ninterrupted at once: the same command resumes\n")
+            os._exit(EXIT_INTERRUPTED)
 
     _install(request_stop)
-
-
-def _kill_unless_before(instant: float) -> Callable[[int, Any], None]:
-    """A handler that lets its signal kill the process, but ignores it before the instant."""
-
-    def kill(name: int, _: object) -> None:
-        if time.monotonic() >= instant:
-            signal.signal(name, signal.SIG_DFL)
-            os.kill(os.getpid(), name)
-
-    return kill
 
 
 def handle_early_signals() -> None:
     """Lets the same signals end the process with one line, as long as nothing has begun."""
 
     def exit_now(name: int, _: object) -> NoReturn:
+        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(other, signal.SIG_IGN)  # one line is enough
         if name == signal.SIGHUP:
             _detach_from_terminal()
         print("\ninterrupted before anything was begun", file=sys.stderr)
@@ -188,6 +184,36 @@ def _detach_from_terminal() -> None:
         if stream is not None and stream.isatty():
             os.dup2(null, stream.fileno())
     os.close(null)
+
+
+class Output:
+    """Standard output for a start: once nobody reads it any more (`study | head`), the start is
+    asked to stop, as by a terminal that closes.
+    """
+
+    def __init__(self, file: TextIO, stop: threading.Event) -> None:
+        self.file, self.stop = file, stop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def write(self, text: str) -> int:
+        self._unless_closed(lambda: self.file.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._unless_closed(self.file.flush)
+
+    def _unless_closed(self, put: Callable[[], object]) -> None:
+        try:
+            put()
+        except BrokenPipeError:
+            self.stop.set()
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.file.fileno())
+            os.close(null)
+            line = "interrupted: nobody reads the output any more; the same command resumes"
+            print(line, file=sys.stderr)
 
 
 class Driver:
@@ -212,7 +238,11 @@ class Driver:
 
         self.study, self.store, self.resources, self.attempt = study, store, resources, attempt
         self.console = Console(
-            file=sys.stdout, highlight=False, soft_wrap=True, markup=False, emoji=False
+            file=cast(TextIO, Output(sys.stdout, stop)),
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+            emoji=False,
         )  # this stdout, not a redirected one
         self.stop = stop  # set by the first signal
         self.data = data
@@ -220,7 +250,9 @@ class Driver:
         self.rounds = rounds  # of a search, whose study grows round by round
         self.uri = tracking_uri(store)
         experiment_prefix()  # a wrong one is refused now
-        self.mirror = Mirror(study, self.uri, store, arm_colors, self._warn_not_shown)
+        self.mirror = Mirror(
+            study, self.uri, store, arm_colors, self._warn_not_shown, self._still_drives
+        )
         self.trains = False  # whether this start has something to train
         self.folder = store.study(study.slug)
         self.num_faults = 0  # of machines, in this start
@@ -270,14 +302,20 @@ class Driver:
             except Exception as error:
                 stopped_by = f"{type(error).__name__}: {error}".splitlines()[0]
                 head_lost = _is_head_lost(error)
-            status = self._conclude(
-                self._with_reasons(read_trials(self.study, self.store, known)), stopped_by
-            )
+            if self._still_drives():
+                read = read_trials(self.study, self.store, known)
+                status = self._conclude(self._with_reasons(read), stopped_by)
+            else:  # what this start knows is old: report and MLflow are written by the other one
+                self.console.print("interrupted: another start of the study has taken it over")
+                status = EXIT_INTERRUPTED
         if head_lost:  # in an orderly exit, Ray would wait for its head
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
         return status
+
+    def _still_drives(self) -> bool:
+        return self.store.still_drives(self.study.slug)
 
     def _warn_not_shown(self, error: str) -> None:
         """Says at the first error of MLflow, and not after hours, that a server shows nothing."""
@@ -557,6 +595,8 @@ class Driver:
             "",
             self.study.slug,
         ):
+            return
+        if not self._still_drives():  # then the other start trains it
             return
         try:
             self.store.lose(

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import io
 import json
+import math
 import os
 import signal
 import socket
@@ -246,6 +247,13 @@ class BucketDir(Workdir):
         with self._lease(name, "shared", "", patience_s):
             yield
 
+    def still_holds(self, name: str) -> bool:
+        """Whether nobody else can have taken a lock of this process. Raises OSError if the server
+        must be asked and does not answer.
+        """
+        lease = _leases.get(self.address(name))
+        return lease is not None and lease.is_valid()
+
     def is_held(self, name: str) -> bool:
         """Whether a lock has a holder that is not known to be gone.
 
@@ -294,17 +302,13 @@ class BucketDir(Workdir):
             "born": _born(os.getpid()),
         }
         self._acquire(name, entry, patience_s)
-        lost = threading.Event()
-
-        def renew() -> None:
-            if not lost.is_set() and not self._renew(name, entry):
-                lost.set()
-                _stop(self.address(name))
-
+        lease = Lease(self.address(name), lambda: self._renew(name, entry))
+        _leases[lease.address] = lease
         try:
-            with _repeated(renew, LEASE_S / 4):
+            with _repeated(lease.renew, LEASE_S / 4):
                 yield
         finally:
+            _leases.pop(lease.address, None)
             with contextlib.suppress(OSError):  # then the lease runs out
                 self._change(name, lambda now: [e for e in now if e["token"] != entry["token"]])
 
@@ -373,6 +377,44 @@ class BucketDir(Workdir):
             holders, tag = self._holders(name)
             if (changed := change(holders)) == holders or self._put(name, changed, tag):
                 return
+
+
+class Lease:
+    """A lock that this process has taken. `renew_entry`: whether its entry was still there."""
+
+    def __init__(self, address: str, renew_entry: Callable[[], bool]) -> None:
+        self.address, self.renew_entry = address, renew_entry
+        self.turn, self.is_lost = threading.RLock(), False
+        self.renewed_s = -math.inf  # before the last renewal was sent
+
+    def renew(self) -> None:
+        """Raises the count of the entry; stops this process if another one has taken the lock."""
+        with self.turn:
+            if self.is_lost:
+                return
+            sent_s = _elapsed_s()
+            if self.renew_entry():
+                self.renewed_s = sent_s
+            else:
+                self.is_lost = True
+                _stop(self.address)
+
+    def is_valid(self) -> bool:
+        """Whether nobody else can have taken it; asks the server once a lease has passed, as after
+        this process stood still.
+        """
+        if not self.is_lost and _elapsed_s() - self.renewed_s > LEASE_S:
+            self.renew()
+        return not self.is_lost
+
+
+_leases: dict[str, Lease] = {}  # by the address of the lock
+
+
+def _elapsed_s() -> float:
+    """Seconds that have passed, those of a suspended machine included where they are counted."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
 
 
 EMPTY: dict[str, Any] = {

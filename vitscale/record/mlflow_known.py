@@ -75,8 +75,8 @@ def recall(store: Store, slug: str, uri: str) -> Known:
 
 
 def remember(store: Store, slug: str, uri: str, known: Known) -> None:
-    """Writes the cache with the current time. Raises OSError."""
-    known.saved_ms = int(time.time() * 1000)
+    """Writes the cache with the current time, or that of a clock that was ahead. Raises OSError."""
+    known.saved_ms = max(int(time.time() * 1000), recall(store, slug, uri).saved_ms)
     plain = {
         **vars(known),  # asdict copies what is below
         "children": {i: list(vars(child).values()) for i, child in known.children.items()},

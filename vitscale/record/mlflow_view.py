@@ -59,7 +59,8 @@ class View:
     """A connection to the MLflow experiment of one study of one store.
 
     `reread` reads every run from the server; else only those not in the store's cache. Every
-    method may raise exceptions of MLflow.
+    method may raise exceptions of MLflow, and TakenOver where `may_write`, which is asked before
+    each request, says no.
     """
 
     def __init__(
@@ -70,13 +71,15 @@ class View:
         colors: Colors | None = None,
         *,
         reread: bool = False,
+        may_write: Callable[[], bool] = lambda: True,
     ):
         self.uri, self.store, self.store_id, self.colors = uri, store, store.identity(), colors
         create_database(uri)
         follow_move(uri)
-        self.client: MlflowClient = cast("MlflowClient", _Patient(client_of(uri)))
+        self.client: MlflowClient = cast("MlflowClient", _Patient(client_of(uri), may_write))
         self._plan(study)
-        known = Known() if reread else recall(store, study.slug, uri)
+        cached = recall(store, study.slug, uri)
+        self.saved_ms, known = cached.saved_ms, Known() if reread else cached
         experiment = self._experiment(known.experiment_id)
         self.experiment_id = experiment.experiment_id
         self._save_views(mlflow_pages.trial_views(study), experiment)
@@ -195,7 +198,14 @@ class View:
                 self._set_tags(run, tags)
                 return child
             self.client.delete_run(child.run_id)
-        return Child.read(self.client.create_run(self.experiment_id, tags=tags), digest="")
+        return Child.read(self._create_run(tags), digest="")
+
+    def _create_run(self, tags: Mapping[str, str]) -> Run:
+        """A new run, which starts after what the cache has seen, by whatever clock that was saved:
+        otherwise a later start, which asks for the runs since, would not find it.
+        """
+        began_ms = max(int(time.time() * 1000), self.saved_ms - MARGIN_MS)
+        return self.client.create_run(self.experiment_id, start_time=began_ms, tags=dict(tags))
 
     def _set_tags(self, run: Run, tags: Mapping[str, str]) -> None:
         """Sets the tags that a run lacks or that have another value."""
@@ -493,7 +503,13 @@ class View:
             or run.info.lifecycle_stage == "deleted"
             or run.info.experiment_id != self.experiment_id
         ):
-            run = next(iter(self._search("tags.`vitscale.role` = 'study'")), None)
+            run = None
+        role = "tags.`vitscale.role` = 'study'"
+        found = list(self._search(role + self._since() if run else role))
+        run = run or next(iter(found), None)
+        for twin in found:  # of a request that was done after its reply was lost
+            if run is not None and twin.info.run_id != run.info.run_id:
+                self.client.delete_run(twin.info.run_id)
         logged = {} if run is None else run.data.params
         if run is not None and any(
             n in self.varying or self.shared.get(n, v) != v for n, v in logged.items()
@@ -503,9 +519,7 @@ class View:
         tags = {"vitscale.role": "study", **self._origin(), "mlflow.runName": self.study.slug}
         if run is None:
             note = mlflow_pages.about(self.study)
-            run = self.client.create_run(
-                self.experiment_id, tags={**tags, "mlflow.note.content": note}
-            )
+            run = self._create_run({**tags, "mlflow.note.content": note})
         self._set_tags(run, tags)
         lacking = [
             Param(*entry) for entry in self.shared.items() if entry[0] not in run.data.params
@@ -514,19 +528,26 @@ class View:
             self.client.log_batch(run.info.run_id, params=lacking[start : start + 100])
         return run.info.run_id
 
+    def _since(self) -> str:
+        """The condition of runs that were created after the cache was saved."""
+        return f" and attributes.start_time >= {self.saved_ms - MARGIN_MS}"
+
     def _children(self, known: Known) -> dict[str, Child]:
         """Runs by trial id: those in the cache, without deleted ones, and those created since."""
         role = "tags.`vitscale.role` = 'trial'"
-        since = (
-            f" and attributes.start_time >= {known.saved_ms - MARGIN_MS}" if known.children else ""
-        )
+        since = self._since() if known.children else ""
         children = dict(known.children)
         if children:
             deleted = {run.info.run_id for run in self._search(role, deleted=True)}
             children = {i: child for i, child in children.items() if child.run_id not in deleted}
         for run in self._search(role + since):
             trial_id = run.data.tags["vitscale.trial_id"]
-            children[trial_id] = Child.read(run, self._digest_of_run(run, trial_id))
+            child = Child.read(run, self._digest_of_run(run, trial_id))
+            twin = children.get(trial_id, child)
+            if twin.run_id != child.run_id:  # of a request that was done after its reply was lost
+                child, twin = sorted((child, twin), key=lambda one: -one.epoch)
+                self.client.delete_run(twin.run_id)
+            children[trial_id] = child
         return children
 
     def _digest_of_run(self, run: Run, trial_id: str) -> str:
@@ -620,17 +641,26 @@ def pages(uri: str, store: Store, base: str) -> dict[str, str]:
     return {slug: mlflow_pages.address(base, named[slug]) for slug in sorted(named)}
 
 
+class TakenOver(RuntimeError):
+    """Another start of the study writes its view now."""
+
+
 class _Patient:
     """A client that retries requests after a pause, except those that create a run."""
 
-    def __init__(self, client: MlflowClient) -> None:
-        self.client = client
+    def __init__(self, client: MlflowClient, may_write: Callable[[], bool]) -> None:
+        self.client, self.may_write = client, may_write
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self.client, name)
+        method = functools.partial(self._ask, getattr(self.client, name))
         return (
             method if name.startswith(("create_", "search_")) else functools.partial(_again, method)
         )
+
+    def _ask(self, method: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        if not self.may_write():
+            raise TakenOver("another start of the study has taken it over")
+        return method(*arguments, **options)
 
 
 def _again(method: Callable[..., T], *arguments: Any, **options: Any) -> T:
@@ -732,8 +762,10 @@ class Mirror:
         store: Store,
         colors: Colors | None = None,
         warn: Callable[[str], None] = lambda error: None,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self.study, self.uri, self.store, self.colors = study, uri, store, colors
+        self.may_write = may_write  # is asked before each request
         self.warn = warn  # is called once, with the first error
         self.saved = time.monotonic()
         self.latest: dict[str, Outcome] = {}  # outcomes that are not written yet
@@ -788,7 +820,7 @@ class Mirror:
             self.error = ""
         except Exception as error:  # the view must never stop training, whatever the server answers
             self.error = without_user(f"{type(error).__name__}: {error}".splitlines()[0])
-            if not self.warned:
+            if not self.warned and not isinstance(error, TakenOver):
                 self.warned = True
                 self.warn(self.error)
             self._save()
@@ -802,7 +834,9 @@ class Mirror:
                 self.view.save()
 
     def _connected(self) -> View:
-        self.view = self.view or View(self.study, self.uri, self.store, self.colors)
+        self.view = self.view or View(
+            self.study, self.uri, self.store, self.colors, may_write=self.may_write
+        )
         if self.view.study is not self.study:  # a search has grown
             self.view.extend(self.study)
         return self.view

@@ -508,6 +508,10 @@ class Store:
         holder = self.holder(trial_id)
         return holder if holder and self.driver_is_alive(holder) else ""
 
+    def still_drives(self, slug: str) -> bool:
+        """Whether no other start can have taken over the study that this process drives."""
+        return self.study(slug).still_holds(LOCK)
+
     def driver_is_alive(self, slug: str) -> bool:
         """Whether a driver of the study is running."""
         return self.study(slug).is_held(LOCK)

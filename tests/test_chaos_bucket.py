@@ -1,0 +1,461 @@
+"""Random SIGKILLs and SIGSTOPs of all that a study consists of, in a bucket and with servers.
+
+A sequence is a study that is struck again and again while it has trials to do, and then started
+once to its end. Victims of SIGKILL: the driver, a worker, the raylet, the GCS, all of them, the
+MLflow server, and the S3 server. moto keeps its objects in memory, so what is killed is the process
+through which all clients reach it: replies are lost and connections are cut, as they are when a
+real server is killed, which keeps its objects. Victims of SIGSTOP, for 30 s with a lease of 6 s:
+the same, and moto itself. While a driver stands still, the same command takes over on a machine of
+another name, and the zombie comes back into its work. Some starts run on a clock that is minutes or
+a day apart from the others (libfaketime).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from conftest import (
+    SPAWNER,
+    TINY,
+    Script,
+    free_port,
+    kill_family,
+    load_script,
+    wait_for,
+    workers_of,
+)
+from faulty_proxy import serve as serve_front
+from test_bucket import KEYS
+from test_launch import without_times
+from test_mlflow import history, runs_of
+
+from vitscale.plan.config import TrainConfig
+from vitscale.record import blobs
+from vitscale.record.outcome import Row
+from vitscale.record.store import PLANNING, Store
+
+pytestmark = pytest.mark.slow
+NUM_SEQUENCES = int(os.environ.get("VITSCALE_TEST_SEQUENCES", "1"))  # 24 in `make chaos`
+FIRST = int(os.environ.get("VITSCALE_TEST_FIRST_SEQUENCE", "0"))
+EPOCHS, LEASE_S, STOP_S = 30, 6, 30.0
+IN_RAY = ("worker", "driver", "everything", "raylet", "gcs")
+KILLS = (*("worker",) * 8, *("driver",) * 2, "everything", *("s3",) * 4, "mlflow")
+STOPS = ("worker", "driver", "everything", "raylet", "gcs", "mlflow", "s3", "moto")  # by turns
+FEW = (("s3", "kill"), ("driver", "stop"), ("worker", "kill"), ("mlflow", "kill"))
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+CLOCKS_S = (-86400, -600, 600, 86400)
+URL = "s3://studies/chaos"
+
+
+def strikes_of(seed: int, rng: random.Random) -> list[tuple[str, str]]:
+    """(victim, signal) of a sequence: 17 SIGKILLs and 4 SIGSTOPs, or few where only one is run."""
+    if NUM_SEQUENCES == 1:
+        return list(FEW)
+    kills = (*KILLS, ("raylet", "gcs")[seed % 2])
+    stops = STOPS[seed % 2 :: 2]
+    strikes = [(kind, "kill") for kind in kills] + [(kind, "stop") for kind in stops]
+    return rng.sample(strikes, len(strikes))
+
+
+class Services:
+    """An S3 server, the process through which it is reached, and an MLflow server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.moto_port, self.port, self.mlflow_port = free_port(), free_port(), free_port()
+        self.moto: Any = SPAWNER.Process(target=serve_moto, args=(self.moto_port,))
+        self.moto.start()
+        self.front: Any = None
+        self.mlflow: subprocess.Popen[bytes] | None = None
+        self.uri = f"sqlite:///{folder}/server.db"
+        self.start("s3")
+        self.start("mlflow")
+        wait_for(lambda: "studies" in buckets(self.port), 120, "the bucket")
+
+    def start(self, kind: str) -> None:
+        if kind == "s3":
+            log = str(self.folder / "front.txt")
+            self.front = SPAWNER.Process(target=serve_front, args=(self.port, self.moto_port, log))
+            self.front.start()
+        else:
+            self.mlflow = start_mlflow(self.folder, self.mlflow_port)
+
+    def pids(self, kind: str) -> list[int]:
+        process = {"moto": self.moto, "s3": self.front, "mlflow": self.mlflow}[kind]
+        return family(process.pid)
+
+    def close(self) -> None:
+        for process in (self.moto, self.front, self.mlflow):
+            kill_family(process.pid)
+            process.join() if hasattr(process, "join") else process.wait()
+
+
+def buckets(port: int) -> str:
+    """The answer of an S3 server that is asked for its buckets; empty without one."""
+    try:
+        return urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).read().decode()
+    except OSError:
+        return ""
+
+
+def serve_moto(port: int) -> None:
+    import logging
+
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    ThreadedMotoServer(port=port, verbose=False).start()
+    names = {"region_name": "us-east-1", "aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **names).create_bucket(
+        Bucket="studies"
+    )
+    threading.Event().wait()
+
+
+def start_mlflow(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    database = ("--backend-store-uri", f"sqlite:///{folder}/server.db")
+    command = [sys.executable, "-m", "mlflow", "server", *database, "--workers", "1"]
+    command += ["--artifacts-destination", str(folder / "artifacts"), "--port", str(port)]
+    with (folder / "server.txt").open("ab") as log:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def family(pid: int, name: str = "") -> list[int]:
+    """A process and its descendants; those of a name, if one is given."""
+    try:
+        parent = psutil.Process(pid)
+        found = [parent, *parent.children(recursive=True)]
+        return [p.pid for p in found if name in ("", p.name())]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def send(pids: list[int], name: int) -> bool:
+    """Whether a signal reached one of the processes."""
+    reached = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, name)
+            reached += 1
+    return bool(reached)
+
+
+class Sequence:
+    """A study that is struck, and what was done to it."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.rng, self.folder, self.script = random.Random(seed), folder, Script(folder)
+        self.strikes = strikes_of(seed, self.rng)
+        self.services = Services(folder)
+        self.script.environment |= {
+            **KEYS,
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.services.port}",
+            "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{self.services.mlflow_port}",
+            "VITSCALE_LEASE_S": str(LEASE_S),
+            "VITSCALE_TEST_LEAN_RAY": "1",
+        }
+        self.num, self.host, self.num_starts = 2, "one", 0
+        self.started: list[Any] = []
+        self.zombies: list[Any] = []  # drivers that were stopped and have been replaced
+        self.stopped: dict[int, float] = {}  # pid -> when it goes on
+        self.timers: list[threading.Thread] = []
+        self.closing = threading.Event()
+        self.process: Any = None
+        self.done: Counter[str] = Counter()
+        self.log = (folder / "chaos.txt").open("a", buffering=1)
+
+    def say(self, line: str) -> None:
+        self.log.write(f"{time.strftime('%T')} {line}\n")
+
+    def arguments(self) -> tuple[str, ...]:
+        options = ("--num", self.num, "--epochs", EPOCHS, "--max-concurrent", 2)
+        return *map(str, options), "--checkpoint-every-s", "0.3", "--store", URL
+
+    def start(self) -> Any:
+        """The same command, on this or another machine, with this or another time of day."""
+        self.num_starts += 1
+        environment = {"VITSCALE_TEST_HOST": self.host}
+        if FAKETIME.exists() and self.rng.random() < 0.2:
+            shift = self.rng.choice(CLOCKS_S)
+            environment = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": f"{shift:+d}"}
+            environment["FAKETIME_DONT_FAKE_MONOTONIC"] = "1"
+            self.done["start, clock apart"] += 1
+        else:
+            self.done["start"] += 1
+        process = self.script.start(*self.arguments(), **environment)
+        self.say(f"start {process.pid} {environment}")
+        self.started.append(process)
+        return process
+
+    def run(self) -> None:
+        for victim, name in self.strikes:
+            self.be_at_work(early=victim in ("driver", "everything"))
+            self.strike(victim, name)
+        self.finish()
+
+    def be_at_work(self, early: bool) -> None:
+        """Until trials are trained, or, for some victims, some instant of a start."""
+        while True:
+            if self.process is None or self.process.poll() is not None:
+                self.begin()
+                if early and self.rng.random() < 0.4:
+                    time.sleep(self.rng.uniform(0, 10))
+                    return
+            wait_for(self.is_at_work_or_ended, 400, "trials are trained")
+            time.sleep(self.rng.uniform(0, 4))
+            if self.process.poll() is None:
+                return
+
+    def is_at_work_or_ended(self) -> bool:
+        return bool(workers_of(self.process.pid)) or self.process.poll() is not None
+
+    def begin(self) -> None:
+        """Starts the study again, larger if it is complete; or leaves it to a zombie."""
+        if self.process is not None:
+            status = self.process.poll()
+            self.say(f"ended {self.process.pid} with {status}")
+            self.done[f"status {status}"] += 1
+            if status == 2 and self.zombies:
+                self.process = self.zombies.pop()
+                wait_for(lambda: self.process.pid not in self.stopped, 60, "the driver goes on")
+                return
+            assert status in (0, 1, 3, 130, -signal.SIGKILL), f"status {status}"
+            if status in (0, 3):
+                self.num += 1
+        if self.rng.random() < 0.3:
+            self.host = self.rng.choice(("one", "two", "three"))
+        self.process = self.start()
+
+    def strike(self, victim: str, name: str) -> None:
+        process, pids = self.process, self.pids(victim)
+        if process.poll() is not None or not pids:
+            self.say(f"no {victim} to {name}")
+            self.done[f"{name} {victim}: not there"] += 1
+            return
+        self.say(f"{name} {victim} {pids}")
+        if not send(pids, signal.SIGKILL if name == "kill" else signal.SIGSTOP):
+            self.done[f"{name} {victim}: not there"] += 1
+            return
+        self.done[f"{name} {victim}"] += 1
+        if name == "stop":
+            self.stop(victim, pids)
+        elif victim in ("driver", "everything"):
+            process.wait(60)
+            if victim == "driver":
+                time.sleep(self.rng.uniform(0, 4))  # its workers live on for seconds
+        elif victim in ("raylet", "gcs"):
+            process.wait(180)
+        elif victim in ("s3", "mlflow"):
+            self.after(self.rng.uniform(0.5, 12), lambda: self.services.start(victim))
+
+    def pids(self, victim: str) -> list[int]:
+        pid = self.process.pid
+        match victim:
+            case "worker":
+                going = [worker for worker in workers_of(pid) if worker not in self.stopped]
+                return self.rng.sample(going, min(1, len(going)))
+            case "driver":
+                return [pid]
+            case "everything":
+                return family(pid)
+            case "raylet" | "gcs":
+                return family(pid, {"gcs": "gcs_server"}.get(victim, victim))
+        if victim == "mlflow" and not is_up(self.services.mlflow_port):
+            return []
+        return [p for p in self.services.pids(victim) if p not in self.stopped]
+
+    def stop(self, victim: str, pids: list[int]) -> None:
+        """The processes go on after STOP_S; a driver is replaced, or is asked not to be."""
+        self.stopped |= dict.fromkeys(pids, time.monotonic() + STOP_S)
+
+        def go_on() -> None:
+            self.say(f"go on {victim} {pids}")
+            send(pids, signal.SIGCONT)
+            for pid in pids:
+                self.stopped.pop(pid, None)
+
+        if victim not in ("driver", "everything"):
+            return self.after(STOP_S, go_on)
+        if self.rng.random() < 0.2:  # on this machine it is seen to live
+            self.after(STOP_S, go_on)
+            second = self.start()
+            assert second.wait(300) in (2, 3), self.said()  # 3: all was done before
+            self.done["second start, refused"] += 1
+            return
+        self.zombies.append(self.process)
+        self.host = {"one": "two", "two": "three", "three": "one"}[self.host]
+        before, second = self.attempt(), self.start()
+        self.done["second start, elsewhere"] += 1
+        self.process = second
+        # on a busy machine the second start may take longer than that until it has the lock
+        self.after(STOP_S, go_on, lambda: self.attempt() > before or second.poll() is not None)
+
+    def attempt(self) -> int:
+        found = Store.at(URL).study("tiny-demo")
+        return int(found.read("attempt")) if found.exists("attempt") else 0
+
+    def after(
+        self, seconds: float, action: Callable[[], None], ready: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Acts after so many seconds, once something is true."""
+
+        def act() -> None:
+            self.closing.wait(seconds)
+            while not self.closing.wait(0.5) and not ready():
+                pass
+            if not self.closing.is_set():
+                action()
+
+        thread = threading.Thread(target=act, daemon=True)
+        thread.start()
+        self.timers.append(thread)
+
+    def finish(self) -> None:
+        """One start to the end, into which the last zombies come back."""
+        process = self.process
+        if process.poll() is None and self.rng.random() < 0.5:
+            process.wait(600)
+        elif process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(180)
+        for timer in self.timers[:-1]:
+            timer.join()
+        wait_for(lambda: is_up(self.services.mlflow_port), 180, "the MLflow server")
+        self.process = self.start()
+        status = self.process.wait(900)
+        for timer in self.timers:
+            timer.join()
+        for zombie in self.zombies:
+            zombie.wait(300)
+            self.say(f"zombie {zombie.pid} ended with {zombie.returncode}")
+            self.done[f"zombie: status {zombie.returncode}"] += 1
+        assert status == 0, self.said()
+
+    def said(self) -> str:
+        return (self.folder / "log.txt").read_text()
+
+    def close(self) -> None:
+        self.closing.set()
+        send(list(self.stopped), signal.SIGCONT)
+        for process in self.started:
+            kill_family(process.pid)
+        self.services.close()
+        self.log.close()
+
+
+def is_up(port: int) -> bool:
+    import http.client
+
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def sequence(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Sequence]:
+    made = Sequence(tmp_path, request.param)
+    for name in ("AWS_REGION", *KEYS):
+        monkeypatch.setenv(name, made.script.environment[name])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{made.services.moto_port}")
+    blobs._client.cache_clear()
+    try:
+        yield made
+    finally:
+        made.close()
+        blobs._client.cache_clear()
+        request.node.user_properties.append(("chaos", dict(made.done)))
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the rows of uninterrupted trainings, of all processes that run these tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "references"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def reference(config: TrainConfig, references: Path, folder: Path) -> list[Row]:
+    """The rows of the trainer without Ray, uninterrupted."""
+    import torch
+
+    from vitscale.train.loop import train
+
+    path = references / f"{config.id}.json"
+    if not path.exists():
+        torch.set_num_threads(1)
+        (folder / config.id).mkdir(parents=True)
+        rows = without_times(list(train(config, folder / config.id)))
+        (folder / path.name).write_text(json.dumps(rows))
+        (folder / path.name).replace(path)
+    rows: list[Row] = json.loads(path.read_text())
+    return rows
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("sequence", range(FIRST, FIRST + NUM_SEQUENCES), indirect=True)
+def test_a_study_survives_signals_at_random_instants(
+    sequence: Sequence, references: Path, tmp_path: Path
+) -> None:
+    sequence.run()
+    plan = load_script(TINY).study(num=sequence.num, epochs=EPOCHS)
+    expected = {
+        trial.config.id: reference(trial.config, references, tmp_path / "by_hand")
+        for trial in plan.trials
+    }
+    store = Store.at(URL)
+    assert set(store.trial_ids()) == set(expected)
+    assert {i: without_times(store.read(i).rows) for i in expected} == expected
+    assert not {i: store.holder(i) for i in expected if store.holder(i)}
+    assert not store.driver_is_alive("tiny-demo")
+    wait_for(lambda: not store.folder.is_held(PLANNING), 3 * LEASE_S, "no lease left over")
+
+    uri = sequence.services.uri
+    children, parents = runs_of(uri, "trial"), runs_of(uri, "study")
+    assert set(children) == set(expected)
+    states = [run.info.status for run in (*children.values(), *parents.values())]
+    assert set(states) == {"FINISHED"} and len(parents) == 1
+    for trial_id, run in children.items():
+        shown = [(s, value) for s, _, value in history(uri, run.info.run_id, "val_ema_error_pct")]
+        assert shown == [(row["epoch"], row["val_ema_error_pct"]) for row in expected[trial_id]]
+    assert not steps_twice(tmp_path / "server.db", [run.info.run_id for run in children.values()])
+    assert "Traceback" not in sequence.said()
+    sequence.done["sequence to its end"] += 1
+
+
+def steps_twice(database: Path, run_ids: list[str]) -> list[tuple[Any, ...]]:
+    """(run, metric, step) of any metric that has two values at one step."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        found = connection.execute(
+            "select run_uuid, key, step, count(*) from metrics group by 1, 2, 3 having count(*) > 1"
+        ).fetchall()
+    return [entry for entry in found if entry[0] in run_ids]
