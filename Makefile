@@ -41,8 +41,9 @@ test-gpu: .venv/installed  ## the tests that need a GPU, and those of augmentati
 test-slurm: .venv/installed  ## deploy/slurm on two nodes of a real SLURM: preemption, arrays (as root, with Debian's slurm-wlm and munge): half an hour
 	VITSCALE_TEST_SLURM=1 $(RUN) -m pytest -m slow -ra tests/test_slurm.py
 
-chaos: .venv/installed  ## kills at random instants, 200 faults between workers and a bucket, links that are cut or slow (as root)
+chaos: .venv/installed  ## over 300 kills and 70 stops at random instants, 200 faults between workers and a bucket, links that are cut or slow (as root)
 	VITSCALE_TEST_KILLS=24 $(RUN) -m pytest -m "slow or not slow" tests/test_chaos.py
+	VITSCALE_TEST_SEQUENCES=18 $(RUN) -m pytest -m slow -n 2 tests/test_chaos_bucket.py
 	VITSCALE_CHAOS=200 $(RUN) -m pytest tests/test_bucket.py -k random_faults -s
 	VITSCALE_TEST_LINKS=1 $(RUN) -m pytest -m slow -ra tests/test_links.py
 

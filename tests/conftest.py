@@ -7,6 +7,7 @@ import contextlib
 import functools
 import http.client
 import importlib.util
+import itertools
 import multiprocessing
 import os
 import runpy
@@ -16,9 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from forked_worker import fork_workers_of_ray
@@ -74,7 +77,7 @@ SPAWNER.set_forkserver_preload(
 
 
 # Variables of which a process that has imported everything still learns: read later, or by `drive`.
-READ_LATER = ("MLFLOW_", "PYTEST_", "PYTHONPATH", "VITSCALE_", "FAULTS", "ELSEWHERE")
+READ_LATER = ("AWS_", "MLFLOW_", "PYTEST_", "PYTHONPATH", "VITSCALE_", "FAULTS", "ELSEWHERE")
 
 
 def not_fast() -> list[str]:
@@ -92,6 +95,19 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     for item in items:
         if not listed.isdisjoint({item.path.name, f"{item.path.name}::{item.originalname}"}):
             item.add_marker("long")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Prints what was done to the studies of test_chaos_bucket.py, and how often."""
+    total: Counter[str] = Counter()
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if getattr(report, "when", "") == "teardown":
+            for done in (value for name, value in report.user_properties if name == "chaos"):
+                total.update({"sequence": 1, **done})
+    if total:
+        terminalreporter.section("what was done to studies in a bucket")
+    for name in sorted(total):
+        terminalreporter.write_line(f"{total[name]:5}  {name}")
 
 
 def load_script(path: Path) -> ModuleType:

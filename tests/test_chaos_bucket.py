@@ -51,7 +51,7 @@ from vitscale.record.outcome import Row
 from vitscale.record.store import PLANNING, Store
 
 pytestmark = pytest.mark.slow
-NUM_SEQUENCES = int(os.environ.get("VITSCALE_TEST_SEQUENCES", "1"))  # 24 in `make chaos`
+NUM_SEQUENCES = int(os.environ.get("VITSCALE_TEST_SEQUENCES", "1"))  # 18 in `make chaos`
 FIRST = int(os.environ.get("VITSCALE_TEST_FIRST_SEQUENCE", "0"))
 EPOCHS, LEASE_S, STOP_S = 30, 6, 30.0
 IN_RAY = ("worker", "driver", "everything", "raylet", "gcs")
@@ -345,8 +345,7 @@ class Sequence:
         for timer in self.timers[:-1]:
             timer.join()
         wait_for(lambda: is_up(self.services.mlflow_port), 180, "the MLflow server")
-        self.process = self.start()
-        status = self.process.wait(900)
+        status = self.last_start()
         for timer in self.timers:
             timer.join()
         for zombie in self.zombies:
@@ -354,6 +353,19 @@ class Sequence:
             self.say(f"zombie {zombie.pid} ended with {zombie.returncode}")
             self.done[f"zombie: status {zombie.returncode}"] += 1
         assert status == 0, self.said()
+
+    def last_start(self) -> int:
+        """Its status. Ray gives a node 30 s to begin, which a busy machine may exceed."""
+        for _ in range(4):
+            before = len(self.said())
+            status = self.start().wait(900)
+            if (
+                status != 1
+                or "The current node timed out during startup" not in self.said()[before:]
+            ):
+                break
+            self.done["last start: Ray did not begin within 30 s"] += 1
+        return status
 
     def said(self) -> str:
         return (self.folder / "log.txt").read_text()

@@ -213,7 +213,7 @@ class Output:
             os.dup2(null, self.file.fileno())
             os.close(null)
             line = "interrupted: nobody reads the output any more; the same command resumes"
-            print(line, file=sys.stderr)
+            print(line, file=sys.__stderr__)  # not the one that is redirected to a log of Ray
 
 
 class Driver:
