@@ -24,6 +24,10 @@ from types import ModuleType
 ADDRESS = "VITSCALE_TEST_WORKERS"  # the variable with the abstract address of the waiting process
 
 
+LEAN = "VITSCALE_TEST_LEAN_RAY"  # the variable that leaves out what a study does not use of Ray
+AGENT = "--dashboard_agent_command="  # the option of a raylet
+
+
 def ask() -> None:
     """Has the waiting process fork, and ends when the worker has."""
     mask = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
@@ -56,7 +60,7 @@ def fork_workers_of_ray() -> None:
     listener.close()
     os.environ[ADDRESS] = f"vitscale-workers-{driver}"
     change_on_import({"ray._private.services": start_this_file})
-    if os.environ.get("VITSCALE_TEST_LEAN_RAY"):
+    if os.environ.get(LEAN):
         change_on_import({"ray._private.node": leave_out_what_a_study_does_not_use})
 
 
@@ -65,14 +69,28 @@ def start_this_file(services: ModuleType) -> None:
     start = services.start_ray_process
 
     def start_with_this_file(command: list[str], *arguments: object, **options: object) -> object:
-        file = file_of_ray()
-        return start([part.replace(file, __file__) for part in command], *arguments, **options)
+        parts = [part.replace(file_of_ray(), __file__) for part in command]
+        if os.environ.get(LEAN):
+            parts = [idle_agent(part) if part.startswith(AGENT) else part for part in parts]
+        return start(parts, *arguments, **options)
 
     services.start_ray_process = start_with_this_file
 
 
+def idle_agent(option: str) -> str:
+    """The option with a command that costs nothing."""
+    session, node = (
+        next(word.removeprefix(name) for word in option.split() if word.startswith(name))
+        for name in ("--session-dir=", "--node-id=")
+    )
+    folder = os.path.dirname(os.path.abspath(__file__))
+    return f"{AGENT}sh {folder}/idle_agent.sh {session} {node}"
+
+
 def leave_out_what_a_study_does_not_use(node: ModuleType) -> None:
-    """No dashboard, autoscaler and log monitor, which take half of the CPU time of a start."""
+    """No dashboard, autoscaler and log monitor: most of the CPU time of a start. On a machine that
+    is so busy that the agent of the dashboard needs 15 s for its imports, Ray does not start.
+    """
     for name in ("start_monitor", "start_log_monitor", "start_api_server"):
         setattr(node.Node, name, lambda *_, **__: None)
 

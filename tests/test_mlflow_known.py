@@ -398,6 +398,25 @@ def test_a_large_study_connects_over_http(
     assert run.data.metrics["epoch"] == 4
 
 
+@pytest.mark.parametrize("before", [Status.RUNNING, Status.MISSING])
+def test_rows_shown_after_the_cache_was_saved_are_not_shown_twice(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch, before: Status
+) -> None:
+    """A driver saves the cache, shows two more rows and is killed; they are trained again."""
+    monkeypatch.setattr(mlflow_view, "MARGIN_MS", 0)
+    plan = study()
+    trial_id = plan.trials[0].config.id
+    view = View(plan, uri, store)
+    view.show(trial_id, Outcome(before, tuple(rows_of(2))))
+    view.save()
+    view.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(4))))
+    again = [{**row, "unix_s": row["unix_s"] + 60 * (row["epoch"] > 2)} for row in rows_of(5)]
+    View(plan, uri, store).show(trial_id, Outcome(Status.FINISHED, tuple(again)))
+    run_id = children(uri)[trial_id].info.run_id
+    history = client(uri).get_metric_history(run_id, "val_ema_error_pct")
+    assert [entry.step for entry in history] == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("ahead_s", [-86400, 86400])
 def test_a_run_made_on_another_clock_is_found(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch, ahead_s: int

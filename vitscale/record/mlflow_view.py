@@ -47,6 +47,7 @@ REMEMBER_EVERY_S = 30.0
 WRITE_EVERY_S = 2.0  # a row is in the UI about this long after it was reported
 PAGE, MIN_PAGE = 200, 10  # runs per request
 PAUSES_S = (0.5, 2.0)  # before each retry of a request
+FINAL = (Status.FINISHED, Status.DIVERGED, Status.FAILED, Status.STOPPED)
 MARGIN_MS = 120_000  # clock difference between machines that run a study in turn
 _NOT_METRICS = ("unix_s", "step", "epoch")  # epoch is the MLflow step
 
@@ -540,7 +541,8 @@ class View:
         if children:
             deleted = {run.info.run_id for run in self._search(role, deleted=True)}
             children = {i: child for i, child in children.items() if child.run_id not in deleted}
-        for run in self._search(role + since):
+        found = [*self._search(role + since), *self._read_again(children)]
+        for run in found:
             trial_id = run.data.tags["vitscale.trial_id"]
             child = Child.read(run, self._digest_of_run(run, trial_id))
             twin = children.get(trial_id, child)
@@ -549,6 +551,15 @@ class View:
                 self.client.delete_run(twin.run_id)
             children[trial_id] = child
         return children
+
+    def _read_again(self, children: Mapping[str, Child]) -> Iterator[Run]:
+        """The runs of a cache whose trials had no result: what a driver showed of them after it had
+        saved the cache, before it was killed, would otherwise be shown twice.
+        """
+        ids = [child.run_id for child in children.values() if child.status not in FINAL]
+        for start in range(0, len(ids), 100):
+            names = ", ".join(f"'{run_id}'" for run_id in ids[start : start + 100])
+            yield from self._search(f"attributes.run_id IN ({names})")
 
     def _digest_of_run(self, run: Run, trial_id: str) -> str:
         """The digest of a run's params and tags on the server; empty if they are out of date."""
