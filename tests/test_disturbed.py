@@ -31,6 +31,12 @@ def vitscale(script: Script, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
+def lean(folder: Path) -> Script:
+    script = Script(folder)
+    script.environment["VITSCALE_TEST_LEAN_RAY"] = "1"
+    return script
+
+
 def checkpoints(folder: Path) -> list[Path]:
     return list(folder.glob("runs/trials/*/checkpoint*"))
 
@@ -54,7 +60,7 @@ def read_only(path: Path) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_commands_run_and_the_experiment_is_deleted_while_a_study_runs(tmp_path: Path) -> None:
-    script = Script(tmp_path)
+    script = lean(tmp_path)
     uri = script.environment["MLFLOW_TRACKING_URI"]
     process = script.start(*ARGUMENTS, "--epochs", "120")
     wait_for(lambda: checkpoints(tmp_path) and "trial" in roles(uri), 300, "a trial in MLflow")
@@ -91,7 +97,7 @@ def roles(uri: str) -> set[str]:
 @pytest.mark.timeout(900)
 def test_many_interrupts_and_a_closed_output_stop_a_study_as_one_does(tmp_path: Path) -> None:
     """Ten SIGINTs of a terminal within a second, to all of its processes; then `study | head`."""
-    script = Script(tmp_path)
+    script = lean(tmp_path)
     with (tmp_path / "log.txt").open("ab") as log:
         process = subprocess.Popen(
             script.command(*ARGUMENTS),
@@ -147,7 +153,7 @@ def test_a_command_whose_output_is_closed_ends_silently(command: list[str]) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_store_and_a_database_that_become_read_only_lose_nothing(tmp_path: Path) -> None:
-    script = Script(tmp_path)
+    script = lean(tmp_path)
     with read_only(tmp_path / "mlflow.db"):
         process = script.start(*ARGUMENTS)
         wait_for(lambda: checkpoints(tmp_path), 300, "a checkpoint")
