@@ -25,13 +25,7 @@ ADDRESS = "VITSCALE_TEST_WORKERS"  # the variable with the abstract address of t
 
 
 LEAN = "VITSCALE_TEST_LEAN_RAY"  # the variable that leaves out what a study does not use of Ray
-# options of a raylet, and the ports that it learns from each agent; nobody asks for an environment
-AGENTS = {
-    "--dashboard_agent_command": (
-        "metrics_agent_port=-1 metrics_export_port=-1 dashboard_agent_listen_port=-1"
-    ),
-    "--runtime_env_agent_command": "runtime_env_agent_port=1",
-}
+AGENT = "--dashboard_agent_command="  # the option of a raylet
 
 
 def ask() -> None:
@@ -84,21 +78,20 @@ def start_this_file(services: ModuleType) -> None:
 
 
 def idle_agent(option: str) -> str:
-    """An option of a raylet, with a command that costs nothing in place of that of an agent."""
-    name = option.partition("=")[0]
-    if name not in AGENTS:
+    """The option of a raylet for its dashboard's agent, with a command that costs nothing."""
+    if not option.startswith(AGENT):
         return option
     session, node = (
         next(word.removeprefix(key) for word in option.split() if word.startswith(key))
         for key in ("--session-dir=", "--node-id=")
     )
     folder = os.path.dirname(os.path.abspath(__file__))
-    return f"{name}=sh {folder}/idle_agent.sh {session} {node} {AGENTS[name]}"
+    return f"{AGENT}sh {folder}/idle_agent.sh {session} {node}"
 
 
 def leave_out_what_a_study_does_not_use(node: ModuleType) -> None:
-    """No dashboard, autoscaler and log monitor, and no agents: most of the CPU time of a start. On
-    a machine that is so busy that an agent needs 15 s for its imports, Ray would not start.
+    """No dashboard with its agent, no autoscaler and no log monitor: most of the CPU time of a
+    start. On a machine that is so busy that an agent needs 15 s for its imports, Ray does not start.
     """
     for name in ("start_monitor", "start_log_monitor", "start_api_server"):
         setattr(node.Node, name, lambda *_, **__: None)

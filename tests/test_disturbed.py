@@ -68,7 +68,7 @@ def test_commands_run_and_the_experiment_is_deleted_while_a_study_runs(tmp_path:
     mlflow.delete_experiment(mlflow.get_experiment_by_name("tiny-demo").experiment_id)
     for arguments, status, line in (
         (["status"], 0, "tiny-demo"),
-        (["plan", "tiny-demo"], 0, "2 trials"),
+        (["plan", "tiny-demo"], 0, "total"),
         (["report", "tiny-demo", "--format", "csv"], 1, "of 2 draws"),
         (["sync"], 0, "tiny-demo"),
     ):

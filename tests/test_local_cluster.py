@@ -83,6 +83,28 @@ def test_it_listens_on_loopback_alone_and_its_loss_is_survived(tmp_path: Path) -
     assert "attempt 2" in result.stdout and "1 finished, 1 diverged" in result.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGKILL])
+def test_a_study_ends_without_its_only_node(tmp_path: Path, name: int) -> None:
+    """After SIGTERM, as when one of its agents fails, the raylet takes leave of the head, and
+    Tune waited for another node for ever.
+    """
+    script = Script(tmp_path)
+    script.environment["VITSCALE_TEST_LEAN_RAY"] = "1"
+    process = script.start("--num", "1", "--epochs", "200", "--only", "conv")
+    wait_for(lambda: workers_of(process.pid), 200, "a worker")
+    (raylet,) = [member for member in family(process.pid) if member.name() == "raylet"]
+    raylet.send_signal(name)
+    assert process.wait(100) == 1, (tmp_path / "log.txt").read_text()
+    out = (tmp_path / "log.txt").read_text()
+    assert "the same command resumes" in out and "1 missing of 1" in out and "Traceback" not in out
+    states = [
+        run.info.status
+        for run in runs_of(script.environment["MLFLOW_TRACKING_URI"], "study").values()
+    ]
+    assert states == ["KILLED"]
+
+
 def test_a_client_of_ray_is_refused_with_the_way_that_works() -> None:
     with pytest.raises(
         ValueError, match=r"'ray://head:10001'.*--address auto, or .*ray job submit"

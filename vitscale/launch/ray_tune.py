@@ -151,7 +151,7 @@ def run_trials(
                 log_to_file=False,
             ),
         )
-        _fit(tuner, 60.0 if resources.address else 10.0)
+        _fit(tuner, 60.0 if resources.address else 10.0, is_local=not resources.address)
     if len(_lost) >= MAX_LOST:
         raise OSError(
             f"{len(_lost)} trials were lost one after another, the last one to: {_lost[-1]}"
@@ -159,13 +159,16 @@ def run_trials(
 
 
 class HeadLost(OSError):
-    """The head of the cluster does not answer: this process must not call Ray any more."""
+    """The head of the cluster, or the only node of a local one, does not answer: this process must
+    not call Ray any more.
+    """
 
 
-def _fit(tuner: tune.Tuner, patience_s: float) -> None:
+def _fit(tuner: tune.Tuner, patience_s: float, is_local: bool) -> None:
     """Runs a Tuner in a thread of its own.
 
-    Raises the Tuner's exception, or HeadLost after `patience_s` without the head.
+    Raises the Tuner's exception, or HeadLost after `patience_s` without the head, or without the
+    only node of a local cluster: Tune would wait for another one.
     """
     raised: list[BaseException] = []
 
@@ -182,12 +185,22 @@ def _fit(tuner: tune.Tuner, patience_s: float) -> None:
     seen = time.monotonic()
     while thread.is_alive():
         thread.join(1)
-        if _answers(host, int(port)):
+        if not _answers(host, int(port)):
+            lost = f"the head of the Ray cluster (GCS at {host}:{port}) does not answer"
+        elif is_local and _is_raylet_gone():
+            lost = "the only node of the Ray cluster (its raylet) has ended"
+        else:
             seen = time.monotonic()
-        elif time.monotonic() - seen > patience_s:
-            raise HeadLost(f"the head of the Ray cluster (GCS at {host}:{port}) does not answer")
+        if time.monotonic() - seen > patience_s:
+            raise HeadLost(lost)
     if raised:
         raise raised[0]
+
+
+def _is_raylet_gone() -> bool:
+    """Whether the raylet that this process has started has ended."""
+    node = ray._private.worker._global_node
+    return node is not None and any(name == "raylet" for name, _ in node.dead_processes())
 
 
 def _answers(host: str, port: int) -> bool:
