@@ -91,7 +91,7 @@ def idle_agent(option: str) -> str:
 
 def leave_out_what_a_study_does_not_use(node: ModuleType) -> None:
     """No dashboard with its agent, no autoscaler and no log monitor: most of the CPU time of a
-    start. On a machine that is so busy that an agent needs 15 s for its imports, Ray does not start.
+    start. Where an agent needs 15 s for its imports, on a busy machine, Ray does not start.
     """
     for name in ("start_monitor", "start_log_monitor", "start_api_server"):
         setattr(node.Node, name, lambda *_, **__: None)
