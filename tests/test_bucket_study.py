@@ -98,7 +98,7 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bucket_that_is_refused_during_training_loses_nothing(
+def test_a_bucket_that_refuses_during_training_loses_nothing(
     tmp_path: Path,
     proxy: Proxy,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
