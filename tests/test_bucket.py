@@ -351,6 +351,8 @@ def test_a_bucket_that_does_not_exist_is_refused(proxy: Proxy) -> None:
         (f"s3://user:{SECRET}@studies/x", {}, "scheme://bucket/prefix and no more"),
         (f"s3://studies/x?token={SECRET}", {}, "scheme://bucket/prefix and no more"),
         ("s3:///x", {}, "a store must be a folder"),
+        ("s3://studies/x", {"VITSCALE_LEASE_S": "soon"}, "a lease must be of 1 to 3600 seconds"),
+        ("s3://studies/x", {"VITSCALE_LEASE_S": "-1"}, "a lease must be of 1 to 3600 seconds"),
     ],
 )
 def test_commands_refuse_in_one_line_without_credentials(

@@ -34,11 +34,28 @@ from typing import Any, BinaryIO, ClassVar, TextIO
 from vitscale.record.blobs import Bucket, Tag
 from vitscale.record.workdir import CLAIM, Fenced, FileState, Held, Workdir, claim_in
 
-LEASE_S = float(os.environ.get("VITSCALE_LEASE_S", "60"))
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan  # check_lease refuses it
+
+
+LEASE_S = _seconds(os.environ.get("VITSCALE_LEASE_S", "60"))
 LOG_EVERY_S = 60.0  # a log is uploaded while it is written
 LOG_BYTES = 2**22  # its end, as far as it is kept
 POLL_S = 0.5
 FEW = 1000  # files that are asked for one by one; a listing names a thousand, of all trials
+
+
+def check_lease() -> None:
+    """Raises ValueError unless leases are long enough to be renewed, and end within an hour."""
+    given = os.environ.get("VITSCALE_LEASE_S", "60")
+    if not 1 <= _seconds(given) <= 3600:
+        raise ValueError(
+            f"a lease must be of 1 to 3600 seconds, but got (VITSCALE_LEASE_S={given[:40]!r})"
+        )
 
 
 @dataclass

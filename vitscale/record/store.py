@@ -46,7 +46,7 @@ from pathlib import Path
 from typing import Any
 
 from vitscale.record.blobs import Bucket, Unavailable, checked_url
-from vitscale.record.bucket import BucketDir
+from vitscale.record.bucket import BucketDir, check_lease
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.rows import decode, decode_facts, encode
 from vitscale.record.workdir import (
@@ -100,9 +100,10 @@ class Store:
     def at(cls, root: str | Path) -> Store:
         """The store in a folder or in a bucket (s3://bucket/prefix); creates nothing.
 
-        Raises ValueError for an address that names neither.
+        Raises ValueError for an address that names neither, and for an impossible lease.
         """
         if SCHEME.match(str(root)):
+            check_lease()
             return cls(checked_url(str(root)))
         return cls(Path(root).absolute())
 
