@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test test-fast test-slow test-oldest test-readme test-gpu test-slurm chaos check docs wheel constraints clean
+.PHONY: demo test test-fast test-slow test-oldest test-readme test-gpu test-slurm test-azure chaos check docs wheel constraints clean
 
 demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 6 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py
@@ -40,6 +40,12 @@ test-gpu: .venv/installed  ## the tests that need a GPU, and those of augmentati
 
 test-slurm: .venv/installed  ## deploy/slurm on two nodes of a real SLURM: preemption, arrays (as root, with Debian's slurm-wlm and munge): half an hour
 	VITSCALE_TEST_SLURM=1 $(RUN) -m pytest -m slow -ra tests/test_slurm.py
+
+# A second implementation of conditional writes, beside moto; npm's package brings its own server.
+test-azure: .venv/installed  ## the tests of buckets on azurite, Microsoft's emulator (needs npm)
+	npm install --silent --no-audit --no-fund --prefix build/azurite azurite@3.35.0
+	PATH=$$PWD/build/azurite/node_modules/.bin:$$PATH VITSCALE_TEST_SERVER=azurite VITSCALE_CHAOS=200 \
+	  $(RUN) -m pytest -p no:cacheprovider -ra tests/test_bucket.py
 
 chaos: .venv/installed  ## over 300 kills and 70 stops at random instants, 200 faults between workers and a bucket, links that are cut or slow (as root)
 	VITSCALE_TEST_KILLS=24 $(RUN) -m pytest -m "slow or not slow" tests/test_chaos.py

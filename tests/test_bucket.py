@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import azurite
 import pytest
 from conftest import ROOT, TINY, load_script
 from faulty_proxy import Proxy, at_random, proxy_to
@@ -45,11 +46,24 @@ NUM_FAULTS = int(os.environ.get("VITSCALE_CHAOS", "60"))
 SECRET = "hunter2hunter2"
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": SECRET}
 numbers = itertools.count()
+# moto speaks S3; azurite, another implementation, speaks Azure's protocol (`make test-azure`)
+SERVER = os.environ.get("VITSCALE_TEST_SERVER", "moto")
+SCHEME = {"moto": "s3", "azurite": "az"}[SERVER]
+OF_S3 = pytest.mark.skipif(SERVER != "moto", reason="about S3's headers and variables")
+
+
+def fresh() -> str:
+    """The address of a store that nobody has used."""
+    return f"{SCHEME}://studies/{next(numbers)}"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[int]:
-    """The port of an S3 server with the bucket `studies`."""
+    """The port of a server with the bucket `studies`."""
+    if SERVER == "azurite":
+        with azurite.served("studies") as azure:
+            yield azure
+        return
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -70,7 +84,13 @@ def server() -> Iterator[int]:
 
 
 def point_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {**KEYS, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": url}.items():
+    of_s3 = {**KEYS, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": url}
+    of_azure = {
+        "AZURE_STORAGE_ACCOUNT_NAME": azurite.ACCOUNT,
+        "AZURE_STORAGE_ACCOUNT_KEY": azurite.KEY,
+        "AZURE_STORAGE_ENDPOINT": f"{url}/{azurite.ACCOUNT}",
+    }
+    for name, value in (of_s3 if SERVER == "moto" else of_azure).items():
         monkeypatch.setenv(name, value)
     blobs._client.cache_clear()
 
@@ -86,7 +106,7 @@ def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 @pytest.fixture
 def store(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     point_at(f"http://127.0.0.1:{server}", monkeypatch)
-    yield Store.open(f"s3://studies/{next(numbers)}")
+    yield Store.open(fresh())
     blobs._client.cache_clear()
 
 
@@ -317,19 +337,22 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("fault", REFUSED)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(f, marks=OF_S3 if "without" in f else ()) for f in REFUSED]
+)
 def test_a_server_that_will_not_do_is_refused_at_open(proxy: Proxy, fault: str) -> None:
     proxy.fault = lambda method, path: fault
     with pytest.raises(ValueError, match=REFUSED[fault]) as caught:
-        Store.open(f"s3://studies/{next(numbers)}")
+        Store.open(fresh())
     message = str(caught.value)
     assert "\n" not in message and SECRET not in message and "AKIA" not in message
     assert sum(proxy.requests.values()) < 12
 
 
+@OF_S3
 def test_the_doctor_finds_a_server_that_ignores_conditions(proxy: Proxy) -> None:
     """As a start of a study refuses it, although files are created and replaced as they should."""
-    machine = Machine(store="s3://studies/doctor")
+    machine = Machine(store=fresh())
     assert storage.conditions(machine).verdict == Verdict.PASS
     for header in ("If-None-Match", "If-Match"):
         proxy.fault = lambda method, path, header=header: f"without {header}"
@@ -339,10 +362,11 @@ def test_the_doctor_finds_a_server_that_ignores_conditions(proxy: Proxy) -> None
 
 
 def test_a_bucket_that_does_not_exist_is_refused(proxy: Proxy) -> None:
-    with pytest.raises(ValueError, match=r"a bucket must exist, but got \(store='s3://nothing/x'"):
-        Store.open("s3://nothing/x")
+    with pytest.raises(ValueError, match=rf"a bucket must exist.*store='{SCHEME}://nothing/x'"):
+        Store.open(f"{SCHEME}://nothing/x")
 
 
+@OF_S3
 @pytest.mark.parametrize(
     ("root", "change", "law"),
     [
@@ -383,7 +407,7 @@ def test_commands_refuse_in_one_line_without_credentials(
 
 
 def test_a_reply_lost_after_the_write_is_no_defeat(proxy: Proxy) -> None:
-    own = Bucket(f"s3://studies/{next(numbers)}", patience_s=20)
+    own = Bucket(fresh(), patience_s=20)
     fault = ""
 
     def once(method: str, path: str) -> str:
@@ -406,7 +430,7 @@ def test_a_reply_lost_after_the_write_is_no_defeat(proxy: Proxy) -> None:
 
 def test_of_two_writers_of_the_same_content_one_wins(proxy: Proxy) -> None:
     """Also when the loser's first request was lost on the way, so that it must find out."""
-    own = Bucket(f"s3://studies/{next(numbers)}", patience_s=20)
+    own = Bucket(fresh(), patience_s=20)
     tag = own.create("rows", b"same")
     assert tag and own.create("rows", b"same") is None
     cuts = iter(["cut", "cut", "cut"])
@@ -419,7 +443,7 @@ def test_of_two_writers_of_the_same_content_one_wins(proxy: Proxy) -> None:
 def test_a_full_or_forbidden_bucket_is_no_fault_of_the_config(proxy: Proxy) -> None:
     from vitscale.launch.faults import is_of_the_machine
 
-    store = Store.open(f"s3://studies/{next(numbers)}")
+    store = Store.open(fresh())
     workdir = store.claim("t1", {}, "s", 1)
     for fault in ("403 AccessDenied", "400 ExpiredToken", "507 InsufficientStorage"):
         proxy.fault = lambda method, path, fault=fault: fault if method == "PUT" else ""
@@ -439,7 +463,7 @@ def test_a_full_or_forbidden_bucket_is_no_fault_of_the_config(proxy: Proxy) -> N
 
 def test_random_faults_lose_nothing_and_commit_nothing_twice(proxy: Proxy) -> None:
     """Three workers and their attempts compete for trials of two epochs, as under Ray."""
-    store, seed = Store.open(f"s3://studies/{next(numbers)}"), random.randrange(10**9)
+    store, seed = Store.open(fresh()), random.randrange(10**9)
     print(f"seed {seed}")
     proxy.fault = at_random(0.15, seed, NUM_FAULTS)
     firsts: Counter[str] = Counter()
