@@ -250,7 +250,10 @@ class Sequence:
         self.process = self.start(self.rng.choice(HOSTS) if another else self.host)
 
     def strike(self, victim: str, name: str) -> None:
-        process, pids = self.process, self.pids(victim)
+        process, pids, end = self.process, self.pids(victim), time.monotonic() + 60
+        while not pids and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.5)  # a server starts again, or all workers are stopped
+            pids = self.pids(victim)
         if process.poll() is not None or not pids:
             self.say(f"no {victim} to {name}")
             self.done[f"{name} {victim}: not there"] += 1
