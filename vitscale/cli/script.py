@@ -28,6 +28,7 @@ from vitscale.launch.driver import (
     EXIT_DONE,
     EXIT_INCOMPLETE,
     EXIT_REFUSED,
+    discard,
     handle_early_signals,
     run,
 )
@@ -89,7 +90,7 @@ def refusals(prog: str) -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
     except (ValueError, OSError, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name not in OF_TRAINING:

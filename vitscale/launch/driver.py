@@ -178,11 +178,15 @@ def _install(handler: Callable[[int, Any], None]) -> None:
 
 
 def _detach_from_terminal() -> None:
-    """Redirects output to the null device: writing to a closed terminal would raise."""
-    null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.__stdout__, sys.__stderr__):
         if stream is not None and stream.isatty():
-            os.dup2(null, stream.fileno())
+            discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """Redirects a stream to the null device: writing to what was closed would raise."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
     os.close(null)
 
 
@@ -209,9 +213,7 @@ class Output:
             put()
         except BrokenPipeError:
             self.stop.set()
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.file.fileno())
-            os.close(null)
+            discard(self.file)
             line = "interrupted: nobody reads the output any more; the same command resumes"
             print(line, file=sys.__stderr__)  # not the one that is redirected to a log of Ray
 
