@@ -100,7 +100,6 @@ ALLOWED = {
     "analysis/report/kept.py": {"is_file", "os.listdir", "read_bytes", "rglob"},
     "analysis/report/save.py": {"savefig"},  # into memory
     # /proc/meminfo; temporary folders of trainings, not of a store
-    "cli/script.py": {"os.open"},  # /dev/null, in place of an output that was closed
     "doctor/device.py": {"read_text"},
     "doctor/process.py": {  # the log of its processes, and their temporary files
         "os.open",
