@@ -164,6 +164,7 @@ def test_a_store_without_hard_links_fails_where_a_trial_is_committed(tmp_path: P
         for name, verdict, text in map(json.loads, finished.stdout.splitlines())
     }
     assert {name: verdict for name, (verdict, _) in found.items()} == {
+        "conditional writes": NONE,
         "exclusive creation": FAIL,
         "atomic replacement": PASS,
         "locks": PASS,
