@@ -155,12 +155,12 @@ def test_intervals_cover_a_known_truth(surface: Surface) -> None:
 
 
 def test_a_right_law_is_seldom_called_wrong_and_a_wrong_one_is() -> None:
-    """60 studies of a steep grid of lr, of which runs diverge at the best one now and then: by F,
-    22% of such laws have p < 0.05. Then errors that rise with size, which no law does.
+    """60 studies of two axes, in which cells choose a worse lr now and then: by F, 18% of such laws
+    have p < 0.05. Then errors that rise with size, which no law does.
     """
-    steep = replace(CASES["steep lr"], num_seeds=3)
-    p = np.array([misfit_p(steep, seed) for seed in range(60)])
-    assert (p < 0.05).mean() <= 8 / 60  # exceeded by a level of 5% with a probability of 1%
+    two = replace(CASES["two"], num_seeds=3)
+    p = np.array([misfit_p(two, seed) for seed in range(60)])
+    assert (p < 0.05).mean() <= 7 / 60  # exceeded by a level of 5% with a probability of 3%
     valley = Valley(SIZES, 10.0, (), (), noise=0.02, depth=0.1)
     assert all(misfit_p(valley, seed) < 0.05 for seed in range(3))
 
