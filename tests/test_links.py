@@ -242,7 +242,7 @@ at_work = {i: c["host"] for i, c in held.items() if c and i + "/checkpoint-" in 
 print(json.dumps(at_work))
 """
 )
-ROWS = STORE + "print(json.dumps({i: store.read(i).rows for i in store.trial_ids()}))"
+ROWS = STORE + "print(json.dumps({i: [*map(dict, store.read(i).rows)] for i in store.trial_ids()}))"
 EPOCHS, SHORTER = 150, 60
 
 
