@@ -330,18 +330,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def mlflow_answers(port: int, timeout_s: float = 2.0) -> bool:
+    """Whether the MLflow server on this port of 127.0.0.1 answers."""
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+
+
 def wait_for_mlflow(port: int) -> None:
-    """Until the MLflow server on this port of 127.0.0.1 answers."""
-
-    def answers() -> bool:
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-
-    wait_for(answers, 180, "the MLflow server")
+    wait_for(lambda: mlflow_answers(port), 180, "the MLflow server")
 
 
 def interrupt(process: Driver | subprocess.Popen[bytes], name: int = signal.SIGINT) -> int:

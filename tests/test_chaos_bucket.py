@@ -38,6 +38,7 @@ from conftest import (
     free_port,
     kill_family,
     load_script,
+    mlflow_answers,
     wait_for,
     workers_of,
 )
@@ -286,7 +287,7 @@ class Sequence:
                 return family(pid)
             case "raylet" | "gcs":
                 return family(pid, {"gcs": "gcs_server"}.get(victim, victim))
-        if victim == "mlflow" and not is_up(self.services.mlflow_port):
+        if victim == "mlflow" and not mlflow_answers(self.services.mlflow_port, 5.0):
             return []
         return [p for p in self.services.pids(victim) if p not in self.stopped]
 
@@ -346,7 +347,7 @@ class Sequence:
             process.wait(180)
         for timer in self.timers[:-1]:
             timer.join()
-        wait_for(lambda: is_up(self.services.mlflow_port), 180, "the MLflow server")
+        wait_for(lambda: mlflow_answers(self.services.mlflow_port, 5.0), 180, "the MLflow server")
         status = self.last_start()
         for timer in self.timers:
             timer.join()
@@ -379,17 +380,6 @@ class Sequence:
             kill_family(process.pid)
         self.services.close()
         self.log.close()
-
-
-def is_up(port: int) -> bool:
-    import http.client
-
-    try:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
 
 
 @pytest.fixture
