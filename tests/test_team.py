@@ -9,8 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import Script, wait_for
+from test_bucket import point_at, server  # noqa: F401
 from test_launch import reference_rows, study, without_times
 from test_parallel import assert_close, on_team
+
+from vitscale.record.store import Store
 
 pytestmark = pytest.mark.slow
 TEAM = ("--workers-per-trial", "2", "--cpus-per-trial", "1", "--checkpoint-every-s", "0.3")
@@ -48,6 +51,31 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     assert without_times(finished.rows) == without_times(on_team(2, conv, tmp_path / conv.id)[0])
     # later rows of teams are those of a process in test_parallel.py, for fewer steps
     assert_close(list(finished.rows[:3]), expected[conv.id][:3])
+
+
+@pytest.mark.timeout(900)
+def test_a_team_that_loses_a_worker_trains_into_a_bucket(
+    tmp_path: Path,
+    server: int,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its workers share the claim; what Ray Train wrote for itself is gone afterwards."""
+    point_at(f"http://127.0.0.1:{server}", monkeypatch)
+    monkeypatch.setenv("VITSCALE_LEASE_S", "6")
+    url = "s3://studies/teams"
+    store, script, options = Store.open(url), Script(tmp_path), {"num": 1, "epochs": 20}
+    given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
+    process = script.start(*given, "--only", "conv", "--store", url, *TEAM)
+    wait_for(lambda: "/checkpoint-" in " ".join(store.trials.files()), 240, "a checkpoint")
+    team_workers(process.pid)[1].kill()
+    assert process.wait(500) == 0, (tmp_path / "log.txt").read_text()
+
+    (conv,) = (trial.config for trial in study(**options, only="conv").trials)
+    finished = store.read(conv.id)
+    assert finished.facts["workers"] == "2" and finished.facts["attempt"] == "1"
+    assert without_times(finished.rows) == without_times(on_team(2, conv, tmp_path / conv.id)[0])
+    assert not [name for name in store.trials.files() if "ray-train" in name]
+    assert not store.trials.having("claim.json")
 
 
 def test_more_workers_than_the_machine_has_are_refused(tmp_path: Path) -> None:

@@ -75,11 +75,6 @@ def run(
             "the outcomes from which a search chose its points must be kept, but got "
             "(--retrain-other-code)"
         )
-    if resources.workers_per_trial > 1 and isinstance(store.root, str):
-        raise ValueError(
-            "the workers of a trial must share a folder, for Ray Train, but got "
-            f"(store={store.root!r}, workers_per_trial={resources.workers_per_trial})"
-        )
     stop = threading.Event()
     handle_signals(stop)
     from vitscale.analysis.kinds import check

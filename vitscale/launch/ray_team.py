@@ -62,7 +62,7 @@ def train_on_team(
         {"GPU": resources.gpus_per_trial} if on_gpu else {}
     )
     # Ray Train requires a folder that all workers see
-    with workdir.scratch("ray-train") as notes:
+    with workdir.scratch("ray-train") as (notes, file_system):
         trainer = TorchTrainer(
             train_member,
             train_loop_config={
@@ -77,6 +77,7 @@ def train_on_team(
             run_config=RunConfig(
                 name=f"attempt-{attempt}",
                 storage_path=notes,
+                storage_filesystem=file_system,
                 callbacks=[TuneReportCallback()],  # type: ignore[list-item]
                 # Tune retries the trial, from its checkpoint
                 failure_config=FailureConfig(max_failures=0),

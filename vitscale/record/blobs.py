@@ -18,8 +18,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 T = TypeVar("T")
 Tag = dict[str, str]  # of one version of an object
@@ -179,6 +182,15 @@ class Bucket:
         finally:
             own.delete([key])
 
+    def file_system(self) -> FileSystem:
+        """The server's buckets as pyarrow sees them, for libraries that write there themselves:
+        without the patience and the one-line errors of the methods above. Can be pickled.
+        """
+        from obstore.fsspec import FsspecStore
+        from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+        return PyFileSystem(FSSpecHandler(FsspecStore(self.url.partition(":")[0], **_options())))
+
     # Implementation
 
     def _client(self) -> Any:
@@ -336,14 +348,17 @@ def _client(url: str) -> Any:
 
     if url.startswith("memory:"):
         return MemoryStore()
+    return from_url(url, **_options())
+
+
+def _options() -> dict[str, Any]:
     endpoints = [value for name, value in os.environ.items() if re.search("ENDPOINT", name)]
-    return from_url(
-        url,
-        client_options={
+    return {
+        "client_options": {
             "timeout": "60s",
             "connect_timeout": "5s",
             # an endpoint without encryption must be asked for, and then is meant
             "allow_http": any(value.startswith("http://") for value in endpoints),
         },
-        retry_config={"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=20)},
-    )
+        "retry_config": {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=20)},
+    }

@@ -29,10 +29,13 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TextIO
 
 from vitscale.record.blobs import Bucket, Tag
 from vitscale.record.workdir import CLAIM, Fenced, FileState, Held, Workdir, claim_in
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 
 def _seconds(text: str) -> float:
@@ -65,6 +68,10 @@ class Claimed:
     claim: dict[str, Any]
     tag: Tag | None
     turn: threading.RLock = field(default_factory=threading.RLock)  # of writes and renewals
+
+    def __reduce__(self) -> tuple[type[Claimed], tuple[dict[str, Any], Tag | None]]:
+        """The workers of a team share a claim: each sees what another renewed, by its token."""
+        return Claimed, (self.claim, self.tag)
 
 
 @dataclass(frozen=True)
@@ -294,9 +301,12 @@ class BucketDir(Workdir):
             yield Path(folder)
 
     @contextlib.contextmanager
-    def scratch(self, name: str) -> Iterator[str]:
-        raise OSError(f"a bucket has no folder that all nodes can write to ({self.address(name)})")
-        yield ""
+    def scratch(self, name: str) -> Iterator[tuple[str, FileSystem | None]]:
+        try:
+            yield self.address(name).partition("://")[2], self.bucket.file_system()
+        finally:
+            with contextlib.suppress(OSError):
+                self.discard(name)
 
     # Implementation
 

@@ -22,7 +22,10 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, TextIO
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 CLAIM = "claim.json"
 CHECKPOINT = "checkpoint-"
@@ -307,10 +310,12 @@ class Workdir:
         yield self._at()
 
     @contextlib.contextmanager
-    def scratch(self, name: str) -> Iterator[str]:
-        """A temporary folder that all nodes can write to, for libraries that need one."""
+    def scratch(self, name: str) -> Iterator[tuple[str, FileSystem | None]]:
+        """A temporary folder that all nodes can write to, for libraries that need one, and the file
+        system that it is in; None: that of the machine.
+        """
         try:
-            yield str(self._at(name))
+            yield str(self._at(name)), None
         finally:
             shutil.rmtree(self._at(name), ignore_errors=True)
 
