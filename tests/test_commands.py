@@ -491,9 +491,9 @@ def test_a_trial_claimed_by_a_live_driver_is_running(tmp_path: Path) -> None:
     config = study.trials[0].config
     with store.drive(study.slug) as attempt:
         store.claim(config.id, config.non_default(), study.slug, attempt)
-        (state,) = overview(store)
+        ((state,), _) = overview(store)
         assert (state.running, state.missing, state.driver_alive) == (1, 7, True)
-    (state,) = overview(store)  # the driver is gone, its claim is left
+    ((state,), _) = overview(store)  # the driver is gone, its claim is left
     assert (state.running, state.missing, state.driver_alive) == (0, 8, False)
 
 
@@ -504,11 +504,11 @@ def test_damaged_rows_are_missing_and_a_damaged_plan_is_named(tmp_path: Path) ->
     folder.mkdir()
     (folder / "rows.parquet").write_bytes(b"PAR1")
     with pytest.warns(UserWarning, match=f"rows must be readable parquet, but got .{folder}"):
-        (state,) = overview(store)
+        ((state,), _) = overview(store)
     assert (state.missing, state.num_bytes > 4) == (8, True)
     store.study(study.slug).write("plan.json", b"{")
     with pytest.warns(UserWarning, match="a file of the store must be JSON, but got .*plan.json"):
-        assert overview(store) == []
+        assert overview(store)[0] == []
 
 
 def test_status_and_help_load_nothing_heavy(store: Store) -> None:

@@ -46,17 +46,17 @@ def status(options: argparse.Namespace) -> None:
     if options.orphans:
         housekeeping.orphans(options)
         return
-    from vitscale.record.overview import num_bytes, overview
+    from vitscale.record.overview import overview
 
     store = existing(options.store)
-    states = overview(store)
+    states, num_bytes = overview(store)
     if not states:
         raise ValueError(
             f"a study must have a readable plan, but got none (store={str(store.root)!r})"
         )
     if options.json:
         studies = [{**state._asdict(), "changed": _when(state.changed_s)} for state in states]
-        print_json({"store": str(store.root), "num_bytes": num_bytes(store), "studies": studies})
+        print_json({"store": str(store.root), "num_bytes": num_bytes, "studies": studies})
         return
     names = ("planned", "finished", "running", "diverged", "stopped", "failed", "missing")
     counts = [name for name in names if name != "stopped" or any(state.stopped for state in states)]
@@ -80,7 +80,7 @@ def status(options: argparse.Namespace) -> None:
     )
     looks = "".join(f"{_looks(state)}\n" for state in states if state.looks or state.final_num)
     print(
-        f"{columns(rows)}\n\n{trunks}{looks}store {store.root}: {si(num_bytes(store))}B in total; "
+        f"{columns(rows)}\n\n{trunks}{looks}store {store.root}: {si(num_bytes)}B in total; "
         "studies share trials"
     )
 

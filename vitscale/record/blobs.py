@@ -189,7 +189,8 @@ class Bucket:
         from obstore.fsspec import FsspecStore
         from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-        return PyFileSystem(FSSpecHandler(FsspecStore(self.url.partition(":")[0], **_options())))
+        scheme: Any = self.url.partition(":")[0]
+        return PyFileSystem(FSSpecHandler(FsspecStore(scheme, **_options())))
 
     # Implementation
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from vitscale.plan.trunks import branch_steps
 from vitscale.record.described import earlier_studies
 from vitscale.record.outcome import Status
-from vitscale.record.overview import by_trial
+from vitscale.record.overview import by_folder
 from vitscale.record.store import DELETED, SET_ASIDE, TRIAL_ID, Store
 from vitscale.record.workdir import PINNED, Damaged, FileState, read_json
 
@@ -79,7 +79,7 @@ def read_plans(store: Store) -> dict[str, dict[str, Any]]:
 def survey(store: Store) -> Waste:
     """What there is. Raises ValueError as `read_plans`."""
     plans = read_plans(store)
-    files = by_trial(store.trials.files())
+    files = by_folder(store.trials.files())
     orphans = tuple(
         _orphan(store, trial_id, plans, files.get(trial_id, {}))
         for trial_id in _unplanned(store, plans)

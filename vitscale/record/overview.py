@@ -46,8 +46,9 @@ class StudyState(NamedTuple):
     final_num: int | str | None = None  # as --final-num declared it
 
 
-def overview(store: Store) -> list[StudyState]:
-    """The started studies of a store, sorted by name. Raises ValueError if there is none.
+def overview(store: Store) -> tuple[list[StudyState], int]:
+    """The started studies of a store, sorted by name, and the bytes of all of its files, including
+    trials that no study plans any more. Raises ValueError if there is none.
 
     A study whose plan cannot be read is left out, and a trial with a damaged file counts as
     missing; each has a warning that names the file.
@@ -57,9 +58,14 @@ def overview(store: Store) -> list[StudyState]:
         raise ValueError(f"a study must be in the store, but got none (store={str(store.root)!r})")
     alive = {slug: _or_warn(False, store.driver_is_alive, slug) for slug in slugs}
     known: dict[str, TrialState] = {}
-    files = by_trial(store.trials.files())
-    states = [_or_warn(None, _study_state, store, slug, alive, known, files) for slug in slugs]
-    return [state for state in states if state is not None]
+    files = store.folder.files()  # once: a bucket lists a thousand at a time
+    of_trials, of_studies = by_folder(files, "trials/"), by_folder(files, "studies/")
+    states = [
+        _or_warn(None, _study_state, store, slug, alive, known, of_trials, of_studies.get(slug, {}))
+        for slug in slugs
+    ]
+    num_bytes = sum(file.num_bytes for file in files.values())
+    return [state for state in states if state is not None], num_bytes
 
 
 def _or_warn(default: T, ask: Callable[..., T], *arguments: Any) -> T:
@@ -71,17 +77,13 @@ def _or_warn(default: T, ask: Callable[..., T], *arguments: Any) -> T:
         return default
 
 
-def num_bytes(store: Store) -> int:
-    """Size of all files of a store, including trials that no study plans any more."""
-    return sum(file.num_bytes for file in store.folder.files().values())
-
-
 def _study_state(
     store: Store,
     slug: str,
     alive: dict[str, bool],
     known: dict[str, TrialState],
     all_files: dict[str, dict[str, FileState]],
+    files: Mapping[str, FileState],
 ) -> StudyState | None:
     """The state of one study; adds the trials it reads to `known`, since studies share trials."""
     trials, stopped = [], store.asked(slug).get("stopped", {})
@@ -97,7 +99,7 @@ def _study_state(
             if trial_id in stopped
             else known[trial_id]
         )
-    files = store.study(slug).files()
+    own = files.get(PLAN, FileState(0, 0.0))  # deleted since
     own_bytes = sum(file.num_bytes for file in files.values())
     counts = {status.value: sum(trial.status is status for trial in trials) for status in Status}
     looks, final_num = _looks(store, slug, files)
@@ -107,7 +109,7 @@ def _study_state(
         **counts,
         num_bytes=own_bytes + sum(trial.num_bytes for trial in trials),
         checkpoint_bytes=sum(trial.checkpoint_bytes for trial in trials),
-        changed_s=max([files[PLAN].changed_s, *(trial.changed_s for trial in trials)]),
+        changed_s=max([own.changed_s, *(trial.changed_s for trial in trials)]),
         driver_alive=alive[slug],
         trunks=tuple(branch_steps(entries, ids)),
         looks=looks,
@@ -129,12 +131,12 @@ def _looks(
     return tuple(sizes), (OPEN if final.is_open else final.num) if final else None
 
 
-def by_trial(files: Mapping[str, FileState]) -> dict[str, dict[str, FileState]]:
-    """Folder in trials/ -> its files by their path in it."""
+def by_folder(files: Mapping[str, FileState], below: str = "") -> dict[str, dict[str, FileState]]:
+    """Name of each folder, of those below a path, -> its files by their path in it."""
     found: dict[str, dict[str, FileState]] = {}
     for path, state in files.items():
-        folder, _, name = path.partition("/")
-        if name:
+        folder, _, name = path.removeprefix(below).partition("/")
+        if name and path.startswith(below):
             found.setdefault(folder, {})[name] = state
     return found
 
