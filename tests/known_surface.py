@@ -35,6 +35,7 @@ class Surface:
     num_seeds: int = 3
     noise: float = 0.05  # sd of a run relative to its error
     correlation: float = 0.5  # of a run's errors on minival and val
+    noise_per_lr: float = 1.0  # by how much it is larger at each step away from the best lr
     regret: float = 0.08
     diverged: float = 0.05
 
@@ -50,8 +51,9 @@ class Surface:
         z = rng.standard_normal((2, *shape))
         other = self.correlation * z[0] + np.sqrt(1 - self.correlation**2) * z[1]
         diverged = rng.random(shape) < self.diverged
+        sd = self.noise * self.noise_per_lr ** abs(steps)[:, None]
         errors = [
-            np.where(diverged, np.nan, mean * np.exp(self.noise * values - self.noise**2 / 2))
+            np.where(diverged, np.nan, mean * np.exp(sd * values - sd**2 / 2))
             for values in (z[0], other)
         ]
         return Runs(errors[0], errors[1], diverged)
@@ -69,13 +71,11 @@ def measure(
     seen = ~held[:, None, None]
     runs = Runs(*(np.where(seen, v, np.nan) for v in (whole.choosing, whole.reported)),
                 whole.diverged & seen)  # fmt: skip
-    pairs, df = relative_noise(runs)
-    noise = float(np.sqrt(np.mean(pairs[:, 1] ** 2)))
+    of_ranks, of_all = relative_noise(runs), relative_noise(runs, least_df=np.inf)
+    assert of_ranks and of_all
     used = ~held & (chosen.n > 0)
     last = int(np.flatnonzero(held)[-1])
     x, new, has_floor = surface.x[used], surface.x[[last]], surface.floor > 0
-    precision = chosen.n[used] / noise**2
-    found = fits.fit(x, chosen.error[used], precision, has_floor=has_floor)
     truth = {
         "exponent": surface.exponents[0],
         "last exponent": surface.exponents[-1],
@@ -85,22 +85,25 @@ def measure(
     }
     hits: Hit = {}
     for method in methods:
+        noise = of_all if method == "alike" else of_ranks
+        precision, df = chosen.n[used] / noise.sd**2, noise.df
+        found = fits.fit(x, chosen.error[used], precision, has_floor=has_floor)
         if method == "profile":
             laws = fits.likelihood_region(
                 x, chosen.error[used], precision, df=df, has_floor=has_floor
             ).laws
             ends = {name: (v.min(), v.max()) for name, v in _values(laws, new).items()}
         else:
-            drawn = rounds(runs, num_rounds, rng, "trials" if method == "trials" else "pooled")
+            drawn = rounds(runs, num_rounds, rng, None if method == "trials" else noise)
             laws = fits.fit(
                 x,
                 drawn.error[:, used],
-                drawn.n[:, used] / noise**2,
+                drawn.n[:, used] / noise.sd**2,
                 has_floor=has_floor,
                 start=found,
             )
             values = _values(laws, new)
-            sd = noise / np.sqrt(max(chosen.n[last], 1))
+            sd = noise.sd / np.sqrt(max(chosen.n[last], 1))
             values["measured"] = values["forecast"] * np.exp(sd * rng.standard_t(df, num_rounds))
             ends = {name: tuple(np.percentile(v, (2.5, 97.5))) for name, v in values.items()}
         hits |= {(method, name): (truth[name], *pair) for name, pair in ends.items()}
@@ -111,9 +114,10 @@ def misfit_p(surface: Surface, seed: int) -> float:
     """Of one simulated study: the p of the scatter around its law."""
     runs = surface.runs(np.random.default_rng([23, seed]))
     chosen, noise = choose(runs), relative_noise(runs)
+    assert noise
     used, names = chosen.n > 0, ("size", "images")[: surface.x.shape[1]]
     x, errors, precision = surface.x[used], chosen.error[used], chosen.n[used]
-    precision = precision / float(np.mean(noise[0][:, 1] ** 2))
+    precision = precision / noise.sd**2
     fit = fits.fit(x, errors, precision, has_floor=surface.floor > 0)
     law = Law("", names, surface.floor > 0, np.flatnonzero(used), x, fit, fit, precision)
     of_law = Runs(runs.choosing[used], runs.reported[used], runs.diverged[used])
@@ -151,7 +155,7 @@ def best_cell(seed: int, noise: float, num_rounds: int = 400) -> Hit:
     surface = Valley(SIZES, 10.0, (), (), noise=noise)
     rng = np.random.default_rng([17, seed])
     runs = surface.runs(rng)
-    sizes, drawn = surface.x[:, 0], rounds(runs, num_rounds, rng).error
+    sizes, drawn = surface.x[:, 0], rounds(runs, num_rounds, rng, relative_noise(runs)).error
     all_of_them = np.ones(len(sizes), dtype=bool)
     found, of_rounds = (
         lowest(error, sizes, sizes, all_of_them).size for error in (choose(runs).error[None], drawn)
@@ -178,13 +182,12 @@ def _fitted(
 ) -> tuple[fits.Fit, fits.Fit]:
     """The law of all cells of a simulated study, and those of its bootstrap rounds."""
     runs = surface.runs(rng)
-    chosen, (pairs, _) = choose(runs), relative_noise(runs)
-    noise, used = float(np.sqrt(np.mean(pairs[:, 1] ** 2))), chosen.n > 0
-    law = fits.fit(surface.x[used], chosen.error[used], chosen.n[used] / noise**2)
-    drawn = rounds(runs, num_rounds, rng)
-    of_rounds = fits.fit(
-        surface.x[used], drawn.error[:, used], drawn.n[:, used] / noise**2, start=law
-    )
+    chosen, noise = choose(runs), relative_noise(runs)
+    assert noise
+    used, sd2 = chosen.n > 0, noise.sd**2
+    law = fits.fit(surface.x[used], chosen.error[used], chosen.n[used] / sd2)
+    drawn = rounds(runs, num_rounds, rng, noise)
+    of_rounds = fits.fit(surface.x[used], drawn.error[:, used], drawn.n[:, used] / sd2, start=law)
     return law, of_rounds
 
 
@@ -268,11 +271,12 @@ CASES = {
     "two": Surface(BOTH, 3.0, (15.0, 15.0), (0.5, 0.4)),
     "steep lr": Surface(BOTH, 3.0, (15.0, 15.0), (0.5, 0.4), regret=0.3),
     "flat lr": Surface(BOTH, 3.0, (15.0, 15.0), (0.5, 0.4), regret=0.02),
+    "noisy lr": Surface(BOTH, 3.0, (15.0, 15.0), (0.5, 0.4), regret=0.3, noise_per_lr=3.0),
     "one lr": Surface(BOTH, 3.0, (15.0, 15.0), (0.5, 0.4), num_lrs=1, num_seeds=5),
 }
 
 
-METHODS = ("pooled", "trials", "profile")
+METHODS = ("pooled", "alike", "trials", "profile")  # alike: one noise for all lr
 
 
 def main(case: str, num: int, methods: Sequence[str] = METHODS) -> None:

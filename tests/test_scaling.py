@@ -128,15 +128,40 @@ def test_rounds_have_the_variance_of_a_mean_over_seeds() -> None:
     rng = np.random.default_rng(2)
     reported = 10 * (1 + 0.05 * rng.standard_normal((40, 1, 3)))
     runs = Runs(reported, reported, np.zeros(reported.shape, bool))
-    pairs, df = relative_noise(runs)
-    noise = pairs[:, 1].std()
-    assert df == 80 and noise == pytest.approx(0.05, rel=0.25)
-    drawn = rounds(runs, 4000, rng)
+    noise = relative_noise(runs)
+    assert noise and noise.df == 80 and noise.sd == pytest.approx(0.05, rel=0.25)
+    drawn = rounds(runs, 4000, rng, noise)
     relative = drawn.error / choose(runs).error
-    assert relative.std(0).mean() == pytest.approx(noise / 3**0.5, rel=0.05)
-    plain = rounds(runs, 4000, rng, "trials").error / choose(runs).error
+    assert relative.std(0).mean() == pytest.approx(noise.sd / 3**0.5, rel=0.05)
+    plain = rounds(runs, 4000, rng, None).error / choose(runs).error
     # variances are averaged: the sd of three values is too small on average
-    assert plain.var(0).mean() == pytest.approx(noise**2 / 3 * (2 / 3), rel=0.1)
+    assert plain.var(0).mean() == pytest.approx(noise.sd**2 / 3 * (2 / 3), rel=0.1)
+
+
+def test_each_lr_has_the_noise_of_its_rank() -> None:
+    """Known noise: 0.02 at the best lr, 0.1 at the other, wherever it lies in the grid; a rank with
+    few degrees of freedom has that of all.
+    """
+    rng = np.random.default_rng(3)
+    error, sd = np.array([10.0, 15.0]), np.array([0.02, 0.1])
+    order = rng.permuted(np.tile([0, 1], (400, 1)), axis=1)
+    values = (error * (1 + sd * rng.standard_normal((3, 400, 2))))[
+        :, np.arange(400)[:, None], order
+    ]
+    values = np.moveaxis(values, 0, -1)
+    runs = Runs(values, values, np.zeros(values.shape, bool))
+    assert (runs.ranks == order).all()
+    noise, of_all = relative_noise(runs), relative_noise(runs, least_df=np.inf)
+    assert noise and of_all and noise.dfs == (800, 800) and of_all.dfs == (1600, 1600)
+    of_ranks = [float(np.sqrt(np.mean(pairs[:, 1] ** 2))) for pairs in noise.pairs]
+    assert of_ranks == pytest.approx(sd, rel=0.05)
+    assert of_all.sd == pytest.approx(np.sqrt(np.mean(sd**2)), rel=0.05)
+    drawn = noise.of_means(runs.ranks, np.full((500, 400, 2), 4), rng)[..., 1]
+    spread = [drawn[:, order == rank].std() for rank in (0, 1)]
+    assert spread == pytest.approx(sd / 2, rel=0.05)
+    few = Runs(values[:3], values[:3], runs.diverged[:3])
+    found = relative_noise(few, least_df=7)
+    assert found and found.dfs == (12, 12)
 
 
 # ---- a known truth

@@ -8,15 +8,14 @@ finished ones is chosen. A cell without a candidate is diverged: it has no error
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-Method = Literal["pooled", "trials"]
 # Share of the noise of a mean that a round adds where it chooses an lr. The means already hold
 # noise once, so with all of it the choice would count twice: intervals then cover 97 to 98%, with
 # none of it 92 to 95%, with half of it 94 to 97% (docs/method-scaling.md).
 CHOICE_NOISE = 0.5
+LEAST_DF = 4  # an lr of a rank with fewer degrees of freedom has the noise of all of them
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,14 @@ class Runs:
         """(cells, lrs): whether an lr may be chosen."""
         return (self.finished > 0) & (self.finished >= self.diverged.sum(-1))
 
+    @property
+    def ranks(self) -> np.ndarray:
+        """(cells, lrs): 0 for the lr that is chosen, 1 for the next; those that may not be are
+        last.
+        """
+        scores = np.where(self.candidates, _mean(self.choosing), np.inf)
+        return scores.argsort(-1, kind="stable").argsort(-1, kind="stable")
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -56,11 +63,48 @@ def choose(runs: Runs) -> Chosen:
     return _at_best(_mean(runs.choosing), _mean(runs.reported), runs.candidates, runs.finished)
 
 
-def relative_noise(runs: Runs) -> tuple[np.ndarray, int]:
-    """Residuals (pairs, 2) on (choosing, reported) relative to the mean of their cell and lr, and
-    their degrees of freedom.
+@dataclass(frozen=True)
+class Noise:
+    """Of each rank of an lr in its cell, the residuals of all cells there: (pairs, 2) on (choosing,
+    reported), relative to the mean of their cell and lr, and their degrees of freedom.
 
     Each is scaled by sqrt(n / (n - 1)), so that their variance is that of a run.
+    """
+
+    pairs: tuple[np.ndarray, ...]
+    dfs: tuple[int, ...]
+
+    @property
+    def df(self) -> int:
+        """Of the noise at the chosen lr; 0 if there is none."""
+        return self.dfs[0]
+
+    @property
+    def sd(self) -> float:
+        """Of a reported run at the chosen lr, relative to its error."""
+        return float(np.sqrt(np.mean(self.pairs[0][:, 1] ** 2)))
+
+    def of_means(self, ranks: np.ndarray, n: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """(rounds, cells, lrs, 2) of means of n (rounds, cells, lrs) runs, scaled in each round by
+        the root of df / chi-square: so their quantiles are those of Student's t.
+        """
+        drawn = np.zeros((*n.shape, 2))
+        for rank, (pairs, df) in enumerate(zip(self.pairs, self.dfs, strict=True)):
+            inflation = np.sqrt(df / rng.chisquare(df, (len(n), 1, 1, 1)))
+            for count in np.unique(n[n > 0]):
+                of = (n == count) & (ranks == rank)
+                index = rng.integers(len(pairs), size=(int(of.sum()), count))
+                drawn[of] = pairs[index].mean(1)
+            drawn *= np.where((ranks == rank)[None, ..., None], inflation, 1.0)
+        return drawn
+
+
+def relative_noise(runs: Runs, least_df: float = LEAST_DF) -> Noise | None:
+    """The noise at each rank of lr; None where no lr of a cell has two runs.
+
+    Apart, because a training at a worse lr is often noisier, relative to its error: with the noise
+    of all lr, the intervals of what was measured at the best would be too wide. A rank with less
+    than `least_df` has the noise of all lr.
     """
     n = runs.finished
     used = (n >= 2) & runs.candidates
@@ -69,39 +113,38 @@ def relative_noise(runs: Runs) -> tuple[np.ndarray, int]:
     for values in (runs.choosing, runs.reported):
         mean = _mean(values)[..., None]
         parts.append((values - mean) / np.where(mean > 0, mean, np.nan) * scale)
-    both = np.stack(parts, -1)[used]
-    pairs = both[np.isfinite(both).all(-1)]
-    return pairs, int((n[used] - 1).sum())
+    both, ranks = np.stack(parts, -1), runs.ranks
+
+    def among(of: np.ndarray) -> tuple[np.ndarray, int]:
+        pairs = both[of]
+        return pairs[np.isfinite(pairs).all(-1)], int((n[of] - 1).sum())
+
+    every = among(used)
+    if not len(every[0]):
+        return None
+    of_ranks = [among(used & (ranks == rank)) for rank in range(n.shape[-1])]
+    kept = [one if one[1] >= least_df and len(one[0]) else every for one in of_ranks]
+    return Noise(tuple(pairs for pairs, _ in kept), tuple(df for _, df in kept))
 
 
-def rounds(runs: Runs, num: int, rng: np.random.Generator, method: Method = "pooled") -> Chosen:
+def rounds(runs: Runs, num: int, rng: np.random.Generator, noise: Noise | None) -> Chosen:
     """`num` bootstrap rounds: (num, cells) choices of lr and errors.
 
-    trials: the runs of each cell and lr are drawn with replacement, diverged ones too. Of three
-    seeds this has two thirds of the variance. pooled: mean errors get the noise of n runs drawn
-    from the residuals of all cells, which are alike relative to the error, scaled by the root of
-    df / chi-square, so that the quantiles are those of Student's t. The choice gets CHOICE_NOISE of
-    it.
+    Mean errors get the noise of n runs drawn from the residuals of all cells at lr of the same
+    rank, which are alike relative to the error. The choice gets CHOICE_NOISE of it. Without noise,
+    the runs of each cell and lr are drawn with replacement, diverged ones too: of three seeds this
+    has two thirds of the variance.
     """
-    if method == "trials":
+    if noise is None:
         return _drawn_trials(runs, num, rng)
-    pairs, df = relative_noise(runs)
-    n, shape = runs.finished, (num, *runs.finished.shape)
-    choosing = np.broadcast_to(_mean(runs.choosing), shape).copy()
-    reported = np.broadcast_to(_mean(runs.reported), shape).copy()
-    inflation = np.sqrt(df / rng.chisquare(df, num))[:, None]
-    for count in np.unique(n[n > 0]):
-        of = n == count
-        drawn = pairs[rng.integers(len(pairs), size=(num, int(of.sum()), count))].mean(2)
-        choosing[:, of] *= np.maximum(1 + CHOICE_NOISE * inflation * drawn[..., 0], 0.05)
-        reported[:, of] *= np.maximum(1 + inflation * drawn[..., 1], 0.05)
-    return _at_best(choosing, reported, runs.candidates, n)
+    n = np.broadcast_to(runs.finished, (num, *runs.finished.shape))
+    return _with_noise(runs, noise, n, runs.candidates, rng)
 
 
 def rounds_on(
     runs: Runs,
     errors: np.ndarray,
-    noise: tuple[np.ndarray, int],
+    noise: Noise,
     num: int,
     rng: np.random.Generator,
 ) -> Chosen:
@@ -111,23 +154,30 @@ def rounds_on(
     Runs diverge again as well, each with the share of the candidates' runs that did: a cell that
     loses its best lr by chance is as far off as one that has chosen a worse one.
     """
-    pairs, df = noise
     ended = np.where(runs.candidates, runs.finished + runs.diverged.sum(-1), 0)
     diverged = np.where(runs.candidates, runs.diverged.sum(-1), 0).sum() / max(ended.sum(), 1)
     n = rng.binomial(ended, 1 - diverged, (num, *ended.shape))
-    of_means = np.zeros((*n.shape, 2))
-    for count in np.unique(n[n > 0]):
-        of = n == count
-        of_means[of] = pairs[rng.integers(len(pairs), size=(int(of.sum()), count))].mean(1)
-    of_means *= np.sqrt(df / rng.chisquare(df, num))[:, None, None, None]
     scale = (errors / choose(runs).error)[:, None]
+    return _with_noise(runs, noise, n, (n > 0) & (2 * n >= ended), rng, scale)
+
+
+def _with_noise(
+    runs: Runs,
+    noise: Noise,
+    n: np.ndarray,
+    candidates: np.ndarray,
+    rng: np.random.Generator,
+    scale: np.ndarray | float = 1.0,
+) -> Chosen:
+    """Rounds in which the means of the cells are of n (rounds, cells, lrs) runs, with noise."""
+    drawn = noise.of_means(runs.ranks, n, rng)
     choosing, reported = (
-        scale * _mean(values) * np.maximum(1 + share * of_means[..., column], 0.05)
+        scale * _mean(values) * np.maximum(1 + share * drawn[..., column], 0.05)
         for column, (values, share) in enumerate(
             ((runs.choosing, CHOICE_NOISE), (runs.reported, 1.0))
         )
     )
-    return _at_best(choosing, reported, (n > 0) & (2 * n >= ended), n)
+    return _at_best(choosing, reported, candidates, n)
 
 
 def _drawn_trials(runs: Runs, num: int, rng: np.random.Generator) -> Chosen:

@@ -21,6 +21,7 @@ from vitscale.analysis.scaling import fits
 from vitscale.analysis.scaling.fits import Fit
 from vitscale.analysis.scaling.rounds import (
     Chosen,
+    Noise,
     Runs,
     choose,
     relative_noise,
@@ -113,14 +114,12 @@ def unseen(results: Results) -> Grid:
 
 
 def _grid_of(frame: pd.DataFrame, lrs: tuple[tuple[float, ...], ...], runs: Runs) -> Grid:
-    pairs, df = relative_noise(runs)
-    chosen = choose(runs)
-    if not df:
+    noise, chosen = relative_noise(runs), choose(runs)
+    if noise is None:
         once = Chosen(chosen.lr[None], chosen.error[None], chosen.n[None])
         return Grid(frame, lrs, runs, chosen, once, UNKNOWN_NOISE, 0)
-    drawn = rounds(runs, NUM_ROUNDS, np.random.default_rng(0))
-    noise = max(float(np.sqrt(np.mean(pairs[:, 1] ** 2))), 1e-6)
-    return Grid(frame, lrs, runs, chosen, drawn, noise, df)
+    drawn = rounds(runs, NUM_ROUNDS, np.random.default_rng(0), noise)
+    return Grid(frame, lrs, runs, chosen, drawn, max(noise.sd, 1e-6), noise.df)
 
 
 def _columns(study: Study) -> tuple[str, str]:
@@ -413,18 +412,16 @@ def _misfit(cells: Grid, one: Law) -> tuple[float, float]:
     choice of lr of these cells, that scatter as much. By F, which takes each lr as given, 5 to 22%
     of right laws would be called wrong.
     """
-    if not cells.has_intervals:
+    of, noise = cells.runs, relative_noise(cells.runs)
+    if noise is None:
         return np.nan, np.nan
-    of = cells.runs
     runs = Runs(of.choosing[one.index], of.reported[one.index], of.diverged[one.index])
-    return misfit(one, cells.chosen.error[one.index], runs, relative_noise(cells.runs))
+    return misfit(one, cells.chosen.error[one.index], runs, noise)
 
 
-def misfit(
-    one: Law, errors: np.ndarray, runs: Runs, noise: tuple[np.ndarray, int]
-) -> tuple[float, float]:
+def misfit(one: Law, errors: np.ndarray, runs: Runs, noise: Noise) -> tuple[float, float]:
     """The same of the cells of a law, their errors and runs, and the noise of all cells."""
-    sd2 = max(float(np.mean(noise[0][:, 1] ** 2)), 1e-12)
+    sd2 = max(noise.sd**2, 1e-12)
     ratio = float(_scatter(one, one.fit, errors, one.precision))
     if not np.isfinite(ratio):
         return np.nan, np.nan
