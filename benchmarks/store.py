@@ -136,6 +136,7 @@ def commands(num: int, in_bucket: bool, in_mlflow: bool, at: Path | None = None)
             "report": report,
             "report, nothing changed": report,
             "sync": [*vitscale, "sync", study.slug, "--store", root],
+            "sync, nothing changed": [*vitscale, "sync", study.slug, "--store", root],
             "sync --reread": [*vitscale, "sync", study.slug, "--reread", "--store", root],
         }
         left_out = {"report, no copy"} if in_mlflow else {"start", "sync"}

@@ -75,6 +75,14 @@ def test_bounds_cover_what_they_claim(one_sided: bool) -> None:
     assert held.all(axis=1).mean() == pytest.approx(0.95, abs=0.005)
 
 
+@pytest.mark.parametrize("one_sided", [False, True])
+def test_bounds_of_many_draws_hold_together_as_often_as_those_of_few(one_sided: bool) -> None:
+    """Their tail is searched for from those of fewer draws, and only to 1e-7."""
+    n = 3000
+    low, high = order_bounds(n, band_tail(n, 0.95, one_sided))
+    assert inside(np.zeros(n) if one_sided else low, high) == pytest.approx(0.95, abs=1e-7)
+
+
 # ---- estimates
 
 

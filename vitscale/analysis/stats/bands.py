@@ -21,7 +21,8 @@ from scipy.special import betaincinv, gammaln
 def order_bounds(n: int, tail: float) -> tuple[np.ndarray, np.ndarray]:
     """(n,) bounds of each of n uniform order statistics, each exceeded with probability `tail`."""
     rank = np.arange(1, n + 1)
-    return betaincinv(rank, n + 1 - rank, tail), betaincinv(rank, n + 1 - rank, 1 - tail)
+    low = betaincinv(rank, n + 1 - rank, tail)
+    return low, 1 - low[::-1]  # of 1 - U, the largest is the smallest
 
 
 def inside(low: np.ndarray, high: np.ndarray) -> float:
@@ -49,6 +50,9 @@ def inside(low: np.ndarray, high: np.ndarray) -> float:
     return float(states[-1] / np.exp(n * np.log(n) - n - gammaln(n + 1)))
 
 
+MANY = 2000  # draws, from which on a tail is found to 1e-7 of it
+
+
 @functools.cache
 def band_tail(n: int, confidence: float = 0.95, one_sided: bool = False) -> float:
     """The tail of each order statistic for which all bounds hold with this probability.
@@ -63,10 +67,16 @@ def band_tail(n: int, confidence: float = 0.95, one_sided: bool = False) -> floa
 
     # half of what Bonferroni's inequality allows is too small a tail, and twice the miss too large
     miss = 1 - confidence
-    ends = np.log(miss / (4 * n)), np.log(min(2 * miss, 0.49))
-    return float(np.exp(scipy.optimize.brentq(excess, *ends, xtol=1e-10)))
+    low, high = math.log(miss / (4 * n)), math.log(min(2 * miss, 0.49))
+    if n < MANY:
+        return float(np.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-10)))
+    # seconds for each try: begin where the tails of fewer draws lead, in logarithms of both
+    before = [math.log(band_tail(n // part, confidence, one_sided)) for part in (16, 4)]
+    guess = 2 * before[1] - before[0]
+    return float(np.exp(scipy.optimize.newton(excess, guess, x1=guess + 0.01, tol=1e-7)))
 
 
+@functools.cache
 def share_bounds(
     n: int, confidence: float = 0.95, one_sided: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -75,4 +85,7 @@ def share_bounds(
     Both hold at all levels at once; if `one_sided`, each holds without the other.
     """
     low, high = order_bounds(n, band_tail(n, confidence, one_sided))
-    return np.concatenate([[0.0], low]), np.concatenate([high, [1.0]])
+    bounds = np.concatenate([[0.0], low]), np.concatenate([high, [1.0]])
+    for bound in bounds:
+        bound.setflags(write=False)  # the next call gives the same
+    return bounds
