@@ -275,8 +275,8 @@ def caveats(results: Results) -> list[str]:
             "Intervals are of bootstrap rounds that draw the noise of the runs again, choose each "
             "lr again and fit again, given which runs finished. The noise is that of all cells at "
             "lr of the same rank, as a share of their error: where it differs from cell to cell, "
-            "intervals are wrong by that. The band of the lowest error is for one budget at a time. Cover under "
-            "simulation: docs/method-scaling.md."
+            "intervals are wrong by that. The band of the lowest error is for one budget at a "
+            "time. Cover under simulation: docs/method-scaling.md."
         ),
         (
             "Intervals hold if the law has the right shape; misfit says when it has not. They hold "
