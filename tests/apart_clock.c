@@ -1,7 +1,6 @@
-/* The time of day as another machine has it: CLOCK_APART_S seconds later. Clocks that only measure
- * how long something takes are as they were. Negative only: what waits until a
- * time of day that is ahead of the real one would wait too long. (Under libfaketime each sleep of
- * Python fails.) */
+/* The time of day as another machine has it: CLOCK_APART_S seconds later. Clocks that only measure how
+ * long something takes are as they were. Negative only: what waits until a time of day would otherwise
+ * wait too long. (Under libfaketime, told to leave the monotonic clock, each sleep of Python fails.) */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
