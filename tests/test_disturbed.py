@@ -98,7 +98,7 @@ def roles(uri: str) -> set[str]:
 def test_many_interrupts_and_a_closed_output_stop_a_study_as_one_does(tmp_path: Path) -> None:
     """Ten SIGINTs of a terminal within a second, to all of its processes; then `study | head`."""
     script = lean(tmp_path)
-    arguments = (*ARGUMENTS, "--epochs", "160")  # still in training when it is told a second time
+    arguments = (*ARGUMENTS, "--epochs", "100")  # still in training when it is told a second time
     with (tmp_path / "log.txt").open("ab") as log:
         process = subprocess.Popen(
             script.command(*arguments),
@@ -133,7 +133,7 @@ def test_many_interrupts_and_a_closed_output_stop_a_study_as_one_does(tmp_path: 
         "interrupted: nobody reads the output any more; the same command resumes\n"
     )
 
-    plan = load_script(TINY).study(**{**OPTIONS, "epochs": 160})
+    plan = load_script(TINY).study(**{**OPTIONS, "epochs": 100})
     result = script.run(*arguments)
     assert result.returncode == 0 and "attempt 3" in result.stdout, result.stdout
     assert_uninterrupted(script.store(), plan, tmp_path / "by_hand")
