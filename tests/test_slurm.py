@@ -196,6 +196,8 @@ def test_a_preempted_study_saves_within_its_grace_is_queued_again_and_ends(
     options = ("--num", 1, "--epochs", EPOCHS, "--only", only, "--store", store)
     job = lab.study(TINY, *options, "--checkpoint-every-s", 3600, nodes=nodes)
     wait_for(lambda: f", {nodes} running" in lab.out(job), 300, "a trial on each node")
+    wait_for(lambda: "ETA 0:" in lab.out(job), 60, "epochs")  # before its first step none is saved
+    time.sleep(3)
     assert not list(store.glob("trials/*/checkpoint*"))
     start = time.monotonic()
     urgent = lab.submit("--partition=urgent", "--nodes=2", "--wrap=sleep 1")
