@@ -110,9 +110,9 @@ def test_a_worker_that_is_told_to_end_saves_what_it_has_trained(tmp_path: Path) 
     happens to wait for Tune, as at its start, saves nothing more, and the next one is told to end.
     """
     script = Script(tmp_path)
-    options = {"num": 1, "epochs": 200, "only": "conv"}
+    options = {"num": 1, "epochs": 400, "only": "conv"}  # 200 were over before the second time
     process = script.start(
-        "--num", "1", "--epochs", "200", "--only", "conv", "--checkpoint-every-s", "1.5"
+        "--num", "1", "--epochs", "400", "--only", "conv", "--checkpoint-every-s", "1.5"
     )
     last, left = 0, []  # steps
     while len(left) < 2:
