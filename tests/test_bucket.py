@@ -18,7 +18,7 @@ from pathlib import Path
 
 import azurite
 import pytest
-from conftest import ROOT, TINY, load_script
+from conftest import ROOT, TINY, Driver, Script, load_script, wait_for
 from faulty_proxy import Proxy, at_random, proxy_to
 
 # the protocol of trials and studies, as tested on a folder
@@ -93,6 +93,25 @@ def point_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (of_s3 if SERVER == "moto" else of_azure).items():
         monkeypatch.setenv(name, value)
     blobs._client.cache_clear()
+
+
+@pytest.fixture
+def direct(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Studies ask the server itself, with leases of 6 s."""
+    point_at(f"http://127.0.0.1:{server}", monkeypatch)
+    monkeypatch.setenv("VITSCALE_LEASE_S", "6")
+    yield
+    blobs._client.cache_clear()
+
+
+def wait_for_checkpoint(store: Store, script: Script, process: Driver) -> None:
+    """Until a study trains into a bucket, which must not end before."""
+
+    def has_begun() -> bool:
+        assert process.poll() is None, (script.folder / "log.txt").read_text()
+        return "/checkpoint-" in " ".join(store.trials.files())
+
+    wait_for(has_begun, 240, "a checkpoint")
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import TINY, Script, kill_family, load_script, wait_for
+from conftest import TINY, Script, kill_family, load_script
 from faulty_proxy import Proxy
-from test_bucket import SECRET, point_at, proxy, server  # noqa: F401
+from test_bucket import SECRET, direct, proxy, server, wait_for_checkpoint  # noqa: F401
 from test_launch import assert_uninterrupted
 
 from vitscale.record import blobs, bucket
@@ -32,21 +32,14 @@ ARGUMENTS = ("--num", "1", "--epochs", "25", "--only", ONLY, "--checkpoint-every
 @pytest.mark.timeout(900)
 def test_a_study_in_a_bucket_is_killed_and_gives_the_rows_of_a_folder(
     tmp_path: Path,
-    server: int,  # noqa: F811
+    direct: None,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    point_at(f"http://127.0.0.1:{server}", monkeypatch)
-    monkeypatch.setenv("VITSCALE_LEASE_S", "6")
     url = "s3://studies/killed"
     store, script = Store.open(url), Script(tmp_path)
     arguments = (*ARGUMENTS, "--store", url)
     process = script.start(*arguments)
-
-    def has_begun() -> bool:
-        assert process.poll() is None, (tmp_path / "log.txt").read_text()
-        return "/checkpoint-" in " ".join(store.trials.files())
-
-    wait_for(has_begun, 240, "a checkpoint")
+    wait_for_checkpoint(store, script, process)
     kill_family(process.pid)
     process.wait()
     assert not all(map(store.is_done, store.trial_ids()))
@@ -85,7 +78,6 @@ def test_a_study_in_a_bucket_is_killed_and_gives_the_rows_of_a_folder(
         text=True,
     )
     assert "tiny-demo" in status.stdout, status.stderr
-    blobs._client.cache_clear()
 
 
 FAULTS = {
@@ -110,7 +102,7 @@ def test_a_bucket_that_refuses_during_training_loses_nothing(
     store, script = Store.open(url), Script(tmp_path)
     arguments = ("--num", "1", "--epochs", "60", "--only", "conv", "--checkpoint-every-s", "0.3")
     process = script.start(*arguments, "--store", url)
-    wait_for(lambda: "/checkpoint-" in " ".join(store.trials.files()), 240, "a checkpoint")
+    wait_for_checkpoint(store, script, process)
     refuses = ("PUT",) if fault.startswith("507") else ("PUT", "GET", "HEAD", "DELETE")
     proxy.fault = lambda method, path: fault if method in refuses else ""
     status, said = process.wait(400), (tmp_path / "log.txt").read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import Script, wait_for
-from test_bucket import point_at, server  # noqa: F401
+from test_bucket import direct, server, wait_for_checkpoint  # noqa: F401
 from test_launch import reference_rows, study, without_times
 from test_parallel import assert_close, on_team
 
@@ -56,17 +56,14 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
 @pytest.mark.timeout(900)
 def test_a_team_that_loses_a_worker_trains_into_a_bucket(
     tmp_path: Path,
-    server: int,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    direct: None,  # noqa: F811
 ) -> None:
     """Its workers share the claim; what Ray Train wrote for itself is gone afterwards."""
-    point_at(f"http://127.0.0.1:{server}", monkeypatch)
-    monkeypatch.setenv("VITSCALE_LEASE_S", "6")
     url = "s3://studies/teams"
     store, script, options = Store.open(url), Script(tmp_path), {"num": 1, "epochs": 20}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, "--only", "conv", "--store", url, *TEAM)
-    wait_for(lambda: "/checkpoint-" in " ".join(store.trials.files()), 240, "a checkpoint")
+    wait_for_checkpoint(store, script, process)
     team_workers(process.pid)[1].kill()
     assert process.wait(500) == 0, (tmp_path / "log.txt").read_text()
 

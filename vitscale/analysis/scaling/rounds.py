@@ -76,7 +76,7 @@ class Noise:
 
     @property
     def df(self) -> int:
-        """Of the noise at the chosen lr; 0 if there is none."""
+        """Of the noise at the chosen lr."""
         return self.dfs[0]
 
     @property
@@ -90,12 +90,11 @@ class Noise:
         """
         drawn = np.zeros((*n.shape, 2))
         for rank, (pairs, df) in enumerate(zip(self.pairs, self.dfs, strict=True)):
-            inflation = np.sqrt(df / rng.chisquare(df, (len(n), 1, 1, 1)))
+            inflation = np.sqrt(df / rng.chisquare(df, len(n)))
             for count in np.unique(n[n > 0]):
                 of = (n == count) & (ranks == rank)
                 index = rng.integers(len(pairs), size=(int(of.sum()), count))
-                drawn[of] = pairs[index].mean(1)
-            drawn *= np.where((ranks == rank)[None, ..., None], inflation, 1.0)
+                drawn[of] = pairs[index].mean(1) * inflation[of.nonzero()[0], None]
         return drawn
 
 

@@ -53,8 +53,8 @@ CERTAIN = 0.95  # share of bootstrap rounds with a number, from which on it has 
 class Grid:
     """All cells of a study, what each chose, and bootstrap rounds of that.
 
-    `frame` has one row per cell. `noise` is the standard deviation of a run relative to its error,
-    from `df` degrees of freedom; without repeated runs df is 0, and nothing has an interval.
+    `frame` has one row per cell. `noise` is that of runs relative to their error; without repeated
+    runs there is none, and nothing has an interval.
     """
 
     frame: pd.DataFrame
@@ -62,12 +62,16 @@ class Grid:
     runs: Runs
     chosen: Chosen
     rounds: Chosen
-    noise: float
-    df: int
+    noise: Noise | None
 
     @property
     def has_intervals(self) -> bool:
-        return self.df > 0
+        return self.noise is not None
+
+    @property
+    def sd(self) -> float:
+        """Of a run, relative to its error."""
+        return max(self.noise.sd, 1e-6) if self.noise else UNKNOWN_NOISE
 
     @property
     def usable(self) -> np.ndarray:
@@ -77,7 +81,7 @@ class Grid:
     @property
     def precision(self) -> np.ndarray:
         """(cells,) 1 / variance of the logarithm of a cell's error."""
-        return self.chosen.n / self.noise**2
+        return self.chosen.n / self.sd**2
 
 
 UNKNOWN_NOISE = 0.05  # of single runs, where all weigh the same and nothing has an interval
@@ -117,9 +121,9 @@ def _grid_of(frame: pd.DataFrame, lrs: tuple[tuple[float, ...], ...], runs: Runs
     noise, chosen = relative_noise(runs), choose(runs)
     if noise is None:
         once = Chosen(chosen.lr[None], chosen.error[None], chosen.n[None])
-        return Grid(frame, lrs, runs, chosen, once, UNKNOWN_NOISE, 0)
+        return Grid(frame, lrs, runs, chosen, once, None)
     drawn = rounds(runs, NUM_ROUNDS, np.random.default_rng(0), noise)
-    return Grid(frame, lrs, runs, chosen, drawn, max(noise.sd, 1e-6), noise.df)
+    return Grid(frame, lrs, runs, chosen, drawn, noise)
 
 
 def _columns(study: Study) -> tuple[str, str]:
@@ -300,7 +304,7 @@ def law(
     drawn = measured
     if with_rounds:
         error, n = cells.rounds.error[:, index], cells.rounds.n[:, index]
-        drawn = fits.fit(x, error, n / cells.noise**2, has_floor=has_floor, start=measured)
+        drawn = fits.fit(x, error, n / cells.sd**2, has_floor=has_floor, start=measured)
     return Law(family, tuple(axes), has_floor, index, x, measured, drawn, precision)
 
 
@@ -386,13 +390,13 @@ def _fit_row(cells: Grid, one: Law) -> dict[str, object]:
 
 def _profile(cells: Grid, one: Law) -> dict[str, tuple[float, float]]:
     nothing = {name: (np.nan, np.nan) for name in ("floor", *one.axes)}
-    if not cells.has_intervals:
+    if cells.noise is None:
         return nothing
     region = fits.likelihood_region(
         one.x,
         cells.chosen.error[one.index],
         one.precision,
-        df=cells.df,
+        df=cells.noise.df,
         has_floor=one.has_floor,
     )
     found = {axis: region.interval(region.laws.exponents[:, i]) for i, axis in enumerate(one.axes)}
@@ -412,11 +416,11 @@ def _misfit(cells: Grid, one: Law) -> tuple[float, float]:
     choice of lr of these cells, that scatter as much. By F, which takes each lr as given, 5 to 22%
     of right laws would be called wrong.
     """
-    of, noise = cells.runs, relative_noise(cells.runs)
-    if noise is None:
+    if cells.noise is None:
         return np.nan, np.nan
+    of = cells.runs
     runs = Runs(of.choosing[one.index], of.reported[one.index], of.diverged[one.index])
-    return misfit(one, cells.chosen.error[one.index], runs, noise)
+    return misfit(one, cells.chosen.error[one.index], runs, cells.noise)
 
 
 def misfit(one: Law, errors: np.ndarray, runs: Runs, noise: Noise) -> tuple[float, float]:
@@ -569,10 +573,10 @@ def _num_runs(results: Results, index: np.ndarray) -> np.ndarray:
 
 def _new_noise(cells: Grid, num_runs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Factors of measured means of so many runs, by Student's t."""
-    if not cells.has_intervals:
+    if cells.noise is None:
         return np.ones(shape)
-    sd = cells.noise / np.sqrt(num_runs)
-    return np.exp(sd * np.random.default_rng(1).standard_t(cells.df, shape))
+    sd = cells.sd / np.sqrt(num_runs)
+    return np.exp(sd * np.random.default_rng(1).standard_t(cells.noise.df, shape))
 
 
 def _beyond(

@@ -65,11 +65,12 @@ def band_tail(n: int, confidence: float = 0.95, one_sided: bool = False) -> floa
         low, high = order_bounds(n, float(np.exp(log_tail)))
         return math.log((1 - inside(np.zeros(n) if one_sided else low, high)) / (1 - confidence))
 
-    # half of what Bonferroni's inequality allows is too small a tail, and twice the miss too large
-    miss = 1 - confidence
-    low, high = math.log(miss / (4 * n)), math.log(min(2 * miss, 0.49))
     if n < MANY:
-        return float(np.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-10)))
+        # half of what Bonferroni's inequality allows is too small a tail, and twice the miss too
+        # large
+        miss = 1 - confidence
+        ends = np.log(miss / (4 * n)), np.log(min(2 * miss, 0.49))
+        return float(np.exp(scipy.optimize.brentq(excess, *ends, xtol=1e-10)))
     # seconds for each try: begin where the tails of fewer draws lead, in logarithms of both
     before = [math.log(band_tail(n // part, confidence, one_sided)) for part in (16, 4)]
     guess = 2 * before[1] - before[0]
