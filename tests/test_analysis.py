@@ -795,22 +795,24 @@ def test_good_range_agrees_with_the_exact_distribution_of_the_winner():
     chance = pd.Series(
         beaten[:-1] - beaten[1:], index=np.log10(draws.values["lr"][order])
     ).sort_index()
-    low, median, high = compare.good_range(draws, "lr", num=40_000)
+    good = compare.good_draws(draws, num=40_000)
+    low, median, high = compare.good_range(draws, "lr", good)
     for value, share in ((low, 0.025), (median, 0.5), (high, 0.975)):
         below = chance[chance.index < math.log10(value) - 1e-6].sum()
         up_to = chance[chance.index < math.log10(value) + 1e-6].sum()
         assert below - 0.01 <= share <= up_to + 0.01
-    assert not np.isnan(compare.good_range(draws, "lr*wd")).any()
+    assert not np.isnan(compare.good_range(draws, "lr*wd", good)).any()
 
 
 def test_good_range_is_not_given_for_too_few_or_only_diverged_draws():
     few, many = make_study(7), make_study(8)
-    assert np.isnan(
-        compare.good_range(population(few, make_outcomes(few, random_errors(few)), "a"), "lr")
-    ).all()
     diverged = {("a", i): "diverged" for i in range(8)}
-    draws = population(many, make_outcomes(many, random_errors(many), diverged), "a")
-    assert np.isnan(compare.good_range(draws, "lr")).all()
+    for draws in (
+        population(few, make_outcomes(few, random_errors(few)), "a"),
+        population(many, make_outcomes(many, random_errors(many), diverged), "a"),
+    ):
+        good = compare.good_draws(draws)
+        assert not len(good) and np.isnan(compare.good_range(draws, "lr", good)).all()
 
 
 # ---- tables

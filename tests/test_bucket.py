@@ -24,6 +24,7 @@ from faulty_proxy import Proxy, at_random, proxy_to
 # the protocol of trials and studies, as tested on a folder
 from test_store import (  # noqa: F401
     DONE,
+    check_claim_left_over,
     finished,
     test_a_done_trial_keeps_only_its_final_checkpoint,
     test_a_stale_worker_may_commit_nothing,
@@ -182,6 +183,14 @@ def test_claims_meet_on_the_server_and_one_wins(store: Store) -> None:
     with pytest.raises(Fenced):
         first.write("x", b"")
     second.write("x", b"")
+
+
+@pytest.mark.parametrize("few", [1, 1000], ids=["by a listing", "one by one"])
+def test_what_is_left_of_a_claim_to_a_done_trial_is_removed(
+    store: Store, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket, "FEW", few)
+    check_claim_left_over(store)
 
 
 def test_a_worker_between_its_fence_and_its_rows_commits_once(store: Store) -> None:

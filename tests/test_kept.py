@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import matplotlib
 import numpy as np
@@ -19,7 +21,7 @@ from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
 from test_loading import stored
 
-from vitscale.analysis.report.drawings import Drawings
+from vitscale.analysis.report.beside import Beside
 from vitscale.analysis.report.kept import KEPT, code, inputs, packages, read_kept
 from vitscale.analysis.report.save import as_files
 from vitscale.launch.driver import draw
@@ -173,8 +175,8 @@ def lines(num: int, color: str = "C0") -> Figure:
 @pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux only")
 def test_processes_draw_the_same_bytes() -> None:
     figures = {("png", "svg", "pdf"): lines(1), ("svg",): lines(2, "C1"), ("png",): lines(2, "C2")}
-    drawings = Drawings(2)
-    begun = [drawings.start(figure, endings) for endings, figure in figures.items()]
+    beside = Beside(2)
+    begun = [beside.draw(figure, endings) for endings, figure in figures.items()]
     alone = [as_files(figure, endings) for endings, figure in figures.items()]
     assert [files() for files in begun] == alone
     assert begun[0]() == alone[0] and list(alone[0]) == ["png", "svg", "pdf"]  # asked for again
@@ -207,8 +209,29 @@ def test_what_a_process_does_not_send_is_drawn_here() -> None:
     figure, other = lines(1), lines(1)
     figure.add_artist(Failing(nothing))
     other.add_artist(Failing(error))
-    drawings = Drawings(2)
-    killed, failed = (drawings.start(of, ("png",)) for of in (figure, other))
+    beside = Beside(2)
+    killed, failed = (beside.draw(of, ("png",)) for of in (figure, other))
     assert killed() == as_files(lines(1), ("png",))
     with pytest.raises(MemoryError, match="no room for a figure"):
         failed()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux only")
+@pytest.mark.parametrize("num", [0, 1])
+@pytest.mark.parametrize("ending", ["well", "killed", "failed"])
+def test_a_file_is_the_same_whether_a_process_wrote_it(num: int, ending: str) -> None:
+    """Here, where there is none, or it has written a half."""
+    parent = os.getpid()
+
+    def writing(file: BinaryIO) -> None:
+        file.write(b"0123456789")
+        file.flush()
+        if os.getpid() != parent and ending == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if os.getpid() != parent and ending == "failed":
+            raise OSError("no space left on device")
+        file.write(b"abc" if os.getpid() == parent or ending == "well" else b"")
+
+    write = Beside(num).write(writing)
+    write(file := io.BytesIO())
+    assert file.getvalue() == b"0123456789abc"

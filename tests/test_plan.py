@@ -29,7 +29,7 @@ from vitscale.plan.config import DEFAULTS, FREE, TrainConfig
 from vitscale.plan.cost import complexity, training_flops
 from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
 from vitscale.plan.search import Search
-from vitscale.plan.study import Study, Trial, encoded, from_json, to_json
+from vitscale.plan.study import Study, Trial, config_of, encoded, from_json, to_json
 from vitscale.train.complexity import measured_complexity
 
 torch.set_num_threads(1)
@@ -1139,6 +1139,27 @@ def test_what_passed_once_is_not_taken_for_what_it_equals() -> None:
     for field in FREE:
         with pytest.raises(ValueError, match=field):
             config.replace(**{field: type(getattr(config, field))(-1)})
+
+
+@pytest.mark.parametrize("field", FREE)
+@pytest.mark.parametrize("value", [0.25, 3, 0, 2**63, 2**63 - 1, -1, math.inf, "1", None, True])
+def test_a_copy_with_another_free_field_is_as_the_config_with_it(field: str, value: object) -> None:
+    """It takes a shortcut: the same config and id, or the same words of refusal."""
+    others = {"depth": 3, "wd": 0.125, "seed": 7}
+    config = TrainConfig(**others)  # type: ignore[arg-type]
+    assert config.id  # of which the copy has another
+    found: list[object] = []
+    for make in (
+        lambda: config.replace(**{field: value}),
+        lambda: config_of({**others, field: value}),
+        lambda: TrainConfig(**{**others, field: value}),
+    ):
+        try:
+            made = make()
+            found.append((made, made.id, made.others, made.non_default(), repr(made)))
+        except ValueError as error:
+            found.append(str(error))
+    assert found[0] == found[1] == found[2]
 
 
 def test_no_law_asks_for_a_free_field_together_with_another() -> None:

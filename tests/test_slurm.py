@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, TINY, kill_family, load_script, wait_for
 from test_launch import assert_uninterrupted
+from test_mlflow import runs_of
 
 from vitscale.record.store import Store
 
@@ -197,8 +198,7 @@ def test_a_preempted_study_saves_within_its_grace_is_queued_again_and_ends(
     job = lab.study(TINY, *options, "--checkpoint-every-s", 3600, nodes=nodes)
     wait_for(lambda: f", {nodes} running" in lab.out(job), 300, "a trial on each node")
     # before its first step there is nothing to save
-    wait_for(lambda: re.search(r"ETA \d", lab.out(job)), 120, "epochs")
-    time.sleep(3)
+    wait_for(lambda: epochs(f"sqlite:///{store}/mlflow.db") == nodes, 120, "epochs of each trial")
     assert not list(store.glob("trials/*/checkpoint*"))
     start = time.monotonic()
     urgent = lab.submit("--partition=urgent", "--nodes=2", "--wrap=sleep 1")
@@ -214,6 +214,11 @@ def test_a_preempted_study_saves_within_its_grace_is_queued_again_and_ends(
     plan = load_script(TINY).study(num=1, epochs=EPOCHS, only=only)
     assert_uninterrupted(Store(store), plan, lab.folder / "by_hand")
     assert saved_s < 30
+
+
+def epochs(uri: str) -> int:
+    """The trials of which MLflow shows an epoch."""
+    return sum("epoch" in run.data.metrics for run in runs_of(uri, "trial").values())
 
 
 def test_a_cancelled_study_stays_so(lab: Lab) -> None:

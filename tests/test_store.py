@@ -14,6 +14,7 @@ import pytest
 from conftest import small_disk
 
 from vitscale.record.outcome import Outcome, Status
+from vitscale.record.rows import encode
 from vitscale.record.store import ClaimedByOther, Damaged, Fenced, Store, Workdir
 
 ROWS = (
@@ -45,6 +46,22 @@ def test_rows_and_facts_come_back_as_they_were(store: Store) -> None:
 def test_only_the_first_finish_counts(store: Store) -> None:
     unfenced = Workdir(finished(store).path)
     assert not store.finish(unfenced, Outcome(Status.DIVERGED, ({"epoch": 1.0, "step": 1.0},)))
+    assert store.read("t1") == DONE
+
+
+def test_what_is_left_of_a_claim_to_a_done_trial_is_removed(store: Store) -> None:
+    check_claim_left_over(store)
+
+
+def check_claim_left_over(store: Store) -> None:
+    """By a worker that was killed right after its commit; the next start looks at the states."""
+    for trial_id in ("t1", "t2"):
+        workdir = store.claim(trial_id, {}, "s", 1)
+        if trial_id == "t1":
+            assert workdir.create("rows.parquet", encode(trial_id, DONE))
+    assert [store.holder(i) for i in ("t1", "t2", "t3")] == ["s", "s", ""]
+    assert store.states(["t1", "t2", "t3"]).keys() == {"t1"}
+    assert [store.holder(i) for i in ("t1", "t2", "t3")] == ["", "s", ""]
     assert store.read("t1") == DONE
 
 

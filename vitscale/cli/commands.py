@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Any
 from vitscale.cli import housekeeping, plans
 from vitscale.cli.costs import with_costs
 from vitscale.cli.project import become, copy_project, find_script, listing
-from vitscale.cli.script import Parser, check_installed, report_only, status_of_report
+from vitscale.cli.script import (
+    Parser,
+    check_installed,
+    num_drawing,
+    report_only,
+    status_of_report,
+)
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
 from vitscale.plan.config import shown
@@ -357,7 +363,7 @@ def sync(options: argparse.Namespace) -> None:
     """
     check_installed("mlflow")
     from vitscale.launch.colors import arm_colors
-    from vitscale.launch.driver import draw
+    from vitscale.launch.driver import draw_once
     from vitscale.record.mlflow_place import note_of_old_database, tracking_uri
     from vitscale.record.mlflow_view import View, state_of, synchronize
     from vitscale.record.table import read_trials
@@ -373,11 +379,12 @@ def sync(options: argparse.Namespace) -> None:
             with _server_errors(uri):  # before the report, which takes longer
                 view = View(study, uri, store, arm_colors, reread=options.reread)
             read = read_trials(study, store)
-            report, headline, summary = draw(study, store, read)
             with _server_errors(uri):
                 num = synchronize(view, read)
                 for trial_id in view.trials.keys() & view.children.keys() & store.evaluated():
                     view.show_evaluations(trial_id, store.evaluations(trial_id).values())
+            report, headline, summary = draw_once(study, store, read, None, num_drawing())
+            with _server_errors(uri):
                 view.summarize(summary, report, headline)
                 if not store.driver_is_alive(slug):
                     view.interrupt()

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from vitscale.cli import commands, doctor, evaluation, housekeeping
-from vitscale.cli.script import Parser, add_published, refusals
+from vitscale.cli.script import Parser, add_published, collect_rarely, refusals
 from vitscale.cli.terminal import one_line
 
 
 def main() -> None:
     """Entry point of `vitscale`. A mistake of the user is reported in one line, with status 2."""
     warnings.formatwarning = lambda message, *_, **__: f"vitscale: warning: {one_line(message)}\n"
+    collect_rarely()
     with refusals("vitscale"):
         options = _parser().parse_args()
         options.run(options)

@@ -71,10 +71,18 @@ def main(make_study: StudyFunction, arguments: Sequence[str] | None = None) -> N
     date; 130 interrupted.
     """
     handle_early_signals()
+    collect_rarely()
     parser = Parser(formatter_class=argparse.RawDescriptionHelpFormatter)
     with refusals(parser.prog):
         _add_options(parser, make_study)
         sys.exit(_run(make_study, parser.parse_args(arguments)))
+
+
+def collect_rarely() -> None:
+    """Lets Python look for garbage less often: imports, plans and figures make many objects that
+    live on, which the default of 700 visits again and again: a tenth of a report's time.
+    """
+    gc.set_threshold(100_000)
 
 
 @contextlib.contextmanager
@@ -534,15 +542,12 @@ def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> int:
     `formats`: only these; all if there are none. Returns the exit status: not 0 if the report has
     nothing to say about an arm, which one line on stderr names.
     """
-    # Imports and drawings make many objects that live on, which the default of 700 visits again and
-    # again: a tenth of a report's time.
-    gc.set_threshold(100_000)
-    from vitscale.launch.driver import PAGE, draw
+    from vitscale.launch.driver import PAGE, draw_once
     from vitscale.record.provenance import mixed_code
     from vitscale.record.table import read_trials
 
     read = read_trials(study, store)
-    report, headline, _ = draw(study, store, read, formats or None, _num_drawing())
+    report, headline, _ = draw_once(study, store, read, formats or None, num_drawing())
     page = not formats or "html" in formats
     where = report.address(PAGE) if page else f"{report.address()} ({', '.join(formats)})"
     lines = [*headline, mixed_code(read), f"report  {where}"]
@@ -579,7 +584,7 @@ def _lacking(study: Study, read: Mapping[str, Outcome]) -> tuple[str, list[str]]
     ]
 
 
-def _num_drawing() -> int:
+def num_drawing() -> int:
     """Processes that draw beside this one: as many as cores, where a fork is safe."""
     num = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
     return num if num > 1 and threading.active_count() == 1 else 0

@@ -346,7 +346,7 @@ class Driver:
 
         known: dict[str, Outcome] = {}
         ids = [trial.config.id for trial in self.study.trials]
-        index = Index(self.store, self.study.slug, ids)
+        index = Index(self.store, self.study.slug, ids, self.store.states(ids))
         for trial_id in ids:
             if trial_id in index.done:
                 try:
@@ -722,6 +722,19 @@ def draw(
 
     `formats`: only these; None for all. `num_processes` as in write_report.
     """
+    return draw_once(study, store, dict(read), formats, num_processes)
+
+
+def draw_once(
+    study: Study,
+    store: Store,
+    read: dict[str, Outcome],
+    formats: Collection[str] | None = None,
+    num_processes: int = 0,
+) -> tuple[Workdir, list[str], dict[str, dict[str, float]]]:
+    """As `draw`, but takes the rows out of `read` as soon as they are in a table: two million rows
+    in both would take 400 MB more.
+    """
     from vitscale.analysis.report.kept import inputs, keep, read_kept
     from vitscale.record.looks import read_ledger
 
@@ -737,6 +750,8 @@ def draw(
     from vitscale.record.table import outcomes, tidy
 
     done, rows = outcomes(study, read), tidy(study, read)
+    for trial_id, outcome in read.items():
+        read[trial_id] = replace(outcome, rows=())
     look = look_of(study, done)
     opened = []  # trials of which the wrong images were read
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
@@ -142,5 +143,5 @@ class Data:
         groups: dict[tuple[Any, ...], list[TrainConfig]] = {}
         for config in configs:
             if config.reads_images:
-                groups.setdefault(tuple(getattr(config, name) for name in READ), []).append(config)
+                groups.setdefault(operator.attrgetter(*READ)(config), []).append(config)
         yield from groups.items()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitscale.plan.config import TrainConfig, shown
+from vitscale.plan.config import FREE, TrainConfig, shown
 from vitscale.plan.study import MAX_TRIALS, Arm, Trial
 
 if TYPE_CHECKING:  # the trainer runs on machines without Optuna
@@ -115,11 +115,17 @@ def trials(
             f"({shown(points)})"
         )
     _check_num(len(arms) * len(points), "trials")
-    made = [(Arm.of(arm), fields) for arm, fields in arms.items()]
+    # where points give the same fields, of FREE alone, each is a change of the first one
+    names = set(points[0]) if points else set()
+    alike = names <= set(FREE) and all(point.keys() == names for point in points)
+    made = [
+        (Arm.of(arm), fields, base.replace(**{**fields, **points[0]}) if points else base)
+        for arm, fields in arms.items()
+    ]
     return tuple(
-        Trial(arm, base.replace(**{**fields, **point}), index)
+        Trial(arm, first.replace(**point) if alike else base.replace(**{**fields, **point}), index)
         for index, point in enumerate(points)
-        for arm, fields in made
+        for arm, fields, first in made
     )
 
 

@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,7 +92,10 @@ class BucketDir(Workdir):
     def open(self, name: str) -> BinaryIO:
         return io.BytesIO(self.read(name))
 
-    def write(self, name: str, content: bytes) -> None:
+    def write(self, name: str, content: bytes | Callable[[BinaryIO], object]) -> None:
+        if callable(content):
+            content(file := io.BytesIO())
+            content = file.getvalue()
         self._check_claim()
         self.bucket.put(self._key(name), content)
 
@@ -212,19 +215,27 @@ class BucketDir(Workdir):
         found = (path.split("/") for path in self.files())
         return {parts[0] for parts in found if parts[1:] == [name]}
 
-    def states(self, name: str, folders: Collection[str]) -> dict[str, FileState]:
-        if len(folders) > FEW:
+    def having_any(self, prefix: str) -> set[str]:
+        found = (path.split("/") for path in self.files())
+        return {parts[0] for parts in found if parts[1:] and parts[1].startswith(prefix)}
+
+    def states_of(
+        self, names: Sequence[str], folders: Collection[str]
+    ) -> list[dict[str, FileState]]:
+        if len(folders) * len(names) > FEW:
             files = self.files()
-            paths = {folder: f"{folder}/{name}" for folder in folders}
-            return {folder: files[path] for folder, path in paths.items() if path in files}
-        keys = [self._key(f"{folder}/{name}") for folder in folders]
-        with ThreadPoolExecutor(self.at_once) as pool:
-            found = list(pool.map(self.bucket.head, keys))
-        return {
-            folder: FileState(entry.num_bytes, entry.changed_s)
-            for folder, entry in zip(folders, found, strict=True)
-            if entry is not None
-        }
+        else:
+            paths = [f"{folder}/{name}" for folder in folders for name in names]
+            with ThreadPoolExecutor(self.at_once) as pool:
+                found = list(pool.map(self.bucket.head, map(self._key, paths)))
+            files = {
+                path: FileState(entry.num_bytes, entry.changed_s)
+                for path, entry in zip(paths, found, strict=True)
+                if entry is not None
+            }
+        return [
+            {f: files[path] for f in folders if (path := f"{f}/{name}") in files} for name in names
+        ]
 
     def files(self) -> dict[str, FileState]:
         start = len(self._key()) + 1 if self._key() else 0

@@ -71,7 +71,7 @@ class Index:
     def read(self, trial_id: str) -> Outcome:
         """As Store.read."""
         if (place := self.entries.get(trial_id)) is not None:
-            status, facts, layout = (self.copy[name][place].as_py() for name in COLUMNS[3:6])
+            status, facts, layout = (texts[place] for texts in self._texts)
             names, absent = _layout(layout)
             rows = Rows(names, self._values[place], absent)
             return Outcome(Status(status), rows, interned(json.loads(facts)))
@@ -83,6 +83,11 @@ class Index:
         if state := self.states.get(trial_id):
             self.new[trial_id] = _entry(trial_id, state, outcome)
         return outcome
+
+    @functools.cached_property
+    def _texts(self) -> list[list[str]]:
+        """Status, facts and layout of each trial of the copy."""
+        return [self.copy[name].to_pylist() for name in COLUMNS[3:6]]
 
     @functools.cached_property
     def _values(self) -> list[memoryview]:

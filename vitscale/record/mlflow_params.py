@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vitscale.plan.cost import Measured, complexity, training_flops
 from vitscale.plan.study import Trial
@@ -27,33 +27,42 @@ class Params:
 
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
-        self.alike: dict[str, dict[str, str]] = {}  # the others' text -> params
+        # the others' text, and the names asked for -> params
+        self.alike: dict[tuple[str, frozenset[str] | None], dict[str, str]] = {}
 
-    def of(self, trial: Trial) -> dict[str, str]:
-        """Param -> value."""
-        return {**self._alike(trial), **_own(trial)}
+    def of(self, trial: Trial, names: frozenset[str] | None = None) -> dict[str, str]:
+        """Param -> value; only these, if `names` are given."""
+        own = [name for name in OWN if name in names] if names is not None else OWN
+        found = {name: _own(trial, name) for name in own}
+        return {**self._alike(trial, names), **{n: v for n, v in found.items() if v is not None}}
 
     def varying(self, trials: Sequence[Trial]) -> set[str]:
         """The params that are not the same in all trials, or that some of them lack."""
         names: set[str] = set()
-        alike, own = self._alike(trials[0]), _own(trials[0])
+        alike, same = self._alike(trials[0]), {name: _own(trials[0], name) for name in OWN}
         seen = {trials[0].config.others}
         for trial in trials:
             if not trial.config.others or trial.config.others not in seen:
                 seen.add(trial.config.others)
                 names |= _differing(alike, self._alike(trial))
-            names |= _differing(own, _own(trial))
+            if changed := [name for name in same if _own(trial, name) != same[name]]:
+                names.update(changed)
+                for name in changed:
+                    del same[name]
         return names
 
-    def _alike(self, trial: Trial) -> dict[str, str]:
-        others = trial.config.others
-        if not others:
-            return self._made(trial)
-        if others not in self.alike:
+    def _alike(self, trial: Trial, names: frozenset[str] | None = None) -> dict[str, str]:
+        key = trial.config.others, names
+        if key not in self.alike:
+            made = self._made(trial)
+            if names is not None:
+                made = {name: value for name, value in made.items() if name in names}
+            if not trial.config.others:
+                return made
             if len(self.alike) == MOST_KEPT:  # as in a grid of models: it would take much memory
                 self.alike.clear()
-            self.alike[others] = self._made(trial)
-        return self.alike[others]
+            self.alike[key] = made
+        return self.alike[key]
 
     def _made(self, trial: Trial) -> dict[str, str]:
         config, cost = trial.config, complexity(trial.config, self.measured)
@@ -64,39 +73,26 @@ class Params:
             "samples": config.num_samples,
             "training_flops": f"{training_flops(config, self.measured):.4g}",
         }
-        return _bearing({name: params[name] for name in params if name not in OWN}, trial)
-
-
-OWN = ("lr", "wd", "seed")
+        return {
+            name: str(value)
+            for name, value in params.items()
+            if name not in OWN and _bears(trial, name)
+        }
 
 
 def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
     return {name for name, _ in one.items() ^ other.items()}
 
 
-def _own(trial: Trial) -> dict[str, str]:
-    """The params of arm, point and OWN."""
-    config = trial.config
-    params = {
-        "arm": trial.arm.name,
-        "point": point_of(trial),
-        **{name: getattr(config, name) for name in OWN},
-        "log10_lr": _log10(config.lr),
-        "lr_used": config.peak_lr,
-    }
-    if config.wd > 0:
-        params["log10_wd"] = _log10(config.wd)
-    return _bearing(params, trial)
+def _bears(trial: Trial, name: str) -> bool:
+    """Whether the trial depends on a param."""
+    return name in WITHOUT_FIELD or DERIVED_FROM.get(name, name) in trial.config.bearing
 
 
-def _bearing(params: dict[str, object], trial: Trial) -> dict[str, str]:
-    """The params that the trial depends on, as text."""
-    bearing = trial.config.bearing
-    return {
-        name: str(value)
-        for name, value in params.items()
-        if name in WITHOUT_FIELD or DERIVED_FROM.get(name, name) in bearing
-    }
+def _own(trial: Trial, name: str) -> str | None:
+    """The value of a param of OWN; None if the trial has none."""
+    value = OWN[name](trial)
+    return None if value is None or not _bears(trial, name) else str(value)
 
 
 def point_of(trial: Trial) -> str:
@@ -106,3 +102,16 @@ def point_of(trial: Trial) -> str:
 
 def _log10(value: float) -> str:
     return f"{math.log10(value):.4f}"
+
+
+# those that differ between trials that are alike
+OWN: dict[str, Callable[[Trial], object]] = {
+    "arm": lambda trial: trial.arm.name,
+    "point": point_of,
+    "lr": lambda trial: trial.config.lr,
+    "wd": lambda trial: trial.config.wd,
+    "seed": lambda trial: trial.config.seed,
+    "log10_lr": lambda trial: _log10(trial.config.lr),
+    "lr_used": lambda trial: trial.config.peak_lr,
+    "log10_wd": lambda trial: _log10(trial.config.wd) if trial.config.wd > 0 else None,
+}

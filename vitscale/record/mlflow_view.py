@@ -49,6 +49,7 @@ PAGE, MIN_PAGE = 200, 10  # runs per request
 PAUSES_S = (0.5, 2.0)  # before each retry of a request
 FINAL = (Status.FINISHED, Status.DIVERGED, Status.FAILED, Status.STOPPED)
 MARGIN_MS = 120_000  # clock difference between machines that run a study in turn
+_sorted_json = json.JSONEncoder(sort_keys=True).encode
 _NOT_METRICS = ("unix_s", "step", "epoch")  # epoch is the MLflow step
 
 
@@ -100,12 +101,8 @@ class View:
         self._digests: dict[str, str] = {}
         self._of_arm = self.colors(study) if self.colors else {}
         self.params = Params(study.measured)
-        self.varying = {
-            "arm",
-            "point",
-            *mlflow_pages.axes(study),
-            *self.params.varying(study.trials),
-        }
+        axes = mlflow_pages.axes(study)
+        self.varying = frozenset({"arm", "point", *axes, *self.params.varying(study.trials)})
         first = self.params.of(study.trials[0])
         self.shared = {name: value for name, value in first.items() if name not in self.varying}
 
@@ -183,7 +180,7 @@ class View:
         """A digest of the params and tags of a trial's run that do not change during training."""
         if trial_id not in self._digests:
             trial = self.trials[trial_id]
-            text = json.dumps([self._params_of(trial), self._tags_of(trial)], sort_keys=True)
+            text = _sorted_json([self._params_of(trial), self._tags_of(trial)])
             self._digests[trial_id] = hashlib.sha256(text.encode()).hexdigest()[:12]
         return self._digests[trial_id]
 
@@ -616,8 +613,7 @@ class View:
 
     def _params_of(self, trial: Trial) -> dict[str, str]:
         """The params of a trial that vary within its study."""
-        params = self.params.of(trial)
-        return {name: params[name] for name in params if name in self.varying}
+        return self.params.of(trial, self.varying)
 
 
 def _trunk_tags(config: TrainConfig) -> dict[str, str]:

@@ -78,6 +78,12 @@ class Rows(Sequence[Row]):
         lacking = {i for i, absent in self.absent if absent == name}
         return [value for i, value in enumerate(values) if i not in lacking] if lacking else values
 
+    def last(self) -> Rows:
+        """The last row alone."""
+        place = len(self) - 1
+        values = memoryview(self.values)[8 * len(self.names) * place :]
+        return Rows(self.names, values, ((0, name) for i, name in self.absent if i == place))
+
     def all_have(self, name: str) -> bool:
         """Whether each row has a value of this name; True if there is no row."""
         if name in self.names:

@@ -55,6 +55,7 @@ from vitscale.record.workdir import (
     SLUG,
     Damaged,
     Fenced,
+    FileState,
     Held,
     Workdir,
     claim_of,
@@ -231,6 +232,16 @@ class Store:
         workdir.remove(CLAIM)
         return first
 
+    def states(self, trial_ids: Collection[str]) -> dict[str, FileState]:
+        """The state of the rows of each done trial.
+
+        Removes what is left of claims to them, by workers that were killed right after the commit.
+        """
+        rows, claims = self.trials.states_of((ROWS, CLAIM), trial_ids)
+        for trial_id in rows.keys() & claims.keys():
+            self.trial(trial_id).remove(CLAIM)
+        return rows
+
     def read(self, trial_id: str) -> Outcome:
         """The outcome of a done trial. Raises Damaged, or Unavailable for a bucket."""
         with _naming(self.trial(trial_id).address(ROWS)):
@@ -256,8 +267,7 @@ class Store:
 
     def evaluated(self) -> set[str]:
         """The trials that have an evaluation after their training."""
-        paths = (path.split("/") for path in self.trials.files())
-        return {parts[0] for parts in paths if parts[1:] and parts[1].startswith(EVALUATION)}
+        return self.trials.having_any(EVALUATION)
 
     def evaluations(self, trial_id: str) -> dict[str, Outcome]:
         """The evaluations of a trial by their ids, with one row each.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from vitscale.plan.config import FREE, TrainConfig
 from vitscale.plan.metrics import ERROR, Column, evaluation_columns
 from vitscale.plan.study import Study, Trial
 from vitscale.record.index import Index
@@ -20,6 +22,7 @@ NEEDED = ("epoch", "unix_s")  # columns of every row, beside the metric of the s
 PROVENANCE = ("commit", "versions", "machine", "device", "error")
 MAX_NAMES = 3  # of trials in a message
 PART = 100_000  # rows that get the fields of their configs at a time
+AT_ONCE = 64  # trials whose rows become columns at a time: they are in the caches
 ROW_COLUMNS = ["study", "arm", "point", "trial_id", "status"]
 
 
@@ -128,15 +131,21 @@ def _stacked(of_trials: Sequence[Rows]) -> pd.DataFrame:
     """All rows below each other; NaN where a row lacks a column."""
     names = list(dict.fromkeys(name for rows in of_trials for name in rows.names))
     place = {name: i for i, name in enumerate(names)}
-    values = np.full((sum(map(len, of_trials)), len(names)), np.nan)
+    values = np.full((len(names), sum(map(len, of_trials))), np.nan)  # pandas needs no copy of it
     first = 0
-    for rows in of_trials:
-        own = np.frombuffer(rows.values, "<f8").reshape(len(rows), len(rows.names))
-        values[first : first + len(rows), [place[name] for name in rows.names]] = own
-        for number, name in rows.absent:
-            values[first + number, place[name]] = np.nan
-        first += len(rows)
-    return pd.DataFrame(values, columns=names)
+    for own, alike in itertools.groupby(of_trials, operator.attrgetter("names")):
+        some, places = list(alike), [place[name] for name in own]
+        for begin in range(0, len(some), AT_ONCE):
+            block = some[begin : begin + AT_ONCE]
+            content = np.frombuffer(b"".join(rows.values for rows in block), "<f8")
+            last = first + sum(map(len, block))
+            to = slice(None) if own == tuple(names) else places
+            values[to, first:last] = content.reshape(last - first, len(own)).T
+            for rows in block:
+                for number, name in rows.absent:
+                    values[place[name], first + number] = np.nan
+                first += len(rows)
+    return pd.DataFrame(values.T, columns=names, copy=False)
 
 
 def with_fields(study: Study, rows: pd.DataFrame, trials: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -165,25 +174,53 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     the metric (Metric.column). A profile has neither: its metrics are medians over its timed runs,
     and `images_per_s_runs` lists the runs.
     """
+    ended = [read[trial.config.id] for trial in study.trials]
+    labels = _table(_labels(study, *one) for one in zip(study.trials, ended, strict=True))
+    others = [
+        _errors(study.column, ended),
+        _fields([trial.config for trial in study.trials]),
+        _last(study.column, ended),
+        pd.DataFrame({name: [o.facts.get(name, "") for o in ended] for name in PROVENANCE}),
+    ]
+    frame = pd.concat([labels, *others], axis=1)
     numbers = ["error_pct", "best_error_pct", "diverged_step", "train_s"]
-    frame = _table(_record(study, trial, read[trial.config.id]) for trial in study.trials)
     return _frame(frame, [*ROW_COLUMNS, *numbers]).astype(dict.fromkeys(numbers, "float64"))
 
 
-def _record(study: Study, trial: Trial, outcome: Outcome) -> dict[str, Any]:
-    last: dict[str, Any] = outcome.rows[-1] if outcome.rows else {}
-    errors: dict[str, float] = {}
-    if study.column.metric.result == "median":
-        runs = [row[study.metric] for row in outcome.rows]
-        last = {**_medians(outcome.rows), f"{study.metric}_runs": runs}
-    else:
-        errors = {
-            "error_pct": outcome.final(study.column),
-            "best_error_pct": outcome.best(study.column),
-        }
-    provenance = {name: outcome.facts.get(name, "") for name in PROVENANCE}
-    labels = _labels(study, trial, outcome)
-    return {**labels, **errors, **trial.config.asdict(), **last, **provenance}
+def _errors(column: Column, ended: Sequence[Outcome]) -> pd.DataFrame:
+    """One row per trial: its final and its best value; neither for profiles."""
+    if column.metric.result == "median":
+        return pd.DataFrame(index=range(len(ended)))
+    errors = {
+        "error_pct": [outcome.final(column) for outcome in ended],
+        "best_error_pct": [outcome.best(column) for outcome in ended],
+    }
+    return pd.DataFrame(errors)
+
+
+def _last(column: Column, ended: Sequence[Outcome]) -> pd.DataFrame:
+    """One row per trial: the metrics of its last row, or medians and all runs of a profile."""
+    if column.metric.result == "median":
+        name = column.name
+        return _table(
+            {**_medians(outcome.rows), f"{name}_runs": [row[name] for row in outcome.rows]}
+            for outcome in ended
+        )
+    rows = [Rows.of(outcome.rows) for outcome in ended]
+    there = [i for i, of_trial in enumerate(rows) if len(of_trial)]
+    last = _stacked([rows[i].last() for i in there])
+    last.index = pd.Index(there, dtype="int64")
+    return last.reindex(range(len(ended)))
+
+
+def _fields(configs: Sequence[TrainConfig]) -> pd.DataFrame:
+    """One row per config: its fields. Those that many configs share are looked at once."""
+    alike: dict[str, int] = {}  # all fields but those of FREE -> a row of `shared`
+    rows = [alike.setdefault(config.others or config.id, len(alike)) for config in configs]
+    first = dict(zip(reversed(rows), reversed(configs), strict=True))
+    shared = _table(first[row].asdict() for row in range(len(alike)))
+    fields = shared.take(rows).reset_index(drop=True)
+    return fields.assign(**{name: [getattr(config, name) for config in configs] for name in FREE})
 
 
 def _table(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

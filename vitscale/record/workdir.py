@@ -18,7 +18,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,10 +98,11 @@ class Workdir:
         """A file, for reading parts of it. Raises as `read`: a pipe could block for ever."""
         return os.fdopen(_open_regular(self._at(name)), "rb")
 
-    def write(self, name: str, content: bytes) -> None:
+    def write(self, name: str, content: bytes | Callable[[BinaryIO], object]) -> None:
         """Writes a whole file atomically and durably.
 
-        Raises Fenced, or OSError if the file cannot be written.
+        `content` may be what writes to a file, so that large ones need not be in memory. Raises
+        Fenced, or OSError if the file cannot be written.
         """
         with self._prepared(name, content) as temporary:
             self._check_claim()
@@ -223,13 +224,30 @@ class Workdir:
         """The subfolders that have a file of this name."""
         return set(self.states(name, self.names()))
 
+    def having_any(self, prefix: str) -> set[str]:
+        """The subfolders that have a file, or a folder, whose name starts with a prefix."""
+        found, top = set(), self._at()
+        for folder in self.names():
+            with contextlib.suppress(OSError):  # no folder
+                if any(name.startswith(prefix) for name in os.listdir(f"{top}/{folder}")):
+                    found.add(folder)
+        return found
+
     def states(self, name: str, folders: Collection[str]) -> dict[str, FileState]:
         """Subfolder -> the state of its file of this name; without those that have none."""
-        found, top = {}, self._at()
-        for folder in folders:
-            with contextlib.suppress(OSError):  # as os.path.lexists
-                state = os.lstat(f"{top}/{folder}/{name}")
-                found[folder] = FileState(state.st_size, state.st_mtime)
+        return self.states_of([name], folders)[0]
+
+    def states_of(
+        self, names: Sequence[str], folders: Collection[str]
+    ) -> list[dict[str, FileState]]:
+        """For each name what `states` gives, with one look at all."""
+        found: list[dict[str, FileState]] = [{} for _ in names]
+        top = self._at()
+        for name, of_name in zip(names, found, strict=True):
+            for folder in folders:
+                with contextlib.suppress(OSError):  # as os.path.lexists
+                    state = os.lstat(f"{top}/{folder}/{name}")
+                    of_name[folder] = FileState(state.st_size, state.st_mtime)
         return found
 
     def files(self) -> dict[str, FileState]:
@@ -325,13 +343,13 @@ class Workdir:
         return self.path / name
 
     @contextlib.contextmanager
-    def _prepared(self, name: str, content: bytes) -> Iterator[Path]:
+    def _prepared(self, name: str, content: bytes | Callable[[BinaryIO], object]) -> Iterator[Path]:
         if self.token is None:  # else the claim has created it
             self._at().mkdir(parents=True, exist_ok=True)
         temporary = self._at(f".{name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
             with open(temporary, "wb") as file:
-                file.write(content)
+                content(file) if callable(content) else file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             yield temporary

@@ -38,6 +38,7 @@ COMPARISON_COLUMNS = (
     "error_method",
 )
 MIN_GOOD_RANGE = 8  # draws; with fewer, n // 4 is one draw and nothing is selected
+AT_ONCE = 50  # bootstraps: all of 25,000 draws would take 250 MB
 
 
 def paired(outcomes: pd.DataFrame, a: str, b: str) -> bool:
@@ -160,23 +161,29 @@ def _separated(prob: float, n: int, confidence: float) -> tuple[float, float, fl
     return prob, float(low), float(high), p, "exact sign test of random pairs"
 
 
-def good_range(
-    draws: Population, name: str, *, num: int = 2500, seed: int = 0
-) -> tuple[float, float, float]:
-    """2.5, 50 and 97.5 percentiles (on a log scale) of lr, wd or lr*wd over bootstrap winners.
+def good_draws(draws: Population, *, num: int = 2500, seed: int = 0) -> np.ndarray:
+    """(m,) draws with the lowest error of `num` bootstraps of n / 4 draws with replacement.
 
-    Each of `num` bootstraps takes n / 4 draws with replacement and keeps the one with the lowest
-    error: the good range of pycls (Radosavovic et al.). It describes where good draws are and is
-    not a confidence interval. Bootstraps without a finished draw have no winner. NaN for fewer than
-    8 draws, if no draw finished, or for a value <= 0.
+    Bootstraps without a finished draw have none, so m <= num; m = 0 for fewer than 8 draws.
+    """
+    if draws.n < MIN_GOOD_RANGE:
+        return np.empty(0, int)
+    rng, errors, best = np.random.default_rng(seed), draws.level(), []
+    for begin in range(0, num, AT_ONCE):
+        picks = rng.integers(draws.n, size=(min(AT_ONCE, num - begin), draws.n // 4))
+        best.append(np.take_along_axis(picks, errors[picks].argmin(axis=1)[:, None], 1)[:, 0])
+    winners = np.concatenate(best)
+    return winners[np.isfinite(errors[winners])]
+
+
+def good_range(draws: Population, name: str, good: np.ndarray) -> tuple[float, float, float]:
+    """2.5, 50 and 97.5 percentiles (on a log scale) of lr, wd or lr*wd over `good_draws`.
+
+    The good range of pycls (Radosavovic et al.): it describes where good draws are and is not a
+    confidence interval. NaN without good draws, or for a value <= 0.
     """
     values = draws.values[name]
-    if draws.n < MIN_GOOD_RANGE or not draws.finished.any() or not (values > 0).all():
+    if not len(good) or not (values > 0).all():
         return np.nan, np.nan, np.nan
-    picks = np.random.default_rng(seed).integers(draws.n, size=(num, draws.n // 4))
-    errors = draws.level()[picks]
-    winners = picks[np.arange(num), errors.argmin(axis=1)][np.isfinite(errors.min(axis=1))]
-    if len(winners) == 0:
-        return np.nan, np.nan, np.nan
-    low, median, high = 10 ** np.quantile(np.log10(values[winners]), [0.025, 0.5, 0.975])
+    low, median, high = 10 ** np.quantile(np.log10(values[good]), [0.025, 0.5, 0.975])
     return float(low), float(median), float(high)

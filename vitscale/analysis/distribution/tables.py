@@ -94,8 +94,9 @@ def good_range(results: Results) -> pd.DataFrame:
     rows = []
     for arm in results.study.arms:
         draws = results.once(populations)[arm]
+        good = compare.good_draws(draws)
         for name in AXES:
-            rows.append({"arm": arm, "axis": name, "n": draws.n, **_range_row(draws, name)})
+            rows.append({"arm": arm, "axis": name, "n": draws.n, **_range_row(draws, name, good)})
     return pd.DataFrame(rows)
 
 
@@ -125,9 +126,9 @@ def _thresholds(metric: Metric) -> dict[str, float]:
     return {} if metric is ERROR else {"near": metric.near, "beyond": metric.beyond}
 
 
-def _range_row(draws: Population, name: str) -> dict[str, float]:
+def _range_row(draws: Population, name: str, good: np.ndarray) -> dict[str, float]:
     planned = draws.sampled[name]
-    low, median, high = compare.good_range(draws, name)
+    low, median, high = compare.good_range(draws, name, good)
     ends = (planned.min(), planned.max()) if len(planned) else (np.nan, np.nan)
     return {
         "good_from": low,

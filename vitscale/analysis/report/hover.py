@@ -57,31 +57,24 @@ def trial_texts(results: Results) -> Mapping[str, str]:
 
 class _TrialTexts(Mapping[str, str]):
     def __init__(self, results: Results) -> None:
-        trials = results.study.trials
-        self._of = {
-            trial.config.id: (trial, end) for trial, end in zip(trials, _ends(results), strict=True)
-        }
+        self._label, self._metric = metric_label(results.study), results.metric
+        self._trials = {trial.config.id: trial for trial in results.study.trials}
+        ended = zip(results.trials["status"], results.trials["error_pct"], strict=True)
+        self._ended = dict(zip(results.trials["trial_id"], ended, strict=True))
 
     def __getitem__(self, trial_id: str) -> str:
-        return _trial_text(*self._of[trial_id])
+        return _trial_text(self._trials[trial_id], self._end(trial_id))
+
+    def _end(self, trial_id: str) -> str:
+        status, error = self._ended.get(trial_id, ("missing", 0.0))
+        done = f"{self._label} {self._metric.text(float(error))}"
+        return done if status == "finished" else str(status)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._of)
+        return iter(self._trials)
 
     def __len__(self) -> int:
-        return len(self._of)
-
-
-def _ends(results: Results) -> list[str]:
-    """How each trial ended, in the order of the plan."""
-    label, metric = metric_label(results.study), results.metric
-    ids = results.trials["trial_id"]
-    rows = zip(ids, results.trials["status"], results.trials["error_pct"], strict=True)
-    ends = {
-        trial_id: f"{label} {metric.text(float(error))}" if status == "finished" else str(status)
-        for trial_id, status, error in rows
-    }
-    return [ends.get(trial.config.id, "missing") for trial in results.study.trials]
+        return len(self._trials)
 
 
 def _trial_text(trial: Trial, ended: str) -> str:

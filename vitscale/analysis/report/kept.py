@@ -88,7 +88,7 @@ def read_kept(folder: Workdir, made_of: str) -> Kept | None:
         files, kept = dict(found["files"]), Kept(found["headline"], found["summary"])
         if found["seal"] != _seal(made_of, files, kept):
             return None
-        whole = all(_digest(folder.read(name)) == digest for name, digest in files.items())
+        whole = all(_digest_of(folder, name) == digest for name, digest in files.items())
     except (Damaged, OSError, KeyError, TypeError, ValueError):
         return None
     return kept if whole else None
@@ -99,7 +99,7 @@ def keep(folder: Workdir, made_of: str, headline: Sequence[str], summary: Summar
     if not made_of:
         return
     names = [name for name in folder.names() if name != KEPT]
-    files = {name: _digest(folder.read(name)) for name in names}
+    files = {name: _digest_of(folder, name) for name in names}
     kept = Kept(list(headline), {arm: dict(numbers) for arm, numbers in summary.items()})
     content = {"seal": _seal(made_of, files, kept), "files": files, **kept._asdict()}
     folder.write(KEPT, json.dumps(content, indent=1).encode())
@@ -107,6 +107,14 @@ def keep(folder: Workdir, made_of: str, headline: Sequence[str], summary: Summar
 
 def _seal(made_of: str, files: Mapping[str, str], kept: Kept) -> str:
     return _digest(json.dumps([made_of, files, *kept]).encode())
+
+
+def _digest_of(folder: Workdir, name: str) -> str:
+    digest = hashlib.sha256()
+    with folder.open(name) as file:
+        while part := file.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def _digest(content: bytes) -> str:

@@ -6,7 +6,8 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, BinaryIO
 
 import pandas as pd
 import pyarrow as pa
@@ -16,7 +17,7 @@ from vitscale.analysis import looks
 from vitscale.analysis.kind import Kind, Summary, provenance
 from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report import text
-from vitscale.analysis.report.drawings import Drawings, Files
+from vitscale.analysis.report.beside import Beside, Files, Writing
 from vitscale.analysis.report.page import TEMPLATE
 from vitscale.analysis.report.save import inline
 from vitscale.analysis.results import Results, as_made, as_named, trials_as_named
@@ -44,23 +45,26 @@ def write_report(
     Each table is made once. All that figures and sentences are made of is written as parquet, so
     that `read_results` can draw the report again. `facts` are shown as they are, "command" as the
     way to run it again. Works on an unfinished study and says what is missing. Figures are drawn in
-    `num_processes` processes beside this one (Drawings). Raises ValueError for a figure or table
+    `num_processes` processes beside this one (Beside). Raises ValueError for a figure or table
     that does not exist.
     """
     study = results.study
     check(study)
+    write_rows: Writing = partial(_write_rows, results)
+    if "parquet" in formats:  # now: two million rows take seconds
+        write_rows = Beside(min(1, num_processes)).write(write_rows)
     kind = kind_of(study)
     statuses = dict(zip(results.trials["trial_id"], results.trials["status"], strict=True))
     digest = made_from(study, statuses)
     if read_made_from(folder) != digest or set(formats) == set(FORMATS):
         folder.remove(MADE_FROM)  # until all files are of these results
     drawn = study.figures if {"html", *OF_FIGURES} & set(formats) else ()
-    drawings, endings = Drawings(num_processes), {*formats, *(["svg"] if "html" in formats else [])}
-    begun = {name: drawings.start(kind.figures[name](results), endings) for name in drawn}
+    beside, endings = Beside(num_processes), {*formats, *(["svg"] if "html" in formats else [])}
+    begun = {name: beside.draw(kind.figures[name](results), endings) for name in drawn}
     made = study.tables if {"html", *OF_TABLES} & set(formats) else ()
     tables = [_table(name, kind, results, folder, formats) for name in made]
     if "parquet" in formats:
-        _write_parquet(results, folder)
+        _write_parquet(results, folder, write_rows)
     figures = [_figure(name, kind, files(), folder, formats) for name, files in begun.items()]
     page = _page(results, facts, figures, tables) if "html" in formats else ""
     if page:
@@ -94,7 +98,7 @@ def _page(
     )
 
 
-def _write_parquet(results: Results, folder: Workdir) -> None:
+def _write_parquet(results: Results, folder: Workdir, write_rows: Writing) -> None:
     """Writes what the report is made of: trials, rows, and every table that a figure, a sentence or
     the summary asked for.
     """
@@ -105,21 +109,22 @@ def _write_parquet(results: Results, folder: Workdir) -> None:
         **{name: as_named(table, results.metric) for name, table in made.items()},
     }.items():
         folder.write(f"{name}.parquet", table.to_parquet(None, index=False))
-    folder.write(f"{ROWS}.parquet", _rows_parquet(results))
+    folder.write(f"{ROWS}.parquet", write_rows)
 
 
-def _rows_parquet(results: Results) -> bytes:
-    """All rows, with the fields of their configs."""
-    content, writer = io.BytesIO(), None
+def _write_rows(results: Results, file: BinaryIO) -> int:
+    """All rows, with the fields of their configs, as parquet; the number of bytes."""
+    writer = None
     # repeated fields as numbers of a dictionary; values of rows are all different
     fields = [*ROW_COLUMNS, *results.study.trials[0].config.asdict()]
     for part in with_fields(results.study, results.rows, results.trials):
         table = pa.Table.from_pandas(part, writer and writer.schema, preserve_index=False)
-        writer = writer or pq.ParquetWriter(content, table.schema, use_dictionary=fields)
+        writer = writer or pq.ParquetWriter(file, table.schema, use_dictionary=fields)
         writer.write_table(table)
     assert writer
     writer.close()
-    return content.getvalue()
+    file.flush()
+    return file.tell()
 
 
 def made_from(study: Study, statuses: Mapping[str, str]) -> str:

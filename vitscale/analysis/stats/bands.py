@@ -37,16 +37,20 @@ def inside(low: np.ndarray, high: np.ndarray) -> float:
     least = np.searchsorted(high, times, side="right")  # at least this many must be at or below t
     most = np.searchsorted(low, times, side="left")
     least[-1] = most[-1] = n
-    first, states, begin = 0, np.ones(1), 0.0
-    for t, fewest, largest in zip(times, least, most, strict=True):
+    rates = n * np.diff(times, prepend=0.0)
+    possible = np.ceil(rates + 9 * np.sqrt(rates) + 8).astype(int)  # all but 1e-15 of the jumps
+    jumps = np.arange(possible.max() + 1)
+    factorials = gammaln(jumps + 1)
+    first, states = 0, np.ones(1)
+    for rate, log_rate, num, fewest, largest in zip(
+        *(of.tolist() for of in (rates, np.log(rates), possible + 1, least, most)), strict=True
+    ):
         if fewest > largest:
             return 0.0
-        rate = n * (t - begin)
-        possible = math.ceil(rate + 12 * math.sqrt(rate) + 30)  # all but 1e-25 of the jumps
-        jumps = np.arange(min(largest - first, possible) + 1)
-        chance = np.exp(jumps * np.log(rate) - rate - gammaln(jumps + 1))
+        num = min(largest - first + 1, num)
+        chance = np.exp(jumps[:num] * log_rate - rate - factorials[:num])
         states = np.convolve(states, chance)[max(fewest - first, 0) : largest - first + 1]
-        first, begin = max(first, fewest), t
+        first = max(first, fewest)
     return float(states[-1] / np.exp(n * np.log(n) - n - gammaln(n + 1)))
 
 
@@ -60,6 +64,7 @@ def band_tail(n: int, confidence: float = 0.95, one_sided: bool = False) -> floa
     One-sided: only the upper bounds, or, by symmetry, only the lower ones.
     """
 
+    @functools.cache
     def excess(log_tail: float) -> float:
         """Of the miss, in logarithms, in which it is nearly linear."""
         low, high = order_bounds(n, float(np.exp(log_tail)))
@@ -74,7 +79,9 @@ def band_tail(n: int, confidence: float = 0.95, one_sided: bool = False) -> floa
     # seconds for each try: begin where the tails of fewer draws lead, in logarithms of both
     before = [math.log(band_tail(n // part, confidence, one_sided)) for part in (16, 4)]
     guess = 2 * before[1] - before[0]
-    return float(np.exp(scipy.optimize.newton(excess, guess, x1=guess + 0.01, tol=1e-7)))
+    second = guess - excess(guess)  # where the slope is 1, as it nearly is
+    # a step of less than 1e-4 of the secant method ends within 1e-7
+    return float(np.exp(scipy.optimize.newton(excess, guess, x1=second, tol=1e-4)))
 
 
 @functools.cache
