@@ -52,17 +52,17 @@ class Params:
         return names
 
     def _alike(self, trial: Trial, names: frozenset[str] | None = None) -> dict[str, str]:
-        key = trial.config.others, names
-        if key not in self.alike:
+        if (key := (trial.config.others, names)) in self.alike:
+            return self.alike[key]
+        if names is None:
             made = self._made(trial)
-            if names is not None:
-                made = {name: value for name, value in made.items() if name in names}
-            if not trial.config.others:
-                return made
-            if len(self.alike) == MOST_KEPT:  # as in a grid of models: it would take much memory
+        else:
+            made = {name: value for name, value in self._alike(trial).items() if name in names}
+        if trial.config.others:
+            if len(self.alike) >= MOST_KEPT:  # as in a grid of models: it would take much memory
                 self.alike.clear()
             self.alike[key] = made
-        return self.alike[key]
+        return made
 
     def _made(self, trial: Trial) -> dict[str, str]:
         config, cost = trial.config, complexity(trial.config, self.measured)
