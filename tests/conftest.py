@@ -291,13 +291,13 @@ def workers_of(pid: int) -> list[int]:
     """The ids of the processes in which Ray trains for a driver."""
     import psutil
 
-    try:
-        family = psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-    return [
-        p.pid for p in family if (p.name() if p.is_running() else "").startswith("ray::Implicit")
-    ]
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may end at any moment
+                if process.name().startswith("ray::Implicit"):
+                    found.append(process.pid)
+    return found
 
 
 def kill_family(pid: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
@@ -21,9 +22,9 @@ from vitscale.plan.metrics import error_columns, evaluation_columns
 from vitscale.plan.study import Study, Trial
 from vitscale.record.mlflow_place import create_database
 from vitscale.record.mlflow_view import View, synchronize
-from vitscale.record.outcome import Outcome, Row
+from vitscale.record.outcome import Outcome, Row, Rows, Status
 from vitscale.record.store import Store, Workdir
-from vitscale.record.table import outcomes, read_trials, tidy
+from vitscale.record.table import PROVENANCE, outcomes, read_trials, tidy
 from vitscale.train import checkpoint, loop
 from vitscale.train.data import HeldOut
 from vitscale.train.loop import evaluate, train
@@ -289,3 +290,61 @@ def test_a_study_of_older_and_newer_trials_is_read_reported_and_shown(tmp_path: 
         assert [value for _, _, value in shown] == [
             row["val_ema_ece_pct"] for row in rows if "val_ema_ece_pct" in row
         ]
+
+
+def test_tables_are_those_of_one_dictionary_per_row() -> None:
+    """Trials of several layouts, some without a row; a foreign column hides no field."""
+    rng, plan = np.random.default_rng(0), []
+    for i in range(300):
+        config = QUICK.replace(lr=1e-3 * (i + 1), seed=i, depth=1 + i % 3)
+        plan.append(Trial("ab"[i % 2], config, i // 2))
+    study = Study(
+        kind="distribution",
+        name="mixed",
+        scale="demo",
+        question="Do they mix?",
+        source="none",
+        trials=tuple(plan),
+        figures=("edf_panels",),
+        tables=("edf_summary",),
+    )
+    read, metric = {}, study.metric
+    for i, trial in enumerate(study.trials):
+        layout = ["epoch", metric, *(["more"] if i % 5 else []), *(["lr"] if i % 11 == 0 else [])]
+        rows = [{name: float(rng.random()) for name in layout} for _ in range(rng.integers(1, 4))]
+        if i % 17 == 0:
+            del rows[-1]["more" if "more" in layout else "epoch"]
+        status = (Status.FINISHED, Status.MISSING, Status.FAILED)[(i % 13 == 1) + (i % 29 == 1)]
+        read[trial.config.id] = Outcome(
+            status,
+            Rows.of(rows) if status is Status.FINISHED else (),
+            {"commit": f"c{i % 4}", "machine": "m"},
+        )
+    records, of_rows = [], []
+    for trial in study.trials:
+        outcome = read[trial.config.id]
+        labels = {
+            "study": study.slug,
+            "arm": trial.arm.name,
+            "point": trial.point,
+            "trial_id": trial.config.id,
+            "status": str(outcome.status),
+        }
+        last = {**dict(outcome.rows[-1]), "lr": trial.config.lr} if outcome.rows else {}
+        facts = {name: outcome.facts.get(name, "") for name in PROVENANCE}
+        records.append({**labels, **last, **trial.config.asdict(), **facts})
+        of_rows += [{**labels, **{n: v for n, v in row.items()}} for row in outcome.rows]
+    table, expected = outcomes(study, read), pd.DataFrame(records)
+    expected["point"] = expected["point"].astype("Int64")
+    assert set(table) - set(expected) == {
+        "error_pct", "best_error_pct", "diverged_step", "train_s"
+    }  # fmt: skip
+    pd.testing.assert_frame_equal(table[list(expected)], expected)
+    finished = expected["status"] == "finished"
+    assert (table["error_pct"][finished] == expected[metric][finished]).all()
+    assert set(table["error_pct"][expected["status"] == "failed"]) == {study.column.metric.worst}
+    assert table["error_pct"][expected["status"] == "missing"].isna().all()
+
+    rows_table, expected = tidy(study, read), pd.DataFrame(of_rows)
+    expected["point"] = expected["point"].astype("Int64")
+    pd.testing.assert_frame_equal(rows_table[list(expected)], expected)

@@ -18,7 +18,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vitscale.record.outcome import Outcome, Rows, Status, interned
 from vitscale.record.store import ROWS, Store
@@ -144,7 +144,7 @@ class Index:
             for name, old in self.copy.items()
         }
         with contextlib.suppress(OSError):
-            self.folder.write(INDEX, _encode(columns))
+            self.folder.write(INDEX, lambda file: _encode(columns, file))
 
     def _load(self, names: Collection[str]) -> dict[str, pa.ChunkedArray]:
         """These columns of the file; empty ones if it is damaged or absent."""
@@ -212,16 +212,14 @@ def _kind(name: str) -> pa.DataType:
     return kinds.get(name, pa.large_string())
 
 
-def _encode(columns: Mapping[str, pa.ChunkedArray]) -> bytes:
+def _encode(columns: Mapping[str, pa.ChunkedArray], file: BinaryIO) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sink = pa.BufferOutputStream()
     digests = {f"sha256 {name}": _digest(column) for name, column in columns.items()}
     table = pa.table(dict(columns)).replace_schema_metadata(digests)
     repeated = ["status", "layout"]
-    pq.write_table(table, sink, PART, compression="zstd", use_dictionary=repeated)
-    return sink.getvalue().to_pybytes()
+    pq.write_table(table, file, PART, compression="zstd", use_dictionary=repeated)
 
 
 def _digest(column: pa.ChunkedArray) -> bytes:

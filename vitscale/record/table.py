@@ -176,13 +176,12 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     """
     ended = [read[trial.config.id] for trial in study.trials]
     labels = _table(_labels(study, *one) for one in zip(study.trials, ended, strict=True))
-    others = [
-        _errors(study.column, ended),
-        _fields([trial.config for trial in study.trials]),
-        _last(study.column, ended),
-        pd.DataFrame({name: [o.facts.get(name, "") for o in ended] for name in PROVENANCE}),
-    ]
-    frame = pd.concat([labels, *others], axis=1)
+    errors, last = _errors(study.column, ended), _last(study.column, ended)
+    fields = _fields([trial.config for trial in study.trials])
+    facts = pd.DataFrame({name: [o.facts.get(name, "") for o in ended] for name in PROVENANCE})
+    known = {*labels, *errors, *fields, *facts}  # a foreign file may have any column
+    last = last[[name for name in last if name not in known]]
+    frame = pd.concat([labels, errors, fields, last, facts], axis=1)
     numbers = ["error_pct", "best_error_pct", "diverged_step", "train_s"]
     return _frame(frame, [*ROW_COLUMNS, *numbers]).astype(dict.fromkeys(numbers, "float64"))
 

@@ -112,8 +112,8 @@ def _write_parquet(results: Results, folder: Workdir, write_rows: Writing) -> No
     folder.write(f"{ROWS}.parquet", write_rows)
 
 
-def _write_rows(results: Results, file: BinaryIO) -> int:
-    """All rows, with the fields of their configs, as parquet; the number of bytes."""
+def _write_rows(results: Results, file: BinaryIO) -> None:
+    """Writes all rows, with the fields of their configs, as parquet."""
     writer = None
     # repeated fields as numbers of a dictionary; values of rows are all different
     fields = [*ROW_COLUMNS, *results.study.trials[0].config.asdict()]
@@ -123,8 +123,6 @@ def _write_rows(results: Results, file: BinaryIO) -> int:
         writer.write_table(table)
     assert writer
     writer.close()
-    file.flush()
-    return file.tell()
 
 
 def made_from(study: Study, statuses: Mapping[str, str]) -> str:
