@@ -249,6 +249,11 @@ def test_a_training_that_older_code_began_goes_on(
     assert store.read(config.id).rows == (first, last)
 
 
+def mixed(**fields: Any) -> Study:
+    about = {"question": "Do they mix?", "source": "none"}
+    return Study(kind="distribution", name="mixed", scale="demo", **about, **fields)
+
+
 def test_a_study_of_older_and_newer_trials_is_read_reported_and_shown(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "runs")
     points = [{"lr": 1e-3}, {"lr": 3e-3}, {"lr": 1e-2}, {"lr": 3e-2}]
@@ -257,12 +262,7 @@ def test_a_study_of_older_and_newer_trials_is_read_reported_and_shown(tmp_path: 
         for arm, wd in (("a", 0.1), ("b", 0.2))
         for i, point in enumerate(points)
     )
-    study = Study(
-        kind="distribution",
-        name="mixed",
-        scale="demo",
-        question="Do they mix?",
-        source="none",
+    study = mixed(
         trials=plan,
         figures=("edf_panels", "learning_curves"),
         tables=("edf_summary", "arm_comparison"),
@@ -298,12 +298,7 @@ def test_tables_are_those_of_one_dictionary_per_row() -> None:
     for i in range(300):
         config = QUICK.replace(lr=1e-3 * (i + 1), seed=i, depth=1 + i % 3)
         plan.append(Trial("ab"[i % 2], config, i // 2))
-    study = Study(
-        kind="distribution",
-        name="mixed",
-        scale="demo",
-        question="Do they mix?",
-        source="none",
+    study = mixed(
         trials=tuple(plan),
         figures=("edf_panels",),
         tables=("edf_summary",),
