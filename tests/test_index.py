@@ -157,3 +157,27 @@ def test_rows_of_the_copy_are_in_memory_once(local: Store) -> None:
     del index
     gc.collect()
     assert repr(read) == repr([outcome(n) for n in range(len(IDS))])
+
+
+def test_what_the_copy_lacks_is_read_in_parts_and_added_to_it(
+    local: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in another order than it was found, with a damaged trial in the middle of a part."""
+    monkeypatch.setattr(module, "AHEAD", 6)
+    rows = local.root / "trials" / IDS[10] / "rows.parquet"
+    whole = rows.read_bytes()
+    rows.write_bytes(whole[:-1])
+    index = Index(local, SLUG, IDS)
+    for number in (20, 3, 59, *range(60)):
+        if number == 10:
+            with pytest.raises(Damaged):
+                index.read(IDS[number])
+        else:
+            read = index.read(IDS[number])
+            assert repr(read) == repr(outcome(number))
+            assert isinstance(read.rows, Rows) and isinstance(read.rows.values, memoryview)
+    index.save()
+    rows.write_bytes(whole)
+    again, known, _ = read_all(local)
+    assert known == len(IDS) - 1
+    assert repr(again) == repr([outcome(n) for n in range(len(IDS))])

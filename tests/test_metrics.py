@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from vitscale.record.mlflow_place import create_database
 from vitscale.record.mlflow_view import View, synchronize
 from vitscale.record.outcome import Outcome, Row, Rows, Status
 from vitscale.record.store import Store, Workdir
-from vitscale.record.table import PROVENANCE, outcomes, read_trials, tidy
+from vitscale.record.table import PROVENANCE, outcomes, read_trials, take_tidy, tidy
 from vitscale.train import checkpoint, loop
 from vitscale.train.data import HeldOut
 from vitscale.train.loop import evaluate, train
@@ -343,3 +344,6 @@ def test_tables_are_those_of_one_dictionary_per_row() -> None:
     rows_table, expected = tidy(study, read), pd.DataFrame(of_rows)
     expected["point"] = expected["point"].astype("Int64")
     pd.testing.assert_frame_equal(rows_table[list(expected)], expected)
+    taken = dict(read)
+    pd.testing.assert_frame_equal(take_tidy(study, taken), rows_table)
+    assert taken == {trial_id: replace(of, rows=()) for trial_id, of in read.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import pickle
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vitscale.plan.metrics import columns_of
-from vitscale.record.outcome import DONE, ENDINGS, FIXED, Outcome, Row, Rows, Status
+from vitscale.record.outcome import DONE, ENDINGS, FIXED, Outcome, Row, Rows, Status, value_at
 from vitscale.record.store import ROWS, Store
 
 COLUMN = columns_of("val")["val_error_pct"]
@@ -115,6 +116,12 @@ def test_columns_of_an_array_are_those_of_its_rows() -> None:
     for name in ("epoch", "loss", "error", "late", "never"):
         assert rows.column(name) == [row[name] for row in AS_DICTS if name in row]
         assert rows.all_have(name) == all(name in row for row in AS_DICTS)
+        for place, row in itertools.product(range(-3, 3), (rows, AS_DICTS)):
+            if name in AS_DICTS[place]:
+                assert repr(value_at(row, place, name)) == repr(AS_DICTS[place][name])
+            else:
+                with pytest.raises(KeyError):
+                    value_at(row, place, name)
 
 
 def test_no_rows_are_no_array() -> None:

@@ -4,6 +4,7 @@ unseen, and no other trial's file is believed.
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -84,6 +85,20 @@ def test_no_flipped_bit_changes_a_row_or_a_fact_unseen(store: Store) -> None:
     assert found["other"] == 0
     # a statistic of a column, say, is nothing that we read
     assert found["caught"] > 200 and found["same"] > 50
+
+
+def test_reading_leaves_no_garbage(store: Store) -> None:
+    """Else a file that was read would stay in memory until Python looks for garbage."""
+    store.read("t1")  # imports
+    store.peek("t1")
+    gc.collect()
+    gc.disable()
+    try:
+        store.read("t1")
+        store.peek("t1")
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_the_rows_of_another_trial_are_refused(store: Store) -> None:

@@ -362,6 +362,7 @@ def sync(options: argparse.Namespace) -> None:
     `reread`, the server is asked for every run.
     """
     check_installed("mlflow")
+    from vitscale.analysis.report.beside import Beside
     from vitscale.launch.colors import arm_colors
     from vitscale.launch.driver import draw_once
     from vitscale.record.mlflow_place import note_of_old_database, tracking_uri
@@ -373,6 +374,8 @@ def sync(options: argparse.Namespace) -> None:
     if note := note_of_old_database(store):
         print(note)
     slugs, failed = options.studies or store.slugs(), list[str]()
+    # a look into each folder takes seconds; in a bucket, one list has all
+    evaluated = Beside(num_drawing() if store.trials.at_once == 1 else 0).start(store.evaluated)
     for slug in slugs:
         with _continue_after_failure(slug, failed):
             study = with_costs(read_plan(store, slug))
@@ -381,7 +384,7 @@ def sync(options: argparse.Namespace) -> None:
             read = read_trials(study, store)
             with _server_errors(uri):
                 num = synchronize(view, read)
-                for trial_id in view.trials.keys() & view.children.keys() & store.evaluated():
+                for trial_id in view.trials.keys() & view.children.keys() & evaluated():
                     view.show_evaluations(trial_id, store.evaluations(trial_id).values())
             report, headline, summary = draw_once(study, store, read, None, num_drawing())
             with _server_errors(uri):

@@ -747,11 +747,9 @@ def draw_once(
     from vitscale.analysis.looks import look_of, place, with_claims
     from vitscale.analysis.report.report import FORMATS, headline, summary, write_report
     from vitscale.analysis.results import Results
-    from vitscale.record.table import outcomes, tidy
+    from vitscale.record.table import outcomes, take_tidy
 
-    done, rows = outcomes(study, read), tidy(study, read)
-    for trial_id, outcome in read.items():
-        read[trial_id] = replace(outcome, rows=())
+    done, rows = outcomes(study, read), take_tidy(study, read)
     look = look_of(study, done)
     opened = []  # trials of which the wrong images were read
 

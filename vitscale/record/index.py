@@ -15,6 +15,7 @@ import functools
 import hashlib
 import itertools
 import json
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 INDEX = "outcomes.parquet"
 FEWEST = 50  # new outcomes for which it is written again; fewer are read one by one
 PART = 4_096  # trials in a part of the file, which is read at once
-AHEAD = 512  # trials that are read ahead where several requests run at once
+AHEAD = 512  # trials that are read at a time
 STATE = ("trial", "num_bytes", "changed_s", "status")
 COLUMNS = (*STATE, "facts", "layout", "values")
 
@@ -56,6 +57,10 @@ class Index:
         # a restart asks for none at its end
         self.copy = self._load(COLUMNS if with_rows else STATE) if trial_ids else _none(COLUMNS)
         asked = set(trial_ids)
+        self.texts: list[list[str]] = [[], [], []]  # status, facts and layout of each trial
+        self.values: list[memoryview] = []  # the bytes of its rows, where they are in the copy
+        if with_rows:
+            self._look_at(self.copy)
         self.entries: dict[str, int] = {}  # trial -> its place in the copy
         self.others: list[int] = []  # places of trials that were not asked for
         found = (self.copy[name].to_pylist() for name in STATE[:3])
@@ -64,46 +69,39 @@ class Index:
                 self.others.append(place)
             elif self.states.get(trial_id) == (num_bytes, changed_s):
                 self.entries[trial_id] = place
-        self.new: dict[str, dict[str, Any]] = {}
+        self.with_rows = with_rows
+        self.num_new = 0  # trials that the file lacks
         self.unread = dict.fromkeys(i for i in self.states if i not in self.entries)
         self.ahead: dict[str, Outcome | Damaged] = {}  # read, and not asked for yet
 
     def read(self, trial_id: str) -> Outcome:
         """As Store.read."""
-        if (place := self.entries.get(trial_id)) is not None:
-            status, facts, layout = (texts[place] for texts in self._texts)
-            names, absent = _layout(layout)
-            rows = Rows(names, self._values[place], absent)
-            return Outcome(Status(status), rows, interned(json.loads(facts)))
-        if trial_id not in self.ahead:
+        if trial_id not in self.entries and trial_id not in self.ahead:
             self._read_ahead(trial_id)
+        if (place := self.entries.get(trial_id)) is not None:
+            status, facts, layout = (texts[place] for texts in self.texts)
+            names, absent = _layout(layout)
+            return Outcome(Status(status), Rows(names, self.values[place], absent), _facts(facts))
         outcome = self.ahead.pop(trial_id)
         if isinstance(outcome, Damaged):
             raise outcome
-        if state := self.states.get(trial_id):
-            self.new[trial_id] = _entry(trial_id, state, outcome)
         return outcome
 
-    @functools.cached_property
-    def _texts(self) -> list[list[str]]:
-        """Status, facts and layout of each trial of the copy."""
-        return [self.copy[name].to_pylist() for name in COLUMNS[3:6]]
-
-    @functools.cached_property
-    def _values(self) -> list[memoryview]:
-        """The bytes of the rows of each trial of the copy, where they are."""
-        views = []
-        for chunk in self.copy["values"].chunks:
+    def _look_at(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
+        """Notes what the copy, or a part that is added to it, holds of each trial."""
+        for texts, name in zip(self.texts, COLUMNS[3:6], strict=True):
+            texts += _shared(columns[name])
+        for chunk in columns["values"].chunks:
             content, ends = _content(chunk)
-            views += [content[a:b] for a, b in itertools.pairwise(ends.tolist())]
-        return views
+            self.values += [content[a:b] for a, b in itertools.pairwise(ends.tolist())]
 
     def _read_ahead(self, trial_id: str) -> None:
-        """Reads a trial, and where requests take long, those that follow it as well."""
+        """Reads a trial and those that follow it, and adds them to the copy: as outcomes of their
+        own, 100,000 would take 1 GB more.
+        """
         self.unread.pop(trial_id, None)
         num = self.store.trials.at_once
-        following = itertools.islice(self.unread, AHEAD if num > 1 else 0)
-        ids = [trial_id, *following]
+        ids = [trial_id, *itertools.islice(self.unread, AHEAD)]
 
         def read(one: str) -> Outcome | Damaged:
             try:
@@ -116,9 +114,19 @@ class Index:
                 found = list(pool.map(read, ids))
         else:
             found = list(map(read, ids))
-        self.ahead |= zip(ids, found, strict=True)
-        for one in ids:
+        new: list[dict[str, Any]] = []
+        for one, outcome in zip(ids, found, strict=True):
             self.unread.pop(one, None)
+            if isinstance(outcome, Damaged) or one not in self.states or not self.with_rows:
+                self.ahead[one] = outcome
+            else:
+                self.entries[one] = len(self.values) + len(new)
+                new.append(_entry(one, self.states[one], outcome))
+        if new:
+            part = {name: _array(name, new) for name in COLUMNS}
+            self.copy = {name: _joined(self.copy[name], part[name]) for name in COLUMNS}
+            self._look_at(part)
+            self.num_new += len(new)
 
     def peek(self, trial_id: str) -> Outcome:
         """As Store.peek, and without facts if it is in the copy."""
@@ -134,15 +142,11 @@ class Index:
         It keeps its entries of trials that were not asked for, as of earlier plans. A store that
         cannot be written keeps its old file.
         """
-        import pyarrow as pa
-
-        if len(self.new) < FEWEST:
+        if self.num_new < FEWEST:
             return
-        kept = pa.array([*self.others, *self.entries.values()], pa.int64())
-        columns = {
-            name: pa.chunked_array([*old.take(kept).chunks, _array(name, self.new.values())])
-            for name, old in self.copy.items()
-        }
+        kept, columns = sorted([*self.others, *self.entries.values()]), self.copy
+        if len(kept) < len(self.values):  # without entries of trials that were trained again
+            columns = {name: column.take(kept) for name, column in columns.items()}
         with contextlib.suppress(OSError):
             self.folder.write(INDEX, lambda file: _encode(columns, file))
 
@@ -193,16 +197,39 @@ def _layout(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...]]:
     return tuple(names), tuple((i, name) for i, name in absent)
 
 
+@functools.lru_cache(10_000)
+def _facts(text: str) -> Mapping[str, str]:
+    """The facts of a trial, which are those of many others."""
+    return interned(json.loads(text))
+
+
 def _none(names: Iterable[str]) -> dict[str, pa.ChunkedArray]:
     import pyarrow as pa
 
     return {name: pa.chunked_array([], _kind(name)) for name in names}
 
 
-def _array(name: str, entries: Iterable[Mapping[str, Any]]) -> pa.Array:
+def _array(name: str, entries: Iterable[Mapping[str, Any]]) -> pa.ChunkedArray:
     import pyarrow as pa
 
-    return pa.array([entry[name] for entry in entries], _kind(name))
+    return pa.chunked_array([pa.array([entry[name] for entry in entries], _kind(name))])
+
+
+def _joined(*columns: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    chunks = [chunk for column in columns for chunk in column.chunks]
+    return pa.chunked_array(chunks, columns[0].type)
+
+
+def _shared(column: pa.ChunkedArray) -> list[str]:
+    """The texts of a column, equal ones in one copy."""
+    texts: list[str] = []
+    for chunk in column.chunks:
+        coded = chunk.dictionary_encode()
+        words = [sys.intern(word) for word in coded.dictionary.to_pylist()]
+        texts += [words[place] for place in coded.indices.to_pylist()]
+    return texts
 
 
 def _kind(name: str) -> pa.DataType:

@@ -64,8 +64,12 @@ class Known:
 
 def recall(store: Store, slug: str, uri: str) -> Known:
     """The cache; empty if its file is damaged or of another store, and then the server is read."""
+    return _known(_read(store, slug), uri)
+
+
+def _known(servers: dict[str, Any], uri: str) -> Known:
     try:
-        entries = _read(store, slug).get(without_user(uri), {})
+        entries = servers.get(without_user(uri), {})
         children = {
             trial_id: Child(*entry) for trial_id, entry in entries.get("children", {}).items()
         }
@@ -76,12 +80,13 @@ def recall(store: Store, slug: str, uri: str) -> Known:
 
 def remember(store: Store, slug: str, uri: str, known: Known) -> None:
     """Writes the cache with the current time, or that of a clock that was ahead. Raises OSError."""
-    known.saved_ms = max(int(time.time() * 1000), recall(store, slug, uri).saved_ms)
+    servers = _read(store, slug)
+    known.saved_ms = max(int(time.time() * 1000), _known(servers, uri).saved_ms)
     plain = {
         **vars(known),  # asdict copies what is below
         "children": {i: list(vars(child).values()) for i, child in known.children.items()},
     }
-    servers = {**_read(store, slug), without_user(uri): plain}
+    servers[without_user(uri)] = plain
     content = json.dumps({"store": store.identity(), "servers": servers}, separators=(",", ":"))
     store.study(slug).write(FILE, content.encode())
 

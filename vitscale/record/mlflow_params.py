@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from vitscale.plan.cost import Measured, complexity, training_flops
 from vitscale.plan.study import Trial
@@ -20,6 +21,13 @@ MOST_KEPT = 1_000
 WITHOUT_FIELD = {"arm", "point", "params_m", "flops_g"}
 
 
+class Alike(NamedTuple):
+    """What trials that are alike have in common."""
+
+    params: dict[str, str]
+    own: tuple[str, ...]  # names of the params that each of them has for itself, if any
+
+
 class Params:
     """The params of the trials of a study. Those of trials that differ in arm, point, lr, wd and
     seed alone are the same but for these, and are made once.
@@ -28,36 +36,40 @@ class Params:
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
         # the others' text, and the names asked for -> params
-        self.alike: dict[tuple[str, frozenset[str] | None], dict[str, str]] = {}
+        self.alike: dict[tuple[str, frozenset[str] | None], Alike] = {}
 
     def of(self, trial: Trial, names: frozenset[str] | None = None) -> dict[str, str]:
         """Param -> value; only these, if `names` are given."""
-        own = [name for name in OWN if name in names] if names is not None else OWN
-        found = {name: _own(trial, name) for name in own}
-        return {**self._alike(trial, names), **{n: v for n, v in found.items() if v is not None}}
+        alike = self._alike(trial, names)
+        found = {name: OWN[name](trial) for name in alike.own}
+        return {**alike.params, **{n: str(v) for n, v in found.items() if v is not None}}
 
     def varying(self, trials: Sequence[Trial]) -> set[str]:
         """The params that are not the same in all trials, or that some of them lack."""
         names: set[str] = set()
-        alike, same = self._alike(trials[0]), {name: _own(trials[0], name) for name in OWN}
+        alike, same = self._alike(trials[0]).params, {name: _own(trials[0], name) for name in OWN}
         seen = {trials[0].config.others}
         for trial in trials:
             if not trial.config.others or trial.config.others not in seen:
                 seen.add(trial.config.others)
-                names |= _differing(alike, self._alike(trial))
+                names |= _differing(alike, self._alike(trial).params)
             if changed := [name for name in same if _own(trial, name) != same[name]]:
                 names.update(changed)
                 for name in changed:
                     del same[name]
         return names
 
-    def _alike(self, trial: Trial, names: frozenset[str] | None = None) -> dict[str, str]:
+    def _alike(self, trial: Trial, names: frozenset[str] | None = None) -> Alike:
         if (key := (trial.config.others, names)) in self.alike:
             return self.alike[key]
         if names is None:
-            made = self._made(trial)
+            made = Alike(self._made(trial), tuple(name for name in OWN if _bears(trial, name)))
         else:
-            made = {name: value for name, value in self._alike(trial).items() if name in names}
+            params, own = self._alike(trial)
+            made = Alike(
+                {name: value for name, value in params.items() if name in names},
+                tuple(name for name in own if name in names),
+            )
         if trial.config.others:
             if len(self.alike) >= MOST_KEPT:  # as in a grid of models: it would take much memory
                 self.alike.clear()
@@ -91,8 +103,8 @@ def _bears(trial: Trial, name: str) -> bool:
 
 def _own(trial: Trial, name: str) -> str | None:
     """The value of a param of OWN; None if the trial has none."""
-    value = OWN[name](trial)
-    return None if value is None or not _bears(trial, name) else str(value)
+    value = OWN[name](trial) if _bears(trial, name) else None
+    return None if value is None else str(value)
 
 
 def point_of(trial: Trial) -> str:

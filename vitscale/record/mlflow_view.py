@@ -33,7 +33,7 @@ from vitscale.record.mlflow_place import (
     follow_move,
     without_user,
 )
-from vitscale.record.outcome import ENDINGS, Outcome, Row, Status
+from vitscale.record.outcome import ENDINGS, Outcome, Row, Status, value_at
 from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
 
@@ -708,7 +708,7 @@ def _end_ms(rows: Sequence[Row]) -> int:
 def _is_other_training(child: Child, outcome: Outcome) -> bool:
     """Whether rows are of another training than a run shows: then the trial was trained again."""
     rows = outcome.rows
-    return bool(child.began_s and rows) and rows[0]["unix_s"] != child.began_s
+    return bool(child.began_s and rows) and value_at(rows, 0, "unix_s") != child.began_s
 
 
 def metrics_of(row: Row) -> list[Metric]:

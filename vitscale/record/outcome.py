@@ -61,6 +61,10 @@ class Rows(Sequence[Row]):
         """The same rows; the rows themselves if they are such an array."""
         if isinstance(rows, cls):
             return rows
+        names = tuple(rows[0]) if rows else ()
+        if all(tuple(row) == names for row in rows):  # a tenth of the time of what follows
+            pack = struct.Struct(f"<{len(names) * len(rows)}d").pack
+            return cls(names, pack(*(value for row in rows for value in row.values())))
         names = tuple(dict.fromkeys(name for row in rows for name in row))
         absent = [(i, name) for i, row in enumerate(rows) for name in names if name not in row]
         pack = struct.Struct(f"<{len(names)}d").pack
@@ -77,6 +81,18 @@ class Rows(Sequence[Row]):
         values: list[float] = np.frombuffer(self.values, "<f8")[place::num].tolist()
         lacking = {i for i, absent in self.absent if absent == name}
         return [value for i, value in enumerate(values) if i not in lacking] if lacking else values
+
+    def value(self, place: int, name: str) -> float:
+        """One value of a row, without a dictionary of the others; negative places from the end.
+
+        Raises KeyError where the row has none.
+        """
+        row = range(len(self))[place]
+        if name not in self.names or (row, name) in self.absent:
+            raise KeyError(name)
+        column = self.names.index(name)
+        (found,) = struct.unpack_from("<d", self.values, 8 * (len(self.names) * row + column))
+        return float(found)
 
     def last(self) -> Rows:
         """The last row alone."""
@@ -116,6 +132,11 @@ class Rows(Sequence[Row]):
         return repr(tuple(self))
 
 
+def value_at(rows: Sequence[Row], place: int, name: str) -> float:
+    """One value of a row. Raises KeyError where the row has none."""
+    return rows.value(place, name) if isinstance(rows, Rows) else rows[place][name]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Status, rows by epoch, and facts of a trial: provenance, or the error that ended it."""
@@ -151,7 +172,7 @@ class Outcome:
             return float("nan")
         match column.metric.result:
             case "final":
-                return self.rows[-1][column.name]
+                return value_at(self.rows, -1, column.name)
             case "median":
                 return statistics.median(row[column.name] for row in self.rows)
             case never:

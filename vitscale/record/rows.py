@@ -76,15 +76,16 @@ def _rows_of(table: Any) -> list[Row]:
 
 def _facts_of(metadata: Any, trial_id: str) -> dict[str, str]:
     """Facts and seal in the metadata, verified against each other. Raises ValueError."""
-    schema = metadata.schema
+    if not metadata.num_rows or not metadata.num_row_groups:
+        raise ValueError("it has no row")
+    # not metadata.schema, which refers back to it: 50 KB a file, until Python looks for garbage
+    first = metadata.row_group(0)
     if wrong := [
-        column.path
-        for column in map(schema.column, range(len(schema)))
+        column.path_in_schema
+        for column in map(first.column, range(first.num_columns))
         if column.physical_type != "DOUBLE"
     ]:
         raise ValueError(f"a column must be of float64, but got ({wrong[0]!r:.60})")
-    if not metadata.num_rows:
-        raise ValueError("it has no row")
     prefix, raw = PREFIX.encode(), metadata.metadata or {}
     facts = {
         key.removeprefix(prefix).decode(): raw[key].decode()

@@ -9,6 +9,7 @@ may name fonts of the machine. So are those of searches, which are not in NAMES.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -25,6 +26,8 @@ from vitscale.record.looks import Ledger
 from vitscale.record.outcome import Outcome, Rows
 from vitscale.record.workdir import Damaged, Workdir, read_json
 
+Names = tuple[str, ...]
+Absent = tuple[tuple[int, str], ...]
 KEPT = "drawn.json"  # beside the files of a report: what it was made of, and what it says
 PACKAGE = Path(__file__).parents[2]
 PACKAGES = (".dist-info", ".egg-info")
@@ -50,12 +53,18 @@ def inputs(
     digest.update(repr(sorted(study.measured.items())).encode())
     for outcome in read.values():
         rows = Rows.of(outcome.rows)
-        digest.update(repr((sorted(outcome.facts.items()), rows.names, rows.absent)).encode())
+        digest.update(_around(tuple(outcome.facts.items()), rows.names, rows.absent))
         digest.update(rows.values)
     for name in chain(code(PACKAGE), packages()):
         digest.update(name.encode())
     without_looks = digest.hexdigest()
     return lambda ledger: _digest(f"{without_looks} {ledger!r}".encode())
+
+
+@functools.lru_cache(10_000)
+def _around(facts: tuple[tuple[str, str], ...], names: Names, absent: Absent) -> bytes:
+    """What an outcome has beside the values of its rows, which most outcomes share."""
+    return repr((sorted(facts), names, absent)).encode()
 
 
 def code(folder: Path) -> Iterator[str]:

@@ -171,7 +171,7 @@ def caveats(results: Results) -> list[str]:
     """What a reader must know before believing a number, a
     sentence each; code, versions and machines last.
     """
-    return [*kind_of(results.study).caveats(results), *provenance(results)]
+    return [*results.once(kind_of(results.study).caveats), *results.once(provenance)]
 
 
 def summary(results: Results) -> Summary:
