@@ -7,10 +7,12 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from typing import BinaryIO
 
 import matplotlib
@@ -29,6 +31,7 @@ from vitscale.plan.study import Study
 from vitscale.record.looks import Look, add_look, read_ledger
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
+from vitscale.record.workdir import Held
 
 FACTS = {"command": "python studies/one.py"}
 Read = dict[str, Outcome]
@@ -235,3 +238,42 @@ def test_a_file_is_the_same_whether_a_process_wrote_it(num: int, ending: str) ->
     write = Beside(num).write(writing)
     write(file := io.BytesIO())
     assert file.getvalue() == b"0123456789abc"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux only")
+def test_a_process_beside_a_killed_one_holds_none_of_its_locks(tmp_path: Path) -> None:
+    """Neither a driver's nor one that is shared; the same command must resume at once."""
+    Store.open(tmp_path / "runs")
+    code = """if True:
+        import os, signal, sys, time
+        from vitscale.analysis.report.beside import Beside
+        from vitscale.record.store import Store
+
+        def sleep():
+            print(os.getpid(), flush=True)
+            time.sleep(60)
+
+        store = Store.open(sys.argv[1])
+        with store.drive("s"), store.folder.share("shared.lock"):
+            Beside(1).start(sleep)
+            input()
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", code, str(tmp_path / "runs")]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as driver:
+        assert driver.stdin and driver.stdout
+        beside = int(driver.stdout.readline())
+        try:
+            store = Store.open(tmp_path / "runs")
+            assert store.driver_is_alive("s")
+            with pytest.raises(Held), store.folder.hold("shared.lock", "", 0):
+                pass
+            driver.stdin.write("\n")
+            driver.stdin.flush()
+            assert driver.wait(10) == -signal.SIGKILL
+            os.kill(beside, 0)  # it lives on
+            assert not store.driver_is_alive("s")
+            with store.drive("s"), store.folder.hold("shared.lock", "", 0):
+                pass
+        finally:
+            os.kill(beside, signal.SIGKILL)

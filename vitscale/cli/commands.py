@@ -25,7 +25,6 @@ from vitscale.cli.project import become, copy_project, find_script, listing
 from vitscale.cli.script import (
     Parser,
     check_installed,
-    num_drawing,
     report_only,
     status_of_report,
 )
@@ -362,7 +361,7 @@ def sync(options: argparse.Namespace) -> None:
     `reread`, the server is asked for every run.
     """
     check_installed("mlflow")
-    from vitscale.analysis.report.beside import Beside
+    from vitscale.analysis.report.beside import Beside, num_beside
     from vitscale.launch.colors import arm_colors
     from vitscale.launch.driver import draw_once
     from vitscale.record.mlflow_place import note_of_old_database, tracking_uri
@@ -375,7 +374,7 @@ def sync(options: argparse.Namespace) -> None:
         print(note)
     slugs, failed = options.studies or store.slugs(), list[str]()
     # a look into each folder takes seconds; in a bucket, one list has all
-    evaluated = Beside(num_drawing() if store.trials.at_once == 1 else 0).start(store.evaluated)
+    evaluated = Beside(num_beside() if store.trials.at_once == 1 else 0).start(store.evaluated)
     for slug in slugs:
         with _continue_after_failure(slug, failed):
             study = with_costs(read_plan(store, slug))
@@ -386,7 +385,7 @@ def sync(options: argparse.Namespace) -> None:
                 num = synchronize(view, read)
                 for trial_id in view.trials.keys() & view.children.keys() & evaluated():
                     view.show_evaluations(trial_id, store.evaluations(trial_id).values())
-            report, headline, summary = draw_once(study, store, read, None, num_drawing())
+            report, headline, summary = draw_once(study, store, read, None, num_beside())
             with _server_errors(uri):
                 view.summarize(summary, report, headline)
                 if not store.driver_is_alive(slug):

@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -545,12 +544,13 @@ def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> int:
     `formats`: only these; all if there are none. Returns the exit status: not 0 if the report has
     nothing to say about an arm, which one line on stderr names.
     """
+    from vitscale.analysis.report.beside import num_beside
     from vitscale.launch.driver import PAGE, draw_once
     from vitscale.record.provenance import mixed_code
     from vitscale.record.table import read_trials
 
     read = read_trials(study, store)
-    report, headline, _ = draw_once(study, store, read, formats or None, num_drawing())
+    report, headline, _ = draw_once(study, store, read, formats or None, num_beside())
     page = not formats or "html" in formats
     where = report.address(PAGE) if page else f"{report.address()} ({', '.join(formats)})"
     lines = [*headline, mixed_code(read), f"report  {where}"]
@@ -585,9 +585,3 @@ def _lacking(study: Study, read: Mapping[str, Outcome]) -> tuple[str, list[str]]
     return law, [
         name for name in dict.fromkeys(t.arm.name for t in study.trials) if name not in known
     ]
-
-
-def num_drawing() -> int:
-    """Processes that draw beside this one: as many as cores, where a fork is safe."""
-    num = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
-    return num if num > 1 and threading.active_count() == 1 else 0

@@ -6,6 +6,7 @@ Trains the missing trials, mirrors them to MLflow, draws the report and prints w
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import shlex
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from vitscale.launch.optuna_search import Rounds
     from vitscale.record.looks import FinalSize, Ledger, Look
+    from vitscale.record.mlflow_view import View
     from vitscale.record.wrong import Wrong
 
 MAX_FAULT_WARNINGS = 20
@@ -251,6 +253,7 @@ class Driver:
             study, self.uri, store, arm_colors, self._warn_not_shown, self._still_drives
         )
         self.trains = False  # whether this start has something to train
+        self.trials_shown = False  # whether MLflow has all rows of all trials
         self.folder = store.study(study.slug)
         self.num_faults = 0  # of machines, in this start
         # trial id -> why it is missing, where the store could not record it
@@ -301,6 +304,7 @@ class Driver:
                 head_lost = _is_head_lost(error)
             if self._still_drives():
                 read = read_trials(self.study, self.store, known)
+                known.clear()  # their rows leave memory once they are in a table
                 status = self._conclude(self._with_reasons(read), stopped_by)
             else:  # what this start knows is old: report and MLflow are written by the other one
                 self.console.print("interrupted: another start of the study has taken it over")
@@ -400,7 +404,8 @@ class Driver:
             **to_json(self.study),
             "earlier": self.left_out,
         }
-        self.folder.write(PLAN, encoded(plan))
+        if not _is_encoded_as(before, plan):  # to write 100,000 trials takes a second
+            self.folder.write(PLAN, encoded(plan))
         update_links(self.store, self.study.slug, plan["trials"])
 
     def _grow(self, known: Mapping[str, Outcome]) -> bool:
@@ -603,11 +608,13 @@ class Driver:
             self.reasons[event.trial_id] = event.facts["error"]
             self.console.print(f"warning: {event.facts['error']}; {error}")
 
-    def _conclude(self, read: Mapping[str, Outcome], stopped_by: str) -> int:
+    def _conclude(self, read: dict[str, Outcome], stopped_by: str) -> int:
         """Draws the report, updates MLflow, and prints a summary; returns the exit status."""
         from vitscale.record.mlflow_place import without_user
 
         statuses = [outcome.status for outcome in read.values()]
+        if not self.trains:  # else the report does not wait for a slow server
+            self.mirror.finish(lambda view: self._show_trials(view, read))
         report, lines, summary = self._draw(read)
         pages, problem = self._show(read, summary)
         shown = [status for status in ENDINGS if status is not Status.STOPPED or status in statuses]
@@ -648,15 +655,17 @@ class Driver:
         root = self.store.root
         return "" if root == Path("runs").absolute() else f" --store {shlex.quote(str(root))}"
 
-    def _draw(
-        self, read: Mapping[str, Outcome]
-    ) -> tuple[Workdir | None, list[str], tuple[Any, ...]]:
+    def _draw(self, read: dict[str, Outcome]) -> tuple[Workdir | None, list[str], tuple[Any, ...]]:
         """Draws the report: (its folder, lines to print, arguments of View.summarize).
 
         The folder is None if drawing fails, which loses no result.
         """
         try:
-            report, headline, summary = draw(self.study, self.store, read)
+            from vitscale.analysis.report.beside import num_beside
+
+            make = draw_once if self.trials_shown else draw
+            num = 0 if self.trains else num_beside()  # Ray has not been here
+            report, headline, summary = make(self.study, self.store, read, None, num)
         # a full disk, or an error in a plot: the trials are safe, and MLflow is still updated
         except Exception as error:
             line = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -670,14 +679,21 @@ class Driver:
         lines = [*(f"  {line}" for line in headline), *figures, f"report  {report.address(PAGE)}"]
         return report, lines, (summary, report, headline)
 
+    def _show_trials(self, view: View, read: Mapping[str, Outcome]) -> None:
+        from vitscale.record.mlflow_view import synchronize
+
+        synchronize(view, read)
+        self.trials_shown = True
+
     def _show(self, read: Mapping[str, Outcome], summary: tuple[Any, ...]) -> tuple[list[str], str]:
         """Updates MLflow: ([page address], "") or ([], why it is not up to date)."""
-        from vitscale.record.mlflow_view import View, state_of, synchronize
+        from vitscale.record.mlflow_view import state_of
 
         pages: list[str] = []
 
         def complete(view: View) -> None:
-            synchronize(view, read)
+            if not self.trials_shown:
+                self._show_trials(view, read)
             view.interrupt()
             view.summarize(*summary)
             view.set_parent(state_of(read))
@@ -822,6 +838,12 @@ def _plan_before(store: Store, slug: str) -> dict[str, Any]:
         return store.plan(slug)
     except ValueError:
         return {}
+
+
+def _is_encoded_as(read: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+    """Whether a plan that was read is this one, whose lists may be tuples beside the trials."""
+    rest = json.loads(json.dumps({name: plan[name] for name in plan if name != "trials"}))
+    return read == {**rest, "trials": plan["trials"]}
 
 
 def _once_planned(plan: Mapping[str, Any]) -> list[str]:

@@ -295,7 +295,8 @@ class Workdir:
             lock.truncate(0)
             lock.write(content)
             lock.flush()
-            yield
+            with _not_of_forks(lock.fileno()):
+                yield
 
     @contextlib.contextmanager
     def share(self, name: str, patience_s: float = 1.0) -> Iterator[None]:
@@ -308,7 +309,8 @@ class Workdir:
             if not _lock_patiently(lock.fileno(), patience_s, shared=True):
                 lock.seek(0)
                 raise Held(lock.read())
-            yield
+            with _not_of_forks(lock.fileno()):
+                yield
 
     def still_holds(self, name: str) -> bool:
         """Whether a lock that this process has taken is still its own; the kernel sees to that."""
@@ -442,6 +444,30 @@ def _lock_patiently(descriptor: int, patience_s: float, shared: bool = False) ->
             return False
         time.sleep(0.2)
     return True
+
+
+_locks: set[int] = set()  # descriptors
+
+
+@contextlib.contextmanager
+def _not_of_forks(descriptor: int) -> Iterator[None]:
+    """A lock of this process alone: else a fork that outlives it would hold it on."""
+    _locks.add(descriptor)
+    try:
+        yield
+    finally:
+        _locks.discard(descriptor)
+
+
+def _let_go() -> None:
+    """Closes the locks of the parent in a fork; their numbers stay taken, since files have them."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for descriptor in _locks:
+        os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _open_regular(path: Path) -> int:

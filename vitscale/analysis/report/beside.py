@@ -6,9 +6,12 @@ import contextlib
 import gc
 import importlib
 import multiprocessing
+import os
 import shutil
 import signal
+import sys
 import tempfile
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection
@@ -23,6 +26,12 @@ T = TypeVar("T")
 Files = dict[str, bytes]  # ending -> content
 Writing = Callable[[BinaryIO], object]  # writes to a file
 BACKENDS = {"png": "agg", "svg": "svg", "pdf": "pdf"}
+
+
+def num_beside() -> int:
+    """Processes that work beside this one: as many as cores, where a fork is safe."""
+    num = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    return num if num > 1 and threading.active_count() == 1 else 0
 
 
 class Beside:
