@@ -2,7 +2,10 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test test-fast test-slow test-oldest test-readme test-gpu test-slurm test-azure chaos check docs wheel constraints clean
+.PHONY: doctor demo test test-fast test-slow test-oldest test-readme test-gpu test-slurm test-azure chaos check docs wheel constraints clean
+
+doctor: .venv/installed  ## what works on this machine: 1 to 2 minutes on 2 idle cores
+	$(RUN) -m vitscale doctor
 
 demo: .venv/installed  ## the lr/wd EDF study on embedded data: about 6 minutes on 2 cores
 	$(RUN) studies/lr_wd_edf.py

@@ -7,8 +7,8 @@ through which all clients reach it: replies are lost and connections are cut, as
 real server is killed, which keeps its objects. Victims of SIGSTOP, for 30 s with a lease of 6 s:
 the same, and moto itself. While a driver stands still, the same command takes over on a machine of
 another name, and the zombie comes back into its work. Some starts, with their
-workers, run on a clock that is ten minutes or a day behind that of the others and of the servers
-(apart_clock.c; not without gcc).
+workers, run on a clock that is ten minutes or a day behind or ahead of that of the others and of
+the servers (apart_clock.c; not without gcc).
 """
 
 from __future__ import annotations

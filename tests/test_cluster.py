@@ -25,6 +25,7 @@ from conftest import (
     wait_for,
     workers_of,
 )
+from test_bucket import fresh, point_at, server  # noqa: F401
 from test_launch import TINY, assert_uninterrupted
 
 from vitscale.doctor.check import Machine
@@ -238,11 +239,16 @@ def test_trials_of_a_dead_node_resume_on_another_node(tmp_path: Path, cluster: C
 
 
 def test_a_cluster_without_workers_is_waited_for(tmp_path: Path, empty: Cluster) -> None:
-    script, said = (
-        Script(tmp_path),
-        "waiting for nodes: none of the cluster has a CPU yet; Ctrl-C stops",
-    )
+    """As long as asked; nothing is lost where none comes."""
+    script = Script(tmp_path)
+    said = "none of the cluster has a CPU yet; Ctrl-C stops"
     arguments = ("--num", "1", "--address", empty.address)
+    in_vain = script.run(*arguments, "--cluster-timeout-s", "2")
+    assert in_vain.returncode == 2
+    assert f"waiting for nodes, at most 2 s (--cluster-timeout-s): {said}" in in_vain.stdout
+    (line,) = [line for line in in_vain.stdout.splitlines() if "error:" in line]
+    assert "must join the cluster in time, but got (cluster_timeout_s=2, none with a CPU)" in line
+    assert not list(tmp_path.glob("runs/trials/*"))
     for name in ("stopped", "served"):
         (tmp_path / "log.txt").write_text("")
         process = script.start(*arguments)
@@ -354,3 +360,22 @@ def test_a_node_that_lacks_what_a_trial_needs_is_refused_before_the_first_step(
     (line,) = [line for line in refused.stdout.splitlines() if "error:" in line]
     assert "each node must have what a trial needs, but got (" in line and why in line
     assert "(node " in line and not list(tmp_path.glob("runs/trials/*"))
+
+
+def test_a_node_without_the_credentials_of_a_bucket_is_refused_before_the_first_step(
+    tmp_path: Path,
+    empty: Cluster,
+    server: int,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not as one with another store; moto takes any credentials, but asks for some."""
+    url = f"http://127.0.0.1:{server}"
+    point_at(url, monkeypatch)
+    empty.grow("env", f"AWS_ENDPOINT_URL={url}", "AWS_REGION=us-east-1")
+    arguments = ("--num", "1", "--address", empty.address, "--store", fresh())
+    refused = Script(tmp_path).run(*arguments, timeout=200)
+    assert refused.returncode == 2, refused.stdout
+    (line,) = [line for line in refused.stdout.splitlines() if "error:" in line]
+    assert "each node must have what a trial needs, but got (" in line
+    assert "it cannot read the store: " in line and "(node " in line
+    assert "another one on" not in refused.stdout

@@ -631,6 +631,8 @@ def test_a_start_without_its_data_creates_no_store(
         ("--gpus-per-trial=1", "leave --gpus-per-trial out to train on the CPU"),
         ("--gpus-per-trial=1 --device=cuda", "0 GPUs that torch sees"),
         ("--address=127.0.0.1:1", "a Ray cluster must answer at (address='127.0.0.1:1')"),
+        ("--address=nohost", "must be host:port or auto, but got (address='nohost')"),
+        ("--address=auto", "a Ray cluster must run on this machine, but got none"),
         ("--store=/proc/nowhere", "the store must be writable"),
     ],
 )
@@ -645,6 +647,10 @@ def test_a_start_that_fits_nowhere_creates_no_store(
 ) -> None:
     """On a machine without a GPU, which CUDA_VISIBLE_DEVICES makes of one that has some."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # clusters of other tests
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: None)
     store = tmp_path / "store"
     given = [f"--store={store}", *options.split()]  # a later --store counts
     with pytest.raises(SystemExit) as ended:

@@ -33,9 +33,9 @@ def add_doctor(parsers: Any) -> None:
         "doctor",
         help="try on this machine what studies need: devices, trainer, store, Ray, MLflow",
         description=(
-            "Tries each part with the code that studies use, in a minute or two: devices against "
-            "the CPU, resume, teams, packing, the store's guarantees, Ray, MLflow. Exit status: 0 "
-            "if nothing failed, else 1. Each failure says what to do."
+            "Tries each part with the code that studies use, in a minute or two per device: "
+            "devices against the CPU, resume, teams, packing, the store's guarantees, Ray, MLflow. "
+            "Exit status: 0 if nothing failed, else 1. Each failure says what to do."
         ),
     )
     parser.add_argument(

@@ -328,6 +328,13 @@ def _add_own_options(parser: Parser) -> None:
         help="address of an existing Ray cluster, or auto (default: start one on this machine)",
     )
     add(
+        "--cluster-timeout-s",
+        type=float,
+        default=3600.0,
+        metavar="SECONDS",
+        help="how long to wait for a first node of a cluster that has none yet (default: 3600)",
+    )
+    add(
         "--data-root",
         default=os.environ.get("VITSCALE_DATA", ""),
         help="folder of the datasets (default: $VITSCALE_DATA)",

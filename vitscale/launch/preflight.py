@@ -60,12 +60,23 @@ def check_fits(resources: Resources) -> None:
 
 
 def check_answers(address: str) -> None:
-    """Raises ValueError if no Ray answers at host:port; Ray itself would wait for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdigit():
+    """Raises ValueError if no Ray answers at host:port, or at that of this machine if it is "auto";
+    Ray itself would wait for minutes.
+    """
+    if not address:
         return
+    if address == "auto" and not (address := _on_this_machine()):
+        raise ValueError(
+            "a Ray cluster must run on this machine, but got none (address='auto'): start one by "
+            "`ray start --head`, name another one's, or leave --address out"
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(
+            f"an address of a Ray cluster must be host:port or auto, but got (address={address!r})"
+        )
     try:
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=10) as connection:
             connection.settimeout(ANSWER_S)
             # behind TLS nothing is answered before a handshake
             speaks = bool(int(os.environ.get("RAY_USE_TLS") or 0)) or _speaks_grpc(connection)
@@ -75,6 +86,16 @@ def check_answers(address: str) -> None:
         raise ValueError(
             f"a Ray cluster must answer at (address={address!r}): what listens there is no Ray"
         )
+
+
+def _on_this_machine() -> str:
+    """What Ray takes for auto: RAY_ADDRESS, or a cluster that runs here; empty if none does."""
+    from ray._private.services import get_ray_address_from_environment
+
+    try:
+        return get_ray_address_from_environment("auto", None) or ""
+    except ConnectionError:
+        return ""
 
 
 def _speaks_grpc(connection: socket.socket) -> bool:

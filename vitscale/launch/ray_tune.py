@@ -29,7 +29,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import check_readable
 from vitscale.plan.study import Study
 from vitscale.record.outcome import DONE, Status
-from vitscale.record.store import Store
+from vitscale.record.store import NotShared, Store
 
 # Ray reads these when it is imported or when a Tuner is made.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
@@ -283,9 +283,10 @@ def _await_slots(
 
     A cluster that was not started here may scale by itself. If no node has any amount of a resource
     that a trial needs (no core at all, or no GPU at all), the cluster is asked for such nodes and
-    waited for. If nodes have the resource, but too little of it, ValueError is raised.
+    waited for. Raises ValueError if none has come by `cluster_timeout_s`, or if nodes have the
+    resource, but too little of it.
     """
-    requested = False
+    requested, began_s = False, time.monotonic()
     while not stop.is_set():
         try:
             slots = _slots(resources)
@@ -303,10 +304,17 @@ def _await_slots(
             needed |= resources.placement()
             request_resources(bundles=[needed] * resources.workers_per_trial)
             report(
-                f"waiting for nodes: none of the cluster has a {_lacking(resources)} yet; Ctrl-C "
-                "stops"
+                f"waiting for nodes, at most {resources.cluster_timeout_s:g} s "
+                f"(--cluster-timeout-s): none of the cluster has a {_lacking(resources)} yet; "
+                "Ctrl-C stops"
             )
             requested = True
+        if time.monotonic() - began_s >= resources.cluster_timeout_s:
+            raise ValueError(
+                "a node on which a trial fits must join the cluster in time, but got "
+                f"(cluster_timeout_s={resources.cluster_timeout_s:g}, none with a "
+                f"{_lacking(resources)}); the same command waits again"
+            )
         stop.wait(1)
     return 0
 
@@ -405,11 +413,15 @@ def resources_of_nodes() -> list[str]:
 def _see(
     store: Store, slug: str, nonce: str, datasets: Sequence[str], data_root: str
 ) -> bool | str:
-    """Whether this node sees the driver's store, or why it cannot read a dataset; runs there."""
+    """Whether this node sees the driver's store, or why it cannot read that or a dataset; runs
+    there.
+    """
     try:
         store.check_shared(slug, nonce, patience_s=30)
-    except OSError:
+    except NotShared:
         return False
+    except OSError as error:  # a bucket, say, without credentials there
+        return f"it cannot read the store: {error}"
     try:
         for dataset in datasets:
             check_readable(dataset, data_root)

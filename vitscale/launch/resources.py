@@ -35,6 +35,8 @@ class Resources:
     device: str = "auto"  # cuda if a trial has a GPU, else cpu
     max_concurrent: int = 0  # trials at once; 0: as many as fit
     address: str = ""  # of an existing Ray cluster; empty starts one on this machine
+    # how long to wait for a first node on which a trial fits, where a cluster has none yet
+    cluster_timeout_s: float = 3600.0
     data_root: str = ""
     # processes that read images; "auto": as vitscale.train.data.num_readers
     num_loader_workers: int | Literal["auto"] = 0
@@ -50,6 +52,7 @@ class Resources:
             ("micro_batch", 0),
             ("num_loader_workers", 0),
             ("checkpoint_every_s", 0.0),
+            ("cluster_timeout_s", 0.0),
         ):
             if getattr(self, name) == "auto":
                 continue

@@ -83,6 +83,10 @@ SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 TRIAL_ID = re.compile(r"[0-9a-f]{12}")  # of vitscale.plan.config
 
 
+class NotShared(OSError):
+    """This machine sees another store than the driver, or none."""
+
+
 class ClaimedByOther(RuntimeError):
     """Another study that is running now trains this trial."""
 
@@ -497,7 +501,7 @@ class Store:
         return read_text(self.study(slug), NONCE, errors="replace")
 
     def check_shared(self, slug: str, nonce: str, patience_s: float = 0.0) -> None:
-        """Raises OSError unless this machine sees the driver's nonce, so that both share one store.
+        """Raises NotShared unless this machine sees the driver's nonce, so that both share a store.
 
         Some network file systems show new files late: if the study exists, checks again for up to
         `patience_s` seconds.
@@ -505,7 +509,7 @@ class Store:
         end = time.monotonic() + patience_s
         while self.nonce(slug) != nonce:
             if time.monotonic() >= end or not self.study(slug).exists():
-                raise OSError(
+                raise NotShared(
                     "the store must be one folder that all nodes see, but got "
                     f"(store={str(self.root)!r}, which is another one on {socket.gethostname()})"
                 )
