@@ -377,6 +377,23 @@ def test_a_server_that_will_not_do_is_refused_at_open(proxy: Proxy, fault: str) 
     assert sum(proxy.requests.values()) < 12
 
 
+@pytest.mark.parametrize("part", ["trials", "studies/s"])
+def test_a_part_of_a_bucket_that_may_not_be_written_is_refused_at_the_start(
+    proxy: Proxy, part: str
+) -> None:
+    """Not as faults of trials; what is permitted leaves no trace."""
+    store = Store.open(fresh())
+    store.check_permitted("s", ["0" * 12])
+    assert not store.folder.files()
+
+    def denied(asked: str, path: str) -> str:
+        return "403 AccessDenied" if asked == "PUT" and f"/{part}/" in path else ""
+
+    proxy.fault = denied
+    with pytest.raises(OSError, match="permit reading and writing"):
+        store.check_permitted("s")
+
+
 @OF_S3
 def test_the_doctor_finds_a_server_that_ignores_conditions(proxy: Proxy) -> None:
     """As a start of a study refuses it, although files are created and replaced as they should."""

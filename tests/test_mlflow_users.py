@@ -39,6 +39,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     try:
         wait_for_mlflow(port)
+        shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+        assert "mlflow server" in shown and f"{folder}/mlflow.db" not in shown  # has passwords
         yield f"http://127.0.0.1:{port}"
     finally:
         kill_family(process.pid)

@@ -221,8 +221,8 @@ def cluster(
     """Connects to a Ray cluster, or starts one here, and yields the number of trials at once.
 
     A cluster started here listens on the loopback interface only. Raises ValueError if no trial
-    fits, which would wait forever. A cluster that has no workers yet is waited for until `stop` is
-    set (see `_await_slots`); then 0 is yielded.
+    fits, which would wait forever. A cluster that has no workers yet is waited for (see
+    `_await_slots`); if `stop` is set meanwhile, 0 is yielded.
     """
     check_answers(resources.address)
     with _quiet(log):

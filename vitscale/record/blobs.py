@@ -159,7 +159,7 @@ class Bucket:
         Some servers accept `If-None-Match` and `If-Match` and ignore them: every claim would
         succeed, and two workers would train and commit the same trial.
         """
-        own, key = replace(self, patience_s=PROBE_PATIENCE_S), f".writable-{uuid.uuid4().hex}"
+        own, key = replace(self, patience_s=PROBE_PATIENCE_S), f"{WRITABLE}{uuid.uuid4().hex}"
         first, second, third = (f"{key} {n}".encode() for n in range(3))
         try:
             tag = own.create(key, first)
@@ -297,6 +297,7 @@ class Bucket:
         return (Unanswered if retry else Unavailable)(f"{LAW}, but got {got}")
 
 
+WRITABLE = ".writable-"  # begins the name of an object that tries whether objects can be written
 FULL = (
     "InsufficientStorage",
     "QuotaExceeded",

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TextIO
 
-from vitscale.record.blobs import Bucket, Tag
+from vitscale.record.blobs import WRITABLE, Bucket, Tag
 from vitscale.record.workdir import CLAIM, Fenced, FileState, Held, Workdir, claim_in
 
 if TYPE_CHECKING:
@@ -206,6 +206,12 @@ class BucketDir(Workdir):
         return self.bucket.exists(self._key(name)) if name else bool(self.names())
 
     def refused(self, *names: str) -> list[tuple[str, str]]:
+        """None: nobody owns an object. Raises OSError if none may be written below this prefix, as
+        where a policy permits a part of the bucket.
+        """
+        key = self._key(f"{WRITABLE}{uuid.uuid4().hex}")
+        self.bucket.create(key, b"")
+        self.bucket.delete([key])
         return []
 
     def names(self, prefix: str = "") -> list[str]:
