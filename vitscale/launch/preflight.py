@@ -65,11 +65,14 @@ def check_answers(address: str) -> None:
     """
     if not address:
         return
-    if address == "auto" and not (address := _on_this_machine()):
-        raise ValueError(
-            "a Ray cluster must run on this machine, but got none (address='auto'): start one by "
-            "`ray start --head`, name another one's, or leave --address out"
-        )
+    if address == "auto":
+        from vitscale.launch.ray_tune import running_here  # imports Ray
+
+        if not (address := running_here()):
+            raise ValueError(
+                "a Ray cluster must run on this machine, but got none (address='auto'): start one "
+                "by `ray start --head`, name another one's, or leave --address out"
+            )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(
@@ -86,16 +89,6 @@ def check_answers(address: str) -> None:
         raise ValueError(
             f"a Ray cluster must answer at (address={address!r}): what listens there is no Ray"
         )
-
-
-def _on_this_machine() -> str:
-    """What Ray takes for auto: RAY_ADDRESS, or a cluster that runs here; empty if none does."""
-    from ray._private.services import get_ray_address_from_environment
-
-    try:
-        return get_ray_address_from_environment("auto", None) or ""
-    except ConnectionError:
-        return ""
 
 
 def _speaks_grpc(connection: socket.socket) -> bool:

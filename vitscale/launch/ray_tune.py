@@ -54,6 +54,7 @@ if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ) or (
 import ray
 from ray import tune
 from ray._private import ray_constants
+from ray._private.services import get_ray_address_from_environment
 from ray.autoscaler.sdk import request_resources
 from ray.tune.schedulers import FIFOScheduler
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -209,6 +210,14 @@ def _answers(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def running_here() -> str:
+    """What Ray takes for auto: RAY_ADDRESS, or a cluster that runs here; empty if none does."""
+    try:
+        return get_ray_address_from_environment("auto", None) or ""
+    except ConnectionError:
+        return ""
 
 
 @contextlib.contextmanager
