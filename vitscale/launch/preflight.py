@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import os
 import socket
@@ -66,9 +67,8 @@ def check_answers(address: str) -> None:
     if not address:
         return
     if address == "auto":
-        from vitscale.launch.ray_tune import running_here  # imports Ray
-
-        if not (address := running_here()):
+        # by its name: it imports Ray, and this file
+        if not (address := importlib.import_module("vitscale.launch.ray_tune").running_here()):
             raise ValueError(
                 "a Ray cluster must run on this machine, but got none (address='auto'): start one "
                 "by `ray start --head`, name another one's, or leave --address out"
