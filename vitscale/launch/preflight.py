@@ -68,11 +68,12 @@ def check_answers(address: str) -> None:
         return
     if address == "auto":
         # by its name: it imports Ray, and this file
-        if not (address := importlib.import_module("vitscale.launch.ray_tune").running_here()):
-            raise ValueError(
-                "a Ray cluster must run on this machine, but got none (address='auto'): start one "
-                "by `ray start --head`, name another one's, or leave --address out"
-            )
+        address = importlib.import_module("vitscale.launch.ray_tune").running_here()
+    if not address:
+        raise ValueError(
+            "a Ray cluster must run on this machine, but got none (address='auto'): start one by "
+            "`ray start --head`, name another one's, or leave --address out"
+        )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(
