@@ -383,7 +383,9 @@ def test_a_part_of_a_bucket_that_may_not_be_written_is_refused_at_the_start(
 ) -> None:
     """Not as faults of trials; what is permitted leaves no trace."""
     store = Store.open(fresh())
-    store.check_permitted("s", ["0" * 12])
+    ids = ["0" * 12]
+    store.check_permitted("s")
+    store.check_trials_permitted(ids)
     assert not store.folder.files()
 
     def denied(asked: str, path: str) -> str:
@@ -391,7 +393,7 @@ def test_a_part_of_a_bucket_that_may_not_be_written_is_refused_at_the_start(
 
     proxy.fault = denied
     with pytest.raises(OSError, match="permit reading and writing"):
-        store.check_permitted("s")
+        store.check_permitted("s") if part == "studies/s" else store.check_trials_permitted(ids)
 
 
 @OF_S3

@@ -338,7 +338,8 @@ def as_user(user: int, group: int, code: str, *arguments: object) -> str:
 PERMITTED = """
 from vitscale.record.store import Store
 store, trial_ids = Store(arguments[0]), arguments[1:]
-store.check_permitted("a-demo", trial_ids)
+store.check_permitted("a-demo")
+store.check_trials_permitted(trial_ids)
 with store.drive("a-demo") as attempt, store.planning():
     store.claim(trial_ids[0], {}, "a-demo", attempt)
     say("claimed")

@@ -83,7 +83,12 @@ def run(
 
     sample = study.stand_in() if isinstance(study, Search) else study
     check(sample)
-    check_fits(resources)
+    if resources.address:
+        from vitscale.launch.ray_tune import check_cluster
+
+        check_cluster(resources.address)
+    else:
+        check_fits(resources)
     data = Data(resources.data_root)
     data.look(sample)
     store.make()  # not before: a refusal creates nothing
@@ -272,7 +277,7 @@ class Driver:
             self._grow(known)
             self._write_plan()
         todo = [trial for trial in self.study.trials if trial.config.id not in known]
-        self.store.check_permitted(self.study.slug, (trial.config.id for trial in todo))
+        self.store.check_trials_permitted(trial.config.id for trial in todo)
         so_far = f" so far of {self.rounds.search.num_trials}" if self.rounds else ""
         self.console.print(
             f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(known)} done, "

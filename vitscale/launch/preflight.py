@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import operator
 import os
 import socket
@@ -36,12 +35,8 @@ DIGEST = "data_digest"
 def check_fits(resources: Resources) -> None:
     """Raises ValueError if this machine has fewer cores or GPUs than one trial needs.
 
-    Asks before Ray starts and anything is written. What a cluster has only Ray knows; it must
-    answer.
+    Asks before Ray starts and anything is written. What a cluster has only Ray knows.
     """
-    if resources.address:
-        check_answers(resources.address)
-        return
     machine = {"CPU": os.cpu_count() or 1, "GPU": 0}
     if resources.gpus_per_trial:
         import torch
@@ -61,19 +56,7 @@ def check_fits(resources: Resources) -> None:
 
 
 def check_answers(address: str) -> None:
-    """Raises ValueError if no Ray answers at host:port, or at that of this machine if it is "auto";
-    Ray itself would wait for minutes.
-    """
-    if not address:
-        return
-    if address == "auto":
-        # by its name: it imports Ray, and this file
-        address = importlib.import_module("vitscale.launch.ray_tune").running_here()
-    if not address:
-        raise ValueError(
-            "a Ray cluster must run on this machine, but got none (address='auto'): start one by "
-            "`ray start --head`, name another one's, or leave --address out"
-        )
+    """Raises ValueError if no Ray answers at host:port; Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(

@@ -212,12 +212,17 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
-def running_here() -> str:
-    """What Ray takes for auto: RAY_ADDRESS, or a cluster that runs here; empty if none does."""
-    try:
-        return get_ray_address_from_environment("auto", None) or ""
-    except ConnectionError:
-        return ""
+def check_cluster(address: str) -> None:
+    """Raises ValueError if no Ray answers at host:port or, for auto, where Ray would look."""
+    if address == "auto":
+        try:
+            address = get_ray_address_from_environment(address, None)
+        except ConnectionError as error:
+            raise ValueError(
+                "a Ray cluster must run on this machine, but got none (address='auto'): start one "
+                "by `ray start --head`, name another one's, or leave --address out"
+            ) from error
+    check_answers(address)
 
 
 @contextlib.contextmanager
@@ -233,7 +238,8 @@ def cluster(
     fits, which would wait forever. A cluster that has no workers yet is waited for (see
     `_await_slots`); if `stop` is set meanwhile, 0 is yielded.
     """
-    check_answers(resources.address)
+    if resources.address:
+        check_cluster(resources.address)
     with _quiet(log):
         try:
             local: dict[str, Any] = (

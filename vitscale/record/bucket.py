@@ -206,12 +206,13 @@ class BucketDir(Workdir):
         return self.bucket.exists(self._key(name)) if name else bool(self.names())
 
     def refused(self, *names: str) -> list[tuple[str, str]]:
-        """None: nobody owns an object. Raises OSError if none may be written below this prefix, as
-        where a policy permits a part of the bucket.
+        """None: nobody owns an object. Raises OSError if there are names, and no object may be
+        written below this prefix, as where a policy permits a part of the bucket.
         """
-        key = self._key(f"{WRITABLE}{uuid.uuid4().hex}")
-        self.bucket.create(key, b"")
-        self.bucket.delete([key])
+        if names:
+            key = self._key(f"{WRITABLE}{uuid.uuid4().hex}")
+            self.bucket.create(key, b"")
+            self.bucket.delete([key])
         return []
 
     def names(self, prefix: str = "") -> list[str]:

@@ -40,7 +40,7 @@ import socket
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,21 +136,16 @@ class Store:
                 f"the store must be writable, but got (store={str(self.root)!r}: {error})"
             ) from error
 
-    def check_permitted(self, slug: str, trial_ids: Iterable[str] = ()) -> None:
-        """Raises ValueError if this user may not write what a start of the study would write, here
-        or in the folders of some trials, such as what another user has made.
+    def check_permitted(self, slug: str) -> None:
+        """Raises ValueError, or OSError for a bucket, if this user may not write what a start of
+        the study would write beside trials, such as what another user has made.
         """
-        refused = [
-            *self.folder.refused("", PLANNING),
-            *self.study(slug).refused("", LOCK, "ray.log", "looks", "report", "trials"),
-            *self.trials.refused(*trial_ids),
-        ]
-        if refused:
-            (address, owner), more = refused[0], len(refused) - 1
-            raise ValueError(
-                "what a start writes must be writable by this user, but got "
-                f"({address!r}, of {owner}{f', and {more} more' if more else ''})"
-            )
+        of_study = ("", LOCK, "ray.log", "looks", "report", "trials")
+        _refuse([*self.folder.refused("", PLANNING), *self.study(slug).refused(*of_study)])
+
+    def check_trials_permitted(self, trial_ids: Iterable[str]) -> None:
+        """Raises as `check_permitted` if this user may not write in the folders of some trials."""
+        _refuse(self.trials.refused(*trial_ids))
 
     @property
     def folder(self) -> Workdir:
@@ -544,6 +539,16 @@ def _naming(address: str, what: str = "rows") -> Iterator[None]:
     except Exception as error:
         reason = (str(error) or repr(error)).splitlines()[0]
         raise Damaged(f"{what} must be readable parquet, but got ({address}: {reason})") from error
+
+
+def _refuse(refused: Sequence[tuple[str, str]]) -> None:
+    """Raises ValueError naming the first of some (address, owner) that may not be written."""
+    if refused:
+        (address, owner), more = refused[0], len(refused) - 1
+        raise ValueError(
+            "what a start writes must be writable by this user, but got "
+            f"({address!r}, of {owner}{f', and {more} more' if more else ''})"
+        )
 
 
 def _whoami() -> dict[str, Any]:

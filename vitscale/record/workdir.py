@@ -204,7 +204,7 @@ class Workdir:
     def refused(self, *names: str) -> list[tuple[str, str]]:
         """(address, owner) of each of these entries that this user may not write; "": the folder.
 
-        What does not exist is not refused. Of a bucket nothing is known before a write.
+        What does not exist is not refused.
         """
         there = {"", *(self.names() if any(names) else ())}
         paths = [self._at(name) for name in names if name in there]

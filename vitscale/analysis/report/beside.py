@@ -1,4 +1,4 @@
-"""Work that is done in processes beside this one: figures, and the largest file."""
+"""Work that is done in processes beside this one: figures, the largest file, a look at a store."""
 
 from __future__ import annotations
 
