@@ -28,7 +28,7 @@ def test_a_training_that_must_leave_is_saved_at_that_step(tmp_path: Path) -> Non
     whole = rows_of(config, tmp_path / "whole")
     (path := tmp_path / "left").mkdir()
     for steps in (2, 3, 4):  # in all: 2, 5, 9
-        asked = iter([False] * (steps - 1) + [True])
+        asked = iter([False] * steps + [True])  # first before any step
         with pytest.raises(Left, match="has saved step"):
             list(train(config, path, checkpoint_every_s=1e9, is_leaving=asked.__next__))
     newest = max(path.glob("checkpoint-*"))
@@ -72,25 +72,58 @@ def test_the_end_of_the_process_waits_for_the_work(hooks: list[Callable[[], None
     assert not hooks
 
 
-def test_work_that_nobody_asks_to_go_on_is_not_waited_for(
-    hooks: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+def test_work_whose_value_is_not_taken_is_saved_by_the_end_itself(
+    hooks: list[Callable[[], None]],
 ) -> None:
-    monkeypatch.setattr(leaving, "HELD_UP_S", 0.1)
-    end = threading.Event()
+    taken, end = threading.Event(), threading.Event()
     said: list[str] = []
 
     def consume() -> None:
         for _ in saved_at_exit(values(said)):
+            taken.set()
             end.wait(20)
 
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
+    assert taken.wait(10)
+    hooks[0]()
+    assert said == ["saved"]
+    end.set()
+    thread.join(0.5)
+    assert thread.is_alive(), "it asks for no further value"
+
+
+def test_the_end_waits_for_work_only_so_long(
+    hooks: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "GRACE_S", 0.1)
+    end = threading.Event()
+
+    def stuck(is_leaving: Callable[[], bool]) -> Iterator[int]:
+        end.wait(20)
+        yield 0
+
+    thread = threading.Thread(target=lambda: list(saved_at_exit(stuck)), daemon=True)
+    thread.start()
     wait_for(lambda: hooks, 10, "the work")
     began = time.monotonic()
     hooks[0]()
-    assert time.monotonic() - began < 10 and not said
+    assert time.monotonic() - began < 10
     end.set()
     thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_training_that_has_ended_or_not_begun_saves_nothing_anew(tmp_path: Path) -> None:
+    config = TrainConfig(**QUICK)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(Left):
+        list(train(config, tmp_path / "none", is_leaving=lambda: True))
+    assert not list((tmp_path / "none").glob("checkpoint-*"))
+    asked = iter([False] * config.num_steps)  # not after the last step
+    rows = rows_of(config, tmp_path / "ended")
+    (path := tmp_path / "asked").mkdir()
+    assert len(list(train(config, path, is_leaving=asked.__next__))) == len(rows)
 
 
 def test_in_the_main_thread_an_exception_is_enough(hooks: list[Callable[[], None]]) -> None:
@@ -106,9 +139,7 @@ def steps_saved(folder: Path) -> int:
 
 @pytest.mark.slow
 def test_a_worker_that_is_told_to_end_saves_what_it_has_trained(tmp_path: Path) -> None:
-    """Twice, soon after a checkpoint by the clock: rows as of an uninterrupted run. A worker that
-    happens to wait for Tune, as at its start, saves nothing more, and the next one is told to end.
-    """
+    """Twice, soon after a checkpoint by the clock: rows as of an uninterrupted run."""
     script = Script(tmp_path)
     options = {"num": 1, "epochs": 400, "only": "conv"}  # 200 were over before the second time
     process = script.start(
@@ -123,7 +154,8 @@ def test_a_worker_that_is_told_to_end_saves_what_it_has_trained(tmp_path: Path) 
             os.kill(pid, signal.SIGTERM)
         wait_for(lambda: not workers_of(process.pid), 60, "the end of the worker")
         last = steps_saved(tmp_path)
-        left += [last] * (last > by_the_clock)
+        assert last > by_the_clock
+        left.append(last)
     assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
     plan = study(**options)
     assert left[0] < left[1] < plan.trials[0].config.num_steps

@@ -18,10 +18,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT, Script
 from test_parallel import on_team
 
 from vitscale.plan.config import TrainConfig
+from vitscale.record.workdir import CheckpointName, Workdir
+from vitscale.train import checkpoint
 
 NULL = ROOT / "tests" / "nullcuda"
 sys.path.insert(0, str(NULL))
@@ -175,6 +178,29 @@ def test_a_training_resumes_waits_for_nothing_and_leaves_no_memory(
         "left_bytes": 0,
     }
     assert found == dict.fromkeys(names, expected)
+
+
+@pytest.mark.parametrize("held", [(), ("held",)])
+def test_a_training_that_is_told_to_end_is_saved(
+    null: dict[str, str], data_root: Path, tmp_path: Path, held: tuple[str, ...]
+) -> None:
+    """By SIGTERM to a process whose main thread does not train; with nobody who takes the first
+    row, by that thread. Python gives nothing to other threads while it ends.
+    """
+    command = [sys.executable, str(NULL / "leaving.py"), str(data_root), str(tmp_path), *held]
+    environment = {**os.environ, **null, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"row\n"
+    assert not list(tmp_path.iterdir()), "nothing by the clock"
+    process.terminate()
+    process.communicate(timeout=60)
+    (saved,) = tmp_path.iterdir()
+    state = checkpoint.load(Workdir(tmp_path), torch.device("cpu"))
+    assert state is not None
+    assert state["step"] == CheckpointName.of(saved.name).step
+    assert state["step"] == 3 if held else state["step"] >= 3
+    assert all(t.device.type == "cpu" for t in state["model"].values())
 
 
 def test_a_thread_writes_checkpoints_of_which_none_is_lost_or_mixed(

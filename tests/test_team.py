@@ -4,13 +4,17 @@ Train: data-parallel, killed, and with a bad config.
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Script, wait_for
+from conftest import Script, wait_for, workers_of
 from test_bucket import direct, server, wait_for_checkpoint  # noqa: F401
 from test_launch import reference_rows, study, without_times
+from test_leaving import steps_saved
 from test_parallel import assert_close, on_team
 
 from vitscale.record.store import Store
@@ -51,6 +55,31 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     assert without_times(finished.rows) == without_times(on_team(2, conv, tmp_path / conv.id)[0])
     # later rows of teams are those of a process in test_parallel.py, for fewer steps
     assert_close(list(finished.rows[:3]), expected[conv.id][:3])
+
+
+@pytest.mark.parametrize("told", ["one worker", "the trial"])
+def test_a_team_that_is_told_to_end_saves_what_it_has_trained(tmp_path: Path, told: str) -> None:
+    """By SIGTERM to one worker, or to both and the process that has started them, soon after a
+    checkpoint by the clock; its rows are those of a team that nothing disturbed.
+    """
+    script, options = Script(tmp_path), {"num": 1, "epochs": 150, "only": "conv"}
+    given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
+    process = script.start(*given, *TEAM[:-1], "1.5")
+    wait_for(lambda: steps_saved(tmp_path), 200, "a checkpoint by the clock")
+    by_the_clock = steps_saved(tmp_path)
+    time.sleep(1)
+    workers = team_workers(process.pid)
+    trial, pids = workers_of(process.pid), [worker.pid for worker in workers]
+    assert len(pids) == 2 and len(trial) == 1
+    for pid in pids[1:] if told == "one worker" else trial + pids:
+        os.kill(pid, signal.SIGTERM)
+    assert not psutil.wait_procs(workers, 60)[1], "the workers end"
+    (conv,) = (trial.config for trial in study(**options).trials)
+    assert by_the_clock < (saved := steps_saved(tmp_path)) < conv.num_steps
+    assert process.wait(500) == 0, (tmp_path / "log.txt").read_text()
+    assert saved % conv.steps_per_epoch, "in the middle of an epoch"
+    rows = script.store().read(conv.id).rows
+    assert without_times(rows) == without_times(on_team(2, conv, tmp_path / conv.id)[0])
 
 
 @pytest.mark.timeout(900)

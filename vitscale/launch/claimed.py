@@ -17,7 +17,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import Store
-from vitscale.record.workdir import Workdir
+from vitscale.record.workdir import Left, Workdir
 from vitscale.record.wrong import WRONG, Wrong, encode
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def train_claimed(
 
     `pins` are the steps at which it keeps its state for trials that start there.
     In a team, all processes yield the same events, and the process of rank 0 commits the outcome.
-    Told to end by SIGTERM, a trial in one process saves a checkpoint first.
+    Told to end by SIGTERM, as any process of its team may be, a trial saves a checkpoint first.
     """
     yield from saved_at_exit(
         lambda is_leaving: _train(config, workdir, store, attempt, resources, pins, is_leaving)
@@ -68,6 +68,8 @@ def _train(
     rows: list[Row] = []
     facts = {"attempt": str(attempt), "device": device, "workers": str(team.size), **provenance()}
     yield Event(config.id, Status.RUNNING)
+    if team.size == 1 and is_leaving():
+        raise Left("the process was told to end before it had trained")
     reported, every_s = time.monotonic(), REPORT_EVERY_S if team.size == 1 else TEAM_REPORT_EVERY_S
     training = train(
         config,
@@ -82,7 +84,7 @@ def _train(
         kept=KEPT[resources.keep_weights],
         trunk=store.trial(config.trunk) if config.trunk else None,
         pins=pins,
-        is_leaving=is_leaving if team.size == 1 else None,
+        is_leaving=is_leaving,
     )
     found: list[Trained] = []
     for row in _with_end(training, found):

@@ -67,6 +67,8 @@ OF_THE_MACHINE = (
     "timed out",
     "Timed out",
     "can't start new thread",
+    "at interpreter shutdown",  # Python ends, and starts no thread or process
+    "after interpreter shutdown",
 )
 # the message of torch for an operation that has none
 NOT_DETERMINISTIC = re.compile(r"(\S+) does not have a deterministic implementation")

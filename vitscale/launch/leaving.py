@@ -6,43 +6,49 @@ Knows neither Ray nor the trainer.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
 GRACE_S = 25.0  # Kubernetes and SLURM kill after 30
-HELD_UP_S = 2.0  # without being asked for the next value
 
 
 def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator[T]:
     """The values of `work`, which is given a function that says whether the process is about to
-    end; that end waits for the work, up to GRACE_S.
+    end; once it says so, `work` has to save and end soon, and may start no thread.
 
     SIGTERM ends a Ray worker by SystemExit in its main thread, while Tune trains in another one,
-    which would die without notice once the interpreter ends. A thread that Tune no longer asks for
-    its next value is not waited for. In the main thread itself nothing is needed: the exception
-    ends the work.
+    which would die without notice once the interpreter ends. So the end of the process waits for
+    the work, up to GRACE_S. If the other thread holds a value that nobody has taken yet, the main
+    thread itself asks the work to go on. In the main thread nothing of this is needed: the
+    exception ends the work.
     """
     if threading.current_thread() is threading.main_thread():
         yield from work(lambda: False)
         return
-    asked, left, held_up = threading.Event(), threading.Event(), threading.Event()
+    asked, turn = threading.Event(), threading.Lock()  # the turn of the thread that asks for values
+    values = work(asked.is_set)
 
-    def wait() -> None:
+    def end() -> None:
         asked.set()
-        began = working = time.monotonic()
-        while not left.wait(0.02) and time.monotonic() < min(began + GRACE_S, working + HELD_UP_S):
-            if not held_up.is_set():
-                working = time.monotonic()
+        if turn.acquire(timeout=GRACE_S):  # and kept: nothing is done after this
+            with contextlib.suppress(BaseException):  # it has been saved, or cannot be
+                for _ in values:
+                    pass
 
-    atexit.register(wait)
+    atexit.register(end)
     try:
-        for value in work(asked.is_set):
-            held_up.set()
+        while True:
+            with turn:
+                try:
+                    value = next(values)
+                except StopIteration:
+                    return
             yield value
-            held_up.clear()
     finally:
-        left.set()
-        atexit.unregister(wait)
+        atexit.unregister(end)
+        with turn:
+            if close := getattr(values, "close", None):
+                close()

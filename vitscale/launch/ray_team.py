@@ -20,10 +20,12 @@ from vitscale.launch.faults import (
     too_big,
     verdict,
 )
+from vitscale.launch.leaving import saved_at_exit
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
 from vitscale.record.store import Fenced, Store, Workdir
+from vitscale.record.workdir import Left
 
 
 @dataclass(frozen=True)
@@ -51,23 +53,28 @@ def train_on_team(
     """Trains a claimed trial on `resources.workers_per_trial` workers, which report to Tune.
 
     Yields an Event only if the trial fails. Raises OSError if a worker or its machine was lost, in
-    which case a retry is worthwhile. `before` is that of faults.verdict.
+    which case a retry is worthwhile. `before` is that of faults.verdict. Told to end by SIGTERM,
+    this process stays until the workers have ended, who save: without it they would be killed.
     """
+    task = TeamTask(config, workdir, store, attempt, resources, before, pins)
+    yield from saved_at_exit(lambda _: _fitted(task))
+
+
+def _fitted(task: TeamTask) -> Iterator[Event]:
     from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.tune.integration.ray_train import TuneReportCallback
 
+    config, store, resources = task.config, task.store, task.resources
     on_gpu = resources.device_name() == "cuda"
     amounts = {"CPU": resources.cpus_per_trial} | (
         {"GPU": resources.gpus_per_trial} if on_gpu else {}
     )
     # Ray Train requires a folder that all workers see
-    with workdir.scratch("ray-train") as (notes, file_system):
+    with task.workdir.scratch("ray-train") as (notes, file_system):
         trainer = TorchTrainer(
             train_member,
-            train_loop_config={
-                "task": TeamTask(config, workdir, store, attempt, resources, before, pins)
-            },
+            train_loop_config={"task": task},
             scaling_config=ScalingConfig(
                 num_workers=resources.workers_per_trial,
                 use_gpu=on_gpu,
@@ -75,7 +82,7 @@ def train_on_team(
             ),
             torch_config=TorchConfig(backend="nccl" if on_gpu else "gloo"),
             run_config=RunConfig(
-                name=f"attempt-{attempt}",
+                name=f"attempt-{task.attempt}",
                 storage_path=notes,
                 storage_filesystem=file_system,
                 callbacks=[TuneReportCallback()],  # type: ignore[list-item]
@@ -129,7 +136,7 @@ def train_member(loop_config: dict[str, TeamTask]) -> None:
             task.config, task.workdir, task.store, task.attempt, task.resources, task.pins
         ):
             ray.train.report({"event": event})
-    except Fenced:
+    except (Fenced, Left):
         raise
     except Exception as error:
         # another worker of the team has recorded its error first, or the disk is the cause

@@ -39,7 +39,7 @@ from vitscale.train.loss_scale import LossScale
 from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model, place
 from vitscale.train.optim import build_optimizer, match_formats
-from vitscale.train.parallel import Team, cut, num_parts, synchronize_batchnorm
+from vitscale.train.parallel import Parting, Team, cut, num_parts, synchronize_batchnorm
 from vitscale.train.saver import Saver
 from vitscale.train.schedule import lr_at
 from vitscale.train.sources import load_split
@@ -102,8 +102,9 @@ def train(
     A config with a trunk begins at the state that its trunk kept, in the folder `trunk`, and first
     yields the rows of the trunk up to there; rows and weights are, by the bit, those of the same
     training in one piece. `pins` are the steps at which this training keeps its state for others.
-    `is_leaving` is asked after each step whether the process must end: then a checkpoint is written
-    and Left raised.
+    `is_leaving` is asked before the first step and after each whether the process must end: then a
+    checkpoint of what is new is written, and Left raised. A training that has ended goes on. In a
+    team, any process may have to end, and all leave.
 
     Raises ValueError for a dataset that cannot be read or a split of the batch that BatchNorm would
     notice, OSError if a checkpoint cannot be written, vitscale.record.workdir.Damaged if the state
@@ -181,6 +182,8 @@ def train(
         del state
     eval_s = rows[-1].get("eval_s", 0.0) if rows else 0.0
     counted_from = int(rows[-1]["step"]) if rows else 0  # the first step of loss_sum
+    first_step = step
+    parting = Parting(is_leaving, team, device) if is_leaving is not None else None
     yield from rows
 
     def state_now() -> dict[str, Any]:
@@ -215,6 +218,16 @@ def train(
         saver.save(checkpoint.save, step, lambda: last_state(state_now() | {"wrong": wrong}, kept))
         saver.wait()
 
+    def leave_if_told() -> None:
+        """Raises Left, after a checkpoint of what has been trained, if the process must end."""
+        if parting is None or step == config.num_steps or not parting():
+            return
+        if step > first_step and team.rank == 0:
+            commit()
+            saver.wait()
+        team.share(None)  # none ends before it is saved
+        raise Left(f"the process was told to end, and has saved step {step}")
+
     # --- train
     replica = team.wrap(cast(nn.Module, torch.compile(model)) if compiled else model)
     positions = [torch.from_numpy(part) for part in own_parts]
@@ -225,6 +238,7 @@ def train(
     start = time.perf_counter()
     share = THREAD_SHARE if device.type == "cuda" else CHECKPOINT_SHARE
     with Saver(workdir, device, checkpoint_every_s, share) as saver:
+        leave_if_told()
         while step < config.num_steps:
             keep_for_others()
             lr = lr_at(step, config)
@@ -278,10 +292,7 @@ def train(
                         return trained
 
             # --- checkpoint: by the clock, and at most a share of the time
-            if is_leaving is not None and is_leaving():
-                commit()
-                saver.wait()
-                raise Left(f"the process was told to end, and has saved step {step}")
+            leave_if_told()
             if team.rank == 0 and saver.is_due and step < config.num_steps:
                 commit()
     return trained

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train.batchnorm import ESTIMATED
+
+ASK_EVERY_S = 2.0  # of the 25 that a process has
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,14 @@ class Team:
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
+
+    def largest(self, values: list[float], device: torch.device) -> list[float]:
+        """The largest of each value over all processes."""
+        if self.size == 1:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64, device=device)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return tensor.tolist()
 
     def share(self, value: Any) -> Any:
         """Broadcasts the value of the process of rank 0."""
@@ -63,6 +75,31 @@ class Team:
             return contextlib.nullcontext()
         assert isinstance(model, nn.parallel.DistributedDataParallel)
         return model.no_sync()
+
+
+class Parting:
+    """Lets the processes of a team leave at the same step when any of them has to.
+
+    Called once before the first step and after each one, by all of them. A team asks around about
+    every ASK_EVERY_S, since each time waits for its devices; a process alone asks at each call.
+    """
+
+    def __init__(self, is_leaving: Callable[[], bool], team: Team, device: torch.device) -> None:
+        self.is_leaving, self.team, self.device = is_leaving, team, device
+        self.steps, self.ask_after = 0, 1  # since the team was asked last
+        self.asked_s = time.monotonic()
+
+    def __call__(self) -> bool:
+        if self.team.size == 1:
+            return self.is_leaving()
+        self.steps += 1
+        if self.steps < self.ask_after:
+            return False
+        step_s = (time.monotonic() - self.asked_s) / self.steps
+        told, step_s = self.team.largest([float(self.is_leaving()), step_s], self.device)
+        self.steps, self.ask_after = 0, max(1, int(ASK_EVERY_S / max(step_s, 1e-6)))
+        self.asked_s = time.monotonic()
+        return told > 0
 
 
 def cut(batch_size: int, num_parts: int) -> list[np.ndarray]:

@@ -60,7 +60,7 @@ class Saver:
     def save(self, write: Write, step: int, state: Callable[[], dict[str, Any]]) -> None:
         """Begins to write the state at a step by `write`, after what has been begun before.
 
-        Raises OSError or Fenced of that one, and on a CPU of this one.
+        Raises OSError or Fenced of that one, and of this one on a CPU or while Python ends.
         """
         began, self.beside_s = time.perf_counter(), 0.0
         self.wait()
@@ -68,7 +68,10 @@ class Saver:
             write(self.workdir, step, state())
         else:
             copied, events = self.copies.of(state())
-            self.pending = self.thread.submit(self._write, write, step, copied, events)
+            try:
+                self.pending = self.thread.submit(self._write, write, step, copied, events)
+            except RuntimeError:  # Python ends, and gives nothing to threads any more
+                self._write(write, step, copied, events)
         self.ended_s = time.perf_counter()
         self.wait_s = self.ended_s - began
 
@@ -81,7 +84,7 @@ class Saver:
     def _write(
         self, write: Write, step: int, state: dict[str, Any], events: tuple[Any, Any]
     ) -> None:
-        """In the thread: waits for the copies, and writes."""
+        """Waits for the copies, and writes; in the thread, as long as Python gives it work."""
         began, (before, after) = time.thread_time(), events
         after.synchronize()
         write(self.workdir, step, state)
