@@ -1,9 +1,11 @@
 """One process of a team that trains a trial: RANK SIZE MEETING WORKDIR CONFIG ROWS [EPOCHS].
 
 Writes the rows that it was given to ROWS-RANK.json; stops after EPOCHS rows if told to. With
-TEAM_DEVICE=cuda, each process has the GPU of its rank.
+TEAM_DEVICE=cuda, each process has the GPU of its rank. With TOLD_TO_END=RANK, the process of that
+rank is told to end once it has its first row, and no checkpoint is written by the clock.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -15,7 +17,9 @@ import torch
 import torch.distributed as dist
 
 from vitscale.plan.config import TrainConfig
-from vitscale.train import loop
+from vitscale.record.outcome import Row
+from vitscale.record.workdir import Left
+from vitscale.train import loop, parallel
 from vitscale.train.loop import train
 
 
@@ -33,10 +37,18 @@ def main(*arguments: str) -> None:
     device = os.environ.get("TEAM_DEVICE", "cpu")
     if device == "cuda":
         torch.cuda.set_device(int(rank))
+    parallel.ASK_EVERY_S = 0.2
+    told, seen = os.environ.get("TOLD_TO_END"), list[Row]()
     training = train(
-        TrainConfig(**json.loads(config)), Path(workdir), device, checkpoint_every_s=0.0
+        TrainConfig(**json.loads(config)),
+        Path(workdir),
+        device,
+        checkpoint_every_s=1e9 if told else 0.0,
+        is_leaving=lambda: told == rank and bool(seen),
     )
-    seen = list(itertools.islice(training, int(rest[0]) if rest else None))
+    with contextlib.suppress(Left):
+        for row in itertools.islice(training, int(rest[0]) if rest else None):
+            seen.append(row)
     training.close()
     Path(f"{rows}-{rank}.json").write_text(json.dumps(seen))
     dist.barrier()

@@ -362,6 +362,31 @@ def test_a_node_that_lacks_what_a_trial_needs_is_refused_before_the_first_step(
     assert "(node " in line and not list(tmp_path.glob("runs/trials/*"))
 
 
+HUNG = """
+import sys, time
+if any(name.endswith("default_worker.py") for name in sys.orig_argv):
+    time.sleep(600)
+"""
+
+
+def test_a_node_that_does_not_answer_is_named(tmp_path: Path, empty: Cluster) -> None:
+    """Its processes do not begin, as where Python lies on a disk that hangs; its raylet lives."""
+    (tmp_path / "hung").mkdir()
+    (tmp_path / "hung" / "sitecustomize.py").write_text(HUNG)
+    quick = "import vitscale.launch.ray_tune as ray_tune\nray_tune.CHECK_STORE_S = 8.0\n"
+    (tmp_path / "own.py").write_text(TINY.read_text().replace("\nBASE", f"\n{quick}BASE", 1))
+    empty.grow()
+    empty.grow("env", f"PYTHONPATH={tmp_path}/hung")
+    script = Script(tmp_path, tmp_path / "own.py")
+    process = script.start("--num", "1", "--address", empty.address)
+    wait_for(lambda: "training 2 at a time" in (tmp_path / "log.txt").read_text(), 120, "trials")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 130
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    (line,) = [line for line in lines if "did not answer" in line]
+    assert re.search(r"warning: [\d.]+ \(node \w+\) did not answer whether it sees the store", line)
+
+
 def test_a_node_without_the_credentials_of_a_bucket_is_refused_before_the_first_step(
     tmp_path: Path,
     empty: Cluster,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -15,10 +16,12 @@ import numpy as np
 import pytest
 import team_worker
 import torch
-from conftest import SPAWNER
+from conftest import ROOT, SPAWNER
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
+from vitscale.record.workdir import Workdir
+from vitscale.train import checkpoint
 from vitscale.train.loop import TIMING, train
 from vitscale.train.parallel import Team, cut, num_parts
 
@@ -93,6 +96,20 @@ def on_team(
             member.join(180)
         assert [member.exitcode for member in members] == [0] * size
     return [json.loads(Path(f"{rows}-{rank}.json").read_text()) for rank in range(size)]
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_team_leaves_together_when_one_of_it_is_told_to_end(tmp_path: Path, told: int) -> None:
+    """At one step, saved by the process of rank 0; its rows are those of a team left alone."""
+    config = BUSY.replace(epochs=20)
+    environment = {**os.environ, "TOLD_TO_END": str(told), "PYTHONPATH": str(ROOT)}
+    first, second = on_team(2, config, tmp_path / "left", environment=environment)
+    assert timeless(first) == timeless(second) and 1 <= len(first) < 20
+    state = checkpoint.load(Workdir(tmp_path / "left"), torch.device("cpu"))
+    assert state is not None and state["rows"] == first
+    assert first[-1]["step"] <= state["step"] < config.num_steps
+    rows = on_team(2, config, tmp_path / "left")[told]
+    assert timeless(rows) == timeless(on_team(2, config, tmp_path / "whole")[0])
 
 
 def timeless(rows: list[Row]) -> list[Row]:

@@ -438,8 +438,16 @@ class Driver:
             if self.stop.is_set():
                 return
             handle_signals(self.stop)  # again: ray.init installs handlers of its own
-            if self.resources.address:
+            silent = (
                 check_nodes(self.store, self.study, self.resources)
+                if self.resources.address
+                else []
+            )
+            for node in silent:
+                self.console.print(
+                    f"warning: {node} did not answer whether it sees the store and the data; a "
+                    "trial there waits until it does"
+                )
             if line := _several_kinds(self.study, self.resources, kinds_of_gpus()):
                 self.console.print(f"warning: {line}")
             self.console.print(

@@ -347,15 +347,16 @@ def _lacking(resources: Resources) -> str:
     )
 
 
-def check_nodes(store: Store, study: Study, resources: Resources) -> None:
+def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
     """Raises ValueError naming nodes of the cluster on which trials would fail.
 
     They see another store than the driver; or a trial fits on them, and they lack vitscale or a
-    dataset.
+    dataset. Returns the nodes on which a trial fits and that have not answered in time.
     """
     configs = [trial.config for trial in study.trials]
     datasets = sorted({config.dataset for config in configs if config.reads_images})
     asked = (store, study.slug, store.nonce(study.slug), datasets, resources.data_root)
+    used = {_label(node) for node in ray.nodes() if _workers_on(node, resources)}
     answers = ask_nodes(_see, *asked, timeout_s=CHECK_STORE_S)
     # a node that was lost meanwhile is not blind, since each claim checks again
     if blind := [node for node, saw in answers.items() if saw is False]:
@@ -363,7 +364,6 @@ def check_nodes(store: Store, study: Study, resources: Resources) -> None:
             "the store must be one folder that all nodes see, but got "
             f"(store={str(store.root)!r}, another one on: {', '.join(blind)})"
         )
-    used = {_label(node) for node in ray.nodes() if _workers_on(node, resources)}
     failed = [(node, why) for node, saw in answers.items() if (why := _why(saw)) and node in used]
     if failed:
         node, why = failed[0]
@@ -372,6 +372,7 @@ def check_nodes(store: Store, study: Study, resources: Resources) -> None:
             f"each node must have what a trial needs, but got ({node}: {why}{more}); "
             "`vitscale doctor --address` asks all nodes"
         )
+    return sorted(used - answers.keys())
 
 
 def _why(answer: bool | str | ray.exceptions.RayError) -> str:
