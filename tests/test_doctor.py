@@ -94,6 +94,15 @@ def test_the_table_says_what_failed_and_what_to_do(capsys: pytest.CaptureFixture
     assert printed.count("not applicable") == 1 and of("fp16").advice not in printed
 
 
+def test_what_to_do_is_said_once_for_all_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    devices = [Result(of("fp16"), f"cuda:{i}", failed("a loss of 0"), 0.5) for i in range(4)]
+    show([*devices, Result(of("bf16"), "cuda:0", failed("a loss of 0"), 0.5)], Console(width=150))
+    printed = capsys.readouterr().out
+    assert printed.count("a loss of 0") == 5
+    assert printed.count(f"trainer, fp16: {of('fp16').advice}\n") == 1
+    assert printed.count(f"trainer, bf16: {of('bf16').advice}\n") == 1
+
+
 # Failures, each for real
 
 

@@ -242,8 +242,10 @@ def test_a_parcel_travels_in_one_copy_loaders_get_nothing_of_a_gpu_and_profiles_
     assert found["copies"] == 1 and len(found["arrived"]) == 8 and all(found["arrived"].values())
     assert found["read_alike"] and found["pickled_on_gpu"] == [] and found["profiled"] == [1, 2]
     assert found["devices"] == ["cuda:0", "cuda:0", "cpu"]
-    # 4 batches: averaged weights see them in the same pass (16 copies when each had its own)
-    assert found["evaluation_copies"] == [8, 8]
+    # copies to the device, operations and waits of 4 batches: averaged weights see them, too
+    raw, averaged = found["evaluations"]
+    assert raw == {"one pass": [8, 308, 2], "each": [8, 308, 2]}
+    assert averaged == {"one pass": [8, 580, 4], "each": [16, 616, 4]}
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
 from vitscale.train.data import Batches, HeldOut, resident
 from vitscale.train.ema import Ema
-from vitscale.train.loop import device_at, evaluate_all
+from vitscale.train.loop import device_at, evaluate, evaluate_all
 from vitscale.train.model import build_model
 from vitscale.train.parallel import Team
 from vitscale.train.parcel import Parcel
@@ -62,14 +63,26 @@ def on_gpu(state: dict[str, Any]) -> list[str]:
     ]
 
 
-def evaluation_copies(config: TrainConfig, data_root: Path, device: torch.device) -> int:
-    """How many copies to the device an evaluation of raw and averaged weights asks for."""
+def of_evaluations(config: TrainConfig, data_root: Path, device: torch.device) -> dict[str, Any]:
+    """(copies to the device, operations, waits) of an evaluation of raw and averaged weights, in
+    one pass and in a pass for each, which is how it was done before.
+    """
     model = build_model(config).to(device)
     ema, images = Ema(model, config), load_split(config, "val", data_root)
-    held_out = {"val": HeldOut(resident(images, device), config, device, Team(), 2)}
-    before = counts()
-    evaluate_all(model, ema, held_out, None, config, Team())
-    return counts().since(before).h2d
+    data = HeldOut(resident(images, device), config, device, Team(), 2)
+
+    def counted(evaluation: Callable[[], object]) -> tuple[int, int, int]:
+        evaluation()  # the first one of a process allocates
+        before = counts()
+        evaluation()
+        asked = counts().since(before)
+        return asked.h2d, asked.ops, asked.waits
+
+    modules = [model, ema.module] if ema.on else [model]
+    return {
+        "one pass": counted(lambda: evaluate_all(model, ema, {"val": data}, None, config, Team())),
+        "each": counted(lambda: [evaluate(module, data, config, Team()) for module in modules]),
+    }
 
 
 def main() -> None:
@@ -98,8 +111,8 @@ def main() -> None:
         "copies": copies,
         "read_alike": all(alike),
         "pickled_on_gpu": [name for dataset in datasets for name in on_gpu(dataset.__getstate__())],
-        "evaluation_copies": [
-            evaluation_copies(config.replace(ema_decay=decay), Path(data_root), device)
+        "evaluations": [
+            of_evaluations(config.replace(ema_decay=decay), Path(data_root), device)
             for decay in (0.0, 0.9)
         ],
         "devices": [str(device_at(name)) for name in ("cuda", "cuda:0", "cpu")],

@@ -154,10 +154,13 @@ def _print(results: list[Result], console: Console) -> None:
     from rich.text import Text
 
     console.print(table(results))
-    for result in results:
-        if result.advice:
-            name = f"{result.check.kind}, {result.check.name}"
-            console.print(Text(f"{name}: {result.advice}"), soft_wrap=True)
+    of_checks = (
+        (f"{result.check.kind}, {result.check.name}", result.advice)
+        for result in results
+        if result.advice
+    )
+    for name, advice in dict.fromkeys(of_checks):  # once for all devices
+        console.print(Text(f"{name}: {advice}"), soft_wrap=True)
 
 
 def table(results: list[Result]) -> Table:
