@@ -18,7 +18,7 @@ from pathlib import Path
 
 import azurite
 import pytest
-from conftest import ROOT, TINY, Driver, Script, load_script, wait_for
+from conftest import ROOT, TINY, Driver, Script, free_port, load_script, wait_for
 from faulty_proxy import Proxy, at_random, proxy_to
 
 # the protocol of trials and studies, as tested on a folder
@@ -451,6 +451,31 @@ def test_commands_refuse_in_one_line_without_credentials(
 
 
 # Faults between client and server
+
+
+@OF_S3
+def test_a_command_says_that_it_waits_for_a_server_and_goes_on_when_it_comes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Once, on stderr, though each of its requests is tried again and again."""
+    from moto.server import ThreadedMotoServer
+
+    port = free_port()
+    point_at(f"http://127.0.0.1:{port}", monkeypatch)
+    command = [sys.executable, "-m", "vitscale", "status", "--store", "s3://absent/late"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ}, **pipes)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert line.startswith("vitscale: waiting for the store, at most 120 s: the store's server ")
+    assert "(store='s3://absent/late'" in line and SECRET not in line
+    late = ThreadedMotoServer(port=port, verbose=False)
+    late.start()
+    out, rest = process.communicate(timeout=60)
+    late.stop()
+    assert process.returncode == 2 and not out
+    assert rest.startswith("vitscale: error: a bucket must exist, but got ")
+    assert len(rest.splitlines()) == 1
 
 
 def test_a_reply_lost_after_the_write_is_no_defeat(proxy: Proxy) -> None:

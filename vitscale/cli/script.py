@@ -39,6 +39,7 @@ from vitscale.plan.kinds import fits_laws
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import MAX_TRIALS, Study
+from vitscale.record.blobs import say_when_waiting
 from vitscale.record.looks import (
     OPEN,
     FinalSize,
@@ -94,6 +95,7 @@ def refusals(prog: str) -> Iterator[None]:
     With VITSCALE_TRACEBACK set, the exception is raised instead. A reader that has closed the
     output (`vitscale status | head`) has seen what it wanted: the status is that of SIGPIPE.
     """
+    say_when_waiting(lambda line: print(f"{prog}: {one_line(line)}", file=sys.stderr, flush=True))
     try:
         try:
             yield

@@ -30,8 +30,17 @@ SCHEMES = ("s3", "gs", "az", "memory")  # memory: of one process, for tests
 PATIENCE_S = 120.0  # for a server that fails or does not answer
 PROBE_PATIENCE_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+WORD_AFTER_S = 5.0  # of waiting
 TOKEN = "token"  # in the metadata of an object; Azure allows no hyphen in such names
 LAW = "the store's server must do what is asked"
+
+
+_say: list[Callable[[str], object]] = []
+
+
+def say_when_waiting(say: Callable[[str], object]) -> None:
+    """`say` gets a line when a server has not answered for WORD_AFTER_S, once in this process."""
+    _say[:] = [say]
 
 
 class Unavailable(OSError):
@@ -257,14 +266,17 @@ class Bucket:
 
     def _patiently(self, ask: Callable[[], T], settled: Callable[[], T | None] = lambda: None) -> T:
         """Asks until the server answers or patience ends. `settled`: what an earlier try did."""
-        end, pause_s = time.monotonic() + self.patience_s, FIRST_PAUSE_S
+        began, pause_s = time.monotonic(), FIRST_PAUSE_S
         while True:
             try:
                 return ask()
             except Exception as error:
                 failure = self._failure(error)
-                if not isinstance(failure, Unanswered) or time.monotonic() >= end:
+                waited_s = time.monotonic() - began
+                if not isinstance(failure, Unanswered) or waited_s >= self.patience_s:
                     raise failure from None  # its text may hold credentials
+            if waited_s >= WORD_AFTER_S and _say:
+                _say.pop()(f"waiting for the store, at most {self.patience_s:.0f} s: {failure}")
             time.sleep(random.uniform(0.5, 1.0) * pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             if (done := settled()) is not None:
