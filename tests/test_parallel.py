@@ -21,9 +21,9 @@ from conftest import ROOT, SPAWNER
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
 from vitscale.record.workdir import Workdir
-from vitscale.train import checkpoint
+from vitscale.train import checkpoint, parallel
 from vitscale.train.loop import TIMING, train
-from vitscale.train.parallel import Team, cut, num_parts
+from vitscale.train.parallel import Parting, Team, cut, num_parts
 
 torch.set_num_threads(1)
 
@@ -96,6 +96,28 @@ def on_team(
             member.join(180)
         assert [member.exitcode for member in members] == [0] * size
     return [json.loads(Path(f"{rows}-{rank}.json").read_text()) for rank in range(size)]
+
+
+def test_a_team_is_asked_about_every_two_seconds_from_its_first_steps_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever its setup took, and however its steps become slower or faster."""
+    now, asked = [0.0], []
+    monkeypatch.setattr(parallel.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Team, "largest", lambda self, values, device: values)
+
+    def is_leaving() -> bool:
+        asked.append(now[0])
+        return False
+
+    parting = Parting(is_leaving, Team(0, 2), torch.device("cpu"))
+    now[0] += 0.001
+    for step_s in (60.0, *[0.5] * 100, *[0.01] * 2000, *[0.04] * 1000):
+        parting()
+        now[0] += step_s
+    gaps = np.diff(asked)
+    assert asked[0] == 0.001 and gaps.max() <= 60.5 and np.sort(gaps)[-2] <= 4 * 2.0
+    assert 1.5 < np.median(gaps) <= 2.001
 
 
 @pytest.mark.parametrize("told", [0, 1])

@@ -95,7 +95,13 @@ def refusals(prog: str) -> Iterator[None]:
     With VITSCALE_TRACEBACK set, the exception is raised instead. A reader that has closed the
     output (`vitscale status | head`) has seen what it wanted: the status is that of SIGPIPE.
     """
-    say_when_waiting(lambda line: print(f"{prog}: {one_line(line)}", file=sys.stderr, flush=True))
+    stderr = sys.stderr  # not Ray's log, to which it may be redirected
+
+    def say(line: str) -> None:
+        with contextlib.suppress(OSError):
+            print(f"{prog}: {one_line(line)}", file=stderr, flush=True)
+
+    say_when_waiting(say)
     try:
         try:
             yield

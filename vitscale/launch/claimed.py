@@ -45,6 +45,9 @@ def train_claimed(
     In a team, all processes yield the same events, and the process of rank 0 commits the outcome.
     Told to end by SIGTERM, as any process of its team may be, a trial saves a checkpoint first.
     """
+    # what this registers for the end of Python, such as to end loader processes, comes after ours
+    import vitscale.train.loop  # noqa: F401
+
     yield from saved_at_exit(
         lambda is_leaving: _train(config, workdir, store, attempt, resources, pins, is_leaving)
     )
@@ -59,6 +62,8 @@ def _train(
     pins: Collection[int],
     is_leaving: Callable[[], bool],
 ) -> Iterator[Event]:
+    import torch
+
     from vitscale.record.provenance import provenance
     from vitscale.train.loop import train
     from vitscale.train.parallel import Team
@@ -67,7 +72,10 @@ def _train(
     reset_process(resources)
     rows: list[Row] = []
     facts = {"attempt": str(attempt), "device": device, "workers": str(team.size), **provenance()}
+    # of this thread; the one that ends the process may be the next to go on here
+    gpu = torch.cuda.current_device() if device == "cuda" else None
     yield Event(config.id, Status.RUNNING)
+    _go_on_with(gpu)
     if team.size == 1 and is_leaving():
         raise Left("the process was told to end before it had trained")
     reported, every_s = time.monotonic(), REPORT_EVERY_S if team.size == 1 else TEAM_REPORT_EVERY_S
@@ -91,6 +99,7 @@ def _train(
         rows.append(row)
         if team.share(time.monotonic() - reported > every_s):
             yield Event(config.id, Status.RUNNING, tuple(rows))
+            _go_on_with(gpu)
             reported = time.monotonic()
     trained = found[0]
     facts["data_digest"] = trained.data
@@ -104,6 +113,14 @@ def _train(
     if team.rank == 0:
         store.finish(workdir, outcome, beside)
     yield Event.ended(config.id, outcome)
+
+
+def _go_on_with(gpu: int | None) -> None:
+    """CUDA's current device is one of each thread."""
+    import torch
+
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
 
 
 def end_with_trunk(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -21,24 +23,34 @@ def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator
 
     SIGTERM ends a Ray worker by SystemExit in its main thread, while Tune trains in another one,
     which would die without notice once the interpreter ends. So the end of the process waits for
-    the work, up to GRACE_S. If the other thread holds a value that nobody has taken yet, the main
-    thread itself asks the work to go on. In the main thread nothing of this is needed: the
-    exception ends the work.
+    the work, up to GRACE_S, and further SIGTERMs change nothing. If the other thread holds a value
+    that nobody has taken yet, the main thread itself asks the work to go on. In the main thread
+    nothing of this is needed: the exception ends the work.
     """
     if threading.current_thread() is threading.main_thread():
         yield from work(lambda: False)
         return
-    asked, turn = threading.Event(), threading.Lock()  # the turn of the thread that asks for values
+    asked, over = threading.Event(), threading.Event()
+    turn = threading.Lock()  # of the thread that asks for values
     values = work(asked.is_set)
 
     def end() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would end this
         asked.set()
         if turn.acquire(timeout=GRACE_S):  # and kept: nothing is done after this
             with contextlib.suppress(BaseException):  # it has been saved, or cannot be
                 for _ in values:
                     pass
+        over.set()
+
+    def limit() -> None:
+        asked.wait()
+        if not over.wait(GRACE_S + 1):
+            os._exit(1)
 
     atexit.register(end)
+    # now, since a process that ends starts no thread
+    threading.Thread(target=limit, name="grace", daemon=True).start()
     try:
         while True:
             with turn:
@@ -49,6 +61,8 @@ def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator
             yield value
     finally:
         atexit.unregister(end)
+        over.set()
+        asked.set()
         with turn:
             if close := getattr(values, "close", None):
                 close()

@@ -226,7 +226,7 @@ def train(
             commit()
             saver.wait()
         team.share(None)  # none ends before it is saved
-        raise Left(f"the process was told to end, and has saved step {step}")
+        raise Left(f"the process was told to end, and step {step} is saved")
 
     # --- train
     replica = team.wrap(cast(nn.Module, torch.compile(model)) if compiled else model)

@@ -81,7 +81,8 @@ class Parting:
     """Lets the processes of a team leave at the same step when any of them has to.
 
     Called once before the first step and after each one, by all of them. A team asks around about
-    every ASK_EVERY_S, since each time waits for its devices; a process alone asks at each call.
+    every ASK_EVERY_S, since each time waits for its devices, and after at most twice as many steps
+    as before, since the next steps may be slower. A process alone asks at each call.
     """
 
     def __init__(self, is_leaving: Callable[[], bool], team: Team, device: torch.device) -> None:
@@ -97,8 +98,8 @@ class Parting:
             return False
         step_s = (time.monotonic() - self.asked_s) / self.steps
         told, step_s = self.team.largest([float(self.is_leaving()), step_s], self.device)
-        self.steps, self.ask_after = 0, max(1, int(ASK_EVERY_S / max(step_s, 1e-6)))
-        self.asked_s = time.monotonic()
+        most = min(2 * self.ask_after, int(ASK_EVERY_S / max(step_s, 1e-6)))
+        self.steps, self.ask_after, self.asked_s = 0, max(1, most), time.monotonic()
         return told > 0
 
 
