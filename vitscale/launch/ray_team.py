@@ -139,6 +139,8 @@ def train_member(loop_config: dict[str, TeamTask]) -> None:
     except (Fenced, Left):
         raise
     except Exception as error:
+        if not torch.distributed.is_initialized():
+            raise  # Ray Train has ended the team, as it has lost another worker
         # another worker of the team has recorded its error first, or the disk is the cause
         with contextlib.suppress(Fenced, OSError):
             _record(task, error)
