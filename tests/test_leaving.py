@@ -175,6 +175,57 @@ def test_a_process_saves_at_a_second_sigterm_and_ends_in_any_case(how: str, take
         assert process.returncode in ((1,) if taken == "not taken" else (1, 3))
 
 
+NOTICE = """
+import os, signal, sys, threading, time
+from vitscale.launch import leaving
+
+how = sys.argv[1]
+leaving.GRACE_S, leaving.ASK_EVERY_S = 25.0 if how != "never ends" else 0.2, 0.05
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+notice, wanted, over = leaving.Notice(), threading.Event(), threading.Event()
+notice.hold_sigterm()
+notice.give_when(wanted.is_set)
+
+def train():
+    with notice.work():
+        while not notice.is_given():
+            time.sleep(0.01)
+        os.write(1, b"begins\\n")
+        time.sleep(1.0 if how != "never ends" else 600)
+    os.write(1, b"saved\\n")
+    over.set()
+
+threading.Thread(target=train, daemon=True).start()
+os.write(1, b"works\\n")
+if how == "is asked":
+    wanted.set()
+while not over.is_set():
+    time.sleep(0.05)
+os.write(1, b"alive\\n")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["is told", "is asked", "never ends"])
+def test_a_process_with_notice_lives_until_its_work_is_saved_and_not_longer(how: str) -> None:
+    command = [sys.executable, "-c", NOTICE, how]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "works\n"
+    if how != "is asked":
+        process.terminate()
+    assert process.stdout.readline() == "begins\n"
+    if how == "never ends":
+        assert process.communicate(timeout=60)[0] == "" and process.returncode == 3
+        return
+    process.terminate()  # while it saves
+    assert process.stdout.readline() == "saved\n"
+    assert process.stdout.readline() == "alive\n" and process.poll() is None
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 3
+
+
 LOADERS = """
 import signal, sys, threading
 from vitscale.launch.claimed import train_claimed

@@ -252,27 +252,31 @@ def test_a_parcel_travels_in_one_copy_loaders_get_nothing_of_a_gpu_and_profiles_
 def test_the_doctor_finds_that_this_device_computes_nothing(
     null: dict[str, str], tmp_path: Path
 ) -> None:
-    """Whatever compares numbers fails, as it should; what asks torch, Ray, the store or MLflow
-    passes.
+    """Whatever compares numbers fails, as it should, on each of two devices, which are checked at
+    the same time; what asks torch, Ray, the store or MLflow passes.
     """
     options = ["--store", str(tmp_path / "runs"), "--quick", "--json"]
+    environment = {**os.environ, **null, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     finished = subprocess.run(
         [sys.executable, "-m", "vitscale", "doctor", *options],
-        env={**os.environ, **null, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**environment, "NULLCUDA_DEVICES": "2"},
         capture_output=True,
         text=True,
     )
     assert finished.returncode == 1, finished.stderr
     checks = json.loads(finished.stdout)["checks"]
-    found = {check["check"]: check["result"] for check in checks}
+    found = {(check["check"], check["device"]): check["result"] for check in checks}
+    assert len(found) == len(checks)
     wrong = ["matrix products", "fp32 as on the CPU", "bf16", "fp16", "resume", "micro-batches"]
     wrong.append("deterministic")
-    assert {name for name in wrong if found.pop(name) == "fail"} == set(wrong), finished.stdout
-    for name in ("team of two", "conditional writes"):  # of one device, of a folder
-        assert found.pop(name) == "not applicable"
-    found.pop("loader processes")  # compares memory that no kernel has written
+    for device in ("cuda:0", "cuda:1"):
+        assert {name for name in wrong if found.pop((name, device)) == "fail"} == set(wrong)
+        found.pop(("loader processes", device))  # compares memory that no kernel has written
+        assert found.pop(("memory", device)) == "pass"
+    assert found.pop(("team of two", "")) == "fail"  # NCCL, too, computes nothing
+    assert found.pop(("conditional writes", "")) == "not applicable"  # of a folder
     assert set(found.values()) == {"pass"}, finished.stdout
-    assert {check["device"] for check in checks} == {"", "cuda:0"}
+    assert {device for _, device in found} == {""}
 
 
 def test_a_study_packs_two_trials_on_a_gpu(null: dict[str, str], tmp_path: Path) -> None:

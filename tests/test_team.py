@@ -57,13 +57,10 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     assert_close(list(finished.rows[:3]), expected[conv.id][:3])
 
 
-@pytest.mark.parametrize("told", ["one worker", "the trial"])
-def test_a_team_that_is_told_to_end_saves_or_goes_on_from_its_checkpoint(
-    tmp_path: Path, told: str
-) -> None:
-    """By SIGTERM to one worker, or to both and the process that has started them, soon after a
-    checkpoint by the clock; its rows are those of a team that nothing disturbed. Where only one is
-    told, Ray Train may end the other one before they agree: then nothing new is saved.
+@pytest.mark.parametrize("told", ["one worker", "the trial", "the study"])
+def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
+    """By SIGTERM to one worker, or to both and the process that has started them, or by Ctrl-C,
+    soon after a checkpoint by the clock; its rows are those of a team that nothing disturbed.
     """
     script, options = Script(tmp_path), {"num": 1, "epochs": 150, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
@@ -74,14 +71,19 @@ def test_a_team_that_is_told_to_end_saves_or_goes_on_from_its_checkpoint(
     workers = team_workers(process.pid)
     trial, pids = workers_of(process.pid), [worker.pid for worker in workers]
     assert len(pids) == 2 and len(trial) == 1
-    for pid in pids[1:] if told == "one worker" else trial + pids:
+    if told == "the study":
+        process.send_signal(signal.SIGINT)
+    for pid in {"one worker": pids[1:], "the trial": trial + pids, "the study": []}[told]:
         os.kill(pid, signal.SIGTERM)
     assert not psutil.wait_procs(workers, 60)[1], "the workers end"
     (conv,) = (trial.config for trial in study(**options).trials)
     saved = steps_saved(tmp_path)
-    if told == "the trial":
-        assert by_the_clock < saved < conv.num_steps and saved % conv.steps_per_epoch
+    assert by_the_clock < saved < conv.num_steps and saved % conv.steps_per_epoch
+    if told == "the study":
+        assert process.wait(60) == 130, (tmp_path / "log.txt").read_text()
+        process = script.start(*given, *TEAM)
     assert process.wait(500) == 0, (tmp_path / "log.txt").read_text()
+    assert " failed, " not in (tmp_path / "log.txt").read_text().replace("0 failed, ", "")
     rows = script.store().read(conv.id).rows
     assert without_times(rows) == without_times(on_team(2, conv, tmp_path / conv.id)[0])
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import repeat
 
 from vitscale.doctor import device, scheduling, software, storage, team, tracking, training
 from vitscale.doctor.check import Check, Finding, Machine, passed
@@ -143,25 +148,35 @@ def devices(machine: Machine) -> Finding:
 COUNT = Check("device", "devices", devices, "install torch: pip install 'vitscale[train]'")
 
 
-def selected(devices: Sequence[str], quick: bool) -> list[tuple[Check, str]]:
-    """(check, device) in order; checks that run once have the first device."""
+def selected(devices: Sequence[str], quick: bool) -> list[tuple[Check, Sequence[str]]]:
+    """(check, its devices) in order; checks that run once have the first device."""
     return [
-        (check, device)
+        (check, devices if check.on_each_device else devices[:1])
         for check in CHECKS
         if not (quick and check.takes_long)
-        for device in (devices if check.on_each_device else devices[:1])
     ]
 
 
-def examine(machine: Machine, quick: bool) -> Iterator[tuple[Check, str, Finding]]:
-    """Runs all checks; yields (check, device or nothing, finding) as each ends.
+def examine(machine: Machine, quick: bool) -> Iterator[tuple[Check, str, Finding, float]]:
+    """Runs all checks; yields (check, device or nothing, finding, its seconds) as each ends.
 
-    `machine.device` is "auto", "cpu", "cuda" or "cuda:1".
+    `machine.device` is "auto", "cpu", "cuda" or "cuda:1". A check of each device runs on as many at
+    a time as there are cores, in a process per device.
     """
-    with Examination() as examination:
-        counted = examination.find(COUNT, machine)
+    at_once = ThreadPoolExecutor(os.cpu_count())
+    with at_once, ExitStack() as stack:  # which ends the processes before it waits for threads
+        first = stack.enter_context(Examination())
+        counted = first.find(COUNT, machine)
         num_gpus = int(counted.values.get("num_gpus", 0))
         names = counted.detail.split() if counted.values else ["cpu"]
-        for check, name in selected(names, quick):
-            here = replace(machine, device=name, num_gpus=num_gpus)
-            yield check, name if check.on_each_device else "", examination.find(check, here)
+        others = [stack.enter_context(Examination()) for _ in names[1:]]
+        processes = dict(zip(names, [first, *others], strict=True))
+
+        def find(check: Check, name: str) -> tuple[Check, str, Finding, float]:
+            began_s = time.perf_counter()
+            finding = processes[name].find(check, replace(machine, device=name, num_gpus=num_gpus))
+            shown = name if check.on_each_device else ""
+            return check, shown, finding, time.perf_counter() - began_s
+
+        for check, on in selected(names, quick):
+            yield from at_once.map(find, repeat(check), on)

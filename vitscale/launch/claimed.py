@@ -6,6 +6,7 @@ Knows neither Ray nor other trials.
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
 from collections.abc import Callable, Collection, Generator, Iterator
 from pathlib import Path
@@ -38,19 +39,20 @@ def train_claimed(
     attempt: int,
     resources: Resources,
     pins: Collection[int] = (),
+    is_leaving: Callable[[], bool] | None = None,
 ) -> Iterator[Event]:
     """Trains a claimed trial and commits its outcome; yields an Event about every second.
 
     `pins` are the steps at which it keeps its state for trials that start there.
     In a team, all processes yield the same events, and the process of rank 0 commits the outcome.
-    Told to end by SIGTERM, as any process of its team may be, a trial saves a checkpoint first.
+    If `is_leaving` says so in any process of its team, or without it at SIGTERM, a trial saves a
+    checkpoint and ends by Left.
     """
     # what this registers for the end of Python, such as to end loader processes, comes after ours
     import vitscale.train.loop  # noqa: F401
 
-    yield from saved_at_exit(
-        lambda is_leaving: _train(config, workdir, store, attempt, resources, pins, is_leaving)
-    )
+    work = functools.partial(_train, config, workdir, store, attempt, resources, pins)
+    yield from work(is_leaving) if is_leaving else saved_at_exit(work)
 
 
 def _train(

@@ -11,10 +11,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 GRACE_S = 25.0  # Kubernetes and SLURM kill after 30
+ASK_EVERY_S = 0.5
 
 
 def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator[T]:
@@ -66,3 +67,55 @@ def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator
         with turn:
             if close := getattr(values, "close", None):
                 close()
+
+
+class Notice:
+    """Whether the work of this process has to end soon. For a process whose end somebody else would
+    notice at once, and act on before the work is saved.
+    """
+
+    def __init__(self) -> None:
+        self._given, self._over = threading.Event(), threading.Event()
+
+    def is_given(self) -> bool:
+        return self._given.is_set()
+
+    def give_when(self, is_wanted: Callable[[], bool]) -> None:
+        """Gives notice once `is_wanted` says so, which a thread asks every ASK_EVERY_S."""
+
+        def ask() -> None:
+            while not self._over.wait(ASK_EVERY_S):
+                if is_wanted():
+                    self._given.set()
+                    return
+
+        threading.Thread(target=ask, name="notice", daemon=True).start()
+
+    def hold_sigterm(self) -> None:
+        """Lets SIGTERM give notice instead of ending the process, until the work is over, or for
+        GRACE_S. Only the main thread may call this.
+        """
+        before: Any = signal.getsignal(signal.SIGTERM)
+
+        def hold(number: int, frame: object) -> None:
+            if self._over.is_set():
+                signal.signal(signal.SIGTERM, before)
+                os.kill(os.getpid(), signal.SIGTERM)
+            self._given.set()
+
+        def limit() -> None:
+            self._given.wait()
+            if not self._over.wait(GRACE_S):
+                self._over.set()
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        signal.signal(signal.SIGTERM, hold)
+        threading.Thread(target=limit, name="grace", daemon=True).start()
+
+    @contextlib.contextmanager
+    def work(self) -> Iterator[None]:
+        """A context: after it, SIGTERM ends the process as before."""
+        try:
+            yield
+        finally:
+            self._over.set()

@@ -10,6 +10,17 @@ import time
 import traceback
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.experimental.internal_kv import (
+    _internal_kv_del,
+    _internal_kv_exists,
+    _internal_kv_put,
+)
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, report
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from ray.tune.integration.ray_train import TuneReportCallback
 
 from vitscale.launch.claimed import train_claimed
 from vitscale.launch.faults import (
@@ -20,12 +31,15 @@ from vitscale.launch.faults import (
     too_big,
     verdict,
 )
-from vitscale.launch.leaving import saved_at_exit
+from vitscale.launch.leaving import Notice, saved_at_exit
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
 from vitscale.record.store import Fenced, Store, Workdir
 from vitscale.record.workdir import Left
+
+STOPS = b"vitscale-stops"  # namespace of keys in the head of the cluster
+_notice = Notice()  # in the process of a worker, which Ray Train uses for one team
 
 
 @dataclass(frozen=True)
@@ -39,6 +53,7 @@ class TeamTask:
     resources: Resources
     before: str  # the error line of the previous attempt, if a machine failed it
     pins: Collection[int]  # as in train_claimed
+    nonce: str  # of the study's driver
 
 
 def train_on_team(
@@ -48,24 +63,65 @@ def train_on_team(
     attempt: int,
     resources: Resources,
     before: str,
-    pins: Collection[int] = (),
+    pins: Collection[int],
+    slug: str,
 ) -> Iterator[Event]:
     """Trains a claimed trial on `resources.workers_per_trial` workers, which report to Tune.
 
     Yields an Event only if the trial fails. Raises OSError if a worker or its machine was lost, in
     which case a retry is worthwhile. `before` is that of faults.verdict. Told to end by SIGTERM,
     this process stays until the workers have ended, who save: without it they would be killed.
+    Raises Left after `stop_teams`.
     """
-    task = TeamTask(config, workdir, store, attempt, resources, before, pins)
+    task = TeamTask(config, workdir, store, attempt, resources, before, pins, store.nonce(slug))
     yield from saved_at_exit(lambda _: _fitted(task))
 
 
-def _fitted(task: TeamTask) -> Iterator[Event]:
-    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
-    from ray.train.torch import TorchConfig, TorchTrainer
-    from ray.tune.integration.ray_train import TuneReportCallback
+def stop_teams(nonce: str) -> None:
+    """Lets the teams of a driver save and end. Ray would kill them: it ends the process that leads
+    a team, and its workers with that one.
+    """
+    with contextlib.suppress(ray.exceptions.RayError):  # without a head, nothing is left to stop
+        _internal_kv_put(nonce.encode(), b"stop", namespace=STOPS)
 
+
+def forget_stop(nonce: str) -> None:
+    with contextlib.suppress(ray.exceptions.RayError):
+        _internal_kv_del(nonce.encode(), namespace=STOPS)
+
+
+def _is_stopped(nonce: str) -> bool:
+    """False, too, while the head of the cluster does not answer."""
+    try:
+        return _internal_kv_exists(nonce.encode(), namespace=STOPS)
+    except ray.exceptions.RayError:
+        return False
+
+
+class TellingTorch(TorchConfig):
+    """Ray Train's setup of torch. SIGTERM gives notice to its workers, and does not end them: Ray
+    Train would see that within two seconds, and end the others before they had agreed to save.
+    """
+
+    @property
+    def backend_cls(self) -> type:
+        return TellingBackend
+
+
+class TellingBackend(TorchConfig().backend_cls):  # type: ignore[misc]
+    def on_training_start(self, worker_group: Any, backend_config: Any) -> None:
+        super().on_training_start(worker_group, backend_config)
+        worker_group.execute(_hold_sigterm)
+
+
+def _hold_sigterm() -> None:
+    _notice.hold_sigterm()
+
+
+def _fitted(task: TeamTask) -> Iterator[Event]:
     config, store, resources = task.config, task.store, task.resources
+    if _is_stopped(task.nonce):
+        raise Left("its team was told to end before it had trained")
     on_gpu = resources.device_name() == "cuda"
     amounts = {"CPU": resources.cpus_per_trial} | (
         {"GPU": resources.gpus_per_trial} if on_gpu else {}
@@ -80,7 +136,7 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
                 use_gpu=on_gpu,
                 resources_per_worker=amounts | resources.placement(),
             ),
-            torch_config=TorchConfig(backend="nccl" if on_gpu else "gloo"),
+            torch_config=TellingTorch(backend="nccl" if on_gpu else "gloo"),
             run_config=RunConfig(
                 name=f"attempt-{task.attempt}",
                 storage_path=notes,
@@ -93,6 +149,8 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
         try:
             trainer.fit()
         except TrainingFailedError as failure:
+            if _is_stopped(task.nonce):
+                raise Left("its team was told to end") from failure
             error, fault = store.failure(config.id), store.fault(config.id)
             if not error and not fault.startswith((DOES_NOT_FIT, REFUSED)):
                 raise OSError(
@@ -124,18 +182,25 @@ def train_member(loop_config: dict[str, TeamTask]) -> None:
 
     An exception of the trial itself is recorded before it ends the team.
     """
-    import ray.train
     import torch
-    from ray.train.torch import get_device
 
     task = loop_config["task"]
     if task.resources.device_name() == "cuda":
         torch.cuda.set_device(get_device())
+    if torch.distributed.get_rank() == 0:
+        _notice.give_when(lambda: _is_stopped(task.nonce))
     try:
-        for event in train_claimed(
-            task.config, task.workdir, task.store, task.attempt, task.resources, task.pins
-        ):
-            ray.train.report({"event": event})
+        with _notice.work():
+            for event in train_claimed(
+                task.config,
+                task.workdir,
+                task.store,
+                task.attempt,
+                task.resources,
+                task.pins,
+                is_leaving=_notice.is_given,
+            ):
+                report({"event": event})
     except (Fenced, Left):
         raise
     except Exception as error:

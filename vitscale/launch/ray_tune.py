@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO, TypeVar
 
+from vitscale.launch.leaving import GRACE_S
 from vitscale.launch.preflight import check_answers
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
@@ -56,6 +57,7 @@ from ray import tune
 from ray._private import ray_constants
 from ray._private.services import get_ray_address_from_environment
 from ray.autoscaler.sdk import request_resources
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -76,6 +78,7 @@ MAX_LOST = 10
 _events: queue.Queue[Event] = queue.Queue()
 _stop = threading.Event()
 _should_stop: ShouldStop | None = None
+_have_ended: Callable[[Collection[Any]], bool] | None = None  # as in _last_steps, for teams
 _stopped: set[str] = set()  # trials that the search has stopped: their later events are dropped
 _rows: dict[str, int] = {}  # number of rows of each trial so far
 _lost: list[str] = []  # errors of the trials lost since any trial made progress
@@ -98,7 +101,8 @@ def run_trials(
     `pins`: trial id -> the steps at which it keeps its state for trials that start there.
 
     Ray must be initialized (see `cluster`). Returns early, within about a second, when `stop` is
-    set; interrupted trials resume from their checkpoints.
+    set; interrupted trials resume from their checkpoints. Trials of several workers save first,
+    for which they have GRACE_S.
 
     For a search, `should_stop` is asked at each event of a running trial whether to stop it; if so,
     the event is passed on with the status "stopped".
@@ -109,15 +113,17 @@ def run_trials(
     no other trial makes progress, and HeadLost if the head of the cluster (its GCS) is gone. Ray
     may then never answer again, so Tune runs in a thread of its own.
     """
-    global _events, _stop, _should_stop
+    global _events, _stop, _should_stop, _have_ended
     _events, _stop, _should_stop = events, stop, should_stop
+    nonce, in_teams = store.nonce(slug), resources.workers_per_trial > 1
+    _have_ended = _last_steps(nonce) if in_teams else None
     for state in (_stopped, _rows, _lost):
         state.clear()
     constants = {
         "store": store,
         "slug": slug,
         "attempt": attempt,
-        "nonce": store.nonce(slug),
+        "nonce": nonce,
         "resources": resources,
     }
     bundles = [
@@ -128,7 +134,7 @@ def run_trials(
     at_once = resources.max_concurrent or None
     # The workers of a team hold the cores and GPUs, of which Tune knows nothing. One byte of memory
     # represents the trial itself: without any request, Tune would ask for a core.
-    if resources.workers_per_trial > 1:
+    if in_teams:
         amounts, at_once = {"memory": 1}, _slots(resources)
     trainable = tune.with_resources(train_bundle, amounts)
     # trainables of the same name would overwrite each other on a shared cluster
@@ -153,10 +159,30 @@ def run_trials(
             ),
         )
         _fit(tuner, 60.0 if resources.address else 10.0, is_local=not resources.address)
+    if in_teams and stop.is_set():
+        from vitscale.launch.ray_team import forget_stop
+
+        forget_stop(nonce)
     if len(_lost) >= MAX_LOST:
         raise OSError(
             f"{len(_lost)} trials were lost one after another, the last one to: {_lost[-1]}"
         )
+
+
+def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
+    """Whether all of Tune's trials have ended or GRACE_S are over, since this was first asked."""
+    asked_s: list[float] = []
+
+    def have_ended(trials: Collection[Any]) -> bool:
+        if not asked_s:
+            from vitscale.launch.ray_team import stop_teams
+
+            stop_teams(nonce)
+            asked_s.append(time.monotonic())
+        is_late = time.monotonic() - asked_s[0] > GRACE_S
+        return is_late or not any(trial.status == Trial.RUNNING for trial in trials)
+
+    return have_ended
 
 
 class HeadLost(OSError):
@@ -536,7 +562,9 @@ class _Relay(tune.Callback):
     """
 
     def on_step_begin(self, iteration: int, trials: list, **_: Any) -> None:
-        if _stop.is_set() or len(_lost) >= MAX_LOST:
+        if len(_lost) >= MAX_LOST:
+            raise _Stopped
+        if _stop.is_set() and (_have_ended is None or _have_ended(trials)):
             raise _Stopped
 
     def on_trial_result(
@@ -554,6 +582,8 @@ class _Relay(tune.Callback):
             _events.put(event)
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
+        if _stop.is_set():
+            return
         tries = MAX_RETRIES - (trial.max_failures - trial.num_failures)
         trial.config["pause_s"] = FIRST_PAUSE_S * 4.0 ** (tries - 1) if tries > 0 else 0.0
         for trial_id, *_ in trial.config["bundle"]:
@@ -563,6 +593,8 @@ class _Relay(tune.Callback):
             trial.max_failures = trial.num_failures
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
+        if _stop.is_set():
+            return
         for trial_id, *_ in trial.config["bundle"]:
             _lost.append(_last_line(trial))
             _events.put(Event(trial_id, "lost", facts={"error": _lost[-1]}))

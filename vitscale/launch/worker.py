@@ -54,7 +54,9 @@ def train_trial(
             elif resources.workers_per_trial > 1:
                 from vitscale.launch.ray_team import train_on_team
 
-                yield from train_on_team(config, workdir, store, attempt, resources, before, pins)
+                yield from train_on_team(
+                    config, workdir, store, attempt, resources, before, pins, slug
+                )
             else:
                 yield from train_claimed(config, workdir, store, attempt, resources, pins)
     except (ClaimedByOther, Fenced) as reason:
