@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -509,6 +510,16 @@ def test_damaged_rows_are_missing_and_a_damaged_plan_is_named(tmp_path: Path) ->
     store.study(study.slug).write("plan.json", b"{")
     with pytest.warns(UserWarning, match="a file of the store must be JSON, but got .*plan.json"):
         assert overview(store)[0] == []
+
+
+def test_the_version_is_that_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["vitscale", "--version"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main()
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert capsys.readouterr().out == f"vitscale {declared}\n"
 
 
 def test_status_and_help_load_nothing_heavy(store: Store) -> None:

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
-from conftest import ROOT
+from conftest import ROOT, wait_for
 from rich.console import Console
 
 from vitscale.cli.doctor import Result
@@ -47,6 +48,22 @@ def results_of(finished: subprocess.CompletedProcess[str]) -> dict[str, str]:
     """Check -> result, of a run with --json."""
     checks = json.loads(finished.stdout)["checks"]
     return {check["check"]: check["result"] for check in checks}
+
+
+def test_ctrl_c_ends_the_doctor_and_its_processes_with_one_line(tmp_path: Path) -> None:
+    """While a check runs in a process of its own."""
+    kept = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "vitscale", "doctor", "--device", "cpu", "--json"]
+    process = subprocess.Popen(
+        command, env=kept, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: len(psutil.Process(process.pid).children()) > 1, 60, "a check's process")
+    children = psutil.Process(process.pid).children(recursive=True)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "\nvitscale: interrupted\n")
+    assert not psutil.wait_procs(children, 20)[1] and not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

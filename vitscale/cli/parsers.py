@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ def main() -> None:
 
 def _parser() -> Parser:
     parser = Parser(prog="vitscale", description=__doc__)
+    version = f"vitscale {metadata.version('vitscale')}"
+    parser.add_argument("--version", action="version", version=version)
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
     add_scripts(parsers)
     add_studies(parsers)

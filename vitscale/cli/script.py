@@ -27,6 +27,7 @@ from vitscale.cli.terminal import one_line
 from vitscale.launch.driver import (
     EXIT_DONE,
     EXIT_INCOMPLETE,
+    EXIT_INTERRUPTED,
     EXIT_REFUSED,
     discard,
     handle_early_signals,
@@ -90,7 +91,7 @@ def collect_rarely() -> None:
 
 @contextlib.contextmanager
 def refusals(prog: str) -> Iterator[None]:
-    """Prints a ValueError or OSError in one line and exits with status 2.
+    """Prints a ValueError or OSError in one line and exits with status 2; Ctrl-C with 130.
 
     With VITSCALE_TRACEBACK set, the exception is raised instead. A reader that has closed the
     output (`vitscale status | head`) has seen what it wanted: the status is that of SIGPIPE.
@@ -107,6 +108,11 @@ def refusals(prog: str) -> Iterator[None]:
             yield
         finally:
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        if os.environ.get("VITSCALE_TRACEBACK"):
+            raise
+        print(f"\n{prog}: interrupted", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         discard(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
