@@ -44,10 +44,17 @@ TOKEN = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}
 
 
 class Cluster:
-    """A head node, which may have no cores, and others, each by its own `ray start --block`."""
+    """A head node, which may have no cores, and others, each by its own `ray start --block`.
 
-    def __init__(self, folder: Path, *head: str) -> None:
-        self.folder = folder
+    `job_server`: a folder with what Ray's dashboard needs, which takes jobs; without it, there is
+    none.
+    """
+
+    def __init__(self, folder: Path, *head: str, job_server: str = "") -> None:
+        self.folder, self.environment = (
+            folder,
+            TOKEN | ({"PYTHONPATH": job_server} if job_server else {}),
+        )
         subprocess.run(
             [RAY, "get-auth-token", "--generate"], check=True, capture_output=True, env=TOKEN
         )
@@ -58,7 +65,7 @@ class Cluster:
             self._start(
                 "--head",
                 f"--port={self.address.split(':')[1]}",
-                "--include-dashboard=false",
+                f"--include-dashboard={bool(job_server)}",
                 f"--temp-dir={folder}/ray",
                 *head,
             )
@@ -81,7 +88,10 @@ class Cluster:
             "--object-store-memory=100000000",
         ]
         return subprocess.Popen(
-            [*command, *arguments], env=TOKEN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*command, *arguments],
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
 
     def _answers(self) -> bool:
