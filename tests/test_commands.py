@@ -11,6 +11,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -520,6 +521,24 @@ def test_the_version_is_that_of_the_package(
         main()
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert capsys.readouterr().out == f"vitscale {declared}\n"
+
+
+def test_sources_that_are_not_installed_have_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a node to which `ray job submit` ships them."""
+
+    def absent(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    monkeypatch.setattr(sys, "argv", ["vitscale", "complexity", "--json"])
+    main()
+    assert json.loads(capsys.readouterr().out)
+    monkeypatch.setattr(sys, "argv", ["vitscale", "--version"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main()
+    assert capsys.readouterr().out == "vitscale (not installed)\n"
 
 
 def test_status_and_help_load_nothing_heavy(store: Store) -> None:

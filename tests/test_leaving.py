@@ -226,6 +226,37 @@ def test_a_process_with_notice_lives_until_its_work_is_saved_and_not_longer(how:
     assert process.returncode == 3
 
 
+BURST = """
+import os, signal, sys, threading, time
+from vitscale.launch import leaving
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+notice = leaving.Notice()
+notice.hold_sigterm()
+
+def burst():
+    for _ in range(2000):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+with notice.work():
+    threads = [threading.Thread(target=burst) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.01)
+assert notice.is_given()
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+
+
+def test_a_burst_of_sigterms_leaves_a_process_that_can_be_ended() -> None:
+    """A handler is interrupted by the next signal; one that takes a lock would wait for itself."""
+    for _ in range(5):
+        assert subprocess.run([sys.executable, "-c", BURST], timeout=60).returncode == 3
+
+
 LOADERS = """
 import signal, sys, threading
 from vitscale.launch.claimed import train_claimed

@@ -78,7 +78,7 @@ def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
     assert not psutil.wait_procs(workers, 60)[1], "the workers end"
     (conv,) = (trial.config for trial in study(**options).trials)
     saved = steps_saved(tmp_path)
-    assert by_the_clock < saved < conv.num_steps and saved % conv.steps_per_epoch
+    assert by_the_clock < saved < conv.num_steps
     if told == "the study":
         assert process.wait(60) == 130, (tmp_path / "log.txt").read_text()
         process = script.start(*given, *TEAM)

@@ -27,8 +27,7 @@ def main() -> None:
 
 def _parser() -> Parser:
     parser = Parser(prog="vitscale", description=__doc__)
-    version = f"vitscale {metadata.version('vitscale')}"
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--version", action="version", version=f"vitscale {_version()}")
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
     add_scripts(parsers)
     add_studies(parsers)
@@ -60,6 +59,13 @@ def _parser() -> Parser:
     complexity.add_argument("--json", action="store_true", help="print JSON instead of a table")
     complexity.set_defaults(run=commands.complexity)
     return parser
+
+
+def _version() -> str:
+    try:
+        return metadata.version("vitscale")
+    except metadata.PackageNotFoundError:  # sources alone, as `ray job submit` ships them
+        return "(not installed)"
 
 
 def add_scripts(parsers: Any) -> None:

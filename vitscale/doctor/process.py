@@ -83,9 +83,10 @@ class Examination:
         self._pipe.close()
         if not kill:
             process.join(PATIENCE_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid or 0, signal.SIGKILL)
-        process.join()
+        if process.pid is not None:  # 0 would be this process's own group
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.join()
 
     def _last_words(self) -> str:
         """How the process ended, and the last line that it printed."""

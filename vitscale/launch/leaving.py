@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -75,10 +76,13 @@ class Notice:
     """
 
     def __init__(self) -> None:
-        self._given, self._over = threading.Event(), threading.Event()
+        # A handler may be interrupted by the next signal, so it may only set an attribute: a lock
+        # that it held would never be free again.
+        self._given = False
+        self._over = threading.Event()
 
     def is_given(self) -> bool:
-        return self._given.is_set()
+        return self._given
 
     def give_when(self, is_wanted: Callable[[], bool]) -> None:
         """Gives notice once `is_wanted` says so, which a thread asks every ASK_EVERY_S."""
@@ -86,7 +90,7 @@ class Notice:
         def ask() -> None:
             while not self._over.wait(ASK_EVERY_S):
                 if is_wanted():
-                    self._given.set()
+                    self._given = True
                     return
 
         threading.Thread(target=ask, name="notice", daemon=True).start()
@@ -101,13 +105,17 @@ class Notice:
             if self._over.is_set():
                 signal.signal(signal.SIGTERM, before)
                 os.kill(os.getpid(), signal.SIGTERM)
-            self._given.set()
+            self._given = True
 
         def limit() -> None:
-            self._given.wait()
+            while not self._given:
+                if self._over.wait(ASK_EVERY_S):
+                    return
             if not self._over.wait(GRACE_S):
                 self._over.set()
                 os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(GRACE_S)
+                os._exit(1)  # the main thread hangs
 
         signal.signal(signal.SIGTERM, hold)
         threading.Thread(target=limit, name="grace", daemon=True).start()

@@ -14,7 +14,6 @@ from typing import Any
 
 import ray
 from ray.experimental.internal_kv import (
-    _internal_kv_del,
     _internal_kv_exists,
     _internal_kv_put,
 )
@@ -79,15 +78,10 @@ def train_on_team(
 
 def stop_teams(nonce: str) -> None:
     """Lets the teams of a driver save and end. Ray would kill them: it ends the process that leads
-    a team, and its workers with that one.
+    a team, and its workers with that one. The key stays: each start has a nonce of its own.
     """
     with contextlib.suppress(ray.exceptions.RayError):  # without a head, nothing is left to stop
         _internal_kv_put(nonce.encode(), b"stop", namespace=STOPS)
-
-
-def forget_stop(nonce: str) -> None:
-    with contextlib.suppress(ray.exceptions.RayError):
-        _internal_kv_del(nonce.encode(), namespace=STOPS)
 
 
 def _is_stopped(nonce: str) -> bool:

@@ -159,10 +159,6 @@ def run_trials(
             ),
         )
         _fit(tuner, 60.0 if resources.address else 10.0, is_local=not resources.address)
-    if in_teams and stop.is_set():
-        from vitscale.launch.ray_team import forget_stop
-
-        forget_stop(nonce)
     if len(_lost) >= MAX_LOST:
         raise OSError(
             f"{len(_lost)} trials were lost one after another, the last one to: {_lost[-1]}"
@@ -170,8 +166,11 @@ def run_trials(
 
 
 def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
-    """Whether all of Tune's trials have ended or GRACE_S are over, since this was first asked."""
+    """Whether all trials of Tune that ran when this was first asked have ended, or GRACE_S are over
+    since. Trials that Tune begins meanwhile, which end at once, are not waited for.
+    """
     asked_s: list[float] = []
+    running: list[Any] = []
 
     def have_ended(trials: Collection[Any]) -> bool:
         if not asked_s:
@@ -179,8 +178,12 @@ def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
 
             stop_teams(nonce)
             asked_s.append(time.monotonic())
+            running.extend(trial for trial in trials if trial.status == Trial.RUNNING)
+            for trial in trials:
+                trial.max_failures = trial.num_failures  # an ended one is not tried again
+        running[:] = [trial for trial in running if trial.status == Trial.RUNNING]
         is_late = time.monotonic() - asked_s[0] > GRACE_S
-        return is_late or not any(trial.status == Trial.RUNNING for trial in trials)
+        return is_late or not running
 
     return have_ended
 
