@@ -51,10 +51,8 @@ class Cluster:
     """
 
     def __init__(self, folder: Path, *head: str, job_server: str = "") -> None:
-        self.folder, self.environment = (
-            folder,
-            TOKEN | ({"PYTHONPATH": job_server} if job_server else {}),
-        )
+        self.folder = folder
+        self.environment = TOKEN | ({"PYTHONPATH": job_server} if job_server else {})
         subprocess.run(
             [RAY, "get-auth-token", "--generate"], check=True, capture_output=True, env=TOKEN
         )

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from vitscale.cli import commands, doctor, evaluation, housekeeping
 from vitscale.cli.script import Parser, add_published, collect_rarely, refusals
 from vitscale.cli.terminal import one_line
+from vitscale.record.provenance import installed
 
 
 def main() -> None:
@@ -27,7 +27,9 @@ def main() -> None:
 
 def _parser() -> Parser:
     parser = Parser(prog="vitscale", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"vitscale {_version()}")
+    # sources alone, as `ray job submit` ships them, have none
+    version = f"vitscale {installed('vitscale') or '(not installed)'}"
+    parser.add_argument("--version", action="version", version=version)
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
     add_scripts(parsers)
     add_studies(parsers)
@@ -59,13 +61,6 @@ def _parser() -> Parser:
     complexity.add_argument("--json", action="store_true", help="print JSON instead of a table")
     complexity.set_defaults(run=commands.complexity)
     return parser
-
-
-def _version() -> str:
-    try:
-        return metadata.version("vitscale")
-    except metadata.PackageNotFoundError:  # sources alone, as `ray job submit` ships them
-        return "(not installed)"
 
 
 def add_scripts(parsers: Any) -> None:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from dataclasses import replace
 from multiprocessing import get_context, set_start_method
 from multiprocessing.connection import Connection
@@ -32,6 +33,7 @@ class Examination:
 
     def __init__(self) -> None:
         self._process: SpawnProcess | None = None
+        self._starts, self._is_over = threading.Lock(), False
         self._log = tempfile.NamedTemporaryFile("w+", prefix="vitscale-doctor-")  # noqa: SIM115
         self._folder = tempfile.mkdtemp(prefix="vitscale-doctor-")  # what a killed check leaves
 
@@ -44,14 +46,19 @@ class Examination:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        with self._starts:  # of another thread
+            self._is_over = True
         self._end(kill=kind is not None)
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def find(self, check: Check, machine: Machine) -> Finding:
         """What a check finds. An exception, the end of the process, or too long a time: failed."""
-        if self._process is None:
-            self._start()
+        with self._starts:
+            if self._is_over:
+                return failed("interrupted")
+            if self._process is None:
+                self._start()
         assert self._process is not None
         try:
             self._pipe.send((check, machine))
@@ -83,10 +90,10 @@ class Examination:
         self._pipe.close()
         if not kill:
             process.join(PATIENCE_S)
-        if process.pid is not None:  # 0 would be this process's own group
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.join()
+        assert process.pid is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
 
     def _last_words(self) -> str:
         """How the process ended, and the last line that it printed."""

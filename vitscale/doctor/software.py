@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from vitscale.doctor.check import Finding, Machine, judged, not_applicable, passed
+from vitscale.record.provenance import installed
 
 SHOWN = ("torch", "torchvision", "timm", "ray", "mlflow")
 REQUIREMENT = re.compile(r"[\w.-]+")
@@ -25,14 +26,6 @@ def versions(machine: Machine) -> Finding:
     listed = ", ".join(f"{name} {version or 'absent'}" for name, version in found.items())
     python = platform.python_version()
     return judged(not unmet, "; ".join([f"python {python}, {listed}", *unmet]), **found)
-
-
-def installed(name: str) -> str:
-    """The version of an installed package; empty if it is not installed."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def unmet_requirements(package: str) -> Iterator[str]:

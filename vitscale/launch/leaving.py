@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 GRACE_S = 25.0  # Kubernetes and SLURM kill after 30
 ASK_EVERY_S = 0.5
+# namespace, in the head of a cluster, of the keys by which drivers tell their teams to end
+STOPS = b"vitscale-stops"
 
 
 def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator[T]:

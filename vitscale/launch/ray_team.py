@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.experimental.internal_kv import (
-    _internal_kv_exists,
-    _internal_kv_put,
-)
+from ray.experimental.internal_kv import _internal_kv_exists
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, report
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.tune.integration.ray_train import TuneReportCallback
@@ -30,14 +27,13 @@ from vitscale.launch.faults import (
     too_big,
     verdict,
 )
-from vitscale.launch.leaving import Notice, saved_at_exit
+from vitscale.launch.leaving import STOPS, Notice, saved_at_exit
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
 from vitscale.record.store import Fenced, Store, Workdir
 from vitscale.record.workdir import Left
 
-STOPS = b"vitscale-stops"  # namespace of keys in the head of the cluster
 _notice = Notice()  # in the process of a worker, which Ray Train uses for one team
 
 
@@ -70,22 +66,14 @@ def train_on_team(
     Yields an Event only if the trial fails. Raises OSError if a worker or its machine was lost, in
     which case a retry is worthwhile. `before` is that of faults.verdict. Told to end by SIGTERM,
     this process stays until the workers have ended, who save: without it they would be killed.
-    Raises Left after `stop_teams`.
+    Raises Left if the driver has stopped its teams.
     """
     task = TeamTask(config, workdir, store, attempt, resources, before, pins, store.nonce(slug))
     yield from saved_at_exit(lambda _: _fitted(task))
 
 
-def stop_teams(nonce: str) -> None:
-    """Lets the teams of a driver save and end. Ray would kill them: it ends the process that leads
-    a team, and its workers with that one. The key stays: each start has a nonce of its own.
-    """
-    with contextlib.suppress(ray.exceptions.RayError):  # without a head, nothing is left to stop
-        _internal_kv_put(nonce.encode(), b"stop", namespace=STOPS)
-
-
 def _is_stopped(nonce: str) -> bool:
-    """False, too, while the head of the cluster does not answer."""
+    """Whether the driver has stopped its teams; False, too, while the cluster's head is silent."""
     try:
         return _internal_kv_exists(nonce.encode(), namespace=STOPS)
     except ray.exceptions.RayError:

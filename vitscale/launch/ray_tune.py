@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO, TypeVar
 
-from vitscale.launch.leaving import GRACE_S
+from vitscale.launch.leaving import GRACE_S, STOPS
 from vitscale.launch.preflight import check_answers
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
@@ -57,6 +57,7 @@ from ray import tune
 from ray._private import ray_constants
 from ray._private.services import get_ray_address_from_environment
 from ray.autoscaler.sdk import request_resources
+from ray.experimental.internal_kv import _internal_kv_put
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -78,7 +79,7 @@ MAX_LOST = 10
 _events: queue.Queue[Event] = queue.Queue()
 _stop = threading.Event()
 _should_stop: ShouldStop | None = None
-_have_ended: Callable[[Collection[Any]], bool] | None = None  # as in _last_steps, for teams
+_have_ended: Callable[[Collection[Any]], bool] | None = None  # for teams, as _last_steps
 _stopped: set[str] = set()  # trials that the search has stopped: their later events are dropped
 _rows: dict[str, int] = {}  # number of rows of each trial so far
 _lost: list[str] = []  # errors of the trials lost since any trial made progress
@@ -174,9 +175,7 @@ def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
 
     def have_ended(trials: Collection[Any]) -> bool:
         if not asked_s:
-            from vitscale.launch.ray_team import stop_teams
-
-            stop_teams(nonce)
+            _stop_teams(nonce)
             asked_s.append(time.monotonic())
             running.extend(trial for trial in trials if trial.status == Trial.RUNNING)
             for trial in trials:
@@ -186,6 +185,14 @@ def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
         return is_late or not running
 
     return have_ended
+
+
+def _stop_teams(nonce: str) -> None:
+    """Lets the teams of a driver save and end. Ray would kill them: it ends the process that leads
+    a team, and its workers with that one. The key stays: each start has a nonce of its own.
+    """
+    with contextlib.suppress(ray.exceptions.RayError):  # without a head, nothing is left to stop
+        _internal_kv_put(nonce.encode(), b"stop", namespace=STOPS)
 
 
 class HeadLost(OSError):

@@ -64,11 +64,12 @@ def _git(*arguments: str) -> str:
 
 def _versions() -> str:
     names = ("vitscale", "torch", "timm", "numpy", "ray")
-    found = [f"{name} {version}" for name in names if (version := _version(name))]
+    found = [f"{name} {version}" for name in names if (version := installed(name))]
     return ", ".join([f"python {platform.python_version()}", *found])
 
 
-def _version(name: str) -> str:
+def installed(name: str) -> str:
+    """The version of an installed package; empty if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
