@@ -68,6 +68,13 @@ def runs_of_experiment(uri: str, name: str, role: str) -> dict[str, Any]:
     return runs
 
 
+def epochs(uri: str) -> int:
+    """The trials of which MLflow shows an epoch."""
+    if client(uri).get_experiment_by_name("tiny-demo") is None:
+        return 0
+    return sum("epoch" in run.data.metrics for run in runs_of(uri, "trial").values())
+
+
 def arm_runs(uri: str) -> dict[str, Any]:
     mlflow = client(uri)
     experiment = mlflow.get_experiment_by_name("tiny-demo")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, TINY, kill_family, load_script, wait_for
 from test_launch import assert_uninterrupted
-from test_mlflow import runs_of
+from test_mlflow import epochs
 
 from vitscale.record.store import Store
 
@@ -214,11 +214,6 @@ def test_a_preempted_study_saves_within_its_grace_is_queued_again_and_ends(
     plan = load_script(TINY).study(num=1, epochs=EPOCHS, only=only)
     assert_uninterrupted(Store(store), plan, lab.folder / "by_hand")
     assert saved_s < 30
-
-
-def epochs(uri: str) -> int:
-    """The trials of which MLflow shows an epoch."""
-    return sum("epoch" in run.data.metrics for run in runs_of(uri, "trial").values())
 
 
 def test_a_cancelled_study_stays_so(lab: Lab) -> None:

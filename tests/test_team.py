@@ -4,29 +4,42 @@ Train: data-parallel, killed, and with a bad config.
 
 from __future__ import annotations
 
-import os
+import functools
 import signal
-import time
+import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Script, wait_for, workers_of
+from conftest import Script, wait_for
 from test_bucket import direct, server, wait_for_checkpoint  # noqa: F401
 from test_launch import reference_rows, study, without_times
 from test_leaving import steps_saved
+from test_mlflow import epochs
 from test_parallel import assert_close, on_team
 
+from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Store
 
 pytestmark = pytest.mark.slow
 TEAM = ("--workers-per-trial", "2", "--cpus-per-trial", "1", "--checkpoint-every-s", "0.3")
 
 
-def team_workers(driver: int) -> list[psutil.Process]:
-    """By the title that Ray gives to the process of an actor."""
+def actors(driver: int, title: str) -> list[psutil.Process]:
+    """By the titles that Ray gives to their processes."""
     family = psutil.Process(driver).children(recursive=True)
-    return [p for p in family if p.is_running() and "RayTrainWorker" in " ".join(p.cmdline())]
+    return [p for p in family if p.is_running() and title in " ".join(p.cmdline())]
+
+
+def team_workers(driver: int) -> list[psutil.Process]:
+    return actors(driver, "RayTrainWorker")
+
+
+@functools.cache
+def undisturbed(config: TrainConfig) -> list[dict[str, object]]:
+    """Rows of a team of two."""
+    with tempfile.TemporaryDirectory() as folder:
+        return without_times(on_team(2, config, Path(folder))[0])
 
 
 def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> None:
@@ -57,35 +70,58 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     assert_close(list(finished.rows[:3]), expected[conv.id][:3])
 
 
-@pytest.mark.parametrize("told", ["one worker", "the trial", "the study"])
+@pytest.mark.parametrize("told", ["one worker", "its leader", "both", "all", "the study"])
 def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
-    """By SIGTERM to one worker, or to both and the process that has started them, or by Ctrl-C,
-    soon after a checkpoint by the clock; its rows are those of a team that nothing disturbed.
+    """By SIGTERM to one worker, to the process that has started them, to these, to these and Ray
+    Train's controller between them, or by Ctrl-C, without a checkpoint by the clock; its rows are
+    those of a team that nothing disturbed.
     """
-    script, options = Script(tmp_path), {"num": 1, "epochs": 150, "only": "conv"}
+    script, options = Script(tmp_path), {"num": 1, "epochs": 80, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
-    process = script.start(*given, *TEAM[:-1], "1.5")
-    wait_for(lambda: steps_saved(tmp_path), 200, "a checkpoint by the clock")
-    by_the_clock = steps_saved(tmp_path)
-    time.sleep(1)
-    workers = team_workers(process.pid)
-    trial, pids = workers_of(process.pid), [worker.pid for worker in workers]
-    assert len(pids) == 2 and len(trial) == 1
+    process = script.start(*given, *TEAM[:-1], "1e6")
+    wait_for(lambda: epochs(f"sqlite:///{tmp_path}/mlflow.db"), 200, "an epoch")
+    workers, leaders = team_workers(process.pid), actors(process.pid, "ray::ImplicitFunc")
+    controllers = actors(process.pid, "ray::TrainController")
+    assert (len(workers), len(leaders), len(controllers)) == (2, 1, 1)
     if told == "the study":
         process.send_signal(signal.SIGINT)
-    for pid in {"one worker": pids[1:], "the trial": trial + pids, "the study": []}[told]:
-        os.kill(pid, signal.SIGTERM)
+    receivers = {
+        "one worker": workers[1:],
+        "its leader": leaders,
+        "both": leaders + workers,
+        "all": controllers + leaders + workers,
+    }
+    for receiver in receivers.get(told, []):
+        receiver.terminate()
     assert not psutil.wait_procs(workers, 60)[1], "the workers end"
+    assert not psutil.wait_procs(controllers, 30)[1], "so does their controller"
     (conv,) = (trial.config for trial in study(**options).trials)
-    saved = steps_saved(tmp_path)
-    assert by_the_clock < saved < conv.num_steps
+    assert 0 < steps_saved(tmp_path) < conv.num_steps
     if told == "the study":
         assert process.wait(60) == 130, (tmp_path / "log.txt").read_text()
         process = script.start(*given, *TEAM)
     assert process.wait(500) == 0, (tmp_path / "log.txt").read_text()
     assert " failed, " not in (tmp_path / "log.txt").read_text().replace("0 failed, ", "")
-    rows = script.store().read(conv.id).rows
-    assert without_times(rows) == without_times(on_team(2, conv, tmp_path / conv.id)[0])
+    assert without_times(script.store().read(conv.id).rows) == undisturbed(conv)
+
+
+@pytest.mark.parametrize("killed", ["ImplicitFunc", "TrainController", "SynchronizationActor"])
+def test_a_team_is_tried_again_if_a_process_that_does_not_train_is_killed(
+    tmp_path: Path, killed: str
+) -> None:
+    """Its leader, or one of Ray Train's. The next team soon gets the cores of the killed one,
+    though no dashboard says that they are free.
+    """
+    script, options = Script(tmp_path), {"num": 1, "epochs": 80, "only": "conv"}
+    given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
+    process = script.start(*given, *TEAM)
+    wait_for(lambda: steps_saved(tmp_path), 200, "a checkpoint")
+    (found,) = actors(process.pid, f"ray::{killed}")
+    found.kill()
+    assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
+    assert "tried again, 1 of 3" in (tmp_path / "log.txt").read_text()
+    (conv,) = (trial.config for trial in study(**options).trials)
+    assert without_times(script.store().read(conv.id).rows) == undisturbed(conv)
 
 
 @pytest.mark.timeout(900)

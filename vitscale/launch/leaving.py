@@ -17,8 +17,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 GRACE_S = 25.0  # Kubernetes and SLURM kill after 30
 ASK_EVERY_S = 0.5
-# namespace, in the head of a cluster, of the keys by which drivers tell their teams to end
-STOPS = b"vitscale-stops"
+# namespaces of keys in the head of a cluster: those that tell a team to end, and those that say
+# which placement group the team of a trial holds
+STOPS, GROUPS = b"vitscale-stops", b"vitscale-groups"
+
+
+def group_of(nonce: str, trial_id: str) -> bytes:
+    """The key, among GROUPS, of the placement group of a trial's team."""
+    return f"{nonce}/{trial_id}".encode()
 
 
 def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator[T]:
@@ -89,10 +95,20 @@ class Notice:
     def give_when(self, is_wanted: Callable[[], bool]) -> None:
         """Gives notice once `is_wanted` says so, which a thread asks every ASK_EVERY_S."""
 
+        def give() -> None:
+            self._given = True
+
+        self._once(is_wanted, give)
+
+    def pass_on(self, tell: Callable[[], None]) -> None:
+        """Calls `tell`, in a thread, once notice is given."""
+        self._once(self.is_given, tell)
+
+    def _once(self, is_so: Callable[[], bool], act: Callable[[], None]) -> None:
         def ask() -> None:
             while not self._over.wait(ASK_EVERY_S):
-                if is_wanted():
-                    self._given = True
+                if is_so():
+                    act()
                     return
 
         threading.Thread(target=ask, name="notice", daemon=True).start()

@@ -6,14 +6,18 @@ Ray Train's TorchTrainer runs inside the Tune trial.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import os
+import signal
 import time
 import traceback
+import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.experimental.internal_kv import _internal_kv_exists
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_exists, _internal_kv_put
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, report
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.tune.integration.ray_train import TuneReportCallback
@@ -27,14 +31,14 @@ from vitscale.launch.faults import (
     too_big,
     verdict,
 )
-from vitscale.launch.leaving import STOPS, Notice, saved_at_exit
+from vitscale.launch.leaving import GROUPS, STOPS, Notice, group_of
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
 from vitscale.record.store import Fenced, Store, Workdir
 from vitscale.record.workdir import Left
 
-_notice = Notice()  # in the process of a worker, which Ray Train uses for one team
+_notice = Notice()  # of this process, a worker's or a leader's
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class TeamTask:
     resources: Resources
     before: str  # the error line of the previous attempt, if a machine failed it
     pins: Collection[int]  # as in train_claimed
-    nonce: str  # of the study's driver
+    stops: tuple[str, str]  # keys of STOPS that end the team: of its leader, of the study's driver
 
 
 def train_on_team(
@@ -63,27 +67,50 @@ def train_on_team(
 ) -> Iterator[Event]:
     """Trains a claimed trial on `resources.workers_per_trial` workers, which report to Tune.
 
-    Yields an Event only if the trial fails. Raises OSError if a worker or its machine was lost, in
-    which case a retry is worthwhile. `before` is that of faults.verdict. Told to end by SIGTERM,
-    this process stays until the workers have ended, who save: without it they would be killed.
-    Raises Left if the driver has stopped its teams.
+    Yields an Event only if the trial fails. Raises OSError if a process of the team or its machine
+    was lost, in which case a retry is worthwhile. `before` is that of faults.verdict. Told to end
+    by SIGTERM (see hold_sigterm), this process, the team's leader, tells the workers, who save, and
+    lives on until they have ended: without it they would be killed. Raises Left if it or the driver
+    has stopped the team.
     """
-    task = TeamTask(config, workdir, store, attempt, resources, before, pins, store.nonce(slug))
-    yield from saved_at_exit(lambda _: _fitted(task))
+    own, nonce = uuid.uuid4().hex, store.nonce(slug)
+    task = TeamTask(config, workdir, store, attempt, resources, before, pins, (own, nonce))
+    with _notice.work():
+        _notice.pass_on(lambda: _stop(own))
+        try:
+            yield from _fitted(task, group_of(nonce, config.id))
+        finally:
+            with contextlib.suppress(ray.exceptions.RayError):
+                _internal_kv_del(own.encode(), namespace=STOPS)
 
 
-def _is_stopped(nonce: str) -> bool:
-    """Whether the driver has stopped its teams; False, too, while the cluster's head is silent."""
+def hold_sigterm() -> None:
+    """Lets SIGTERM give notice to the team's next work in this process, a worker's or a leader's,
+    whose end others would notice before the team has agreed to save. Ray Train would see that of a
+    worker within two seconds; Ray kills all that a leader has started. Call it in the main thread.
+    """
+    global _notice
+    _notice = Notice()
+    _notice.hold_sigterm()
+
+
+def _stop(key: str) -> None:
+    _internal_kv_put(key.encode(), b"stop", namespace=STOPS)
+
+
+def _is_stopped(task: TeamTask) -> bool:
+    """Whether the team has been told to end; False, too, while the cluster's head is silent."""
     try:
-        return _internal_kv_exists(nonce.encode(), namespace=STOPS)
+        return any(_internal_kv_exists(key.encode(), namespace=STOPS) for key in task.stops)
     except ray.exceptions.RayError:
         return False
 
 
+@dataclass
 class TellingTorch(TorchConfig):
-    """Ray Train's setup of torch. SIGTERM gives notice to its workers, and does not end them: Ray
-    Train would see that within two seconds, and end the others before they had agreed to save.
-    """
+    """Ray Train's setup of torch, which also lets a team end in good order."""
+
+    group: bytes = b""  # key of GROUPS
 
     @property
     def backend_cls(self) -> type:
@@ -91,18 +118,27 @@ class TellingTorch(TorchConfig):
 
 
 class TellingBackend(TorchConfig().backend_cls):  # type: ignore[misc]
+    """Its methods run in the process of Ray Train's controller."""
+
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        group = worker_group.get_worker_group_state().placement_group_handle.placement_group
+        _internal_kv_put(backend_config.group, group.id.binary(), namespace=GROUPS)
+        super().on_start(worker_group, backend_config)
+
     def on_training_start(self, worker_group: Any, backend_config: Any) -> None:
+        """Holds SIGTERM in the workers, and takes none here, where it would end them at once: the
+        controller ends with the leader. Only the main thread could replace the handler by signal,
+        and it runs no Python; faulthandler can do it from here.
+        """
         super().on_training_start(worker_group, backend_config)
-        worker_group.execute(_hold_sigterm)
+        worker_group.execute(hold_sigterm)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        faulthandler.register(signal.SIGTERM, file=nowhere, all_threads=False)
 
 
-def _hold_sigterm() -> None:
-    _notice.hold_sigterm()
-
-
-def _fitted(task: TeamTask) -> Iterator[Event]:
+def _fitted(task: TeamTask, group: bytes) -> Iterator[Event]:
     config, store, resources = task.config, task.store, task.resources
-    if _is_stopped(task.nonce):
+    if _is_stopped(task):
         raise Left("its team was told to end before it had trained")
     on_gpu = resources.device_name() == "cuda"
     amounts = {"CPU": resources.cpus_per_trial} | (
@@ -118,7 +154,7 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
                 use_gpu=on_gpu,
                 resources_per_worker=amounts | resources.placement(),
             ),
-            torch_config=TellingTorch(backend="nccl" if on_gpu else "gloo"),
+            torch_config=TellingTorch("nccl" if on_gpu else "gloo", group=group),
             run_config=RunConfig(
                 name=f"attempt-{task.attempt}",
                 storage_path=notes,
@@ -130,8 +166,10 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
         )
         try:
             trainer.fit()
+        except ray.exceptions.RayActorError as death:
+            raise OSError(f"the controller of the team was lost: {one_line(death)}") from death
         except TrainingFailedError as failure:
-            if _is_stopped(task.nonce):
+            if _is_stopped(task):
                 raise Left("its team was told to end") from failure
             error, fault = store.failure(config.id), store.fault(config.id)
             if not error and not fault.startswith((DOES_NOT_FIT, REFUSED)):
@@ -170,7 +208,7 @@ def train_member(loop_config: dict[str, TeamTask]) -> None:
     if task.resources.device_name() == "cuda":
         torch.cuda.set_device(get_device())
     if torch.distributed.get_rank() == 0:
-        _notice.give_when(lambda: _is_stopped(task.nonce))
+        _notice.give_when(lambda: _is_stopped(task))
     try:
         with _notice.work():
             for event in train_claimed(
@@ -182,7 +220,7 @@ def train_member(loop_config: dict[str, TeamTask]) -> None:
                 task.pins,
                 is_leaving=_notice.is_given,
             ):
-                report({"event": event})
+                _report(event)
     except (Fenced, Left):
         raise
     except Exception as error:
@@ -192,6 +230,14 @@ def train_member(loop_config: dict[str, TeamTask]) -> None:
         with contextlib.suppress(Fenced, OSError):
             _record(task, error)
         raise
+
+
+def _report(event: Event) -> None:
+    """Raises OSError if Ray Train has lost the process that lets workers wait for each other."""
+    try:
+        report({"event": event})
+    except ray.exceptions.RayActorError as error:
+        raise OSError(f"a process of the team was lost: {one_line(error)}") from error
 
 
 def _record(task: TeamTask, error: Exception) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO, TypeVar
 
-from vitscale.launch.leaving import GRACE_S, STOPS
+from vitscale.launch.leaving import GRACE_S, GROUPS, STOPS, group_of
 from vitscale.launch.preflight import check_answers
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
@@ -57,9 +57,10 @@ from ray import tune
 from ray._private import ray_constants
 from ray._private.services import get_ray_address_from_environment
 from ray.autoscaler.sdk import request_resources
-from ray.experimental.internal_kv import _internal_kv_put
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
+from ray.util.placement_group import PlacementGroup, PlacementGroupID, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 T = TypeVar("T")
@@ -138,6 +139,7 @@ def run_trials(
     if in_teams:
         amounts, at_once = {"memory": 1}, _slots(resources)
     trainable = tune.with_resources(train_bundle, amounts)
+    trainable.__mixins__ = (_Leader,) if in_teams else ()
     # trainables of the same name would overwrite each other on a shared cluster
     trainable.__name__ = f"vitscale_{slug}"
     with (
@@ -549,6 +551,24 @@ def train_bundle(params: dict[str, Any]) -> None:
             tune.report({"event": event})
 
 
+class _Leader:
+    """A mixin of Tune's trainable: SIGTERM does not end the leader of a team at once. Both methods
+    are called in the main thread.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        from vitscale.launch.ray_team import hold_sigterm
+
+        hold_sigterm()
+        super().setup(config)  # type: ignore[misc]
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        from vitscale.launch.ray_team import hold_sigterm
+
+        hold_sigterm()
+        return super().reset_config(new_config)  # type: ignore[misc]
+
+
 class _Stopped(BaseException):
     """Raised to leave Tune's loop: a BaseException, so that Tune does not catch it."""
 
@@ -592,6 +612,7 @@ class _Relay(tune.Callback):
             _events.put(event)
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
+        _free_group(trial)
         if _stop.is_set():
             return
         tries = MAX_RETRIES - (trial.max_failures - trial.num_failures)
@@ -603,11 +624,26 @@ class _Relay(tune.Callback):
             trial.max_failures = trial.num_failures
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
+        _free_group(trial)
         if _stop.is_set():
             return
         for trial_id, *_ in trial.config["bundle"]:
             _lost.append(_last_line(trial))
             _events.put(Event(trial_id, "lost", facts={"error": _lost[-1]}))
+
+
+def _free_group(trial: Any) -> None:
+    """Frees what the workers of a team held, if its controller was killed. Ray Train would find out
+    only by the dashboard, which not every cluster has, and the next team would wait for ever.
+    """
+    if trial.config["resources"].workers_per_trial == 1:
+        return
+    (trial_id, *_), *_ = trial.config["bundle"]
+    key = group_of(trial.config["nonce"], trial_id)
+    with contextlib.suppress(ray.exceptions.RayError):
+        if (group := _internal_kv_get(key, namespace=GROUPS)) is not None:
+            remove_placement_group(PlacementGroup(PlacementGroupID(group)))
+            _internal_kv_del(key, namespace=GROUPS)
 
 
 def _last_line(trial: Any) -> str:
