@@ -287,15 +287,15 @@ def tiny(tmp_path: Path) -> Script:
     return Script(tmp_path)
 
 
-def workers_of(pid: int) -> list[int]:
-    """The ids of the processes in which Ray trains for a driver."""
+def workers_of(pid: int, title: str = "ray::Implicit") -> list[int]:
+    """The ids of the processes in which Ray trains for a driver, or of those with another title."""
     import psutil
 
     found = []
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):  # it may end at any moment
-                if process.name().startswith("ray::Implicit"):
+                if process.name().startswith(title[:15]):
                     found.append(process.pid)
     return found
 

@@ -9,6 +9,9 @@ the same, and moto itself. While a driver stands still, the same command takes o
 another name, and the zombie comes back into its work. Some starts, with their
 workers, run on a clock that is ten minutes or a day behind or ahead of that of the others and of
 the servers (apart_clock.c; not without gcc).
+
+A sequence of teams trains each trial on two workers; the process that leads them and two of Ray
+Train are victims, too, also of SIGTERM.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ from faulty_proxy import serve as serve_front
 from test_bucket import KEYS
 from test_launch import without_times
 from test_mlflow import history, runs_of
+from test_parallel import on_team
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record import blobs
@@ -55,10 +59,21 @@ from vitscale.record.store import PLANNING, Store
 
 pytestmark = pytest.mark.slow
 NUM_SEQUENCES = int(os.environ.get("VITSCALE_TEST_SEQUENCES", "1"))  # 18 in `make chaos`
+NUM_OF_TEAMS = int(os.environ.get("VITSCALE_TEST_TEAM_SEQUENCES", "0"))  # 4 in `make chaos`
 FIRST = int(os.environ.get("VITSCALE_TEST_FIRST_SEQUENCE", "0"))
 EPOCHS, LEASE_S, STOP_S = 30, 6, 30.0
 KILLS = (*("worker",) * 8, *("driver",) * 2, "everything", *("s3",) * 4, "mlflow")
 STOPS = ("worker", "driver", "everything", "raylet", "gcs", "mlflow", "s3", "moto")  # by turns
+TEAM_KILLS = ("worker", "leader", "controller", "sync") * 3 + KILLS[8:]
+TEAM_STOPS = ("worker", "leader", "controller", "sync")
+TEAM_TERMS = ("worker", "leader", "controller")
+TITLES = {
+    "leader": "ray::ImplicitFunc",
+    "worker": "ray::RayTrainWorker",
+    "controller": "ray::TrainController",
+    "sync": "ray::SynchronizationActor",
+}
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 FEW = (("s3", "kill"), ("driver", "stop"), ("worker", "kill"), ("mlflow", "kill"))
 APART_CLOCK = Path(__file__).with_name("apart_clock.c")
 CLOCKS_S = (-86400, -600, 600, 86400)
@@ -66,13 +81,16 @@ HOSTS = (socket.gethostname(), "two", "three")  # only on the first one can cloc
 URL = "s3://studies/chaos"
 
 
-def strikes_of(seed: int, rng: random.Random) -> list[tuple[str, str]]:
-    """(victim, signal) of a sequence: 17 SIGKILLs and 4 SIGSTOPs, or few where only one is run."""
-    if NUM_SEQUENCES == 1:
+def strikes_of(seed: int, rng: random.Random, in_teams: bool) -> list[tuple[str, str]]:
+    """(victim, signal) of a sequence: 17 SIGKILLs and 4 SIGSTOPs, or few where only one is run; of
+    teams 21, 4 and 3 SIGTERMs.
+    """
+    if NUM_SEQUENCES == 1 and not in_teams:
         return list(FEW)
-    kills = (*KILLS, ("raylet", "gcs")[seed % 2])
-    stops = STOPS[seed % 2 :: 2]
-    strikes = [(kind, "kill") for kind in kills] + [(kind, "stop") for kind in stops]
+    own = (TEAM_KILLS, TEAM_STOPS, TEAM_TERMS) if in_teams else (KILLS, STOPS[seed % 2 :: 2], ())
+    kills, stops, terms = own
+    strikes = [(kind, "kill") for kind in (*kills, ("raylet", "gcs")[seed % 2])]
+    strikes += [(kind, "stop") for kind in stops] + [(kind, "term") for kind in terms]
     return rng.sample(strikes, len(strikes))
 
 
@@ -181,9 +199,10 @@ def send(pids: list[int], name: int) -> bool:
 class Sequence:
     """A study that is struck, and what was done to it."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, in_teams: bool = False) -> None:
+        self.in_teams = in_teams
         self.rng, self.folder, self.script = random.Random(seed), folder, Script(folder)
-        self.strikes = strikes_of(seed, self.rng)
+        self.strikes = strikes_of(seed, self.rng, in_teams)
         self.services, self.clock = Services(folder), apart_clock(folder)
         self.script.environment |= {
             **KEYS,
@@ -208,7 +227,8 @@ class Sequence:
 
     def arguments(self) -> tuple[str, ...]:
         options = ("--num", self.num, "--epochs", EPOCHS, "--max-concurrent", 2)
-        return *map(str, options), "--checkpoint-every-s", "0.3", "--store", URL
+        teams = ("--workers-per-trial", "2") if self.in_teams else ()
+        return *map(str, options), *teams, "--checkpoint-every-s", "0.3", "--store", URL
 
     def start(self, host: str) -> Any:
         """The same command on some machine; on the first one, sometimes by another time of day."""
@@ -244,7 +264,10 @@ class Sequence:
                 return
 
     def is_at_work_or_ended(self) -> bool:
-        return bool(workers_of(self.process.pid)) or self.process.poll() is not None
+        return bool(self.trainers()) or self.process.poll() is not None
+
+    def trainers(self) -> list[int]:
+        return workers_of(self.process.pid, TITLES["worker" if self.in_teams else "leader"])
 
     def begin(self) -> None:
         """Starts the study again, larger if it is complete; or leaves it to a zombie."""
@@ -272,7 +295,7 @@ class Sequence:
             self.done[f"{name} {victim}: not there"] += 1
             return
         self.say(f"{name} {victim} {pids}")
-        if not send(pids, signal.SIGKILL if name == "kill" else signal.SIGSTOP):
+        if not send(pids, SIGNALS[name]):
             self.done[f"{name} {victim}: not there"] += 1
             return
         self.done[f"{name} {victim}"] += 1
@@ -291,8 +314,10 @@ class Sequence:
         pid = self.process.pid
         match victim:
             case "worker":
-                going = [worker for worker in workers_of(pid) if worker not in self.stopped]
+                going = [worker for worker in self.trainers() if worker not in self.stopped]
                 return self.rng.sample(going, min(1, len(going)))
+            case "leader" | "controller" | "sync":
+                return [p for p in workers_of(pid, TITLES[victim]) if p not in self.stopped]
             case "driver":
                 return [pid]
             case "everything":
@@ -403,7 +428,7 @@ class Sequence:
 def sequence(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Sequence]:
-    made = Sequence(tmp_path, request.param)
+    made = Sequence(tmp_path, *request.param)
     for name in ("AWS_REGION", *KEYS):
         monkeypatch.setenv(name, made.script.environment[name])
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{made.services.moto_port}")
@@ -425,32 +450,42 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def reference(config: TrainConfig, references: Path, folder: Path) -> list[Row]:
-    """The rows of the trainer without Ray, uninterrupted."""
+def reference(
+    config: TrainConfig, references: Path, folder: Path, in_teams: bool = False
+) -> list[Row]:
+    """The rows of the trainer without Ray, uninterrupted; those of a team of two."""
     import torch
 
     from vitscale.train.loop import train
 
-    path = references / f"{config.id}.json"
+    path = references / f"{config.id}{'-team' if in_teams else ''}.json"
     if not path.exists():
         torch.set_num_threads(1)
         (folder / config.id).mkdir(parents=True)
-        rows = without_times(list(train(config, folder / config.id)))
+        own = folder / config.id
+        trained = on_team(2, config, own)[0] if in_teams else list(train(config, own))
+        rows = without_times(trained)
         (folder / path.name).write_text(json.dumps(rows))
         (folder / path.name).replace(path)
     rows: list[Row] = json.loads(path.read_text())
     return rows
 
 
+SEQUENCES = [(seed, False) for seed in range(FIRST, FIRST + NUM_SEQUENCES)]
+SEQUENCES += [(seed, True) for seed in range(FIRST, FIRST + NUM_OF_TEAMS)]
+
+
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("sequence", range(FIRST, FIRST + NUM_SEQUENCES), indirect=True)
+@pytest.mark.parametrize("sequence", SEQUENCES, ids=str, indirect=True)
 def test_a_study_survives_signals_at_random_instants(
     sequence: Sequence, references: Path, tmp_path: Path
 ) -> None:
     sequence.run()
     plan = load_script(TINY).study(num=sequence.num, epochs=EPOCHS)
     expected = {
-        trial.config.id: reference(trial.config, references, tmp_path / "by_hand")
+        trial.config.id: reference(
+            trial.config, references, tmp_path / "by_hand", sequence.in_teams
+        )
         for trial in plan.trials
     }
     store = Store.at(URL)
