@@ -4,17 +4,22 @@ Ray on three, an S3 server and an MLflow server with passwords on the fourth.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from conftest import ROOT, TINY, kill_family, load_script, wait_for
 from test_bucket import KEYS
@@ -26,6 +31,8 @@ from vitscale.record.outcome import Row
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 BIN = Path(sys.executable).parent
+WORKERS = ("a", "b")
+RAY_MEMORY = "--object-store-memory=100000000"
 RAY_START = (f"{BIN}/ray", "start", "--block")
 UNSHARE = ("unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--mount-proc")
 NETWORK = "10.77.0"
@@ -80,6 +87,20 @@ class Machine:
     def command(self, *command: object) -> list[str]:
         inside = ("--mount", "--pid", "--net", "--ipc", "--uts")
         return ["nsenter", "--target", str(self.init), *inside, "--", *map(str, command)]
+
+    def processes(self, title: str = "") -> list[psutil.Process]:
+        """Those on the machine whose command line has a text; all but its first one, without."""
+
+        def space(pid: int) -> str:
+            return os.readlink(f"/proc/{pid}/ns/pid")
+
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, OSError):  # it may end at any moment
+                here = space(process.pid) == space(self.init) and process.pid != self.init
+                if here and title in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
 
     def cut(self) -> None:
         ip("link", "set", self.link, "down", inside=self.switch)
@@ -143,23 +164,29 @@ class Lab:
     def serve(self) -> None:
         """An S3 server with a bucket, and an MLflow server that asks for a password."""
         self.start("services", "moto_server", "--host", SERVICES, "--port", "9000")
-        script = ROOT / "deploy/mlflow/serve.sh"
-        of_mlflow = {"HOST": SERVICES, "ALLOWED_HOSTS": f"{SERVICES}:5000", "WORKERS": "1"}
-        of_mlflow["MLFLOW_AUTH_ADMIN_PASSWORD"] = PASSWORD
-        self.start("services", "bash", script, f"{self.folder}/mlflow", **of_mlflow)
+        self.start_mlflow()
         wait_for(lambda: self.answer(MAKE_BUCKET), 60, "the S3 server")
         wait_for(lambda: self.answer(ASK_MLFLOW), 180, "the MLflow server")
 
     def start_ray(self) -> None:
         """The head, and what joins it once it answers."""
-        memory, head = "--object-store-memory=100000000", ("--head", "--port=6379", "--num-cpus=0")
-        self.start("head", *RAY_START, *head, memory, "--include-dashboard=false")
+        head = ("--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false")
+        self.start("head", *RAY_START, *head, RAY_MEMORY)
         wait_for(lambda: self.answer(PORT), 60, "the head")
-        for name in ("a", "b"):
-            self.start(name, *RAY_START, f"--address={HEAD}", "--num-cpus=1", memory)
+        for name in WORKERS:
+            self.join_ray(name)
 
-    def study(self, epochs: int) -> subprocess.Popen[bytes]:
-        options = ("--num", "2", "--epochs", epochs, "--checkpoint-every-s", "0.5", "--store", URL)
+    def join_ray(self, name: str) -> None:
+        self.start(name, *RAY_START, f"--address={HEAD}", "--num-cpus=1", RAY_MEMORY)
+
+    def start_mlflow(self) -> None:
+        script = ROOT / "deploy/mlflow/serve.sh"
+        of_mlflow = {"HOST": SERVICES, "ALLOWED_HOSTS": f"{SERVICES}:5000", "WORKERS": "1"}
+        of_mlflow["MLFLOW_AUTH_ADMIN_PASSWORD"] = PASSWORD
+        self.start("services", "bash", script, f"{self.folder}/mlflow", **of_mlflow)
+
+    def study(self, epochs: int, num: int = 2) -> subprocess.Popen[bytes]:
+        options = ("--num", num, "--epochs", epochs, "--checkpoint-every-s", "0.5", "--store", URL)
         return self.start("head", sys.executable, TINY, *options, "--address", "auto")
 
     def round_trip_s(self, name: str) -> float:
@@ -279,9 +306,9 @@ def test_a_study_survives_a_link_that_is_cut(lab: Lab, whose: str) -> None:
     assert_all_is_there_once(lab, EPOCHS)
 
 
-def assert_all_is_there_once(lab: Lab, epochs: int) -> None:
+def assert_all_is_there_once(lab: Lab, epochs: int, num: int = 2) -> None:
     """Rows as of a study on one machine, by the bit, and one finished MLflow run per trial."""
-    plan = load_script(TINY).study(num=2, epochs=epochs)
+    plan = load_script(TINY).study(num=num, epochs=epochs)
     expected = reference_rows(plan, lab.folder / "by_hand")
     rows: dict[str, list[Row]] = lab.answer(ROWS)
     assert {i: without_times(found) for i, found in rows.items()} == expected
@@ -313,3 +340,127 @@ def test_a_study_ends_though_a_link_is_slow_all_the_time(lab: Lab, whose: str) -
     assert max(took_s["a"]) < DELAY_S and min(took_s[slow]) >= 2 * DELAY_S
     assert seen == {"a", "b"}
     assert_all_is_there_once(lab, epochs)
+
+
+# (victim, what happens to it): what is cut or stopped goes on after so many seconds; a machine that
+# is killed loses all that runs on it, Ray included, and comes back
+STRIKES = (
+    *(("worker", "kill"),) * 4,
+    ("worker", "stop"),
+    *(("driver", "kill"),) * 2,
+    *(("machine", "kill"),) * 2,
+    *(("machine", "cut"),) * 2,
+    *(("services", "cut"),) * 2,
+    ("mlflow", "kill"),
+    ("head", "kill"),
+)
+GO_ON_S = {"worker": (20.0, 30.0), "machine": (3.0, 40.0), "services": (3.0, 20.0)}
+SEEDS = range(int(os.environ.get("VITSCALE_TEST_LINK_SEQUENCES", "2")))
+
+
+class Struck:
+    """A study on the lab's machines that is struck at random instants, and started again."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self.lab, self.rng, self.num = lab, random.Random(seed), 2
+        self.done: Counter[str] = Counter()
+        self.timers: list[threading.Timer] = []
+        self.driver: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        for victim, how in self.rng.sample(STRIKES, len(STRIKES)):
+            self.be_at_work()
+            self.strike(victim, how)
+        for timer in self.timers:
+            timer.join()
+        assert self.driver is not None
+        self.driver.wait(600)
+        for _ in range(3):  # a trial may have been lost to the last strikes
+            if (status := self.ended()) in (0, 3):
+                break
+            self.driver = self.lab.study(EPOCHS // 2, self.num)
+            self.driver.wait(600)
+        assert status == 0, self.lab.said()
+
+    def ended(self) -> int | None:
+        assert self.driver is not None
+        status = self.driver.poll()
+        assert status in (None, 0, 1, 3, 130, 137, -9), f"status {status}\n{self.lab.said()}"
+        return status
+
+    def be_at_work(self) -> None:
+        """Until a trial is trained; a study that is complete goes on with more draws."""
+        while True:
+            if self.driver is None or (status := self.ended()) is not None:
+                self.num += self.driver is not None and status in (0, 3)
+                self.done["start"] += 1
+                self.driver = self.lab.study(EPOCHS // 2, self.num)
+            driver = self.driver
+            wait_for(lambda: self.workers() or driver.poll() is not None, 400, "trials")  # noqa: B023
+            time.sleep(self.rng.uniform(0, 5))
+            if driver.poll() is None:
+                return
+
+    def workers(self) -> list[psutil.Process]:
+        return [
+            process
+            for name in WORKERS
+            for process in self.lab.machines[name].processes("ray::ImplicitFunc")
+        ]
+
+    def strike(self, victim: str, how: str) -> None:
+        lab, name = self.lab, self.rng.choice(WORKERS)
+        seconds = self.rng.uniform(*GO_ON_S.get(victim, (1.0, 10.0)))
+        self.done[f"{how} {victim}"] += 1
+        match victim, how:
+            case "worker", "kill":
+                for process in self.workers()[:1]:
+                    process.kill()
+            case "worker", "stop":
+                for process in self.workers()[:1]:
+                    process.suspend()
+                    self.after(seconds, process.resume)
+            case "driver", _:
+                self.kill(lab.machines["head"].processes(str(TINY)))
+            case "machine", "kill":
+                self.kill(lab.machines[name].processes())
+                self.after(seconds, lambda: lab.join_ray(name))
+            case "machine" | "services", "cut":
+                machine = lab.machines[name if victim == "machine" else victim]
+                machine.cut()
+                self.after(seconds, machine.mend)
+            case "mlflow", _:
+                self.kill(lab.machines["services"].processes("mlflow"))
+                self.after(seconds, lab.start_mlflow)
+            case "head", _:
+                for timer in self.timers:  # no machine joins a head that is not there
+                    timer.join()
+                for machine in ("head", *WORKERS):
+                    self.kill(lab.machines[machine].processes())
+                lab.start_ray()
+
+    def kill(self, processes: list[psutil.Process]) -> None:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, 30)
+
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
+        timer = threading.Timer(seconds, lambda: contextlib.suppress(psutil.Error)(act)())
+        timer.start()
+        self.timers.append(timer)
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_study_on_several_machines_survives_faults_at_random_instants(
+    lab: Lab, seed: int, request: pytest.FixtureRequest
+) -> None:
+    lab.begin()
+    lab.serve()
+    lab.start_ray()
+    struck = Struck(lab, seed)
+    struck.run()
+    assert_all_is_there_once(lab, EPOCHS // 2, struck.num)
+    struck.done["sequence on several machines to its end"] += 1
+    request.node.user_properties.append(("chaos", dict(struck.done)))
