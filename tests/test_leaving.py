@@ -181,6 +181,7 @@ from vitscale.launch import leaving
 
 how = sys.argv[1]
 leaving.GRACE_S, leaving.ASK_EVERY_S = 25.0 if how != "never ends" else 0.2, 0.05
+leaving.LINGER_S = 2.0 if how == "is asked" else 600.0
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 notice, wanted, over = leaving.Notice(), threading.Event(), threading.Event()
 notice.hold_sigterm()
@@ -218,10 +219,12 @@ def test_a_process_with_notice_lives_until_its_work_is_saved_and_not_longer(how:
     if how == "never ends":
         assert process.communicate(timeout=60)[0] == "" and process.returncode == 3
         return
-    process.terminate()  # while it saves
+    if how != "is asked":
+        process.terminate()  # while it saves
     assert process.stdout.readline() == "saved\n"
     assert process.stdout.readline() == "alive\n" and process.poll() is None
-    process.terminate()
+    if how != "is asked":  # then it ends by itself
+        process.terminate()
     process.communicate(timeout=60)
     assert process.returncode == 3
 

@@ -375,9 +375,9 @@ class Struck:
             timer.join()
         assert self.driver is not None
         self.driver.wait(600)
-        for _ in range(3):  # a trial may have been lost to the last strikes
-            if (status := self.ended()) in (0, 3):
-                break
+        starts = 0  # a trial may have been lost to the last strikes
+        while (status := self.ended()) != 0 and starts < 3:
+            starts += 1
             self.driver = self.lab.study(EPOCHS // 2, self.num)
             self.driver.wait(600)
         assert status == 0, self.lab.said()
@@ -446,7 +446,11 @@ class Struck:
         psutil.wait_procs(processes, 30)
 
     def after(self, seconds: float, act: Callable[[], object]) -> None:
-        timer = threading.Timer(seconds, lambda: contextlib.suppress(psutil.Error)(act)())
+        def act_on_what_is_there() -> None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                act()
+
+        timer = threading.Timer(seconds, act_on_what_is_there)
         timer.start()
         self.timers.append(timer)
 

@@ -5,6 +5,7 @@ Train: data-parallel, killed, and with a bad config.
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import tempfile
 from pathlib import Path
@@ -70,26 +71,30 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     assert_close(list(finished.rows[:3]), expected[conv.id][:3])
 
 
-@pytest.mark.parametrize("told", ["one worker", "its leader", "both", "all", "the study"])
+@pytest.mark.parametrize(
+    "told", ["one worker", "its leader", "where they meet", "all", "the study"]
+)
 def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
-    """By SIGTERM to one worker, to the process that has started them, to these, to these and Ray
-    Train's controller between them, or by Ctrl-C, without a checkpoint by the clock; its rows are
-    those of a team that nothing disturbed.
+    """By SIGTERM to one worker, to the process that has started them, to that in which they wait
+    for each other, to all of these and Ray Train's controller, or by Ctrl-C, without a checkpoint
+    by the clock; its rows are those of a team that nothing disturbed.
     """
-    script, options = Script(tmp_path), {"num": 1, "epochs": 80, "only": "conv"}
+    epochs_of_all = 250 if told == "where they meet" else 80  # seen at the next report, every 10 s
+    script, options = Script(tmp_path), {"num": 1, "epochs": epochs_of_all, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, *TEAM[:-1], "1e6")
     wait_for(lambda: epochs(f"sqlite:///{tmp_path}/mlflow.db"), 200, "an epoch")
     workers, leaders = team_workers(process.pid), actors(process.pid, "ray::ImplicitFunc")
     controllers = actors(process.pid, "ray::TrainController")
-    assert (len(workers), len(leaders), len(controllers)) == (2, 1, 1)
+    meeting = actors(process.pid, "ray::SynchronizationActor")
+    assert (len(workers), len(leaders), len(controllers), len(meeting)) == (2, 1, 1, 1)
     if told == "the study":
         process.send_signal(signal.SIGINT)
     receivers = {
         "one worker": workers[1:],
         "its leader": leaders,
-        "both": leaders + workers,
-        "all": controllers + leaders + workers,
+        "where they meet": meeting,
+        "all": controllers + meeting + leaders + workers,
     }
     for receiver in receivers.get(told, []):
         receiver.terminate()
@@ -105,18 +110,22 @@ def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
     assert without_times(script.store().read(conv.id).rows) == undisturbed(conv)
 
 
-@pytest.mark.parametrize("killed", ["ImplicitFunc", "TrainController", "SynchronizationActor"])
+@pytest.mark.parametrize("killed", ["ImplicitFunc", "ImplicitFunc at the start", "TrainController"])
 def test_a_team_is_tried_again_if_a_process_that_does_not_train_is_killed(
     tmp_path: Path, killed: str
 ) -> None:
-    """Its leader, or one of Ray Train's. The next team soon gets the cores of the killed one,
-    though no dashboard says that they are free.
+    """Its leader, or Ray Train's controller. The next team soon gets all cores of the machine from
+    the killed one, though no dashboard says that they are free.
     """
     script, options = Script(tmp_path), {"num": 1, "epochs": 80, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
-    process = script.start(*given, *TEAM)
-    wait_for(lambda: steps_saved(tmp_path), 200, "a checkpoint")
-    (found,) = actors(process.pid, f"ray::{killed}")
+    cores = str((os.cpu_count() or 2) // 2)
+    process = script.start(*given, *TEAM, "--cpus-per-trial", cores)
+    if killed.endswith("start"):
+        wait_for(lambda: actors(process.pid, "ray::TrainController"), 200, "a controller")
+    else:
+        wait_for(lambda: steps_saved(tmp_path), 200, "a checkpoint")
+    (found,) = actors(process.pid, f"ray::{killed.split()[0]}")
     found.kill()
     assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
     assert "tried again, 1 of 3" in (tmp_path / "log.txt").read_text()

@@ -17,14 +17,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 GRACE_S = 25.0  # Kubernetes and SLURM kill after 30
 ASK_EVERY_S = 0.5
-# namespaces of keys in the head of a cluster: those that tell a team to end, and those that say
-# which placement group the team of a trial holds
-STOPS, GROUPS = b"vitscale-stops", b"vitscale-groups"
-
-
-def group_of(nonce: str, trial_id: str) -> bytes:
-    """The key, among GROUPS, of the placement group of a trial's team."""
-    return f"{nonce}/{trial_id}".encode()
+LINGER_S = 3.0  # in which others learn how the work has ended
+# namespace, in the head of a cluster, of the keys that tell a team to end
+STOPS = b"vitscale-stops"
 
 
 def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator[T]:
@@ -94,11 +89,10 @@ class Notice:
 
     def give_when(self, is_wanted: Callable[[], bool]) -> None:
         """Gives notice once `is_wanted` says so, which a thread asks every ASK_EVERY_S."""
+        self._once(is_wanted, self.give)
 
-        def give() -> None:
-            self._given = True
-
-        self._once(is_wanted, give)
+    def give(self) -> None:
+        self._given = True
 
     def pass_on(self, tell: Callable[[], None]) -> None:
         """Calls `tell`, in a thread, once notice is given."""
@@ -107,15 +101,16 @@ class Notice:
     def _once(self, is_so: Callable[[], bool], act: Callable[[], None]) -> None:
         def ask() -> None:
             while not self._over.wait(ASK_EVERY_S):
-                if is_so():
-                    act()
-                    return
+                with contextlib.suppress(Exception):  # tried again: whom they ask may be silent
+                    if is_so():
+                        act()
+                        return
 
         threading.Thread(target=ask, name="notice", daemon=True).start()
 
     def hold_sigterm(self) -> None:
-        """Lets SIGTERM give notice instead of ending the process, until the work is over, or for
-        GRACE_S. Only the main thread may call this.
+        """Lets SIGTERM give notice instead of ending the process, which then ends LINGER_S after
+        its work, or after GRACE_S in any case. Only the main thread may call this.
         """
         before: Any = signal.getsignal(signal.SIGTERM)
 
@@ -126,14 +121,16 @@ class Notice:
             self._given = True
 
         def limit() -> None:
-            while not self._given:
-                if self._over.wait(ASK_EVERY_S):
-                    return
-            if not self._over.wait(GRACE_S):
-                self._over.set()
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(GRACE_S)
-                os._exit(1)  # the main thread hangs
+            while not (self._given or self._over.wait(ASK_EVERY_S)):
+                pass
+            if not self._given:
+                return
+            if self._over.wait(GRACE_S):
+                time.sleep(LINGER_S)
+            self._over.set()
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(GRACE_S)
+            os._exit(1)  # the main thread hangs
 
         signal.signal(signal.SIGTERM, hold)
         threading.Thread(target=limit, name="grace", daemon=True).start()

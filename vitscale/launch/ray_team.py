@@ -20,6 +20,7 @@ import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_exists, _internal_kv_put
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, report
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from vitscale.launch.claimed import train_claimed
@@ -31,14 +32,14 @@ from vitscale.launch.faults import (
     too_big,
     verdict,
 )
-from vitscale.launch.leaving import GROUPS, STOPS, Notice, group_of
+from vitscale.launch.leaving import STOPS, Notice
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
 from vitscale.record.store import Fenced, Store, Workdir
 from vitscale.record.workdir import Left
 
-_notice = Notice()  # of this process, a worker's or a leader's
+_notice = Notice()  # of this process, a worker's or a leader's, which serves one team
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def train_on_team(
     with _notice.work():
         _notice.pass_on(lambda: _stop(own))
         try:
-            yield from _fitted(task, group_of(nonce, config.id))
+            yield from _fitted(task)
         finally:
             with contextlib.suppress(ray.exceptions.RayError):
                 _internal_kv_del(own.encode(), namespace=STOPS)
@@ -89,8 +90,6 @@ def hold_sigterm() -> None:
     whose end others would notice before the team has agreed to save. Ray Train would see that of a
     worker within two seconds; Ray kills all that a leader has started. Call it in the main thread.
     """
-    global _notice
-    _notice = Notice()
     _notice.hold_sigterm()
 
 
@@ -106,11 +105,8 @@ def _is_stopped(task: TeamTask) -> bool:
         return False
 
 
-@dataclass
 class TellingTorch(TorchConfig):
     """Ray Train's setup of torch, which also lets a team end in good order."""
-
-    group: bytes = b""  # key of GROUPS
 
     @property
     def backend_cls(self) -> type:
@@ -119,11 +115,6 @@ class TellingTorch(TorchConfig):
 
 class TellingBackend(TorchConfig().backend_cls):  # type: ignore[misc]
     """Its methods run in the process of Ray Train's controller."""
-
-    def on_start(self, worker_group: Any, backend_config: Any) -> None:
-        group = worker_group.get_worker_group_state().placement_group_handle.placement_group
-        _internal_kv_put(backend_config.group, group.id.binary(), namespace=GROUPS)
-        super().on_start(worker_group, backend_config)
 
     def on_training_start(self, worker_group: Any, backend_config: Any) -> None:
         """Holds SIGTERM in the workers, and takes none here, where it would end them at once: the
@@ -136,9 +127,19 @@ class TellingBackend(TorchConfig().backend_cls):  # type: ignore[misc]
         faulthandler.register(signal.SIGTERM, file=nowhere, all_threads=False)
 
 
-def _fitted(task: TeamTask, group: bytes) -> Iterator[Event]:
+class Trainer(TorchTrainer):
+    """Without Ray Train's process that frees what a killed controller held: it asks a dashboard,
+    and without one it frees nothing and never ends. The driver does it (_freeing in ray_tune.py).
+    """
+
+    def _create_default_callbacks(self) -> list[Any]:
+        made = super()._create_default_callbacks()  # type: ignore[misc]
+        return [one for one in made if not isinstance(one, PlacementGroupCleanerCallback)]
+
+
+def _fitted(task: TeamTask) -> Iterator[Event]:
     config, store, resources = task.config, task.store, task.resources
-    if _is_stopped(task):
+    if _notice.is_given() or _is_stopped(task):
         raise Left("its team was told to end before it had trained")
     on_gpu = resources.device_name() == "cuda"
     amounts = {"CPU": resources.cpus_per_trial} | (
@@ -146,7 +147,7 @@ def _fitted(task: TeamTask, group: bytes) -> Iterator[Event]:
     )
     # Ray Train requires a folder that all workers see
     with task.workdir.scratch("ray-train") as (notes, file_system):
-        trainer = TorchTrainer(
+        trainer = Trainer(
             train_member,
             train_loop_config={"task": task},
             scaling_config=ScalingConfig(
@@ -154,7 +155,7 @@ def _fitted(task: TeamTask, group: bytes) -> Iterator[Event]:
                 use_gpu=on_gpu,
                 resources_per_worker=amounts | resources.placement(),
             ),
-            torch_config=TellingTorch("nccl" if on_gpu else "gloo", group=group),
+            torch_config=TellingTorch(backend="nccl" if on_gpu else "gloo"),
             run_config=RunConfig(
                 name=f"attempt-{task.attempt}",
                 storage_path=notes,
@@ -166,8 +167,6 @@ def _fitted(task: TeamTask, group: bytes) -> Iterator[Event]:
         )
         try:
             trainer.fit()
-        except ray.exceptions.RayActorError as death:
-            raise OSError(f"the controller of the team was lost: {one_line(death)}") from death
         except TrainingFailedError as failure:
             if _is_stopped(task):
                 raise Left("its team was told to end") from failure
@@ -180,6 +179,8 @@ def _fitted(task: TeamTask, group: bytes) -> Iterator[Event]:
             yield Event(
                 config.id, Status.FAILED if error else "lost", facts={"error": error or fault}
             )
+        except ray.exceptions.RayError as death:
+            raise OSError(f"the controller of the team was lost: {one_line(death)}") from death
 
 
 def _await_news() -> None:
@@ -233,11 +234,15 @@ def train_member(loop_config: dict[str, TeamTask]) -> None:
 
 
 def _report(event: Event) -> None:
-    """Raises OSError if Ray Train has lost the process that lets workers wait for each other."""
+    """Reports to Ray Train. If that has lost the process that lets workers wait for each other, the
+    team saves and ends, unless it has ended: then OSError is raised.
+    """
     try:
         report({"event": event})
-    except ray.exceptions.RayActorError as error:
-        raise OSError(f"a process of the team was lost: {one_line(error)}") from error
+    except ray.exceptions.RayError as death:
+        if event.status is not Status.RUNNING:
+            raise OSError(f"a process of the team was lost: {one_line(death)}") from death
+        _notice.give()
 
 
 def _record(task: TeamTask, error: Exception) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO, TypeVar
 
-from vitscale.launch.leaving import GRACE_S, GROUPS, STOPS, group_of
+from vitscale.launch.leaving import GRACE_S, STOPS
 from vitscale.launch.preflight import check_answers
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
@@ -57,7 +57,7 @@ from ray import tune
 from ray._private import ray_constants
 from ray._private.services import get_ray_address_from_environment
 from ray.autoscaler.sdk import request_resources
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
+from ray.experimental.internal_kv import _internal_kv_put
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 from ray.util.placement_group import PlacementGroup, PlacementGroupID, remove_placement_group
@@ -81,6 +81,7 @@ _events: queue.Queue[Event] = queue.Queue()
 _stop = threading.Event()
 _should_stop: ShouldStop | None = None
 _have_ended: Callable[[Collection[Any]], bool] | None = None  # for teams, as _last_steps
+_free_groups: Callable[[], None] | None = None  # for teams, as _freeing
 _stopped: set[str] = set()  # trials that the search has stopped: their later events are dropped
 _rows: dict[str, int] = {}  # number of rows of each trial so far
 _lost: list[str] = []  # errors of the trials lost since any trial made progress
@@ -115,10 +116,11 @@ def run_trials(
     no other trial makes progress, and HeadLost if the head of the cluster (its GCS) is gone. Ray
     may then never answer again, so Tune runs in a thread of its own.
     """
-    global _events, _stop, _should_stop, _have_ended
+    global _events, _stop, _should_stop, _have_ended, _free_groups
     _events, _stop, _should_stop = events, stop, should_stop
     nonce, in_teams = store.nonce(slug), resources.workers_per_trial > 1
     _have_ended = _last_steps(nonce) if in_teams else None
+    _free_groups = _freeing() if in_teams else None
     for state in (_stopped, _rows, _lost):
         state.clear()
     constants = {
@@ -150,7 +152,10 @@ def run_trials(
             trainable,
             param_space={"bundle": tune.grid_search(bundles), "pause_s": 0.0, **constants},
             tune_config=tune.TuneConfig(
-                reuse_actors=True, max_concurrent_trials=at_once, scheduler=_StoppingScheduler()
+                # the leader of a team that a search stops waits for its workers
+                reuse_actors=not in_teams,
+                max_concurrent_trials=at_once,
+                scheduler=_StoppingScheduler(),
             ),
             run_config=tune.RunConfig(
                 name=f"attempt-{attempt}",
@@ -187,6 +192,37 @@ def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
         return is_late or not running
 
     return have_ended
+
+
+def _freeing() -> Callable[[], None]:
+    """A function that removes, every two seconds, the placement groups of this job whose creators
+    have died: what the workers of a team held whose controller was killed. Ray keeps them until
+    the end of the job, and the next team would wait for ever.
+    """
+    from ray._private.state import state
+    from ray.core.generated import gcs_pb2
+
+    Group: Any = gcs_pb2.PlacementGroupTableData  # type: ignore[attr-defined]
+    own, asked_s = ray.get_runtime_context().get_job_id(), time.monotonic()
+
+    def is_driver(group: Any) -> bool:
+        """Whether Tune has made it, and no actor, which Ray calls dead, too."""
+        return not group.creator_actor_id.strip(b"\xff")
+
+    def free() -> None:
+        nonlocal asked_s
+        if time.monotonic() - asked_s < 2.0:
+            return
+        asked_s = time.monotonic()
+        with contextlib.suppress(ray.exceptions.RayError):
+            for text in state._connect_and_get_accessor().get_placement_group_table():
+                group = Group.FromString(text)
+                is_of_team = group.creator_job_id.hex() == own and not is_driver(group)
+                if is_of_team and group.creator_actor_dead and group.state != Group.REMOVED:
+                    found = PlacementGroupID(group.placement_group_id)
+                    remove_placement_group(PlacementGroup(found))
+
+    return free
 
 
 def _stop_teams(nonce: str) -> None:
@@ -552,21 +588,13 @@ def train_bundle(params: dict[str, Any]) -> None:
 
 
 class _Leader:
-    """A mixin of Tune's trainable: SIGTERM does not end the leader of a team at once. Both methods
-    are called in the main thread.
-    """
+    """A mixin of Tune's trainable: SIGTERM does not end the leader of a team at once."""
 
-    def setup(self, config: dict[str, Any]) -> None:
+    def setup(self, config: dict[str, Any]) -> None:  # in the main thread
         from vitscale.launch.ray_team import hold_sigterm
 
         hold_sigterm()
         super().setup(config)  # type: ignore[misc]
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        from vitscale.launch.ray_team import hold_sigterm
-
-        hold_sigterm()
-        return super().reset_config(new_config)  # type: ignore[misc]
 
 
 class _Stopped(BaseException):
@@ -596,6 +624,8 @@ class _Relay(tune.Callback):
             raise _Stopped
         if _stop.is_set() and (_have_ended is None or _have_ended(trials)):
             raise _Stopped
+        if _free_groups is not None:
+            _free_groups()
 
     def on_trial_result(
         self, iteration: int, trials: list, trial: Any, result: dict, **_: Any
@@ -612,7 +642,6 @@ class _Relay(tune.Callback):
             _events.put(event)
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
-        _free_group(trial)
         if _stop.is_set():
             return
         tries = MAX_RETRIES - (trial.max_failures - trial.num_failures)
@@ -624,26 +653,11 @@ class _Relay(tune.Callback):
             trial.max_failures = trial.num_failures
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
-        _free_group(trial)
         if _stop.is_set():
             return
         for trial_id, *_ in trial.config["bundle"]:
             _lost.append(_last_line(trial))
             _events.put(Event(trial_id, "lost", facts={"error": _lost[-1]}))
-
-
-def _free_group(trial: Any) -> None:
-    """Frees what the workers of a team held, if its controller was killed. Ray Train would find out
-    only by the dashboard, which not every cluster has, and the next team would wait for ever.
-    """
-    if trial.config["resources"].workers_per_trial == 1:
-        return
-    (trial_id, *_), *_ = trial.config["bundle"]
-    key = group_of(trial.config["nonce"], trial_id)
-    with contextlib.suppress(ray.exceptions.RayError):
-        if (group := _internal_kv_get(key, namespace=GROUPS)) is not None:
-            remove_placement_group(PlacementGroup(PlacementGroupID(group)))
-            _internal_kv_del(key, namespace=GROUPS)
 
 
 def _last_line(trial: Any) -> str:
