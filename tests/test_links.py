@@ -411,26 +411,26 @@ class Struck:
     def strike(self, victim: str, how: str) -> None:
         lab, name = self.lab, self.rng.choice(WORKERS)
         seconds = self.rng.uniform(*GO_ON_S.get(victim, (1.0, 10.0)))
-        self.done[f"{how} {victim}"] += 1
+        is_hit = True
         match victim, how:
             case "worker", "kill":
-                for process in self.workers()[:1]:
-                    process.kill()
+                is_hit = self.kill(self.workers()[:1])
             case "worker", "stop":
-                for process in self.workers()[:1]:
+                is_hit = bool(found := self.workers()[:1])
+                for process in found:
                     process.suspend()
                     self.after(seconds, process.resume)
             case "driver", _:
-                self.kill(lab.machines["head"].processes(str(TINY)))
+                is_hit = self.kill(lab.machines["head"].processes(str(TINY)))
             case "machine", "kill":
-                self.kill(lab.machines[name].processes())
+                is_hit = self.kill(lab.machines[name].processes())
                 self.after(seconds, lambda: lab.join_ray(name))
             case "machine" | "services", "cut":
                 machine = lab.machines[name if victim == "machine" else victim]
                 machine.cut()
                 self.after(seconds, machine.mend)
             case "mlflow", _:
-                self.kill(lab.machines["services"].processes("mlflow"))
+                is_hit = self.kill(lab.machines["services"].processes("mlflow"))
                 self.after(seconds, lab.start_mlflow)
             case "head", _:
                 for timer in self.timers:  # no machine joins a head that is not there
@@ -438,12 +438,15 @@ class Struck:
                 for machine in ("head", *WORKERS):
                     self.kill(lab.machines[machine].processes())
                 lab.start_ray()
+        self.done[f"{how} {victim}" + ("" if is_hit else ": not there")] += 1
 
-    def kill(self, processes: list[psutil.Process]) -> None:
+    def kill(self, processes: list[psutil.Process]) -> bool:
+        """Whether there was one to be killed."""
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(processes, 30)
+        return bool(processes)
 
     def after(self, seconds: float, act: Callable[[], object]) -> None:
         def act_on_what_is_there() -> None:
