@@ -10,6 +10,7 @@ import signal
 import tempfile
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 from conftest import Script, wait_for
@@ -18,6 +19,7 @@ from test_launch import reference_rows, study, without_times
 from test_leaving import steps_saved
 from test_mlflow import epochs
 from test_parallel import assert_close, on_team
+from test_search import SEARCH
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Store
@@ -159,3 +161,15 @@ def test_more_workers_than_the_machine_has_are_refused(tmp_path: Path) -> None:
     result = Script(tmp_path).run("--workers-per-trial", "64")
     assert result.returncode == 2
     assert "a trial must fit on a node" in result.stdout and "workers_per_trial=64" in result.stdout
+
+
+@pytest.mark.timeout(600)
+def test_teams_that_a_search_stops_make_place_for_the_next_ones(tmp_path: Path) -> None:
+    """Their leaders wait for workers, and cannot be given another trial."""
+    script = Script(tmp_path, SEARCH)
+    points = ("--asha", "--num-seeds", "1", "--num", "3", "--per-round", "3", "--epochs", "45")
+    result = script.run(*points, *TEAM, timeout=500)
+    assert result.returncode == 0, result.stdout
+    table = pd.read_parquet(tmp_path / "runs/studies/tiny_search-demo/report/trials.parquet")
+    found = set(table["status"])
+    assert len(table) == 6 and found == {"stopped", "finished"}, table["status"]
