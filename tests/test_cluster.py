@@ -26,7 +26,8 @@ from conftest import (
     workers_of,
 )
 from test_bucket import fresh, point_at, server  # noqa: F401
-from test_launch import TINY, assert_uninterrupted
+from test_launch import TINY, assert_uninterrupted, without_times
+from test_parallel import on_team
 
 from vitscale.doctor.check import Machine
 from vitscale.doctor.checks import CHECKS
@@ -255,7 +256,9 @@ def test_a_cluster_without_workers_is_waited_for(tmp_path: Path, empty: Cluster)
     assert in_vain.returncode == 2
     assert f"waiting for nodes, at most 2 s (--cluster-timeout-s): {said}" in in_vain.stdout
     (line,) = [line for line in in_vain.stdout.splitlines() if "error:" in line]
-    assert "must join the cluster in time, but got (cluster_timeout_s=2, none with a CPU)" in line
+    assert (
+        "must join the cluster in time, but got (cluster_timeout_s=2, none of the cluster" in line
+    )
     assert not list(tmp_path.glob("runs/trials/*"))
     for name in ("stopped", "served"):
         (tmp_path / "log.txt").write_text("")
@@ -267,6 +270,43 @@ def test_a_cluster_without_workers_is_waited_for(tmp_path: Path, empty: Cluster)
             empty.grow()
             assert process.wait(200) == 0, (tmp_path / "log.txt").read_text()
         assert (tmp_path / "log.txt").read_text().count(said) == 1
+
+
+@pytest.mark.timeout(900)
+def test_teams_wait_for_their_nodes_and_use_those_that_come_later(
+    tmp_path: Path, empty: Cluster
+) -> None:
+    """A worker to a node: the first team waits for its second one; the next two nodes, which come
+    while it trains, have the second team. One of them goes, and comes back.
+    """
+    script, log = Script(tmp_path), tmp_path / "log.txt"
+    options = {"num": 2, "epochs": 70, "only": "conv"}
+    given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
+    team = ("--workers-per-trial", "2", "--cpus-per-trial", "1", "--checkpoint-every-s", "0.5")
+    process = script.start(*given, *team, "--address", empty.address)
+    for said in (
+        "none of the cluster has a CPU yet",
+        "has place for 1 of 2 workers of a trial yet",
+    ):
+        wait_for(lambda: said in log.read_text(), 100, said)  # noqa: B023
+        empty.grow()
+    wait_for(lambda: len(list(tmp_path.glob(CLAIMS))) == 1, 120, "the first team")
+    assert "training 1 at a time" in log.read_text()
+    for _ in range(2):
+        empty.grow()
+    wait_for(lambda: len(list(tmp_path.glob(CLAIMS))) == 2, 120, "the second team")
+    second = max(tmp_path.glob(CLAIMS), key=lambda claim: claim.stat().st_mtime).parent
+    wait_for(lambda: list(second.glob("checkpoint-*")), 120, "its checkpoint")
+    kill_family(empty.nodes[4].pid)
+    empty.nodes[4].wait()
+    empty.nodes.pop()
+    empty.grow()
+    assert process.wait(500) == 0, log.read_text()
+    plan = load_script(TINY).study(**options)
+    for trial in plan.trials:
+        rows = script.store().read(trial.config.id).rows
+        undisturbed = on_team(2, trial.config, tmp_path / trial.config.id)[0]
+        assert without_times(rows) == without_times(undisturbed)
 
 
 def test_nodes_that_come_later_are_used_and_one_is_taken_away(

@@ -73,16 +73,13 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     assert_close(list(finished.rows[:3]), expected[conv.id][:3])
 
 
-@pytest.mark.parametrize(
-    "told", ["one worker", "its leader", "where they meet", "all", "the study"]
-)
+@pytest.mark.parametrize("told", ["one worker", "its leader", "all", "the study"])
 def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
-    """By SIGTERM to one worker, to the process that has started them, to that in which they wait
-    for each other, to all of these and Ray Train's controller, or by Ctrl-C, without a checkpoint
-    by the clock; its rows are those of a team that nothing disturbed.
+    """By SIGTERM to one worker, to the process that has started them, to all of these and those of
+    Ray Train, or by Ctrl-C, without a checkpoint by the clock; its rows are those of a team that
+    nothing disturbed.
     """
-    epochs_of_all = 250 if told == "where they meet" else 80  # seen at the next report, every 10 s
-    script, options = Script(tmp_path), {"num": 1, "epochs": epochs_of_all, "only": "conv"}
+    script, options = Script(tmp_path), {"num": 1, "epochs": 80, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, *TEAM[:-1], "1e6")
     wait_for(lambda: epochs(f"sqlite:///{tmp_path}/mlflow.db"), 200, "an epoch")
@@ -95,7 +92,6 @@ def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
     receivers = {
         "one worker": workers[1:],
         "its leader": leaders,
-        "where they meet": meeting,
         "all": controllers + meeting + leaders + workers,
     }
     for receiver in receivers.get(told, []):

@@ -60,6 +60,7 @@ from ray.autoscaler.sdk import request_resources
 from ray.experimental.internal_kv import _internal_kv_put
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
+from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.util.placement_group import PlacementGroup, PlacementGroupID, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -81,7 +82,7 @@ _events: queue.Queue[Event] = queue.Queue()
 _stop = threading.Event()
 _should_stop: ShouldStop | None = None
 _have_ended: Callable[[Collection[Any]], bool] | None = None  # for teams, as _last_steps
-_free_groups: Callable[[], None] | None = None  # for teams, as _freeing
+_look_after_teams: Callable[[], None] | None = None  # as _looking
 _stopped: set[str] = set()  # trials that the search has stopped: their later events are dropped
 _rows: dict[str, int] = {}  # number of rows of each trial so far
 _lost: list[str] = []  # errors of the trials lost since any trial made progress
@@ -116,11 +117,11 @@ def run_trials(
     no other trial makes progress, and HeadLost if the head of the cluster (its GCS) is gone. Ray
     may then never answer again, so Tune runs in a thread of its own.
     """
-    global _events, _stop, _should_stop, _have_ended, _free_groups
+    global _events, _stop, _should_stop, _have_ended, _look_after_teams
     _events, _stop, _should_stop = events, stop, should_stop
     nonce, in_teams = store.nonce(slug), resources.workers_per_trial > 1
     _have_ended = _last_steps(nonce) if in_teams else None
-    _free_groups = _freeing() if in_teams else None
+    _look_after_teams = _looking(resources) if in_teams else None
     for state in (_stopped, _rows, _lost):
         state.clear()
     constants = {
@@ -139,7 +140,7 @@ def run_trials(
     # The workers of a team hold the cores and GPUs, of which Tune knows nothing. One byte of memory
     # represents the trial itself: without any request, Tune would ask for a core.
     if in_teams:
-        amounts, at_once = {"memory": 1}, _slots(resources)
+        amounts, at_once, _Teams.num = {"memory": 1}, None, _slots(resources)
     trainable = tune.with_resources(train_bundle, amounts)
     trainable.__mixins__ = (_Leader,) if in_teams else ()
     # trainables of the same name would overwrite each other on a shared cluster
@@ -155,6 +156,7 @@ def run_trials(
                 # the leader of a team that a search stops waits for its workers
                 reuse_actors=not in_teams,
                 max_concurrent_trials=at_once,
+                search_alg=_Teams() if in_teams else None,
                 scheduler=_StoppingScheduler(),
             ),
             run_config=tune.RunConfig(
@@ -194,10 +196,11 @@ def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
     return have_ended
 
 
-def _freeing() -> Callable[[], None]:
-    """A function that removes, every two seconds, the placement groups of this job whose creators
-    have died: what the workers of a team held whose controller was killed. Ray keeps them until
-    the end of the job, and the next team would wait for ever.
+def _looking(resources: Resources) -> Callable[[], None]:
+    """A function that, every two seconds, counts how many teams fit on the cluster, which may have
+    grown, and removes the placement groups of this job whose creators have died: what the workers
+    of a team held whose controller was killed. Ray keeps them until the end of the job, and the
+    next team would wait for ever.
     """
     from ray._private.state import state
     from ray.core.generated import gcs_pb2
@@ -209,11 +212,13 @@ def _freeing() -> Callable[[], None]:
         """Whether Tune has made it, and no actor, which Ray calls dead, too."""
         return not group.creator_actor_id.strip(b"\xff")
 
-    def free() -> None:
+    def look() -> None:
         nonlocal asked_s
         if time.monotonic() - asked_s < 2.0:
             return
         asked_s = time.monotonic()
+        with contextlib.suppress(ray.exceptions.RayError, ValueError):  # nothing fits any more
+            _Teams.num = _slots(resources)
         with contextlib.suppress(ray.exceptions.RayError):
             for text in state._connect_and_get_accessor().get_placement_group_table():
                 group = Group.FromString(text)
@@ -222,7 +227,7 @@ def _freeing() -> Callable[[], None]:
                     found = PlacementGroupID(group.placement_group_id)
                     remove_placement_group(PlacementGroup(found))
 
-    return free
+    return look
 
 
 def _stop_teams(nonce: str) -> None:
@@ -370,55 +375,62 @@ def _await_slots(
 ) -> int:
     """Waits until at least one trial fits, and returns `_slots`; 0 if `stop` is set before.
 
-    A cluster that was not started here may scale by itself. If no node has any amount of a resource
-    that a trial needs (no core at all, or no GPU at all), the cluster is asked for such nodes and
-    waited for. Raises ValueError if none has come by `cluster_timeout_s`, or if nodes have the
-    resource, but too little of it.
+    A cluster that was not started here may scale by itself. If something is lacking that further
+    nodes may bring (see `_lacking`), it is asked for such nodes, and they are waited for. Raises
+    ValueError if they have not come by `cluster_timeout_s`, or if nodes have what a trial needs,
+    but too little of it.
     """
-    requested, began_s = False, time.monotonic()
+    said, began_s = "", time.monotonic()
     while not stop.is_set():
         try:
             slots = _slots(resources)
         except ValueError:
-            if not resources.address or not _lacking(resources):
+            if not resources.address or not (lacking := _lacking(resources)):
                 raise
         else:
-            if requested:
+            if said:
                 request_resources(bundles=[])
             return slots
-        if not requested:
+        if not said:
             needed = {"CPU": resources.cpus_per_trial} | {
                 name: 1.0 for name in ("GPU",) if resources.gpus_per_trial
             }
             needed |= resources.placement()
             request_resources(bundles=[needed] * resources.workers_per_trial)
+        if said != lacking:
+            said = lacking
             report(
                 f"waiting for nodes, at most {resources.cluster_timeout_s:g} s "
-                f"(--cluster-timeout-s): none of the cluster has a {_lacking(resources)} yet; "
-                "Ctrl-C stops"
+                f"(--cluster-timeout-s): {lacking} yet; Ctrl-C stops"
             )
-            requested = True
         if time.monotonic() - began_s >= resources.cluster_timeout_s:
             raise ValueError(
-                "a node on which a trial fits must join the cluster in time, but got "
-                f"(cluster_timeout_s={resources.cluster_timeout_s:g}, none with a "
-                f"{_lacking(resources)}); the same command waits again"
+                "nodes on which a trial fits must join the cluster in time, but got "
+                f"(cluster_timeout_s={resources.cluster_timeout_s:g}, {lacking}); "
+                "the same command waits again"
             )
         stop.wait(1)
     return 0
 
 
 def _lacking(resources: Resources) -> str:
-    """The resource that a trial needs and no node has, "CPU" or "GPU"; empty if there is none."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    """What the cluster lacks that further nodes may bring: a resource that no node has, any node
+    but the head, or nodes for all workers of a team. Empty if nodes are too small for a trial.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"]]
     wanted = [
         ("CPU", resources.cpus_per_trial),
         ("GPU", resources.gpus_per_trial),
         *resources.placement().items(),
     ]
-    return next(
-        (name for name, n in wanted if n and not any(node.get(name, 0) for node in nodes)), ""
-    )
+    for name, amount in wanted:
+        if amount and not any(node["Resources"].get(name, 0) for node in nodes):
+            return f"none of the cluster has a {name}"
+    num, fit = resources.workers_per_trial, sum(_workers_on(node, resources) for node in nodes)
+    if fit:
+        return f"the cluster has place for {fit} of {num} workers of a trial" if fit < num else ""
+    is_head_alone = all("node:__internal_head__" in node["Resources"] for node in nodes)
+    return "no trial fits on the head, and no other node is there" if is_head_alone else ""
 
 
 def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
@@ -597,6 +609,16 @@ class _Leader:
         super().setup(config)  # type: ignore[misc]
 
 
+class _Teams(BasicVariantGenerator):
+    """Begins as many trials as there is place for now: Tune does not know what a team takes."""
+
+    num = 1
+
+    def next_trial(self) -> Any:
+        self.max_concurrent = self.num
+        return super().next_trial()
+
+
 class _Stopped(BaseException):
     """Raised to leave Tune's loop: a BaseException, so that Tune does not catch it."""
 
@@ -624,8 +646,8 @@ class _Relay(tune.Callback):
             raise _Stopped
         if _stop.is_set() and (_have_ended is None or _have_ended(trials)):
             raise _Stopped
-        if _free_groups is not None:
-            _free_groups()
+        if _look_after_teams is not None:
+            _look_after_teams()
 
     def on_trial_result(
         self, iteration: int, trials: list, trial: Any, result: dict, **_: Any
