@@ -27,7 +27,7 @@ from conftest import (
 )
 from test_bucket import fresh, point_at, server  # noqa: F401
 from test_launch import TINY, assert_uninterrupted, without_times
-from test_parallel import on_team
+from test_team import undisturbed
 
 from vitscale.doctor.check import Machine
 from vitscale.doctor.checks import CHECKS
@@ -305,8 +305,7 @@ def test_teams_wait_for_their_nodes_and_use_those_that_come_later(
     plan = load_script(TINY).study(**options)
     for trial in plan.trials:
         rows = script.store().read(trial.config.id).rows
-        undisturbed = on_team(2, trial.config, tmp_path / trial.config.id)[0]
-        assert without_times(rows) == without_times(undisturbed)
+        assert without_times(rows) == undisturbed(trial.config)
 
 
 def test_nodes_that_come_later_are_used_and_one_is_taken_away(

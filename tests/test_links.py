@@ -23,6 +23,7 @@ import psutil
 import pytest
 from conftest import ROOT, TINY, kill_family, load_script, wait_for
 from test_bucket import KEYS
+from test_chaos_bucket import steps_twice
 from test_launch import reference_rows, without_times
 from test_mlflow import runs_of
 
@@ -313,8 +314,10 @@ def assert_all_is_there_once(lab: Lab, epochs: int, num: int = 2) -> None:
     rows: dict[str, list[Row]] = lab.answer(ROWS)
     assert {i: without_times(found) for i, found in rows.items()} == expected
     assert not lab.claims()
-    shown = runs_of(f"sqlite:///{lab.folder}/mlflow/mlflow.db", "trial")
+    database = lab.folder / "mlflow" / "mlflow.db"
+    shown = runs_of(f"sqlite:///{database}", "trial")
     assert {i: run.info.status for i, run in shown.items()} == dict.fromkeys(expected, "FINISHED")
+    assert not steps_twice(database, [run.info.run_id for run in shown.values()])
     assert PASSWORD not in lab.said()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-from conftest import Script, wait_for
+from conftest import Script, wait_for, workers_of
 from test_bucket import direct, server, wait_for_checkpoint  # noqa: F401
 from test_launch import reference_rows, study, without_times
 from test_leaving import steps_saved
@@ -29,9 +29,7 @@ TEAM = ("--workers-per-trial", "2", "--cpus-per-trial", "1", "--checkpoint-every
 
 
 def actors(driver: int, title: str) -> list[psutil.Process]:
-    """By the titles that Ray gives to their processes."""
-    family = psutil.Process(driver).children(recursive=True)
-    return [p for p in family if p.is_running() and title in " ".join(p.cmdline())]
+    return [psutil.Process(pid) for pid in workers_of(driver, f"ray::{title}")]
 
 
 def team_workers(driver: int) -> list[psutil.Process]:
@@ -68,7 +66,7 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     (conv,) = (trial.config for trial in plan.trials)
     finished = script.store().read(conv.id)
     assert finished.facts["workers"] == "2" and len(finished.rows) == 20
-    assert without_times(finished.rows) == without_times(on_team(2, conv, tmp_path / conv.id)[0])
+    assert without_times(finished.rows) == undisturbed(conv)
     # later rows of teams are those of a process in test_parallel.py, for fewer steps
     assert_close(list(finished.rows[:3]), expected[conv.id][:3])
 
@@ -83,9 +81,9 @@ def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, *TEAM[:-1], "1e6")
     wait_for(lambda: epochs(f"sqlite:///{tmp_path}/mlflow.db"), 200, "an epoch")
-    workers, leaders = team_workers(process.pid), actors(process.pid, "ray::ImplicitFunc")
-    controllers = actors(process.pid, "ray::TrainController")
-    meeting = actors(process.pid, "ray::SynchronizationActor")
+    workers, leaders = team_workers(process.pid), actors(process.pid, "ImplicitFunc")
+    controllers = actors(process.pid, "TrainController")
+    meeting = actors(process.pid, "SynchronizationActor")
     assert (len(workers), len(leaders), len(controllers), len(meeting)) == (2, 1, 1, 1)
     if told == "the study":
         process.send_signal(signal.SIGINT)
@@ -120,10 +118,10 @@ def test_a_team_is_tried_again_if_a_process_that_does_not_train_is_killed(
     cores = str((os.cpu_count() or 2) // 2)
     process = script.start(*given, *TEAM, "--cpus-per-trial", cores)
     if killed.endswith("start"):
-        wait_for(lambda: actors(process.pid, "ray::TrainController"), 200, "a controller")
+        wait_for(lambda: actors(process.pid, "TrainController"), 200, "a controller")
     else:
         wait_for(lambda: steps_saved(tmp_path), 200, "a checkpoint")
-    (found,) = actors(process.pid, f"ray::{killed.split()[0]}")
+    (found,) = actors(process.pid, killed.split()[0])
     found.kill()
     assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
     assert "tried again, 1 of 3" in (tmp_path / "log.txt").read_text()
@@ -148,7 +146,7 @@ def test_a_team_that_loses_a_worker_trains_into_a_bucket(
     (conv,) = (trial.config for trial in study(**options, only="conv").trials)
     finished = store.read(conv.id)
     assert finished.facts["workers"] == "2" and finished.facts["attempt"] == "1"
-    assert without_times(finished.rows) == without_times(on_team(2, conv, tmp_path / conv.id)[0])
+    assert without_times(finished.rows) == undisturbed(conv)
     assert not [name for name in store.trials.files() if "ray-train" in name]
     assert not store.trials.having("claim.json")
 
