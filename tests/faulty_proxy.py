@@ -13,17 +13,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-REFUSAL = "<?xml version='1.0'?><Error><Code>{}</Code><Message>no</Message></Error>"
+REFUSAL = "<?xml version='1.0'?><Error><Code>{}</Code><Message>{}</Message></Error>"
 # what may happen to a request; the server has done what was asked in "lost reply" and "half"
 FAULTS = ("lost reply", "503", "slow", "cut", "half", "expired")
 
 
 class Proxy:
     """Passes requests on. `fault` chooses what happens to one: a name of FAULTS, an HTTP status
-    with a code such as "403 AccessDenied", "without NAME" to drop a header, or "" for nothing.
+    with a code such as "403 AccessDenied" and perhaps a text, "without NAME" to drop a header, or
+    "" for nothing.
     """
 
-    def __init__(self, port: int, own_port: int = 0) -> None:
+    def __init__(self, port: int, own_port: int = 0, address: str = "127.0.0.1") -> None:
         self.upstream = port
         self.fault: Callable[[str, str], str] = lambda method, path: ""
         self.faults: Counter[str] = Counter()
@@ -44,9 +45,9 @@ class Proxy:
 
             do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = handle_any
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", own_port), Handler)
+        self.server = ThreadingHTTPServer((address, own_port), Handler)
         self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.url = f"http://{address}:{self.server.server_port}"
 
     def pass_on(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
@@ -63,8 +64,9 @@ class Proxy:
             time.sleep(0.3)
         if fault in ("503", "expired") or fault[:3].isdigit():
             name = {"503": "503 SlowDown", "expired": "400 ExpiredToken"}.get(fault, fault)
-            status, _, code = name.partition(" ")
-            return self.answer(request, int(status), {}, REFUSAL.format(code).encode())
+            status, code, *text = name.split(maxsplit=2)
+            refusal = REFUSAL.format(code, *text or ("no",))
+            return self.answer(request, int(status), {}, refusal.encode())
         headers = dict(request.headers)
         if fault.startswith("without "):
             headers.pop(fault.removeprefix("without "), None)
@@ -108,11 +110,11 @@ class Proxy:
             request.connection.shutdown(socket.SHUT_RDWR)
 
 
-def serve(port: int, upstream: int, log: str) -> None:
+def serve(port: int, upstream: int, log: str, address: str = "127.0.0.1") -> None:
     """Passes requests on without faults, in a process of its own that may be killed."""
     with open(log, "ab") as file:
         os.dup2(file.fileno(), 2)  # of connections that break
-    Proxy(upstream, port).server.serve_forever()
+    Proxy(upstream, port, address).server.serve_forever()
 
 
 @contextlib.contextmanager

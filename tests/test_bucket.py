@@ -360,6 +360,9 @@ REFUSED = {
     "403 AccessDenied": "the credentials must be valid and permit.*AccessDenied",
     "400 ExpiredToken": "the credentials must be valid and permit.*ExpiredToken",
     "403 RequestTimeTooSkewed": "the clock of this machine must be as the server's",
+    "403 AuthenticationFailed Request date header too old: 'Wed, 19 Aug 2020 01:04:51 GMT'": (
+        "the clock of this machine must be as the server's"
+    ),
     "404 NoSuchBucket": "a bucket must exist.*NoSuchBucket",
     "507 InsufficientStorage": "the bucket must have room",
 }

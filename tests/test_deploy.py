@@ -89,6 +89,16 @@ def test_the_image_can_run_the_rayjob() -> None:
     (user,) = re.findall(r"^USER (\d+)$", image, re.MULTILINE)
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         assert group["template"]["spec"]["securityContext"]["fsGroup"] == int(user)
+    (command,) = (
+        container["lifecycle"]["preStop"]["exec"]["command"]
+        for group in cluster["workerGroupSpecs"]
+        for container in group["template"]["spec"]["containers"]
+    )
+    # what it does: test_cluster.py, on a node that is taken away
+    assert command == ["sh", "/src/deploy/leave.sh"] and (DEPLOY / "leave.sh").exists()
+    assert re.search(r"^WORKDIR /src\nCOPY \. \.$", image, re.MULTILINE) and " procps " in image
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert not [name for name in ignored if name.startswith("deploy")]
     (extras,) = re.findall(r"'\.\[([\w,]+)\]'", image)
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(extras.split(",")) == {"train", "bucket"} <= set(declared["optional-dependencies"])
@@ -103,6 +113,8 @@ def test_the_cluster_file_is_one_by_ray_s_schema_and_its_own_validation() -> Non
     validator = Draft202012Validator(schema)
     assert mistakes(validator, document) == []
     validate_config(prepare_config(document))
+    for mounted in document["file_mounts"].values():
+        assert mounted.startswith("~") or (DEPLOY / mounted).exists()
     wrong = {**document, "max_worker": 1}
     assert any("'max_worker' was unexpected" in text for text in mistakes(validator, wrong))
 
@@ -120,3 +132,14 @@ def test_files_name_this_version_and_the_tested_ray() -> None:
 def test_scripts_parse_and_refuse_a_call_without_arguments(name: str) -> None:
     finished = subprocess.run(["bash", DEPLOY / name], capture_output=True, text=True)
     assert finished.returncode in (1, 2) and "usage: " in finished.stderr
+
+
+def test_the_script_of_leaving_refuses_what_it_does_not_know_and_is_quiet_without_ray() -> None:
+    script = DEPLOY / "leave.sh"
+    wrong = subprocess.run(["sh", script, "--sport"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and wrong.stderr == "usage: leave.sh [--spot]\n"
+    alone = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount", "--mount-proc")
+    if subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("needs the right to have processes in a namespace of its own")
+    quiet = subprocess.run([*alone, "sh", script], capture_output=True, text=True)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")

@@ -1,5 +1,6 @@
 """Four machines, in namespaces of this one, that share no disk, and whose links are cut or slow:
-Ray on three, an S3 server and an MLflow server with passwords on the fourth.
+Ray on three, an S3 server and an MLflow server with passwords on the fourth. The S3 server is
+reached through a process that can be killed (as in test_chaos_bucket.py), and clocks may be apart.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ import psutil
 import pytest
 from conftest import ROOT, TINY, kill_family, load_script, wait_for
 from test_bucket import KEYS
-from test_chaos_bucket import steps_twice
+from test_chaos_bucket import CLOCKS_S, apart_clock, steps_twice
 from test_launch import reference_rows, without_times
-from test_mlflow import runs_of
+from test_mlflow import history, runs_of
+from test_team import undisturbed
 
 from vitscale.record.outcome import Row
 
@@ -128,6 +130,7 @@ class Lab:
         ip("link", "add", "switch", "type", "bridge", inside=self.switch.pid)
         ip("link", "set", "switch", "up", inside=self.switch.pid)
         self.machines: dict[str, Machine] = {}
+        self.clocks: dict[str, dict[str, str]] = {}  # of machines whose time of day is apart
         (folder / "home").mkdir()
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "MLFLOW_"))},
@@ -157,14 +160,15 @@ class Lab:
             return subprocess.Popen(
                 self.machines[name].command(*command),
                 cwd=self.folder,
-                env=self.environment | environment,
+                env=self.environment | self.clocks.get(name, {}) | environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
 
     def serve(self) -> None:
         """An S3 server with a bucket, and an MLflow server that asks for a password."""
-        self.start("services", "moto_server", "--host", SERVICES, "--port", "9000")
+        self.start("services", "moto_server", "--host", "127.0.0.1", "--port", "9001")
+        self.start_s3()
         self.start_mlflow()
         wait_for(lambda: self.answer(MAKE_BUCKET), 60, "the S3 server")
         wait_for(lambda: self.answer(ASK_MLFLOW), 180, "the MLflow server")
@@ -180,15 +184,30 @@ class Lab:
     def join_ray(self, name: str) -> None:
         self.start(name, *RAY_START, f"--address={HEAD}", "--num-cpus=1", RAY_MEMORY)
 
+    def start_s3(self) -> None:
+        """The process that is reached as the S3 server, and passes requests on."""
+        self.start("services", sys.executable, "-c", FRONT, PYTHONPATH=f"{ROOT}/tests")
+
+    def set_clocks_apart(self, rng: random.Random) -> None:
+        """Of the machines that train, and of that of the driver, as that of the servers is right;
+        nothing without a compiler.
+        """
+        if library := apart_clock(self.folder):
+            for name in ("head", *WORKERS):
+                shift = {"CLOCK_APART_S": str(rng.choice(CLOCKS_S))}
+                self.clocks[name] = {"LD_PRELOAD": str(library), **shift}
+
     def start_mlflow(self) -> None:
         script = ROOT / "deploy/mlflow/serve.sh"
         of_mlflow = {"HOST": SERVICES, "ALLOWED_HOSTS": f"{SERVICES}:5000", "WORKERS": "1"}
         of_mlflow["MLFLOW_AUTH_ADMIN_PASSWORD"] = PASSWORD
         self.start("services", "bash", script, f"{self.folder}/mlflow", **of_mlflow)
 
-    def study(self, epochs: int, num: int = 2) -> subprocess.Popen[bytes]:
-        options = ("--num", num, "--epochs", epochs, "--checkpoint-every-s", "0.5", "--store", URL)
-        return self.start("head", sys.executable, TINY, *options, "--address", "auto")
+    def study(
+        self, epochs: int, num: int = 2, *options: str, at: str = "head"
+    ) -> subprocess.Popen[bytes]:
+        given = ("--num", num, "--epochs", epochs, "--checkpoint-every-s", "0.5", "--store", URL)
+        return self.start(at, sys.executable, TINY, *given, "--address", "auto", *options)
 
     def round_trip_s(self, name: str) -> float:
         """The least time in which a machine refuses a connection of the head."""
@@ -245,6 +264,7 @@ import boto3
 boto3.client("s3", endpoint_url="http://{SERVICES}:9000").create_bucket(Bucket="studies")
 print(1)
 """
+FRONT = f"from faulty_proxy import serve; serve(9000, 9001, '/dev/null', {SERVICES!r})"
 ASK_MLFLOW = f"""
 import urllib.request
 print(urllib.request.urlopen("http://{SERVICES}:5000/health").status)
@@ -268,6 +288,13 @@ files = " ".join(store.trials.files())
 held = {i: store.trial(i).look()[0] for i in store.trials.having("claim.json")}
 at_work = {i: c["host"] for i, c in held.items() if c and i + "/checkpoint-" in files}
 print(json.dumps(at_work))
+"""
+)
+ATTEMPT = (
+    STORE
+    + """
+found = store.study("tiny-demo")
+print(int(found.read("attempt")) if found.exists("attempt") else 0)
 """
 )
 ROWS = STORE + "print(json.dumps({i: [*map(dict, store.read(i).rows)] for i in store.trial_ids()}))"
@@ -308,17 +335,59 @@ def test_a_study_survives_a_link_that_is_cut(lab: Lab, whose: str) -> None:
 
 
 def assert_all_is_there_once(lab: Lab, epochs: int, num: int = 2) -> None:
-    """Rows as of a study on one machine, by the bit, and one finished MLflow run per trial."""
+    """Rows as of a study on one machine, by the bit, and MLflow's runs with all of them, once."""
     plan = load_script(TINY).study(num=num, epochs=epochs)
-    expected = reference_rows(plan, lab.folder / "by_hand")
+    assert_recorded(lab, reference_rows(plan, lab.folder / "by_hand"))
+
+
+def assert_recorded(lab: Lab, expected: Mapping[str, Sequence[Row]]) -> None:
+    """By trial id, in the store and in MLflow."""
     rows: dict[str, list[Row]] = lab.answer(ROWS)
     assert {i: without_times(found) for i, found in rows.items()} == expected
     assert not lab.claims()
     database = lab.folder / "mlflow" / "mlflow.db"
-    shown = runs_of(f"sqlite:///{database}", "trial")
+    uri = f"sqlite:///{database}"
+    shown, parents = runs_of(uri, "trial"), runs_of(uri, "study")
     assert {i: run.info.status for i, run in shown.items()} == dict.fromkeys(expected, "FINISHED")
+    assert [run.info.status for run in parents.values()] == ["FINISHED"]
+    for trial_id, run in shown.items():
+        values = sorted(history(uri, run.info.run_id, "val_ema_error_pct"))
+        assert [(step, value) for step, _, value in values] == [
+            (row["epoch"], row["val_ema_error_pct"]) for row in expected[trial_id]
+        ]
     assert not steps_twice(database, [run.info.run_id for run in shown.values()])
     assert PASSWORD not in lab.said()
+
+
+@pytest.mark.parametrize("how", ["kill", "cut"])
+def test_a_team_on_two_machines_survives_the_loss_of_one(lab: Lab, how: str) -> None:
+    """A worker on each; the machine of one is killed, or cut off for longer than Ray waits."""
+    lab.begin()
+    lab.serve()
+    lab.start_ray()
+    options = {"num": 1, "epochs": 60, "only": "conv"}
+    given = ("--only", "conv", "--workers-per-trial", "2", "--cpus-per-trial", "1")
+    driver = lab.study(60, 1, *given)
+
+    def workers() -> list[int]:
+        titles = [lab.machines[name].processes("ray::RayTrainWorker") for name in WORKERS]
+        return [len(found) for found in titles]
+
+    wait_for(lambda: driver.poll() is not None or lab.claims(), 300, "a checkpoint of the team")
+    assert driver.poll() is None and workers() == [1, 1], lab.said()
+    machine = lab.machines["b"]
+    if how == "kill":
+        for process in machine.processes():
+            process.kill()
+        time.sleep(5)
+        lab.join_ray("b")
+    else:
+        machine.cut()
+        time.sleep(60)
+        machine.mend()
+    assert driver.wait(500) == 0, lab.said()
+    plan = load_script(TINY).study(**options)
+    assert_recorded(lab, {t.config.id: undisturbed(t.config) for t in plan.trials})
 
 
 @pytest.mark.parametrize("whose", ["worker", "services"])
@@ -351,13 +420,22 @@ STRIKES = (
     *(("worker", "kill"),) * 4,
     ("worker", "stop"),
     *(("driver", "kill"),) * 2,
+    ("driver", "stop"),
+    ("raylet", "kill"),
+    ("gcs", "kill"),
+    *(("s3", "kill"),) * 2,
     *(("machine", "kill"),) * 2,
     *(("machine", "cut"),) * 2,
     *(("services", "cut"),) * 2,
     ("mlflow", "kill"),
     ("head", "kill"),
 )
-GO_ON_S = {"worker": (20.0, 30.0), "machine": (3.0, 40.0), "services": (3.0, 20.0)}
+GO_ON_S = {
+    "worker": (20.0, 30.0),
+    "driver": (30.0, 30.0),
+    "machine": (3.0, 40.0),
+    "services": (3.0, 20.0),
+}
 SEEDS = range(int(os.environ.get("VITSCALE_TEST_LINK_SEQUENCES", "2")))
 
 
@@ -369,6 +447,7 @@ class Struck:
         self.done: Counter[str] = Counter()
         self.timers: list[threading.Timer] = []
         self.driver: subprocess.Popen[bytes] | None = None
+        self.zombies: list[subprocess.Popen[bytes]] = []  # drivers that have been replaced
 
     def run(self) -> None:
         for victim, how in self.rng.sample(STRIKES, len(STRIKES)):
@@ -378,6 +457,8 @@ class Struck:
             timer.join()
         assert self.driver is not None
         self.driver.wait(600)
+        for zombie in self.zombies:
+            self.done[f"zombie: status {zombie.wait(300)}"] += 1
         starts = 0  # a trial may have been lost to the last strikes
         while (status := self.ended()) != 0 and starts < 3:
             starts += 1
@@ -423,8 +504,22 @@ class Struck:
                 for process in found:
                     process.suspend()
                     self.after(seconds, process.resume)
-            case "driver", _:
-                is_hit = self.kill(lab.machines["head"].processes(str(TINY)))
+            case "driver", "kill":
+                is_hit = self.kill(self.drivers())
+            case "driver", "stop":
+                is_hit = bool(found := self.drivers())
+                if is_hit:
+                    self.replace(found, name, seconds)
+            case "raylet", _:
+                is_hit = self.kill(lab.machines[name].processes("raylet/raylet "))
+                psutil.wait_procs(lab.machines[name].processes(), 30)  # all else ends by itself,
+                self.kill(lab.machines[name].processes())  # but for a driver that is there
+                self.after(seconds, lambda: lab.join_ray(name))
+            case "gcs", _:
+                is_hit = self.kill(lab.machines["head"].processes("gcs_server"))
+                assert self.driver is not None
+                self.driver.wait(200)  # it says so, and ends
+                self.start_ray_again()
             case "machine", "kill":
                 is_hit = self.kill(lab.machines[name].processes())
                 self.after(seconds, lambda: lab.join_ray(name))
@@ -432,16 +527,43 @@ class Struck:
                 machine = lab.machines[name if victim == "machine" else victim]
                 machine.cut()
                 self.after(seconds, machine.mend)
+            case "s3", _:
+                is_hit = self.kill(lab.machines["services"].processes("faulty_proxy"))
+                self.after(seconds, lab.start_s3)
             case "mlflow", _:
                 is_hit = self.kill(lab.machines["services"].processes("mlflow"))
                 self.after(seconds, lab.start_mlflow)
             case "head", _:
-                for timer in self.timers:  # no machine joins a head that is not there
-                    timer.join()
-                for machine in ("head", *WORKERS):
-                    self.kill(lab.machines[machine].processes())
-                lab.start_ray()
+                self.kill(lab.machines["head"].processes())
+                self.start_ray_again()
         self.done[f"{how} {victim}" + ("" if is_hit else ": not there")] += 1
+
+    def drivers(self) -> list[psutil.Process]:
+        """One that is stopped apart."""
+        found = [p for m in ("head", *WORKERS) for p in self.lab.machines[m].processes(str(TINY))]
+        return [process for process in found if process.status() != psutil.STATUS_STOPPED]
+
+    def replace(self, found: list[psutil.Process], name: str, seconds: float) -> None:
+        """Stops the driver; the same command on another machine takes over, and it comes back."""
+        lab, before, start = self.lab, self.lab.answer(ATTEMPT), time.monotonic()
+        for process in found:
+            process.suspend()
+        assert self.driver is not None
+        self.zombies.append(self.driver)
+        self.driver = lab.study(EPOCHS // 2, self.num, at=name)
+        wait_for(
+            lambda: lab.answer(ATTEMPT) > before or self.ended() is not None, 200, "a second driver"
+        )
+        for process in found:
+            self.after(max(1.0, start + seconds - time.monotonic()), process.resume)
+
+    def start_ray_again(self) -> None:
+        """On all machines; no machine joins a head that is not there."""
+        for timer in self.timers:
+            timer.join()
+        for machine in ("head", *WORKERS):
+            self.kill(self.lab.machines[machine].processes())
+        self.lab.start_ray()
 
     def kill(self, processes: list[psutil.Process]) -> bool:
         """Whether there was one to be killed."""
@@ -466,6 +588,8 @@ class Struck:
 def test_a_study_on_several_machines_survives_faults_at_random_instants(
     lab: Lab, seed: int, request: pytest.FixtureRequest
 ) -> None:
+    if seed % 2:
+        lab.set_clocks_apart(random.Random(seed))
     lab.begin()
     lab.serve()
     lab.start_ray()

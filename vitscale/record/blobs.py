@@ -297,7 +297,7 @@ class Bucket:
                 f"credentials must be in the environment ({name}, ...) or of the machine's role, "
                 f"but got none (store={self.url!r})"
             )
-        if code == "RequestTimeTooSkewed":  # by over 15 minutes, at Amazon
+        if any(sign in text for sign in OTHER_CLOCK):
             return Refused(f"the clock of this machine must be as the server's, but got {got}")
         if status == 507 or code in FULL:
             return Unavailable(f"the bucket must have room, but got {got}")
@@ -316,6 +316,8 @@ FULL = (
     "XMinioStorageFull",
     "XMinioAdminBucketQuotaExceeded",
 )
+# by over 15 minutes: at Amazon and Google, and in the details of Azure's AuthenticationFailed
+OTHER_CLOCK = ("RequestTimeTooSkewed", "Request date header too old")
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 
 
