@@ -20,6 +20,12 @@ announced() {
 [ "${1-}" != --spot ] || until announced; do sleep 5; done
 
 raylets=$(pgrep -d, -x raylet) || exit 0
+for raylet in $(echo "$raylets" | tr , ' '); do  # no new trial comes to a node that is drained
+    given=$(tr '\0' '\n' < "/proc/$raylet/cmdline")
+    timeout 20 ray drain-node --address "$(echo "$given" | sed -n 's/^--gcs-address=//p')" \
+        --node-id "$(echo "$given" | sed -n 's/^--node_id=//p')" \
+        --reason DRAIN_NODE_REASON_PREEMPTION --reason-message "the node is taken away"
+done
 told=$(pgrep -d, -P "$raylets" -f '^ray::(ImplicitFunc|RayTrainWorker)') || told=
 echo "$(date) trials on this node are told to save: ${told:-none}"
 [ -z "$told" ] || echo "$told" | tr , '\n' | xargs kill -TERM

@@ -117,6 +117,20 @@ class Cluster:
             node.wait()
 
 
+LEAVE = ROOT / "deploy/leave.sh"
+
+
+def on_a_machine_of_its_own(begin: str) -> tuple[str, ...]:
+    """For Cluster.grow: a node whose processes see none but their own, as deploy/leave.sh asks for;
+    `begin` starts something there.
+    """
+    own = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c")
+    if subprocess.run([*own, "true"]).returncode:
+        pytest.skip("needs the right to have processes in a namespace of its own")
+    path = f"PATH={Path(RAY).parent}:{os.environ['PATH']}"
+    return ("env", path, *own, f'{begin} exec "$@"', "sh")
+
+
 def short_folder() -> Path:
     """Ray's socket paths must be short."""
     return Path(f"/tmp/vitscale-test-{time.time_ns() % 10**9}")
@@ -280,12 +294,16 @@ def test_teams_wait_for_their_nodes_and_use_those_that_come_later(
     tmp_path: Path, empty: Cluster
 ) -> None:
     """A worker to a node: the first team waits for its second one; the next two nodes, which come
-    while it trains, have the second team. One of them goes, and comes back.
+    while it trains, have the second team. One of them is taken away: without any checkpoint by the
+    clock the team saves, and goes on with the node that comes in its place.
     """
     script, log = Script(tmp_path), tmp_path / "log.txt"
     options = {"num": 2, "epochs": 70, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
-    team = ("--workers-per-trial", "2", "--cpus-per-trial", "1", "--checkpoint-every-s", "0.5")
+    team = ("--workers-per-trial", "2", "--cpus-per-trial", "1", "--checkpoint-every-s", "1e6")
+    begin, left = tmp_path / "begin", tmp_path / "leave.txt"
+    leave = f"(until [ -e {begin} ]; do sleep 0.5; done; sh {LEAVE} > {left} 2>&1) &"
+    own = on_a_machine_of_its_own(leave)
     process = script.start(*given, *team, "--address", empty.address)
     for said in (
         "none of the cluster has a CPU yet",
@@ -295,14 +313,16 @@ def test_teams_wait_for_their_nodes_and_use_those_that_come_later(
         empty.grow()
     wait_for(lambda: len(list(tmp_path.glob(CLAIMS))) == 1, 120, "the first team")
     assert "training 1 at a time" in log.read_text()
-    for _ in range(2):
-        empty.grow()
-    wait_for(lambda: len(list(tmp_path.glob(CLAIMS))) == 2, 120, "the second team")
-    second = max(tmp_path.glob(CLAIMS), key=lambda claim: claim.stat().st_mtime).parent
-    wait_for(lambda: list(second.glob("checkpoint-*")), 120, "its checkpoint")
-    kill_family(empty.nodes[4].pid)
-    empty.nodes[4].wait()
-    empty.nodes.pop()
+    empty.grow()
+    empty.grow(*own)
+    wait_for(lambda: epochs(f"sqlite:///{tmp_path}/mlflow.db") == 2, 120, "the second team's epoch")
+    assert not steps_saved(tmp_path)
+    begin.touch()
+    wait_for(
+        lambda: left.exists() and "Stopped all" in left.read_text(), 90, "the end of Ray there"
+    )
+    assert steps_saved(tmp_path), left.read_text()
+    kill_family(empty.nodes.pop().pid)
     empty.grow()
     assert process.wait(500) == 0, log.read_text()
     plan = load_script(TINY).study(**options)
@@ -359,20 +379,18 @@ def test_nodes_that_come_later_are_used_and_one_is_taken_away(
 ) -> None:
     """A second node joins while the first one trains, and takes the next trial. It is a spot
     machine on which deploy/leave.sh waits for AWS's word: without any checkpoint by the clock its
-    trial saves, Ray ends on it, and the trial goes on elsewhere.
+    trial saves, no other one comes, Ray ends, and the trial goes on elsewhere.
     """
-    own = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c")
-    if subprocess.run([*own, "true"]).returncode:
-        pytest.skip("needs the right to have processes in a namespace of its own")
+    left = tmp_path / "leave.txt"
+    watch = f"VITSCALE_METADATA={metadata.url} sh {LEAVE} --spot > {left} 2>&1 &"
+    own = on_a_machine_of_its_own(watch)
     empty.grow()
     script = Script(tmp_path)
     arguments = ("--num", "2", "--epochs", "200", "--only", "conv", "--checkpoint-every-s", "1e6")
     process = script.start(*arguments, "--address", empty.address)
     alone = "training 1 at a time"
     wait_for(lambda: alone in (tmp_path / "log.txt").read_text(), 120, "a study on one node")
-    path, left = f"PATH={Path(RAY).parent}:{os.environ['PATH']}", tmp_path / "leave.txt"
-    watch = f"VITSCALE_METADATA={metadata.url} sh {ROOT}/deploy/leave.sh --spot > {left} 2>&1 &"
-    empty.grow("env", path, *own, f'{watch} exec "$@"', "sh")
+    empty.grow(*own)
     database = f"sqlite:///{tmp_path}/mlflow.db"
     wait_for(lambda: epochs(database) == 2, 120, "an epoch of the second trial")
     assert metadata.asked and not left.read_text() and not steps_saved(tmp_path)
@@ -380,8 +398,9 @@ def test_nodes_that_come_later_are_used_and_one_is_taken_away(
     wait_for(lambda: steps_saved(tmp_path), 30, "a checkpoint of leaving")
     assert re.search(r" trials on this node are told to save: \d+$", left.read_text(), re.MULTILINE)
     assert len(list(tmp_path.glob("runs/trials/*/checkpoint-*"))) == 1
-    empty.nodes[2].wait(60)
+    wait_for(lambda: "Stopped all" in left.read_text(), 60, "the end of Ray there")
     assert process.wait(400) == 0, (tmp_path / "log.txt").read_text()
+    assert (tmp_path / "log.txt").read_text().count("(tried again") == 1  # no trial came after it
     plan = load_script(TINY).study(num=2, epochs=200, only="conv")
     assert_uninterrupted(script.store(), plan, tmp_path / "by_hand")
 

@@ -161,8 +161,8 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
                 storage_path=notes,
                 storage_filesystem=file_system,
                 callbacks=[TuneReportCallback()],  # type: ignore[list-item]
-                # Tune retries the trial, from its checkpoint
-                failure_config=FailureConfig(max_failures=0),
+                # Tune retries the trial, from its checkpoint, also if its node is taken away
+                failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),
             ),
         )
         try:
