@@ -50,9 +50,9 @@ test-azure: .venv/installed  ## the tests of buckets on azurite, Microsoft's emu
 	PATH=$$PWD/build/azurite/node_modules/.bin:$$PATH VITSCALE_TEST_SERVER=azurite VITSCALE_CHAOS=200 \
 	  $(RUN) -m pytest -p no:cacheprovider -ra tests/test_bucket.py
 
-chaos: .venv/installed  ## over 300 kills and 70 stops at random instants, 200 faults between workers and a bucket, links that are cut or slow (as root)
+chaos: .venv/installed  ## over 300 kills and 60 stops at random instants, 200 faults between workers and a bucket, links that are cut or slow (as root)
 	VITSCALE_TEST_KILLS=24 $(RUN) -m pytest -m "slow or not slow" tests/test_chaos.py
-	VITSCALE_TEST_SEQUENCES=14 VITSCALE_TEST_TEAM_SEQUENCES=4 $(RUN) -m pytest -m slow -n 2 tests/test_chaos_bucket.py
+	VITSCALE_TEST_SEQUENCES=12 VITSCALE_TEST_TEAM_SEQUENCES=4 $(RUN) -m pytest -m slow -n 2 tests/test_chaos_bucket.py
 	VITSCALE_CHAOS=200 $(RUN) -m pytest tests/test_bucket.py -k random_faults -s
 	VITSCALE_TEST_LINKS=1 $(RUN) -m pytest -m slow -ra tests/test_links.py
 

@@ -72,7 +72,7 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
         if whom == "driver":
             time.sleep(rng.uniform(0, 4))
 
-    result = script.run(*arguments)
+    result = script.run("--num", str(num), *arguments[2:])
     assert result.returncode == 0, result.stdout
 
     plan = load_script(TINY).study(num=num, epochs=EPOCHS)

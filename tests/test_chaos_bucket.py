@@ -58,7 +58,7 @@ from vitscale.record.outcome import Row
 from vitscale.record.store import PLANNING, Store
 
 pytestmark = pytest.mark.slow
-NUM_SEQUENCES = int(os.environ.get("VITSCALE_TEST_SEQUENCES", "1"))  # 14 in `make chaos`
+NUM_SEQUENCES = int(os.environ.get("VITSCALE_TEST_SEQUENCES", "1"))  # 12 in `make chaos`
 NUM_OF_TEAMS = int(os.environ.get("VITSCALE_TEST_TEAM_SEQUENCES", "0"))  # 4 in `make chaos`
 FIRST = int(os.environ.get("VITSCALE_TEST_FIRST_SEQUENCE", "0"))
 EPOCHS, LEASE_S, STOP_S = 30, 6, 30.0

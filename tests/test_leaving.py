@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Script, wait_for, workers_of
-from test_launch import reference_rows, study, without_times
+from conftest import TINY, Script, load_script, wait_for, workers_of
+from test_launch import reference_rows, without_times
 from test_train import QUICK, TIMING, rows_of
 
 from vitscale.launch import leaving
@@ -307,28 +307,39 @@ def steps_saved(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_told_to_end_saves_what_it_has_trained(tmp_path: Path) -> None:
-    """Twice, soon after a checkpoint by the clock: rows as of an uninterrupted run."""
-    script = Script(tmp_path)
-    options = {"num": 1, "epochs": 400, "only": "conv"}  # 200 were over before the second time
-    process = script.start(
-        "--num", "1", "--epochs", "400", "--only", "conv", "--checkpoint-every-s", "1.5"
+@pytest.mark.timeout(900)
+def test_a_worker_that_is_told_to_end_saves_and_a_trial_that_gets_on_may_be_told_often(
+    tmp_path: Path,
+) -> None:
+    """Soon after a checkpoint by the clock, and more often than a trial is tried again that does
+    not get on, without a row in between: rows as of an uninterrupted run.
+    """
+    from vitscale.launch.ray_tune import MAX_RETRIES
+
+    own, epochs = tmp_path / "own.py", 600
+    own.write_text(
+        TINY.read_text().replace("ema_decay=0.9,", f"ema_decay=0.9, eval_every={epochs},")
     )
-    last, left = 0, []  # steps
-    while len(left) < 2:
+    script, times = Script(tmp_path, own), MAX_RETRIES + 2
+    options = {"num": 1, "epochs": epochs, "only": "conv"}
+    given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
+    process = script.start(*given, "--checkpoint-every-s", "1")
+    last = 0  # step
+    for _ in range(times):
         wait_for(lambda: steps_saved(tmp_path) > last, 120, "a checkpoint by the clock")  # noqa: B023
         by_the_clock = steps_saved(tmp_path)
-        time.sleep(0.7)
+        time.sleep(0.5)
         for pid in workers_of(process.pid):
             os.kill(pid, signal.SIGTERM)
         wait_for(lambda: not workers_of(process.pid), 60, "the end of the worker")
         last = steps_saved(tmp_path)
         assert last > by_the_clock
-        left.append(last)
     assert process.wait(300) == 0, (tmp_path / "log.txt").read_text()
-    plan = study(**options)
-    assert left[0] < left[1] < plan.trials[0].config.num_steps
+    assert (tmp_path / "log.txt").read_text().count("(tried again, 1 of 3)") == times
+    plan = load_script(own).study(**options)
+    assert last < plan.trials[0].config.num_steps
     expected = reference_rows(plan, tmp_path / "by_hand")
     read = {i: script.store().read(i) for i in expected}
     assert {of.status for of in read.values()} == {Status.FINISHED}
     assert {i: without_times(of.rows) for i, of in read.items()} == expected
+    assert {len(rows) for rows in expected.values()} == {1}

@@ -47,9 +47,10 @@ HEAD, SERVICES = f"{NETWORK}.1:6379", f"{NETWORK}.9"
 class Machine:
     """Processes, a network, a /tmp and a host name of its own, on the switch's network."""
 
-    def __init__(self, name: str, number: int, switch: int) -> None:
+    def __init__(self, name: str, number: int, switch: int, hosts: Path) -> None:
         self.link, self.address, self.switch = f"to-{name}", f"{NETWORK}.{number}", switch
-        begin = f"hostname {name}; mount -t tmpfs none /tmp; echo; exec sleep infinity"
+        begin = f"hostname {name}; mount -t tmpfs none /tmp; mount --bind {hosts} /etc/hosts; "
+        begin += "echo; exec sleep infinity"
         self.holder = subprocess.Popen(
             [*UNSHARE, "--kill-child", "sh", "-c", begin], stdout=subprocess.PIPE
         )
@@ -149,8 +150,12 @@ class Lab:
         }
 
     def begin(self, slow: str = "") -> None:
-        for name, number in {"head": 1, "a": 2, "b": 3, "services": 9}.items():
-            self.machines[name] = Machine(name, number, self.switch.pid)
+        numbers, hosts = {"head": 1, "a": 2, "b": 3, "services": 9}, self.folder / "hosts"
+        # gloo looks for the address of its machine's name
+        lines = [f"{NETWORK}.{number} {name}" for name, number in numbers.items()]
+        hosts.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+        for name, number in numbers.items():
+            self.machines[name] = Machine(name, number, self.switch.pid, hosts)
             self.machines[name].plug_in(slow=name == slow)
 
     def start(self, name: str, *command: object, **environment: str) -> subprocess.Popen[bytes]:
@@ -230,7 +235,11 @@ class Lab:
         return self.answer(CLAIMS) or {}
 
     def said(self) -> str:
-        return "\n".join(f"{p.name}\n{p.read_text()}" for p in self.folder.glob("*.log"))
+        logs = {path.name: path.read_text().splitlines() for path in self.folder.glob("*.log")}
+        return "\n".join(
+            "\n".join([name, *(line for line in lines if "HTTP/1.1" not in line)])
+            for name, lines in logs.items()
+        )
 
     def close(self) -> None:
         for machine in self.machines.values():
@@ -550,6 +559,7 @@ class Struck:
             process.suspend()
         assert self.driver is not None
         self.zombies.append(self.driver)
+        found = [*found, psutil.Process(self.driver.pid)]  # nsenter stops with what it runs
         self.driver = lab.study(EPOCHS // 2, self.num, at=name)
         wait_for(
             lambda: lab.answer(ATTEMPT) > before or self.ended() is not None, 200, "a second driver"

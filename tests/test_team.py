@@ -129,6 +129,57 @@ def test_a_team_is_tried_again_if_a_process_that_does_not_train_is_killed(
     assert without_times(script.store().read(conv.id).rows) == undisturbed(conv)
 
 
+DIES = """
+import importlib.machinery, os, signal, sys
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name != "vitscale.launch.ray_team":
+            return None
+        spec = super().find_spec(name, path, target)
+        whole = spec.loader.exec_module
+        def exec_module(module):
+            whole(module)
+            hold = module.hold_sigterm
+            def die_once():
+                with open("/proc/self/cmdline") as title:
+                    if "execute" in title.read():  # in a worker
+                        try:
+                            os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))
+                        except FileExistsError:
+                            pass
+                        else:
+                            os.kill(os.getpid(), signal.SIGKILL)
+                hold()
+            for name in ("__module__", "__name__", "__qualname__"):  # to be pickled by its name
+                setattr(die_once, name, getattr(hold, name))
+            module.hold_sigterm = die_once
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Finder)
+"""
+
+
+def test_a_team_is_tried_again_if_a_worker_dies_while_it_begins(tmp_path: Path) -> None:
+    """After Ray Train has set up torch in it, and before it trains: the other worker must not keep
+    its cores, which are all that the machine has.
+    """
+    hook, flag = tmp_path / "hook", tmp_path / "died"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(DIES.format(flag=str(flag)))
+    script, options = Script(tmp_path), {"num": 1, "epochs": 5, "only": "conv"}
+    given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
+    cores = str((os.cpu_count() or 2) // 2)
+    path = f"{hook}:{os.environ.get('PYTHONPATH', '')}"
+    result = script.run(*given, *TEAM, "--cpus-per-trial", cores, timeout=200, PYTHONPATH=path)
+    assert result.returncode == 0, result.stdout
+    assert flag.exists() and "tried again, 1 of 3): OSError: a worker of the team" in result.stdout
+    (conv,) = (trial.config for trial in study(**options).trials)
+    assert without_times(script.store().read(conv.id).rows) == undisturbed(conv)
+
+
 @pytest.mark.timeout(900)
 def test_a_team_that_loses_a_worker_trains_into_a_bucket(
     tmp_path: Path,

@@ -18,7 +18,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import Store
-from vitscale.record.workdir import Left, Workdir
+from vitscale.record.workdir import Left, Workdir, step_saved
 from vitscale.record.wrong import WRONG, Wrong, encode
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _train(
     facts = {"attempt": str(attempt), "device": device, "workers": str(team.size), **provenance()}
     # of this thread; the one that ends the process may be the next to go on here
     gpu = torch.cuda.current_device() if device == "cuda" else None
-    yield Event(config.id, Status.RUNNING)
+    yield Event(config.id, Status.RUNNING, from_step=step_saved(workdir))
     _go_on_with(gpu)
     if team.size == 1 and is_leaving():
         raise Left("the process was told to end before it had trained")

@@ -437,7 +437,6 @@ class Driver:
         with cluster(self.resources, self._log, self.stop, self.console.print) as slots:
             if self.stop.is_set():
                 return
-            handle_signals(self.stop)  # again: ray.init installs handlers of its own
             silent = (
                 check_nodes(self.store, self.study, self.resources)
                 if self.resources.address

@@ -10,7 +10,7 @@ from vitscale.launch.resources import Event, News
 from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import DONE, ENDINGS, Row, Status
 from vitscale.record.store import Store
-from vitscale.record.workdir import CHECKPOINT, CheckpointName
+from vitscale.record.workdir import step_saved
 
 
 @dataclass
@@ -123,11 +123,9 @@ def epochs_behind(trial: Trial, store: Store | None) -> int:
     if store is None:
         return 0
     try:
-        names = store.trial(trial.config.id).names(CHECKPOINT)
+        step = step_saved(store.trial(trial.config.id)) or trial.config.trunk_step
     except OSError:
         return 0
-    newest = CheckpointName.of(names[-1]) if names else None
-    step = newest.step if newest else trial.config.trunk_step
     return step // trial.config.steps_per_epoch
 
 

@@ -72,8 +72,10 @@ def train_on_team(
     was lost, in which case a retry is worthwhile. `before` is that of faults.verdict. Told to end
     by SIGTERM (see hold_sigterm), this process, the team's leader, tells the workers, who save, and
     lives on until they have ended: without it they would be killed. Raises Left if it or the driver
-    has stopped the team.
+    has stopped the team, and Fenced if another worker has claimed the trial.
     """
+    # Ray Train would give up a team for which there is no place yet
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "1e9")
     own, nonce = uuid.uuid4().hex, store.nonce(slug)
     task = TeamTask(config, workdir, store, attempt, resources, before, pins, (own, nonce))
     with _notice.work():
@@ -161,8 +163,14 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
                 storage_path=notes,
                 storage_filesystem=file_system,
                 callbacks=[TuneReportCallback()],  # type: ignore[list-item]
-                # Tune retries the trial, from its checkpoint, also if its node is taken away
-                failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),
+                # Tune retries the trial, from its checkpoint; also if its node is taken away, and
+                # if a worker dies while the team begins, where Ray Train would keep the others,
+                # and their cores, and wait for as many more
+                failure_config=FailureConfig(
+                    max_failures=0,
+                    max_preemption_failures=0,  # type: ignore[call-arg]
+                    controller_failure_limit=0,
+                ),
             ),
         )
         try:
@@ -171,9 +179,13 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
             if _is_stopped(task):
                 raise Left("its team was told to end") from failure
             error, fault = store.failure(config.id), store.fault(config.id)
+            holder, _ = task.workdir.look()
+            if holder and holder.get("token") != task.workdir.token:
+                _await_news()
+                raise Fenced(f"another attempt has claimed {config.id}") from failure
             if not error and not fault.startswith((DOES_NOT_FIT, REFUSED)):
                 raise OSError(
-                    f"a worker of the team was lost: {fault or str(failure).splitlines()[0]}"
+                    f"a worker of the team was lost: {fault or _cause(failure)}"
                 ) from failure
             _await_news()
             yield Event(
@@ -181,6 +193,13 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
             )
         except ray.exceptions.RayError as death:
             raise OSError(f"the controller of the team was lost: {one_line(death)}") from death
+
+
+def _cause(failure: TrainingFailedError) -> str:
+    """What ended a team, in a line: how a worker was lost, rather than that others missed it."""
+    found = [getattr(failure, "controller_failure", failure)]
+    found = [*getattr(failure, "worker_failures", {}).values()] or found
+    return one_line(min(found, key=lambda one: not isinstance(one, ray.exceptions.RayActorError)))
 
 
 def _await_news() -> None:

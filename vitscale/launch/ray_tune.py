@@ -13,6 +13,7 @@ import logging
 import os
 import queue
 import re
+import signal
 import socket
 import tempfile
 import threading
@@ -56,18 +57,22 @@ import ray
 from ray import tune
 from ray._private import ray_constants
 from ray._private.services import get_ray_address_from_environment
-from ray.autoscaler.sdk import request_resources
 from ray.experimental.internal_kv import _internal_kv_put
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
-from ray.util.placement_group import PlacementGroup, PlacementGroupID, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    PlacementGroupID,
+    placement_group,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 T = TypeVar("T")
 ShouldStop = Callable[[Event], bool]
 Log = Callable[[], contextlib.AbstractContextManager[TextIO]]  # opens the log for appending
-# retries of a trial after machine failures; each new row of the trial resets the count
+# retries of a trial after machine failures; what it trains meanwhile resets the count
 MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0  # before the first retry; four times as long before each further one
 CHECK_STORE_S = 120.0  # time for all nodes to answer what they have
@@ -84,7 +89,9 @@ _should_stop: ShouldStop | None = None
 _have_ended: Callable[[Collection[Any]], bool] | None = None  # for teams, as _last_steps
 _look_after_teams: Callable[[], None] | None = None  # as _looking
 _stopped: set[str] = set()  # trials that the search has stopped: their later events are dropped
+_begun: set[str] = set()  # trials that have reported since they were last begun
 _rows: dict[str, int] = {}  # number of rows of each trial so far
+_from_step: dict[str, int] = {}  # the step from which each trial was last begun
 _lost: list[str] = []  # errors of the trials lost since any trial made progress
 
 
@@ -112,17 +119,18 @@ def run_trials(
     the event is passed on with the status "stopped".
 
     A trial whose worker dies, or that a machine fails, is retried from its checkpoint in another
-    process, after a pause: up to MAX_RETRIES times without a new row, after which it is lost. The
-    output of Ray and Tune goes to `log`. Raises OSError if MAX_LOST trials are lost in a row while
-    no other trial makes progress, and HeadLost if the head of the cluster (its GCS) is gone. Ray
-    may then never answer again, so Tune runs in a thread of its own.
+    process, after a pause: up to MAX_RETRIES times without a new row, and without a checkpoint of a
+    later step, after which it is lost. The output of Ray and Tune goes to `log`. Raises OSError if
+    MAX_LOST trials are lost in a row while no other trial makes progress, and HeadLost if the head
+    of the cluster (its GCS) is gone. Ray may then never answer again, so Tune runs in a thread of
+    its own.
     """
     global _events, _stop, _should_stop, _have_ended, _look_after_teams
     _events, _stop, _should_stop = events, stop, should_stop
     nonce, in_teams = store.nonce(slug), resources.workers_per_trial > 1
     _have_ended = _last_steps(nonce) if in_teams else None
     _look_after_teams = _looking(resources) if in_teams else None
-    for state in (_stopped, _rows, _lost):
+    for state in (_stopped, _begun, _rows, _from_step, _lost):
         state.clear()
     constants = {
         "store": store,
@@ -140,7 +148,9 @@ def run_trials(
     # The workers of a team hold the cores and GPUs, of which Tune knows nothing. One byte of memory
     # represents the trial itself: without any request, Tune would ask for a core.
     if in_teams:
-        amounts, at_once, _Teams.num = {"memory": 1}, None, _slots(resources)
+        amounts, at_once, _Teams.num = {"memory": 1}, None, 1
+        with contextlib.suppress(ValueError):  # nodes have left: one team waits for others
+            _Teams.num = _slots(resources)
     trainable = tune.with_resources(train_bundle, amounts)
     trainable.__mixins__ = (_Leader,) if in_teams else ()
     # trainables of the same name would overwrite each other on a shared cluster
@@ -176,8 +186,8 @@ def run_trials(
 
 
 def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
-    """Whether all trials of Tune that ran when this was first asked have ended, or GRACE_S are over
-    since. Trials that Tune begins meanwhile, which end at once, are not waited for.
+    """Whether all trials of Tune whose workers ran when this was first asked have ended, or GRACE_S
+    are over since. Teams that wait for nodes, or begin, have nothing to save.
     """
     asked_s: list[float] = []
     running: list[Any] = []
@@ -186,7 +196,7 @@ def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
         if not asked_s:
             _stop_teams(nonce)
             asked_s.append(time.monotonic())
-            running.extend(trial for trial in trials if trial.status == Trial.RUNNING)
+            running.extend(trial for trial in trials if _ids(trial) & _begun)
             for trial in trials:
                 trial.max_failures = trial.num_failures  # an ended one is not tried again
         running[:] = [trial for trial in running if trial.status == Trial.RUNNING]
@@ -319,7 +329,7 @@ def cluster(
     """
     if resources.address:
         check_cluster(resources.address)
-    with _quiet(log):
+    with _quiet(log), _own_handler():
         try:
             local: dict[str, Any] = (
                 {} if resources.address else {"object_store_memory": 256 * 2**20}
@@ -351,6 +361,17 @@ def cluster(
         _shut_down(log)
 
 
+@contextlib.contextmanager
+def _own_handler() -> Iterator[None]:
+    """Keeps this process's handler of SIGTERM, which ray.init replaces in the main thread."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
 def _shut_down(log: Log) -> None:
     with _quiet(log), _no_garbage():
         ray.shutdown()
@@ -380,44 +401,54 @@ def _await_slots(
     ValueError if they have not come by `cluster_timeout_s`, or if nodes have what a trial needs,
     but too little of it.
     """
-    said, began_s = "", time.monotonic()
-    while not stop.is_set():
-        try:
-            slots = _slots(resources)
-        except ValueError:
-            if not resources.address or not (lacking := _lacking(resources)):
-                raise
-        else:
-            if said:
-                request_resources(bundles=[])
-            return slots
-        if not said:
-            needed = {"CPU": resources.cpus_per_trial} | {
-                name: 1.0 for name in ("GPU",) if resources.gpus_per_trial
-            }
-            needed |= resources.placement()
-            request_resources(bundles=[needed] * resources.workers_per_trial)
-        if said != lacking:
-            said = lacking
-            report(
-                f"waiting for nodes, at most {resources.cluster_timeout_s:g} s "
-                f"(--cluster-timeout-s): {lacking} yet; Ctrl-C stops"
-            )
-        if time.monotonic() - began_s >= resources.cluster_timeout_s:
-            raise ValueError(
-                "nodes on which a trial fits must join the cluster in time, but got "
-                f"(cluster_timeout_s={resources.cluster_timeout_s:g}, {lacking}); "
-                "the same command waits again"
-            )
-        stop.wait(1)
-    return 0
+    said, began_s, asked = "", time.monotonic(), None
+    try:
+        while not stop.is_set():
+            nodes = ray.nodes()
+            try:
+                return _slots(resources, nodes)
+            except ValueError:
+                if not resources.address or not (lacking := _lacking(resources, nodes)):
+                    raise
+            if asked is None:
+                asked = _ask_for_nodes(resources)
+            if said != lacking:
+                said = lacking
+                report(
+                    f"waiting for nodes, at most {resources.cluster_timeout_s:g} s "
+                    f"(--cluster-timeout-s): {lacking} yet; Ctrl-C stops"
+                )
+            if time.monotonic() - began_s >= resources.cluster_timeout_s:
+                raise ValueError(
+                    "nodes on which a trial fits must join the cluster in time, but got "
+                    f"(cluster_timeout_s={resources.cluster_timeout_s:g}, {lacking}); "
+                    "the same command waits again"
+                )
+            stop.wait(1)
+        return 0
+    finally:
+        if asked is not None:
+            with contextlib.suppress(ray.exceptions.RayError):
+                remove_placement_group(asked)
 
 
-def _lacking(resources: Resources) -> str:
+def _ask_for_nodes(resources: Resources) -> PlacementGroup:
+    """What the workers of one trial need, as a demand that a cluster which scales by itself sees.
+
+    Unlike Ray's request_resources, of which a cluster has one, it adds to that of other drivers,
+    and ends with this one.
+    """
+    needed = {"CPU": resources.cpus_per_trial} | resources.placement()
+    if resources.gpus_per_trial:
+        needed["GPU"] = resources.gpus_per_trial
+    return placement_group([needed] * resources.workers_per_trial)
+
+
+def _lacking(resources: Resources, nodes: Sequence[Mapping[str, Any]]) -> str:
     """What the cluster lacks that further nodes may bring: a resource that no node has, any node
     but the head, or nodes for all workers of a team. Empty if nodes are too small for a trial.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    nodes = [node for node in nodes if node["Alive"]]
     wanted = [
         ("CPU", resources.cpus_per_trial),
         ("GPU", resources.gpus_per_trial),
@@ -437,7 +468,8 @@ def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
     """Raises ValueError naming nodes of the cluster on which trials would fail.
 
     They see another store than the driver; or a trial fits on them, and they lack vitscale or a
-    dataset. Returns the nodes on which a trial fits and that have not answered in time.
+    dataset; or a team may be led from them, which any node may do, and they lack vitscale. Returns
+    the nodes on which a trial fits and that have not answered in time.
     """
     configs = [trial.config for trial in study.trials]
     datasets = sorted({config.dataset for config in configs if config.reads_images})
@@ -450,7 +482,12 @@ def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
             "the store must be one folder that all nodes see, but got "
             f"(store={str(store.root)!r}, another one on: {', '.join(blind)})"
         )
-    failed = [(node, why) for node, saw in answers.items() if (why := _why(saw)) and node in used]
+    failed = [
+        (node, why)
+        for node, saw in answers.items()
+        if (why := _why(saw))
+        and (node in used or (resources.workers_per_trial > 1 and not isinstance(saw, str)))
+    ]
     if failed:
         node, why = failed[0]
         more = f", and {len(failed) - 1} more nodes" if failed[1:] else ""
@@ -532,13 +569,14 @@ def _see(
     return True
 
 
-def _slots(resources: Resources) -> int:
-    """How many trials fit at once.
+def _slots(resources: Resources, nodes: Sequence[Mapping[str, Any]] | None = None) -> int:
+    """How many trials fit at once, on the nodes of the cluster or on given ones.
 
     Each worker must fit on one node; the workers of a team may be on several. Raises ValueError if
     no trial fits.
     """
-    slots = sum(_workers_on(node, resources) for node in ray.nodes())
+    nodes = ray.nodes() if nodes is None else nodes
+    slots = sum(_workers_on(node, resources) for node in nodes)
     slots //= resources.workers_per_trial
     if slots == 0:
         total = {name: n for name, n in ray.cluster_resources().items() if name in ("CPU", "GPU")}
@@ -654,10 +692,13 @@ class _Relay(tune.Callback):
     ) -> None:
         if not isinstance(event := result.get("event"), Event):
             return
+        _begun.add(event.trial_id)
         if event.status in (*DONE, Status.FAILED):
             _lost.clear()
-        if len(event.rows) > _rows.get(event.trial_id, 0):  # the trial makes progress
-            _rows[event.trial_id] = len(event.rows)
+        is_further = event.from_step > _from_step.setdefault(event.trial_id, event.from_step)
+        if is_further or len(event.rows) > _rows.get(event.trial_id, 0):  # it makes progress
+            _rows[event.trial_id] = max(len(event.rows), _rows.get(event.trial_id, 0))
+            _from_step[event.trial_id] = max(event.from_step, _from_step[event.trial_id])
             _lost.clear()
             trial.max_failures = trial.num_failures + MAX_RETRIES
         if event.trial_id not in _stopped:
@@ -666,9 +707,10 @@ class _Relay(tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
         if _stop.is_set():
             return
+        _begun.difference_update(_ids(trial))
         tries = MAX_RETRIES - (trial.max_failures - trial.num_failures)
         trial.config["pause_s"] = FIRST_PAUSE_S * 4.0 ** (tries - 1) if tries > 0 else 0.0
-        for trial_id, *_ in trial.config["bundle"]:
+        for trial_id in _ids(trial):
             facts = {"error": _last_line(trial), "tries": f"{tries} of {MAX_RETRIES}"}
             _events.put(Event(trial_id, "again", facts=facts))
         if len(_lost) >= LOST_BEFORE_ONE_RETRY:
@@ -677,9 +719,14 @@ class _Relay(tune.Callback):
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
         if _stop.is_set():
             return
-        for trial_id, *_ in trial.config["bundle"]:
+        for trial_id in _ids(trial):
             _lost.append(_last_line(trial))
             _events.put(Event(trial_id, "lost", facts={"error": _lost[-1]}))
+
+
+def _ids(trial: Any) -> set[str]:
+    """The trials of a Tune trial."""
+    return {trial_id for trial_id, *_ in trial.config["bundle"]}
 
 
 def _last_line(trial: Any) -> str:

@@ -189,6 +189,7 @@ class Event:
     rows: Sequence[Row] = ()
     # provenance of a completed trial; "error" of a failed one
     facts: Mapping[str, str] = field(default_factory=dict)
+    from_step: int = 0  # of one that begins: the optimizer steps behind it, at its checkpoint
 
     @classmethod
     def ended(cls, trial_id: str, outcome: Outcome) -> Event:

@@ -368,6 +368,13 @@ def pinned(workdir: Workdir, step: int) -> str:
     return next(iter(workdir.names(f"{PINNED}{step:09d}-")), "")
 
 
+def step_saved(workdir: Workdir) -> int:
+    """Completed optimizer steps at the newest checkpoint, from its file name; 0 without one."""
+    names = workdir.names(CHECKPOINT)
+    newest = CheckpointName.of(names[-1]) if names else None
+    return newest.step if newest else 0
+
+
 def _owner(path: Path) -> str:
     try:
         return path.owner()
