@@ -45,10 +45,10 @@ test-slurm: .venv/installed  ## deploy/slurm on two nodes of a real SLURM: preem
 	VITSCALE_TEST_SLURM=1 $(RUN) -m pytest -m slow -ra tests/test_slurm.py
 
 # A second implementation of conditional writes, beside moto; npm's package brings its own server.
-test-azure: .venv/installed  ## the tests of buckets on azurite, Microsoft's emulator (needs npm)
+test-azure: .venv/installed  ## the tests of buckets, and a study that is killed, on azurite, Microsoft's emulator (needs npm)
 	npm install --silent --no-audit --no-fund --prefix build/azurite azurite@3.35.0
 	PATH=$$PWD/build/azurite/node_modules/.bin:$$PATH VITSCALE_TEST_SERVER=azurite VITSCALE_CHAOS=200 \
-	  $(RUN) -m pytest -p no:cacheprovider -ra tests/test_bucket.py
+	  $(RUN) -m pytest -p no:cacheprovider -ra tests/test_bucket.py tests/test_bucket_study.py
 
 chaos: .venv/installed  ## over 300 kills and 60 stops at random instants, 200 faults between workers and a bucket, links that are cut or slow (as root)
 	VITSCALE_TEST_KILLS=24 $(RUN) -m pytest -m "slow or not slow" tests/test_chaos.py

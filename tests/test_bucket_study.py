@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import TINY, Script, kill_family, load_script
 from faulty_proxy import Proxy
-from test_bucket import SECRET, direct, proxy, server, wait_for_checkpoint  # noqa: F401
+from test_bucket import SCHEME, SECRET, direct, proxy, server, wait_for_checkpoint  # noqa: F401
 from test_launch import assert_uninterrupted
 
 from vitscale.record import blobs, bucket
@@ -35,7 +35,7 @@ def test_a_study_in_a_bucket_is_killed_and_gives_the_rows_of_a_folder(
     direct: None,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    url = "s3://studies/killed"
+    url = f"{SCHEME}://studies/killed"
     store, script = Store.open(url), Script(tmp_path)
     arguments = (*ARGUMENTS, "--store", url)
     process = script.start(*arguments)
@@ -61,7 +61,7 @@ def test_a_study_in_a_bucket_is_killed_and_gives_the_rows_of_a_folder(
     said = result.stdout + result.stderr
     assert result.returncode == 0, said
     assert "waiting until it shows whether the holder" in said and "attempt 2" in said
-    assert "report  s3://studies/killed/studies/tiny-demo/report/report.html" in said
+    assert f"report  {url}/studies/tiny-demo/report/report.html" in said
 
     assert_uninterrupted(store, plan, tmp_path / "by_hand")
     report = store.report("tiny-demo").names()
@@ -98,7 +98,7 @@ def test_a_bucket_that_refuses_during_training_loses_nothing(
 ) -> None:
     """Full, without permission, or to a clock that differs by more than the server accepts."""
     monkeypatch.setenv("VITSCALE_LEASE_S", "6")
-    url = f"s3://studies/{fault[:3]}{fault[-4:]}"
+    url = f"{SCHEME}://studies/{fault[:3]}{fault[-4:]}"
     store, script = Store.open(url), Script(tmp_path)
     arguments = ("--num", "1", "--epochs", "60", "--only", "conv", "--checkpoint-every-s", "0.3")
     process = script.start(*arguments, "--store", url)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -128,6 +128,20 @@ def on_a_machine_of_its_own(begin: str) -> tuple[str, ...]:
         pytest.skip("needs the right to have processes in a namespace of its own")
     path = f"PATH={Path(RAY).parent}:{os.environ['PATH']}"
     return ("env", path, *own, f'{begin} exec "$@"', "sh")
+
+
+def where_vitscale_is() -> list[Path]:
+    packages = {Path(entry or ".").resolve() / "vitscale" for entry in sys.path}
+    return [package for package in packages if package.is_dir()]
+
+
+def where_hidden(folders: Sequence[Path]) -> tuple[str, ...]:
+    """For Cluster.grow: a node on which these folders are empty."""
+    mounts = " && ".join(f"mount -t tmpfs none {folder}" for folder in folders)
+    without = ("unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh")
+    if subprocess.run([*without, "true"]).returncode:
+        pytest.skip("needs the right to mount in a namespace of its own")
+    return without
 
 
 def short_folder() -> Path:
@@ -460,12 +474,7 @@ def test_a_node_that_lacks_what_a_trial_needs_is_refused_before_the_first_step(
     """On the only node with cores the folders of vitscale, or those of the images, are empty."""
     (tmp_path / "own.py").write_text(OWN.format(tests=str(ROOT / "tests")))
     root = test_preflight.write(tmp_path / "data")
-    packages = {Path(entry or ".").resolve() / "vitscale" for entry in sys.path}
-    folders = [root / "own"] if hidden == "data" else [p for p in packages if p.is_dir()]
-    mounts = " && ".join(f"mount -t tmpfs none {folder}" for folder in folders)
-    without = ("unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh")
-    if subprocess.run([*without, "true"]).returncode:
-        pytest.skip("needs the right to mount in a namespace of its own")
+    without = where_hidden([root / "own"] if hidden == "data" else where_vitscale_is())
     empty.grow(*without)
     arguments = ("--address", empty.address, "--data-root", str(root))
     refused = Script(tmp_path, tmp_path / "own.py").run(*arguments, timeout=200)

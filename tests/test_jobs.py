@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, load_script, wait_for
 from packaging.requirements import Requirement
-from test_cluster import RAY, Cluster, short_folder
+from test_cluster import RAY, Cluster, short_folder, where_hidden, where_vitscale_is
 from test_launch import TINY, reference_rows, without_times
 
 from vitscale.record.provenance import _release
@@ -61,8 +61,9 @@ def jobs(job_server: str) -> Iterator[tuple[Cluster, str]]:
     head = ("--num-cpus=0", "--num-gpus=0", f"--dashboard-port={port}")
     made = Cluster(folder, *head, job_server=job_server)
     try:
-        for name in ("first", "second"):  # a node deletes what is shipped to its own folder
-            made.grow(options=(f"--temp-dir={folder}/{name}",))
+        # a node deletes what is shipped to its own folder; the second one has vitscale only so
+        for name, before in {"first": (), "second": where_hidden(where_vitscale_is())}.items():
+            made.grow(*before, options=(f"--temp-dir={folder}/{name}",))
         yield made, f"http://127.0.0.1:{port}"
     finally:
         made.stop()
@@ -73,8 +74,8 @@ def jobs(job_server: str) -> Iterator[tuple[Cluster, str]]:
 def test_a_study_is_submitted_stopped_and_submitted_again(
     tmp_path: Path, jobs: tuple[Cluster, str]
 ) -> None:
-    """Its sources are those that were shipped, which differ from the installed ones; its rows are
-    those of one process.
+    """Its sources are those that were shipped, which differ from the installed ones, or are the
+    only ones of a node; its rows are those of one process.
     """
     cluster, address = jobs
     clone, runs = tmp_path / "clone", tmp_path / "runs"

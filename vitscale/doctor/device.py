@@ -21,7 +21,7 @@ FREE = 0.9  # share of a GPU's memory that should be free
 
 
 def products(machine: Machine) -> Finding:
-    """fp32 products against float64 on the CPU; products per second in fp32 and bf16."""
+    """fp32 products against float64 on the CPU; products per second in fp32, bf16 and fp16."""
     import torch
 
     device = torch.device(machine.device)
@@ -31,7 +31,7 @@ def products(machine: Machine) -> Finding:
     gap = ((found - exact).abs() / exact).max().item()
     rates = {
         str(dtype).removeprefix("torch."): tera_flops(device, dtype)
-        for dtype in (torch.float32, torch.bfloat16)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16)
     }
     speed = ", ".join(f"{name} {rate:.3g} TFLOP/s" for name, rate in rates.items())
     detail = (
