@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, TINY, kill_family, load_script, wait_for
-from test_launch import assert_uninterrupted
+from test_launch import assert_uninterrupted, without_times
 from test_mlflow import epochs
+from test_team import undisturbed
 
 from vitscale.record.store import Store
 
@@ -215,6 +216,28 @@ def test_a_preempted_study_saves_within_its_grace_is_queued_again_and_ends(
     plan = load_script(TINY).study(num=1, epochs=EPOCHS, only=only)
     assert_uninterrupted(Store(store), plan, lab.folder / "by_hand")
     assert saved_s < 30
+
+
+@pytest.mark.parametrize(
+    "lab", [("cgroup", ""), ("cgroup", USER_SIGNAL)], indirect=True, ids=["tasks", "script"]
+)
+def test_a_preempted_team_on_two_nodes_saves_and_goes_on(lab: Lab) -> None:
+    """A worker on each; SIGTERM to the tasks of both nodes, or to the script."""
+    store, num_epochs = lab.folder / "runs", 100
+    team = ("--workers-per-trial", 2, "--cpus-per-trial", 1, "--checkpoint-every-s", "1e6")
+    options = ("--num", 1, "--epochs", num_epochs, "--only", "conv", "--store", store)
+    job = lab.study(TINY, *options, *team)
+    wait_for(lambda: epochs(f"sqlite:///{store}/mlflow.db"), 300, "an epoch of the team")
+    assert not list(store.glob("trials/*/checkpoint*"))
+    urgent = lab.submit("--partition=urgent", "--nodes=2", "--wrap=sleep 1")
+    wait_for(lambda: list(store.glob("trials/*/checkpoint*")), 90, "the team to save")
+    lab.waits_for(urgent, "COMPLETED")
+    assert not list(store.glob("trials/*/rows.parquet"))
+    lab.waits_for(job, "COMPLETED", 600)
+    assert lab.fact(job, "Restarts") == "1"
+    assert endings(lab.out(job)) in ([130, 0], [0])
+    (trial,) = load_script(TINY).study(num=1, epochs=num_epochs, only="conv").trials
+    assert without_times(Store(store).read(trial.config.id).rows) == undisturbed(trial.config)
 
 
 def test_a_cancelled_study_stays_so(lab: Lab) -> None:
