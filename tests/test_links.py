@@ -394,6 +394,9 @@ def test_a_team_on_two_machines_survives_the_loss_of_one(lab: Lab, how: str) -> 
         machine.cut()
         time.sleep(60)
         machine.mend()
+        # Ray ends on a machine that it has given up
+        wait_for(lambda: not machine.processes("raylet/raylet "), 120, "the end of Ray there")
+        lab.join_ray("b")
     assert driver.wait(500) == 0, lab.said()
     plan = load_script(TINY).study(**options)
     assert_recorded(lab, {t.config.id: undisturbed(t.config) for t in plan.trials})
