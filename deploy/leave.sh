@@ -8,8 +8,10 @@
 # loader process that is gone, whose title is that of its worker, saves nothing.
 set -u
 metadata=${VITSCALE_METADATA:-http://169.254.169.254}/latest  # of the machine, as it sees it
+own= && [ "$(id -u)" = 0 ] || own="-u $(id -u)"  # processes of other users are theirs
 case "${1-}" in
-    "" | --spot) ;;
+    "") ;;
+    --spot) command -v curl > /dev/null || { echo "leave.sh: --spot needs curl" >&2; exit 2; } ;;
     *) echo "usage: leave.sh [--spot]" >&2; exit 2 ;;
 esac
 
@@ -17,14 +19,18 @@ announced() {
     token=$(curl -fs -m 2 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "$metadata/api/token") \
         && curl -fs -m 2 -o /dev/null -H "X-aws-ec2-metadata-token: $token" "$metadata/meta-data/spot/instance-action"
 }
-[ "${1-}" != --spot ] || until announced; do sleep 5; done
+[ "${1-}" != --spot ] || until announced; do sleep 2; done
 
-raylets=$(pgrep -d, -x raylet) || exit 0
+# shellcheck disable=SC2086  # two words, or none
+raylets=$(pgrep $own -d, -x raylet) || exit 0
 for raylet in $(echo "$raylets" | tr , ' '); do  # no new trial comes to a node that is drained
     given=$(tr '\0' '\n' < "/proc/$raylet/cmdline")
-    timeout 20 ray drain-node --address "$(echo "$given" | sed -n 's/^--gcs-address=//p')" \
+    token=$(tr '\0' '\n' < "/proc/$raylet/environ" | grep '^RAY_AUTH_')  # as Ray was started with
+    # shellcheck disable=SC2086  # several words, or none
+    timeout 20 env $token ray drain-node --address "$(echo "$given" | sed -n 's/^--gcs-address=//p')" \
         --node-id "$(echo "$given" | sed -n 's/^--node_id=//p')" \
-        --reason DRAIN_NODE_REASON_PREEMPTION --reason-message "the node is taken away"
+        --reason DRAIN_NODE_REASON_PREEMPTION --reason-message "the node is taken away" \
+        || echo "not drained: Ray may begin trials here again"
 done
 told=$(pgrep -d, -P "$raylets" -f '^ray::(ImplicitFunc|RayTrainWorker)') || told=
 echo "$(date) trials on this node are told to save: ${told:-none}"

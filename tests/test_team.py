@@ -55,6 +55,10 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     second.kill()
     assert process.wait(500) == 1, (tmp_path / "log.txt").read_text()
     assert not first.is_running()
+    assert (
+        "a worker of the team was lost: ActorDiedError: The actor died"
+        in (tmp_path / "log.txt").read_text()
+    )
     out = (tmp_path / "log.txt").read_text()
     assert "training 1 at a time" in out
     assert "1 finished, 0 diverged, 1 failed, 0 missing of 2" in out
@@ -175,7 +179,8 @@ def test_a_team_is_tried_again_if_a_worker_dies_while_it_begins(tmp_path: Path) 
     path = f"{hook}:{os.environ.get('PYTHONPATH', '')}"
     result = script.run(*given, *TEAM, "--cpus-per-trial", cores, timeout=200, PYTHONPATH=path)
     assert result.returncode == 0, result.stdout
-    assert flag.exists() and "tried again, 1 of 3): OSError: a worker of the team" in result.stdout
+    reason = "a worker of the team was lost: WorkerGroupStartupFailedError: At least one of the"
+    assert flag.exists() and f"tried again, 1 of 3): OSError: {reason}" in result.stdout
     (conv,) = (trial.config for trial in study(**options).trials)
     assert without_times(script.store().read(conv.id).rows) == undisturbed(conv)
 

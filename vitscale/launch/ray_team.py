@@ -197,8 +197,9 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
 
 def _cause(failure: TrainingFailedError) -> str:
     """What ended a team, in a line: how a worker was lost, rather than that others missed it."""
-    found = [getattr(failure, "controller_failure", failure)]
-    found = [*getattr(failure, "worker_failures", {}).values()] or found
+    found = [*getattr(failure, "worker_failures", {}).values()]
+    found = found or [getattr(failure, "controller_failure", failure)]
+    found = [getattr(one, "health_check_failure", one) for one in found]
     return one_line(min(found, key=lambda one: not isinstance(one, ray.exceptions.RayActorError)))
 
 

@@ -464,12 +464,22 @@ def _lacking(resources: Resources, nodes: Sequence[Mapping[str, Any]]) -> str:
     return "no trial fits on the head, and no other node is there" if is_head_alone else ""
 
 
+def lacking(resources: Resources) -> str:
+    """Why no trial fits on the cluster now, where trials wait until one does; empty if one does."""
+    nodes = ray.nodes()
+    try:
+        _slots(resources, nodes)
+    except ValueError as refusal:
+        return _lacking(resources, nodes) or str(refusal)
+    return ""
+
+
 def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
     """Raises ValueError naming nodes of the cluster on which trials would fail.
 
     They see another store than the driver; or a trial fits on them, and they lack vitscale or a
-    dataset; or a team may be led from them, which any node may do, and they lack vitscale. Returns
-    the nodes on which a trial fits and that have not answered in time.
+    dataset; or a team may be led from them, which any node may do, and they lack vitscale or cannot
+    read the store. Returns the nodes on which a trial fits and that have not answered in time.
     """
     configs = [trial.config for trial in study.trials]
     datasets = sorted({config.dataset for config in configs if config.reads_images})
@@ -486,7 +496,7 @@ def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
         (node, why)
         for node, saw in answers.items()
         if (why := _why(saw))
-        and (node in used or (resources.workers_per_trial > 1 and not isinstance(saw, str)))
+        and (node in used or (resources.workers_per_trial > 1 and not isinstance(saw, NoData)))
     ]
     if failed:
         node, why = failed[0]
@@ -549,6 +559,10 @@ def resources_of_nodes() -> list[str]:
     return lines
 
 
+class NoData(str):
+    """Why a node cannot read a dataset, which it needs only where trials fit."""
+
+
 def _see(
     store: Store, slug: str, nonce: str, datasets: Sequence[str], data_root: str
 ) -> bool | str:
@@ -565,7 +579,7 @@ def _see(
         for dataset in datasets:
             check_readable(dataset, data_root)
     except ValueError as error:
-        return str(error)
+        return NoData(error)
     return True
 
 
