@@ -21,23 +21,16 @@ announced() {
 }
 [ "${1-}" != --spot ] || until announced; do sleep 2; done
 
+# The node is not drained before: a drained raylet ends as soon as its workers say that they end, and kills those that
+# still save. So Ray may begin a trial here again in the second before it ends, which costs that trial one more retry.
 # shellcheck disable=SC2086  # two words, or none
 raylets=$(pgrep $own -d, -x raylet) || exit 0
-for raylet in $(echo "$raylets" | tr , ' '); do  # no new trial comes to a node that is drained
-    given=$(tr '\0' '\n' < "/proc/$raylet/cmdline")
-    token=$(tr '\0' '\n' < "/proc/$raylet/environ" | grep '^RAY_AUTH_')  # as Ray was started with
-    # shellcheck disable=SC2086  # several words, or none
-    timeout 20 env $token ray drain-node --address "$(echo "$given" | sed -n 's/^--gcs-address=//p')" \
-        --node-id "$(echo "$given" | sed -n 's/^--node_id=//p')" \
-        --reason DRAIN_NODE_REASON_PREEMPTION --reason-message "the node is taken away" \
-        || echo "not drained: Ray may begin trials here again"
-done
 told=$(pgrep -d, -P "$raylets" -f '^ray::(ImplicitFunc|RayTrainWorker)') || told=
 echo "$(date) trials on this node are told to save: ${told:-none}"
 [ -z "$told" ] || echo "$told" | tr , '\n' | xargs kill -TERM
-seconds=30
-while [ -n "$told" ] && [ $seconds -gt 0 ] && ps -o stat= -p "$told" | grep -qv '^Z'; do
-    sleep 1
-    seconds=$((seconds - 1))
+times=150
+while [ -n "$told" ] && [ $times -gt 0 ] && ps -o stat= -p "$told" | grep -qv '^Z'; do
+    sleep 0.2
+    times=$((times - 1))
 done
 ray stop

