@@ -59,8 +59,11 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
         elif at_work():
             time.sleep(rng.uniform(0, 8))
         if process.poll() is not None:
-            assert process.returncode == 0, (tmp_path / "log.txt").read_text()
-            num += 2
+            said = (tmp_path / "log.txt").read_text()
+            # Ray gives a node 30 s to begin, which a busy machine may exceed
+            if process.returncode != 1 or "The current node timed out during startup" not in said:
+                assert process.returncode == 0, said
+                num += 2
             continue
         if whom == "everything":
             kill_family(process.pid)
