@@ -55,10 +55,7 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     second.kill()
     assert process.wait(500) == 1, (tmp_path / "log.txt").read_text()
     assert not first.is_running()
-    assert (
-        "a worker of the team was lost: ActorDiedError: The actor died"
-        in (tmp_path / "log.txt").read_text()
-    )
+    assert "a worker of the team was lost: " in (tmp_path / "log.txt").read_text()
     out = (tmp_path / "log.txt").read_text()
     assert "training 1 at a time" in out
     assert "1 finished, 0 diverged, 1 failed, 0 missing of 2" in out

@@ -184,9 +184,8 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
                 _await_news()
                 raise Fenced(f"another attempt has claimed {config.id}") from failure
             if not error and not fault.startswith((DOES_NOT_FIT, REFUSED)):
-                raise OSError(
-                    f"a worker of the team was lost: {fault or _cause(failure)}"
-                ) from failure
+                cause = _cause(failure, fault)
+                raise OSError(f"a worker of the team was lost: {cause}") from failure
             _await_news()
             yield Event(
                 config.id, Status.FAILED if error else "lost", facts={"error": error or fault}
@@ -195,12 +194,15 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
             raise OSError(f"the controller of the team was lost: {one_line(death)}") from death
 
 
-def _cause(failure: TrainingFailedError) -> str:
-    """What ended a team, in a line: how a worker was lost, rather than that others missed it."""
+def _cause(failure: TrainingFailedError, fault: str) -> str:
+    """What ended a team, in a line: how a worker was lost, rather than that others missed it, which
+    a fault may say that one of them has recorded.
+    """
     found = [*getattr(failure, "worker_failures", {}).values()]
     found = found or [getattr(failure, "controller_failure", failure)]
     found = [getattr(one, "health_check_failure", one) for one in found]
-    return one_line(min(found, key=lambda one: not isinstance(one, ray.exceptions.RayActorError)))
+    dead = [one for one in found if isinstance(one, ray.exceptions.RayActorError)]
+    return one_line(dead[0]) if dead else fault or one_line(found[0])
 
 
 def _await_news() -> None:
