@@ -313,7 +313,7 @@ def test_teams_wait_for_their_nodes_and_use_those_that_come_later(
     the clock its team saves, and goes on with the node that comes in its place.
     """
     script, log = Script(tmp_path), tmp_path / "log.txt"
-    options = {"num": 2, "epochs": 90, "only": "conv"}
+    options = {"num": 2, "epochs": 70, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     team = ("--workers-per-trial", "2", "--cpus-per-trial", "1", "--checkpoint-every-s", "1e6")
     begin, left = tmp_path / "begin", tmp_path / "leave.txt"
@@ -406,7 +406,7 @@ def test_nodes_that_come_later_are_used_and_one_is_taken_away(
     own = on_a_machine_of_its_own(watch)
     empty.grow()
     script = Script(tmp_path)
-    arguments = ("--num", "2", "--epochs", "400", "--only", "conv", "--checkpoint-every-s", "1e6")
+    arguments = ("--num", "2", "--epochs", "300", "--only", "conv", "--checkpoint-every-s", "1e6")
     process = script.start(*arguments, "--address", empty.address)
     alone = "training 1 at a time"
     wait_for(lambda: alone in (tmp_path / "log.txt").read_text(), 120, "a study on one node")
@@ -423,7 +423,7 @@ def test_nodes_that_come_later_are_used_and_one_is_taken_away(
     assert process.wait(400) == 0, (tmp_path / "log.txt").read_text()
     # another trial may have come there in the instant before Ray ended
     assert (tmp_path / "log.txt").read_text().count("(tried again") in (1, 2)
-    plan = load_script(TINY).study(num=2, epochs=400, only="conv")
+    plan = load_script(TINY).study(num=2, epochs=300, only="conv")
     assert_uninterrupted(script.store(), plan, tmp_path / "by_hand")
 
 
