@@ -295,7 +295,7 @@ def test_a_cluster_without_workers_is_waited_for(tmp_path: Path, empty: Cluster)
         wait_for(lambda: said in (tmp_path / "log.txt").read_text(), 100, "a word about waiting")
         if name == "stopped":  # by a scheduler that signals twice
             for _ in range(2):
-                process.terminate()
+                process.send_signal(signal.SIGTERM)
                 time.sleep(0.3)
             assert process.wait(120) == 130
         else:
