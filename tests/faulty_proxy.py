@@ -120,12 +120,19 @@ def serve(port: int, upstream: int, log: str, address: str = "127.0.0.1") -> Non
 @contextlib.contextmanager
 def proxy_to(port: int) -> Iterator[Proxy]:
     proxy = Proxy(port)
-    threading.Thread(target=proxy.server.serve_forever, daemon=True).start()
-    try:
+    with serving(proxy.server):
         yield proxy
+
+
+@contextlib.contextmanager
+def serving(server: ThreadingHTTPServer) -> Iterator[None]:
+    """A server answers, in a thread, for the time of a block."""
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield
     finally:
-        proxy.server.shutdown()
-        proxy.server.server_close()
+        server.shutdown()
+        server.server_close()
 
 
 def at_random(rate: float, seed: int, most: int) -> Callable[[str, str], str]:

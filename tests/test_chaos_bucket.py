@@ -29,7 +29,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,6 @@ class Services:
         self.moto.start()
         self.front: Any = None
         self.mlflow: subprocess.Popen[bytes] | None = None
-        self.uri = f"sqlite:///{folder}/server.db"
         self.start("s3")
         self.start("mlflow")
         wait_for(lambda: "studies" in buckets(self.port), 120, "the bucket")
@@ -495,7 +494,14 @@ def test_a_study_survives_signals_at_random_instants(
     assert not store.driver_is_alive("tiny-demo")
     wait_for(lambda: not store.folder.is_held(PLANNING), 3 * LEASE_S, "no lease left over")
 
-    uri = sequence.services.uri
+    assert_shown(tmp_path / "server.db", expected)
+    assert "Traceback" not in sequence.said()
+    sequence.done["sequence to its end"] += 1
+
+
+def assert_shown(database: Path, expected: Mapping[str, Iterable[Row]]) -> None:
+    """MLflow has a finished run of the study, and one of each trial with its rows, once."""
+    uri = f"sqlite:///{database}"
     children, parents = runs_of(uri, "trial"), runs_of(uri, "study")
     assert set(children) == set(expected)
     states = [run.info.status for run in (*children.values(), *parents.values())]
@@ -506,9 +512,7 @@ def test_a_study_survives_signals_at_random_instants(
         assert [(step, value) for step, _, value in values] == [
             (row["epoch"], row["val_ema_error_pct"]) for row in expected[trial_id]
         ]
-    assert not steps_twice(tmp_path / "server.db", [run.info.run_id for run in children.values()])
-    assert "Traceback" not in sequence.said()
-    sequence.done["sequence to its end"] += 1
+    assert not steps_twice(database, [run.info.run_id for run in children.values()])
 
 
 def steps_twice(database: Path, run_ids: list[str]) -> list[tuple[Any, ...]]:

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +24,7 @@ from conftest import (
     load_script,
     wait_for,
 )
+from faulty_proxy import serving
 from test_bucket import fresh, point_at, server  # noqa: F401
 from test_launch import TINY, assert_uninterrupted, without_times
 from test_mlflow import epochs
@@ -354,12 +354,8 @@ def test_teams_wait_for_their_nodes_and_use_those_that_come_later(
 @pytest.fixture
 def metadata() -> Iterator[Metadata]:
     served = Metadata()
-    threading.Thread(target=served.server.serve_forever, daemon=True).start()
-    try:
+    with serving(served.server):
         yield served
-    finally:
-        served.server.shutdown()
-        served.server.server_close()
 
 
 class Metadata:
@@ -433,9 +429,7 @@ def test_a_store_that_a_node_does_not_share_is_refused_before_the_first_step(
     """The only node with cores has another file system under the same path."""
     runs = tmp_path / "runs"
     runs.mkdir()
-    elsewhere = ("unshare", "-m", "sh", "-c", f'mount -t tmpfs none {runs} && exec "$@"', "sh")
-    if subprocess.run([*elsewhere, "true"]).returncode:
-        pytest.skip("needs the right to mount in a namespace of its own")
+    elsewhere = where_hidden([runs])
     script = Script(tmp_path)
     process = script.start("--num", "1", "--address", empty.address)
     wait_for(

@@ -24,9 +24,8 @@ import psutil
 import pytest
 from conftest import ROOT, TINY, kill_family, load_script, wait_for
 from test_bucket import KEYS
-from test_chaos_bucket import CLOCKS_S, apart_clock, steps_twice
+from test_chaos_bucket import CLOCKS_S, apart_clock, assert_shown
 from test_launch import reference_rows, without_times
-from test_mlflow import history, runs_of
 from test_team import undisturbed
 
 from vitscale.record.outcome import Row
@@ -354,17 +353,7 @@ def assert_recorded(lab: Lab, expected: Mapping[str, Sequence[Row]]) -> None:
     rows: dict[str, list[Row]] = lab.answer(ROWS)
     assert {i: without_times(found) for i, found in rows.items()} == expected
     assert not lab.claims()
-    database = lab.folder / "mlflow" / "mlflow.db"
-    uri = f"sqlite:///{database}"
-    shown, parents = runs_of(uri, "trial"), runs_of(uri, "study")
-    assert {i: run.info.status for i, run in shown.items()} == dict.fromkeys(expected, "FINISHED")
-    assert [run.info.status for run in parents.values()] == ["FINISHED"]
-    for trial_id, run in shown.items():
-        values = sorted(history(uri, run.info.run_id, "val_ema_error_pct"))
-        assert [(step, value) for step, _, value in values] == [
-            (row["epoch"], row["val_ema_error_pct"]) for row in expected[trial_id]
-        ]
-    assert not steps_twice(database, [run.info.run_id for run in shown.values()])
+    assert_shown(lab.folder / "mlflow" / "mlflow.db", expected)
     assert PASSWORD not in lab.said()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from vitscale.doctor.check import Finding, Machine, failed, judged, not_applicable
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
-from vitscale.record.workdir import CHECKPOINT, CheckpointName, Workdir
+from vitscale.record.workdir import Workdir, step_saved
 
 # A step per epoch: the rows then have the loss of each step.
 SMALL = TrainConfig(
@@ -138,19 +138,18 @@ def resume(machine: Machine) -> Finding:
     from vitscale.train.loop import train
 
     with tempfile.TemporaryDirectory(prefix="vitscale-doctor-") as folder:
-        device, saved = device_name(machine), list[str]()
+        device = device_name(machine)
         for _ in range(NUM_INTERRUPTED):  # each time in another step: each start saves its first
             started = train(LONGER_EPOCHS, Path(folder), device, checkpoint_every_s=0.0)
             next(started)
             started.close()
-            saved = Workdir(Path(folder)).names(CHECKPOINT)
-        newest = CheckpointName.of(saved[-1]) if saved else None
-        if newest is None:
+        last = step_saved(Workdir(Path(folder)))
+        if not last:
             return judged(False, "an interrupted training left no checkpoint")
         resumed = list(train(LONGER_EPOCHS, Path(folder), device, checkpoint_every_s=1e9))
     whole = rows(LONGER_EPOCHS, machine)
     if without_times(resumed) == without_times(whole):
-        times = f"interrupted {NUM_INTERRUPTED} times and resumed, last at step {newest.step} of 20"
+        times = f"interrupted {NUM_INTERRUPTED} times and resumed, last at step {last} of 20"
         return judged(True, f"rows equal by the bit, {times}")
     return _unequal(resumed, whole, rows(LONGER_EPOCHS, machine))
 

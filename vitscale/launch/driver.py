@@ -468,7 +468,7 @@ class Driver:
         Trials that ran out of memory beside others are then run with a device to themselves. Trials
         held by another study are tried again until they are done.
         """
-        from vitscale.launch.ray_tune import lacking, run_trials
+        from vitscale.launch.ray_tune import awaited, run_trials
 
         todo = [trial.config for trial in self.study.trials if trial.config.id not in known]
         pinned = pins(todo, self.store)
@@ -493,7 +493,7 @@ class Driver:
                     ]
                     try:
                         if configs and not self.stop.is_set():
-                            if what := lacking(where):  # the cluster has shrunk
+                            if what := awaited(where):
                                 self.console.print(f"waiting for nodes: {what}; Ctrl-C stops")
                             run_trials(
                                 configs,

@@ -464,8 +464,12 @@ def _lacking(resources: Resources, nodes: Sequence[Mapping[str, Any]]) -> str:
     return "no trial fits on the head, and no other node is there" if is_head_alone else ""
 
 
-def lacking(resources: Resources) -> str:
-    """Why no trial fits on the cluster now, where trials wait until one does; empty if one does."""
+def awaited(resources: Resources) -> str:
+    """What a cluster that has shrunk lacks, so that trials wait; empty if one fits, and where Ray
+    was started for the study, whose only node cannot leave.
+    """
+    if not resources.address:
+        return ""
     nodes = ray.nodes()
     try:
         _slots(resources, nodes)
