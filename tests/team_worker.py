@@ -2,7 +2,8 @@
 
 Writes the rows that it was given to ROWS-RANK.json; stops after EPOCHS rows if told to. With
 TEAM_DEVICE=cuda, each process has the GPU of its rank. With TOLD_TO_END=RANK, the process of that
-rank is told to end once it has its first row, and no checkpoint is written by the clock.
+rank is told to end once it has its first row, and no checkpoint is written by the clock. With
+EVAL_BATCH, the size of the batches of an evaluation, it is told in the middle of one.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import itertools
 import json
 import os
 import sys
+import traceback
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,7 +25,8 @@ from vitscale.train import loop, parallel
 from vitscale.train.loop import train
 
 
-def main(*arguments: str) -> None:
+def main(*arguments: str, **variables: str) -> None:
+    os.environ.update(variables)
     rank, size, meeting, workdir, config, rows, *rest = arguments
     torch.set_num_threads(1)
     loop.CHECKPOINT_SHARE = loop.THREAD_SHARE = float("inf")
@@ -39,12 +42,14 @@ def main(*arguments: str) -> None:
         torch.cuda.set_device(int(rank))
     parallel.ASK_EVERY_S = 0.2
     told, seen = os.environ.get("TOLD_TO_END"), list[Row]()
+    if cut := "EVAL_BATCH" in os.environ:
+        loop.EVAL_BATCH, parallel.ASK_EVERY_S = int(os.environ["EVAL_BATCH"]), 0.0
     training = train(
         TrainConfig(**json.loads(config)),
         Path(workdir),
         device,
         checkpoint_every_s=1e9 if told else 0.0,
-        is_leaving=lambda: told == rank and bool(seen),
+        is_leaving=lambda: told == rank and bool(seen) and (not cut or is_evaluating()),
     )
     with contextlib.suppress(Left):
         for row in itertools.islice(training, int(rest[0]) if rest else None):
@@ -53,6 +58,11 @@ def main(*arguments: str) -> None:
     Path(f"{rows}-{rank}.json").write_text(json.dumps(seen))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def is_evaluating() -> bool:
+    """Whether the caller was called by an evaluation."""
+    return any(frame.f_code.co_name == "evaluate_each" for frame, _ in traceback.walk_stack(None))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from test_train import QUICK, TIMING, rows_of
 from vitscale.launch import leaving
 from vitscale.launch.leaving import saved_at_exit
 from vitscale.plan.config import TrainConfig
-from vitscale.record.outcome import Status
+from vitscale.record.outcome import Row, Status
 from vitscale.record.workdir import Left
 from vitscale.train.loop import train
 
@@ -27,10 +27,12 @@ from vitscale.train.loop import train
 def test_a_training_that_must_leave_is_saved_at_that_step(tmp_path: Path) -> None:
     """Without a checkpoint by the clock, nothing is trained twice."""
     config = TrainConfig(**{**QUICK, "epochs": 4}, ema_decay=0.5)
+    assert config.steps_per_epoch == 3
     whole = rows_of(config, tmp_path / "whole")
     (path := tmp_path / "left").mkdir()
-    for steps in (2, 3, 4):  # in all: 2, 5, 9
-        asked = iter([False] * steps + [True])  # first before any step
+    for steps, evaluations in ((2, 0), (3, 1), (4, 1)):  # in all, of steps: 2, 5, 9
+        # first before any step, and once in each evaluation, but the one after the last step
+        asked = iter([False] * (steps + evaluations) + [True])
         with pytest.raises(Left, match="is saved"):
             list(train(config, path, checkpoint_every_s=1e9, is_leaving=asked.__next__))
     newest = max(path.glob("checkpoint-*"))
@@ -122,10 +124,11 @@ def test_a_training_that_has_ended_or_not_begun_saves_nothing_anew(tmp_path: Pat
     with pytest.raises(Left):
         list(train(config, tmp_path / "none", is_leaving=lambda: True))
     assert not list((tmp_path / "none").glob("checkpoint-*"))
-    asked = iter([False] * config.num_steps)  # not after the last step
-    rows = rows_of(config, tmp_path / "ended")
+    rows, seen = rows_of(config, tmp_path / "ended"), list[Row]()
     (path := tmp_path / "asked").mkdir()
-    assert len(list(train(config, path, is_leaving=asked.__next__))) == len(rows)
+    for row in train(config, path, is_leaving=lambda: len(seen) == len(rows)):
+        seen.append(row)
+    assert len(seen) == len(rows)
 
 
 PROCESS = """

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +13,7 @@ import numpy as np
 import pytest
 import team_worker
 import torch
-from conftest import ROOT, SPAWNER
+from conftest import SPAWNER
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
@@ -71,11 +68,11 @@ def on_team(
     config: TrainConfig,
     folder: Path,
     epochs: int | None = None,
-    environment: Mapping[str, str] | None = None,
+    told: Mapping[str, str] | None = None,
 ) -> list[list[Row]]:
     """The rows that each process of a gloo team yields.
 
-    With an `environment`, the processes are new ones and have it.
+    `told`: variables of team_worker.py.
     """
     folder.mkdir(exist_ok=True)
     meeting, rows = folder / f"meeting-{uuid.uuid4().hex}", folder / "rows"
@@ -84,17 +81,14 @@ def on_team(
         [str(x) for x in (rank, size, meeting, folder, fields, rows, *([epochs] if epochs else []))]
         for rank in range(size)
     ]
-    if environment:
-        command = [sys.executable, str(Path(__file__).with_name("team_worker.py"))]
-        popens = [subprocess.Popen([*command, *a], env=environment) for a in arguments]
-        assert [process.wait(180) for process in popens] == [0] * size
-    else:
-        members = [SPAWNER.Process(target=team_worker.main, args=a) for a in arguments]
-        for member in members:
-            member.start()
-        for member in members:
-            member.join(180)
-        assert [member.exitcode for member in members] == [0] * size
+    members = [
+        SPAWNER.Process(target=team_worker.main, args=a, kwargs=told or {}) for a in arguments
+    ]
+    for member in members:
+        member.start()
+    for member in members:
+        member.join(180)
+    assert [member.exitcode for member in members] == [0] * size
     return [json.loads(Path(f"{rows}-{rank}.json").read_text()) for rank in range(size)]
 
 
@@ -124,14 +118,28 @@ def test_a_team_is_asked_about_every_half_second_from_its_first_steps_on(
 def test_a_team_leaves_together_when_one_of_it_is_told_to_end(tmp_path: Path, told: int) -> None:
     """At one step, saved by the process of rank 0; its rows are those of a team left alone."""
     config = BUSY.replace(epochs=20)
-    environment = {**os.environ, "TOLD_TO_END": str(told), "PYTHONPATH": str(ROOT)}
-    first, second = on_team(2, config, tmp_path / "left", environment=environment)
+    first, second = on_team(2, config, tmp_path / "left", told={"TOLD_TO_END": str(told)})
     assert timeless(first) == timeless(second) and 1 <= len(first) < 20
     state = checkpoint.load(Workdir(tmp_path / "left"), torch.device("cpu"))
     assert state is not None and state["rows"] == first
     assert first[-1]["step"] <= state["step"] < config.num_steps
     rows = on_team(2, config, tmp_path / "left")[told]
     assert timeless(rows) == timeless(on_team(2, config, tmp_path / "whole")[0])
+
+
+@pytest.mark.parametrize("told", [0, 2])
+def test_a_team_leaves_together_in_the_middle_of_an_evaluation(tmp_path: Path, told: int) -> None:
+    """Of 400 images, rank 0 has 134 in two batches, and the others have 133 in one."""
+    config = BUSY.replace(epochs=4, batch_size=48)
+    batches = {"EVAL_BATCH": "133"}
+    rows = on_team(3, config, tmp_path / "left", told={**batches, "TOLD_TO_END": str(told)})
+    state = checkpoint.load(Workdir(tmp_path / "left"), torch.device("cpu"))
+    assert state is not None and state["rows"] == rows[0] and len(rows[0]) == 1
+    assert state["step"] == 2 * config.steps_per_epoch
+    again = on_team(3, config, tmp_path / "left", told=batches)
+    whole = on_team(3, config, tmp_path / "whole", told=batches)
+    assert [timeless(rows) for rows in again] == [timeless(rows) for rows in whole]
+    assert len(whole[0]) == 4
 
 
 def timeless(rows: list[Row]) -> list[Row]:

@@ -26,8 +26,10 @@ from conftest import NARROW, SPAWNER
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Outcome, Row
 from vitscale.record.store import Fenced, Store, Workdir
+from vitscale.record.workdir import Left
 from vitscale.train import checkpoint, loop
 from vitscale.train.loop import TIMING, train
+from vitscale.train.step import TrainingStep
 
 torch.set_num_threads(1)
 
@@ -183,6 +185,49 @@ def test_a_resumed_training_goes_on_from_its_checkpoint(
     next(resumed)
     resumed.close()
     assert newest.exists() and len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("changes", [{}, {"precise_bn": 300}, {"eval_every": 2}])
+def test_a_training_may_be_told_to_end_anywhere(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each step and in the middle of each evaluation: no step is taken twice, and an
+    evaluation begins anew.
+    """
+    monkeypatch.setattr(loop, "EVAL_BATCH", 200)  # two batches
+    config = CONV.replace(batch_size=498, **changes)
+    places: list[int] = []  # the steps done, each time that it is asked
+    steps: list[int] = []
+
+    def take(self: TrainingStep, step: int, *rest: Any) -> torch.Tensor:
+        steps.append(step)
+        return original(self, step, *rest)
+
+    def is_leaving() -> bool:
+        places.append(len(steps))
+        return len(places) == when
+
+    original, when = TrainingStep.take, 0
+    monkeypatch.setattr(TrainingStep, "take", take)
+    whole = timeless(list(train(config, tmp_path, is_leaving=is_leaving)))
+    expected = whole, final_tensors(tmp_path)
+    asked, num = places.copy(), config.num_steps
+    evaluations = num // config.steps_per_epoch // config.eval_every
+    batches = 2 + (2 if config.precise_bn else 0)  # one to estimate on for each of the weights
+    assert len(asked) == num + evaluations * batches and asked[-1] == num
+    for when in range(1, len(asked) + 1):
+        places.clear()
+        steps.clear()
+        path = tmp_path / f"{when}"
+        path.mkdir()
+        with pytest.raises(Left):
+            list(train(config, path, checkpoint_every_s=1e9, is_leaving=is_leaving))
+        left = asked[when - 1]
+        saved = [int(name.name.split("-")[1]) for name in path.glob("checkpoint-*")]
+        assert saved == ([left] if left else [])
+        rows = list(train(config, path, checkpoint_every_s=1e9))
+        assert steps == list(range(num))
+        assert_same(path, rows, expected)
 
 
 # --- kills ----------------------------------------------------------------------------------------

@@ -21,10 +21,16 @@ class OtherImages(ValueError):
 
 
 def save(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
-    """Writes the state at a step atomically, then removes all checkpoints but the newest two."""
+    """Writes the state at a step atomically, then removes all checkpoints but those of the newest
+    two steps; of this step, too, where a training has a state before and one after an evaluation.
+    """
     content = _serialized(state)
-    workdir.write(str(CheckpointName(step, _digest(content))), content)
-    for name in workdir.names(CHECKPOINT)[:-KEPT]:
+    newest = CheckpointName(step, _digest(content))
+    workdir.write(str(newest), content)
+    others = [name for name in workdir.names(CHECKPOINT) if name != str(newest)]
+    same = [name for name in others if (of := CheckpointName.of(name)) and of.step == step]
+    earlier = [name for name in others if name not in same]
+    for name in same + earlier[: 1 - KEPT]:
         workdir.remove(name)
 
 

@@ -189,6 +189,8 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
         self.num = len(labelled)  # ReaL leaves some images without a label
         mine = labelled[team.rank :: team.size]
         self.batches = mine.split(most) if len(mine) else ()
+        # batches that each process of the team has, at least
+        self.num_common = -(-(self.num // team.size) // most)
         # number of loader workers -> batches, in order; the workers stay for the next evaluation
         self.readers: dict[int, Iterable[Any]] = {}
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -55,6 +63,7 @@ TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
 # The last checkpoint keeps all that a training needs; rows and final weights; the same if the
 # weights are small; or rows alone.
 Kept = Literal["all", "weights", "small", "rows"]
+T = TypeVar("T")
 
 
 class Trained(NamedTuple):
@@ -102,9 +111,10 @@ def train(
     A config with a trunk begins at the state that its trunk kept, in the folder `trunk`, and first
     yields the rows of the trunk up to there; rows and weights are, by the bit, those of the same
     training in one piece. `pins` are the steps at which this training keeps its state for others.
-    `is_leaving` is asked before the first step and after each whether the process must end: then a
-    checkpoint of what is new is written, and Left raised. A training that has ended goes on. In a
-    team, any process may have to end, and all leave.
+    `is_leaving` is asked before the first step, after each, and before each batch of an evaluation
+    whether the process must end: then a checkpoint of what is new is written, and Left raised; an
+    evaluation begins anew. A training that has ended goes on. In a team, any process may have to
+    end, and all leave.
 
     Raises ValueError for a dataset that cannot be read or a split of the batch that BatchNorm would
     notice, OSError if a checkpoint cannot be written, vitscale.record.workdir.Damaged if the state
@@ -182,7 +192,7 @@ def train(
         del state
     eval_s = rows[-1].get("eval_s", 0.0) if rows else 0.0
     counted_from = int(rows[-1]["step"]) if rows else 0  # the first step of loss_sum
-    first_step = step
+    begun = step, len(rows)  # with nothing new to save
     parting = Parting(is_leaving, team, device) if is_leaving is not None else None
     yield from rows
 
@@ -220,9 +230,9 @@ def train(
 
     def leave_if_told() -> None:
         """Raises Left, after a checkpoint of what has been trained, if the process must end."""
-        if parting is None or step == config.num_steps or not parting():
+        if parting is None or (rows and is_last(rows[-1], config)) or not parting():
             return
-        if step > first_step and team.rank == 0:
+        if (step, len(rows)) != begun and team.rank == 0:
             commit()
             saver.wait()
         team.share(None)  # none ends before it is saved
@@ -239,37 +249,47 @@ def train(
     share = THREAD_SHARE if device.type == "cuda" else CHECKPOINT_SHARE
     with Saver(workdir, device, checkpoint_every_s, share) as saver:
         leave_if_told()
-        while step < config.num_steps:
-            keep_for_others()
-            lr = lr_at(step, config)
-            loss = training_step.take(step, lr, stream, bad_step)
-            loss_sum += loss
-            bad_step.masked_fill_((bad_step < 0) & ~loss.isfinite(), step)
-            if loss_scale.on:
-                bad_step.masked_fill_((bad_step < 0) & loss_scale.exhausted, step)
-            step += 1
+        # by a process that ended in the middle of it
+        owed = is_evaluated(step, config) and not (rows and rows[-1]["step"] == step)
+        while step < config.num_steps or owed:
+            if not owed:
+                keep_for_others()
+                loss = training_step.take(step, lr_at(step, config), stream, bad_step)
+                loss_sum += loss
+                bad_step.masked_fill_((bad_step < 0) & ~loss.isfinite(), step)
+                if loss_scale.on:
+                    bad_step.masked_fill_((bad_step < 0) & loss_scale.exhausted, step)
+                step += 1
+            owed = False
 
             # --- end of an epoch: evaluate, if it is one's turn; at each end, and in between every
             # CHECK_EVERY steps, look for divergence
-            epoch, within = divmod(step, config.steps_per_epoch)
-            epoch_ends = within == 0
+            epoch_ends = step % config.steps_per_epoch == 0
             if epoch_ends or step % CHECK_EVERY == 0:
                 diverged_step = _diverged_step(bad_step, model, step - 1 if epoch_ends else None)
                 row = None
                 if diverged_step is not None:
                     row = diverged_row(config, diverged_step)
-                elif epoch_ends and (epoch % config.eval_every == 0 or epoch == config.epochs):
+                elif is_evaluated(step, config):
                     eval_began = time.perf_counter()
                     wrong = trained.wrong if step == config.num_steps else None
                     row = {
-                        "epoch": epoch,
+                        "epoch": step // config.steps_per_epoch,
                         "step": step,
                         "samples": step * config.batch_size,
-                        "lr_now": lr,
+                        "lr_now": lr_at(step - 1, config),
                         "train_loss": loss_sum.item() / (step - counted_from),
                         "diverged": 0.0,
                         **evaluate_all(
-                            model, ema, held_out, precise, config, team, num_loader_workers, wrong
+                            model,
+                            ema,
+                            held_out,
+                            precise,
+                            config,
+                            team,
+                            num_loader_workers,
+                            wrong,
+                            leave_if_told,
                         ),
                     }
                     loss_sum.zero_()
@@ -306,6 +326,12 @@ def _newest_state(
     if state is None and trunk is not None:
         return checkpoint.load_pinned(trunk, config.trunk_step, torch.device("cpu"))
     return state
+
+
+def is_evaluated(step: int, config: TrainConfig) -> bool:
+    """Whether the weights after `step` steps are evaluated."""
+    epoch, within = divmod(step, config.steps_per_epoch)
+    return within == 0 < step and (epoch % config.eval_every == 0 or epoch == config.epochs)
 
 
 def is_last(row: Row, config: TrainConfig) -> bool:
@@ -356,24 +382,29 @@ def evaluate_all(
     team: Team,
     num_loader_workers: int = 0,
     wrong: dict[str, np.ndarray] | None = None,
+    before_batch: Callable[[], None] | None = None,
 ) -> Row:
     """The `evaluation_columns` of every evaluation set, for the raw and the averaged weights.
 
     Without averaging, the columns of the averaged weights repeat those of the raw ones. `wrong`, if
     given, receives the images that were wrong, (N,) bool under "val_wrong" and "val_ema_wrong" (raw
     weights alone without averaging). With `precise` batches, the statistics of BatchNorm are first
-    estimated on them, for raw and averaged weights each.
+    estimated on them, for raw and averaged weights each. `before_batch` is called before batches,
+    equally often by all processes of a team.
     """
     modules = [model, ema.module] if ema.on else [model]
     if precise is not None:
         for module in modules:
             images = precise.unmixed(config.precise_bn, num_loader_workers)
+            images = _calling(before_batch, images)
             reestimate(module, images, partial(autocast, config, precise.device))
     found: dict[str, list[Row]] = {}  # of each split, one row per module
     misses: dict[tuple[str, str], np.ndarray] = {}  # of (split, weights)
     for split, data in held_out.items():
         answers = [Answers() for _ in modules] if wrong is not None else None
-        found[split] = evaluate_each(modules, data, config, team, num_loader_workers, answers)
+        found[split] = evaluate_each(
+            modules, data, config, team, num_loader_workers, answers, before_batch
+        )
         for weights, answer in zip(WEIGHTS, answers or (), strict=False):
             misses[split, weights] = answer.wrong(team, data.num)
     row: Row = {}
@@ -416,12 +447,17 @@ def evaluate_each(
     team: Team,
     num_loader_workers: int = 0,
     answers: Sequence[Answers] | None = None,
+    before_batch: Callable[[], None] | None = None,
 ) -> list[Row]:
-    """As `evaluate`, for several models that see each image when it has been read once."""
+    """As `evaluate`, for several models that see each image when it has been read once.
+
+    `before_batch` is called before each batch that all processes of a team have.
+    """
     tallies = [_Tally(data.device) for _ in models]
     for model in models:
         model.eval()
-    for images, labels, allowed in data.iterate(num_loader_workers):
+    batches = data.iterate(num_loader_workers)
+    for images, labels, allowed in _calling(before_batch, batches, data.num_common):
         for number, model in enumerate(models):
             with autocast(config, data.device):
                 logits = model(images).float()
@@ -431,6 +467,16 @@ def evaluate_each(
     for model in models:
         model.train()
     return [tally.row(team, data.num) for tally in tallies]
+
+
+def _calling(
+    before: Callable[[], None] | None, items: Iterable[T], most: int | None = None
+) -> Iterator[T]:
+    """The items; calls `before` before each of them, or of the first `most`."""
+    for number, item in enumerate(items):
+        if before is not None and (most is None or number < most):
+            before()
+        yield item
 
 
 class _Tally:
