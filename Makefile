@@ -54,6 +54,7 @@ chaos: .venv/installed  ## over 300 kills and 60 stops at random instants, 200 f
 	VITSCALE_TEST_KILLS=24 $(RUN) -m pytest -m "slow or not slow" tests/test_chaos.py
 	VITSCALE_TEST_SEQUENCES=12 VITSCALE_TEST_TEAM_SEQUENCES=4 $(RUN) -m pytest -m slow -n 2 tests/test_chaos_bucket.py
 	VITSCALE_CHAOS=200 $(RUN) -m pytest tests/test_bucket.py -k random_faults -s
+	VITSCALE_TEST_TEAMS=1 $(RUN) -m pytest -m slow -ra tests/test_team.py
 	VITSCALE_TEST_LINKS=1 $(RUN) -m pytest -m slow -ra tests/test_links.py
 
 check: .venv/installed  ## lint, format and types

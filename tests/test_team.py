@@ -36,6 +36,12 @@ def team_workers(driver: int) -> list[psutil.Process]:
     return actors(driver, "RayTrainWorker")
 
 
+def in_chaos_alone(is_one: bool) -> None:
+    """Skips a variant of a test that `make chaos` has time for, and CI has not."""
+    if is_one and "VITSCALE_TEST_TEAMS" not in os.environ:
+        pytest.skip("a variant of others: set VITSCALE_TEST_TEAMS=1, or `make chaos`")
+
+
 @functools.cache
 def undisturbed(config: TrainConfig) -> list[dict[str, object]]:
     """Rows of a team of two."""
@@ -78,7 +84,8 @@ def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
     Ray Train, or by Ctrl-C, without a checkpoint by the clock; its rows are those of a team that
     nothing disturbed.
     """
-    script, options = Script(tmp_path), {"num": 1, "epochs": 80, "only": "conv"}
+    in_chaos_alone(told in ("its leader", "all"))
+    script, options = Script(tmp_path), {"num": 1, "epochs": 50, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, *TEAM[:-1], "1e6")
     wait_for(lambda: epochs(f"sqlite:///{tmp_path}/mlflow.db"), 200, "an epoch")
@@ -114,7 +121,8 @@ def test_a_team_is_tried_again_if_a_process_that_does_not_train_is_killed(
     """Its leader, or Ray Train's controller. The next team soon gets all cores of the machine from
     the killed one, though no dashboard says that they are free.
     """
-    script, options = Script(tmp_path), {"num": 1, "epochs": 80, "only": "conv"}
+    in_chaos_alone(killed == "ImplicitFunc")  # beside it, the two others
+    script, options = Script(tmp_path), {"num": 1, "epochs": 50, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     cores = str((os.cpu_count() or 2) // 2)
     process = script.start(*given, *TEAM, "--cpus-per-trial", cores)
@@ -214,7 +222,7 @@ def test_more_workers_than_the_machine_has_are_refused(tmp_path: Path) -> None:
 def test_teams_that_a_search_stops_make_place_for_the_next_ones(tmp_path: Path) -> None:
     """Their leaders wait for workers, and cannot be given another trial."""
     script = Script(tmp_path, SEARCH)
-    points = ("--asha", "--num-seeds", "1", "--num", "3", "--per-round", "3", "--epochs", "45")
+    points = ("--asha", "--num-seeds", "1", "--num", "3", "--per-round", "3", "--epochs", "27")
     result = script.run(*points, *TEAM, timeout=500)
     assert result.returncode == 0, result.stdout
     table = pd.read_parquet(tmp_path / "runs/studies/tiny_search-demo/report/trials.parquet")
