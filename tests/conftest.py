@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from forked_worker import fork_workers_of_ray
+from forked_worker import LEAN, fork_workers_of_ray
 
 from vitscale.plan.config import TrainConfig
 
@@ -220,17 +220,20 @@ class Script:
     """A study script in a directory of its own, with an MLflow database.
 
     One trial is trained at a time, as each further worker process costs more CPU (the import of
-    torch) than most of these trials. Tests about trials side by side ask for more.
+    torch) than most of these trials. Tests about trials side by side ask for more. With `is_lean`,
+    what a study does not use of Ray is left out: most of the CPU time of a start.
     """
 
     OWN_CONCURRENCY = frozenset(("--max-concurrent", "--address", "--gpus-per-trial", "--plan"))
 
-    def __init__(self, folder: Path, script: Path = TINY) -> None:
+    def __init__(self, folder: Path, script: Path = TINY, is_lean: bool = False) -> None:
         assert "VITSCALE_TEST_FAST" not in os.environ, (
             "a test that runs a study belongs in tests/not_fast.txt"
         )
         self.folder, self.script = folder, script
         self.environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+        if is_lean:
+            self.environment[LEAN] = "1"
         if not (database := folder / "mlflow.db").exists():
             database.write_bytes(empty_database())
 

@@ -5,8 +5,9 @@ trials of the tests take. So a driver that the tests start forks a process that 
 raylet run this file where it would run Ray's default_worker.py. This file sends its arguments,
 environment, folder, signal mask and open files to the waiting process, a fork of which becomes the
 worker: it runs Ray's file, registers under its own process id, and ends when Ray ends it. Until
-then, the process that the raylet has started waits as well. README, guide, cluster page and the
-installed wheel are tested with workers as Ray starts them.
+then, the process that the raylet has started waits as well. Nodes of a cluster can do the same by
+lean_ray.py. README, guide, cluster page and the installed wheel are tested with workers as Ray
+starts them.
 
 As it is run, it imports only what costs milliseconds. Of the waiting process all is imported but
 Ray, which reads at its import whose worker it is.
@@ -40,25 +41,37 @@ def ask() -> None:
 
 def fork_workers_of_ray() -> None:
     """From now on, workers of a Ray that this process starts are forks of it as it is now."""
-    import ctypes
-    import gc
-
-    from patched import change_on_import
-
-    assert "ray" not in sys.modules, "Ray reads the environment of a worker when it is imported"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(f"\0vitscale-workers-{os.getpid()}")
-    listener.listen()
     driver = os.getpid()
-    gc.freeze()  # what is imported stays, and its pages stay shared
+    address = f"vitscale-workers-{driver}"
+    listener = listen(address)
     if os.fork() == 0:
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() == driver:
-            wait_and_fork(listener)
+        wait_and_fork(listener, parent=driver)
         os._exit(0)
     listener.close()
-    os.environ[ADDRESS] = f"vitscale-workers-{driver}"
+    os.environ[ADDRESS] = address
+    change_ray()
+
+
+def listen(address: str) -> socket.socket:
+    """For `wait_and_fork`."""
+    assert "ray" not in sys.modules, "Ray reads the environment of a worker when it is imported"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind("\0" + address)
+    listener.listen()
+    return listener
+
+
+def fork_workers_at(address: str) -> None:
+    """Waits, and forks workers of all nodes whose ADDRESS this is, until it is killed."""
+    wait_and_fork(listen(address), parent=os.getppid())
+
+
+def change_ray() -> None:
+    """Has the Ray that this process starts run this file, if there is an ADDRESS to ask, and leave
+    out what a study does not use, if it is to be LEAN.
+    """
+    from patched import change_on_import
+
     change_on_import({"ray._private.services": start_this_file})
     if os.environ.get(LEAN):
         change_on_import({"ray._private.node": leave_out_what_a_study_does_not_use})
@@ -69,7 +82,8 @@ def start_this_file(services: ModuleType) -> None:
     start = services.start_ray_process
 
     def start_with_this_file(command: list[str], *arguments: object, **options: object) -> object:
-        parts = [part.replace(file_of_ray(), __file__) for part in command]
+        own = __file__ if ADDRESS in os.environ else file_of_ray()
+        parts = [part.replace(file_of_ray(), own) for part in command]
         if os.environ.get(LEAN):
             parts = [idle_agent(part) for part in parts]
         return start(parts, *arguments, **options)
@@ -105,7 +119,16 @@ def file_of_ray() -> str:
     return os.path.join(folder, "workers", "default_worker.py")
 
 
-def wait_and_fork(listener: socket.socket) -> None:
+def wait_and_fork(listener: socket.socket, parent: int) -> None:
+    """Forks a worker at each request, until `parent` ends."""
+    import ctypes
+    import gc
+
+    gc.freeze()  # what is imported stays, and its pages stay shared
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
     # the kernel forgets each worker that has ended; what stops a driver ends this process with it
     names = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {name: signal.signal(name, signal.SIG_IGN) for name in names}

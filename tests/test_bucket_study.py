@@ -36,7 +36,7 @@ def test_a_study_in_a_bucket_is_killed_and_gives_the_rows_of_a_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url = f"{SCHEME}://studies/killed"
-    store, script = Store.open(url), Script(tmp_path)
+    store, script = Store.open(url), Script(tmp_path, is_lean=True)
     arguments = (*ARGUMENTS, "--store", url)
     process = script.start(*arguments)
     wait_for_checkpoint(store, script, process)
@@ -99,8 +99,8 @@ def test_a_bucket_that_refuses_during_training_loses_nothing(
     """Full, without permission, or to a clock that differs by more than the server accepts."""
     monkeypatch.setenv("VITSCALE_LEASE_S", "6")
     url = f"{SCHEME}://studies/{fault[:3]}{fault[-4:]}"
-    store, script = Store.open(url), Script(tmp_path)
-    arguments = ("--num", "1", "--epochs", "60", "--only", "conv", "--checkpoint-every-s", "0.3")
+    store, script = Store.open(url), Script(tmp_path, is_lean=True)
+    arguments = ("--num", "1", "--epochs", "30", "--only", "conv", "--checkpoint-every-s", "0.3")
     process = script.start(*arguments, "--store", url)
     wait_for_checkpoint(store, script, process)
     refuses = ("PUT",) if fault.startswith("507") else ("PUT", "GET", "HEAD", "DELETE")
@@ -112,6 +112,6 @@ def test_a_bucket_that_refuses_during_training_loses_nothing(
     proxy.fault = lambda method, path: ""
     again = script.run(*arguments, "--store", url)
     assert again.returncode == 0, again.stdout
-    plan = load_script(TINY).study(num=1, epochs=60, only="conv")
+    plan = load_script(TINY).study(num=1, epochs=30, only="conv")
     assert_uninterrupted(store, plan, tmp_path / "by_hand")
     blobs._client.cache_clear()

@@ -30,7 +30,7 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
     When a study is complete before the kills are, it is extended, which must work at any time, too.
     """
     rng = random.Random(20261121)
-    script, num = Script(tmp_path), 2
+    script, num = Script(tmp_path, is_lean=True), 2
 
     def at_work() -> bool:
         """Waits for a worker; False if the study has ended instead."""

@@ -200,7 +200,11 @@ class Sequence:
 
     def __init__(self, folder: Path, seed: int, in_teams: bool = False) -> None:
         self.in_teams = in_teams
-        self.rng, self.folder, self.script = random.Random(seed), folder, Script(folder)
+        self.rng, self.folder, self.script = (
+            random.Random(seed),
+            folder,
+            Script(folder, is_lean=True),
+        )
         self.strikes = strikes_of(seed, self.rng, in_teams)
         self.services, self.clock = Services(folder), apart_clock(folder)
         self.script.environment |= {
@@ -209,7 +213,6 @@ class Sequence:
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.services.port}",
             "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{self.services.mlflow_port}",
             "VITSCALE_LEASE_S": str(LEASE_S),
-            "VITSCALE_TEST_LEAN_RAY": "1",
         }
         self.num, self.host = 2, HOSTS[0]
         self.started: list[Any] = []

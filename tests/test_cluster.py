@@ -17,14 +17,9 @@ from pathlib import Path
 
 import pytest
 import test_preflight
-from conftest import (
-    ROOT,
-    Script,
-    kill_family,
-    load_script,
-    wait_for,
-)
+from conftest import ROOT, SPAWNER, Script, kill_family, load_script, wait_for
 from faulty_proxy import serving
+from forked_worker import ADDRESS, LEAN, fork_workers_at
 from test_bucket import fresh, point_at, server  # noqa: F401
 from test_launch import TINY, assert_uninterrupted, without_times
 from test_mlflow import epochs
@@ -61,13 +56,21 @@ class Cluster:
     """A head node, which may have no cores, and others, each by its own `ray start --block`.
 
     `job_server`: a folder with what Ray's dashboard needs, which takes jobs; without it, there is
-    none.
+    none. A lean one leaves out what a study does not use of Ray, and its workers are forks of a
+    process that has imported everything, but on nodes that a command starts.
     """
 
-    def __init__(self, folder: Path, *head: str, job_server: str = "") -> None:
+    def __init__(
+        self, folder: Path, *head: str, job_server: str = "", is_lean: bool = False
+    ) -> None:
         self.folder = folder
         self.counter: subprocess.Popen[str] | None = None
         self.environment = TOKEN | ({"PYTHONPATH": job_server} if job_server else {})
+        self.lean: dict[str, str] = {}  # more of the environment
+        if is_lean:
+            self.lean = {LEAN: "1", ADDRESS: f"vitscale-{folder.name}"}
+            self.forks = SPAWNER.Process(target=fork_workers_at, args=(self.lean[ADDRESS],))
+            self.forks.start()
         subprocess.run(
             [RAY, "get-auth-token", "--generate"], check=True, capture_output=True, env=TOKEN
         )
@@ -91,9 +94,10 @@ class Cluster:
         wait_for(lambda: self._num_alive() == len(self.nodes), 60, "another node")
 
     def _start(self, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+        is_lean = self.lean and not before
         command = [
             *before,
-            RAY,
+            *([sys.executable, str(ROOT / "tests/lean_ray.py")] if is_lean else [RAY]),
             "start",
             "--block",
             "--num-cpus=1",
@@ -102,7 +106,7 @@ class Cluster:
         ]
         return subprocess.Popen(
             [*command, *arguments],
-            env=self.environment,
+            env=self.environment | (self.lean if is_lean else {}),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -133,6 +137,9 @@ class Cluster:
         for node in reversed(self.nodes):
             kill_family(node.pid)
             node.wait()
+        if self.lean:
+            self.forks.kill()
+            self.forks.join()
 
 
 LEAVE = ROOT / "deploy/leave.sh"
@@ -182,7 +189,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def empty() -> Iterator[Cluster]:
     """A head node without cores, like that of an autoscaling cluster at its start."""
-    made = Cluster(short_folder(), "--num-cpus=0", "--num-gpus=0")
+    made = Cluster(short_folder(), "--num-cpus=0", "--num-gpus=0", is_lean=True)
     try:
         yield made
     finally:
@@ -421,9 +428,9 @@ def test_nodes_that_come_later_are_used_and_one_is_taken_away(
     watch = f"VITSCALE_METADATA={metadata.url} sh {LEAVE} --spot > {left} 2>&1 &"
     own = on_a_machine_of_its_own(watch)
     empty.grow()
-    script = Script(tmp_path)
-    arguments = ("--num", "2", "--epochs", "200", "--only", "conv", "--checkpoint-every-s", "1e6")
-    process = script.start(*arguments, "--address", empty.address)
+    script, options = Script(tmp_path), {"num": 2, "epochs": 200, "only": "conv"}
+    given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
+    process = script.start(*given, "--checkpoint-every-s", "1e6", "--address", empty.address)
     alone = "training 1 at a time"
     wait_for(lambda: alone in (tmp_path / "log.txt").read_text(), 120, "a study on one node")
     empty.grow(*own)
@@ -439,7 +446,7 @@ def test_nodes_that_come_later_are_used_and_one_is_taken_away(
     assert process.wait(400) == 0, (tmp_path / "log.txt").read_text()
     # another trial may have come there in the instant before Ray ended
     assert (tmp_path / "log.txt").read_text().count("(tried again") in (1, 2)
-    plan = load_script(TINY).study(num=2, epochs=300, only="conv")
+    plan = load_script(TINY).study(**options)
     assert_uninterrupted(script.store(), plan, tmp_path / "by_hand")
 
 

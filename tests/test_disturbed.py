@@ -31,12 +31,6 @@ def vitscale(script: Script, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
-def lean(folder: Path) -> Script:
-    script = Script(folder)
-    script.environment["VITSCALE_TEST_LEAN_RAY"] = "1"
-    return script
-
-
 def checkpoints(folder: Path) -> list[Path]:
     return list(folder.glob("runs/trials/*/checkpoint*"))
 
@@ -60,7 +54,7 @@ def read_only(path: Path) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_commands_run_and_the_experiment_is_deleted_while_a_study_runs(tmp_path: Path) -> None:
-    script = lean(tmp_path)
+    script = Script(tmp_path, is_lean=True)
     uri = script.environment["MLFLOW_TRACKING_URI"]
     process = script.start(*ARGUMENTS, "--epochs", "120")
     wait_for(lambda: checkpoints(tmp_path) and "trial" in roles(uri), 300, "a trial in MLflow")
@@ -97,7 +91,7 @@ def roles(uri: str) -> set[str]:
 @pytest.mark.timeout(900)
 def test_many_interrupts_and_a_closed_output_stop_a_study_as_one_does(tmp_path: Path) -> None:
     """Ten SIGINTs of a terminal within a second, to all of its processes; then `study | head`."""
-    script = lean(tmp_path)
+    script = Script(tmp_path, is_lean=True)
     arguments = (*ARGUMENTS, "--epochs", "100")  # still in training when it is told a second time
     with (tmp_path / "log.txt").open("ab") as log:
         process = subprocess.Popen(
@@ -155,7 +149,7 @@ def test_a_command_whose_output_is_closed_ends_silently(command: list[str]) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_store_and_a_database_that_become_read_only_lose_nothing(tmp_path: Path) -> None:
-    script = lean(tmp_path)
+    script = Script(tmp_path, is_lean=True)
     with read_only(tmp_path / "mlflow.db"):
         process = script.start(*ARGUMENTS)
         wait_for(lambda: checkpoints(tmp_path), 300, "a checkpoint")

@@ -230,7 +230,7 @@ FAULTS = {
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Script:
     """A study whose trainings fail, in real worker processes, and its output in out.txt."""
     folder = tmp_path_factory.mktemp("faulty")
-    script = Script(folder, FAULTY)
+    script = Script(folder, FAULTY, is_lean=True)
     script.environment["PYTHONPATH"] = f"{ROOT}/tests/faulty:{ROOT}"
     script.environment["FAULTS"] = str(folder)
     (folder / "plan.json").write_text(json.dumps(FAULTS))

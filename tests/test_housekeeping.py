@@ -340,7 +340,7 @@ def recode(store: Store, trial_id: str, commit: str) -> None:
 
 @pytest.mark.slow
 def test_a_start_says_which_code_trained_and_trains_again_when_asked(tmp_path: Path) -> None:
-    script = Script(tmp_path)
+    script = Script(tmp_path, is_lean=True)
     options = ("--num", "1", "--epochs", "2")
     first = script.run(*options)
     assert first.returncode == 0, first.stdout
@@ -401,7 +401,7 @@ def test_a_renamed_arm_has_its_new_name_in_mlflow_also_where_nothing_was_trained
     from vitscale.record.mlflow_view import View, synchronize
     from vitscale.record.outcome import Outcome, Status
 
-    script = Script(tmp_path)
+    script = Script(tmp_path, is_lean=True)
     uri, store, old = script.environment["MLFLOW_TRACKING_URI"], script.store(), study(1)
     train(store, old, {old.trials[0].config.id})
     done = store.read(old.trials[0].config.id)

@@ -323,7 +323,7 @@ def test_a_worker_that_is_told_to_end_saves_and_a_trial_that_gets_on_may_be_told
     own.write_text(
         TINY.read_text().replace("ema_decay=0.9,", f"ema_decay=0.9, eval_every={epochs},")
     )
-    script, times = Script(tmp_path, own), MAX_RETRIES + 2
+    script, times = Script(tmp_path, own, is_lean=True), MAX_RETRIES + 2
     options = {"num": 1, "epochs": epochs, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, "--checkpoint-every-s", "1")

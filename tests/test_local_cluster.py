@@ -89,8 +89,7 @@ def test_a_study_ends_without_its_only_node(tmp_path: Path, name: int) -> None:
     """After SIGTERM, as when one of its agents fails, the raylet takes leave of the head, and
     Tune waited for another node for ever.
     """
-    script = Script(tmp_path)
-    script.environment["VITSCALE_TEST_LEAN_RAY"] = "1"
+    script = Script(tmp_path, is_lean=True)
     process = script.start("--num", "1", "--epochs", "200", "--only", "conv")
     wait_for(lambda: workers_of(process.pid), 200, "a worker")
     (raylet,) = [member for member in family(process.pid) if member.name() == "raylet"]

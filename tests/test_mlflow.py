@@ -434,7 +434,7 @@ def test_a_server_that_is_down_stops_nothing_and_is_updated_later(tmp_path: Path
     """
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    script = Script(tmp_path)
+    script = Script(tmp_path, is_lean=True)
     result = script.run("--num", "1", MLFLOW_TRACKING_URI=address)
     assert result.returncode == 3, result.stdout
     assert "2 finished, 1 diverged, 0 failed, 0 missing of 3" in result.stdout
@@ -498,7 +498,7 @@ def test_a_slow_server_is_live_during_training_and_complete_at_the_end(
     tmp_path: Path, slow_server: int
 ) -> None:
     """Responses take 0.5 s longer: rows of a running trial still appear, and all appear once."""
-    script, address = Script(tmp_path), f"http://127.0.0.1:{slow_server}"
+    script, address = Script(tmp_path, is_lean=True), f"http://127.0.0.1:{slow_server}"
     arguments = ("--num", "1", "--epochs", "100", "--only", "conv")
     process = script.start(*arguments, MLFLOW_TRACKING_URI=address)
     direct = f"sqlite:///{tmp_path}/server.db"

@@ -283,7 +283,7 @@ def test_a_study_packs_two_trials_on_a_gpu(null: dict[str, str], tmp_path: Path)
     """On a cluster that Ray starts and whose GPU Ray finds;
     the cores would do for 20 trials at a time.
     """
-    script = Script(tmp_path)
+    script = Script(tmp_path, is_lean=True)
     result = script.run(
         "--num", "1", "--epochs", "2", "--gpus-per-trial", "0.5", "--cpus-per-trial", "0.1", **null
     )
@@ -337,7 +337,7 @@ def test_what_does_not_fit_beside_others_is_tried_alone_and_what_does_not_fit_al
     The errors are torch's own.
     """
     (tmp_path / "sizes.py").write_text(SIZES)
-    script = Script(tmp_path, tmp_path / "sizes.py")
+    script = Script(tmp_path, tmp_path / "sizes.py", is_lean=True)
     result = script.run(
         "--gpus-per-trial", "0.5", "--cpus-per-trial", "0.1", **null, NULLCUDA_LIMIT_MB="200"
     )

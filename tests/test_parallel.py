@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,10 +71,12 @@ def on_team(
     folder: Path,
     epochs: int | None = None,
     told: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> list[list[Row]]:
     """The rows that each process of a gloo team yields.
 
-    `told`: variables of team_worker.py.
+    `told`: variables of team_worker.py. With an `environment`, the processes are new ones and have
+    it.
     """
     folder.mkdir(exist_ok=True)
     meeting, rows = folder / f"meeting-{uuid.uuid4().hex}", folder / "rows"
@@ -81,14 +85,20 @@ def on_team(
         [str(x) for x in (rank, size, meeting, folder, fields, rows, *([epochs] if epochs else []))]
         for rank in range(size)
     ]
-    members = [
-        SPAWNER.Process(target=team_worker.main, args=a, kwargs=told or {}) for a in arguments
-    ]
-    for member in members:
-        member.start()
-    for member in members:
-        member.join(180)
-    assert [member.exitcode for member in members] == [0] * size
+    if environment:
+        command = [sys.executable, team_worker.__file__]
+        everything = {**environment, **(told or {})}
+        popens = [subprocess.Popen([*command, *a], env=everything) for a in arguments]
+        assert [process.wait(180) for process in popens] == [0] * size
+    else:
+        members = [
+            SPAWNER.Process(target=team_worker.main, args=a, kwargs=told or {}) for a in arguments
+        ]
+        for member in members:
+            member.start()
+        for member in members:
+            member.join(180)
+        assert [member.exitcode for member in members] == [0] * size
     return [json.loads(Path(f"{rows}-{rank}.json").read_text()) for rank in range(size)]
 
 

@@ -385,7 +385,7 @@ def test_a_search_survives_kills(tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("killed", "whole")]
     for place in places:
         place.mkdir()
-    killed, whole = scripts = [Script(place, SEARCH) for place in places]
+    killed, whole = scripts = [Script(place, SEARCH, is_lean=True) for place in places]
 
     def ended() -> int:
         return len(list(places[0].glob("runs/trials/*/rows.parquet")))
@@ -473,7 +473,7 @@ def test_the_search_of_the_demo_runs_shortened(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_search_with_asha_stops_trainings_and_remembers(tmp_path: Path) -> None:
-    script = Script(tmp_path, SEARCH)
+    script = Script(tmp_path, SEARCH, is_lean=True)
     arguments = ("--asha", "--num-seeds", "1", "--num", "8", "--per-round", "4", "--epochs", "27")
     result = script.run(*arguments)
     assert result.returncode == 0, result.stdout

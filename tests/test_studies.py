@@ -323,7 +323,7 @@ def shortened(
     path.write_text(
         f'from dataclasses import replace\n{body}{changed}if __name__ == "__main__":{end}'
     )
-    return Script(folder, path)
+    return Script(folder, path, is_lean=True)
 
 
 def tables(script: Script, slug: str) -> dict[str, pd.DataFrame]:

@@ -53,7 +53,7 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     """The killed one is tried again from its checkpoint. Its rows are bit for bit those of a team
     that nothing disturbed, and to fp32 tolerance those of one process.
     """
-    script, options = Script(tmp_path), {"num": 1, "epochs": 20, "only": "conv"}
+    script, options = Script(tmp_path, is_lean=True), {"num": 1, "epochs": 20, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, "--broken", "1", *TEAM)
     wait_for(lambda: list(tmp_path.glob("runs/trials/*/checkpoint*")), 200, "a checkpoint")
@@ -85,7 +85,7 @@ def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
     nothing disturbed.
     """
     in_chaos_alone(told in ("its leader", "all"))
-    script, options = Script(tmp_path), {"num": 1, "epochs": 50, "only": "conv"}
+    script, options = Script(tmp_path, is_lean=True), {"num": 1, "epochs": 50, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, *TEAM[:-1], "1e6")
     wait_for(lambda: epochs(f"sqlite:///{tmp_path}/mlflow.db"), 200, "an epoch")
@@ -122,7 +122,7 @@ def test_a_team_is_tried_again_if_a_process_that_does_not_train_is_killed(
     the killed one, though no dashboard says that they are free.
     """
     in_chaos_alone(killed == "ImplicitFunc")  # beside it, the two others
-    script, options = Script(tmp_path), {"num": 1, "epochs": 50, "only": "conv"}
+    script, options = Script(tmp_path, is_lean=True), {"num": 1, "epochs": 50, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     cores = str((os.cpu_count() or 2) // 2)
     process = script.start(*given, *TEAM, "--cpus-per-trial", cores)
@@ -178,7 +178,7 @@ def test_a_team_is_tried_again_if_a_worker_dies_while_it_begins(tmp_path: Path) 
     hook, flag = tmp_path / "hook", tmp_path / "died"
     hook.mkdir()
     (hook / "sitecustomize.py").write_text(DIES.format(flag=str(flag)))
-    script, options = Script(tmp_path), {"num": 1, "epochs": 5, "only": "conv"}
+    script, options = Script(tmp_path, is_lean=True), {"num": 1, "epochs": 5, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     cores = str((os.cpu_count() or 2) // 2)
     path = f"{hook}:{os.environ.get('PYTHONPATH', '')}"
@@ -197,7 +197,11 @@ def test_a_team_that_loses_a_worker_trains_into_a_bucket(
 ) -> None:
     """Its workers share the claim; what Ray Train wrote for itself is gone afterwards."""
     url = "s3://studies/teams"
-    store, script, options = Store.open(url), Script(tmp_path), {"num": 1, "epochs": 20}
+    store, script, options = (
+        Store.open(url),
+        Script(tmp_path, is_lean=True),
+        {"num": 1, "epochs": 20},
+    )
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, "--only", "conv", "--store", url, *TEAM)
     wait_for_checkpoint(store, script, process)
@@ -213,7 +217,7 @@ def test_a_team_that_loses_a_worker_trains_into_a_bucket(
 
 
 def test_more_workers_than_the_machine_has_are_refused(tmp_path: Path) -> None:
-    result = Script(tmp_path).run("--workers-per-trial", "64")
+    result = Script(tmp_path, is_lean=True).run("--workers-per-trial", "64")
     assert result.returncode == 2
     assert "a trial must fit on a node" in result.stdout and "workers_per_trial=64" in result.stdout
 
@@ -221,7 +225,7 @@ def test_more_workers_than_the_machine_has_are_refused(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_teams_that_a_search_stops_make_place_for_the_next_ones(tmp_path: Path) -> None:
     """Their leaders wait for workers, and cannot be given another trial."""
-    script = Script(tmp_path, SEARCH)
+    script = Script(tmp_path, SEARCH, is_lean=True)
     points = ("--asha", "--num-seeds", "1", "--num", "3", "--per-round", "3", "--epochs", "27")
     result = script.run(*points, *TEAM, timeout=500)
     assert result.returncode == 0, result.stdout

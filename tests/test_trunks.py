@@ -330,7 +330,7 @@ BRANCHING = ROOT / "tests" / "studies" / "branching.py"
 @pytest.mark.slow
 def test_a_failed_trunk_leaves_its_child_missing_until_both_are_trained(tmp_path: Path) -> None:
     """The trainer raises as tests/faulty/sitecustomize.py says, in a worker of Ray."""
-    script = Script(tmp_path, BRANCHING)
+    script = Script(tmp_path, BRANCHING, is_lean=True)
     script.environment["PYTHONPATH"] = f"{ROOT}/tests/faulty:{ROOT}"
     script.environment["FAULTS"] = str(tmp_path)
     (tmp_path / "plan.json").write_text(json.dumps({"1": (99, "value no such layer")}))
@@ -353,7 +353,7 @@ def test_a_failed_trunk_leaves_its_child_missing_until_both_are_trained(tmp_path
 
 @pytest.mark.slow
 def test_a_diverged_trunk_is_two_diverged_trials(tmp_path: Path) -> None:
-    script = Script(tmp_path, BRANCHING)
+    script = Script(tmp_path, BRANCHING, is_lean=True)
     short, long = (trial.config for trial in load_script(BRANCHING).study(lr=1e20).trials)
     result = script.run("--lr", "1e20")
     assert result.returncode == 0, result.stdout
@@ -367,7 +367,7 @@ def test_a_diverged_trunk_is_two_diverged_trials(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_kills_of_trunk_and_cooldown_change_nothing(tmp_path: Path) -> None:
     """Nor does the loss of a trunk's state: it is one line, and the trunk's rows stay."""
-    script = Script(tmp_path, BRANCHING)
+    script = Script(tmp_path, BRANCHING, is_lean=True)
     short, long = (trial.config for trial in load_script(script.script).study().trials)
     assert short.trunk == long.id and short.trunk_step == 124
     store, often = script.store(), ("--checkpoint-every-s", "0.05")

@@ -51,7 +51,7 @@ def test_an_unknown_model_or_dataset_is_refused_before_anything_is_trained(
 
 @pytest.mark.slow
 def test_image_files_through_ray_and_mlflow(tmp_path: Path, root: Path) -> None:  # noqa: F811
-    script = Script(tmp_path, ZOO)
+    script = Script(tmp_path, ZOO, is_lean=True)
     result = script.run("--num", "1", "--data-root", str(root), "--num-loader-workers", "1")
     assert result.returncode == 0, result.stdout
     assert "2 finished, 0 diverged, 0 failed, 0 missing of 2" in result.stdout

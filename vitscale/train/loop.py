@@ -249,12 +249,14 @@ def train(
     share = THREAD_SHARE if device.type == "cuda" else CHECKPOINT_SHARE
     with Saver(workdir, device, checkpoint_every_s, share) as saver:
         leave_if_told()
-        # by a process that ended in the middle of it
+        # an evaluation, by a process that ended in the middle of it
         owed = is_evaluated(step, config) and not (rows and rows[-1]["step"] == step)
+        lr = lr_at(step - 1, config) if owed else 0.0  # of the last step
         while step < config.num_steps or owed:
             if not owed:
                 keep_for_others()
-                loss = training_step.take(step, lr_at(step, config), stream, bad_step)
+                lr = lr_at(step, config)
+                loss = training_step.take(step, lr, stream, bad_step)
                 loss_sum += loss
                 bad_step.masked_fill_((bad_step < 0) & ~loss.isfinite(), step)
                 if loss_scale.on:
@@ -277,7 +279,7 @@ def train(
                         "epoch": step // config.steps_per_epoch,
                         "step": step,
                         "samples": step * config.batch_size,
-                        "lr_now": lr_at(step - 1, config),
+                        "lr_now": lr,
                         "train_loss": loss_sum.item() / (step - counted_from),
                         "diverged": 0.0,
                         **evaluate_all(
