@@ -155,6 +155,7 @@ def become(
     """What Python does for a script. Ends this process; its connection ends with it."""
     import atexit
     import runpy
+    import threading
     import traceback
 
     for number, file in enumerate(files):
@@ -174,6 +175,10 @@ def become(
     except BaseException:
         traceback.print_exc()
         status = 1
+    try:
+        threading._shutdown()  # waits for threads that are no daemons, until a signal ends that
+    except BaseException:
+        traceback.print_exc()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(status)

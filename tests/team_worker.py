@@ -43,7 +43,7 @@ def main(*arguments: str, **variables: str) -> None:
     parallel.ASK_EVERY_S = 0.2
     told, seen = os.environ.get("TOLD_TO_END"), list[Row]()
     if cut := "EVAL_BATCH" in os.environ:
-        loop.EVAL_BATCH, parallel.ASK_EVERY_S = int(os.environ["EVAL_BATCH"]), 0.0
+        loop.EVAL_BATCH, parallel.ASK_EVERY_S = int(os.environ["EVAL_BATCH"]), 1e9
     training = train(
         TrainConfig(**json.loads(config)),
         Path(workdir),

@@ -86,7 +86,11 @@ class Cluster:
                 *head,
             )
         ]
-        wait_for(self._answers, 60, "the head node")
+        try:
+            wait_for(self._answers, 60, "the head node")
+        except BaseException:
+            self.stop()
+            raise
 
     def grow(self, *before: str, options: tuple[str, ...] = ()) -> None:
         """Adds a node, started by the command `before` if there is one."""
@@ -117,7 +121,9 @@ class Cluster:
             return probe.connect_ex((host, int(port))) == 0
 
     def _num_alive(self) -> int:
-        """Asked for by one process: `ray.init` for each question takes four CPU seconds."""
+        """Asked for by one process: `ray.init` for each question takes four CPU seconds. 0 if it
+        has ended, as by an error of the head; the next question begins another one.
+        """
         if self.counter is None:
             self.counter = subprocess.Popen(
                 [sys.executable, "-c", COUNTER, self.address],
@@ -127,9 +133,14 @@ class Cluster:
                 env=TOKEN,
             )
         assert self.counter.stdin is not None and self.counter.stdout is not None
-        self.counter.stdin.write("\n")
-        self.counter.stdin.flush()
-        return int(self.counter.stdout.readline())
+        try:
+            self.counter.stdin.write("\n")
+            self.counter.stdin.flush()
+            return int(self.counter.stdout.readline())
+        except (BrokenPipeError, ValueError):
+            self.counter.kill()
+            self.counter = None
+            return 0
 
     def stop(self) -> None:
         if self.counter is not None:

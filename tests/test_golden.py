@@ -40,7 +40,7 @@ def numbers(text: str) -> list[str]:
 
 
 def agree(now: Any, then: Any, where: str) -> None:
-    """Floats to nine digits, all else as it was."""
+    """Floats to nine digits, those that follow from iterative fits to seven, all else as it was."""
     if isinstance(then, dict):
         assert sorted(now) == sorted(then), where
         for name in then:
@@ -50,7 +50,8 @@ def agree(now: Any, then: Any, where: str) -> None:
         for i, (a, b) in enumerate(zip(now, then, strict=True)):
             agree(a, b, f"{where}[{i}]")
     elif isinstance(then, float) and isinstance(now, float):
-        assert now == pytest.approx(then, rel=1e-9, abs=1e-9, nan_ok=True), where
+        digits = 7 if re.search("scaling_(fit|forecast)/", where) else 9
+        assert now == pytest.approx(then, rel=10**-digits, abs=1e-9, nan_ok=True), where
     else:
         assert now == then, where
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -56,27 +57,40 @@ def values(said: list[str]) -> Callable[[Callable[[], bool]], Iterator[int]]:
     return work
 
 
+def those_that_hold() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "saving" and one.is_alive()]
+
+
 @pytest.fixture
-def hooks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """What the interpreter would call at its end."""
-    found: list[Callable[[], None]] = []
-    monkeypatch.setattr(leaving.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(leaving.atexit, "register", found.append)
-    monkeypatch.setattr(leaving.atexit, "unregister", found.remove)
-    return found
+def end_main(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Ends what stands for the main thread, and waits until the work is over."""
+    ended = threading.Event()
+    main = threading.Thread(target=ended.wait, args=(60,), daemon=True)
+    main.start()
+    monkeypatch.setattr(leaving.threading, "main_thread", lambda: main)
+
+    def end() -> None:
+        (hold,) = those_that_hold()
+        assert not hold.daemon, "Python would not wait for it"
+        ended.set()
+        hold.join(20)
+        assert not hold.is_alive()
+
+    yield end
+    ended.set()
 
 
-def test_the_end_of_the_process_waits_for_the_work(hooks: list[Callable[[], None]]) -> None:
+def test_the_end_of_the_process_waits_for_the_work(end_main: Callable[[], None]) -> None:
     said: list[str] = []
     thread = threading.Thread(target=lambda: list(saved_at_exit(values(said))), daemon=True)
     thread.start()
-    wait_for(lambda: hooks, 10, "the work")
-    hooks[0]()
+    wait_for(those_that_hold, 10, "the work")
+    end_main()
     assert said == ["saved"]
 
 
 def test_work_whose_value_is_not_taken_is_saved_by_the_end_itself(
-    hooks: list[Callable[[], None]],
+    end_main: Callable[[], None],
 ) -> None:
     taken, end = threading.Event(), threading.Event()
     said: list[str] = []
@@ -89,33 +103,19 @@ def test_work_whose_value_is_not_taken_is_saved_by_the_end_itself(
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
     assert taken.wait(10)
-    hooks[0]()
+    end_main()
     assert said == ["saved"]
     end.set()
     thread.join(0.5)
     assert thread.is_alive(), "it asks for no further value"
 
 
-def test_the_end_waits_for_work_only_so_long(
-    hooks: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leaving, "GRACE_S", 0.1)
-    begun, end = threading.Event(), threading.Event()
-
-    def stuck(is_leaving: Callable[[], bool]) -> Iterator[int]:
-        begun.set()
-        end.wait(20)
-        yield 0
-
-    thread = threading.Thread(target=lambda: list(saved_at_exit(stuck)), daemon=True)
+def test_work_that_is_over_keeps_no_process(end_main: Callable[[], None]) -> None:
+    thread = threading.Thread(target=lambda: list(itertools.islice(saved_at_exit(values([])), 99)))
     thread.start()
-    assert begun.wait(10)
-    began = time.monotonic()
-    hooks[0]()
-    assert time.monotonic() - began < 10
-    end.set()
+    wait_for(those_that_hold, 10, "the work")
     thread.join(10)
-    assert not thread.is_alive()
+    wait_for(lambda: not those_that_hold(), 10, "the end of what waits for it")
 
 
 def test_a_training_that_has_ended_or_not_begun_saves_nothing_anew(tmp_path: Path) -> None:
@@ -173,9 +173,9 @@ def test_a_process_saves_at_a_second_sigterm_and_ends_in_any_case(how: str, take
     rest = process.communicate(timeout=60)[0]
     if how == "saves":
         assert rest == "saved\n" and process.returncode == 3
-    else:  # 1: the main thread itself hung
+    else:  # 1: by the watch
         assert "saved" not in rest
-        assert process.returncode in ((1,) if taken == "not taken" else (1, 3))
+        assert process.returncode in (1, 3)
 
 
 NOTICE = """
@@ -298,9 +298,9 @@ def test_a_training_with_loader_processes_is_saved(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("trials/*/checkpoint-*"))) == 1
 
 
-def test_in_the_main_thread_an_exception_is_enough(hooks: list[Callable[[], None]]) -> None:
-    work = saved_at_exit(values([]))
-    assert next(work) == 0 and not hooks
+def test_in_the_main_thread_an_exception_is_enough() -> None:
+    work, before = saved_at_exit(values([])), threading.active_count()
+    assert next(work) == 0 and threading.active_count() == before
 
 
 def steps_saved(folder: Path) -> int:

@@ -48,9 +48,6 @@ def train_claimed(
     If `is_leaving` says so in any process of its team, or without it at SIGTERM, a trial saves a
     checkpoint and ends by Left.
     """
-    # what this registers for the end of Python, such as to end loader processes, comes after ours
-    import vitscale.train.loop  # noqa: F401
-
     work = functools.partial(_train, config, workdir, store, attempt, resources, pins)
     yield from work(is_leaving) if is_leaving else saved_at_exit(work)
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 GRACE_S = 25.0  # Kubernetes and SLURM kill after 30
 ASK_EVERY_S = 0.5
+ASK_MAIN_EVERY_S = 0.1
 LINGER_S = 3.0  # in which others learn how the work has ended
 # namespace, in the head of a cluster, of the keys that tell a team to end
 STOPS = b"vitscale-stops"
@@ -28,20 +29,27 @@ def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator
 
     SIGTERM ends a Ray worker by SystemExit in its main thread, while Tune trains in another one,
     which would die without notice once the interpreter ends. So the end of the process waits for
-    the work, up to GRACE_S, and further SIGTERMs change nothing. If the other thread holds a value
-    that nobody has taken yet, the main thread itself asks the work to go on. In the main thread
-    nothing of this is needed: the exception ends the work.
+    the work, up to GRACE_S, before anything that was registered for the end of Python is called,
+    such as what ends loader processes; and further SIGTERMs change nothing. If the other thread
+    holds a value that nobody has taken yet, the wait itself asks the work to go on. In the main
+    thread nothing of this is needed: the exception ends the work.
     """
-    if threading.current_thread() is threading.main_thread():
+    main = threading.main_thread()
+    if threading.current_thread() is main:
         yield from work(lambda: False)
         return
-    asked, over = threading.Event(), threading.Event()
-    turn = threading.Lock()  # of the thread that asks for values
-    values = work(asked.is_set)
+    over, turn = threading.Event(), threading.Lock()  # turn: of the thread that asks for values
+    values = work(lambda: not main.is_alive())
 
-    def end() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would end this
-        asked.set()
+    def is_over_before_main() -> bool:
+        while main.is_alive():
+            if over.wait(ASK_MAIN_EVERY_S):
+                return True
+        return False
+
+    def hold() -> None:
+        if is_over_before_main():
+            return
         if turn.acquire(timeout=GRACE_S):  # and kept: nothing is done after this
             with contextlib.suppress(BaseException):  # it has been saved, or cannot be
                 for _ in values:
@@ -49,12 +57,17 @@ def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator
         over.set()
 
     def limit() -> None:
-        asked.wait()
-        if not over.wait(GRACE_S + 1):
+        if not is_over_before_main() and not over.wait(GRACE_S + 1):
             os._exit(1)
 
+    def end() -> None:
+        """After a second SIGTERM, which ends Python's own wait for `hold`."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        over.wait(GRACE_S)
+
     atexit.register(end)
-    # now, since a process that ends starts no thread
+    # now, since a process that ends starts no thread; Python waits for those that are no daemons
+    threading.Thread(target=hold, name="saving", daemon=False).start()
     threading.Thread(target=limit, name="grace", daemon=True).start()
     try:
         while True:
@@ -67,7 +80,6 @@ def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator
     finally:
         atexit.unregister(end)
         over.set()
-        asked.set()
         with turn:
             if close := getattr(values, "close", None):
                 close()

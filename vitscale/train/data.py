@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ ORDER, AUGMENT, MIX, CROP, ERASE = range(5)  # independent random streams of one
 EVAL_BATCH = 512
 # fraction of this process' GPU memory that may be in use once a dataset is copied there
 RESIDENT_SHARE = 0.5
+T = TypeVar("T")
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
@@ -167,9 +168,8 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
             num_images -= len(images)
 
     def _read(self, items: range, num_workers: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        for item, (images, labels) in zip(
-            items, loader(self, items, num_workers, self.device, self.train), strict=True
-        ):
+        batches = loader(self, items, num_workers, self.device, self.train)
+        for (images, labels), item in _complete(batches, items):
             yield item, images, labels
 
 
@@ -221,7 +221,8 @@ class HeldOut(Dataset[tuple[Tensor, Tensor, Tensor]]):
             self.readers[num_workers] = loader(
                 copy.copy(self), range(len(self)), num_workers, self.device, self.images, keep=True
             )
-        for raw, labels, indices in self.readers[num_workers]:
+        reader = self.readers[num_workers]
+        for (raw, labels, indices), _ in _complete(reader, range(len(self))):
             images = raw.to(self.device, non_blocking=True).float().div_(self.images.white)
             if self.images.pixels is not None:
                 images = crop_for_eval(images, self.config)
@@ -352,6 +353,16 @@ def loader(
         # otherwise a loader draws from the global generator each time it starts
         generator=torch.Generator(),
     )
+
+
+def _complete(batches: Iterable[T], items: range) -> Iterator[tuple[T, int]]:
+    """Each batch with its item. Raises OSError if batches are missing: torch ends an iteration, as
+    if it were complete, whose loader processes Python ends.
+    """
+    numbers = iter(items)
+    yield from zip(batches, numbers, strict=False)
+    if (item := next(numbers, None)) is not None:
+        raise OSError(f"batch {item} of {len(items)} was not read: loader processes have ended")
 
 
 class _InProcess:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
@@ -114,7 +115,8 @@ def train(
     `is_leaving` is asked before the first step, after each, and before each batch of an evaluation
     whether the process must end: then a checkpoint of what is new is written, and Left raised; an
     evaluation begins anew. A training that has ended goes on. In a team, any process may have to
-    end, and all leave.
+    end, and all leave; it is asked less often (see Parting), and not before batches that only some
+    processes have.
 
     Raises ValueError for a dataset that cannot be read or a split of the batch that BatchNorm would
     notice, OSError if a checkpoint cannot be written, vitscale.record.workdir.Damaged if the state
@@ -228,9 +230,11 @@ def train(
         saver.save(checkpoint.save, step, lambda: last_state(state_now() | {"wrong": wrong}, kept))
         saver.wait()
 
-    def leave_if_told() -> None:
-        """Raises Left, after a checkpoint of what has been trained, if the process must end."""
-        if parting is None or (rows and is_last(rows[-1], config)) or not parting():
+    def leave_if_told(now: bool = False) -> None:
+        """Raises Left, after a checkpoint of what has been trained, if the process must end. `now`:
+        as in Parting.
+        """
+        if parting is None or (rows and is_last(rows[-1], config)) or not parting(now):
             return
         if (step, len(rows)) != begun and team.rank == 0:
             commit()
@@ -291,7 +295,7 @@ def train(
                             team,
                             num_loader_workers,
                             wrong,
-                            leave_if_told,
+                            partial(leave_if_told, now=True),
                         ),
                     }
                     loss_sum.zero_()
@@ -474,10 +478,15 @@ def evaluate_each(
 def _calling(
     before: Callable[[], None] | None, items: Iterable[T], most: int | None = None
 ) -> Iterator[T]:
-    """The items; calls `before` before each of them, or of the first `most`."""
-    for number, item in enumerate(items):
+    """The items; calls `before` before it asks for each of them, or for the first `most`."""
+    iterator = iter(items)
+    for number in itertools.count():
         if before is not None and (most is None or number < most):
             before()
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
         yield item
 
 

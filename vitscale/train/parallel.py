@@ -83,9 +83,10 @@ class Team:
 class Parting:
     """Lets the processes of a team leave at the same step when any of them has to.
 
-    Called once before the first step and after each one, by all of them. A team asks around about
+    Called by all of them, once before the first step and after each one. A team asks around about
     every ASK_EVERY_S, since each time waits for its devices, and after at most twice as many steps
-    as before, since the next steps may be slower. A process alone asks at each call.
+    as before, since the next steps may be slower; `now`, as before an evaluation's batches, which
+    may take far longer than steps, at this call. A process alone asks at each call.
     """
 
     def __init__(self, is_leaving: Callable[[], bool], team: Team, device: torch.device) -> None:
@@ -93,9 +94,13 @@ class Parting:
         self.steps, self.ask_after = 0, 1  # since the team was asked last
         self.asked_s = time.monotonic()
 
-    def __call__(self) -> bool:
+    def __call__(self, now: bool = False) -> bool:
         if self.team.size == 1:
             return self.is_leaving()
+        if now:
+            (told,) = self.team.largest([float(self.is_leaving())], self.device)
+            self.steps, self.asked_s = 0, time.monotonic()
+            return told > 0
         self.steps += 1
         if self.steps < self.ask_after:
             return False
