@@ -319,7 +319,7 @@ def test_a_worker_that_is_told_to_end_saves_and_a_trial_that_gets_on_may_be_told
     """
     from vitscale.launch.ray_tune import MAX_RETRIES
 
-    own, epochs = tmp_path / "own.py", 600
+    own, epochs = tmp_path / "own.py", 250
     own.write_text(
         TINY.read_text().replace("ema_decay=0.9,", f"ema_decay=0.9, eval_every={epochs},")
     )
