@@ -156,7 +156,7 @@ def train():
 
 threading.Thread(target=train, daemon=True).start()
 while True:
-    signal.pause()
+    threading.Event().wait(0.1)  # not signal.pause, which misses a signal just before it
 """
 
 
@@ -282,7 +282,7 @@ def train():
 
 threading.Thread(target=train, daemon=True).start()
 while True:
-    signal.pause()
+    threading.Event().wait(0.1)  # not signal.pause, which misses a signal just before it
 """
 
 

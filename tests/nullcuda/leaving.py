@@ -58,7 +58,7 @@ def main() -> None:
 
     threading.Thread(target=consume, args=(saved_at_exit(train),), daemon=True).start()
     while True:
-        signal.pause()
+        threading.Event().wait(0.1)  # not signal.pause, which misses a signal just before it
 
 
 if __name__ == "__main__":
