@@ -213,7 +213,8 @@ def test_a_training_may_be_told_to_end_anywhere(
     expected = whole, final_tensors(tmp_path)
     asked, num = places.copy(), config.num_steps
     evaluations = num // config.steps_per_epoch // config.eval_every
-    batches = 2 + (2 if config.precise_bn else 0)  # one to estimate on for each of the weights
+    # for each of the weights, one to estimate on, and before it is found that there is no other
+    batches = 2 + (2 * 2 if config.precise_bn else 0)
     assert len(asked) == num + evaluations * batches and asked[-1] == num
     for when in range(1, len(asked) + 1):
         places.clear()

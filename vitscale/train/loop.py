@@ -478,7 +478,9 @@ def evaluate_each(
 def _calling(
     before: Callable[[], None] | None, items: Iterable[T], most: int | None = None
 ) -> Iterator[T]:
-    """The items; calls `before` before it asks for each of them, or for the first `most`."""
+    """The items; calls `before` before it asks for each of them, or for the first `most`; without
+    `most`, also before it finds that there are no more.
+    """
     iterator = iter(items)
     for number in itertools.count():
         if before is not None and (most is None or number < most):
