@@ -200,11 +200,8 @@ class Sequence:
 
     def __init__(self, folder: Path, seed: int, in_teams: bool = False) -> None:
         self.in_teams = in_teams
-        self.rng, self.folder, self.script = (
-            random.Random(seed),
-            folder,
-            Script(folder, is_lean=True),
-        )
+        self.rng, self.folder = random.Random(seed), folder
+        self.script = Script(folder, is_lean=True)
         self.strikes = strikes_of(seed, self.rng, in_teams)
         self.services, self.clock = Services(folder), apart_clock(folder)
         self.script.environment |= {

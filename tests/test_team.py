@@ -197,11 +197,8 @@ def test_a_team_that_loses_a_worker_trains_into_a_bucket(
 ) -> None:
     """Its workers share the claim; what Ray Train wrote for itself is gone afterwards."""
     url = "s3://studies/teams"
-    store, script, options = (
-        Store.open(url),
-        Script(tmp_path, is_lean=True),
-        {"num": 1, "epochs": 20},
-    )
+    store, script = Store.open(url), Script(tmp_path, is_lean=True)
+    options = {"num": 1, "epochs": 20}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, "--only", "conv", "--store", url, *TEAM)
     wait_for_checkpoint(store, script, process)
