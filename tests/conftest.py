@@ -45,6 +45,10 @@ NARROW = TrainConfig(
     warmup_epochs=1.0,
 )
 LISTED = ROOT / "tests" / "not_fast.txt"
+# A time in seconds since the epoch after which no slow test begins: on a slow machine CI would
+# otherwise be ended from outside, and say nothing at all.
+UNTIL = "VITSCALE_TEST_UNTIL"
+NO_TURN = "not run: CI's time for slow tests was over"
 # formats of a report; the PDF of a figure takes as long as its PNG and SVG
 WITHOUT_PDF = ("html", "parquet", "csv", "md", "tex", "png", "svg")
 
@@ -97,8 +101,23 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker("long")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begins no slow test, and none of its fixtures, after the time that CI has for them."""
+    until = float(os.environ.get(UNTIL, "inf"))
+    if item.get_closest_marker("slow") and time.time() > until:
+        pytest.skip(NO_TURN)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Prints what was done to the studies of test_chaos_bucket.py, and how often."""
+    """Prints the tests that had no turn; what was done to the studies of test_chaos_bucket.py, and
+    how often.
+    """
+    skipped = terminalreporter.stats.get("skipped", ())
+    if without_turn := [report.nodeid for report in skipped if NO_TURN in str(report.longrepr)]:
+        terminalreporter.section(f"{len(without_turn)} slow tests {NO_TURN}", yellow=True)
+        for name in without_turn:
+            terminalreporter.write_line(name)
     total: Counter[str] = Counter()
     for report in itertools.chain(*terminalreporter.stats.values()):
         if getattr(report, "when", "") == "teardown":
