@@ -3,7 +3,7 @@
 Trains a ViT on digits for some seconds, by the real trainer, with a checkpoint as often as asked,
 and compares within the run: the time for which the training waited for a checkpoint, and how much
 longer a step takes while one is being written. Their sum is the share of the time. The trainer
-limits what it can measure itself (THREAD_SHARE, on a CPU CHECKPOINT_SHARE), which is lifted here
+limits what it can measure itself (CHECKPOINT_SHARE, on a CPU OFTEN_SHARE), which is lifted here
 unless --law is given. `--in-thread no` writes as a training on a CPU does, and as all did before;
 `yes` on a CPU tries what trainings there do not do.
 
@@ -119,7 +119,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.law:
-        loop.CHECKPOINT_SHARE = loop.THREAD_SHARE = math.inf
+        loop.OFTEN_SHARE = loop.CHECKPOINT_SHARE = math.inf
     Watched.in_thread = options.in_thread == "yes"
     config = TrainConfig(
         width=options.width,

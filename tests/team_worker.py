@@ -29,7 +29,7 @@ def main(*arguments: str, **variables: str) -> None:
     os.environ.update(variables)
     rank, size, meeting, workdir, config, rows, *rest = arguments
     torch.set_num_threads(1)
-    loop.CHECKPOINT_SHARE = loop.THREAD_SHARE = float("inf")
+    loop.OFTEN_SHARE = loop.CHECKPOINT_SHARE = float("inf")
     dist.init_process_group(
         "gloo",
         init_method=f"file://{meeting}",

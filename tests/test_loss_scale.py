@@ -153,7 +153,7 @@ def test_an_interruption_at_any_step_changes_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While steps are skipped, and while the scale grows again."""
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
+    monkeypatch.setattr(loop, "OFTEN_SHARE", math.inf)
     monkeypatch.setattr(loss_scale, "FIRST_SCALE", 2.0**34)
     monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 4)
     config = OPTIMIZERS[name].replace(epochs=3)

@@ -218,7 +218,7 @@ def without_news(rows: list[Row]) -> list[Row]:
 def test_a_training_that_older_code_began_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
+    monkeypatch.setattr(loop, "OFTEN_SHARE", math.inf)
     config, (work, store) = (
         QUICK.replace(ema_decay=0.5),
         (tmp_path / "work", Store.open(tmp_path / "runs")),

@@ -238,7 +238,7 @@ def test_an_interruption_at_any_step_changes_nothing(
     """Closed at its checkpoint in the middle of an epoch, by loader
     workers or without: rows and weights to the bit.
     """
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
+    monkeypatch.setattr(loop, "OFTEN_SHARE", math.inf)
     (tmp_path / "whole").mkdir()
     (tmp_path / "cut").mkdir()
     whole = list(train(config, tmp_path / "whole", data_root=root))

@@ -506,7 +506,7 @@ def test_rows_between_evaluations_are_left_out_and_nothing_else_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after a stop between them; the loss is the mean of all steps since the last row."""
-    monkeypatch.setattr("vitscale.train.loop.CHECKPOINT_SHARE", math.inf)
+    monkeypatch.setattr("vitscale.train.loop.OFTEN_SHARE", math.inf)
     each = TrainConfig(**{**QUICK, "epochs": 8}, ema_decay=0.5)
     every_third = each.replace(eval_every=3)
     rows, few = rows_of(each, tmp_path / "each"), rows_of(every_third, tmp_path / "third")

@@ -66,7 +66,7 @@ def timeless(rows: list[Row]) -> list[Row]:
 @pytest.fixture(autouse=True, scope="module")
 def checkpoints_may_take_all_the_time() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
+        patch.setattr(loop, "OFTEN_SHARE", math.inf)
         yield
 
 
@@ -287,7 +287,7 @@ def die() -> None:
 def train_and_die(config: TrainConfig, path: Path, k: int) -> None:
     """In a process of its own: trains until the k-th file operation."""
     torch.set_num_threads(1)
-    loop.CHECKPOINT_SHARE = math.inf
+    loop.OFTEN_SHARE = math.inf
     countdown = Countdown(k)
     for name in ("replace", "fsync", "link", "scandir"):
         setattr(os, name, countdown.before(getattr(os, name)))

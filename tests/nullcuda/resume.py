@@ -81,7 +81,7 @@ def main() -> None:
         set_deterministic(True)
         del names[-1]
     torch.set_num_threads(1)
-    loop.THREAD_SHARE = float("inf")
+    loop.CHECKPOINT_SHARE = float("inf")
     found = {}
     for place, name in enumerate(names):
         found[name] = resumed(

@@ -193,7 +193,7 @@ def trainings(folder: Path, data_root: Path) -> dict[str, Any]:
 def main() -> None:
     data_root, out = sys.argv[1:]
     torch.set_num_threads(1)
-    loop.THREAD_SHARE = float("inf")
+    loop.CHECKPOINT_SHARE = float("inf")
     found: dict[str, Any] = {"kills": kills(Path(data_root))}  # forks before CUDA begins
     with tempfile.TemporaryDirectory() as folder:
         found["saver"] = a_saver(Path(folder) / "saver")

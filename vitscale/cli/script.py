@@ -367,7 +367,10 @@ def _add_own_options(parser: Parser) -> None:
         "--checkpoint-every-s",
         type=float,
         default=5.0,
-        help="seconds between checkpoints; longer if they cost over 5%%, on a GPU 1%% (default: 5)",
+        help=(
+            "seconds between checkpoints; longer if they cost over 1%%, on a CPU below 5 seconds "
+            "over 5%% (default: 5)"
+        ),
     )
     add(
         "--keep-weights",

@@ -54,10 +54,10 @@ from vitscale.train.schedule import lr_at
 from vitscale.train.sources import load_split
 from vitscale.train.step import TrainingStep, autocast
 
-# At most, of the time; large checkpoints are written less often. On a GPU, where a thread writes
-# them, what the training loses at most: see Saver.
-CHECKPOINT_SHARE = 0.05
-THREAD_SHARE = 0.01
+# What a training loses by its checkpoints, at most, of the time (see Saver): large ones are written
+# less often than by the clock. On a CPU, whoever wants them more often than by default takes more.
+CHECKPOINT_EVERY_S = 5.0
+CHECKPOINT_SHARE, OFTEN_SHARE = 0.01, 0.05
 CHECK_EVERY = 50  # steps between two checks for a finite loss: each waits for the device
 # Columns in which two runs of one trial differ. train_s: seconds so far, eval_s of them evaluation.
 TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
@@ -84,7 +84,7 @@ def train(
     *,
     data_root: Path | None = None,
     num_loader_workers: int | Literal["auto"] = 0,
-    checkpoint_every_s: float = 5.0,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     micro_batch: int = 0,
     parallel_branches: bool = False,
     compiled: bool = False,
@@ -250,7 +250,8 @@ def train(
     )
     stream = batches.iterate(step, num_loader_workers)
     start = time.perf_counter()
-    share = THREAD_SHARE if device.type == "cuda" else CHECKPOINT_SHARE
+    is_often = device.type == "cpu" and checkpoint_every_s < CHECKPOINT_EVERY_S
+    share = OFTEN_SHARE if is_often else CHECKPOINT_SHARE
     with Saver(workdir, device, checkpoint_every_s, share) as saver:
         leave_if_told()
         # an evaluation, by a process that ended in the middle of it
