@@ -164,7 +164,7 @@ def test_a_kind_of_ones_own_plans_runs_reports_and_shows_in_mlflow(tmp_path: Pat
     """Without an edit in vitscale/: a table, a figure, a
     sentence, numbers of its arms in MLflow.
     """
-    script = Script(tmp_path, OWN)
+    script = Script(tmp_path, OWN, is_lean=True)
     planned = script.run("--plan")
     assert planned.returncode == 0 and "own_kind-demo" in planned.stdout, planned.stdout
     result = script.run()

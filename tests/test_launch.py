@@ -151,7 +151,7 @@ def test_interrupt_stops_cleanly_and_the_same_command_resumes(tmp_path: Path) ->
     """SIGTERM, then a complete run: the rows equal those of an uninterrupted run. SIGINT is sent to
     the study of the guide (test_guide.py).
     """
-    script = Script(tmp_path)
+    script = Script(tmp_path, is_lean=True)
     options = {"num": 1, "epochs": 40, "only": "conv"}
     arguments = ("--num", "1", "--epochs", "40", "--only", "conv", "--checkpoint-every-s", "0.2")
     process = script.start(*arguments)
@@ -167,7 +167,7 @@ def test_interrupt_stops_cleanly_and_the_same_command_resumes(tmp_path: Path) ->
 
 
 def test_a_second_driver_is_refused_and_harms_nothing(tmp_path: Path) -> None:
-    script = Script(tmp_path)
+    script = Script(tmp_path, is_lean=True)
     arguments = ("--num", "1", "--epochs", "20", "--only", "conv")
     process = script.start(*arguments)
     wait_for(lambda: script.store().driver_is_alive("tiny-demo"), 60, "the first driver")
@@ -182,11 +182,11 @@ def test_a_second_driver_is_refused_and_harms_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_three_studies_share_trials_and_train_each_once(tmp_path: Path) -> None:
     """They run at once on one store: each trial is committed once, and all complete."""
-    scripts = [Script(tmp_path)]
+    scripts = [Script(tmp_path, is_lean=True)]
     for name in ("twin", "third"):
         path = tmp_path / f"{name}.py"
         path.write_text(TINY.read_text().replace('name="tiny"', f'name="{name}"'))
-        scripts.append(Script(tmp_path, path))
+        scripts.append(Script(tmp_path, path, is_lean=True))
     arguments = ("--num", "2", "--epochs", "20", "--max-concurrent", "1")
     processes = [script.start(*arguments) for script in scripts]
     assert [process.wait(400) for process in processes] == [0, 0, 0], (
@@ -312,7 +312,7 @@ def test_a_full_disk_fails_with_one_line_and_the_study_completes_after_space_is_
     tmp_path: Path,
 ) -> None:
     with small_disk(tmp_path / "small", "600k") as folder:
-        script = Script(tmp_path)
+        script = Script(tmp_path, is_lean=True)
         # leaves 80 KiB: enough to start, and too little for the checkpoint of 69 kB
         (folder / "ballast").write_bytes(b"b" * 130 * 4096)
         arguments = ("--num", "1", "--only", "conv", "--store", str(folder))

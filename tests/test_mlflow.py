@@ -91,7 +91,7 @@ def history(uri: str, run_id: str, metric: str) -> list[tuple[int, int, float]]:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Script:
-    script = Script(tmp_path_factory.mktemp("ran"))
+    script = Script(tmp_path_factory.mktemp("ran"), is_lean=True)
     result = script.run("--broken", "1")
     assert result.returncode == 1 and "6 finished, 1 diverged, 1 failed" in result.stdout, (
         result.stdout

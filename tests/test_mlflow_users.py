@@ -111,7 +111,7 @@ def test_a_wrong_password_is_said_before_the_first_trial_ends(
     known_users: str, tmp_path: Path
 ) -> None:
     """Training goes on, exit status 3, and the password is never printed."""
-    script = Script(tmp_path)
+    script = Script(tmp_path, is_lean=True)
     secret = "not-the-password"
     result = script.run(
         "--num",

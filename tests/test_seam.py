@@ -206,7 +206,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Script:
     """A study trained by Ray into a store whose root is no place where a file can be."""
     folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "hidden").mkdir()
-    script = Script(folder)
+    script = Script(folder, is_lean=True)
     path = os.pathsep.join(
         [str(ROOT / "tests" / "elsewhere"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     )
