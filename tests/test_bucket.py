@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import itertools
 import json
 import logging
@@ -321,6 +323,139 @@ def test_a_claim_without_its_worker_expires_though_its_driver_lives(
         with pytest.raises(Fenced):
             first.write("x", b"")
         assert store.finish(second, DONE)
+
+
+def entry_of(machine: str, pid: int = 1, born: str = "1") -> dict[str, object]:
+    return {"token": "T", "machine": machine, "pid": pid, "born": born}
+
+
+def test_a_holder_that_renews_after_it_was_looked_at_keeps_its_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one that looks stands still with an old reply, for longer than a lease."""
+    folder = Store("memory://one/renewed").study("s")
+    entry = {**bucket.EMPTY, **entry_of("another")}
+    assert folder._put("driver.lock", [entry], None) and folder.is_held("driver.lock")
+    old, look, now = folder._holders("driver.lock"), bucket.BucketDir._holders, time.monotonic
+    assert folder._renew("driver.lock", entry)
+    replies = iter([old])
+    monkeypatch.setattr(time, "monotonic", lambda: now() + bucket.LEASE_S + 1)
+    monkeypatch.setattr(bucket.BucketDir, "_holders", lambda *of: next(replies, None) or look(*of))
+    folder.is_held("driver.lock")
+    assert folder._renew("driver.lock", entry)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"lease_s": "x"}, {"lease_s": float("nan")}, {"token": []}, {"pid": "1\0"}, {"pid": 2**40}],
+    ids=str,
+)
+def test_what_can_be_no_holder_of_a_lock_holds_nothing(entry: dict[str, object]) -> None:
+    folder = Store("memory://one/hostile").study("s")
+    written = {**entry_of(bucket._machine()), **entry}
+    folder.bucket.put(folder._key("driver.lock"), json.dumps({"holders": [written]}).encode())
+    assert not folder.is_held("driver.lock")
+    with folder.hold("driver.lock", "mine"):
+        assert folder.is_held("driver.lock")
+
+
+HIDDEN = """
+import os, sys
+from vitscale.record import bucket
+pid, born = sys.argv[1:]
+entry = {"token": "T", "machine": bucket._machine(), "pid": int(pid), "born": born}
+print(os.path.exists(f"/proc/{pid}/stat"), bucket._lives("key", {**bucket.EMPTY, **entry}))
+"""
+
+
+def test_a_process_that_a_user_may_not_see_counts_as_alive_for_its_lease() -> None:
+    """Of another user, where proc is mounted with hidepid, as on shared machines of clusters."""
+    script = (
+        "mount -t proc -o hidepid=2 proc /proc && { sleep 30 & } && pid=$! "
+        "&& born=$(cut -d ' ' -f 22 /proc/$pid/stat) "
+        '&& setpriv --reuid 65534 --regid 65534 --clear-groups "$0" -c "$1" $pid $born; kill $pid'
+    )
+    seen = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, sys.executable, HIDDEN],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    if "mount" in seen.stderr or "unshare" in seen.stderr or "setpriv" in seen.stderr:
+        pytest.skip("needs the right to mount in a namespace of its own")
+    assert seen.stdout == "False True\n", seen.stderr
+
+
+@pytest.mark.parametrize("num_deleted", range(5))
+def test_a_trial_that_is_half_moved_is_done_or_not_begun(
+    monkeypatch: pytest.MonkeyPatch, num_deleted: int
+) -> None:
+    """Killed among the deletions. A checkpoint that is left without rows would be committed again,
+    as if other code had trained it.
+    """
+    store = Store(f"memory://one/half-{num_deleted}")
+    workdir = store.claim("t1", {}, "s", 1)
+    workdir.write("checkpoint-000000010-abc.pt", b"weights")
+    workdir.write("pinned-000000005-abc.pt", b"weights")
+    assert store.finish(workdir, DONE)
+    delete, deleted = Bucket._delete, itertools.count()
+
+    def until(self: Bucket, key: str) -> None:
+        if next(deleted) == num_deleted:
+            raise KeyboardInterrupt
+        delete(self, key)
+
+    monkeypatch.setattr(Bucket, "_delete", until)
+    with contextlib.suppress(KeyboardInterrupt):
+        store.set_trial_aside("t1", "now")
+    left = store.trial("t1").files()
+    assert store.is_done("t1") or not [name for name in left if ".pt" in name], left
+    monkeypatch.undo()
+    if store.is_done("t1"):
+        assert store.read("t1") == DONE
+
+
+class Trickle(http.server.BaseHTTPRequestHandler):
+    """Sends an object of eight bytes, one every 0.4 s; of `stalls`, four."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "8")
+        self.send_header("ETag", '"one"')
+        self.send_header("Last-Modified", "Wed, 19 Aug 2020 01:04:51 GMT")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for number in range(8):
+                if number == 4 and self.path.endswith("stalls"):
+                    time.sleep(20)
+                self.wfile.write(b"x")
+                self.wfile.flush()
+                time.sleep(0.4)
+
+
+@OF_S3
+def test_an_object_may_take_long_as_long_as_something_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blobs, "STALL_S", 1)
+    trickling = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Trickle)
+    trickling.daemon_threads = True
+    threading.Thread(target=trickling.serve_forever, daemon=True).start()
+    point_at(f"http://127.0.0.1:{trickling.server_port}", monkeypatch)
+    try:
+        (content, _) = Bucket("s3://slow/runs").get("checkpoint")
+        assert content == b"x" * 8
+        start = time.monotonic()
+        with pytest.raises(OSError):
+            Bucket("s3://slow/runs", patience_s=2.0).get("stalls")
+        assert time.monotonic() - start < 18
+    finally:
+        trickling.shutdown()
+        trickling.server_close()
 
 
 def test_locks_exclude_and_are_shared(store: Store) -> None:

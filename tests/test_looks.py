@@ -237,6 +237,7 @@ def test_a_damaged_look_is_left_out_and_named(tmp_path: Path) -> None:
         b'{"digest": 1}',
         b'{"digest": "x", "seen": 3, "planned": {}}',
         json.dumps(whole).encode(),
+        json.dumps(asdict(a_look("0", 0)) | {"digest": []}).encode(),
     ):
         folder.write("000001.json", content)
         with pytest.warns(UserWarning, match="000001.json"):

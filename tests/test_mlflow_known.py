@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,11 @@ from typing import Any
 import pytest
 from conftest import ROOT, TINY, empty_database, load_script
 
+from vitscale.cli.commands import sync
 from vitscale.launch.colors import arm_colors
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study, Trial, to_json
 from vitscale.record import mlflow_params, mlflow_view
 from vitscale.record.mlflow_view import TakenOver, View, synchronize
 from vitscale.record.outcome import Outcome, Status
@@ -448,6 +452,55 @@ def test_of_runs_that_a_lost_reply_made_twice_one_is_kept(store: Store, uri: str
     again = View(plan, uri, store)
     assert again.parent_id == view.parent_id and again.children[trial.config.id].run_id == kept
     assert children(uri).keys() == {trial.config.id} and len(roles(uri, "study")) == 1
+
+
+def recorded(store: Store, plan: Study, trials: Sequence[Trial]) -> None:
+    """Trials end in the store, as those of a start of the study."""
+    for trial in trials:
+        workdir = store.claim(trial.config.id, trial.config.non_default(), plan.slug, 1)
+        assert store.finish(workdir, finished(plan)[trial.config.id])
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_sync_beside_a_driver_gives_no_trial_a_second_run(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """A driver that runs as `sync` begins, or that begins and ends while its report is drawn, for
+    over two minutes: nothing is created beside it, and what `sync` saves hides no run of it.
+    """
+    plan, now = study(num=2), time.time
+    first, *others = plan.trials
+    store.study(plan.slug).write("plan.json", json.dumps(to_json(plan)).encode())
+    recorded(store, plan, [first])
+    if when == "meanwhile":
+        view = View(plan, uri, store)
+        view.show(first.config.id, finished(plan)[first.config.id])
+        view.save()
+
+    def draw(*_: Any) -> tuple[None, list[str], dict[str, Any]]:
+        if when == "meanwhile":
+            recorded(store, plan, others)
+            with store.drive(plan.slug):
+                driver = View(plan, uri, store)
+                for trial in others:
+                    driver.show(trial.config.id, finished(plan)[trial.config.id])
+                driver.save()
+        monkeypatch.setattr(time, "time", lambda: now() + 300)
+        return None, [], {}
+
+    monkeypatch.setattr("vitscale.launch.driver.draw_once", draw)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    options = argparse.Namespace(store=str(store.root), studies=[plan.slug], reread=False)
+    with store.drive(plan.slug) if when == "before" else contextlib.nullcontext():
+        sync(options)
+    assert children(uri).keys() == (
+        set() if when == "before" else {trial.config.id for trial in plan.trials}
+    )
+    if when == "before":
+        recorded(store, plan, others)
+    monkeypatch.setattr(time, "time", lambda: now() + 600)
+    synchronize(View(plan, uri, store), finished(plan))
+    assert children(uri).keys() == {trial.config.id for trial in plan.trials}
 
 
 def test_a_view_that_was_taken_over_writes_nothing(store: Store, uri: str) -> None:

@@ -157,6 +157,19 @@ def test_reports_follow_a_store_that_is_moved_or_copied(
     assert originals == ([] if how == "moved" else ["before"])
 
 
+def test_places_that_a_server_decides_on_are_left_alone(stores: tuple[Store, Store]) -> None:
+    """The database of a store can also be served: reports sent there are the server's."""
+    one, plan = stores[0], study(num=1)
+    uri, place = f"sqlite:///{one.root}/mlflow.db", "mlflow-artifacts:/5"
+    tags = {"vitscale.study": "other-demo"}
+    served = client(uri).create_experiment("other-demo", artifact_location=place, tags=tags)
+    run = client(uri).create_run(served)
+    View(plan, uri, one)
+    assert client(uri).get_experiment(served).artifact_location == place
+    assert client(uri).get_run(run.info.run_id).info.artifact_uri == run.info.artifact_uri
+    assert run.info.artifact_uri.startswith(f"{place}/")
+
+
 def test_an_old_database_is_named_once_and_left_alone(
     stores: tuple[Store, Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +209,10 @@ def test_ui_without_a_database_says_where_it_looks(tmp_path: Path) -> None:
             "a request to https://host/api/2.0 failed",
         ),
         ("postgresql://me@host/runs", "postgresql://host/runs"),
+        # all of which SQLAlchemy reads
+        ("at (postgresql://me:aB/3x+Q=@host:5432/runs)", "at (postgresql://host:5432/runs)"),
+        ("mysql+pymysql://host/runs?user=me&password=p", "mysql+pymysql://host/runs?..."),
+        ("mssql+pyodbc:///?odbc_connect=UID%3Dme%3BPWD%3Dp failed", "mssql+pyodbc:///?... failed"),
         (
             "http://host:5000/a@b and sqlite:////runs/x@y.db",
             "http://host:5000/a@b and sqlite:////runs/x@y.db",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import tempfile
@@ -47,6 +48,26 @@ def test_only_the_first_finish_counts(store: Store) -> None:
     unfenced = Workdir(finished(store).path)
     assert not store.finish(unfenced, Outcome(Status.DIVERGED, ({"epoch": 1.0, "step": 1.0},)))
     assert store.read("t1") == DONE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ESTALE, "Stale file handle"), PermissionError(13, "denied"), MemoryError()],
+    ids=["server of files", "permission", "memory"],
+)
+def test_what_cannot_be_read_now_is_not_damaged(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A start would set it aside, and train again what is there."""
+    finished(store)
+
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("vitscale.record.workdir._open_regular", fail)
+    with pytest.raises(type(error)) as raised:
+        store.read("t1")
+    assert raised.value is error
 
 
 def test_what_is_left_of_a_claim_to_a_done_trial_is_removed(store: Store) -> None:

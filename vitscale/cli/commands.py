@@ -13,7 +13,7 @@ import shlex
 import socket
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -378,26 +378,37 @@ def sync(options: argparse.Namespace) -> None:
     for slug in slugs:
         with _continue_after_failure(slug, failed):
             study = with_costs(read_plan(store, slug))
+            is_alone = _alone(store, slug)
             with _server_errors(uri):  # before the report, which takes longer
                 view = View(study, uri, store, arm_colors, reread=options.reread)
             read = read_trials(study, store)
             with _server_errors(uri):
-                num = synchronize(view, read)
+                num = synchronize(view, read, is_alone)
                 for trial_id in view.trials.keys() & view.children.keys() & evaluated():
                     view.show_evaluations(trial_id, store.evaluations(trial_id).values())
             report, headline, summary = draw_once(study, store, read, None, num_beside())
             with _server_errors(uri):
                 view.summarize(summary, report, headline)
-                if not store.driver_is_alive(slug):
+                if is_alone():
                     view.interrupt()
                     view.set_parent(state_of(read))
-                view.save()
+                    view.save()
             print(f"{slug}: {num} of {len(study.trials)} trials shown at {view.page()}")
     if failed:
         raise ValueError(
             f"every requested study must be shown, but got ({len(failed)} not shown: "
             f"{', '.join(failed)})"
         )
+
+
+def _alone(store: Store, slug: str) -> Callable[[], bool]:
+    """Whether no driver of a study has run since this call. One that has gives trials their runs,
+    of which this process does not know.
+    """
+    was_driven, starts = store.driver_is_alive(slug), store.num_starts(slug)
+    return lambda: (
+        not (was_driven or store.driver_is_alive(slug) or store.num_starts(slug) != starts)
+    )
 
 
 class Unreachable(ValueError):

@@ -30,6 +30,7 @@ SCHEMES = ("s3", "gs", "az", "memory")  # memory: of one process, for tests
 PATIENCE_S = 120.0  # for a server that fails or does not answer
 PROBE_PATIENCE_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+STALL_S = 60  # without a byte of an answer
 WORD_AFTER_S = 5.0  # of waiting
 TOKEN = "token"  # in the metadata of an object; Azure allows no hyphen in such names
 LAW = "the store's server must do what is asked"
@@ -371,7 +372,10 @@ def _options() -> dict[str, Any]:
     endpoints = [value for name, value in os.environ.items() if re.search("ENDPOINT", name)]
     return {
         "client_options": {
-            "timeout": "60s",
+            # of a request with all that is sent: a checkpoint of some GB over a slow network, which
+            # is not continued where it ends
+            "timeout": "3600s",
+            "read_timeout": f"{STALL_S}s",
             "connect_timeout": "5s",
             # an endpoint without encryption must be asked for, and then is meant
             "allow_http": any(value.startswith("http://") for value in endpoints),

@@ -18,6 +18,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import socket
 import sys
@@ -25,7 +26,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,6 +50,7 @@ LEASE_S = _seconds(os.environ.get("VITSCALE_LEASE_S", "60"))
 LOG_EVERY_S = 60.0  # a log is uploaded while it is written
 LOG_BYTES = 2**22  # its end, as far as it is kept
 POLL_S = 0.5
+WEIGHTS = re.compile(r"(?:checkpoint|pinned)-[^/]*$")  # names of files
 FEW = 1000  # files that are asked for one by one; a listing names a thousand, of all trials
 
 
@@ -104,7 +106,10 @@ class BucketDir(Workdir):
         return self.bucket.create(self._key(name), content) is not None
 
     def rename(self, name: str, other: str) -> None:
-        """Copies a file, or a folder, and then removes it: rows first, so that no half is done."""
+        """Copies a file, or a folder, and then removes it: weights, then rows, then what else is
+        there. A half of a trial is one without weights, or one that was not begun: the rows of a
+        checkpoint that is left would be committed again.
+        """
         self._check_claim()
         names = [name] if self.exists(name) else self._below(name)
         if not names:
@@ -112,7 +117,7 @@ class BucketDir(Workdir):
         for old in names:
             with contextlib.suppress(FileNotFoundError):  # another process is doing the same
                 self.bucket.copy(self._key(old), self._key(other + old.removeprefix(name)))
-        names.sort(key=lambda old: not old.endswith("rows.parquet"))
+        names.sort(key=_when_removed)
         self.bucket.delete(map(self._key, names))
 
     def remove(self, name: str) -> None:
@@ -306,7 +311,7 @@ class BucketDir(Workdir):
         dead = {entry["token"] for entry in holders if not _lives(self._key(name), entry)}
         if dead:
             with contextlib.suppress(OSError):  # reading may be all that is permitted
-                self._change(name, lambda now: [e for e in now if e["token"] not in dead])
+                self._change(name, lambda now: [e for e in now if _lives(self._key(name), e)])
         return len(dead) < len(holders)
 
     @contextlib.contextmanager
@@ -344,7 +349,7 @@ class BucketDir(Workdir):
             "content": content,
             "machine": _machine(),
             "pid": os.getpid(),
-            "born": _born(os.getpid()),
+            "born": _born(os.getpid()) or "",
         }
         self._acquire(name, entry, patience_s)
         lease = Lease(self.address(name), lambda: self._renew(name, entry))
@@ -353,6 +358,7 @@ class BucketDir(Workdir):
             with _repeated(lease.renew, LEASE_S / 4):
                 yield
         finally:
+            lease.is_over = True
             _leases.pop(lease.address, None)
             with contextlib.suppress(OSError):  # then the lease runs out
                 self._change(name, lambda now: [e for e in now if e["token"] != entry["token"]])
@@ -405,7 +411,7 @@ class BucketDir(Workdir):
             holders = [{**EMPTY, **entry} for entry in json.loads(found[0])["holders"]]
         except (ValueError, TypeError, KeyError):
             holders = []
-        return holders, found[1]
+        return [entry for entry in holders if _is_entry(entry)], found[1]
 
     def _put(self, name: str, holders: list[dict[str, Any]], tag: Tag | None) -> bool:
         # each content is unique: a tag is often a digest of it, and no version may come back
@@ -430,6 +436,7 @@ class Lease:
     def __init__(self, address: str, renew_entry: Callable[[], bool]) -> None:
         self.address, self.renew_entry = address, renew_entry
         self.turn, self.is_lost = threading.RLock(), False
+        self.is_over = False  # given back, perhaps while a renewal is under way
         self.renewed_s = -math.inf  # before the last renewal was sent
 
     def renew(self) -> None:
@@ -440,7 +447,7 @@ class Lease:
             sent_s = _elapsed_s()
             if self.renew_entry():
                 self.renewed_s = sent_s
-            else:
+            elif not self.is_over:
                 self.is_lost = True
                 _stop(self.address)
 
@@ -483,8 +490,8 @@ def _lives(key: str, entry: dict[str, Any]) -> bool:
     place = (key, entry["token"])
     if _seen.get(place, (None,))[0] != entry["beat"]:
         _seen[place] = (entry["beat"], time.monotonic())
-    if _is_here(entry):
-        return _born(entry["pid"]) == entry["born"]
+    if entry["born"] and _is_here(entry) and (born := _born(entry["pid"])) is not None:
+        return born == entry["born"]
     return time.monotonic() - _seen[place][1] <= entry["lease_s"]
 
 
@@ -503,13 +510,34 @@ def _machine() -> str:
         return ""
 
 
-def _born(pid: int) -> str:
-    """When a process was started, in ticks since the boot; empty if it has ended."""
+def _born(pid: int) -> str | None:
+    """When a process was started, in ticks since the boot; empty if it has ended, None if this
+    user may not know (proc mounted with hidepid).
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return ""
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return ""
+        except OSError:
+            return None
+        return None
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def _is_entry(entry: Mapping[str, Any]) -> bool:
+    """Whether what a lock holds can be an entry, and not what somebody else wrote."""
+    of_types = all(
+        type(entry[name]) is type(like) for name, like in EMPTY.items() if name != "lease_s"
+    )
+    lasts = type(entry["lease_s"]) in (int, float) and entry["lease_s"] >= 0
+    return of_types and lasts and 0 <= entry["pid"] < 2**31
+
+
+def _when_removed(name: str) -> int:
+    return 1 if name.endswith("rows.parquet") else 0 if WEIGHTS.search(name) else 2
 
 
 @contextlib.contextmanager

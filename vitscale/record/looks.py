@@ -156,6 +156,8 @@ def _read(folder: Workdir, name: str, made: type[T]) -> T | None:
         for column, of_tests in values.get("p", {}).items():
             if not all(type(p) is float and 0 <= p <= 1 for p in of_tests.values()):
                 raise ValueError(f"p of {column}={of_tests!r:.60}")
+        if not isinstance(digest := values.get("digest", ""), str):
+            raise ValueError(f"digest={digest!r:.60}")
         for item in ("seen", "planned", "tested", "claimed"):
             if not all(type(num) is int for num in values.get(item, {}).values()):
                 raise ValueError(f"{item}={values[item]!r:.60}")

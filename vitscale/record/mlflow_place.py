@@ -17,6 +17,10 @@ from urllib.parse import quote, unquote
 from vitscale.record.store import Store
 
 _SQLITE = "sqlite:///"
+# of those that MLflow knows, in a text: scheme, address, query
+_DATABASE_URI = re.compile(
+    r"\b((?:postgres\w*|mysql|mariadb|mssql|oracle)(?:\+\w+)?://)(?:\S*@)?([^\s?]*)(\?\S*)?"
+)
 PREFIX = "VITSCALE_EXPERIMENT_PREFIX"
 MAX_PREFIX = 100  # characters
 DATABASE, ARTIFACTS = "mlflow.db", "mlruns"
@@ -51,7 +55,11 @@ def experiment_prefix() -> str:
 
 
 def without_user(text: str) -> str:
-    """A text without the user and password of its URIs, for all that is printed or stored."""
+    """A text without the user and password of its URIs, for all that is printed or stored.
+
+    Those of a database may have any character but @, and may be in the query (SQLAlchemy).
+    """
+    text = _DATABASE_URI.sub(lambda uri: f"{uri[1]}{uri[2]}{'?...' if uri[3] else ''}", text)
     return re.sub(r"://[^/\s]*@", "://", text)
 
 
@@ -137,6 +145,7 @@ def follow_move(uri: str) -> None:
             here = path.parent / ARTIFACTS / Path(location or "").name
             if (
                 not location
+                or ":" in location.partition("/")[0]  # a server decides, as in mlflow-artifacts:/1
                 or location == str(here)
                 or (Path(location).exists() and not here.exists())
             ):

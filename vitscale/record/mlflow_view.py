@@ -876,16 +876,21 @@ def state_of(read: Mapping[str, Outcome]) -> str:
     return "FAILED" if Status.FAILED in statuses else "FINISHED"
 
 
-def synchronize(view: View, read: Mapping[str, Outcome]) -> int:
+def synchronize(
+    view: View, read: Mapping[str, Outcome], may_create: Callable[[], bool] = lambda: True
+) -> int:
     """Shows all outcomes of the store, and marks runs whose trial has none any more.
 
-    Returns the number of trials with an outcome.
+    `may_create` is asked before a trial gets a run: only one process at a time may give it one.
+    Returns the number of trials with an outcome that are shown.
     """
     view.mark_unplanned()
     num = 0
     for trial_id, outcome in read.items():
         child = view.children.get(trial_id)
         if outcome.is_known or outcome.error:
+            if child is None and not may_create():
+                continue
             view.show(trial_id, outcome)
             num += outcome.is_known
         elif child is not None and child.status in ENDINGS and child.status != Status.MISSING:

@@ -99,7 +99,11 @@ def clean(store: Store, waste: Waste) -> Waste:
         plans = read_plans(store)
         free = {i for i in _unplanned(store, plans) if not store.running_holder(i)}
         orphans = tuple(orphan for orphan in waste.orphans if orphan.trial_id in free)
-        names = [name for orphan in orphans if (name := store.mark_deleted(orphan.trial_id))]
+        names = []
+        for orphan in orphans:
+            store.check_cleaning()
+            if name := store.mark_deleted(orphan.trial_id):
+                names.append(name)
         needed = _needed(store, plans)
         leftovers = tuple(item for item in waste.leftovers if not item.path.startswith(needed))
         for item in leftovers:

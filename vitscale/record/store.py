@@ -33,6 +33,7 @@ mean; how they are read and written is the affair of vitscale.record.workdir alo
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -427,10 +428,11 @@ class Store:
     def asked(self, slug: str) -> dict[str, Any]:
         """The points and stops of a search so far; empty for other studies. Raises Damaged."""
         asked, where = read_json(self.study(slug), ASKED), self.study(slug).address(ASKED)
-        for name, kind in (("points", list), ("stopped", list)):
+        for name in ("points", "stopped"):
             found = asked.get(name, {})
             if not isinstance(found, dict) or not all(
-                isinstance(value, kind) for value in found.values()
+                isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+                for value in found.values()
             ):
                 raise Damaged(
                     f"the record of a search must be as it was written, but got ({where}: {name})"
@@ -491,6 +493,16 @@ class Store:
                 ) from held
             yield
 
+    def check_cleaning(self) -> None:
+        """Raises ValueError if a study may have started since `cleaning`, as in a bucket while this
+        process stood still.
+        """
+        if not self.folder.still_holds(PLANNING):
+            raise ValueError(
+                "no study may start while trials are deleted, but got "
+                f"(store={str(self.root)!r}: one may have started); try again"
+            )
+
     def nonce(self, slug: str) -> str:
         """The nonce that the study's running driver wrote to the store; empty without one."""
         return read_text(self.study(slug), NONCE, errors="replace")
@@ -515,6 +527,10 @@ class Store:
         claims = (claim_of(self.trial(trial_id)) for trial_id in self.trials.having(CLAIM))
         return [0, *(claim["attempt"] for claim in claims if claim.get("study") == slug)]
 
+    def num_starts(self, slug: str) -> int:
+        """How often a study was started."""
+        return _number(self.study(slug), "attempt")
+
     def running_holder(self, trial_id: str) -> str:
         """The study that has claimed a trial and runs now; empty if there is none."""
         holder = self.holder(trial_id)
@@ -531,12 +547,19 @@ class Store:
 
 @contextlib.contextmanager
 def _naming(address: str, what: str = "rows") -> Iterator[None]:
-    """Raises Damaged, with the address, for any exception that a damaged file causes."""
+    """Raises Damaged, with the address, for any exception that a damaged file causes.
+
+    Not for one of the machine, such as a server of files that does not answer, a permission or too
+    little memory: what was read would be trained again. pyarrow's own errors have no errno.
+    """
     try:
         yield
-    except Unavailable:
+    except (Unavailable, MemoryError):  # pyarrow's is one, too
         raise
     except Exception as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number not in (None, errno.EIO, errno.ENOENT):
+            raise
         reason = (str(error) or repr(error)).splitlines()[0]
         raise Damaged(f"{what} must be readable parquet, but got ({address}: {reason})") from error
 
