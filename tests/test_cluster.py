@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -11,13 +12,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import test_preflight
-from conftest import ROOT, SPAWNER, Script, kill_family, load_script, wait_for
+from conftest import ROOT, SPAWNER, Script, free_port, kill_family, load_script, wait_for
 from faulty_proxy import serving
 from forked_worker import ADDRESS, LEAN, fork_workers_at
 from test_bucket import fresh, point_at, server  # noqa: F401
@@ -61,11 +63,19 @@ class Cluster:
     """
 
     def __init__(
-        self, folder: Path, *head: str, job_server: str = "", is_lean: bool = False
+        self,
+        folder: Path,
+        *head: str,
+        job_server: str = "",
+        is_lean: bool = False,
+        port: int = 0,
+        more: Mapping[str, str] = MappingProxyType({}),  # of the environment
     ) -> None:
         self.folder = folder
         self.counter: subprocess.Popen[str] | None = None
-        self.environment = TOKEN | ({"PYTHONPATH": job_server} if job_server else {})
+        self.environment = {**TOKEN, **more}
+        if job_server:
+            self.environment["PYTHONPATH"] = job_server
         self.lean: dict[str, str] = {}  # more of the environment
         if is_lean:
             self.lean = {LEAN: "1", ADDRESS: f"vitscale-{folder.name}"}
@@ -74,9 +84,7 @@ class Cluster:
         subprocess.run(
             [RAY, "get-auth-token", "--generate"], check=True, capture_output=True, env=TOKEN
         )
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.address = f"127.0.0.1:{port or free_port()}"
         self.nodes = [
             self._start(
                 "--head",
@@ -95,7 +103,7 @@ class Cluster:
     def grow(self, *before: str, options: tuple[str, ...] = ()) -> None:
         """Adds a node, started by the command `before` if there is one."""
         self.nodes.append(self._start(f"--address={self.address}", *options, before=before))
-        wait_for(lambda: self._num_alive() == len(self.nodes), 60, "another node")
+        wait_for(lambda: self.num_alive() == len(self.nodes), 60, "another node")
 
     def _start(self, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
         is_lean = self.lean and not before
@@ -120,7 +128,7 @@ class Cluster:
         with socket.socket() as probe:
             return probe.connect_ex((host, int(port))) == 0
 
-    def _num_alive(self) -> int:
+    def num_alive(self) -> int:
         """Asked for by one process: `ray.init` for each question takes four CPU seconds. 0 if it
         has ended, as by an error of the head; the next question begins another one.
         """
@@ -340,6 +348,61 @@ def test_a_cluster_without_workers_is_waited_for(tmp_path: Path, empty: Cluster)
             empty.grow()
             assert process.wait(200) == 0, (tmp_path / "log.txt").read_text()
         assert (tmp_path / "log.txt").read_text().count(said) == 1
+
+
+def autoscaling(folder: Path) -> Cluster:
+    """A head without cores, whose own autoscaler starts nodes of one core on this machine, at most
+    four, as there is demand.
+    """
+    port, head = free_port(), {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
+    one = {"resources": {"CPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": 4}
+    commands = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray")
+    config = {
+        **{f"{name}_commands": [] for name in (*commands, "worker_start_ray")},
+        **{name: {} for name in ("auth", "docker", "file_mounts")},
+        **{name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")},
+        "file_mounts_sync_continuously": False,
+        "cluster_name": "fake",
+        "max_workers": 4,
+        "provider": {
+            "type": "fake_multinode",
+            "gcs_address": f"127.0.0.1:{port}",
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+        },
+        "available_node_types": {"ray.head.default": head, "one": one},
+        "head_node_type": "ray.head.default",
+        "upscaling_speed": 4.0,
+        "idle_timeout_minutes": 5,
+    }
+    (file := folder / "autoscaling.json").write_text(json.dumps(config))
+    more = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+    options = ("--num-cpus=0", "--num-gpus=0", f"--autoscaling-config={file}")
+    return Cluster(short_folder(), *options, port=port, more=more)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif("VITSCALE_TEST_TEAMS" not in os.environ, reason="`make chaos`")
+def test_an_autoscaling_cluster_grows_for_as_many_teams_as_there_are_trials(
+    tmp_path: Path,
+) -> None:
+    """No node is there at the start; two teams of two are to train at once, on four nodes."""
+    made = autoscaling(tmp_path)
+    try:
+        script = Script(tmp_path)
+        options = ("--num", "2", "--epochs", "40", "--only", "conv", "--workers-per-trial", "2")
+        process = script.start(*options, "--cpus-per-trial", "1", "--address", made.address)
+        wait_for(lambda: made.num_alive() == 5, 300, "four nodes")
+        assert process.poll() is None
+        wait_for(lambda: len(list(tmp_path.glob(CLAIMS))) == 2, 120, "two teams at once")
+        assert process.wait(400) == 0, (tmp_path / "log.txt").read_text()
+    finally:
+        made.stop()
+    plan = load_script(TINY).study(num=2, epochs=40, only="conv")
+    for trial in plan.trials:
+        rows = script.store().read(trial.config.id).rows
+        assert without_times(rows) == undisturbed(trial.config)
 
 
 @pytest.mark.timeout(900)

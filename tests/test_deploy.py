@@ -87,6 +87,8 @@ def test_the_image_can_run_the_rayjob() -> None:
     cluster = load("kuberay/rayjob.yaml")["spec"]["rayClusterSpec"]
     assert "RAY_AUTH_MODE=token" in image and cluster["authOptions"] == {"mode": "token"}
     (user,) = re.findall(r"^USER (\d+)$", image, re.MULTILINE)
+    # Ubuntu 24.04, and so CUDA's images, has a user 1000 of its own
+    assert 0 < image.find("userdel") < image.find(f"useradd --create-home --uid {user}")
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         assert group["template"]["spec"]["securityContext"]["fsGroup"] == int(user)
     (command,) = (
@@ -115,6 +117,8 @@ def test_the_cluster_file_is_one_by_ray_s_schema_and_its_own_validation() -> Non
     validate_config(prepare_config(document))
     for mounted in document["file_mounts"].values():
         assert mounted.startswith("~") or (DEPLOY / mounted).exists()
+    # without one, Ray takes an image of 2018 with Python 3.10 at most
+    assert all(kind["node_config"]["ImageId"] for kind in document["available_node_types"].values())
     wrong = {**document, "max_worker": 1}
     assert any("'max_worker' was unexpected" in text for text in mistakes(validator, wrong))
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Script, load_script, wait_for
+from conftest import Script, load_script, wait_for, workers_of
 from test_launch import TINY, assert_uninterrupted
 from test_mlflow import client, runs_of
 
@@ -131,6 +131,25 @@ def test_many_interrupts_and_a_closed_output_stop_a_study_as_one_does(tmp_path: 
     result = script.run(*arguments)
     assert result.returncode == 0 and "attempt 3" in result.stdout, result.stdout
     assert_uninterrupted(script.store(), plan, tmp_path / "by_hand")
+
+
+@pytest.mark.slow
+def test_a_study_whose_output_cannot_be_written_goes_on(tmp_path: Path) -> None:
+    """On a full disk, both streams; a killed worker makes the thread that takes events print."""
+    script = Script(tmp_path, is_lean=True)
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(
+            script.command(*ARGUMENTS),
+            cwd=tmp_path,
+            env=script.environment,
+            stdout=full,
+            stderr=full,
+        )
+    wait_for(lambda: checkpoints(tmp_path), 300, "a checkpoint")
+    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+    assert process.wait(300) == 0
+    result = script.run(*ARGUMENTS)
+    assert result.returncode == 0 and "2 done, 0 to do" in result.stdout, result.stdout
 
 
 @pytest.mark.parametrize("command", [["--plan"], ["fields"]], ids=str)

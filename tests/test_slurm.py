@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import ROOT, TINY, kill_family, load_script, wait_for
 from test_launch import assert_uninterrupted, without_times
@@ -174,6 +175,30 @@ def test_a_study_on_two_nodes_is_interrupted_queued_again_and_ends(lab: Lab) -> 
     assert endings(lab.out(job)) == [130, 0]
     assert "training 2 at a time" in lab.out(job)  # one core on each node
     assert len(list(store.glob("trials/*/rows.parquet"))) == 3
+
+
+def test_a_study_goes_on_where_ray_ends_on_one_node_which_joins_again(lab: Lab) -> None:
+    """The raylet of the second node is killed. The home has no token yet, and the first node's own
+    name has an address of the loopback, too, as Debian writes it.
+    """
+    hosts = lab.folder / "hosts"
+    hosts.write_text("127.0.1.1 n1\n" + hosts.read_text())
+    store, num_epochs = lab.folder / "runs", 300
+    options = ("--num", 1, "--epochs", num_epochs, "--only", "conv patchify", "--store", store)
+    job = lab.study(TINY, *options, "--checkpoint-every-s", 0.3)
+    wait_for(lambda: ", 2 running" in lab.out(job), 300, "a trial on each node")
+
+    def on_second() -> list[psutil.Process]:
+        raylets = [one for one in psutil.process_iter(["name"]) if one.info["name"] == "raylet"]
+        return [one for one in raylets if "--node_ip_address=10.77.0.2" in one.cmdline()]
+
+    (killed,) = on_second()
+    killed.kill()
+    wait_for(lambda: {one.pid for one in on_second()} - {killed.pid}, 120, "Ray there again")
+    lab.waits_for(job, "COMPLETED", 600)
+    assert lab.fact(job, "Restarts") == "0" and endings(lab.out(job)) == [0]
+    plan = load_script(TINY).study(num=1, epochs=num_epochs, only="conv patchify")
+    assert_uninterrupted(Store(store), plan, lab.folder / "by_hand")
 
 
 USER_SIGNAL = "SlurmctldParameters=preempt_send_user_signal"

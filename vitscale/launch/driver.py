@@ -119,10 +119,11 @@ def _several_kinds(study: Study, resources: Resources, kinds: Sequence[str]) -> 
 def _announce_new(store: Store) -> None:
     """Says that a store is new: the most common mistake is to start a study in another folder."""
     if not store.slugs() and not store.trial_ids():
-        print(
-            f"new store {store.root}: nothing is done in it (another is named by --store or "
-            "VITSCALE_STORE)"
-        )
+        with contextlib.suppress(OSError):  # Output sees to what follows
+            print(
+                f"new store {store.root}: nothing is done in it (another is named by --store or "
+                "VITSCALE_STORE)"
+            )
 
 
 def _begin(search: Search, store: Store) -> Rounds:
@@ -193,30 +194,47 @@ def discard(stream: TextIO) -> None:
 
 
 class Output:
-    """Standard output for a start: once nobody reads it any more (`study | head`), the start is
-    asked to stop, as by a terminal that closes.
+    """Standard output for a start, which ends by no failure to write.
+
+    Once nobody reads it any more (`study | head`), the start is asked to stop, as by a terminal
+    that closes. What a full disk, or a terminal that is gone, does not take is left out.
     """
 
     def __init__(self, file: TextIO, stop: threading.Event) -> None:
         self.file, self.stop = file, stop
+        self.is_warned = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.file, name)
 
     def write(self, text: str) -> int:
-        self._unless_closed(lambda: self.file.write(text))
+        self._in_any_case(lambda: self.file.write(text))
         return len(text)
 
     def flush(self) -> None:
-        self._unless_closed(self.file.flush)
+        self._in_any_case(self.file.flush)
 
-    def _unless_closed(self, put: Callable[[], object]) -> None:
+    def finish(self) -> None:
+        """Leaves out what still cannot be written: Python would end with another status."""
+        try:
+            self.file.flush()
+        except OSError:
+            discard(self.file)
+
+    def _in_any_case(self, put: Callable[[], object]) -> None:
         try:
             put()
         except BrokenPipeError:
             self.stop.set()
             discard(self.file)
-            line = "interrupted: nobody reads the output any more; the same command resumes"
+            self._warn("interrupted: nobody reads the output any more; the same command resumes")
+        except OSError as error:
+            if not self.is_warned:
+                self.is_warned = True
+                self._warn(f"warning: lines of the output cannot be written ({error.strerror})")
+
+    def _warn(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # it may be the same file
             print(line, file=sys.__stderr__)  # not the one that is redirected to a log of Ray
 
 
@@ -241,8 +259,9 @@ class Driver:
         from vitscale.record.mlflow_view import Mirror
 
         self.study, self.store, self.resources, self.attempt = study, store, resources, attempt
+        self.output = Output(sys.stdout, stop)
         self.console = Console(
-            file=cast(TextIO, Output(sys.stdout, stop)),
+            file=cast(TextIO, self.output),
             highlight=False,
             soft_wrap=True,
             markup=False,
@@ -314,9 +333,10 @@ class Driver:
             else:  # what this start knows is old: report and MLflow are written by the other one
                 self.console.print("interrupted: another start of the study has taken it over")
                 status = EXIT_INTERRUPTED
+        self.output.finish()
         if head_lost:  # in an orderly exit, Ray would wait for its head
-            sys.stdout.flush()
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):
+                sys.stderr.flush()
             os._exit(status)
         return status
 
@@ -389,6 +409,8 @@ class Driver:
             return f"{line}; they are kept (--retrain-other-code trains them again)"
         stamp = time.strftime("%Y%m%dT%H%M%S")
         for trial_id in others:
+            if self.stop.is_set():  # in a bucket, a trial takes a second
+                break
             self.store.set_trial_aside(trial_id, stamp)
             del known[trial_id]
         where = self.store.trials.address(f"*{SET_ASIDE}{stamp}")
@@ -549,7 +571,8 @@ class Driver:
                 self._dispatch(event, self.progress)
             # an event may be lost, but not the training, which waits until all are processed
             except Exception as error:
-                self.console.print(f"warning: {type(error).__name__}: {error}")
+                with contextlib.suppress(Exception):
+                    self.console.print(f"warning: {type(error).__name__}: {error}")
             finally:
                 events.task_done()
 

@@ -87,7 +87,7 @@ _events: queue.Queue[Event] = queue.Queue()
 _stop = threading.Event()
 _should_stop: ShouldStop | None = None
 _have_ended: Callable[[Collection[Any]], bool] | None = None  # for teams, as _last_steps
-_look_after_teams: Callable[[], None] | None = None  # as _looking
+_look_after_teams: Callable[[Collection[Any]], None] | None = None  # as _looking
 _stopped: set[str] = set()  # trials that the search has stopped: their later events are dropped
 _begun: set[str] = set()  # trials that have reported since they were last begun
 _rows: dict[str, int] = {}  # number of rows of each trial so far
@@ -129,7 +129,6 @@ def run_trials(
     _events, _stop, _should_stop = events, stop, should_stop
     nonce, in_teams = store.nonce(slug), resources.workers_per_trial > 1
     _have_ended = _last_steps(nonce) if in_teams else None
-    _look_after_teams = _looking(resources) if in_teams else None
     for state in (_stopped, _begun, _rows, _from_step, _lost):
         state.clear()
     constants = {
@@ -158,6 +157,9 @@ def run_trials(
     with (
         tempfile.TemporaryDirectory(prefix="vitscale-tune-", ignore_cleanup_errors=True) as scratch,
         _quiet(log),
+        _looking(resources, len(configs))
+        if in_teams
+        else contextlib.nullcontext() as _look_after_teams,
     ):
         tuner = tune.Tuner(
             trainable,
@@ -206,23 +208,37 @@ def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
     return have_ended
 
 
-def _looking(resources: Resources) -> Callable[[], None]:
-    """A function that, every two seconds, counts how many teams fit on the cluster, which may have
-    grown, and removes the placement groups of this job whose creators have died: what the workers
-    of a team held whose controller was killed. Ray keeps them until the end of the job, and the
-    next team would wait for ever.
+@contextlib.contextmanager
+def _looking(resources: Resources, num_trials: int) -> Iterator[Callable[[Collection[Any]], None]]:
+    """A function of Tune's trials that, every two seconds, counts how many teams fit on the
+    cluster, which may have grown; asks it for nodes for one more, if there is a trial for it; and
+    removes the placement groups of this job whose creators have died: what the workers of a team
+    held whose controller was killed. Ray keeps them until the end of the job, and the next team
+    would wait for ever.
     """
     from ray._private.state import state
     from ray.core.generated import gcs_pb2
 
     Group: Any = gcs_pb2.PlacementGroupTableData  # type: ignore[attr-defined]
     own, asked_s = ray.get_runtime_context().get_job_id(), time.monotonic()
+    most = min(num_trials, resources.max_concurrent or num_trials)  # teams at once
+    demand: list[PlacementGroup] = []  # for one more team; Tune's own trials ask for nothing
 
     def is_driver(group: Any) -> bool:
         """Whether Tune has made it, and no actor, which Ray calls dead, too."""
         return not group.creator_actor_id.strip(b"\xff")
 
-    def look() -> None:
+    def ask_for_nodes(num_ended: int) -> None:
+        """A demand that is met makes place for the team: it may be of a node that has come, or of
+        a team that has ended.
+        """
+        more = resources.address and min(most, num_trials - num_ended) > _Teams.num
+        if demand and (not more or demand[0].wait(0)):
+            remove_placement_group(demand.pop())
+        elif more and not demand:
+            demand.append(_ask_for_nodes(resources))
+
+    def look(trials: Collection[Any]) -> None:
         nonlocal asked_s
         if time.monotonic() - asked_s < 2.0:
             return
@@ -230,6 +246,7 @@ def _looking(resources: Resources) -> Callable[[], None]:
         with contextlib.suppress(ray.exceptions.RayError, ValueError):  # nothing fits any more
             _Teams.num = _slots(resources)
         with contextlib.suppress(ray.exceptions.RayError):
+            ask_for_nodes(sum(trial.is_finished() for trial in trials))
             for text in state._connect_and_get_accessor().get_placement_group_table():
                 group = Group.FromString(text)
                 is_of_team = group.creator_job_id.hex() == own and not is_driver(group)
@@ -237,7 +254,15 @@ def _looking(resources: Resources) -> Callable[[], None]:
                     found = PlacementGroupID(group.placement_group_id)
                     remove_placement_group(PlacementGroup(found))
 
-    return look
+    try:
+        yield look
+    except HeadLost:  # nobody answers
+        demand.clear()
+        raise
+    finally:
+        for group in demand:
+            with contextlib.suppress(ray.exceptions.RayError):
+                remove_placement_group(group)
 
 
 def _stop_teams(nonce: str) -> None:
@@ -703,7 +728,7 @@ class _Relay(tune.Callback):
         if _stop.is_set() and (_have_ended is None or _have_ended(trials)):
             raise _Stopped
         if _look_after_teams is not None:
-            _look_after_teams()
+            _look_after_teams(trials)
 
     def on_trial_result(
         self, iteration: int, trials: list, trial: Any, result: dict, **_: Any

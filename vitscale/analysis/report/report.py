@@ -50,16 +50,17 @@ def write_report(
     """
     study = results.study
     check(study)
+    beside = Beside(num_processes)
     write_rows: Writing = partial(_write_rows, results)
     if "parquet" in formats:  # now: two million rows take seconds
-        write_rows = Beside(min(1, num_processes)).write(write_rows)
+        write_rows = beside.write(write_rows)
     kind = kind_of(study)
     statuses = dict(zip(results.trials["trial_id"], results.trials["status"], strict=True))
     digest = made_from(study, statuses)
     if read_made_from(folder) != digest or set(formats) == set(FORMATS):
         folder.remove(MADE_FROM)  # until all files are of these results
     drawn = study.figures if {"html", *OF_FIGURES} & set(formats) else ()
-    beside, endings = Beside(num_processes), {*formats, *(["svg"] if "html" in formats else [])}
+    endings = {*formats, *(["svg"] if "html" in formats else [])}
     begun = {name: beside.draw(kind.figures[name](results), endings) for name in drawn}
     made = study.tables if {"html", *OF_TABLES} & set(formats) else ()
     tables = [_table(name, kind, results, folder, formats) for name in made]
