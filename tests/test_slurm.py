@@ -189,8 +189,13 @@ def test_a_study_goes_on_where_ray_ends_on_one_node_which_joins_again(lab: Lab) 
     wait_for(lambda: ", 2 running" in lab.out(job), 300, "a trial on each node")
 
     def on_second() -> list[psutil.Process]:
-        raylets = [one for one in psutil.process_iter(["name"]) if one.info["name"] == "raylet"]
-        return [one for one in raylets if "--node_ip_address=10.77.0.2" in one.cmdline()]
+        raylets = psutil.process_iter(["name", "cmdline"])  # a zombie has none
+        return [
+            one
+            for one in raylets
+            if "--node_ip_address=10.77.0.2" in (one.info["cmdline"] or [])
+            and one.info["name"] == "raylet"
+        ]
 
     (killed,) = on_second()
     killed.kill()
