@@ -515,6 +515,25 @@ def test_a_server_that_will_not_do_is_refused_at_open(proxy: Proxy, fault: str) 
     assert sum(proxy.requests.values()) < 12
 
 
+def test_a_server_whose_versions_cannot_be_replaced_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that names them otherwise when they are read: each lock would be tried for ever."""
+    own = Bucket("memory://one/versions")
+    own.probe()
+    get = Bucket.get
+    monkeypatch.setattr(
+        Bucket, "get", lambda *of: (found := get(*of)) and (found[0], {"e_tag": "W/other"})
+    )
+    with pytest.raises(OSError, match="must replace the version that it has returned"):
+        own.probe()
+    monkeypatch.undo()
+    monkeypatch.setattr(Bucket, "create", lambda *_: None)
+    with pytest.raises(OSError, match="must create an object that is not there"):
+        own.probe()
+    assert not own.entries()
+
+
 @pytest.mark.parametrize("part", ["trials", "studies/s"])
 def test_a_part_of_a_bucket_that_may_not_be_written_is_refused_at_the_start(
     proxy: Proxy, part: str

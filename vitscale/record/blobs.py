@@ -173,8 +173,13 @@ class Bucket:
         first, second, third = (f"{key} {n}".encode() for n in range(3))
         try:
             tag = own.create(key, first)
+            if tag is None:
+                raise NoBucket(
+                    "a server must create an object that is not there, but got a refusal "
+                    f"(store={self.url!r})"
+                )
             refused = {"If-None-Match": own.create(key, second)}
-            if tag is not None and not refused["If-None-Match"]:
+            if not refused["If-None-Match"]:
                 newer = own.replace(key, second, tag)
                 refused["If-Match"] = own.replace(key, third, tag)
                 last = own.get(key)
@@ -182,6 +187,11 @@ class Bucket:
                     raise NoBucket(
                         "a server must return what was written last, but got another content "
                         f"(store={self.url!r})"
+                    )
+                if not refused["If-Match"] and own.replace(key, third, last[1]) is None:
+                    raise NoBucket(
+                        "a server must replace the version that it has returned, but got a refusal "
+                        f"(store={self.url!r}, etag={last[1].get('e_tag')!r})"
                     )
             ignored = ", ".join(name for name, won in refused.items() if won)
             if ignored:
