@@ -101,9 +101,10 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker("long")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begins no slow test, and none of its fixtures, after the time that CI has for them."""
+    """Begins no slow test, and none of its fixtures, after the time that CI has for them. Marks
+    that skip a test come before.
+    """
     until = float(os.environ.get(UNTIL, "inf"))
     if item.get_closest_marker("slow") and time.time() > until:
         pytest.skip(NO_TURN)

@@ -325,8 +325,8 @@ def test_a_claim_without_its_worker_expires_though_its_driver_lives(
         assert store.finish(second, DONE)
 
 
-def entry_of(machine: str, pid: int = 1, born: str = "1") -> dict[str, object]:
-    return {"token": "T", "machine": machine, "pid": pid, "born": born}
+def entry_of(machine: str) -> dict[str, object]:
+    return {"token": "T", "machine": machine, "pid": 1, "born": "1"}
 
 
 def test_a_holder_that_renews_after_it_was_looked_at_keeps_its_lock(

@@ -30,7 +30,14 @@ from test_team import undisturbed
 
 from vitscale.record.outcome import Row
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        "VITSCALE_TEST_LINKS" not in os.environ,
+        reason="takes minutes: set VITSCALE_TEST_LINKS=1 on Linux as root, or `make chaos`",
+    ),
+]
 
 BIN = Path(sys.executable).parent
 WORKERS = ("a", "b")
@@ -252,8 +259,6 @@ PASSWORD = "correct-horse-battery"
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    if "VITSCALE_TEST_LINKS" not in os.environ:
-        pytest.skip("takes minutes: set VITSCALE_TEST_LINKS=1 on Linux as root, or `make chaos`")
     if subprocess.run([*UNSHARE, "ip", "link"], capture_output=True).returncode:
         pytest.skip("needs the right to make namespaces, and iproute2")
     folder = Path(tempfile.mkdtemp(prefix="vitscale-links-", dir="/var/tmp"))  # /tmp is hidden

@@ -21,7 +21,14 @@ from test_team import undisturbed
 
 from vitscale.record.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(
+        "VITSCALE_TEST_SLURM" not in os.environ,
+        reason="takes minutes: `make test-slurm` as root, where slurm-wlm is installed",
+    ),
+]
 
 SBATCH_FILE = ROOT / "deploy/slurm/study.sbatch"
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -141,8 +148,6 @@ def endings(said: str) -> list[int]:
 @pytest.fixture
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """By default with proctrack/linuxproc, which signals all processes of a step."""
-    if "VITSCALE_TEST_SLURM" not in os.environ:
-        pytest.skip("takes minutes: `make test-slurm` as root, where slurm-wlm is installed")
     absent = [name for name in ("slurmctld", "slurmd", "munged", "ip") if not shutil.which(name)]
     if absent or subprocess.run([*UNSHARE, "ip", "link"], capture_output=True).returncode:
         pytest.skip(f"needs slurm-wlm, munge and the right to make namespaces; absent: {absent}")

@@ -405,10 +405,8 @@ def _alone(store: Store, slug: str) -> Callable[[], bool]:
     """Whether no driver of a study has run since this call. One that has gives trials their runs,
     of which this process does not know.
     """
-    was_driven, starts = store.driver_is_alive(slug), store.num_starts(slug)
-    return lambda: (
-        not (was_driven or store.driver_is_alive(slug) or store.num_starts(slug) != starts)
-    )
+    starts, is_driven = store.num_starts(slug), store.driver_is_alive(slug)
+    return lambda: not is_driven and store.num_starts(slug) == starts
 
 
 class Unreachable(ValueError):

@@ -78,6 +78,7 @@ def run(
             "(--retrain-other-code)"
         )
     stop = threading.Event()
+    output = Output(sys.stdout, stop)
     handle_signals(stop)
     from vitscale.analysis.kinds import check
 
@@ -93,16 +94,18 @@ def run(
     data.look(sample)
     store.make()  # not before: a refusal creates nothing
     store.check_permitted(study.slug)
-    _announce_new(store)
+    _announce_new(store, output)
     with store.drive(study.slug) as attempt:
         check_alone(sample, store)
         if final:
             declare(store, study.slug, final)
         if isinstance(study, Study):
-            driver = Driver(study, store, resources, attempt, stop, data, display=display)
+            driver = Driver(study, store, resources, attempt, stop, data, None, display, output)
             return driver.run(retrain)
         rounds = _begin(study, store)
-        return Driver(rounds.study(), store, resources, attempt, stop, data, rounds, display).run()
+        return Driver(
+            rounds.study(), store, resources, attempt, stop, data, rounds, display, output
+        ).run()
 
 
 def _several_kinds(study: Study, resources: Resources, kinds: Sequence[str]) -> str:
@@ -116,14 +119,14 @@ def _several_kinds(study: Study, resources: Resources, kinds: Sequence[str]) -> 
     )
 
 
-def _announce_new(store: Store) -> None:
+def _announce_new(store: Store, output: Output) -> None:
     """Says that a store is new: the most common mistake is to start a study in another folder."""
     if not store.slugs() and not store.trial_ids():
-        with contextlib.suppress(OSError):  # Output sees to what follows
-            print(
-                f"new store {store.root}: nothing is done in it (another is named by --store or "
-                "VITSCALE_STORE)"
-            )
+        print(
+            f"new store {store.root}: nothing is done in it (another is named by --store or "
+            "VITSCALE_STORE)",
+            file=cast(TextIO, output),
+        )
 
 
 def _begin(search: Search, store: Store) -> Rounds:
@@ -251,6 +254,7 @@ class Driver:
         data: Data,
         rounds: Rounds | None = None,
         display: Display | None = None,
+        output: Output | None = None,
     ) -> None:
         from rich.console import Console
 
@@ -259,7 +263,7 @@ class Driver:
         from vitscale.record.mlflow_view import Mirror
 
         self.study, self.store, self.resources, self.attempt = study, store, resources, attempt
-        self.output = Output(sys.stdout, stop)
+        self.output = output or Output(sys.stdout, stop)
         self.console = Console(
             file=cast(TextIO, self.output),
             highlight=False,

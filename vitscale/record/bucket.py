@@ -18,7 +18,6 @@ import io
 import json
 import math
 import os
-import re
 import signal
 import socket
 import sys
@@ -33,7 +32,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TextIO
 
 from vitscale.record.blobs import WRITABLE, Bucket, Tag
-from vitscale.record.workdir import CLAIM, Fenced, FileState, Held, Workdir, claim_in
+from vitscale.record.workdir import (
+    CHECKPOINT,
+    CLAIM,
+    PINNED,
+    Fenced,
+    FileState,
+    Held,
+    Workdir,
+    claim_in,
+)
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -50,7 +58,6 @@ LEASE_S = _seconds(os.environ.get("VITSCALE_LEASE_S", "60"))
 LOG_EVERY_S = 60.0  # a log is uploaded while it is written
 LOG_BYTES = 2**22  # its end, as far as it is kept
 POLL_S = 0.5
-WEIGHTS = re.compile(r"(?:checkpoint|pinned)-[^/]*$")  # names of files
 FEW = 1000  # files that are asked for one by one; a listing names a thousand, of all trials
 
 
@@ -308,11 +315,15 @@ class BucketDir(Workdir):
         entry unchanged for a lease; then its entry is removed.
         """
         holders, _ = self._holders(name)
-        dead = {entry["token"] for entry in holders if not _lives(self._key(name), entry)}
-        if dead:
+
+        def living(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            return [entry for entry in entries if _lives(self._key(name), entry)]
+
+        live = living(holders)
+        if len(live) < len(holders):
             with contextlib.suppress(OSError):  # reading may be all that is permitted
-                self._change(name, lambda now: [e for e in now if _lives(self._key(name), e)])
-        return len(dead) < len(holders)
+                self._change(name, living)
+        return bool(live)
 
     @contextlib.contextmanager
     def as_folder(self) -> Iterator[Path]:
@@ -521,8 +532,8 @@ def _born(pid: int) -> str | None:
             os.kill(pid, 0)
         except ProcessLookupError:
             return ""
-        except OSError:
-            return None
+        except OSError:  # it is another user's
+            pass
         return None
     return "" if fields[0] in "ZX" else fields[19]
 
@@ -537,7 +548,9 @@ def _is_entry(entry: Mapping[str, Any]) -> bool:
 
 
 def _when_removed(name: str) -> int:
-    return 1 if name.endswith("rows.parquet") else 0 if WEIGHTS.search(name) else 2
+    if name.rpartition("/")[2].startswith((CHECKPOINT, PINNED)):
+        return 0
+    return 1 if name.endswith("rows.parquet") else 2
 
 
 @contextlib.contextmanager

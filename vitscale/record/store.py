@@ -453,7 +453,7 @@ class Store:
                 raise ValueError(
                     f"one driver may run a study, but got (study={slug!r}, running: {held})"
                 ) from held
-            before = _number(folder, "attempt")
+            before = self.num_starts(slug)
             if not before or isinstance(self.root, Path):  # all claims of a bucket are far to seek
                 before = max(before, *self._attempts(slug))
             attempt = 1 + before
