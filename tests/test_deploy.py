@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import os
 import re
 import subprocess
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -147,3 +149,44 @@ def test_the_script_of_leaving_refuses_what_it_does_not_know_and_is_quiet_withou
         pytest.skip("needs the right to have processes in a namespace of its own")
     quiet = subprocess.run([*alone, "sh", script], capture_output=True, text=True)
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_burst_of_sigterm_to_a_task_of_slurm_is_heard(tmp_path: Path, node: int) -> None:
+    """As preemption and `scancel` send one each. Scripts stand for Ray, which ends by itself, and
+    for what signals its workers, since workers of other tests may run here.
+    """
+    told = tmp_path / "told"
+    for name, does in {
+        "ray": "echo begun; sleep 3",
+        "pgrep": "echo 17",
+        "pkill": f'echo "$*" >> {told}',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    lines = (DEPLOY / "slurm/study.sbatch").read_text()
+    assigned = lines[lines.index("stop='") : lines.index("export address")]
+    driver = tmp_path / "driver"
+    driver.touch()
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        **{"SLURM_NODEID": str(node), "SLURM_CPUS_ON_NODE": "1"},
+        **{"address": "127.0.0.1:1", "driver": str(driver)},
+    }
+    task = subprocess.Popen(
+        ["bash", "-c", f'{assigned}\nexport stop; exec bash -c "$task" task'],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert task.stdout and task.stdout.readline() == "begun\n"
+    for _ in range(60):
+        task.terminate()
+        time.sleep(0.005)
+    _, complaints = task.communicate(timeout=30)
+    assert not complaints and task.returncode == 0
+    assert Path(f"{driver}.stop").exists() == (node == 0)
+    line = f"-TERM -u {os.getuid()} -P 17 -f ^ray::(ImplicitFunc|RayTrainWorker)"
+    assert set(told.read_text().splitlines()) == {line}

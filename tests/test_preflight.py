@@ -273,13 +273,13 @@ def test_a_store_with_trials_is_not_called_new(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its studies may have been deleted, to start them afresh."""
-    from vitscale.launch.driver import _announce_new
+    from vitscale.launch.driver import Output, _announce_new
 
-    store = Store.open(tmp_path / "runs")
-    _announce_new(store)
+    store, output = Store.open(tmp_path / "runs"), Output(sys.stdout, threading.Event())
+    _announce_new(store, output)
     assert capsys.readouterr().out.startswith(f"new store {store.root}: nothing is done in it")
     store.claim("0123456789ab", {}, "one-demo", 1)
-    _announce_new(store)
+    _announce_new(store, output)
     assert not capsys.readouterr().out
 
 
