@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -583,6 +584,38 @@ def test_a_node_that_lacks_what_a_trial_needs_is_refused_before_the_first_step(
     (line,) = [line for line in refused.stdout.splitlines() if "error:" in line]
     assert "each node must have what a trial needs, but got (" in line and why in line
     assert "(node " in line and not list(tmp_path.glob("runs/trials/*"))
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
+def test_trials_that_fail_on_one_node_are_trained_by_another(
+    tmp_path: Path, empty: Cluster, leaves: bool
+) -> None:
+    """It joins while the study runs, has place for one trial after the other, and lacks the images.
+    Or the other node leaves while a trial waits for it, and the failing one is mended.
+    """
+    import sklearn.datasets
+
+    images = Path(sklearn.datasets.__file__).parent / "data"
+    without = where_hidden([images])
+    empty.grow()
+    script, num_epochs = Script(tmp_path), 150
+    arguments = ("--num", "2", "--epochs", str(num_epochs), "--only", "conv")
+    process = script.start(*arguments, "--address", empty.address)
+    said = tmp_path / "log.txt"
+    wait_for(lambda: "1 running" in said.read_text(), 120, "a trial on the node that has all")
+    empty.grow(*without)
+    if leaves:
+        wait_for(lambda: "tried again, 2 of" in said.read_text(), 200, "a trial that waits")
+        enter = ("nsenter", "--target", str(empty.nodes[2].pid), "--mount")
+        subprocess.run([*enter, "umount", images], check=True)
+        kill_family(empty.nodes[1].pid)
+    assert process.wait(400) == 0, said.read_text()
+    plan = load_script(TINY).study(num=2, epochs=num_epochs, only="conv")
+    assert_uninterrupted(script.store(), plan, tmp_path / "by_hand")
+    warned = re.findall(r"warning: ([\d.]+ \(node \w+\)) failed (\w+) .*: (.*)", said.read_text())
+    lacking = [(node, trial) for node, trial, why in warned if str(images) in why]
+    assert len({node for node, _ in lacking}) == 1
+    assert max(Counter(lacking).values()) <= 2  # then elsewhere
 
 
 HUNG = """

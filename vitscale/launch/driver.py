@@ -492,7 +492,8 @@ class Driver:
         """Runs Ray Tune on the missing trials.
 
         Trials that ran out of memory beside others are then run with a device to themselves. Trials
-        held by another study are tried again until they are done.
+        held by another study, or waiting for nodes that have left, are tried again until they are
+        done.
         """
         from vitscale.launch.ray_tune import awaited, run_trials
 
@@ -507,6 +508,7 @@ class Driver:
         statuses = self.progress.statuses
         with self.display(self.progress, self.console):
             while todo and not self.stop.is_set():
+                left: set[str] = set()
                 wave = next_wave(todo)  # trunks before what starts from them
                 free = [
                     config
@@ -521,7 +523,7 @@ class Driver:
                         if configs and not self.stop.is_set():
                             if what := awaited(where):
                                 self.console.print(f"waiting for nodes: {what}; Ctrl-C stops")
-                            run_trials(
+                            left |= run_trials(
                                 configs,
                                 self.store,
                                 self.study.slug,
@@ -535,7 +537,7 @@ class Driver:
                             )
                     finally:
                         events.join()
-                held = {config.id for config in wave if statuses[config.id] == "elsewhere"}
+                held = {config.id for config in wave if statuses[config.id] == "elsewhere"} | left
                 ended = {config.id for config in wave} - held
                 todo = [config for config in todo if config.id not in ended]
                 self.stop.wait(2 if held else 0)
@@ -620,7 +622,8 @@ class Driver:
         if self.num_faults <= MAX_FAULT_WARNINGS:
             action = actions.get(event.status, "not tried again by this start")
             self.console.print(
-                f"warning: a machine failed {event.trial_id} ({action}): {event.facts['error']}"
+                f"warning: {event.facts.get('node') or 'a machine'} failed {event.trial_id} "
+                f"({action}): {event.facts['error']}"
             )
         elif self.num_faults == MAX_FAULT_WARNINGS + 1:
             self.console.print(

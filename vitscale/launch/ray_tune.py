@@ -18,6 +18,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,7 @@ import ray
 from ray import tune
 from ray._private import ray_constants
 from ray._private.services import get_ray_address_from_environment
+from ray._private.state import actors
 from ray.experimental.internal_kv import _internal_kv_put
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
@@ -80,6 +82,10 @@ CHECK_STORE_S = 120.0  # time for all nodes to answer what they have
 LOST_BEFORE_ONE_RETRY = 2
 # trials lost in a row, while none makes progress, after which the start ends: something is broken
 MAX_LOST = 10
+# failures of a trial on a node, without progress between them, after which it avoids the node
+MAX_ON_A_NODE = 2
+NODE_ID = "ray.io/node-id"  # the label of a node that Ray sets
+LOOK_S = 5.0  # how often trials that avoid nodes are looked at
 
 
 # Tune pickles its callbacks, so their links to the driver cannot be attributes.
@@ -93,6 +99,7 @@ _begun: set[str] = set()  # trials that have reported since they were last begun
 _rows: dict[str, int] = {}  # number of rows of each trial so far
 _from_step: dict[str, int] = {}  # the step from which each trial was last begun
 _lost: list[str] = []  # errors of the trials lost since any trial made progress
+_places: _Places | None = None  # where trials fail; on a cluster only
 
 
 def run_trials(
@@ -106,7 +113,7 @@ def run_trials(
     log: Log,
     should_stop: ShouldStop | None = None,
     pins: Mapping[str, Collection[int]] = MappingProxyType({}),
-) -> None:
+) -> set[str]:
     """Trains the given trials on Ray, once, and puts their Events into `events`.
 
     `pins`: trial id -> the steps at which it keeps its state for trials that start there.
@@ -120,17 +127,21 @@ def run_trials(
 
     A trial whose worker dies, or that a machine fails, is retried from its checkpoint in another
     process, after a pause: up to MAX_RETRIES times without a new row, and without a checkpoint of a
-    later step, after which it is lost. The output of Ray and Tune goes to `log`. Raises OSError if
-    MAX_LOST trials are lost in a row while no other trial makes progress, and HeadLost if the head
-    of the cluster (its GCS) is gone. Ray may then never answer again, so Tune runs in a thread of
-    its own.
+    later step, after which it is lost. Once it has failed on a node twice so, another node of a
+    cluster retries it, if there is one. Returns the trials that wait for such nodes, which have
+    left, and those not begun because of them. The output of Ray and Tune goes to `log`. Raises
+    OSError if MAX_LOST trials are lost in a row while no other trial makes progress, and HeadLost
+    if the head of the cluster (its GCS) is gone. Ray may then never answer again, so Tune runs in a
+    thread of its own.
     """
-    global _events, _stop, _should_stop, _have_ended, _look_after_teams
+    global _events, _stop, _should_stop, _have_ended, _look_after_teams, _places
     _events, _stop, _should_stop = events, stop, should_stop
     nonce, in_teams = store.nonce(slug), resources.workers_per_trial > 1
     _have_ended = _last_steps(nonce) if in_teams else None
     for state in (_stopped, _begun, _rows, _from_step, _lost):
         state.clear()
+    # Ray Train places the workers of a team
+    _places = _Places(resources) if resources.address and not in_teams else None
     constants = {
         "store": store,
         "slug": slug,
@@ -169,7 +180,7 @@ def run_trials(
                 reuse_actors=not in_teams,
                 max_concurrent_trials=at_once,
                 search_alg=_Teams() if in_teams else None,
-                scheduler=_StoppingScheduler(),
+                scheduler=_Scheduler(),
             ),
             run_config=tune.RunConfig(
                 name=f"attempt-{attempt}",
@@ -185,6 +196,9 @@ def run_trials(
         raise OSError(
             f"{len(_lost)} trials were lost one after another, the last one to: {_lost[-1]}"
         )
+    if _places is not None and _places.is_stuck:
+        return {config.id for config in configs} - _places.ended
+    return set()
 
 
 def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
@@ -704,8 +718,8 @@ class _Stopped(BaseException):
     """Raised to leave Tune's loop: a BaseException, so that Tune does not catch it."""
 
 
-class _StoppingScheduler(FIFOScheduler):
-    """First in, first out; a search may stop a running trial."""
+class _Scheduler(FIFOScheduler):
+    """First in, first out; a search may stop a running trial, and trials avoid nodes."""
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict) -> str:
         event = result.get("event")
@@ -714,6 +728,69 @@ class _StoppingScheduler(FIFOScheduler):
             _events.put(replace(event, status=Status.STOPPED))
             return FIFOScheduler.STOP
         return FIFOScheduler.CONTINUE
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """Before the trial is queued again, if it is: only now may what it requests change."""
+        if _places is not None:
+            with contextlib.suppress(ray.exceptions.RayError):
+                _places.note_failure(trial)
+
+
+class _Places:
+    """Where the trials of one run fail, so that others of a cluster's nodes retry them."""
+
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        self.is_stuck = False
+        self.ended: set[str] = set()  # trials, once it is stuck
+        # by Tune's trial:
+        self.actors: dict[str, str] = {}  # that last ran it
+        self.names: dict[str, str] = {}  # of the node on which it last failed
+        self.failures: dict[str, Counter[str]] = {}  # by node, since it made progress
+        self.avoided: dict[str, set[str]] = {}  # nodes that its next try avoids
+        self.looked_s = time.monotonic()
+
+    def fitting(self) -> set[str]:
+        """The nodes there are on which a trial fits."""
+        return {node["NodeID"] for node in ray.nodes() if _workers_on(node, self.resources)}
+
+    def note_failure(self, trial: Any) -> None:
+        """Where one has failed MAX_ON_A_NODE times, its next try is elsewhere, if it can be."""
+        self.names.pop(trial.trial_id, None)
+        # without one, no process of it has begun
+        if not (actor := self.actors.pop(trial.trial_id, "")) or not (facts := actors(actor)):
+            return
+        node, address = facts["Address"]["NodeID"], facts["Address"]["IPAddress"]
+        self.names[trial.trial_id] = _label({"NodeID": node, "NodeManagerAddress": address})
+        failures = self.failures.setdefault(trial.trial_id, Counter())
+        failures[node] += 1
+        if trial.status != Trial.ERROR:  # it is not queued again
+            return
+        bad = {node for node, times in failures.items() if times >= MAX_ON_A_NODE}
+        bad = bad if self.fitting() - bad else set()
+        self.avoided[trial.trial_id] = bad
+        labels = [{NODE_ID: f"!in({','.join(sorted(bad))})"}]
+        which: dict[str, Any] = {"bundle_label_selector": labels} if bad else {}
+        bundles = trial.placement_group_factory.bundles
+        trial.update_resources(tune.PlacementGroupFactory(bundles, **which))
+
+    def look(self, trials: Collection[Any]) -> None:
+        """Notes that no trial runs or can, since each avoids all nodes that are left. Without any
+        node, they wait for one to come.
+        """
+        if time.monotonic() - self.looked_s < LOOK_S:
+            return
+        self.looked_s = time.monotonic()
+        waiting = [trial for trial in trials if not trial.is_finished()]
+        if waiting and all(
+            trial.status == Trial.PENDING and self.avoided.get(trial.trial_id) for trial in waiting
+        ):
+            nodes = self.fitting()
+            self.is_stuck = bool(nodes) and all(
+                nodes <= self.avoided[trial.trial_id] for trial in waiting
+            )
+            ended = [_ids(trial) for trial in trials if trial.is_finished()]
+            self.ended = set().union(*ended)
 
 
 class _Relay(tune.Callback):
@@ -729,6 +806,15 @@ class _Relay(tune.Callback):
             raise _Stopped
         if _look_after_teams is not None:
             _look_after_teams(trials)
+        if _places is not None:
+            with contextlib.suppress(ray.exceptions.RayError):
+                _places.look(trials)
+            if _places.is_stuck:
+                raise _Stopped
+
+    def on_trial_start(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
+        if _places is not None:
+            _places.actors[trial.trial_id] = trial.temporary_state.ray_actor._actor_id.hex()
 
     def on_trial_result(
         self, iteration: int, trials: list, trial: Any, result: dict, **_: Any
@@ -744,6 +830,8 @@ class _Relay(tune.Callback):
             _from_step[event.trial_id] = max(event.from_step, _from_step[event.trial_id])
             _lost.clear()
             trial.max_failures = trial.num_failures + MAX_RETRIES
+            if _places is not None:
+                _places.failures.pop(trial.trial_id, None)
         if event.trial_id not in _stopped:
             _events.put(event)
 
@@ -754,7 +842,7 @@ class _Relay(tune.Callback):
         tries = MAX_RETRIES - (trial.max_failures - trial.num_failures)
         trial.config["pause_s"] = FIRST_PAUSE_S * 4.0 ** (tries - 1) if tries > 0 else 0.0
         for trial_id in _ids(trial):
-            facts = {"error": _last_line(trial), "tries": f"{tries} of {MAX_RETRIES}"}
+            facts = _failure(trial) | {"tries": f"{tries} of {MAX_RETRIES}"}
             _events.put(Event(trial_id, "again", facts=facts))
         if len(_lost) >= LOST_BEFORE_ONE_RETRY:
             trial.max_failures = trial.num_failures
@@ -763,8 +851,15 @@ class _Relay(tune.Callback):
         if _stop.is_set():
             return
         for trial_id in _ids(trial):
-            _lost.append(_last_line(trial))
-            _events.put(Event(trial_id, "lost", facts={"error": _lost[-1]}))
+            facts = _failure(trial)
+            _lost.append(facts["error"])
+            _events.put(Event(trial_id, "lost", facts=facts))
+
+
+def _failure(trial: Any) -> dict[str, str]:
+    """The last failure of a Tune trial, and on which node of a cluster it was."""
+    node = _places.names.get(trial.trial_id, "") if _places is not None else ""
+    return {"error": _last_line(trial), "node": node}
 
 
 def _ids(trial: Any) -> set[str]:
