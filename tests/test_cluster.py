@@ -432,7 +432,7 @@ def test_teams_wait_for_their_nodes_and_use_those_that_come_later(
     assert "training 1 at a time" in log.read_text()
     empty.grow()
     empty.grow(*own)
-    wait_for(lambda: epochs(f"sqlite:///{tmp_path}/mlflow.db") == 2, 120, "the second team's epoch")
+    wait_for(lambda: epochs(tmp_path / "mlflow.db") == 2, 120, "the second team's epoch")
 
     def saved() -> list[Path]:
         folders = {path.parent for path in tmp_path.glob("runs/trials/*/checkpoint-*")}
@@ -509,7 +509,7 @@ def test_nodes_that_come_later_are_used_and_one_is_taken_away(
     alone = "training 1 at a time"
     wait_for(lambda: alone in (tmp_path / "log.txt").read_text(), 120, "a study on one node")
     empty.grow(*own)
-    database = f"sqlite:///{tmp_path}/mlflow.db"
+    database = tmp_path / "mlflow.db"
     wait_for(lambda: epochs(database) == 2, 120, "an epoch of the second trial")
     second = max(tmp_path.glob(CLAIMS), key=lambda claim: claim.stat().st_mtime).parent
     assert metadata.asked and not left.read_text() and not [*second.glob("checkpoint-*")]

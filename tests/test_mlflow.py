@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import http.server
 import json
@@ -68,11 +69,20 @@ def runs_of_experiment(uri: str, name: str, role: str) -> dict[str, Any]:
     return runs
 
 
-def epochs(uri: str) -> int:
-    """The trials of which MLflow shows an epoch."""
-    if client(uri).get_experiment_by_name("tiny-demo") is None:
+def epochs(database: Path) -> int:
+    """The trials of which MLflow's SQLite database shows an epoch.
+
+    Read without MLflow, which would create the tables of a new one at the same time as the study.
+    """
+    query = (
+        "SELECT COUNT(DISTINCT run_uuid) FROM tags JOIN latest_metrics USING (run_uuid) "
+        "WHERE tags.key = 'vitscale.role' AND tags.value = 'trial' AND latest_metrics.key = 'epoch'"
+    )
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as reading:
+            return reading.execute(query).fetchone()[0]
+    except sqlite3.OperationalError:  # not yet there, or without tables
         return 0
-    return sum("epoch" in run.data.metrics for run in runs_of(uri, "trial").values())
 
 
 def arm_runs(uri: str) -> dict[str, Any]:

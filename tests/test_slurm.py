@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -194,13 +195,12 @@ def test_a_study_goes_on_where_ray_ends_on_one_node_which_joins_again(lab: Lab) 
     wait_for(lambda: ", 2 running" in lab.out(job), 300, "a trial on each node")
 
     def on_second() -> list[psutil.Process]:
-        raylets = psutil.process_iter(["name", "cmdline"])  # a zombie has none
-        return [
-            one
-            for one in raylets
-            if "--node_ip_address=10.77.0.2" in (one.info["cmdline"] or [])
-            and one.info["name"] == "raylet"
-        ]
+        found = []
+        for one in psutil.Process(lab.holder.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if one.name() == "raylet" and "--node_ip_address=10.77.0.2" in one.cmdline():
+                    found.append(one)
+        return found
 
     (killed,) = on_second()
     killed.kill()
@@ -235,7 +235,7 @@ def test_a_preempted_study_saves_within_its_grace_is_queued_again_and_ends(
     job = lab.study(TINY, *options, "--checkpoint-every-s", 3600, nodes=nodes)
     wait_for(lambda: f", {nodes} running" in lab.out(job), 300, "a trial on each node")
     # before its first step there is nothing to save
-    wait_for(lambda: epochs(f"sqlite:///{store}/mlflow.db") == nodes, 120, "epochs of each trial")
+    wait_for(lambda: epochs(store / "mlflow.db") == nodes, 120, "epochs of each trial")
     assert not list(store.glob("trials/*/checkpoint*"))
     start = time.monotonic()
     urgent = lab.submit("--partition=urgent", "--nodes=2", "--wrap=sleep 1")
@@ -262,7 +262,7 @@ def test_a_preempted_team_on_two_nodes_saves_and_goes_on(lab: Lab) -> None:
     team = ("--workers-per-trial", 2, "--cpus-per-trial", 1, "--checkpoint-every-s", "1e6")
     options = ("--num", 1, "--epochs", num_epochs, "--only", "conv", "--store", store)
     job = lab.study(TINY, *options, *team)
-    wait_for(lambda: epochs(f"sqlite:///{store}/mlflow.db"), 300, "an epoch of the team")
+    wait_for(lambda: epochs(store / "mlflow.db"), 300, "an epoch of the team")
     assert not list(store.glob("trials/*/checkpoint*"))
     urgent = lab.submit("--partition=urgent", "--nodes=2", "--wrap=sleep 1")
     wait_for(lambda: list(store.glob("trials/*/checkpoint*")), 90, "the team to save")
