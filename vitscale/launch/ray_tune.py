@@ -858,8 +858,8 @@ class _Relay(tune.Callback):
 
 def _failure(trial: Any) -> dict[str, str]:
     """The last failure of a Tune trial, and on which node of a cluster it was."""
-    node = _places.names.get(trial.trial_id, "") if _places is not None else ""
-    return {"error": _last_line(trial), "node": node}
+    node = _places.names.get(trial.trial_id) if _places is not None else None
+    return {"error": _last_line(trial)} | ({"node": node} if node else {})
 
 
 def _ids(trial: Any) -> set[str]:
