@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import MappingProxyType
 
+import psutil
 import pytest
 import test_preflight
 from conftest import ROOT, SPAWNER, Script, free_port, kill_family, load_script, wait_for
@@ -603,9 +604,17 @@ def test_trials_that_fail_on_one_node_are_trained_by_another(
     process = script.start(*arguments, "--address", empty.address)
     said = tmp_path / "log.txt"
     wait_for(lambda: "1 running" in said.read_text(), 120, "a trial on the node that has all")
-    empty.grow(*without)
-    if leaves:
+    family = psutil.Process(empty.forks.pid).children(recursive=True)
+    (busy,) = [one for one in family if "ray::ImplicitFunc" in " ".join(one.cmdline())]
+    busy.suspend()  # or its node may have place too early
+    try:
+        empty.grow(*without)
         wait_for(lambda: "tried again, 2 of" in said.read_text(), 200, "a trial that waits")
+        time.sleep(25)  # the next try would be 4 s after the last
+        assert "tried again, 3 of" not in said.read_text()
+    finally:
+        busy.resume()
+    if leaves:
         enter = ("nsenter", "--target", str(empty.nodes[2].pid), "--mount")
         subprocess.run([*enter, "umount", images], check=True)
         kill_family(empty.nodes[1].pid)
