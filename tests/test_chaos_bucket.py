@@ -35,6 +35,7 @@ from typing import Any
 
 import psutil
 import pytest
+from apart import apart_by, apart_clock
 from conftest import (
     SPAWNER,
     TINY,
@@ -75,7 +76,6 @@ TITLES = {
 }
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 FEW = (("s3", "kill"), ("driver", "stop"), ("worker", "kill"), ("mlflow", "kill"))
-APART_CLOCK = Path(__file__).with_name("apart_clock.c")
 CLOCKS_S = (-86400, -600, 600, 86400)
 HOSTS = (socket.gethostname(), "two", "three")  # only on the first one can clocks be set
 URL = "s3://studies/chaos"
@@ -164,17 +164,6 @@ def start_mlflow(folder: Path, port: int) -> subprocess.Popen[bytes]:
         )
 
 
-def apart_clock(folder: Path) -> Path | None:
-    """The library that sets the clock of a process apart; None without a compiler."""
-    library = folder / "apart_clock.so"
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(APART_CLOCK), "-ldl"]
-    try:
-        subprocess.run(command, check=True)
-    except FileNotFoundError:
-        return None
-    return library
-
-
 def family(pid: int, name: str = "") -> list[int]:
     """A process and its descendants; those of a name, if one is given."""
     try:
@@ -234,7 +223,7 @@ class Sequence:
         self.host, environment = host, {"VITSCALE_TEST_HOST": host}
         if host == HOSTS[0] and self.clock and self.rng.random() < 0.4:
             shift = self.rng.choice(CLOCKS_S)
-            environment = {"LD_PRELOAD": str(self.clock), "CLOCK_APART_S": str(shift)}
+            environment = apart_by(self.clock, shift)
             self.done["start, clock apart"] += 1
         else:
             self.done["start"] += 1

@@ -21,6 +21,7 @@ from types import MappingProxyType
 import psutil
 import pytest
 import test_preflight
+from apart import apart_by, apart_clock
 from conftest import ROOT, SPAWNER, Script, free_port, kill_family, load_script, wait_for
 from faulty_proxy import serving
 from forked_worker import ADDRESS, LEAN, fork_workers_at
@@ -635,12 +636,22 @@ if any(name.endswith("default_worker.py") for name in sys.orig_argv):
 
 
 def test_a_node_that_does_not_answer_is_named(tmp_path: Path, empty: Cluster) -> None:
-    """Its processes do not begin, as where Python lies on a disk that hangs; its raylet lives."""
+    """Its processes do not begin, as where Python lies on a disk that hangs; its raylet lives.
+
+    And one whose clock differs from that of the store.
+    """
     (tmp_path / "hung").mkdir()
     (tmp_path / "hung" / "sitecustomize.py").write_text(HUNG)
     quick = "import vitscale.launch.ray_tune as ray_tune\nray_tune.CHECK_STORE_S = 8.0\n"
     (tmp_path / "own.py").write_text(TINY.read_text().replace("\nBASE", f"\n{quick}BASE", 1))
-    empty.grow()
+    clock = apart_clock(tmp_path)
+    empty.grow(
+        *(
+            ["env", *(f"{name}={value}" for name, value in apart_by(clock, 600).items())]
+            if clock
+            else []
+        )
+    )
     empty.grow("env", f"PYTHONPATH={tmp_path}/hung")
     script = Script(tmp_path, tmp_path / "own.py")
     process = script.start("--num", "1", "--address", empty.address)
@@ -650,6 +661,12 @@ def test_a_node_that_does_not_answer_is_named(tmp_path: Path, empty: Cluster) ->
     lines = (tmp_path / "log.txt").read_text().splitlines()
     (line,) = [line for line in lines if "did not answer" in line]
     assert re.search(r"warning: [\d.]+ \(node \w+\) did not answer whether it sees the store", line)
+    said = [line for line in lines if "clock" in line]
+    if clock:
+        (line,) = said
+        assert re.search(
+            r"warning: the clock of [\d.]+ \(node \w+\) is (60\d|59\d) s ahead of", line
+        )
 
 
 def test_a_node_without_the_credentials_of_a_bucket_is_refused_before_the_first_step(

@@ -22,9 +22,10 @@ from typing import Any
 
 import psutil
 import pytest
+from apart import apart_by, apart_clock
 from conftest import ROOT, TINY, kill_family, load_script, wait_for
 from test_bucket import KEYS
-from test_chaos_bucket import CLOCKS_S, apart_clock, assert_shown
+from test_chaos_bucket import CLOCKS_S, assert_shown
 from test_launch import reference_rows, without_times
 from test_team import undisturbed
 
@@ -205,8 +206,7 @@ class Lab:
         """
         if library := apart_clock(self.folder):
             for name in ("head", *WORKERS):
-                shift = {"CLOCK_APART_S": str(rng.choice(CLOCKS_S))}
-                self.clocks[name] = {"LD_PRELOAD": str(library), **shift}
+                self.clocks[name] = apart_by(library, rng.choice(CLOCKS_S))
 
     def start_mlflow(self) -> None:
         script = ROOT / "deploy/mlflow/serve.sh"

@@ -105,6 +105,14 @@ CHECKS = (
     Check("store", "exclusive creation", storage.creation, STORE),
     Check("store", "atomic replacement", storage.replacement, STORE),
     Check("store", "locks", storage.locks, STORE),
+    Check(
+        "store",
+        "clock",
+        storage.clock,
+        "set the clock by the network (timedatectl set-ntp true; chronyc makestep): studies "
+        "compare no clocks, but the times in MLflow and in logs are this machine's, and Amazon and "
+        "Google refuse requests of one that is off by 15 minutes",
+    ),
     Check("store", "speed", storage.speed, STORE),
     Check(
         "ray",

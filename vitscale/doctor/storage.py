@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
 from vitscale.doctor.check import Finding, Machine, failed, judged, not_applicable
+from vitscale.record.bucket import LEASE_S, off
 from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
 
@@ -120,6 +121,14 @@ def _seen_held(folder: Workdir) -> bool:
 
 def _look(folder: Workdir, pipe: Connection) -> None:
     pipe.send(folder.is_held("lock"))
+
+
+def clock(machine: Machine) -> Finding:
+    """This machine's clock is as the store's, within the time of a lease."""
+    with scratch(machine) as folder:
+        ahead_s = folder.clock_ahead_s()
+    detail = f"this machine's clock is {off(ahead_s)} the store's (at most {LEASE_S:g} s)"
+    return judged(abs(ahead_s) <= LEASE_S, detail, ahead_s=ahead_s)
 
 
 def speed(machine: Machine) -> Finding:

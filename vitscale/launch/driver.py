@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from vitscale.launch.branching import pins, why_not
-from vitscale.launch.preflight import Data, check_fits
+from vitscale.launch.preflight import Data, check_fits, clock_apart
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources, check_alone
 from vitscale.plan.config import TrainConfig
@@ -313,7 +313,11 @@ class Driver:
             )
         for note in filter(None, (note_of_code, note_of_old_database(self.store))):
             self.console.print(note)
-        for doubt in doubts(self.study):
+        doubted = doubts(self.study)
+        if todo:
+            ahead_s = self.store.clock_ahead_s(self.study.slug)
+            doubted.append(clock_apart("of this machine", ahead_s))
+        for doubt in filter(None, doubted):
             self.console.print(f"warning: {doubt}")
         stopped_by, head_lost = "", False
         self.trains = bool(todo)
@@ -463,16 +467,9 @@ class Driver:
         with cluster(self.resources, self._log, self.stop, self.console.print) as slots:
             if self.stop.is_set():
                 return
-            silent = (
-                check_nodes(self.store, self.study, self.resources)
-                if self.resources.address
-                else []
-            )
-            for node in silent:
-                self.console.print(
-                    f"warning: {node} did not answer whether it sees the store and the data; a "
-                    "trial there waits until it does"
-                )
+            if self.resources.address:
+                for line in check_nodes(self.store, self.study, self.resources):
+                    self.console.print(f"warning: {line}")
             if line := _several_kinds(self.study, self.resources, kinds_of_gpus()):
                 self.console.print(f"warning: {line}")
             self.console.print(

@@ -13,6 +13,7 @@ from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import EMBEDDED, check_embedded, check_readable
 from vitscale.plan.study import Study
+from vitscale.record.bucket import LEASE_S, off
 from vitscale.record.outcome import Outcome
 
 # The fields that decide which images a training reads.
@@ -82,6 +83,16 @@ def _speaks_grpc(connection: socket.socket) -> bool:
     while len(header) < 9 and (part := connection.recv(9 - len(header))):
         header += part
     return len(header) == 9 and header[3] == SETTINGS
+
+
+def clock_apart(whose: str, ahead_s: float) -> str:
+    """A warning if a clock differs from the store's by more than a lease; empty if it does not."""
+    if abs(ahead_s) <= LEASE_S:
+        return ""
+    return (
+        f"the clock {whose} is {off(ahead_s)} the store's; nothing in a study depends on it, but "
+        "times in MLflow and in logs are wrong by that"
+    )
 
 
 class Data:

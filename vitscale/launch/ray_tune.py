@@ -23,10 +23,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 from vitscale.launch.leaving import GRACE_S, STOPS
-from vitscale.launch.preflight import check_answers
+from vitscale.launch.preflight import check_answers, clock_apart
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import check_readable
@@ -522,7 +522,8 @@ def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
 
     They see another store than the driver; or a trial fits on them, and they lack vitscale or a
     dataset; or a team may be led from them, which any node may do, and they lack vitscale or cannot
-    read the store. Returns the nodes on which a trial fits and that have not answered in time.
+    read the store. Returns warnings: of nodes on which a trial fits and that have not answered in
+    time, and of nodes whose clocks differ from the store's.
     """
     configs = [trial.config for trial in study.trials]
     datasets = sorted({config.dataset for config in configs if config.reads_images})
@@ -530,16 +531,18 @@ def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
     used = {_label(node) for node in ray.nodes() if _workers_on(node, resources)}
     answers = ask_nodes(_see, *asked, timeout_s=CHECK_STORE_S)
     # a node that was lost meanwhile is not blind, since each claim checks again
-    if blind := [node for node, saw in answers.items() if saw is False]:
+    seen = {node: saw for node, saw in answers.items() if isinstance(saw, Sight)}
+    if blind := [node for node, saw in seen.items() if not saw.store]:
         raise ValueError(
             "the store must be one folder that all nodes see, but got "
             f"(store={str(store.root)!r}, another one on: {', '.join(blind)})"
         )
+    lacking = {node for node, saw in seen.items() if saw.lacks_data}
+    leading = answers.keys() - lacking if resources.workers_per_trial > 1 else set()
     failed = [
         (node, why)
         for node, saw in answers.items()
-        if (why := _why(saw))
-        and (node in used or (resources.workers_per_trial > 1 and not isinstance(saw, NoData)))
+        if (why := _why(saw)) and node in used | leading
     ]
     if failed:
         node, why = failed[0]
@@ -548,14 +551,29 @@ def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
             f"each node must have what a trial needs, but got ({node}: {why}{more}); "
             "`vitscale doctor --address` asks all nodes"
         )
-    return sorted(used - answers.keys())
+    silent = (
+        f"{node} did not answer whether it sees the store and the data; a trial there waits until "
+        "it does"
+        for node in sorted(used - answers.keys())
+    )
+    apart = (clock_apart(f"of {node}", saw.clock_ahead_s) for node, saw in seen.items())
+    return [*silent, *filter(None, apart)]
 
 
-def _why(answer: bool | str | ray.exceptions.RayError) -> str:
+class Sight(NamedTuple):
+    """What a node sees of what trials need."""
+
+    store: bool = True  # the driver's, and not another one
+    reason: str = ""  # why it cannot read the store or a dataset, in one line
+    lacks_data: bool = False  # a dataset, which it needs only where trials fit
+    clock_ahead_s: float = 0.0  # of the store's
+
+
+def _why(answer: Sight | ray.exceptions.RayError) -> str:
     """Why a node is of no use, in one line; empty if it is, or if it was lost meanwhile."""
     if isinstance(answer, ray.exceptions.RayTaskError):
         return str(answer).strip().splitlines()[-1]
-    return answer if isinstance(answer, str) else ""
+    return answer.reason if isinstance(answer, Sight) else ""
 
 
 def ask_nodes(
@@ -602,28 +620,20 @@ def resources_of_nodes() -> list[str]:
     return lines
 
 
-class NoData(str):
-    """Why a node cannot read a dataset, which it needs only where trials fit."""
-
-
-def _see(
-    store: Store, slug: str, nonce: str, datasets: Sequence[str], data_root: str
-) -> bool | str:
-    """Whether this node sees the driver's store, or why it cannot read that or a dataset; runs
-    there.
-    """
+def _see(store: Store, slug: str, nonce: str, datasets: Sequence[str], data_root: str) -> Sight:
+    """Runs on a node."""
     try:
         store.check_shared(slug, nonce, patience_s=30)
     except NotShared:
-        return False
+        return Sight(store=False)
     except OSError as error:  # a bucket, say, without credentials there
-        return f"it cannot read the store: {error}"
+        return Sight(reason=f"it cannot read the store: {error}")
     try:
         for dataset in datasets:
             check_readable(dataset, data_root)
     except ValueError as error:
-        return NoData(error)
-    return True
+        return Sight(reason=str(error), lacks_data=True)
+    return Sight(clock_ahead_s=store.clock_ahead_s(slug))
 
 
 def _slots(resources: Resources, nodes: Sequence[Mapping[str, Any]] | None = None) -> int:

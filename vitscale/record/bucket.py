@@ -61,6 +61,11 @@ POLL_S = 0.5
 FEW = 1000  # files that are asked for one by one; a listing names a thousand, of all trials
 
 
+def off(ahead_s: float) -> str:
+    """How a clock differs from another one, before whose it is."""
+    return f"{abs(ahead_s):.0f} s {'behind' if ahead_s < 0 else 'ahead of'}"
+
+
 def check_lease() -> None:
     """Raises ValueError unless leases are long enough to be renewed, and end within an hour."""
     given = os.environ.get("VITSCALE_LEASE_S", "60")
@@ -262,6 +267,11 @@ class BucketDir(Workdir):
             entry.key[start:]: FileState(entry.num_bytes, entry.changed_s)
             for entry in self.bucket.entries(self._key())
         }
+
+    def state(self, name: str) -> FileState:
+        if (found := self.bucket.head(self._key(name))) is None:
+            raise FileNotFoundError(self.address(name))
+        return FileState(found.num_bytes, found.changed_s)
 
     def within(self, name: str) -> BucketDir:
         return BucketDir(self.path / name, bucket=self.bucket)

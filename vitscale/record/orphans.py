@@ -15,7 +15,7 @@ from vitscale.record.overview import by_folder
 from vitscale.record.store import DELETED, SET_ASIDE, TRIAL_ID, Store
 from vitscale.record.workdir import PINNED, Damaged, FileState, read_json
 
-# A process writes to its scratch file all the time; this also covers clocks of machines that differ
+# A process writes to its scratch file all the time
 UNTOUCHED_S = 3600.0
 TEAM_NOTES = "ray-train"  # of launch/ray_team.py
 
@@ -77,7 +77,10 @@ def read_plans(store: Store) -> dict[str, dict[str, Any]]:
 
 
 def survey(store: Store) -> Waste:
-    """What there is. Raises ValueError as `read_plans`."""
+    """What there is; scratch files once nobody has written to them for an hour.
+
+    Raises ValueError as `read_plans`.
+    """
     plans = read_plans(store)
     files = by_folder(store.trials.files())
     orphans = tuple(
@@ -85,7 +88,26 @@ def survey(store: Store) -> Waste:
         for trial_id in _unplanned(store, plans)
     )
     known, needed = {orphan.trial_id for orphan in orphans}, _needed(store, plans)
-    return Waste(orphans, tuple(_leftovers(store, files, known, needed)))
+    leftovers = tuple(_leftovers(store, files, known, needed))
+    if any(item.kind == "scratch" for item in leftovers):
+        now_s = _now_s(store)
+        leftovers = tuple(
+            item
+            for item in leftovers
+            if item.kind != "scratch" or now_s - item.changed_s > UNTOUCHED_S
+        )
+    return Waste(orphans, leftovers)
+
+
+def _now_s(store: Store) -> float:
+    """The time by the store's clock, which wrote those of its files; by this machine's where
+    nothing can be written, and so nothing be removed.
+    """
+    now_s = time.time()
+    try:
+        return now_s - store.studies.clock_ahead_s()
+    except OSError:
+        return now_s
 
 
 def clean(store: Store, waste: Waste) -> Waste:
@@ -172,7 +194,7 @@ def _leftovers(
         elif TRIAL_ID.fullmatch(name) and name not in orphans:
             yield from _of_trial(store, name, files.get(name, {}), needed)
     for path, state in store.studies.files().items():
-        if _is_scratch(path) and _is_untouched(state):
+        if _is_scratch(path):
             yield Leftover(f"studies/{path}", "scratch", *state)
 
 
@@ -190,14 +212,14 @@ def _of_trial(
     done = store.is_done(trial_id)
     for name, state in files.items():
         path = f"trials/{trial_id}/{name}"
-        if _is_scratch(name) and _is_untouched(state):
+        if _is_scratch(name):
             yield Leftover(path, "scratch", *state)
         elif done and name.startswith(DAMAGED):
             yield Leftover(path, "damaged", *state)
         elif done and name.startswith(PINNED) and not path.startswith(needed):
             yield Leftover(path, "of a trunk", *state)
     notes = {name: state for name, state in files.items() if name.startswith(f"{TEAM_NOTES}/")}
-    if notes and not store.running_holder(trial_id) and all(map(_is_untouched, notes.values())):
+    if notes and not store.running_holder(trial_id):
         yield Leftover(f"trials/{trial_id}/{TEAM_NOTES}", "scratch", *_size(notes))
 
 
@@ -205,7 +227,3 @@ def _is_scratch(path: str) -> bool:
     """Whether a path is of a file that is written whole or not at all (Workdir.write)."""
     name = path.rpartition("/")[2]
     return name.startswith(".") and name.endswith(".tmp") and not path.startswith(TEAM_NOTES)
-
-
-def _is_untouched(state: FileState) -> bool:
-    return time.time() - state.changed_s > UNTOUCHED_S

@@ -522,6 +522,13 @@ class Store:
                 )
             time.sleep(1)
 
+    def clock_ahead_s(self, slug: str) -> float:
+        """As Workdir.clock_ahead_s, of the driver or a worker of a study; 0 if it cannot write."""
+        try:
+            return self.study(slug).clock_ahead_s()
+        except OSError:
+            return 0.0
+
     def _attempts(self, slug: str) -> list[int]:
         """Attempts of a study in claims, which can exceed its counter: that may be lost."""
         claims = (claim_of(self.trial(trial_id)) for trial_id in self.trials.having(CLAIM))

@@ -267,6 +267,26 @@ class Workdir:
                             found[prefix + entry.name] = FileState(size, changed_s)
         return found
 
+    def state(self, name: str) -> FileState:
+        """Size and time of a file. Raises FileNotFoundError."""
+        state = os.lstat(self._at(name))
+        return FileState(state.st_size, state.st_mtime)
+
+    def clock_ahead_s(self) -> float:
+        """Seconds by which this machine's clock is ahead of the store's at least; negative: behind.
+
+        Compares it with the time that the store gives to a file that is written for this. Stores
+        that give whole seconds leave out the fraction; 0 where both clocks may agree. Raises
+        OSError.
+        """
+        name, before_s = f".clock.{uuid.uuid4().hex[:8]}.tmp", time.time()
+        try:
+            self.write(name, b"")
+            after_s, there_s = time.time(), self.state(name).changed_s
+        finally:
+            self.remove(name)
+        return max(0.0, before_s - (there_s + 1)) + min(0.0, after_s - there_s)
+
     def within(self, name: str) -> Workdir:
         """A subfolder."""
         return Workdir(self.path / name)
