@@ -68,7 +68,7 @@ def write_images(folder: Path, config: TrainConfig, num: int) -> None:
             pixels = rng.integers(0, 256, shape[: 1 + min(2, config.channels)], dtype=np.uint8)
             path = folder / split / str(index % config.num_classes) / f"{index:05d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(path)
+            Image.fromarray(pixels).save(path, compress_level=0)
 
 
 # The contestants: each yields seconds per epoch
@@ -205,7 +205,7 @@ def compare(name: str, options: argparse.Namespace, folder: Path) -> list[dict[s
     num = options.steps * (options.batch_size or batch_size)
     config = TrainConfig(
         **fields,
-        dataset="bench",
+        dataset=f"bench-{fields.get('resolution', 8)}",
         num_images=num,
         num_classes=10,
         batch_size=options.batch_size or batch_size,

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +24,7 @@ from rich.console import Console
 
 from vitscale.cli.doctor import Result
 from vitscale.cli.doctor import _print as show
-from vitscale.doctor import scheduling, software, storage, tracking, training
+from vitscale.doctor import device, scheduling, software, storage, tracking, training
 from vitscale.doctor.check import Check, Finding, Machine, Verdict, failed, not_applicable, passed
 from vitscale.doctor.checks import CHECKS, selected
 from vitscale.doctor.process import Examination
@@ -193,6 +194,7 @@ def test_a_store_without_hard_links_fails_where_a_trial_is_committed(tmp_path: P
         "exclusive creation": FAIL,
         "atomic replacement": PASS,
         "locks": PASS,
+        "clock": PASS,
         "speed": PASS,
     }
     assert "Operation not permitted" in found["exclusive creation"][1]
@@ -337,6 +339,7 @@ def test_a_gpu_that_is_asked_for_and_not_there(tmp_path: Path, monkeypatch) -> N
 
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")
+    monkeypatch.setattr(software, "nvidia_cards", lambda: 0)
     assert software.driver(CPU).verdict == NONE
     found = software.driver(Machine(wants_gpu=True))
     assert found.verdict == FAIL and "sees no GPU" in found.detail
@@ -345,6 +348,72 @@ def test_a_gpu_that_is_asked_for_and_not_there(tmp_path: Path, monkeypatch) -> N
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     found = software.driver(CPU)
     assert found.verdict == FAIL and "the driver (580.65.06) lists 2" in found.detail
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\necho Failed to initialize NVML: Driver/library version mismatch\nexit 18\n"
+    )
+    found = software.driver(CPU)
+    assert found.verdict == FAIL and "Driver/library version mismatch (exit status 18)" in str(
+        found
+    )
+    (tmp_path / "nvidia-smi").unlink()
+    assert software.driver(CPU).verdict == NONE
+    monkeypatch.setattr(software, "nvidia_cards", lambda: 2)  # of a container without `--gpus`
+    found = software.driver(CPU)
+    assert found.verdict == FAIL and "this machine has 2; nvidia-smi: not found" in found.detail
+
+
+def test_cards_without_a_driver_are_seen(tmp_path: Path) -> None:
+    devices = {
+        "gpu": ("0x10de", "0x030200"),
+        "vga": ("0x10de", "0x030000"),
+        "sound": ("0x10de", "0x040300"),
+        "other": ("0x1002", "0x030000"),
+    }
+    for name, (vendor, kind) in devices.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / name / "class").write_text(f"{kind}\n")
+    (tmp_path / "empty").mkdir()
+    assert software.nvidia_cards(tmp_path) == 2
+
+
+def test_a_resume_that_loses_something_fails_with_deterministic() -> None:
+    """Also where a repetition would not show it: the interrupted training is another one."""
+    one, other = ([{"train_loss": loss, "step": 4.0}] for loss in (1.0, 1.0 + 1e-7))
+    assert training.as_found([(one, one, one), (other, other, other)]).verdict == PASS
+    for wrong in ((one, one, other), (one, other, one)):
+        assert training.as_found([(one, one, one), wrong]).verdict == FAIL
+    loses = training.LONGER_EPOCHS.replace(seed=2)
+    found = training.as_found(
+        [(*[training.rows(training.LONGER_EPOCHS, CPU)] * 2, training.interrupted(loses, CPU)[1])]
+    )
+    assert found.verdict == FAIL and "repeated equal by the bit, resumed differ" in found.detail
+
+
+def test_a_precision_that_is_not_used_is_noticed(monkeypatch) -> None:
+    exact = {config: training.reference("cpu", config) for config, _ in training.MODELS}
+    monkeypatch.setattr(
+        training, "losses", lambda config, *_: exact[config.replace(precision="fp32")]
+    )
+    found = training.bf16(CPU)
+    assert found.verdict == FAIL and "bf16 was not used" in found.detail
+
+
+def test_convolutions_in_tf32_are_not_taken_for_fp32(monkeypatch) -> None:
+    """Factors rounded to 10 bits, as TF32's are."""
+    import torch
+    from torch.nn import functional
+
+    assert device.convolutions(CPU).verdict == PASS
+    real = functional.conv2d
+
+    def rounded(images: torch.Tensor, kernel: torch.Tensor, **options: Any) -> torch.Tensor:
+        if images.dtype == torch.float64:
+            return real(images, kernel, **options)
+        return real(images.half().float(), kernel.half().float(), **options)
+
+    monkeypatch.setattr(functional, "conv2d", rounded)
+    assert device.convolutions(CPU).verdict == FAIL
 
 
 def test_which_gpus_a_build_of_torch_runs_on() -> None:

@@ -160,10 +160,14 @@ def test_the_start_ends_after_many_lost_trials(tmp_path: Path) -> None:
     error_file = tmp_path / "error.txt"
     error_file.write_text("Failure # 1 (at noon)\nFailure # 2 (later)\nOSError: no disk\n")
     trial = SimpleNamespace(
-        config={"bundle": [("t1", {})]}, error_file=str(error_file), num_failures=4, max_failures=3
+        trial_id="t1",
+        config={"bundle": [("t1", {})]},
+        error_file=str(error_file),
+        num_failures=4,
+        max_failures=3,
     )
     relay, news = ray_tune._Relay(), ray_tune._events
-    ray_tune._lost.clear()
+    ray_tune._lost.clear(), ray_tune._unready.clear()
     for num in range(1, 20):
         relay.on_step_begin(0, [])
         relay.on_trial_error(0, [], trial)
@@ -322,3 +326,56 @@ def test_the_same_command_retries_faults(faulty: Script) -> None:
     runs = runs_of_experiment(faulty.environment["MLFLOW_TRACKING_URI"], "faulty-demo", "trial")
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     assert not any("vitscale.error" in run.data.tags for run in runs.values())
+
+
+def test_a_trial_that_tune_gives_up_without_a_try_begins_anew(tmp_path: Path) -> None:
+    """Where a worker dies between two trials, Tune counts two failures of the second and ends it,
+    and where one does not get free, it ends it in silence.
+    """
+    from ray.tune.experiment import Trial
+
+    from vitscale.launch import ray_tune
+
+    for state in (ray_tune._unready, ray_tune._told, ray_tune._anew, ray_tune._times_anew):
+        state.clear()
+    (error_file := tmp_path / "error.txt").write_text("Failure # 1 (at noon)\nOSError: gone\n")
+    trial = SimpleNamespace(
+        trial_id="t", config={"bundle": [("t1", {})]}, error_file=str(error_file), status="PENDING"
+    )
+    relay, scheduler, news = ray_tune._Relay(), ray_tune._Scheduler(), ray_tune._events
+    for num in range(1, ray_tune.MAX_RETRIES + 1):
+        trial.status = Trial.PENDING
+        scheduler.on_trial_error(None, trial)
+        trial.status = Trial.ERROR
+        if num == 1:
+            relay.on_trial_error(0, [], trial)
+        else:
+            ray_tune._told.clear()
+        relay.on_experiment_end([trial])
+        event = news.get_nowait()
+        assert (event.status, event.facts["tries"]) == ("again", f"{num} of 3") and news.empty()
+        assert ray_tune._anew == {"t1"}
+    ray_tune._told.clear()
+    relay.on_experiment_end([trial])
+    assert news.get_nowait().status == "lost"  # not for ever
+    for state in (ray_tune._unready, ray_tune._told, ray_tune._anew, ray_tune._times_anew):
+        state.clear()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Unable to find a valid cuDNN algorithm to run convolution",
+        "FIND was unable to find an engine to execute this computation",
+        "cuDNN version incompatibility: PyTorch was compiled against (9, 1, 0)",
+        "Triton Error [CUDA]: device kernel image is invalid",
+        "Failed to find C compiler. Please specify via CC environment variable.",
+        "InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx",
+        "uncorrectable ECC error encountered",
+        "Socket Timeout",
+    ],
+)
+def test_what_a_node_lacks_or_breaks_is_no_fault_of_a_config(text: str) -> None:
+    """Also the second time on the same node."""
+    line = f"RuntimeError: {text}"
+    assert verdict(RuntimeError(text), line, line, Resources(gpus_per_trial=1)) == "again"

@@ -20,7 +20,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study, Trial, to_json
 from vitscale.record import mlflow_params, mlflow_view
-from vitscale.record.mlflow_view import TakenOver, View, synchronize
+from vitscale.record.mlflow_view import Mirror, TakenOver, View, synchronize
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 
@@ -511,3 +511,27 @@ def test_a_view_that_was_taken_over_writes_nothing(store: Store, uri: str) -> No
     with pytest.raises(TakenOver):
         view.show(plan.trials[0].config.id, finished(plan)[plan.trials[0].config.id])
     assert not children(uri)
+
+
+def test_a_driver_that_comes_back_after_a_takeover_gives_no_trial_a_second_run(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it saved would say that it knows all runs until then, and it knows its own."""
+    plan, permitted, now = study(num=2), [True], time.time
+    (first, *others), outcomes = plan.trials, finished(plan)
+    suspended = Mirror(plan, uri, store, may_write=lambda: permitted[-1])
+    suspended.put(first.config.id, outcomes[first.config.id])
+    suspended._attempt(suspended._write)
+    suspended._save()
+    taken = View(plan, uri, store)  # by another machine, which trains the study to its end
+    for trial in others:
+        taken.show(trial.config.id, outcomes[trial.config.id])
+    taken.save()
+    monkeypatch.setattr(time, "time", lambda: now() + 300)
+    permitted.append(False)
+    suspended.put(others[0].config.id, outcomes[others[0].config.id])
+    suspended._attempt(suspended._write)
+    assert "TakenOver" in suspended.error
+    monkeypatch.setattr(time, "time", lambda: now() + 600)
+    synchronize(View(plan, uri, store), outcomes)
+    assert children(uri).keys() == {trial.config.id for trial in plan.trials}

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import http.server
+import os
 import shutil
 import socketserver
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -20,6 +22,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from PIL import Image
+from test_store import another_user, as_user  # noqa: F401
 
 from vitscale.cli import script as cli
 from vitscale.launch import preflight
@@ -308,3 +311,41 @@ def test_an_address_where_another_server_listens_is_refused(
             preflight.check_answers(address)
         server.shutdown()
     assert f"a Ray cluster must answer at (address={address!r}): " in str(caught.value)
+
+
+SEES = """
+from vitscale.launch.ray_tune import _see
+from vitscale.record.store import Store
+say(_see(Store(arguments[0]), "a-demo", arguments[1], [], "").reason)
+"""
+
+
+def test_a_node_that_may_not_write_to_the_store_says_so_at_the_start(
+    another_user: int,  # noqa: F811
+) -> None:
+    """Its processes are another user's, say; and not each trial in turn."""
+    import vitscale.launch.ray_tune  # noqa: F401  before the user changes
+
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are root's alone
+        os.chmod(folder, 0o755)
+        store = Store.open(Path(folder) / "runs")
+        with store.drive("a-demo"):
+            nonce = store.nonce("a-demo")
+            assert as_user(0, 0, SEES, store.root, nonce) == ""
+            said = as_user(another_user, another_user, SEES, store.root, nonce)
+        assert said.startswith("it cannot write to the store: ") and "\n" not in said
+        assert not [name for name in store.trials.names() if name.startswith(".")]
+
+
+def test_nodes_of_other_code_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    from vitscale.launch import ray_tune
+
+    monkeypatch.setattr(ray_tune, "_code", lambda: "commit a; torch 1")
+    same, other, old = ray_tune.Sight(code="commit a; torch 1"), ray_tune.Sight(code="x"), True
+    lost = ray.exceptions.RayError()
+    answers = {"n1": same, "n2": other, "n3": old, "n4": lost, "n5": other}
+    (line,) = ray_tune._of_other_code(answers, {"n1", "n2", "n3", "n4"})
+    assert line.startswith("n2, and 1 more nodes will train with other code or packages (x; here")
+    assert not [*ray_tune._of_other_code({"n1": same, "n4": lost}, {"n1", "n4"})]

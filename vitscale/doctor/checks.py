@@ -51,6 +51,7 @@ CHECKS = (
         "and open files (ulimit -n 65536), or train without --num-loader-workers",
     ),
     Check("device", "matrix products", device.products, WRONG_NUMBERS, on_each_device=True),
+    Check("device", "convolutions", device.convolutions, WRONG_NUMBERS, on_each_device=True),
     Check(
         "device",
         "memory",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import resource
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 from vitscale.doctor.check import Finding, Machine, judged, not_applicable, passed
 from vitscale.record.provenance import installed
@@ -46,9 +48,15 @@ def driver(machine: Machine) -> Finding:
     """torch sees the GPUs that the driver lists, and was built for them."""
     import torch
 
-    listed, driver_version = nvidia_smi()
+    listed, driver_version, trouble = nvidia_smi()
     built = torch.version.cuda or "no CUDA"
     if not torch.cuda.is_available():
+        if (cards := nvidia_cards()) or trouble:
+            return judged(
+                False,
+                f"torch {torch.__version__} (built for {built}) sees no GPU, but this machine has "
+                f"{cards or 'some'}; nvidia-smi: {trouble or driver_version or 'not found'}",
+            )
         if listed or machine.wants_gpu:
             return judged(
                 False,
@@ -85,18 +93,35 @@ def runs_on(major: int, minor: int, architectures: list[str]) -> bool:
     return False
 
 
-def nvidia_smi() -> tuple[int, str]:
-    """The number of GPUs that NVIDIA's own tool lists, and the driver's version; 0 without it."""
+def nvidia_smi() -> tuple[int, str, str]:
+    """The number of GPUs that NVIDIA's own tool lists, the driver's version, and what it says if it
+    fails; nothing of these without it.
+    """
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return 0, ""
+        return 0, "", ""
     query = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20)
-    except subprocess.TimeoutExpired:
-        return 0, "did not answer within 20 s"
-    lines = answer.stdout.split() if answer.returncode == 0 else []
-    return len(lines), lines[0] if lines else ""
+    except (OSError, subprocess.TimeoutExpired):
+        return 0, "", "did not answer within 20 s"
+    if answer.returncode:
+        said = (answer.stdout + answer.stderr).strip().splitlines() or ["nothing"]
+        return 0, "", f"{said[0][:200]} (exit status {answer.returncode})"
+    lines = answer.stdout.split()
+    return len(lines), lines[0] if lines else "", ""
+
+
+def nvidia_cards(devices: Path = Path("/sys/bus/pci/devices")) -> int:
+    """How many of NVIDIA's display controllers (PCI class 3) this machine has, with or without a
+    driver.
+    """
+    cards = 0
+    for device in devices.glob("*"):
+        with contextlib.suppress(OSError):
+            vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
+            cards += vendor == "0x10de" and kind.startswith("0x03")
+    return cards
 
 
 def limits(machine: Machine) -> Finding:

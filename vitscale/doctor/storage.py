@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 
 from vitscale.doctor.check import Finding, Machine, failed, judged, not_applicable
 from vitscale.record.bucket import LEASE_S, off
+from vitscale.record.orphans import DOCTOR
 from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
 
@@ -30,8 +31,8 @@ MAX_LATENCY_S = 1.0  # of a small file: a commit writes three
 @contextlib.contextmanager
 def scratch(machine: Machine) -> Iterator[Workdir]:
     """A folder of the store, removed afterwards, and with it the store if it had not existed."""
-    store = Store.at(machine.store).folder
-    existed, name = store.exists(), f".doctor-{uuid.uuid4().hex[:8]}"
+    store = Store.at(machine.store).folder.impatient()
+    existed, name = store.exists(), f"{DOCTOR}{uuid.uuid4().hex[:8]}"
     try:
         yield store.within(name)
     finally:

@@ -41,6 +41,7 @@ SMALL = TrainConfig(
 # four steps per epoch, also 20 steps
 LONGER_EPOCHS = SMALL.replace(batch_size=32, epochs=5, warmup_epochs=1.0)
 WITH_STEM = LONGER_EPOCHS.replace(stem="conv", stem_channels="8", stem_strides="2")
+MODELS = ((SMALL, ""), (WITH_STEM, "of a ViT with convolution and BatchNorm "))
 NUM_INTERRUPTED = 5
 # Largest relative difference of a loss. fp32: 40 times what the order of sums changes, 2.3e-7, and
 # below the 2.8e-5 that a mantissa of 10 bits changes, that of fp16 and of TF32. bf16 and fp16: ten
@@ -85,9 +86,9 @@ def losses(config: TrainConfig, machine: Machine, **options: Any) -> list[float]
 
 
 @functools.cache
-def reference(device: str) -> tuple[float, ...]:
-    """The losses of SMALL on a device; on the CPU in one thread."""
-    return tuple(losses(SMALL, Machine(device=device)))
+def reference(device: str, config: TrainConfig = SMALL) -> tuple[float, ...]:
+    """The losses of a training on a device; on the CPU in one thread."""
+    return tuple(losses(config, Machine(device=device)))
 
 
 def gap(expected: Sequence[float], found: Sequence[float]) -> float:
@@ -103,7 +104,7 @@ def compared(
 ) -> Finding:
     """Whether two trainings have the same losses within a bound."""
     size = gap(expected, found)
-    detail = f"losses of {len(expected)} steps {what}: largest difference {size:.1e} of the loss"
+    detail = f"{len(expected)} losses {what}: largest difference {size:.1e} of the loss"
     values = {"gap": size, "bound": bound}
     return judged(size <= bound, f"{detail} (bound {bound:.0e})", **values)
 
@@ -115,13 +116,37 @@ def fp32(machine: Machine) -> Finding:
     """fp32 on a GPU against fp32 on the CPU."""
     if not machine.on_gpu:
         return not_applicable("the CPU is what others are compared with")
-    return compared(reference("cpu"), reference(machine.device), "on GPU and CPU")
+    return both(
+        *(
+            compared(
+                reference("cpu", config), reference(machine.device, config), f"{of}on GPU and CPU"
+            )
+            for config, of in MODELS
+        )
+    )
 
 
 def precision(name: str, machine: Machine) -> Finding:
-    """Lower precision on the device against fp32 on the CPU."""
-    found = losses(SMALL.replace(precision=name), machine)
-    return compared(reference("cpu"), found, f"in {name} and in fp32 on the CPU", BOUNDS[name])
+    """Lower precision on the device against fp32 on the CPU; that it is lower shows in the ViT."""
+    vit, stem = (
+        compared(
+            reference("cpu", config),
+            losses(config.replace(precision=name), machine),
+            f"{of}in {name} and in fp32 on the CPU",
+            BOUNDS[name],
+        )
+        for config, of in MODELS
+    )
+    if vit.verdict == "pass" and float(vit.values["gap"]) <= BOUNDS["fp32"]:
+        vit = failed(f"{vit.detail}, as in fp32: {name} was not used")
+    return both(vit, stem)
+
+
+def both(first: Finding, second: Finding) -> Finding:
+    """Passed if both are."""
+    holds = all(one.verdict == "pass" for one in (first, second))
+    values = {**first.values, **{f"{name}_stem": v for name, v in second.values.items()}}
+    return judged(holds, f"{first.detail}; {second.detail}", **values)
 
 
 bf16 = functools.partial(precision, "bf16")
@@ -135,23 +160,30 @@ def resume(machine: Machine) -> Finding:
     """An interrupted training has the rows of an uninterrupted one, bit for bit; where two
     uninterrupted ones differ, within the bound of fp32.
     """
-    from vitscale.train.loop import train
-
-    with tempfile.TemporaryDirectory(prefix="vitscale-doctor-") as folder:
-        device = device_name(machine)
-        for _ in range(NUM_INTERRUPTED):  # each time in another step: each start saves its first
-            started = train(LONGER_EPOCHS, Path(folder), device, checkpoint_every_s=0.0)
-            next(started)
-            started.close()
-        last = step_saved(Workdir(Path(folder)))
-        if not last:
-            return judged(False, "an interrupted training left no checkpoint")
-        resumed = list(train(LONGER_EPOCHS, Path(folder), device, checkpoint_every_s=1e9))
+    last, resumed = interrupted(LONGER_EPOCHS, machine)
+    if not last:
+        return judged(False, "an interrupted training left no checkpoint")
     whole = rows(LONGER_EPOCHS, machine)
     if without_times(resumed) == without_times(whole):
         times = f"interrupted {NUM_INTERRUPTED} times and resumed, last at step {last} of 20"
         return judged(True, f"rows equal by the bit, {times}")
     return _unequal(resumed, whole, rows(LONGER_EPOCHS, machine))
+
+
+def interrupted(config: TrainConfig, machine: Machine) -> tuple[int, list[Row]]:
+    """The step of the last checkpoint and the rows of a training that is interrupted, each time in
+    another step, since each start saves its first, and then resumed.
+    """
+    from vitscale.train.loop import train
+
+    with tempfile.TemporaryDirectory(prefix="vitscale-doctor-") as folder:
+        device = device_name(machine)
+        for _ in range(NUM_INTERRUPTED):
+            started = train(config, Path(folder), device, checkpoint_every_s=0.0)
+            next(started)
+            started.close()
+        last = step_saved(Workdir(Path(folder)))
+        return last, list(train(config, Path(folder), device, checkpoint_every_s=1e9))
 
 
 def without_times(found: Sequence[Row]) -> list[Row]:
@@ -184,27 +216,41 @@ def _unequal(resumed: Sequence[Row], whole: Sequence[Row], again: Sequence[Row])
 
 def deterministic(machine: Machine) -> Finding:
     """With --deterministic, trainings of a ViT and of one with a convolutional stem repeat
-    themselves bit for bit. In a process of its own, since it has to begin before CUDA.
+    themselves and resume bit for bit. In a process of its own: it has to begin before CUDA.
     """
     if not machine.on_gpu:
         return not_applicable("a CPU repeats its trainings without --deterministic")
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        pairs = pool.submit(repeated, machine).result()
-    gaps = [
-        gap([row["train_loss"] for row in one], [row["train_loss"] for row in other])
-        for one, other in pairs
-    ]
-    same = all(without_times(one) == without_times(other) for one, other in pairs)
-    detail = "equal by the bit" if same else f"differ, losses by {max(gaps):.1e}"
-    return judged(same, f"rows of repeated trainings with --deterministic {detail}")
+        return as_found(pool.submit(repeated, machine).result())
 
 
-def repeated(machine: Machine) -> list[tuple[list[Row], list[Row]]]:
-    """The rows of two equal trainings of each model, by deterministic algorithms."""
+def as_found(found: Sequence[tuple[list[Row], list[Row], list[Row]]]) -> Finding:
+    """Judges (rows of a training, of its repetition, of an interrupted one) of each model."""
+    parts, same = [], True
+    for what, of in (("repeated", 1), ("resumed", 2)):
+        gaps = [
+            gap([row["train_loss"] for row in trio[0]], [row["train_loss"] for row in trio[of]])
+            for trio in found
+        ]
+        equal = all(without_times(trio[0]) == without_times(trio[of]) for trio in found)
+        same &= equal
+        parts.append(
+            f"{what} {'equal by the bit' if equal else f'differ, losses by {max(gaps):.1e}'}"
+        )
+    return judged(same, f"rows of trainings with --deterministic: {', '.join(parts)}")
+
+
+def repeated(machine: Machine) -> list[tuple[list[Row], list[Row], list[Row]]]:
+    """The rows of two equal trainings and of an interrupted one of each model, by deterministic
+    algorithms.
+    """
     from vitscale.train.deterministic import set_deterministic
 
     set_deterministic(True)
-    return [(rows(config, machine), rows(config, machine)) for config in (LONGER_EPOCHS, WITH_STEM)]
+    return [
+        (rows(config, machine), rows(config, machine), interrupted(config, machine)[1])
+        for config in (LONGER_EPOCHS, WITH_STEM)
+    ]
 
 
 def micro_batches(machine: Machine) -> Finding:

@@ -612,8 +612,9 @@ class Driver:
         Without them, a study that only retries would seem to train.
         """
         self.num_faults += 1
+        where = " on another node, once one has place" * ("elsewhere" in event.facts)
         actions = {
-            "again": f"tried again, {event.facts.get('tries')}",
+            "again": f"tried again{where}, {event.facts.get('tries')}",
             "crowded": "tried again with a device to itself",
         }
         if self.num_faults <= MAX_FAULT_WARNINGS:

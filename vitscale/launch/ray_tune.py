@@ -32,11 +32,14 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import check_readable
 from vitscale.plan.study import Study
 from vitscale.record.outcome import DONE, Status
+from vitscale.record.provenance import provenance
 from vitscale.record.store import NotShared, Store
 
 # Ray reads these when it is imported or when a Tuner is made.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # the driver handles signals
+# a trial that a search has stopped may still be writing its checkpoint: the next one waits for that
+os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", "600")
 os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "86400")  # Tune's snapshots are not used
 os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
@@ -84,6 +87,10 @@ LOST_BEFORE_ONE_RETRY = 2
 MAX_LOST = 10
 # failures of a trial on a node, without progress between them, after which it avoids the node
 MAX_ON_A_NODE = 2
+# trials that have failed on a node since one made progress there, after which all avoid it
+MAX_TRIALS_ON_A_NODE = 3
+# nodes on which a trial may fail without its retries being fewer, while it has others to go to
+MAX_NODES = 3
 NODE_ID = "ray.io/node-id"  # the label of a node that Ray sets
 LOOK_S = 5.0  # how often trials that avoid nodes are looked at
 
@@ -100,6 +107,11 @@ _rows: dict[str, int] = {}  # number of rows of each trial so far
 _from_step: dict[str, int] = {}  # the step from which each trial was last begun
 _lost: list[str] = []  # errors of the trials lost since any trial made progress
 _places: _Places | None = None  # where trials fail; on a cluster only
+_unready: set[str] = set()  # Tune's trials that failed before their process took them
+_told: set[str] = set()  # Tune's trials whose loss was told
+_anew: set[str] = set()  # trials that the driver begins anew: Tune gave them up without a try
+# how often it did, since they made progress; unlike the others, kept from one run to the next
+_times_anew: Counter[str] = Counter()
 
 
 def run_trials(
@@ -128,8 +140,10 @@ def run_trials(
     A trial whose worker dies, or that a machine fails, is retried from its checkpoint in another
     process, after a pause: up to MAX_RETRIES times without a new row, and without a checkpoint of a
     later step, after which it is lost. Once it has failed on a node twice so, another node of a
-    cluster retries it, if there is one. Returns the trials that wait for such nodes, which have
-    left, and those not begun because of them. The output of Ray and Tune goes to `log`. Raises
+    cluster retries it, if there is one, and after failures of MAX_TRIALS_ON_A_NODE trials there
+    each trial that fails avoids it. Returns the trials to begin anew: those that wait for such
+    nodes, which have left, those not begun because of them, and those that Tune gave up without a
+    try. The output of Ray and Tune goes to `log`. Raises
     OSError if MAX_LOST trials are lost in a row while no other trial makes progress, and HeadLost
     if the head of the cluster (its GCS) is gone. Ray may then never answer again, so Tune runs in a
     thread of its own.
@@ -138,7 +152,7 @@ def run_trials(
     _events, _stop, _should_stop = events, stop, should_stop
     nonce, in_teams = store.nonce(slug), resources.workers_per_trial > 1
     _have_ended = _last_steps(nonce) if in_teams else None
-    for state in (_stopped, _begun, _rows, _from_step, _lost):
+    for state in (_stopped, _begun, _rows, _from_step, _lost, _unready, _told, _anew):
         state.clear()
     # Ray Train places the workers of a team
     _places = _Places(resources) if resources.address and not in_teams else None
@@ -197,8 +211,8 @@ def run_trials(
             f"{len(_lost)} trials were lost one after another, the last one to: {_lost[-1]}"
         )
     if _places is not None and _places.is_stuck:
-        return {config.id for config in configs} - _places.ended
-    return set()
+        return {config.id for config in configs} - _places.ended | _anew
+    return set(_anew)
 
 
 def _last_steps(nonce: str) -> Callable[[Collection[Any]], bool]:
@@ -557,7 +571,23 @@ def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
         for node in sorted(used - answers.keys())
     )
     apart = (clock_apart(f"of {node}", saw.clock_ahead_s) for node, saw in seen.items())
-    return [*silent, *filter(None, apart)]
+    return [*silent, *filter(None, apart), *_of_other_code(answers, used)]
+
+
+def _of_other_code(answers: Mapping[str, Any], used: Collection[str]) -> Iterator[str]:
+    """A warning of nodes whose trials would be of other code, or other packages, than the driver's.
+    One of another version may not even answer as this one asks.
+    """
+    here = _code()
+    codes: dict[str, str] = {}
+    for node, saw in answers.items():
+        if node in used and not isinstance(saw, ray.exceptions.RayError):
+            code = saw.code if isinstance(saw, Sight) else "another version of vitscale"
+            codes |= {node: code} if code not in ("", here) else {}
+    if codes:
+        node, code = next(iter(codes.items()))
+        more = f", and {len(codes) - 1} more nodes" if codes.keys() - {node} else ""
+        yield f"{node}{more} will train with other code or packages ({code}; here: {here})"
 
 
 class Sight(NamedTuple):
@@ -567,6 +597,7 @@ class Sight(NamedTuple):
     reason: str = ""  # why it cannot read the store or a dataset, in one line
     lacks_data: bool = False  # a dataset, which it needs only where trials fit
     clock_ahead_s: float = 0.0  # of the store's
+    code: str = ""  # the commit of vitscale, and versions of packages
 
 
 def _why(answer: Sight | ray.exceptions.RayError) -> str:
@@ -628,12 +659,23 @@ def _see(store: Store, slug: str, nonce: str, datasets: Sequence[str], data_root
         return Sight(store=False)
     except OSError as error:  # a bucket, say, without credentials there
         return Sight(reason=f"it cannot read the store: {error}")
+    try:  # what a worker writes first: nodes may run as another user
+        store.check_permitted(slug)
+        store.check_trials_writable()
+    except (OSError, ValueError) as error:
+        return Sight(reason=f"it cannot write to the store: {error}")
     try:
         for dataset in datasets:
             check_readable(dataset, data_root)
     except ValueError as error:
         return Sight(reason=str(error), lacks_data=True)
-    return Sight(clock_ahead_s=store.clock_ahead_s(slug))
+    return Sight(clock_ahead_s=store.clock_ahead_s(slug), code=_code())
+
+
+def _code() -> str:
+    """What decides the numbers of a trial, beside its config and device."""
+    found = provenance()
+    return f"commit {found['commit'] or 'unknown'}; {found['versions']}"
 
 
 def _slots(resources: Resources, nodes: Sequence[Mapping[str, Any]] | None = None) -> int:
@@ -740,7 +782,13 @@ class _Scheduler(FIFOScheduler):
         return FIFOScheduler.CONTINUE
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """Before the trial is queued again, if it is: only now may what it requests change."""
+        """Before the trial is queued again, if it is: only now may what it requests change.
+
+        Where the process that takes it from the trial before has died, Tune counts two failures,
+        the second one of a pending trial, and gives it up.
+        """
+        if trial.status == Trial.PENDING:
+            _unready.add(trial.trial_id)
         if _places is not None:
             with contextlib.suppress(ray.exceptions.RayError):
                 _places.note_failure(trial)
@@ -758,31 +806,51 @@ class _Places:
         self.names: dict[str, str] = {}  # of the node on which it last failed
         self.failures: dict[str, Counter[str]] = {}  # by node, since it made progress
         self.avoided: dict[str, set[str]] = {}  # nodes that its next try avoids
+        self.nodes: dict[str, str] = {}  # of actors
+        self.on_node: dict[str, set[str]] = {}  # Tune's trials that failed there since progress
         self.looked_s = time.monotonic()
 
     def fitting(self) -> set[str]:
         """The nodes there are on which a trial fits."""
         return {node["NodeID"] for node in ray.nodes() if _workers_on(node, self.resources)}
 
+    def note_progress(self, trial: Any) -> None:
+        """A trial gets on, and so does its node."""
+        self.failures.pop(trial.trial_id, None)
+        if self.on_node and (actor := self.actors.get(trial.trial_id)):
+            if actor not in self.nodes and (facts := actors(actor)):
+                self.nodes[actor] = facts["Address"]["NodeID"]
+            self.on_node.pop(self.nodes.get(actor, ""), None)
+
     def note_failure(self, trial: Any) -> None:
-        """Where one has failed MAX_ON_A_NODE times, its next try is elsewhere, if it can be."""
+        """Where one has failed MAX_ON_A_NODE times, or several have, its next try is elsewhere, if
+        it can be. A node that is new to it does not count as a retry.
+        """
         self.names.pop(trial.trial_id, None)
-        # without one, no process of it has begun
-        if not (actor := self.actors.pop(trial.trial_id, "")) or not (facts := actors(actor)):
+        # none is known where its process has not begun
+        actor = self.actors.pop(trial.trial_id, "") or _actor_of(trial)
+        if not actor or not (facts := actors(actor)) or not facts["Address"]["NodeID"]:
             return
         node, address = facts["Address"]["NodeID"], facts["Address"]["IPAddress"]
         self.names[trial.trial_id] = _label({"NodeID": node, "NodeManagerAddress": address})
         failures = self.failures.setdefault(trial.trial_id, Counter())
         failures[node] += 1
+        self.on_node.setdefault(node, set()).add(trial.trial_id)
         if trial.status != Trial.ERROR:  # it is not queued again
             return
         bad = {node for node, times in failures.items() if times >= MAX_ON_A_NODE}
+        bad |= {n for n, trials in self.on_node.items() if len(trials) >= MAX_TRIALS_ON_A_NODE}
         bad = bad if self.fitting() - bad else set()
         self.avoided[trial.trial_id] = bad
         labels = [{NODE_ID: f"!in({','.join(sorted(bad))})"}]
         which: dict[str, Any] = {"bundle_label_selector": labels} if bad else {}
         bundles = trial.placement_group_factory.bundles
         trial.update_resources(tune.PlacementGroupFactory(bundles, **which))
+
+    def gives_more(self, trial: Any) -> bool:
+        """Whether a trial that has just failed has another node to try, and has not tried many."""
+        failures = self.failures.get(trial.trial_id, ())
+        return bool(self.avoided.get(trial.trial_id)) and len(failures) <= MAX_NODES
 
     def look(self, trials: Collection[Any]) -> None:
         """Notes that no trial runs or can, since each avoids all nodes that are left. Without any
@@ -840,8 +908,10 @@ class _Relay(tune.Callback):
             _from_step[event.trial_id] = max(event.from_step, _from_step[event.trial_id])
             _lost.clear()
             trial.max_failures = trial.num_failures + MAX_RETRIES
+            _times_anew.pop(event.trial_id, None)
             if _places is not None:
-                _places.failures.pop(trial.trial_id, None)
+                with contextlib.suppress(ray.exceptions.RayError):
+                    _places.note_progress(trial)
         if event.trial_id not in _stopped:
             _events.put(event)
 
@@ -854,22 +924,63 @@ class _Relay(tune.Callback):
         for trial_id in _ids(trial):
             facts = _failure(trial) | {"tries": f"{tries} of {MAX_RETRIES}"}
             _events.put(Event(trial_id, "again", facts=facts))
-        if len(_lost) >= LOST_BEFORE_ONE_RETRY:
+        if _places is not None and _places.gives_more(trial):
+            # what was tried on nodes that are avoided now does not count
+            trial.max_failures = trial.num_failures + MAX_RETRIES
+        elif len(_lost) >= LOST_BEFORE_ONE_RETRY:
             trial.max_failures = trial.num_failures
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
         if _stop.is_set():
+            return
+        _told.add(trial.trial_id)
+        if trial.trial_id in _unready and self.begins_anew(trial):
             return
         for trial_id in _ids(trial):
             facts = _failure(trial)
             _lost.append(facts["error"])
             _events.put(Event(trial_id, "lost", facts=facts))
 
+    def on_experiment_end(self, trials: list, **_: Any) -> None:
+        """Tune gives a trial up in silence whose worker does not get free of the one before."""
+        for trial in trials:
+            silent = trial.status == Trial.ERROR and trial.trial_id not in _told
+            if silent and not _stop.is_set() and not self.begins_anew(trial):
+                for trial_id in _ids(trial):
+                    _events.put(Event(trial_id, "lost", facts=_failure(trial)))
+
+    def begins_anew(self, trial: Any) -> bool:
+        """Leaves the trials of Tune's to the driver, which begins them in another run; False if it
+        has done so too often.
+        """
+        ids = _ids(trial)
+        if max(_times_anew[trial_id] for trial_id in ids) >= MAX_RETRIES:
+            return False
+        _times_anew.update(ids)
+        _anew.update(ids)
+        for trial_id in ids:
+            tries = f"{_times_anew[trial_id]} of {MAX_RETRIES}"
+            _events.put(Event(trial_id, "again", facts=_failure(trial) | {"tries": tries}))
+        return True
+
+
+def _actor_of(trial: Any) -> str:
+    """The actor whose process has died, from the failure of a Tune trial; empty if it was none."""
+    try:
+        return str(getattr(trial.get_pickled_error(), "actor_id", "") or "")
+    except Exception:  # of any kind: a pickle of what another node raised
+        return ""
+
 
 def _failure(trial: Any) -> dict[str, str]:
     """The last failure of a Tune trial, and on which node of a cluster it was."""
-    node = _places.names.get(trial.trial_id) if _places is not None else None
-    return {"error": _last_line(trial)} | ({"node": node} if node else {})
+    facts = {"error": _last_line(trial)}
+    if _places is not None:
+        if node := _places.names.get(trial.trial_id):
+            facts["node"] = node
+        if _places.avoided.get(trial.trial_id):
+            facts["elsewhere"] = "yes"
+    return facts
 
 
 def _ids(trial: Any) -> set[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import math
 import os
 import random
 import re
@@ -107,7 +108,7 @@ class Bucket:
         found = self._patiently(
             lambda: self._if_there(lambda: _obstore().head(self._client(), key))
         )
-        return found and Entry(key, found["size"], found["last_modified"].timestamp())
+        return found and Entry(key, found["size"], _whole_s(found))
 
     def exists(self, key: str) -> bool:
         return self.head(key) is not None
@@ -130,7 +131,7 @@ class Bucket:
         def read() -> list[Entry]:
             pages = _obstore().list(self._client(), folder or None)
             return [
-                Entry(found["path"], found["size"], found["last_modified"].timestamp())
+                Entry(found["path"], found["size"], _whole_s(found))
                 for page in pages
                 for found in page
             ]
@@ -299,6 +300,16 @@ class Bucket:
             return error  # of a request within a request
         text, code, status = str(error), _code(error), _status(error)
         got = f"(store={self.url!r}: {code or status or _kind(text)})"
+        if status == 501 or code == "NotImplemented":
+            return NoBucket(
+                "a server must have all that a store needs, conditional writes included, but got "
+                f"{got}"
+            )
+        if any(sign in text for sign in ELSEWHERE):
+            return NoBucket(
+                "a bucket must be in the region that AWS_REGION names (us-east-1 without it), but "
+                f"got (store={self.url!r}: the server names another one)"
+            )
         if code in ("NoSuchBucket", "ContainerNotFound"):
             return NoBucket(f"a bucket must exist, but got {got}")
         if any(part in text for part in ("169.254.169.254", "metadata.google", "MissingAccount")):
@@ -320,6 +331,12 @@ class Bucket:
         return (Unanswered if retry else Unavailable)(f"{LAW}, but got {got}")
 
 
+# of a bucket in another region
+ELSEWHERE = (
+    "PermanentRedirect",
+    "Received redirect without LOCATION",
+    "AuthorizationHeaderMalformed",
+)
 WRITABLE = ".writable-"  # begins the name of an object that tries whether objects can be written
 FULL = (
     "InsufficientStorage",
@@ -350,6 +367,11 @@ def _kind(text: str) -> str:
         if kind in text:
             return {"kind: Connect": "no connection", "kind: Timeout": "no answer in time"}[kind]
     return "the connection failed"
+
+
+def _whole_s(found: Any) -> float:
+    """When an object changed; the answer to a HEAD has no fractions, that to a listing may."""
+    return float(math.floor(found["last_modified"].timestamp()))
 
 
 def _tag(meta: dict[str, Any]) -> Tag:

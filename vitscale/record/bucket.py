@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TextIO
 
-from vitscale.record.blobs import WRITABLE, Bucket, Tag
+from vitscale.record.blobs import PROBE_PATIENCE_S, WRITABLE, Bucket, Tag
 from vitscale.record.workdir import (
     CHECKPOINT,
     CLAIM,
@@ -272,6 +272,9 @@ class BucketDir(Workdir):
         if (found := self.bucket.head(self._key(name))) is None:
             raise FileNotFoundError(self.address(name))
         return FileState(found.num_bytes, found.changed_s)
+
+    def impatient(self) -> BucketDir:
+        return replace(self, bucket=replace(self.bucket, patience_s=PROBE_PATIENCE_S))
 
     def within(self, name: str) -> BucketDir:
         return BucketDir(self.path / name, bucket=self.bucket)

@@ -834,10 +834,13 @@ class Mirror:
             self.view = None  # it may have written a part: read the server again
 
     def _save(self) -> None:
-        """Writes the cache of runs; if that fails, the next start reads them from the server."""
+        """Writes the cache of runs; if that fails, the next start reads them from the server.
+
+        Not once another start writes it: this one knows nothing of the runs that are that one's.
+        """
         self.saved = time.monotonic()
-        if self.view is not None:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if self.view is not None and self.may_write():
                 self.view.save()
 
     def _connected(self) -> View:

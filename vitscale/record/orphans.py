@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from vitscale.plan.trunks import branch_steps
+from vitscale.record.blobs import WRITABLE
 from vitscale.record.described import earlier_studies
 from vitscale.record.outcome import Status
 from vitscale.record.overview import by_folder
@@ -17,6 +18,7 @@ from vitscale.record.workdir import PINNED, Damaged, FileState, read_json
 
 # A process writes to its scratch file all the time
 UNTOUCHED_S = 3600.0
+DOCTOR = ".doctor-"  # begins the folder of a check of `vitscale doctor`
 TEAM_NOTES = "ray-train"  # of launch/ray_team.py
 
 DAMAGED = ("rows.parquet.damaged-", "damaged-checkpoint-", f"damaged-{PINNED}")
@@ -191,8 +193,14 @@ def _leftovers(
         kind = _kind_of_folder(name)
         if kind:
             yield Leftover(f"trials/{name}", kind, *_size(files.get(name, {})))
+        elif name.startswith(WRITABLE):
+            yield Leftover(f"trials/{name}", "scratch", *store.trials.state(name))
         elif TRIAL_ID.fullmatch(name) and name not in orphans:
             yield from _of_trial(store, name, files.get(name, {}), needed)
+    for name in store.folder.names():
+        if name.startswith((DOCTOR, WRITABLE)):
+            size = _size(store.folder.within(name).files()) if name.startswith(DOCTOR) else None
+            yield Leftover(name, "scratch", *(size or store.folder.state(name)))
     for path, state in store.studies.files().items():
         if _is_scratch(path):
             yield Leftover(f"studies/{path}", "scratch", *state)

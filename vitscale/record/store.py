@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitscale.record.blobs import Bucket, Unavailable, checked_url
+from vitscale.record.blobs import WRITABLE, Bucket, Unavailable, checked_url
 from vitscale.record.bucket import BucketDir, check_lease
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.rows import decode, decode_facts, encode
@@ -143,6 +143,12 @@ class Store:
         """
         of_study = ("", LOCK, "ray.log", "looks", "report", "trials")
         _refuse([*self.folder.refused("", PLANNING), *self.study(slug).refused(*of_study)])
+
+    def check_trials_writable(self) -> None:
+        """Raises OSError unless this process can create a file beside the trials."""
+        name = f"{WRITABLE}{uuid.uuid4().hex}"
+        self.trials.create(name, b"")
+        self.trials.remove(name)
 
     def check_trials_permitted(self, trial_ids: Iterable[str]) -> None:
         """Raises as `check_permitted` if this user may not write in the folders of some trials."""
