@@ -8,6 +8,7 @@ import dataclasses
 import os
 import pickle
 import struct
+import subprocess
 import sys
 import zlib
 from collections.abc import Callable
@@ -291,3 +292,19 @@ def test_labels_of_real_that_lie_elsewhere_are_not_copied(tmp_path: Path, refuse
     assert "real.json: /etc/hostname" in refused(
         "prepare", source, tmp_path / "made", "--size", "8"
     )
+
+
+def test_a_pipe_in_place_of_an_image_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """In a process of its own, as users run it: one line, and nothing of what libraries say."""
+    source = folders(tmp_path)
+    command = [sys.executable, "-m", "vitscale", "prepare", str(source), str(tmp_path / "made")]
+    whole = subprocess.run([*command, "--size", "8"], capture_output=True, text=True, timeout=120)
+    assert (whole.returncode, whole.stderr) == (0, "")
+    path = sorted((source / "train" / "c0").iterdir())[0]
+    path.unlink()
+    os.mkfifo(path)
+    command[-1] = str(tmp_path / "again")
+    said = subprocess.run([*command, "--size", "8"], capture_output=True, text=True, timeout=120)
+    assert said.returncode == 2
+    (line,) = said.stderr.splitlines()
+    assert f"a dataset must be of regular files, but got ({path}: another kind)" in line

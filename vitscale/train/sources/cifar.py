@@ -9,7 +9,7 @@ import torch
 
 from vitscale.plan.data import CIFAR
 from vitscale.train.sources.arrays_only import Forbidden, load_arrays
-from vitscale.train.sources.images import Images
+from vitscale.train.sources.images import Images, read_regular
 
 PIXELS = 3 * 32 * 32
 
@@ -62,11 +62,11 @@ class Cifar:
 
 
 def _read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    content = load_arrays(path.read_bytes())
+    content = load_arrays(read_regular(path))
     return np.array(content["labels" if "labels" in content else "fine_labels"]), content["data"]
 
 
 def _read_binary(path: Path, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
     """Records of one label, or for CIFAR-100 of a coarse and a fine one, followed by the pixels."""
-    records = np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, num_labels + PIXELS)
+    records = np.frombuffer(read_regular(path), np.uint8).reshape(-1, num_labels + PIXELS)
     return records[:, num_labels - 1], np.ascontiguousarray(records[:, num_labels:])

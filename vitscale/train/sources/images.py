@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import stat
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -130,7 +131,17 @@ class Files:
     def __call__(self, index: int) -> Tensor:
         path = self.folder / os.fsdecode(self.names[index])
         check_inside(path, self.folder, self.limits)
-        return decode_image(path.read_bytes(), path, self.channels, self.limits)
+        return decode_image(read_regular(path), path, self.channels, self.limits)
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file. Raises OSError, or ValueError for another kind: nobody may ever write
+    to a pipe.
+    """
+    with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"a dataset must be of regular files, but got ({path}: another kind)")
+        return file.read()
 
 
 def decode_image(encoded: bytes, name: object, channels: int, limits: Limits = LIMITS) -> Tensor:
