@@ -588,17 +588,22 @@ def test_a_node_that_lacks_what_a_trial_needs_is_refused_before_the_first_step(
     assert "(node " in line and not list(tmp_path.glob("runs/trials/*"))
 
 
-@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
+@pytest.mark.parametrize(
+    ("leaves", "lacks"),
+    [(False, "images"), (True, "images"), (False, "vitscale")],
+    ids=["stays", "leaves", "without vitscale"],
+)
 def test_trials_that_fail_on_one_node_are_trained_by_another(
-    tmp_path: Path, empty: Cluster, leaves: bool
+    tmp_path: Path, empty: Cluster, leaves: bool, lacks: str
 ) -> None:
-    """It joins while the study runs, has place for one trial after the other, and lacks the images.
-    Or the other node leaves while a trial waits for it, and the failing one is mended.
+    """It joins while the study runs, has place for one trial after the other, and lacks the images,
+    or vitscale, without which no process of a trial begins. Or the other node leaves while a trial
+    waits for it, and the failing one is mended.
     """
     import sklearn.datasets
 
     images = Path(sklearn.datasets.__file__).parent / "data"
-    without = where_hidden([images])
+    without = where_hidden([images] if lacks == "images" else where_vitscale_is())
     empty.grow()
     script, num_epochs = Script(tmp_path), 150
     arguments = ("--num", "2", "--epochs", str(num_epochs), "--only", "conv")
@@ -624,7 +629,8 @@ def test_trials_that_fail_on_one_node_are_trained_by_another(
     plan = load_script(TINY).study(num=2, epochs=num_epochs, only="conv")
     assert_uninterrupted(script.store(), plan, tmp_path / "by_hand")
     warned = re.findall(r"warning: ([\d.]+ \(node \w+\)) failed (\w+) .*: (.*)", said.read_text())
-    lacking = [(node, trial) for node, trial, why in warned if str(images) in why]
+    sign = str(images) if lacks == "images" else "vitscale"
+    lacking = [(node, trial) for node, trial, why in warned if sign in why]
     assert len({node for node, _ in lacking}) == 1
     assert max(Counter(lacking).values()) <= 2  # then elsewhere
 

@@ -87,7 +87,12 @@ def collect_rarely() -> None:
     imported, prints a list of what then is left of it.
     """
     gc.set_threshold(100_000)
-    atexit.register(lambda: "triton" in sys.modules or gc.freeze())
+    atexit.register(_leave_garbage)
+
+
+def _leave_garbage() -> None:
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 @contextlib.contextmanager
