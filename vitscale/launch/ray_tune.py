@@ -965,11 +965,11 @@ class _Relay(tune.Callback):
 
 
 def _actor_of(trial: Any) -> str:
-    """The actor whose process has died, from the failure of a Tune trial; empty if it was none."""
-    try:
-        return str(getattr(trial.get_pickled_error(), "actor_id", "") or "")
-    except Exception:  # of any kind: a pickle of what another node raised
-        return ""
+    """The actor whose process has died, from the last failure of a Tune trial; empty if it names
+    none.
+    """
+    found = re.search(r"actor_id[=:] ?([0-9a-f]{32})\b", _last_failure(trial))
+    return found[1] if found else ""
 
 
 def _failure(trial: Any) -> dict[str, str]:
@@ -988,24 +988,24 @@ def _ids(trial: Any) -> set[str]:
     return {trial_id for trial_id, *_ in trial.config["bundle"]}
 
 
-def _last_line(trial: Any) -> str:
-    """The last failure of a Tune trial in one line: its exception, or how its worker died."""
+def _last_failure(trial: Any) -> str:
+    """What Tune wrote of the last failure of a trial of its own; empty if it could not."""
     try:
         # the original; trial.get_error() reads a copy that is made later
-        text = Path(trial.error_file).read_text()
+        return Path(trial.error_file).read_text().rpartition("Failure # ")[2]
     except (OSError, TypeError):
+        return ""
+
+
+def _last_line(trial: Any) -> str:
+    """The last failure of a Tune trial in one line: its exception, or how its worker died."""
+    lines = [line.strip() for line in _last_failure(trial).splitlines()[1:] if line.strip()]
+    if not lines:
         return "the worker died: it left no message"
-    lines = [
-        line.strip() for line in text.rpartition("Failure # ")[2].splitlines()[1:] if line.strip()
-    ]
     exceptions = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     if exceptions:
         return exceptions[-1].removeprefix("ray.exceptions.")
-    detail = (
-        lines[-1].partition(" Some common causes")[0].rpartition("Worker exit detail: ")[2]
-        if lines
-        else ""
-    )
+    detail = lines[-1].partition(" Some common causes")[0].rpartition("Worker exit detail: ")[2]
     return f"the worker died: {detail}"
 
 
