@@ -379,3 +379,99 @@ def test_what_a_node_lacks_or_breaks_is_no_fault_of_a_config(text: str) -> None:
     """Also the second time on the same node."""
     line = f"RuntimeError: {text}"
     assert verdict(RuntimeError(text), line, line, Resources(gpus_per_trial=1)) == "again"
+
+
+class Nodes:
+    """A cluster of nodes, each with place for any trial: what _Places asks Ray and Tune."""
+
+    def __init__(self, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        from vitscale.launch import ray_tune
+
+        self.of: dict[str, str] = {}  # actor -> node
+        self.places = ray_tune._Places(Resources())
+        monkeypatch.setattr(self.places, "fitting", lambda: set(names))
+        monkeypatch.setattr(ray_tune, "actors", self.facts)
+        monkeypatch.setattr(ray_tune, "_places", self.places)
+        for state in (ray_tune._lost, ray_tune._unready, ray_tune._rows, ray_tune._from_step):
+            state.clear()
+
+    def facts(self, actor: str) -> dict[str, dict[str, str]]:
+        return {"Address": {"NodeID": self.of[actor], "IPAddress": "192.0.2.1"}}
+
+    def trial(self, name: str) -> SimpleNamespace:
+        factory = SimpleNamespace(bundles=[{"CPU": 1}])
+        trial = SimpleNamespace(trial_id=name, config={"bundle": [(name, {})]}, error_file=None)
+        trial.placement_group_factory, trial.update_resources = factory, lambda resources: None
+        trial.num_failures, trial.max_failures, trial.status = 0, 3, "RUNNING"
+        return trial
+
+    def begins(self, trial: SimpleNamespace, node: str) -> None:
+        actor = f"actor-{len(self.of)}"
+        self.of[actor], self.places.actors[trial.trial_id] = node, actor
+
+    def fails(self, trial: SimpleNamespace) -> bool:
+        """As Tune treats a failure; whether the trial is tried again."""
+        from vitscale.launch import ray_tune
+
+        relay, scheduler = ray_tune._Relay(), ray_tune._Scheduler()
+        trial.num_failures += 1
+        if trial.num_failures > trial.max_failures:
+            scheduler.on_trial_error(None, trial)
+            relay.on_trial_error(0, [], trial)
+            return False
+        trial.status = "ERROR"
+        scheduler.on_trial_error(None, trial)
+        trial.status = "PENDING"
+        relay.on_trial_recover(0, [], trial)
+        trial.status = "RUNNING"
+        return True
+
+
+def test_trials_leave_broken_nodes_before_their_tries_are_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two of four nodes are broken, always have place, and get each trial first."""
+    nodes = Nodes(["bad 1", "bad 2", "good 1", "good 2"], monkeypatch)
+    taken = []
+    for num in range(12):
+        trial, tries = nodes.trial(f"t{num}"), 0
+        while True:
+            avoided = nodes.places.avoided.get(trial.trial_id, set())
+            node = next(n for n in ("bad 1", "bad 2", "good 1") if n not in avoided)
+            nodes.begins(trial, node)
+            if node == "good 1":
+                nodes.places.note_progress(trial)
+                break
+            tries += 1
+            assert nodes.fails(trial), (num, tries)
+        taken.append(tries)
+    assert taken[0] == 4 and max(taken) <= 4 and taken[-1] == 1
+
+
+def test_a_node_that_lost_all_its_workers_once_is_not_avoided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All had got on there; and where all nodes fail trials, none is avoided."""
+    nodes = Nodes(["a", "b"], monkeypatch)
+    trials = [nodes.trial(f"t{num}") for num in range(8)]
+    for trial in trials:
+        nodes.begins(trial, "a")
+        nodes.places.note_progress(trial)
+    assert all(nodes.fails(trial) for trial in trials)
+    assert not any(nodes.places.avoided.values())
+    for num, trial in enumerate(trials):
+        nodes.begins(trial, "ab"[num % 2])
+        assert nodes.fails(trial)
+    assert not nodes.places.avoided[trials[-1].trial_id]
+
+
+def test_a_trial_that_fails_everywhere_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = Nodes([f"node {num}" for num in range(100)], monkeypatch)
+    trial, tries = nodes.trial("t"), 1
+    while True:
+        avoided = nodes.places.avoided.get("t", set())
+        nodes.begins(trial, next(f"node {n}" for n in range(100) if f"node {n}" not in avoided))
+        if not nodes.fails(trial):
+            break
+        tries += 1
+    assert 4 < tries <= 12

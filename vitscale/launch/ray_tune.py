@@ -87,7 +87,8 @@ LOST_BEFORE_ONE_RETRY = 2
 MAX_LOST = 10
 # failures of a trial on a node, without progress between them, after which it avoids the node
 MAX_ON_A_NODE = 2
-# trials that have failed on a node since one made progress there, after which all avoid it
+# trials that failed on a node before they made progress there, since any did, after which each that
+# fails avoids it
 MAX_TRIALS_ON_A_NODE = 3
 # nodes on which a trial may fail without its retries being fewer, while it has others to go to
 MAX_NODES = 3
@@ -806,8 +807,9 @@ class _Places:
         self.names: dict[str, str] = {}  # of the node on which it last failed
         self.failures: dict[str, Counter[str]] = {}  # by node, since it made progress
         self.avoided: dict[str, set[str]] = {}  # nodes that its next try avoids
-        self.nodes: dict[str, str] = {}  # of actors
-        self.on_node: dict[str, set[str]] = {}  # Tune's trials that failed there since progress
+        self.nodes: dict[str, str] = {}  # of actors that made progress
+        # node -> Tune's trials that failed there before they made progress, since any did
+        self.on_node: dict[str, set[str]] = {}
         self.looked_s = time.monotonic()
 
     def fitting(self) -> set[str]:
@@ -817,14 +819,14 @@ class _Places:
     def note_progress(self, trial: Any) -> None:
         """A trial gets on, and so does its node."""
         self.failures.pop(trial.trial_id, None)
-        if self.on_node and (actor := self.actors.get(trial.trial_id)):
+        if actor := self.actors.get(trial.trial_id):
             if actor not in self.nodes and (facts := actors(actor)):
                 self.nodes[actor] = facts["Address"]["NodeID"]
             self.on_node.pop(self.nodes.get(actor, ""), None)
 
     def note_failure(self, trial: Any) -> None:
-        """Where one has failed MAX_ON_A_NODE times, or several have, its next try is elsewhere, if
-        it can be. A node that is new to it does not count as a retry.
+        """Where one has failed MAX_ON_A_NODE times, or several have and none got on, its next try
+        is elsewhere, if it can be.
         """
         self.names.pop(trial.trial_id, None)
         # none is known where its process has not begun
@@ -835,7 +837,8 @@ class _Places:
         self.names[trial.trial_id] = _label({"NodeID": node, "NodeManagerAddress": address})
         failures = self.failures.setdefault(trial.trial_id, Counter())
         failures[node] += 1
-        self.on_node.setdefault(node, set()).add(trial.trial_id)
+        if actor not in self.nodes:  # else the node worked, and may have lost all its workers once
+            self.on_node.setdefault(node, set()).add(trial.trial_id)
         if trial.status != Trial.ERROR:  # it is not queued again
             return
         bad = {node for node, times in failures.items() if times >= MAX_ON_A_NODE}
