@@ -20,5 +20,6 @@ def apart_clock(folder: Path) -> Path | None:
 
 
 def apart_by(library: Path, seconds: int) -> dict[str, str]:
-    """The environment of a process whose clock is ahead by so much."""
-    return {"LD_PRELOAD": str(library), "CLOCK_APART_S": str(seconds)}
+    """The environment of a process whose clock is ahead by so much, and that is not refused."""
+    shift = {"LD_PRELOAD": str(library), "CLOCK_APART_S": str(seconds)}
+    return {**shift, "VITSCALE_ANY_CLOCK": "1"}

@@ -79,6 +79,33 @@ def test_a_study_on_a_machine_with_another_clock_says_so_and_trains(
     assert not list((tmp_path / "runs/studies").glob("**/.*"))
 
 
+@pytest.mark.parametrize("shift", [-APART_S, APART_S])
+def test_a_start_into_a_bucket_from_such_a_machine_is_refused(
+    shift: int,
+    tmp_path: Path,
+    library: Path,
+    server: int,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before anything is trained; unless it is told that it may."""
+    if SERVER == "azurite":
+        pytest.skip("it refuses requests of another time")
+    point_at(f"http://127.0.0.1:{server}", monkeypatch)
+    script, root = Script(tmp_path, is_lean=True), fresh()
+    options = ("--num", "1", "--epochs", "2", "--only", "conv", "--store", root)
+    apart = apart_by(library, shift)
+    refused = script.run(*options, **{**apart, "VITSCALE_ANY_CLOCK": ""})
+    assert refused.returncode == 2
+    (line,) = [line for line in refused.stdout.splitlines() if "error:" in line]
+    words = "ahead of" if shift > 0 else "behind"
+    law = r"the clock of this machine must be as the store's within a lease \(60 s\), but is "
+    assert re.search(rf"{law}(59|60)\d s {words} it; .*VITSCALE_ANY_CLOCK=1", line)
+    assert not Store.open(root).trial_ids()
+    if shift > 0:
+        told = script.run(*options, **apart)
+        assert told.returncode == 0 and "warning: the clock of this machine is" in told.stdout
+
+
 def test_a_file_that_is_being_written_is_not_removed_by_a_machine_with_another_clock(
     tmp_path: Path, library: Path
 ) -> None:

@@ -44,7 +44,7 @@ def scratch(machine: Machine) -> Iterator[Workdir]:
 def conditions(machine: Machine) -> Finding:
     """A bucket refuses to overwrite when asked to: claims and locks rest on it."""
     store = Store.at(machine.store)
-    if not isinstance(store.root, str):
+    if not store.in_bucket:
         return not_applicable("for buckets; a folder has hard links and locks")
     try:
         store.make()

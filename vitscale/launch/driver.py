@@ -316,7 +316,7 @@ class Driver:
         doubted = doubts(self.study)
         if todo:
             ahead_s = self.store.clock_ahead_s(self.study.slug)
-            doubted.append(clock_apart("of this machine", ahead_s))
+            doubted.append(clock_apart("of this machine", ahead_s, self.store.in_bucket))
         for doubt in filter(None, doubted):
             self.console.print(f"warning: {doubt}")
         stopped_by, head_lost = "", False

@@ -29,6 +29,7 @@ READ = (
 )
 ANSWER_S = 30.0  # for a cluster that is reached to say what it is
 SETTINGS = 4  # a type of frame of HTTP/2
+ANY_CLOCK = "VITSCALE_ANY_CLOCK"
 # the fact of a completed trial that identifies its images
 DIGEST = "data_digest"
 
@@ -85,14 +86,22 @@ def _speaks_grpc(connection: socket.socket) -> bool:
     return len(header) == 9 and header[3] == SETTINGS
 
 
-def clock_apart(whose: str, ahead_s: float) -> str:
-    """A warning if a clock differs from the store's by more than a lease; empty if it does not."""
+def clock_apart(whose: str, ahead_s: float, in_bucket: bool) -> str:
+    """A warning if a clock differs from the store's by more than a lease; empty if it does not.
+
+    Raises ValueError instead for a store in a bucket, whose clock is right, unless ANY_CLOCK is
+    set in the environment: no lease is judged by the time of day.
+    """
     if abs(ahead_s) <= LEASE_S:
         return ""
-    return (
-        f"the clock {whose} is {off(ahead_s)} the store's; nothing in a study depends on it, but "
-        "times in MLflow and in logs are wrong by that"
-    )
+    depends = "nothing in a study depends on it, but times in MLflow and in logs are wrong by that"
+    if in_bucket and not os.environ.get(ANY_CLOCK):
+        raise ValueError(
+            f"the clock {whose} must be as the store's within a lease ({LEASE_S:g} s), but is "
+            f"{off(ahead_s)} it; set it by the network (timedatectl set-ntp true), or set "
+            f"{ANY_CLOCK}=1: {depends}"
+        )
+    return f"the clock {whose} is {off(ahead_s)} the store's; {depends}"
 
 
 class Data:

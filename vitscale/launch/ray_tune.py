@@ -571,7 +571,10 @@ def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
         "it does"
         for node in sorted(used - answers.keys())
     )
-    apart = (clock_apart(f"of {node}", saw.clock_ahead_s) for node, saw in seen.items())
+    apart = [
+        clock_apart(f"of {node}", saw.clock_ahead_s, store.in_bucket and node in used | leading)
+        for node, saw in seen.items()
+    ]
     return [*silent, *filter(None, apart), *_of_other_code(answers, used)]
 
 

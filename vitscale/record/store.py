@@ -155,6 +155,10 @@ class Store:
         _refuse(self.trials.refused(*trial_ids))
 
     @property
+    def in_bucket(self) -> bool:
+        return isinstance(self.root, str)
+
+    @property
     def folder(self) -> Workdir:
         """The root folder."""
         if isinstance(self.root, str):
