@@ -24,7 +24,7 @@ from rich.console import Console
 
 from vitscale.cli.doctor import Result
 from vitscale.cli.doctor import _print as show
-from vitscale.doctor import device, scheduling, software, storage, tracking, training
+from vitscale.doctor import checks, device, scheduling, software, storage, tracking, training
 from vitscale.doctor.check import Check, Finding, Machine, Verdict, failed, not_applicable, passed
 from vitscale.doctor.checks import CHECKS, selected
 from vitscale.doctor.process import Examination
@@ -493,3 +493,28 @@ def test_mlflow_is_read_back_from_a_temporary_database(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert tracking.write_and_read(CPU).verdict == PASS
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("cores", [2, 8])
+def test_what_needs_no_device_runs_beside_and_is_shown_in_order(
+    cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own, of which none is left."""
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    machine = Machine(device="cpu", store=str(tmp_path / "runs"))
+    chosen = tuple(c for c in CHECKS if c.name in ("versions", "memory", "locks", "speed"))
+    monkeypatch.setattr(checks, "CHECKS", chosen)
+    processes: set[str] = set()
+    real = Examination.find
+
+    def find(self: Examination, check: Check, machine: Machine) -> Finding:
+        processes.add(f"{id(self)} {check.is_beside}")
+        return real(self, check, machine)
+
+    monkeypatch.setattr(Examination, "find", find)
+    found = list(checks.examine(machine, quick=True))
+    assert [check.name for check, *_ in found] == [check.name for check in chosen]
+    assert {finding.verdict for *_, finding, _ in found} == {PASS}
+    assert len({name.split()[0] for name in processes}) == (2 if cores == 8 else 1)
+    left = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    assert not [line for line in left if "spawn_main" in line]

@@ -70,4 +70,5 @@ class Check:
     advice: str  # what to do about a failure
     on_each_device: bool = False
     takes_long: bool = False  # left out by --quick
+    is_beside: bool = False  # needs no device, so it may run beside those that do
     limit_s: float = 60.0  # a check that takes longer has failed

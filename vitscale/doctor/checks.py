@@ -29,6 +29,8 @@ STORE = (
     "credentials that may read, write, list and delete"
 )
 
+FEW_CORES = 4  # with fewer, checks beside others would be late
+
 CHECKS = (
     Check(
         "software",
@@ -102,10 +104,10 @@ CHECKS = (
         takes_long=True,
         limit_s=120.0,
     ),
-    Check("store", "conditional writes", storage.conditions, STORE),
-    Check("store", "exclusive creation", storage.creation, STORE),
-    Check("store", "atomic replacement", storage.replacement, STORE),
-    Check("store", "locks", storage.locks, STORE),
+    Check("store", "conditional writes", storage.conditions, STORE, is_beside=True),
+    Check("store", "exclusive creation", storage.creation, STORE, is_beside=True),
+    Check("store", "atomic replacement", storage.replacement, STORE, is_beside=True),
+    Check("store", "locks", storage.locks, STORE, is_beside=True),
     Check(
         "store",
         "clock",
@@ -113,14 +115,16 @@ CHECKS = (
         "set the clock by the network (timedatectl set-ntp true; chronyc makestep): studies "
         "compare no clocks, but the times in MLflow and in logs are this machine's, and Amazon and "
         "Google refuse requests of one that is off by 15 minutes",
+        is_beside=True,
     ),
-    Check("store", "speed", storage.speed, STORE),
+    Check("store", "speed", storage.speed, STORE, is_beside=True),
     Check(
         "ray",
         "nodes",
         scheduling.nodes,
         "start nodes with `ray start`, on each the same vitscale, and the store on a path that all "
         "share; --address auto must be given on a node; docs/cluster.md",
+        is_beside=True,
     ),
     Check(
         "ray",
@@ -137,6 +141,7 @@ CHECKS = (
         "start the server (vitscale ui, or mlflow server), set MLFLOW_TRACKING_URI and, if it asks "
         "for them, MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; studies run without it, "
         "and `vitscale sync` shows them later",
+        is_beside=True,
     ),
 )
 
@@ -167,25 +172,38 @@ def selected(devices: Sequence[str], quick: bool) -> list[tuple[Check, Sequence[
 
 
 def examine(machine: Machine, quick: bool) -> Iterator[tuple[Check, str, Finding, float]]:
-    """Runs all checks; yields (check, device or nothing, finding, its seconds) as each ends.
+    """Runs all checks; yields (check, device or nothing, finding, its seconds) in their order.
 
     `machine.device` is "auto", "cpu", "cuda" or "cuda:1". A check of each device runs on as many at
-    a time as there are cores, in a process per device.
+    a time as there are cores, in a process per device. Where there are cores to spare, those that
+    need no device run in a process of their own meanwhile, one after another.
     """
-    at_once = ThreadPoolExecutor(os.cpu_count())
-    with at_once, ExitStack() as stack:  # which ends the processes before it waits for threads
+    at_once, beside = ThreadPoolExecutor(os.cpu_count()), ThreadPoolExecutor(1)
+    with at_once, beside, ExitStack() as stack:  # which ends the processes before it waits
         first = stack.enter_context(Examination())
         counted = first.find(COUNT, machine)
         num_gpus = int(counted.values.get("num_gpus", 0))
         names = counted.detail.split() if counted.values else ["cpu"]
         others = [stack.enter_context(Examination()) for _ in names[1:]]
         processes = dict(zip(names, [first, *others], strict=True))
+        aside = stack.enter_context(Examination())
 
-        def find(check: Check, name: str) -> tuple[Check, str, Finding, float]:
-            began_s = time.perf_counter()
-            finding = processes[name].find(check, replace(machine, device=name, num_gpus=num_gpus))
+        def find(
+            check: Check, name: str, process: Examination | None = None
+        ) -> tuple[Check, str, Finding, float]:
+            began_s, process = time.perf_counter(), process or processes[name]
+            finding = process.find(check, replace(machine, device=name, num_gpus=num_gpus))
             shown = name if check.on_each_device else ""
             return check, shown, finding, time.perf_counter() - began_s
 
-        for check, on in selected(names, quick):
-            yield from at_once.map(find, repeat(check), on)
+        checks = selected(names, quick)
+        ahead = {
+            check.name: beside.submit(find, check, on[0], aside)
+            for check, on in checks
+            if check.is_beside and (os.cpu_count() or 1) >= FEW_CORES
+        }
+        for check, on in checks:
+            if check.name in ahead:
+                yield ahead[check.name].result()
+            else:
+                yield from at_once.map(find, repeat(check), on)
