@@ -45,7 +45,9 @@ from vitscale.record import blobs, bucket
 from vitscale.record.blobs import PATIENCE_S, WRITABLE, Bucket
 from vitscale.record.orphans import clean, survey
 from vitscale.record.outcome import Outcome, Status
+from vitscale.record.overview import overview
 from vitscale.record.store import ClaimedByOther, Fenced, Store
+from vitscale.record.table import read_trials
 
 NUM_FAULTS = int(os.environ.get("VITSCALE_CHAOS", "60"))
 SECRET = "hunter2hunter2"
@@ -820,3 +822,30 @@ def test_a_listing_and_a_look_give_an_object_the_same_time(
     (listed,) = store.trials.files().values()
     assert listed == store.trials.within("0" * 12).state("rows.parquet")
     assert listed.changed_s == int(listed.changed_s)
+
+
+@OF_S3
+def test_a_study_that_is_not_finished_is_read_by_listings(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not by some requests per trial, which would be an hour for 10,000 far away."""
+    monkeypatch.setattr(bucket, "FEW", 10)  # files that are asked for one by one
+    plan, store = load_script(TINY).study(num=40, epochs=2), Store.open(fresh())
+    store.study(plan.slug).write("plan.json", json.dumps(to_json(plan)).encode())
+    ids = [trial.config.id for trial in plan.trials]
+    with store.drive(plan.slug) as attempt:
+        worker = store.claim(ids[0], {}, plan.slug, attempt)
+        store.fail(worker, "ValueError: no", "ValueError: no")
+        worker = store.claim(ids[1], {}, plan.slug, attempt)
+        store.lose(worker, "OSError: no", "OSError: no")
+        store.claim(ids[2], {}, plan.slug, attempt)
+        before = sum(proxy.requests.values())
+        statuses = Counter(outcome.status for outcome in read_trials(plan, store).values())
+        asked = sum(proxy.requests.values()) - before
+        assert statuses == {Status.FAILED: 1, Status.MISSING: len(ids) - 1}
+        assert asked <= 15 < len(ids)
+        before = sum(proxy.requests.values())
+        ((state,), _) = overview(store)
+        asked = sum(proxy.requests.values()) - before
+        assert (state.failed, state.running, state.missing) == (1, 1, len(ids) - 2)
+        assert asked <= 40 < len(ids)

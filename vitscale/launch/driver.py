@@ -35,7 +35,7 @@ from vitscale.record.looks import declare
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
 from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, TRIAL_ID, Store
 from vitscale.record.trial_links import update_links
-from vitscale.record.workdir import Damaged, Workdir
+from vitscale.record.workdir import CLAIM, Damaged, Workdir
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -507,10 +507,12 @@ class Driver:
             while todo and not self.stop.is_set():
                 left: set[str] = set()
                 wave = next_wave(todo)  # trunks before what starts from them
+                claimed = self.store.trials.states(CLAIM, [config.id for config in wave])
                 free = [
                     config
                     for config in wave
-                    if not self._is_held(config.id) and not self._lacks_trunk(config)
+                    if not (config.id in claimed and self._is_held(config.id))
+                    and not self._lacks_trunk(config)
                 ]
                 for status, where in (("", self.resources), ("crowded", self.resources.alone())):
                     configs = [

@@ -11,7 +11,7 @@ from vitscale.record.index import Index
 from vitscale.record.looks import FOLDER, OPEN, read_ledger
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import PLAN, ROWS, Damaged, Store
-from vitscale.record.workdir import CHECKPOINT, PINNED, FileState
+from vitscale.record.workdir import CHECKPOINT, CLAIM, PINNED, FileState
 
 T = TypeVar("T")
 
@@ -158,8 +158,14 @@ def _status(
     index: Index, trial_id: str, alive: dict[str, bool], files: Mapping[str, FileState]
 ) -> Status:
     store = index.store
-    outcome = store.outcome(trial_id, index.peek, True if ROWS in files else None)
-    if outcome.status not in DONE and alive.get(_or_warn("", _holder, store, trial_id), False):
+    if store.in_bucket:  # the listing is all there is; each further look is a request
+        outcome = store.outcome(trial_id, index.peek, ROWS in files, files)
+        may_run = CLAIM in files
+    else:
+        outcome = store.outcome(trial_id, index.peek, True if ROWS in files else None)
+        may_run = True
+    is_open = may_run and outcome.status not in DONE
+    if is_open and alive.get(_or_warn("", _holder, store, trial_id), False):
         return Status.RUNNING
     return outcome.status
 

@@ -311,10 +311,12 @@ class Store:
         trial_id: str,
         read: Callable[[str], Outcome] | None = None,
         done: bool | None = None,
+        others: Collection[str] = (FAILURE, FAULT),
     ) -> Outcome:
         """How a trial ended: decided by rows.parquet, else failure.log, else fault.log.
 
-        `read` reads a done trial (default: `Store.read`). `done`: what is known of that. A damaged
+        `read` reads a done trial (default: `Store.read`). `done`: what is known of that. `others`:
+        which of the other files it may have, since in a bucket each look takes a request. A damaged
         file is ignored, with a warning that names it. Raises Unavailable for a bucket.
         """
         try:
@@ -325,15 +327,24 @@ class Store:
         except (Damaged, OSError) as damage:
             warnings.warn(str(damage), stacklevel=2)
         try:
-            if error := self.failure(trial_id):
+            if FAILURE in others and (error := self.failure(trial_id)):
                 return Outcome(Status.FAILED, facts={"error": error})
-            if fault := self.fault(trial_id):
+            if FAULT in others and (fault := self.fault(trial_id)):
                 return Outcome(Status.MISSING, facts={"error": fault})
         except Unavailable:
             raise
         except (Damaged, OSError) as damage:
             warnings.warn(str(damage), stacklevel=2)
         return Outcome(Status.MISSING)
+
+    def others_of(self, trial_ids: Collection[str]) -> dict[str, list[str]]:
+        """Trial -> which it has of the files that `outcome` reads beside rows, by one look."""
+        names = (FAILURE, FAULT)
+        found = self.trials.states_of(names, trial_ids)
+        return {
+            i: [name for name, states in zip(names, found, strict=True) if i in states]
+            for i in trial_ids
+        }
 
     def holder(self, trial_id: str) -> str:
         """The study that has claimed a trial; empty if none has."""

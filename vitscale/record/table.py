@@ -16,7 +16,7 @@ from vitscale.plan.metrics import ERROR, Column, evaluation_columns
 from vitscale.plan.study import Study, Trial
 from vitscale.record.index import Index
 from vitscale.record.outcome import Outcome, Row, Rows, Status
-from vitscale.record.store import ROWS, Damaged, Store
+from vitscale.record.store import FAILURE, FAULT, ROWS, Damaged, Store
 
 NEEDED = ("epoch", "unix_s")  # columns of every row, beside the metric of the study
 PROVENANCE = ("commit", "versions", "machine", "device", "error")
@@ -37,9 +37,15 @@ def read_trials(
     known = {**(known or {}), **stopped(study, store)}
     ids = [trial.config.id for trial in study.trials]
     index = Index(store, study.slug, [i for i in ids if i not in known])
+    others = store.others_of([i for i in ids if i not in known and i not in index.done])
     read = {
         i: known.get(i)
-        or store.outcome(i, lambda trial_id: read_done(trial_id, study, index), i in index.done)
+        or store.outcome(
+            i,
+            lambda trial_id: read_done(trial_id, study, index),
+            i in index.done,
+            others.get(i, (FAILURE, FAULT)),
+        )
         for i in ids
     }
     index.save()
