@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from search_spaces import demo
 from search_spaces.vit import SHAPES
-from vitscale.plan.config import TrainConfig
+from vitscale.plan.config import DEFAULTS, TrainConfig
 from vitscale.train.complexity import measured_complexity
 from vitscale.train.data import HeldOut
 from vitscale.train.loop import evaluate, train
@@ -205,7 +205,7 @@ def compare(name: str, options: argparse.Namespace, folder: Path) -> list[dict[s
     num = options.steps * (options.batch_size or batch_size)
     config = TrainConfig(
         **fields,
-        dataset=f"bench-{fields.get('resolution', 8)}",
+        dataset=f"bench-{fields.get('resolution', DEFAULTS['resolution'])}",
         num_images=num,
         num_classes=10,
         batch_size=options.batch_size or batch_size,

@@ -9,6 +9,7 @@ import json
 import sys
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Steps:
     """What is called at each step: interrupts a training, or counts what makes the host wait."""
 
     def __init__(self, cut: int | None) -> None:
-        self.cut, self.true, self.waits = cut, loop.lr_at, 0
+        self.cut, self.true = cut, loop.lr_at
 
     def __enter__(self) -> Steps:
         loop.lr_at = self  # type: ignore[assignment]
@@ -57,13 +58,10 @@ def train(
 ) -> tuple[list[Row], int]:
     """The rows, without times, and how often the host waited within steps of a GPU."""
     rows: list[Row] = []
-    with Steps(cut) as steps, warnings.catch_warnings(record=True) as said:
+    options = {"data_root": root, "checkpoint_every_s": 1e9 if cut is None else 0.0}
+    with Steps(cut), warnings.catch_warnings(record=True) as said, suppress(Interrupted):
         warnings.simplefilter("always")
-        options = {"data_root": root, "checkpoint_every_s": 1e9 if cut is None else 0.0}
-        try:
-            rows.extend(loop.train(config, folder, device, **options))
-        except Interrupted:
-            steps.cut = None
+        rows.extend(loop.train(config, folder, device, **options))
     waits = [str(one.message) for one in said if "synchronizing" in str(one.message)]
     return [{k: v for k, v in row.items() if k not in loop.TIMING} for row in rows], len(waits)
 

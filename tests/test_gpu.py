@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "tests" / "nullcuda"))
-
-import configs
+from test_nullcuda import configs, data_root, saved_when_told  # noqa: F401
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,16 +28,9 @@ ENLARGED = {"regnety": 0.2, "resnet": 1e-3, "BatchNorm of parts": 1e-3, "convnex
 ENLARGED |= {"swin": 2e-3}
 
 
-@pytest.fixture(scope="module")
-def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("data")
-    configs.write_set(root)
-    return root
-
-
-def tried(names: list[str], how: str, data_root: Path, folder: Path) -> dict[str, Any]:
+def tried(names: list[str], how: str, root: Path, folder: Path) -> dict[str, Any]:
     out = folder / "out.json"
-    command = [sys.executable, str(ROOT / "tests" / "gpu_trainings.py"), str(data_root), str(out)]
+    command = [sys.executable, str(ROOT / "tests" / "gpu_trainings.py"), str(root), str(out)]
     environment = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, how, *names], env=environment, capture_output=True, text=True, timeout=500
@@ -51,7 +41,9 @@ def tried(names: list[str], how: str, data_root: Path, folder: Path) -> dict[str
 
 @pytest.mark.parametrize("group", range(NUM_GROUPS))
 def test_a_training_repeats_and_resumes_by_the_bit_and_is_that_of_a_cpu(
-    group: int, data_root: Path, tmp_path: Path
+    group: int,
+    data_root: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     """With --deterministic. The first training of a process is left out of the count of waits: it
     loads libraries.
@@ -69,17 +61,10 @@ def test_a_training_repeats_and_resumes_by_the_bit_and_is_that_of_a_cpu(
 
 
 @pytest.mark.parametrize("how", ["", "held", "loaders"])
-def test_a_training_that_is_told_to_end_is_saved(data_root: Path, tmp_path: Path, how: str) -> None:
+def test_a_training_that_is_told_to_end_is_saved(
+    data_root: Path,  # noqa: F811
+    tmp_path: Path,
+    how: str,
+) -> None:
     """As on the null device (test_nullcuda.py)."""
-    command = [sys.executable, str(ROOT / "tests/nullcuda/leaving.py"), str(data_root)]
-    paths = {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [*command, str(tmp_path), how], env={**os.environ, **paths}, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"row\n"
-    assert not list(tmp_path.iterdir()), "nothing by the clock"
-    process.terminate()
-    process.communicate(timeout=60)
-    (saved,) = tmp_path.iterdir()
-    assert saved.name.startswith("checkpoint-")
+    assert saved_when_told({}, data_root, tmp_path, how).name.startswith("checkpoint-")

@@ -180,6 +180,21 @@ def test_a_training_resumes_waits_for_nothing_and_leaves_no_memory(
     assert found == dict.fromkeys(names, expected)
 
 
+def saved_when_told(null: dict[str, str], data_root: Path, folder: Path, how: str) -> Path:
+    """The only file that leaving.py has written when it was told to end; on a real GPU, too."""
+    command = [sys.executable, str(NULL / "leaving.py"), str(data_root), str(folder), how]
+    paths = ":".join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, **null, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"row\n"
+    assert not list(folder.iterdir()), "nothing by the clock"
+    process.terminate()
+    process.communicate(timeout=60)
+    (saved,) = folder.iterdir()
+    return saved
+
+
 @pytest.mark.parametrize("how", ["", "held", "loaders"])
 def test_a_training_that_is_told_to_end_is_saved(
     null: dict[str, str], data_root: Path, tmp_path: Path, how: str
@@ -188,16 +203,7 @@ def test_a_training_that_is_told_to_end_is_saved(
     row, by another one. Python gives nothing to other threads while it ends, and torch would take
     from an evaluation the process that reads its images.
     """
-    command = [sys.executable, str(NULL / "leaving.py"), str(data_root), str(tmp_path), how]
-    paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
-    environment = {**os.environ, **null, **paths}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"row\n"
-    assert not list(tmp_path.iterdir()), "nothing by the clock"
-    process.terminate()
-    process.communicate(timeout=60)
-    (saved,) = tmp_path.iterdir()
+    saved = saved_when_told(null, data_root, tmp_path, how)
     state = checkpoint.load(Workdir(tmp_path), torch.device("cpu"))
     assert state is not None
     assert state["step"] == CheckpointName.of(saved.name).step
