@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: doctor demo test test-fast test-slow test-oldest test-readme test-gpu test-slurm test-azure chaos check docs wheel constraints clean
+.PHONY: doctor demo test test-fast test-slow test-oldest test-readme test-gpu test-slurm test-azure test-google chaos check docs wheel constraints clean
 
 doctor: .venv/installed  ## what works on this machine: 1 to 2 minutes on 2 idle cores
 	$(RUN) -m vitscale doctor
@@ -49,6 +49,17 @@ test-azure: .venv/installed  ## the tests of buckets, and a study that is killed
 	npm install --silent --no-audit --no-fund --prefix build/azurite azurite@3.35.0
 	PATH=$$PWD/build/azurite/node_modules/.bin:$$PATH VITSCALE_TEST_SERVER=azurite VITSCALE_CHAOS=200 \
 	  $(RUN) -m pytest -p no:cacheprovider -ra tests/test_bucket.py tests/test_bucket_study.py
+
+# A third one: Google's own testbench for clients, behind a front that translates (tests/google_storage.py).
+TESTBENCH := git+https://github.com/googleapis/storage-testbench@v0.63.0
+test-google: .venv/installed build/testbench/installed  ## the same on Google's testbench for clients of Cloud Storage
+	VITSCALE_TEST_SERVER=google VITSCALE_CHAOS=200 \
+	  $(RUN) -m pytest -p no:cacheprovider -ra tests/test_bucket.py tests/test_bucket_study.py
+
+build/testbench/installed:
+	$(PYTHON) -m venv build/testbench
+	build/testbench/bin/python -m pip install --quiet '$(TESTBENCH)'
+	touch $@
 
 # One command for both cores: the tests are handed out one by one, since most take minutes.
 CHAOS := test_chaos.py test_chaos_bucket.py test_team.py test_links.py test_bucket.py::test_random_faults_lose_nothing_and_commit_nothing_twice \

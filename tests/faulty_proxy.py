@@ -9,6 +9,7 @@ import random
 import socket
 import threading
 import time
+import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -51,7 +52,7 @@ class Proxy:
 
     def pass_on(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
-        fault = self.fault(request.command, request.path)
+        fault = self.fault(request.command, urllib.parse.unquote(request.path))
         kind = "LIST" if "list-type" in request.path else request.command
         with self.lock:
             self.requests[kind] += 1

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import azurite
+import google_storage
 import pytest
 from conftest import ROOT, TINY, Driver, Script, free_port, load_script, wait_for
 from faulty_proxy import Proxy, at_random, proxy_to
@@ -53,9 +54,10 @@ NUM_FAULTS = int(os.environ.get("VITSCALE_CHAOS", "60"))
 SECRET = "hunter2hunter2"
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": SECRET}
 numbers = itertools.count()
-# moto speaks S3; azurite, another implementation, speaks Azure's protocol (`make test-azure`)
+# moto speaks S3; azurite, another implementation, Azure's protocol (`make test-azure`); Google's
+# testbench, a third one, that of Google (`make test-google`)
 SERVER = os.environ.get("VITSCALE_TEST_SERVER", "moto")
-SCHEME = {"moto": "s3", "azurite": "az"}[SERVER]
+SCHEME = {"moto": "s3", "azurite": "az", "google": "gs"}[SERVER]
 OF_S3 = pytest.mark.skipif(SERVER != "moto", reason="about S3's headers and variables")
 
 
@@ -65,11 +67,16 @@ def fresh() -> str:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[int]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a server with the bucket `studies`."""
     if SERVER == "azurite":
         with azurite.served("studies") as azure:
             yield azure
+        return
+    if SERVER == "google":
+        log = tmp_path_factory.mktemp("google") / "testbench.txt"
+        with google_storage.served("studies", log) as google:
+            yield google
         return
     import boto3
     from moto.server import ThreadedMotoServer
@@ -97,7 +104,8 @@ def point_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "AZURE_STORAGE_ACCOUNT_KEY": azurite.KEY,
         "AZURE_STORAGE_ENDPOINT": f"{url}/{azurite.ACCOUNT}",
     }
-    for name, value in (of_s3 if SERVER == "moto" else of_azure).items():
+    of_google = {"GOOGLE_BASE_URL": url, "GOOGLE_SERVICE_ACCOUNT_KEY": google_storage.KEY}
+    for name, value in {"s3": of_s3, "az": of_azure, "gs": of_google}[SCHEME].items():
         monkeypatch.setenv(name, value)
     blobs._client.cache_clear()
 

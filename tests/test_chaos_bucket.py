@@ -10,6 +10,9 @@ another name, and the zombie comes back into its work. Some starts, with their
 workers, run on a clock that is ten minutes or a day behind or ahead of that of the others and of
 the servers (apart_clock.c; not without gcc).
 
+Every study has a trial that diverges; those of even seeds also one whose config is broken, which
+each start tries again, and which must be `failed` at the end, whatever happened meanwhile.
+
 A sequence of teams trains each trial on two workers; the process that leads them and two of Ray
 Train are victims, too, also of SIGTERM.
 """
@@ -29,7 +32,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +58,7 @@ from test_parallel import on_team
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record import blobs
-from vitscale.record.outcome import Row
+from vitscale.record.outcome import Row, Status
 from vitscale.record.store import PLANNING, Store
 
 pytestmark = pytest.mark.slow
@@ -188,7 +191,7 @@ class Sequence:
     """A study that is struck, and what was done to it."""
 
     def __init__(self, folder: Path, seed: int, in_teams: bool = False) -> None:
-        self.in_teams = in_teams
+        self.in_teams, self.num_broken = in_teams, 1 - seed % 2
         self.rng, self.folder = random.Random(seed), folder
         self.script = Script(folder, is_lean=True)
         self.strikes = strikes_of(seed, self.rng, in_teams)
@@ -215,6 +218,7 @@ class Sequence:
 
     def arguments(self) -> tuple[str, ...]:
         options = ("--num", self.num, "--epochs", EPOCHS, "--max-concurrent", 2)
+        options += ("--broken", self.num_broken)
         teams = ("--workers-per-trial", "2") if self.in_teams else ()
         return *map(str, options), *teams, "--checkpoint-every-s", "0.3", "--store", URL
 
@@ -268,7 +272,7 @@ class Sequence:
                 wait_for(lambda: self.process.pid not in self.stopped, 60, "the driver goes on")
                 return
             assert status in (0, 1, 3, 130, -signal.SIGKILL), f"status {status}"
-            if status in (0, 3):
+            if status in (0, 3) or (status == 1 and self.is_complete()):
                 self.num += 1
         another = self.rng.random() < 0.3
         self.process = self.start(self.rng.choice(HOSTS) if another else self.host)
@@ -331,7 +335,8 @@ class Sequence:
         if self.rng.random() < 0.2:  # on this machine it is seen to live
             self.after(STOP_S, go_on)
             second = self.start(self.host)
-            assert second.wait(300) in (2, 3), self.said()  # 3: all was done before
+            status = second.wait(300)  # 3: all was done before; or 1, with a broken one
+            assert status in (2, 3) or (status == 1 and self.is_complete()), self.said()
             self.done["second start, refused"] += 1
             return
         self.zombies.append(self.process)
@@ -341,6 +346,11 @@ class Sequence:
         self.process = second
         # on a busy machine the second start may take longer than that until it has the lock
         self.after(STOP_S, go_on, lambda: self.attempt() > before or second.poll() is not None)
+
+    def is_complete(self) -> bool:
+        """Whether all but the broken trial are done, which each start ends with status 1."""
+        ids = {t.config.id for t in load_script(TINY).study(num=self.num, epochs=EPOCHS).trials}
+        return bool(self.num_broken) and ids == Store.at(URL).done_of(ids)
 
     def attempt(self) -> int:
         found = Store.at(URL).study("tiny-demo")
@@ -380,7 +390,7 @@ class Sequence:
             zombie.wait(300)
             self.say(f"zombie {zombie.pid} ended with {zombie.returncode}")
             self.done[f"zombie: status {zombie.returncode}"] += 1
-        assert status == 0, self.said()
+        assert status == self.num_broken, self.said()
 
     def last_start(self) -> int:
         """Its status. Ray gives a node 30 s to begin, which a busy machine may exceed; and a zombie
@@ -469,33 +479,42 @@ def test_a_study_survives_signals_at_random_instants(
     sequence: Sequence, references: Path, tmp_path: Path
 ) -> None:
     sequence.run()
-    plan = load_script(TINY).study(num=sequence.num, epochs=EPOCHS)
+    plan = load_script(TINY).study(num=sequence.num, epochs=EPOCHS, broken=sequence.num_broken)
+    states = {"diverging": Status.DIVERGED, "broken": Status.FAILED}
+    ends = {t.config.id: states.get(t.arm, Status.FINISHED) for t in plan.trials}
     expected = {
         trial.config.id: reference(
             trial.config, references, tmp_path / "by_hand", sequence.in_teams
         )
         for trial in plan.trials
+        if trial.arm != "broken"
     }
     store = Store.at(URL)
-    assert set(store.trial_ids()) == set(expected)
+    assert set(store.trial_ids()) == set(ends)
+    assert {i: store.read(i).status for i in ends} == ends
     assert {i: without_times(store.read(i).rows) for i in expected} == expected
-    assert not {i: store.holder(i) for i in expected if store.holder(i)}
+    assert not {i: store.holder(i) for i in ends if store.holder(i)}
     assert not store.driver_is_alive("tiny-demo")
     wait_for(lambda: not store.folder.is_held(PLANNING), 3 * LEASE_S, "no lease left over")
 
-    assert_shown(tmp_path / "server.db", expected)
+    assert_shown(tmp_path / "server.db", expected, [i for i in ends if i not in expected])
     assert "Traceback" not in sequence.said()
     sequence.done["sequence to its end"] += 1
 
 
-def assert_shown(database: Path, expected: Mapping[str, Iterable[Row]]) -> None:
-    """MLflow has a finished run of the study, and one of each trial with its rows, once."""
+def assert_shown(
+    database: Path, expected: Mapping[str, Iterable[Row]], failed: Collection[str] = ()
+) -> None:
+    """MLflow has a run of the study that has ended, and one of each trial with its rows, once."""
     uri = f"sqlite:///{database}"
     children, parents = runs_of(uri, "trial"), runs_of(uri, "study")
-    assert set(children) == set(expected)
-    states = [run.info.status for run in (*children.values(), *parents.values())]
-    assert set(states) == {"FINISHED"} and len(parents) == 1
+    assert set(children) == {*expected, *failed} and len(parents) == 1
+    (parent,) = parents.values()
+    assert parent.info.status == ("FAILED" if failed else "FINISHED")
     for trial_id, run in children.items():
+        assert run.info.status == ("FAILED" if trial_id in failed else "FINISHED")
+        if trial_id in failed:
+            continue
         # by step: their times are those of the workers' clocks
         values = sorted(history(uri, run.info.run_id, "val_ema_error_pct"))
         assert [(step, value) for step, _, value in values] == [

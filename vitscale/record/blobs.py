@@ -401,7 +401,8 @@ def _client(url: str) -> Any:
 
 
 def _options() -> dict[str, Any]:
-    endpoints = [value for name, value in os.environ.items() if re.search("ENDPOINT", name)]
+    named = re.compile("ENDPOINT|GOOGLE_BASE_URL")
+    endpoints = [value for name, value in os.environ.items() if named.search(name)]
     return {
         "client_options": {
             # of a request with all that is sent: a checkpoint of some GB over a slow network, which
