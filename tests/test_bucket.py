@@ -22,7 +22,7 @@ from typing import Any
 import azurite
 import google_storage
 import pytest
-from conftest import ROOT, TINY, Driver, Script, free_port, load_script, wait_for
+from conftest import ROOT, SPAWNER, TINY, Driver, Script, free_port, load_script, wait_for
 from faulty_proxy import Proxy, at_random, proxy_to
 
 # the protocol of trials and studies, as tested on a folder
@@ -766,6 +766,80 @@ def test_random_faults_lose_nothing_and_commit_nothing_twice(proxy: Proxy) -> No
     # a worker whose reply about rows was lost for good does not know that it was first
     unsure = sum(num for name, num in ends.items() if name not in ("done", "fenced"))
     assert sum(firsts.values()) >= len(trials) - unsure
+
+
+def start_once(url: str, role: str, log: Path) -> None:
+    """What a start, or a clean, does with locks; notes when it holds them (CLOCK_MONOTONIC is of
+    the whole machine).
+    """
+    store, number = Store.at(url), 0
+
+    def note(what: str, lock: str) -> None:
+        with log.open("a") as file:
+            file.write(f"{time.monotonic()} {os.getpid()} {what} {lock} {number}\n")
+
+    try:
+        if role == "clean":
+            with store.cleaning():
+                note("begin", "cleaning")
+                store.folder.names()
+                note("end", "cleaning")
+            return
+        with store.drive("s") as number:
+            note("begin", "driver")
+            with store.planning():
+                note("begin", "planning")
+                store.study("s").write("plan.json", json.dumps({"attempt": number}).encode())
+                note("end", "planning")
+            assert json.loads(store.study("s").read("plan.json")) == {"attempt": number}
+            note("end", "driver")
+    except (OSError, ValueError) as error:
+        assert "\n" not in str(error)
+        note(type(error).__name__, role)
+
+
+@pytest.mark.timeout(900)
+def test_random_faults_leave_one_driver_at_a_time_and_none_beside_a_clean(
+    proxy: Proxy, tmp_path: Path
+) -> None:
+    """Three starts of one study and a clean compete, each in a process of its own, again and again;
+    each start that gets through has a number of its own.
+    """
+    url, log, seed = fresh(), tmp_path / "log", random.randrange(10**9)
+    print(f"seed {seed}")
+    Store.open(url)
+    proxy.fault = at_random(0.15, seed, NUM_FAULTS)
+    while proxy.faults.total() < NUM_FAULTS:
+        roles = ("start", "start", "start", "clean")
+        processes = [SPAWNER.Process(target=start_once, args=(url, role, log)) for role in roles]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(120)
+            assert process.exitcode == 0
+    proxy.fault = lambda method, path: ""
+
+    notes = [line.split() for line in log.read_text().splitlines()]
+    held: dict[tuple[str, str], list[float]] = {}  # (process, lock) -> begin, and end if it came
+    for when, pid, what, lock, _ in notes:
+        if what in ("begin", "end"):
+            held.setdefault((pid, lock), []).append(float(when))
+    numbers = [
+        int(number) for *_, what, lock, number in notes if (what, lock) == ("begin", "driver")
+    ]
+    ends = Counter(what for _, _, what, *_ in notes)
+    print(f"{dict(proxy.faults)}; {len(numbers)} starts drove, {dict(ends)}")
+    assert len(numbers) > 3 and len(set(numbers)) == len(numbers)
+
+    def times(*locks: str) -> list[list[float]]:
+        return sorted(found for (_, lock), found in held.items() if lock in locks)
+
+    assert times("cleaning")
+    for group in (times("driver"), times("cleaning", "planning")):
+        whole = [found for found in group if len(found) == 2]
+        for begin, end in whole:
+            assert not [one for one in group if begin < one[0] < end]
+    assert not Store.at(url).driver_is_alive("s")
 
 
 @OF_S3
