@@ -273,6 +273,8 @@ def count() -> None:
     os.environ["VITSCALE_LEASE_S"] = "3600"  # no renewals, of which there are four in a lease
     with served(Counted()) as counted:
         life(counted)
+        for num in (2, 6):
+            study(counted, num)
 
 
 @contextlib.contextmanager
@@ -321,6 +323,27 @@ def life(counted: Counted) -> None:
             seconds = time.monotonic() - start
             print(f"{name:26} {counted.since()}; {seconds:.1f} s")
     print(f"release of the driver      {counted.since()}")
+
+
+def study(counted: Counted, num: int) -> None:
+    """Prints the requests of a start of a small study, driver, processes of Ray and all, and those
+    of the commands that follow. Two sizes show what a trial more costs.
+    """
+    script = ROOT / "tests" / "studies" / "tiny.py"
+    root = f"s3://studies/{num}"
+    start = [sys.executable, str(script), "--num", str(num), "--epochs", "2", "--store", root]
+    vitscale = [sys.executable, "-m", "vitscale"]
+    steps = {
+        f"start of {2 * num + 1} trials": start,
+        "the same, all done": start,
+        "status": [*vitscale, "status", "--store", root],
+        "report": [*vitscale, "report", "tiny-demo", "--store", root],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, command in steps.items():
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+            print(f"{name:26} {counted.since()}")
 
 
 if __name__ == "__main__":

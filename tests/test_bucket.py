@@ -859,6 +859,24 @@ def test_what_no_further_try_can_change_is_refused_at_once(
     assert proxy.faults[answer] <= 3  # those of obstore itself
 
 
+def test_the_doctor_s_checks_of_a_store_pass_in_a_bucket_and_leave_nothing(proxy: Proxy) -> None:
+    store = Store.open(fresh())
+    machine = Machine(store=str(store.root))
+    for check in (storage.creation, storage.replacement, storage.locks, storage.speed):
+        found = check(machine)
+        assert found.verdict == Verdict.PASS, found.detail
+    assert all(float(value) > 0 for value in found.values.values())
+    assert not store.folder.files()
+
+
+@OF_S3
+def test_the_doctor_finds_a_bucket_in_which_two_may_create_an_object(proxy: Proxy) -> None:
+    machine = Machine(store=str(Store.open(fresh()).root))
+    proxy.fault = lambda method, path: "without If-None-Match" if method == "PUT" else ""
+    found = storage.creation(machine)
+    assert found.verdict == Verdict.FAIL and "one creator of a file must win" in found.detail
+
+
 @OF_S3
 def test_the_doctor_does_not_wait_for_a_server_that_is_not_there(
     monkeypatch: pytest.MonkeyPatch,
