@@ -465,6 +465,24 @@ def test_a_node_that_lost_all_its_workers_once_is_not_avoided(
     assert not nodes.places.avoided[trials[-1].trial_id]
 
 
+@pytest.mark.parametrize(
+    ("text", "avoided"),
+    [("shape '[8]' is invalid", {"a"}), ("CUDA error: misaligned address", set())],
+)
+def test_what_may_be_of_the_config_or_of_the_node_is_tried_on_another_node(
+    text: str, avoided: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the second one of unknown cause counts as the config's."""
+    nodes = Nodes(["a", "b"], monkeypatch)
+    trial = nodes.trial("t")
+    (error_file := tmp_path / "error.txt").write_text(
+        f"Failure # 1 (at noon)\nRuntimeError: {text}\n"
+    )
+    trial.error_file = str(error_file)
+    nodes.begins(trial, "a")
+    assert nodes.fails(trial) and nodes.places.avoided["t"] == avoided
+
+
 def test_a_trial_that_fails_everywhere_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = Nodes([f"node {num}" for num in range(100)], monkeypatch)
     trial, tries = nodes.trial("t"), 1

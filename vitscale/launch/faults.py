@@ -93,7 +93,7 @@ def verdict(error: Exception, line: str, before: str, resources: Resources) -> V
 
     "config"  The config is the cause: the trial has failed.
     "again"   Retry in another process. An unknown RuntimeError is retried once; if the same one
-              occurs in two processes, the config is the cause.
+              occurs in two processes, on two nodes where there are two, the config is the cause.
     "alone"   Out of memory on a device shared with other trials: retry with a device of its own.
     "unfit"   Out of memory on a device that no other process uses: the device is too small.
     "refused" An operation of the model is not deterministic, and `resources` ask for it.
@@ -107,6 +107,11 @@ def verdict(error: Exception, line: str, before: str, resources: Resources) -> V
     if is_of_the_machine(error):
         return "again"
     return "again" if isinstance(error, RuntimeError) and line != before else "config"
+
+
+def is_of_unknown_cause(line: str) -> bool:
+    """Whether a description of an error in one line is that of an unknown RuntimeError."""
+    return line.startswith("RuntimeError:") and not any(text in line for text in OF_THE_MACHINE)
 
 
 def is_out_of_memory(error: Exception) -> bool:

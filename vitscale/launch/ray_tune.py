@@ -25,6 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO, TypeVar
 
+from vitscale.launch.faults import is_of_unknown_cause
 from vitscale.launch.leaving import GRACE_S, STOPS
 from vitscale.launch.preflight import check_answers, clock_apart
 from vitscale.launch.resources import Event, Resources
@@ -828,8 +829,8 @@ class _Places:
             self.on_node.pop(self.nodes.get(actor, ""), None)
 
     def note_failure(self, trial: Any) -> None:
-        """Where one has failed MAX_ON_A_NODE times, or several have and none got on, its next try
-        is elsewhere, if it can be.
+        """Where one has failed MAX_ON_A_NODE times, or once of unknown cause, or where several have
+        and none got on, its next try is elsewhere, if it can be.
         """
         self.names.pop(trial.trial_id, None)
         # none is known where its process has not begun
@@ -844,7 +845,9 @@ class _Places:
             self.on_node.setdefault(node, set()).add(trial.trial_id)
         if trial.status != Trial.ERROR:  # it is not queued again
             return
-        bad = {node for node, times in failures.items() if times >= MAX_ON_A_NODE}
+        # a second one of unknown cause is the config's, unless it is of the same node
+        most = 1 if is_of_unknown_cause(_last_line(trial)) else MAX_ON_A_NODE
+        bad = {node for node, times in failures.items() if times >= most}
         bad |= {n for n, trials in self.on_node.items() if len(trials) >= MAX_TRIALS_ON_A_NODE}
         bad = bad if self.fitting() - bad else set()
         self.avoided[trial.trial_id] = bad
