@@ -842,6 +842,39 @@ def test_random_faults_leave_one_driver_at_a_time_and_none_beside_a_clean(
     assert not Store.at(url).driver_is_alive("s")
 
 
+@pytest.mark.parametrize("form", ["no file", "no JSON", "a key that is none"])
+def test_credentials_of_google_that_cannot_be_read_are_refused_at_once(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not waited for, as a server is; and not printed."""
+    file = tmp_path / "key.json"
+    if form == "no JSON":
+        file.write_text(SECRET)
+    name = (
+        "GOOGLE_SERVICE_ACCOUNT_KEY" if form == "a key that is none" else "GOOGLE_SERVICE_ACCOUNT"
+    )
+    monkeypatch.setenv(name, SECRET if form == "a key that is none" else str(file))
+    blobs._client.cache_clear()
+    began_s = time.monotonic()
+    with pytest.raises(ValueError, match="the credentials must be a file, or a key") as caught:
+        Store.open("gs://studies/x")
+    assert SECRET not in str(caught.value) and "\n" not in str(caught.value)
+    assert time.monotonic() - began_s < PATIENCE_S / 2
+    blobs._client.cache_clear()
+
+
+def test_a_server_of_tokens_that_refuses_is_not_asked_again() -> None:
+    """As Google does with a key that was withdrawn."""
+    refusal = RuntimeError(
+        "Generic GCS error: Error performing token request: Error performing POST "
+        "https://accounts.google.com/o/oauth2/token in 5ms - Server returned non-2xx status code: "
+        f"400 Bad Request: invalid_grant {SECRET}"
+    )
+    failure = Bucket("gs://studies/x")._failure(refusal)
+    assert isinstance(failure, blobs.Refused)
+    assert "credentials must be valid" in str(failure) and SECRET not in str(failure)
+
+
 @OF_S3
 @pytest.mark.parametrize(
     ("answer", "law"),

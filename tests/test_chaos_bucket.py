@@ -481,13 +481,13 @@ def test_a_study_survives_signals_at_random_instants(
     sequence.run()
     plan = load_script(TINY).study(num=sequence.num, epochs=EPOCHS, broken=sequence.num_broken)
     states = {"diverging": Status.DIVERGED, "broken": Status.FAILED}
-    ends = {t.config.id: states.get(t.arm, Status.FINISHED) for t in plan.trials}
+    ends = {t.config.id: states.get(t.arm.name, Status.FINISHED) for t in plan.trials}
     expected = {
         trial.config.id: reference(
             trial.config, references, tmp_path / "by_hand", sequence.in_teams
         )
         for trial in plan.trials
-        if trial.arm != "broken"
+        if trial.arm.name != "broken"
     }
     store = Store.at(URL)
     assert set(store.trial_ids()) == set(ends)

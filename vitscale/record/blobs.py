@@ -319,11 +319,16 @@ class Bucket:
                 f"credentials must be in the environment ({name}, ...) or of the machine's role, "
                 f"but got none (store={self.url!r})"
             )
+        if any(sign in text for sign in ("OpenCredentials", "DecodeCredentials")):
+            return Refused(
+                "the credentials must be a file, or a key, as Google writes it, but got none that "
+                f"can be read (store={self.url!r})"
+            )
         if any(sign in text for sign in OTHER_CLOCK):
             return Refused(f"the clock of this machine must be as the server's, but got {got}")
         if status == 507 or code in FULL:
             return Unavailable(f"the bucket must have room, but got {got}")
-        if status in (401, 403) or code in EXPIRED:
+        if status in (401, 403) or code in EXPIRED or (status == 400 and "token request" in text):
             return Refused(
                 f"the credentials must be valid and permit reading and writing, but got {got}"
             )
