@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import http.server
 import itertools
 import json
@@ -772,6 +773,7 @@ def start_once(url: str, role: str, log: Path) -> None:
     """What a start, or a clean, does with locks; notes when it holds them (CLOCK_MONOTONIC is of
     the whole machine).
     """
+    faulthandler.dump_traceback_later(200, exit=True)  # where it is, if it does not end
     store, number = Store.at(url), 0
 
     def note(what: str, lock: str) -> None:
@@ -815,7 +817,7 @@ def test_random_faults_leave_one_driver_at_a_time_and_none_beside_a_clean(
         for process in processes:
             process.start()
         for process in processes:
-            process.join(120)
+            process.join(240)
             assert process.exitcode == 0
     proxy.fault = lambda method, path: ""
 
