@@ -769,10 +769,11 @@ def test_random_faults_lose_nothing_and_commit_nothing_twice(proxy: Proxy) -> No
     assert sum(firsts.values()) >= len(trials) - unsure
 
 
-def start_once(url: str, role: str, log: Path) -> None:
+def start_once(url: str, role: str, log: Path, environment: dict[str, str]) -> None:
     """What a start, or a clean, does with locks; notes when it holds them (CLOCK_MONOTONIC is of
     the whole machine).
     """
+    os.environ.update(environment)  # the process that forks this one may be older
     faulthandler.dump_traceback_later(200, exit=True)  # where it is, if it does not end
     store, number = Store.at(url), 0
 
@@ -812,13 +813,17 @@ def test_random_faults_leave_one_driver_at_a_time_and_none_beside_a_clean(
     Store.open(url)
     proxy.fault = at_random(0.15, seed, NUM_FAULTS)
     while proxy.faults.total() < NUM_FAULTS:
-        roles = ("start", "start", "start", "clean")
-        processes = [SPAWNER.Process(target=start_once, args=(url, role, log)) for role in roles]
+        asked, given = proxy.requests.total(), (log, dict(os.environ))
+        processes = [
+            SPAWNER.Process(target=start_once, args=(url, role, *given))
+            for role in ("start", "start", "start", "clean")
+        ]
         for process in processes:
             process.start()
         for process in processes:
             process.join(240)
             assert process.exitcode == 0
+        assert proxy.requests.total() > asked
     proxy.fault = lambda method, path: ""
 
     notes = [line.split() for line in log.read_text().splitlines()]
