@@ -9,11 +9,11 @@ import hashlib
 import hmac
 import os
 import shutil
-import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
+
+from conftest import free_port, wait_for
 
 ACCOUNT, VERSION = "acct", "2021-12-02"
 KEY = base64.b64encode(b"a key of no real account").decode()
@@ -25,22 +25,22 @@ def served(container: str) -> Iterator[int]:
     """The port of a server that has this container. Needs azurite-blob (npm's azurite)."""
     command = shutil.which("azurite-blob")
     assert command, "azurite-blob must be on the path: `make test-azure` installs it"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [command, "--blobHost", "127.0.0.1", "--blobPort", str(port), *OPTIONS],
         env={**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"},
     )
+
+    def makes_the_container() -> bool:
+        assert process.poll() is None, "azurite must run"
+        try:
+            _create(port, container)
+        except OSError:
+            return False
+        return True
+
     try:
-        end = time.monotonic() + 60
-        while True:
-            try:
-                _create(port, container)
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < end, "azurite must answer"
-                time.sleep(0.2)
+        wait_for(makes_the_container, 60, "azurite")
         yield port
     finally:
         process.kill()

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from conftest import ROOT, free_port
+from conftest import ROOT, free_port, wait_for
 
 GUNICORN = ROOT / "build" / "testbench" / "bin" / "gunicorn"  # from `make test-google`
 PAGE = 1_000  # objects in a page of a listing, as at Google
@@ -49,15 +49,16 @@ def served(bucket: str, log: Path) -> Iterator[int]:
         )
     front = Front(port, bucket)
     threading.Thread(target=front.serve_forever, daemon=True).start()
+
+    def makes_the_bucket() -> bool:
+        assert process.poll() is None, log.read_text()
+        try:
+            return front.asked("POST", "/storage/v1/b", json.dumps({"name": bucket}))[0] == 200
+        except OSError:
+            return False
+
     try:
-        end = time.monotonic() + 60
-        while True:
-            try:
-                assert front.asked("POST", "/storage/v1/b", json.dumps({"name": bucket}))[0] == 200
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < end, log.read_text()
-                time.sleep(0.2)
+        wait_for(makes_the_bucket, 60, "the testbench")
         yield front.server_address[1]
     finally:
         front.shutdown()
@@ -210,8 +211,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             status, content = self.server.asked(
                 "GET", f"{path}?alt=media&generation={meta['generation']}"
             )
-            if status == 200:  # else it was replaced in between
+            if status == 200:
                 break
+            if status != 404:  # with which it was replaced in between
+                return self.refuse(status)
         headers = {
             "ETag": tag(meta),
             "Last-Modified": time.strftime("%a, %d %b %Y %H:%M:%S GMT", seconds(meta["updated"])),

@@ -111,7 +111,7 @@ def verdict(error: Exception, line: str, before: str, resources: Resources) -> V
 
 def is_of_unknown_cause(line: str) -> bool:
     """Whether a description of an error in one line is that of an unknown RuntimeError."""
-    return line.startswith("RuntimeError:") and not any(text in line for text in OF_THE_MACHINE)
+    return line.startswith("RuntimeError:") and not _names_the_machine(line)
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -143,7 +143,11 @@ def is_of_the_machine(error: Exception) -> bool:
         (OSError, MemoryError, EOFError, ImportError, Damaged, OtherImages, torch.AcceleratorError),
     ):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in OF_THE_MACHINE)
+    return isinstance(error, RuntimeError) and _names_the_machine(str(error))
+
+
+def _names_the_machine(message: str) -> bool:
+    return any(text in message for text in OF_THE_MACHINE)
 
 
 def _while_reading(error: Exception) -> bool:
