@@ -227,6 +227,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             first, last = asked.groups()
             begin = int(first) if first else len(content) - int(last)
             end = min(int(last) + 1 if first and last else len(content), len(content))
+            if begin >= end:
+                return self.answer(416, b"<Error><Code>InvalidRange</Code></Error>")
             headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(content)}"
             headers["Content-Length"] = str(end - begin)
             return self.answer(206, content[begin:end], **headers)

@@ -670,6 +670,31 @@ def test_a_reply_lost_after_the_write_is_no_defeat(proxy: Proxy) -> None:
     assert proxy.faults.total() == 10
 
 
+@pytest.mark.parametrize("then", ["", pytest.param("without Range", marks=OF_S3)])
+@pytest.mark.parametrize("new", [None, b"short", b"same long length", b"longer than it was before"])
+def test_an_object_that_changes_while_it_is_read_is_read_whole(
+    proxy: Proxy, new: bytes | None, then: str
+) -> None:
+    """obstore asks for the rest of a reply that broke off, which the object may no longer have;
+    some servers ignore the range and send all.
+    """
+    own, old, changed = Bucket(fresh(), patience_s=20), b"as long as it is", list[str]()
+    own.put("key", old)
+    replies = iter(["half", then])
+
+    def fault(method: str, path: str) -> str:
+        name = next(replies, "") if method == "GET" else ""
+        if name != "half" and new is not None and proxy.faults["half"] and not changed:
+            changed.append(path)
+            own.put("key", new)
+        return name
+
+    proxy.fault = fault
+    found = own.get("key")
+    assert found and found[0] == (old if new is None else new)
+    assert proxy.faults["half"] == 1 and proxy.requests["GET"] >= 2
+
+
 def test_of_two_writers_of_the_same_content_one_wins(proxy: Proxy) -> None:
     """Also when the loser's first request was lost on the way, so that it must find out."""
     own = Bucket(fresh(), patience_s=20)

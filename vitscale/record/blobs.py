@@ -332,7 +332,10 @@ class Bucket:
             return Refused(
                 f"the credentials must be valid and permit reading and writing, but got {got}"
             )
-        retry = isinstance(error, ConnectionError) or status in (0, 408, 409, 429) or status >= 500
+        # obstore asks for the rest of a reply that broke off; of an object that has changed since,
+        # there may be none (412, 416). Refused conditions of ours do not come here.
+        again = (0, 408, 409, 412, 416, 429)
+        retry = isinstance(error, ConnectionError) or status in again or status >= 500
         return (Unanswered if retry else Unavailable)(f"{LAW}, but got {got}")
 
 
