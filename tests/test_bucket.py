@@ -48,7 +48,7 @@ from vitscale.record.blobs import PATIENCE_S, WRITABLE, Bucket
 from vitscale.record.orphans import clean, survey
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.overview import overview
-from vitscale.record.store import ClaimedByOther, Fenced, Store
+from vitscale.record.store import ClaimedByOther, Fenced, Overtaken, Store
 from vitscale.record.table import read_trials
 
 NUM_FAULTS = int(os.environ.get("VITSCALE_CHAOS", "60"))
@@ -308,6 +308,86 @@ def test_a_driver_that_stood_still_asks_before_it_writes_on(
             assert not store.still_drives("s") and not store.still_drives("s")
             assert told == [signal.SIGTERM]
         assert not store.still_drives("s")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_driver_that_was_taken_over_at_any_request_overwrites_nothing_of_the_next_one(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands still for longer than a lease, before each request in turn that follows on its
+    lock, and the next start writes all that a start writes.
+    """
+    own, elapsed_s, told = Bucket(fresh()), bucket._elapsed_s, list[int]()
+    store, numbers, late_s = Store.open(own.url), set[int](), 0.0
+    names = ("nonce", "plan.json", "asked.json")
+    before = signal.signal(signal.SIGTERM, lambda name, _: told.append(name))
+    monkeypatch.setattr(bucket, "_elapsed_s", lambda: elapsed_s() + late_s)
+
+    def content(name: str) -> bytes:
+        return (own.get(f"studies/s/{name}") or (b"0",))[0]
+
+    def take_over() -> None:
+        own.put("studies/s/driver.lock", b'{"holders": []}')
+        own.put("studies/s/attempt", str(int(content("attempt")) + 1).encode())
+        for name in names:
+            own.put(f"studies/s/{name}", theirs)
+
+    def start(turn: int) -> tuple[bool, bool]:
+        """Whether it was taken over, and whether it noticed."""
+        nonlocal late_s
+        late_s, num, is_taken = 0.0, -1, False
+
+        def count(method: str, path: str) -> str:
+            nonlocal num, is_taken, late_s
+            if num >= 0 or (method == "PUT" and path.endswith("driver.lock")):
+                num += 1
+            if num == turn + 1 and not is_taken:
+                is_taken, late_s = True, bucket.LEASE_S + 1
+                take_over()
+            return ""
+
+        proxy.fault = count
+        try:
+            with store.drive("s") as number:
+                assert number not in numbers
+                numbers.add(number)
+                for name in names[1:]:
+                    store.write_driving("s", name, lambda: b"ours")
+                proxy.fault = lambda method, path: ""
+            return is_taken, False
+        except Overtaken:
+            return is_taken, True
+        finally:
+            proxy.fault = lambda method, path: ""
+
+    try:
+        for turn in itertools.count():
+            theirs = f"theirs {turn}".encode()
+            is_taken, noticed = start(turn)
+            assert is_taken == noticed
+            if not is_taken:
+                break
+            assert {content(name) for name in names} == {theirs}
+        assert [content(name) for name in names[1:]] == [b"ours", b"ours"]
+        assert turn > 8 and told
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_start_that_stood_still_while_trials_were_deleted_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read as done what is gone."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with store.planning():
+            store.check_planning()
+            store.folder._change("planning.lock", lambda now: [])  # as by a clean elsewhere
+            elapsed_s = bucket._elapsed_s
+            monkeypatch.setattr(bucket, "_elapsed_s", lambda: elapsed_s() + bucket.LEASE_S + 1)
+            with pytest.raises(ValueError, match="no trial may be deleted while a study starts"):
+                store.check_planning()
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -25,7 +25,7 @@ from apart import apart_by, apart_clock
 from conftest import ROOT, SPAWNER, Script, free_port, kill_family, load_script, wait_for
 from faulty_proxy import serving
 from forked_worker import ADDRESS, LEAN, fork_workers_at
-from test_bucket import fresh, point_at, server  # noqa: F401
+from test_bucket import KEYS, fresh, point_at, server  # noqa: F401
 from test_launch import TINY, assert_uninterrupted, without_times
 from test_mlflow import epochs
 from test_team import undisturbed
@@ -353,6 +353,61 @@ def test_a_cluster_without_workers_is_waited_for(tmp_path: Path, empty: Cluster)
         assert (tmp_path / "log.txt").read_text().count(said) == 1
 
 
+def test_a_head_that_is_lost_while_nodes_are_waited_for_ends_the_start(
+    tmp_path: Path, empty: Cluster
+) -> None:
+    """With a report, and before Ray ends its driver without a word."""
+    script = Script(tmp_path)
+    process = script.start("--num", "1", "--address", empty.address)
+    said = "none of the cluster has a CPU yet; Ctrl-C stops"
+    wait_for(lambda: said in (tmp_path / "log.txt").read_text(), 100, "a word about waiting")
+    kill_family(empty.nodes[0].pid)
+    assert process.wait(200) == 1, (tmp_path / "log.txt").read_text()
+    out = (tmp_path / "log.txt").read_text()
+    assert "stopped by HeadLost: the head of the Ray cluster (GCS at " in out
+    assert "the same command resumes" in out and "report  " in out and "Traceback" not in out
+
+
+OTHER_VERSION = """if True:
+    import json, sys
+    import ray
+    from ray.experimental import internal_kv as kv
+
+    ray.init(address=sys.argv[1], log_to_driver=False)
+    found = json.loads(kv._internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster"))
+    for version, word in (("2.0.0", "changed"), (ray.__version__, "as it was")):
+        content = json.dumps({**found, "ray_version": version}).encode()
+        kv._internal_kv_put(b"CLUSTER_METADATA", content, True, namespace=b"cluster")
+        print(word, flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_a_driver_that_may_not_join_is_told_why_in_one_line(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    script, arguments = Script(tmp_path), ("--num", "1", "--address", cluster.address)
+
+    def refusal(**environment: str) -> str:
+        done = script.run(*arguments, **environment)
+        assert done.returncode == 2, done.stdout
+        (line,) = [line for line in done.stdout.splitlines() if "error:" in line]
+        assert done.stdout.rstrip().endswith(line) and cluster.address in line
+        return line
+
+    assert "must have the token of its cluster" in refusal(RAY_AUTH_TOKEN="x" * 32)
+    command = [sys.executable, "-c", OTHER_VERSION, cluster.address]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=TOKEN
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "changed\n"
+        line = refusal()
+        other.communicate("")
+    assert "must have the versions of Ray and Python that its cluster has" in line
+    assert "Ray: 2.0.0" in line
+    assert not list(tmp_path.glob("runs/trials/*"))
+
+
 def autoscaling(folder: Path) -> Cluster:
     """A head without cores, whose own autoscaler starts nodes of one core on this machine, at most
     four, as there is demand.
@@ -676,20 +731,34 @@ def test_a_node_that_does_not_answer_is_named(tmp_path: Path, empty: Cluster) ->
         )
 
 
-def test_a_node_without_the_credentials_of_a_bucket_is_refused_before_the_first_step(
+@pytest.mark.parametrize("lacks", ["credentials", "a way to the server", "the right time"])
+def test_a_node_that_cannot_use_a_bucket_is_refused_before_the_first_step(
     tmp_path: Path,
     empty: Cluster,
     server: int,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
+    lacks: str,
 ) -> None:
     """And not as one with another store; moto takes any credentials, but asks for some."""
     url = f"http://127.0.0.1:{server}"
     point_at(url, monkeypatch)
-    empty.grow("env", f"AWS_ENDPOINT_URL={url}", "AWS_REGION=us-east-1")
+    given = {"AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}
+    said = "each node must have what a trial needs, but got ("
+    match lacks:
+        case "credentials":
+            why = "it cannot read the store: credentials must be in the environment"
+        case "a way to the server":
+            given |= KEYS | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}"}
+            why = "it cannot read the store: the store's server must do what is asked"
+        case _:
+            if not (clock := apart_clock(tmp_path)):
+                pytest.skip("needs a compiler")
+            given |= KEYS | apart_by(clock, 600)
+            said, why = "", "s ahead of"
+    empty.grow("env", *(f"{name}={value}" for name, value in given.items()))
     arguments = ("--num", "1", "--address", empty.address, "--store", fresh())
     refused = Script(tmp_path).run(*arguments, timeout=200)
     assert refused.returncode == 2, refused.stdout
     (line,) = [line for line in refused.stdout.splitlines() if "error:" in line]
-    assert "each node must have what a trial needs, but got (" in line
-    assert "it cannot read the store: " in line and "(node " in line
+    assert said in line and why in line and "(node " in line
     assert "another one on" not in refused.stdout

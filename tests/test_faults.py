@@ -13,11 +13,13 @@ import pytest
 from conftest import ROOT, Script, load_script
 from test_mlflow import runs_of_experiment
 
+from vitscale.launch import worker
 from vitscale.launch.driver import Driver
 from vitscale.launch.faults import is_of_the_machine, one_line, too_big, verdict
 from vitscale.launch.preflight import Data
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources
+from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
 from vitscale.record.store import Damaged, Store
@@ -81,6 +83,32 @@ def test_an_unknown_error_of_torch_is_of_the_config_only_if_it_recurs() -> None:
     assert verdict(error, one_line(error), "", Resources()) == "again"
     assert verdict(error, one_line(error), "RuntimeError: of another kind", Resources()) == "again"
     assert verdict(error, one_line(error), one_line(error), Resources()) == "config"
+
+
+@pytest.mark.parametrize("address", ["", "192.0.2.1:6379"])
+def test_an_unknown_error_recurs_on_a_cluster_only_within_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """A later start does not know which node it was, and may place the trial there again."""
+    store, config = Store.open(tmp_path), TrainConfig(width=16, heads=2, depth=1)
+    where = Resources(address=address)
+
+    def break_down(*_: object) -> None:
+        raise RuntimeError(SHAPES)
+
+    monkeypatch.setattr(worker, "train_claimed", break_down)
+
+    def attempt(start: int) -> Event:
+        *_, event = train_trial(config.id, config.non_default(), store, "s-demo", start, where)
+        return event
+
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        attempt(1)
+    if address:
+        with pytest.raises(RuntimeError, match="mat1 and mat2"):
+            attempt(2)
+    assert attempt(2).status is Status.FAILED
+    assert SHAPES in store.failure(config.id)
 
 
 def test_data_that_a_node_lacks_are_no_fault_of_the_config(tmp_path: Path) -> None:

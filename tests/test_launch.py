@@ -6,12 +6,14 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from conftest import ROOT, TINY, Script, interrupt, load_script, small_disk, wait_for
+from test_bucket import fresh, point_at, server  # noqa: F401
 
 from vitscale import main
 from vitscale.plan.study import Study
@@ -180,23 +182,38 @@ def test_a_second_driver_is_refused_and_harms_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_three_studies_share_trials_and_train_each_once(tmp_path: Path) -> None:
-    """They run at once on one store: each trial is committed once, and all complete."""
+@pytest.mark.parametrize("place", ["a folder", "a bucket"])
+def test_three_studies_share_trials_and_train_each_once(
+    tmp_path: Path,
+    place: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They run at once on one store: each trial is claimed and committed once, and all complete."""
+    root = str(tmp_path / "runs")
+    if place == "a bucket":
+        point_at(f"http://127.0.0.1:{request.getfixturevalue('server')}", monkeypatch)
+        root = fresh()
     scripts = [Script(tmp_path, is_lean=True)]
     for name in ("twin", "third"):
         path = tmp_path / f"{name}.py"
         path.write_text(TINY.read_text().replace('name="tiny"', f'name="{name}"'))
         scripts.append(Script(tmp_path, path, is_lean=True))
-    arguments = ("--num", "2", "--epochs", "20", "--max-concurrent", "1")
+    arguments = ("--num", "2", "--epochs", "20", "--max-concurrent", "1", "--store", root)
     processes = [script.start(*arguments) for script in scripts]
-    assert [process.wait(400) for process in processes] == [0, 0, 0], (
-        tmp_path / "log.txt"
-    ).read_text()
-    store = scripts[0].store()
-    starts = {store.read(t.config.id).facts["attempt"] for t in study(num=2, epochs=20).trials}
-    assert starts == {"1"}
-    assert len(list(tmp_path.glob("runs/trials/*/rows.parquet"))) == 5
-    assert not list(tmp_path.glob("runs/trials/*/claim.json"))
+    store, ids = Store.at(root), {t.config.id for t in study(num=2, epochs=20).trials}
+    claims: dict[str, set[str]] = {trial_id: set() for trial_id in ids}
+    while any(process.poll() is None for process in processes):  # a trial takes over a second
+        for trial_id in ids:
+            claim, _ = store.trial(trial_id).look()
+            claims[trial_id] |= {claim["token"]} if claim else set()
+        time.sleep(0.05)
+    said = (tmp_path / "log.txt").read_text()
+    assert [process.wait(1) for process in processes] == [0, 0, 0], said
+    assert all(len(tokens) == 1 for tokens in claims.values()), (claims, said)
+    assert len({token.split("/")[0] for tokens in claims.values() for token in tokens}) > 1
+    assert store.done_of(ids) == ids and len(ids) == 5
+    assert not any(store.trial(trial_id).look()[0] for trial_id in ids)
 
 
 def test_garbage_collection_in_any_thread_does_not_kill_the_process_while_ray_shuts_down(

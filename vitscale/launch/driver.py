@@ -33,7 +33,7 @@ from vitscale.plan.study import Study, encoded, to_json
 from vitscale.plan.trunks import next_wave
 from vitscale.record.looks import declare
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
-from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, TRIAL_ID, Store
+from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, TRIAL_ID, Overtaken, Store
 from vitscale.record.trial_links import update_links
 from vitscale.record.workdir import CLAIM, Damaged, Workdir
 
@@ -95,17 +95,21 @@ def run(
     store.make()  # not before: a refusal creates nothing
     store.check_permitted(study.slug)
     _announce_new(store, output)
-    with store.drive(study.slug) as attempt:
-        check_alone(sample, store)
-        if final:
-            declare(store, study.slug, final)
-        if isinstance(study, Study):
-            driver = Driver(study, store, resources, attempt, stop, data, None, display, output)
-            return driver.run(retrain)
-        rounds = _begin(study, store)
-        return Driver(
-            rounds.study(), store, resources, attempt, stop, data, rounds, display, output
-        ).run()
+    try:
+        with store.drive(study.slug) as attempt:
+            check_alone(sample, store)
+            if final:
+                declare(store, study.slug, final)
+            if isinstance(study, Study):
+                driver = Driver(study, store, resources, attempt, stop, data, None, display, output)
+                return driver.run(retrain)
+            rounds = _begin(study, store)
+            return Driver(
+                rounds.study(), store, resources, attempt, stop, data, rounds, display, output
+            ).run()
+    except Overtaken as taken:  # report and MLflow are written by the other start
+        print(f"interrupted: {taken}", file=cast(TextIO, output))
+        return EXIT_INTERRUPTED
 
 
 def _several_kinds(study: Study, resources: Resources, kinds: Sequence[str]) -> str:
@@ -299,6 +303,7 @@ class Driver:
             note_of_code = self._treat_other_code(known, retrain)
             self._grow(known)
             self._write_plan()
+            self.store.check_planning()
         todo = [trial for trial in self.study.trials if trial.config.id not in known]
         self.store.check_trials_permitted(trial.config.id for trial in todo)
         so_far = f" so far of {self.rounds.search.num_trials}" if self.rounds else ""
@@ -334,13 +339,18 @@ class Driver:
             except Exception as error:
                 stopped_by = f"{type(error).__name__}: {error}".splitlines()[0]
                 head_lost = _is_head_lost(error)
-            if self._still_drives():
+            try:
+                self.store.check_drives(self.study.slug)
                 read = read_trials(self.study, self.store, known)
                 known.clear()  # their rows leave memory once they are in a table
                 status = self._conclude(self._with_reasons(read), stopped_by)
-            else:  # what this start knows is old: report and MLflow are written by the other one
-                self.console.print("interrupted: another start of the study has taken it over")
+            except Overtaken as taken:  # report and MLflow are written by the other start
+                self.console.print(f"interrupted: {taken}")
                 status = EXIT_INTERRUPTED
+            except OSError as error:  # the store does not answer, or permits nothing any more
+                why = f"stopped by {stopped_by}; " if stopped_by else ""
+                self.console.print(f"{why}no report: {error}; the same command resumes")
+                status = EXIT_INTERRUPTED if self.stop.is_set() else EXIT_INCOMPLETE
         self.output.finish()
         if head_lost:  # in an orderly exit, Ray would wait for its head
             with contextlib.suppress(OSError):
@@ -419,6 +429,7 @@ class Driver:
         for trial_id in others:
             if self.stop.is_set():  # in a bucket, a trial takes a second
                 break
+            self.store.check_drives(self.study.slug)
             self.store.set_trial_aside(trial_id, stamp)
             del known[trial_id]
         where = self.store.trials.address(f"*{SET_ASIDE}{stamp}")
@@ -427,20 +438,27 @@ class Driver:
     def _write_plan(self) -> None:
         """Writes plan.json before anything is trained, with the ids that only earlier plans had.
 
-        The links follow it.
+        The links follow it. Raises Overtaken.
         """
         planned = {trial.config.id for trial in self.study.trials}
-        before = _plan_before(self.store, self.study.slug)
-        self.renamed = _renamed(before, self.study)
-        self.left_out = [i for i in _once_planned(before) if i not in planned]
-        plan: dict[str, Any] = {
-            "command": _command(),
-            "script": Path(sys.argv[0]).name,
-            **to_json(self.study),
-            "earlier": self.left_out,
-        }
-        if not _is_encoded_as(before, plan):  # to write 100,000 trials takes a second
-            self.folder.write(PLAN, encoded(plan))
+        plan: dict[str, Any] = {}
+
+        def make() -> bytes | None:
+            before = _plan_before(self.store, self.study.slug)
+            self.renamed = _renamed(before, self.study)
+            self.left_out = [i for i in _once_planned(before) if i not in planned]
+            plan.update(
+                command=_command(),
+                script=Path(sys.argv[0]).name,
+                **to_json(self.study),
+                earlier=self.left_out,
+            )
+            if self.store.in_bucket:  # what a start that was taken over saw must be replaced
+                plan["start"] = self.attempt
+            # to write 100,000 trials takes a second
+            return None if _is_encoded_as(before, plan) else encoded(plan)
+
+        self.store.write_driving(self.study.slug, PLAN, make)
         update_links(self.store, self.study.slug, plan["trials"])
 
     def _grow(self, known: Mapping[str, Outcome]) -> bool:
@@ -470,7 +488,7 @@ class Driver:
             if self.resources.address:
                 for line in check_nodes(self.store, self.study, self.resources):
                     self.console.print(f"warning: {line}")
-            if line := _several_kinds(self.study, self.resources, kinds_of_gpus()):
+            if line := _several_kinds(self.study, self.resources, kinds_of_gpus(self.resources)):
                 self.console.print(f"warning: {line}")
             self.console.print(
                 f"training {slots} at a time; Ctrl-C stops, and the same command resumes"
@@ -483,6 +501,7 @@ class Driver:
                 with self.store.planning():
                     self._write_plan()
                     done = self._read_done()
+                    self.store.check_planning()
                 self._train_planned(done, events)
 
     def _train_planned(self, known: Mapping[str, Outcome], events: queue.Queue[Event]) -> None:

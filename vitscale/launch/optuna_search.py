@@ -167,7 +167,8 @@ class Rounds:
             "stopped": self.stopped,
             "exhausted": self.exhausted,
         }
-        self.store.study(self.search.slug).write(ASKED, json.dumps(ledger, indent=1).encode())
+        content = json.dumps(ledger, indent=1).encode()
+        self.store.write_driving(self.search.slug, ASKED, lambda: content)
 
 
 def identity(search: Search) -> dict[str, Any]:

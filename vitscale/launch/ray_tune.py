@@ -15,6 +15,7 @@ import queue
 import re
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -207,7 +208,7 @@ def run_trials(
                 log_to_file=False,
             ),
         )
-        _fit(tuner, 60.0 if resources.address else 10.0, is_local=not resources.address)
+        _watched(lambda: _fit(tuner), resources)
     if len(_lost) >= MAX_LOST:
         raise OSError(
             f"{len(_lost)} trials were lost one after another, the last one to: {_lost[-1]}"
@@ -309,23 +310,29 @@ class HeadLost(OSError):
     """
 
 
-def _fit(tuner: tune.Tuner, patience_s: float, is_local: bool) -> None:
-    """Runs a Tuner in a thread of its own.
+def _fit(tuner: tune.Tuner) -> None:
+    with contextlib.suppress(_Stopped):
+        tuner.fit()
 
-    Raises the Tuner's exception, or HeadLost after `patience_s` without the head, or without the
-    only node of a local cluster: Tune would wait for another one.
+
+def _watched(ask: Callable[[], T], resources: Resources) -> T:
+    """What a function gives that asks Ray, in a thread of its own: it may never answer.
+
+    Raises the function's exception, or HeadLost after a while without the head, or without the only
+    node of a cluster that was started for the study: Tune would wait for another one.
     """
+    patience_s, is_local = 60.0 if resources.address else 10.0, not resources.address
+    found: list[T] = []
     raised: list[BaseException] = []
 
-    def fit() -> None:
+    def run() -> None:
         try:
-            with contextlib.suppress(_Stopped):
-                tuner.fit()
+            found.append(ask())
         except BaseException as error:
             raised.append(error)
 
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-    thread = threading.Thread(target=fit, name="tune", daemon=True)
+    thread = threading.Thread(target=run, name="asks Ray", daemon=True)
     thread.start()
     seen = time.monotonic()
     while thread.is_alive():
@@ -339,7 +346,12 @@ def _fit(tuner: tune.Tuner, patience_s: float, is_local: bool) -> None:
         if time.monotonic() - seen > patience_s:
             raise HeadLost(lost)
     if raised:
+        if not _answers(host, int(port)):  # the cause, and nothing may be asked any more
+            raise HeadLost(
+                f"the head of the Ray cluster (GCS at {host}:{port}) does not answer"
+            ) from raised[0]
         raise raised[0]
+    return found[0]
 
 
 def _is_raylet_gone() -> bool:
@@ -384,7 +396,7 @@ def cluster(
     """
     if resources.address:
         check_cluster(resources.address)
-    with _quiet(log), _own_handler():
+    with _quiet(log), _own_handler(), _library_errors() as said:
         try:
             local: dict[str, Any] = (
                 {} if resources.address else {"object_store_memory": 256 * 2**20}
@@ -398,12 +410,13 @@ def cluster(
                 configure_logging=False,
                 **local,
             )
-        except ConnectionError as error:
-            raise ValueError(
-                f"a Ray cluster must answer at (address={resources.address!r}): {error}"
-            ) from error
+        except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+            if not resources.address:  # nothing that another command would mend
+                raise
+            raise ValueError(_not_joined(resources.address, error, said())) from error
+    told = stop or threading.Event()
     try:
-        yield _await_slots(resources, stop or threading.Event(), report)
+        yield _watched(lambda: _await_slots(resources, told, report), resources)
     except HeadLost:
         node = ray._private.worker._global_node
         if not resources.address and node:  # its processes would keep training without their head
@@ -414,6 +427,37 @@ def cluster(
         raise
     else:
         _shut_down(log)
+
+
+@contextlib.contextmanager
+def _library_errors() -> Iterator[Callable[[], str]]:
+    """Sends what libraries in C++ write to this process's stderr, and its children's, to that of
+    Python, once a block has ended; yields what gives it until then.
+    """
+    with tempfile.TemporaryFile() as file, contextlib.ExitStack() as stack:
+
+        def said() -> str:
+            return os.pread(file.fileno(), 2**20, 0).decode(errors="replace")
+
+        with contextlib.suppress(OSError):  # this process may have none
+            before = os.dup(2)
+            stack.callback(lambda: sys.stderr.write(said()))
+            stack.callback(os.close, before)
+            stack.callback(os.dup2, before, 2)
+            os.dup2(file.fileno(), 2)
+        yield said
+
+
+def _not_joined(address: str, error: Exception, said: str) -> str:
+    """Why this process could not join a cluster, in one line. `said`: what Ray wrote meanwhile."""
+    text = " ".join(str(error).split())
+    if text.startswith("Version mismatch: "):
+        law = "a driver must have the versions of Ray and Python that its cluster has"
+    elif isinstance(error, ray.exceptions.AuthenticationError) or "AuthToken" in said:
+        law = "a driver must have the token of its cluster (RAY_AUTH_TOKEN, ~/.ray/auth_token)"
+    else:
+        law = "a Ray cluster must answer"
+    return f"{law}, but got (address={address!r}): {text}"
 
 
 @contextlib.contextmanager
@@ -523,14 +567,16 @@ def awaited(resources: Resources) -> str:
     """What a cluster that has shrunk lacks, so that trials wait; empty if one fits, and where Ray
     was started for the study, whose only node cannot leave.
     """
-    if not resources.address:
+
+    def ask() -> str:
+        nodes = ray.nodes()
+        try:
+            _slots(resources, nodes)
+        except ValueError as refusal:
+            return _lacking(resources, nodes) or str(refusal)
         return ""
-    nodes = ray.nodes()
-    try:
-        _slots(resources, nodes)
-    except ValueError as refusal:
-        return _lacking(resources, nodes) or str(refusal)
-    return ""
+
+    return _watched(ask, resources) if resources.address else ""
 
 
 def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
@@ -539,8 +585,12 @@ def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
     They see another store than the driver; or a trial fits on them, and they lack vitscale or a
     dataset; or a team may be led from them, which any node may do, and they lack vitscale or cannot
     read the store. Returns warnings: of nodes on which a trial fits and that have not answered in
-    time, and of nodes whose clocks differ from the store's.
+    time, and of nodes whose clocks differ from the store's. Raises HeadLost.
     """
+    return _watched(lambda: _check_nodes(store, study, resources), resources)
+
+
+def _check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
     configs = [trial.config for trial in study.trials]
     datasets = sorted({config.dataset for config in configs if config.reads_images})
     asked = (store, study.slug, store.nonce(study.slug), datasets, resources.data_root)
@@ -657,7 +707,8 @@ def resources_of_nodes() -> list[str]:
 
 
 def _see(store: Store, slug: str, nonce: str, datasets: Sequence[str], data_root: str) -> Sight:
-    """Runs on a node."""
+    """Runs on a node; the driver waits for CHECK_STORE_S."""
+    store = store.impatient()
     try:
         store.check_shared(slug, nonce, patience_s=30)
     except NotShared:
@@ -721,10 +772,10 @@ def _on_gpus(num_gpus: float, share: float) -> int:
     return int(num_gpus / share + 1e-9)
 
 
-def kinds_of_gpus() -> list[str]:
-    """The types of GPUs that nodes of the cluster have, by Ray's names."""
+def kinds_of_gpus(resources: Resources) -> list[str]:
+    """The types of GPUs that nodes of the cluster have, by Ray's names. Raises HeadLost."""
     found = set()
-    for node in ray.nodes():
+    for node in _watched(ray.nodes, resources):
         if node["Alive"] and node["Resources"].get("GPU", 0):
             found |= set(_types(node["Resources"])) or {"of no name"}
     return sorted(found)

@@ -42,7 +42,8 @@ def train_trial(
         yield Event.ended(trial_id, store.read(trial_id))
         return
     workdir: Workdir | None = None
-    before = store.fault(trial_id)
+    # on a cluster, only within a start is a trial that failed so placed on another node
+    before = store.fault(trial_id, attempt if resources.address else None)
     try:
         config = config_of(fields)
         workdir = store.claim(trial_id, fields, slug, attempt)

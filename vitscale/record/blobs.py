@@ -110,6 +110,13 @@ class Bucket:
         )
         return found and Entry(key, found["size"], _whole_s(found))
 
+    def tag(self, key: str) -> Tag | None:
+        """The version of an object, for `replace`; None if there is none."""
+        found = self._patiently(
+            lambda: self._if_there(lambda: _obstore().head(self._client(), key))
+        )
+        return found and _tag(dict(found))
+
     def exists(self, key: str) -> bool:
         return self.head(key) is not None
 

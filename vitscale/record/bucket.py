@@ -117,6 +117,14 @@ class BucketDir(Workdir):
         self._check_claim()
         return self.bucket.create(self._key(name), content) is not None
 
+    def version(self, name: str) -> Tag | None:
+        return self.bucket.tag(self._key(name))
+
+    def write_over(self, name: str, content: bytes, version: Tag | None) -> bool:
+        if version is None:
+            return self.bucket.create(self._key(name), content) is not None
+        return self.bucket.replace(self._key(name), content, version) is not None
+
     def rename(self, name: str, other: str) -> None:
         """Copies a file, or a folder, and then removes it: weights, then rows, then what else is
         there. A half of a trial is one without weights, or one that was not begun: the rows of a

@@ -42,7 +42,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,10 @@ class NotShared(OSError):
     """This machine sees another store than the driver, or none."""
 
 
+class Overtaken(ValueError):
+    """Another start of the study has taken over while this process stood still."""
+
+
 class ClaimedByOther(RuntimeError):
     """Another study that is running now trains this trial."""
 
@@ -101,6 +105,7 @@ class Store:
     """A folder of trials and studies. The constructor creates nothing; `open` and `make` do."""
 
     root: Path | str  # str: the address of a bucket and a prefix in it
+    is_impatient: bool = field(default=False, compare=False)
 
     @classmethod
     def at(cls, root: str | Path) -> Store:
@@ -162,8 +167,13 @@ class Store:
     def folder(self) -> Workdir:
         """The root folder."""
         if isinstance(self.root, str):
-            return BucketDir(Path(), bucket=Bucket(self.root))
+            folder = BucketDir(Path(), bucket=Bucket(self.root))
+            return folder.impatient() if self.is_impatient else folder
         return Workdir(self.root)
+
+    def impatient(self) -> Store:
+        """The same store, for who would rather have an error than wait for a server."""
+        return replace(self, is_impatient=True)
 
     def beside(self, name: str) -> Path:
         """A local path for a library's own database, which is not a file of the store.
@@ -396,16 +406,27 @@ class Store:
         self._end(workdir, FAULT, error, traceback)
 
     def _end(self, workdir: Workdir, name: str, error: str, traceback: str) -> None:
-        workdir.write(name, f"{error}\n{json.dumps(_whoami())}\n\n{traceback}".encode())
+        start = workdir.look()[0].get("attempt", 0)
+        who = json.dumps({**_whoami(), "start": start})
+        workdir.write(name, f"{error}\n{who}\n\n{traceback}".encode())
         workdir.release()
 
     def failure(self, trial_id: str) -> str:
         """Why a trial failed, in one line; empty if it has not failed."""
         return read_text(self.trial(trial_id), FAILURE, errors="replace").partition("\n")[0]
 
-    def fault(self, trial_id: str) -> str:
-        """The last fault of a machine in one line; empty if none since the trial's last start."""
-        return read_text(self.trial(trial_id), FAULT, errors="replace").partition("\n")[0]
+    def fault(self, trial_id: str, start: int | None = None) -> str:
+        """The last fault of a machine in one line; empty if none since the trial's last start, or
+        none of this start of its study.
+        """
+        text = read_text(self.trial(trial_id), FAULT, errors="replace")
+        line, who, *_ = [*text.split("\n", 2), "", ""]
+        if start is not None:
+            try:
+                return line if json.loads(who)["start"] == start else ""
+            except (ValueError, TypeError, KeyError, RecursionError):  # an older one, or damaged
+                return ""
+        return line
 
     # Studies
 
@@ -464,7 +485,7 @@ class Store:
     def drive(self, slug: str) -> Iterator[int]:
         """Holds the study's lock and yields the number of this attempt.
 
-        Raises ValueError if the study has a running driver.
+        Raises ValueError if the study has a running driver, and Overtaken.
         """
         folder = self.study(slug)
         with contextlib.ExitStack() as stack:
@@ -474,13 +495,40 @@ class Store:
                 raise ValueError(
                     f"one driver may run a study, but got (study={slug!r}, running: {held})"
                 ) from held
-            before = self.num_starts(slug)
-            if not before or isinstance(self.root, Path):  # all claims of a bucket are far to seek
-                before = max(before, *self._attempts(slug))
-            attempt = 1 + before
-            folder.write("attempt", str(attempt).encode())
-            folder.write(NONCE, uuid.uuid4().hex.encode())
+            attempt = 0
+
+            def number() -> bytes:
+                nonlocal attempt
+                before = self.num_starts(slug)
+                if not before or isinstance(self.root, Path):  # a bucket's claims are far to seek
+                    before = max(before, *self._attempts(slug))
+                attempt = 1 + before
+                return str(attempt).encode()
+
+            self.write_driving(slug, "attempt", number)
+            self.write_driving(slug, NONCE, lambda: uuid.uuid4().hex.encode())
             yield attempt
+
+    def write_driving(self, slug: str, name: str, make: Callable[[], bytes | None]) -> None:
+        """Writes a file of a study that this process drives; `make`, which may read what is there,
+        gives its content, or None to leave it. Raises Overtaken, and never overwrites what another
+        start has written after it took over.
+
+        The version is asked for first, and then whether the study is still ours: what a later start
+        has written by then is seen as such, and what it writes afterwards is another version, if
+        its content is its own: a tag is often a digest.
+        """
+        folder = self.study(slug)
+        while True:
+            version, content = folder.version(name), make()
+            self.check_drives(slug)
+            if content is None or folder.write_over(name, content, version):
+                return
+
+    def check_drives(self, slug: str) -> None:
+        """Raises Overtaken if another start may have taken over the study that this one drives."""
+        if not self.still_drives(slug):
+            raise Overtaken("another start of the study has taken it over")
 
     @contextlib.contextmanager
     def planning(self) -> Iterator[None]:
@@ -522,6 +570,16 @@ class Store:
             raise ValueError(
                 "no study may start while trials are deleted, but got "
                 f"(store={str(self.root)!r}: one may have started); try again"
+            )
+
+    def check_planning(self) -> None:
+        """Raises ValueError if trials may have been deleted since `planning`, as in a bucket while
+        this process stood still.
+        """
+        if not self.folder.still_holds(PLANNING):
+            raise ValueError(
+                "no trial may be deleted while a study starts, but got "
+                f"(store={str(self.root)!r}: this process stood still meanwhile); try again"
             )
 
     def nonce(self, slug: str) -> str:

@@ -120,6 +120,17 @@ class Workdir:
         _sync_directory(self._at())
         return True
 
+    def version(self, name: str) -> Any:
+        """Which version of a file is there, for `write_over`; None where files have none."""
+
+    def write_over(self, name: str, content: bytes, version: Any) -> bool:
+        """Writes a whole file in place of the version that was seen; whether it was still there.
+
+        Where files cannot be replaced on a condition, it always is; see `still_holds`.
+        """
+        self.write(name, content)
+        return True
+
     def rename(self, name: str, other: str) -> None:
         self._check_claim()
         os.replace(self._at(name), self._at(other))
