@@ -808,8 +808,18 @@ def test_a_full_or_forbidden_bucket_is_no_fault_of_the_config(proxy: Proxy) -> N
     assert store.finish(workdir, DONE)
 
 
-def test_random_faults_lose_nothing_and_commit_nothing_twice(proxy: Proxy) -> None:
-    """Three workers and their attempts compete for trials of two epochs, as under Ray."""
+class Died(Exception):
+    """Of a worker."""
+
+
+def test_random_faults_lose_nothing_and_commit_nothing_twice(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three studies, whose drivers live, compete for trials of three steps. A worker renews its
+    claim four times in a second; another study takes it away once it has not changed for one, as
+    when the worker dies, or stands still and comes back.
+    """
+    monkeypatch.setattr(bucket, "LEASE_S", 1.0)
     store, seed = Store.open(fresh()), random.randrange(10**9)
     print(f"seed {seed}")
     proxy.fault = at_random(0.15, seed, NUM_FAULTS)
@@ -817,19 +827,29 @@ def test_random_faults_lose_nothing_and_commit_nothing_twice(proxy: Proxy) -> No
     ends: Counter[str] = Counter()
     lock, attempts = threading.Lock(), itertools.count(1)
     trials: set[str] = set()
+    for number in range(3):
+        entry = {**bucket.EMPTY, **entry_of("another"), "lease_s": 3600.0}
+        assert store.study(f"s{number}")._put("driver.lock", [entry], None)
 
     def outcome(trial_id: str, steps: list[int]) -> Outcome:
         rows = tuple({"epoch": float(s), "step": s * int(trial_id, 16) / 7} for s in steps)
         return Outcome(Status.FINISHED, rows, {"commit": "abc"})
 
-    def attempt(trial_id: str) -> None:
-        workdir = store.claim(trial_id, {"lr": 0.1}, "s", next(attempts))
-        names = workdir.names("checkpoint-")
-        steps = json.loads(workdir.read(names[-1])) if names else []
-        for step in range(len(steps) + 1, 4):
-            steps.append(step)
-            workdir.write(f"checkpoint-{step:09d}-x.pt", json.dumps(steps).encode())
-        first = store.finish(workdir, outcome(trial_id, steps), {"wrong-x.parquet": b"wrong"})
+    def attempt(trial_id: str, study: str, how: str) -> None:
+        workdir = store.claim(trial_id, {"lr": 0.1}, study, next(attempts))
+        with contextlib.ExitStack() as renewed:
+            renewed.enter_context(workdir.renewed())
+            names = workdir.names("checkpoint-")
+            steps = json.loads(workdir.read(names[-1])) if names else []
+            for step in range(len(steps) + 1, 4):
+                steps.append(step)
+                workdir.write(f"checkpoint-{step:09d}-x.pt", json.dumps(steps).encode())
+                if how == "dies":
+                    raise Died
+            if how == "stands still":
+                renewed.close()
+                time.sleep(1.5)
+            first = store.finish(workdir, outcome(trial_id, steps), {"wrong-x.parquet": b"wrong"})
         with lock:
             firsts[trial_id] += first
 
@@ -837,9 +857,17 @@ def test_random_faults_lose_nothing_and_commit_nothing_twice(proxy: Proxy) -> No
         """One worker tries each trial until it is done; another may fence it at any request."""
         draws = random.Random(seed + number)
         while left := [t for t in sorted(trials) if not is_done(t)]:
+            trial_id = draws.choice(left)
             try:
-                attempt(draws.choice(left))
+                how = draws.choices(["trains", "dies", "stands still"], [3, 1, 1])[0]
+                attempt(trial_id, f"s{number}", how)
                 ends["done"] += 1
+            except Died:
+                ends["died"] += 1
+            except ClaimedByOther:
+                with contextlib.suppress(OSError):
+                    ends["expired"] += store.trial(trial_id).expire()
+                time.sleep(0.05)
             except OSError as error:
                 assert "\n" not in str(error)
                 ends[type(error).__name__] += 1
@@ -870,7 +898,9 @@ def test_random_faults_lose_nothing_and_commit_nothing_twice(proxy: Proxy) -> No
         assert firsts[trial_id] <= 1
         assert store.trial(trial_id).read("wrong-x.parquet") == b"wrong"
     # a worker whose reply about rows was lost for good does not know that it was first
-    unsure = sum(num for name, num in ends.items() if name not in ("done", "fenced"))
+    unsure = sum(
+        num for name, num in ends.items() if name not in ("done", "fenced", "expired", "died")
+    )
     assert sum(firsts.values()) >= len(trials) - unsure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from conftest import TINY, Script, kill_family, load_script
 from faulty_proxy import Proxy
 from test_bucket import SCHEME, SECRET, direct, proxy, server, wait_for_checkpoint  # noqa: F401
 from test_launch import assert_uninterrupted
+from test_mlflow import runs_of
 
 from vitscale.record import blobs, bucket
 from vitscale.record.store import Store
@@ -78,6 +80,50 @@ def test_a_study_in_a_bucket_is_killed_and_gives_the_rows_of_a_folder(
         text=True,
     )
     assert "tiny-demo" in status.stdout, status.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_driver_that_comes_back_after_another_has_taken_over_writes_nothing(
+    tmp_path: Path,
+    direct: None,  # noqa: F811
+) -> None:
+    """It stands still while another machine ends the study; its own workers train on meanwhile."""
+    url = f"{SCHEME}://studies/zombie"
+    store, script, log = Store.open(url), Script(tmp_path), tmp_path / "log.txt"
+    arguments = (*ARGUMENTS, "--store", url)
+    first = script.start(*arguments, VITSCALE_LEASE_S="3")
+    wait_for_checkpoint(store, script, first)
+    first.send_signal(signal.SIGSTOP)
+    second = subprocess.run(
+        [*ELSEWHERE, "sh", *script.command(*arguments)],
+        cwd=tmp_path,
+        env=script.environment | {"VITSCALE_LEASE_S": "3"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "attempt 2" in second.stdout
+
+    def written() -> dict[str, object]:
+        names = ("plan.json", "attempt", "nonce", "report/report.html", "report/trials.parquet")
+        return {name: store.study("tiny-demo").version(name) for name in names}
+
+    def shown() -> dict[str, object]:
+        runs = runs_of(script.environment["MLFLOW_TRACKING_URI"], "trial")
+        return {name: (run.info.run_id, run.info.end_time) for name, run in runs.items()}
+
+    before, runs = written(), shown()
+    assert all(before.values()) and len(runs) == 2
+    first.send_signal(signal.SIGCONT)
+    assert first.wait(200) == 130, log.read_text()
+    said = log.read_text()
+    assert said.rstrip().endswith("interrupted: another start of the study has taken it over")
+    assert "report  " not in said and "Traceback" not in said
+    assert (written(), shown()) == (before, runs)
+    plan = load_script(TINY).study(num=1, epochs=25, only=ONLY)
+    assert_uninterrupted(store, plan, tmp_path / "by_hand")
 
 
 FAULTS = {
