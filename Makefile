@@ -41,7 +41,7 @@ test-gpu: .venv/installed  ## the tests that need a GPU, and those of augmentati
 	$(RUN) -c "import torch; assert torch.cuda.is_available(), 'a GPU must be visible to torch'"
 	$(RUN) -m pytest -m "slow or not slow" tests/test_gpu.py tests/test_augment.py tests/test_train.py tests/test_profile.py
 
-test-slurm: .venv/installed  ## deploy/slurm on two nodes of a real SLURM: preemption, arrays (as root, with Debian's slurm-wlm and munge): half an hour
+test-slurm: .venv/installed  ## deploy/slurm on two nodes of a real SLURM: preemption, arrays (as root, with Debian's slurm-wlm and munge): an hour
 	VITSCALE_TEST_SLURM=1 $(RUN) -m pytest -m slow -ra tests/test_slurm.py
 
 # A second implementation of conditional writes, beside moto; npm's package brings its own server.

@@ -96,7 +96,7 @@ ALLOWED = {
     "record/provenance.py": {"read_bytes", "rglob"},  # the code of vitscale
     "plan/data.py": {"is_dir", "is_file", "iterdir", "read_text"},
     "plan/profile.py": {"read_text"},
-    "launch/ray_tune.py": {"tempfile.TemporaryDirectory", "read_text"},
+    "launch/ray_tune.py": {"tempfile.TemporaryDirectory", "tempfile.TemporaryFile", "read_text"},
     "launch/driver.py": {"os.open"},
     "launch/ray_team.py": {"os.open"},  # /dev/null
     # the code of vitscale and the names of installed packages
