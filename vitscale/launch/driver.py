@@ -109,6 +109,7 @@ def run(
             ).run()
     except Overtaken as taken:  # report and MLflow are written by the other start
         print(f"interrupted: {taken}", file=cast(TextIO, output))
+        output.finish()
         return EXIT_INTERRUPTED
 
 
@@ -153,6 +154,9 @@ def handle_signals(stop: threading.Event) -> None:
     that is raised in the middle of its code.
     """
     first_s: list[float] = []
+    terminal = 2
+    with contextlib.suppress(OSError):
+        terminal = os.dup(2)  # stderr itself goes to a log while a cluster is joined
 
     def request_stop(name: int, _: object) -> None:
         stop.set()
@@ -161,7 +165,8 @@ def handle_signals(stop: threading.Event) -> None:
             _detach_from_terminal()
         elif first_s[-1] - first_s[0] > STORM_S:
             # not by print, which this signal may have interrupted
-            os.write(2, b"\ninterrupted at once: the same command resumes\n")
+            with contextlib.suppress(OSError):
+                os.write(terminal, b"\ninterrupted at once: the same command resumes\n")
             os._exit(EXIT_INTERRUPTED)
 
     _install(request_stop)
@@ -349,7 +354,10 @@ class Driver:
                 status = EXIT_INTERRUPTED
             except OSError as error:  # the store does not answer, or permits nothing any more
                 why = f"stopped by {stopped_by}; " if stopped_by else ""
-                self.console.print(f"{why}no report: {error}; the same command resumes")
+                self.console.print(f"{why}the start cannot end as usual, since {error}")
+                self.console.print(
+                    "nothing is lost: the same command resumes, and draws the report"
+                )
                 status = EXIT_INTERRUPTED if self.stop.is_set() else EXIT_INCOMPLETE
         self.output.finish()
         if head_lost:  # in an orderly exit, Ray would wait for its head
@@ -399,6 +407,7 @@ class Driver:
                 try:
                     known[trial_id] = read_done(trial_id, self.study, index)
                 except Damaged as damage:
+                    self.store.check_drives(self.study.slug)
                     aside = self.store.set_aside(trial_id)
                     self.console.print(
                         f"warning: {damage}; moved to {aside}, the trial is restored"
@@ -501,7 +510,9 @@ class Driver:
                 with self.store.planning():
                     self._write_plan()
                     done = self._read_done()
-                    self.store.check_planning()
+                    is_sure = self.store.still_plans()
+                if not is_sure:  # trials may have been deleted; this process is told to end, too
+                    return
                 self._train_planned(done, events)
 
     def _train_planned(self, known: Mapping[str, Outcome], events: queue.Queue[Event]) -> None:
@@ -679,6 +690,7 @@ class Driver:
         if not self.trains:  # else the report does not wait for a slow server
             self.mirror.finish(lambda view: self._show_trials(view, read))
         report, lines, summary = self._draw(read)
+        self.store.check_drives(self.study.slug)  # it may have taken long
         pages, problem = self._show(read, summary)
         shown = [status for status in ENDINGS if status is not Status.STOPPED or status in statuses]
         counts = ", ".join(f"{statuses.count(status)} {status}" for status in shown)

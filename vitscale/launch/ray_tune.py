@@ -346,7 +346,8 @@ def _watched(ask: Callable[[], T], resources: Resources) -> T:
         if time.monotonic() - seen > patience_s:
             raise HeadLost(lost)
     if raised:
-        if not _answers(host, int(port)):  # the cause, and nothing may be asked any more
+        # without a head: the cause of what Ray raised, and nothing may be asked any more
+        if not isinstance(raised[0], ValueError) and not _answers(host, int(port)):
             raise HeadLost(
                 f"the head of the Ray cluster (GCS at {host}:{port}) does not answer"
             ) from raised[0]
@@ -396,7 +397,8 @@ def cluster(
     """
     if resources.address:
         check_cluster(resources.address)
-    with _quiet(log), _own_handler(), _library_errors() as said:
+    joining = _library_errors() if resources.address else contextlib.nullcontext(str)
+    with _quiet(log), _own_handler(), joining as said:
         try:
             local: dict[str, Any] = (
                 {} if resources.address else {"object_store_memory": 256 * 2**20}
@@ -431,8 +433,8 @@ def cluster(
 
 @contextlib.contextmanager
 def _library_errors() -> Iterator[Callable[[], str]]:
-    """Sends what libraries in C++ write to this process's stderr, and its children's, to that of
-    Python, once a block has ended; yields what gives it until then.
+    """Sends what libraries in C++ write to the process's stderr to that of Python, once a block has
+    ended; yields what gives it until then.
     """
     with tempfile.TemporaryFile() as file, contextlib.ExitStack() as stack:
 

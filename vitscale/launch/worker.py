@@ -43,7 +43,7 @@ def train_trial(
         return
     workdir: Workdir | None = None
     # on a cluster, only within a start is a trial that failed so placed on another node
-    before = store.fault(trial_id, attempt if resources.address else None)
+    before = store.fault(trial_id, (slug, attempt) if resources.address else None)
     try:
         config = config_of(fields)
         workdir = store.claim(trial_id, fields, slug, attempt)

@@ -196,11 +196,14 @@ class Bucket:
                         "a server must return what was written last, but got another content "
                         f"(store={self.url!r})"
                     )
-                if not refused["If-Match"] and own.replace(key, third, last[1]) is None:
-                    raise NoBucket(
-                        "a server must replace the version that it has returned, but got a refusal "
-                        f"(store={self.url!r}, etag={last[1].get('e_tag')!r})"
-                    )
+                # by the tags of a GET and of a HEAD
+                for content, now in ((third, last[1]), (first, None)):
+                    now = now or own.tag(key) or {}
+                    if not refused["If-Match"] and own.replace(key, content, now) is None:
+                        raise NoBucket(
+                            "a server must replace the version that it has returned, but got a "
+                            f"refusal (store={self.url!r}, etag={now.get('e_tag')!r})"
+                        )
             ignored = ", ".join(name for name, won in refused.items() if won)
             if ignored:
                 raise NoBucket(

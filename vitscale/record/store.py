@@ -406,8 +406,8 @@ class Store:
         self._end(workdir, FAULT, error, traceback)
 
     def _end(self, workdir: Workdir, name: str, error: str, traceback: str) -> None:
-        start = workdir.look()[0].get("attempt", 0)
-        who = json.dumps({**_whoami(), "start": start})
+        claim = workdir.look()[0]
+        who = json.dumps({**_whoami(), "start": [claim.get("study"), claim.get("attempt")]})
         workdir.write(name, f"{error}\n{who}\n\n{traceback}".encode())
         workdir.release()
 
@@ -415,15 +415,15 @@ class Store:
         """Why a trial failed, in one line; empty if it has not failed."""
         return read_text(self.trial(trial_id), FAILURE, errors="replace").partition("\n")[0]
 
-    def fault(self, trial_id: str, start: int | None = None) -> str:
+    def fault(self, trial_id: str, start: tuple[str, int] | None = None) -> str:
         """The last fault of a machine in one line; empty if none since the trial's last start, or
-        none of this start of its study.
+        if it was not in this one (study, number).
         """
         text = read_text(self.trial(trial_id), FAULT, errors="replace")
         line, who, *_ = [*text.split("\n", 2), "", ""]
         if start is not None:
             try:
-                return line if json.loads(who)["start"] == start else ""
+                return line if json.loads(who)["start"] == [*start] else ""
             except (ValueError, TypeError, KeyError, RecursionError):  # an older one, or damaged
                 return ""
         return line
@@ -572,11 +572,15 @@ class Store:
                 f"(store={str(self.root)!r}: one may have started); try again"
             )
 
+    def still_plans(self) -> bool:
+        """Whether no trial can have been deleted since `planning`."""
+        return self.folder.still_holds(PLANNING)
+
     def check_planning(self) -> None:
         """Raises ValueError if trials may have been deleted since `planning`, as in a bucket while
         this process stood still.
         """
-        if not self.folder.still_holds(PLANNING):
+        if not self.still_plans():
             raise ValueError(
                 "no trial may be deleted while a study starts, but got "
                 f"(store={str(self.root)!r}: this process stood still meanwhile); try again"
