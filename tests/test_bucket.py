@@ -854,7 +854,7 @@ def test_random_faults_lose_nothing_and_commit_nothing_twice(
             firsts[trial_id] += first
 
     def work(number: int) -> None:
-        """One worker tries each trial until it is done; another may fence it at any request."""
+        """One worker tries trials until all are done; another may fence it at any request."""
         draws = random.Random(seed + number)
         while left := [t for t in sorted(trials) if not is_done(t)]:
             trial_id = draws.choice(left)

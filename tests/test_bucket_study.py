@@ -31,6 +31,19 @@ ONLY = "conv diverging"
 ARGUMENTS = ("--num", "1", "--epochs", "25", "--only", ONLY, "--checkpoint-every-s", "0.3")
 
 
+def run_elsewhere(
+    script: Script, arguments: tuple[str, ...], lease_s: int
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*ELSEWHERE, "sh", *script.command(*arguments)],
+        cwd=script.folder,
+        env=script.environment | {"VITSCALE_LEASE_S": f"{lease_s}"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
 @pytest.mark.timeout(900)
 def test_a_study_in_a_bucket_is_killed_and_gives_the_rows_of_a_folder(
     tmp_path: Path,
@@ -52,14 +65,7 @@ def test_a_study_in_a_bucket_is_killed_and_gives_the_rows_of_a_folder(
     with store.drive("other-demo"):  # lives, but its worker does not
         config = plan.trials[-1].config
         store.claim(config.id, config.non_default(), "other-demo", 1)
-        result = subprocess.run(
-            [*ELSEWHERE, "sh", *script.command(*arguments)],
-            cwd=tmp_path,
-            env=script.environment | {"VITSCALE_LEASE_S": "6"},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        result = run_elsewhere(script, arguments, lease_s=6)
     said = result.stdout + result.stderr
     assert result.returncode == 0, said
     assert "waiting until it shows whether the holder" in said and "attempt 2" in said
@@ -95,14 +101,7 @@ def test_a_driver_that_comes_back_after_another_has_taken_over_writes_nothing(
     first = script.start(*arguments, VITSCALE_LEASE_S="3")
     wait_for_checkpoint(store, script, first)
     first.send_signal(signal.SIGSTOP)
-    second = subprocess.run(
-        [*ELSEWHERE, "sh", *script.command(*arguments)],
-        cwd=tmp_path,
-        env=script.environment | {"VITSCALE_LEASE_S": "3"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    second = run_elsewhere(script, arguments, lease_s=3)
     assert second.returncode == 0, second.stdout + second.stderr
     assert "attempt 2" in second.stdout
 

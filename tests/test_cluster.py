@@ -754,7 +754,7 @@ def test_a_node_that_cannot_use_a_bucket_is_refused_before_the_first_step(
             if not (clock := apart_clock(tmp_path)):
                 pytest.skip("needs a compiler")
             given |= KEYS | apart_by(clock, 600)
-            said, why = "", "s ahead of"
+            said, why = "must be as the store's within a lease (60 s), but is ", "s ahead of"
     empty.grow("env", *(f"{name}={value}" for name, value in given.items()))
     arguments = ("--num", "1", "--address", empty.address, "--store", fresh())
     refused = Script(tmp_path).run(*arguments, timeout=200)

@@ -332,13 +332,14 @@ def _watched(ask: Callable[[], T], resources: Resources) -> T:
             raised.append(error)
 
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    silent = f"the head of the Ray cluster (GCS at {host}:{port}) does not answer"
     thread = threading.Thread(target=run, name="asks Ray", daemon=True)
     thread.start()
     seen = time.monotonic()
     while thread.is_alive():
         thread.join(1)
         if not _answers(host, int(port)):
-            lost = f"the head of the Ray cluster (GCS at {host}:{port}) does not answer"
+            lost = silent
         elif is_local and _is_raylet_gone():
             lost = "the only node of the Ray cluster (its raylet) has ended"
         else:
@@ -348,9 +349,7 @@ def _watched(ask: Callable[[], T], resources: Resources) -> T:
     if raised:
         # without a head: the cause of what Ray raised, and nothing may be asked any more
         if not isinstance(raised[0], ValueError) and not _answers(host, int(port)):
-            raise HeadLost(
-                f"the head of the Ray cluster (GCS at {host}:{port}) does not answer"
-            ) from raised[0]
+            raise HeadLost(silent) from raised[0]
         raise raised[0]
     return found[0]
 

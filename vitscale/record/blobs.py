@@ -105,16 +105,12 @@ class Bucket:
 
     def head(self, key: str) -> Entry | None:
         """Size and time of an object; None if there is none."""
-        found = self._patiently(
-            lambda: self._if_there(lambda: _obstore().head(self._client(), key))
-        )
+        found = self._head(key)
         return found and Entry(key, found["size"], _whole_s(found))
 
     def tag(self, key: str) -> Tag | None:
         """The version of an object, for `replace`; None if there is none."""
-        found = self._patiently(
-            lambda: self._if_there(lambda: _obstore().head(self._client(), key))
-        )
+        found = self._head(key)
         return found and _tag(dict(found))
 
     def exists(self, key: str) -> bool:
@@ -131,6 +127,14 @@ class Bucket:
     def replace(self, key: str, content: bytes, tag: Tag) -> Tag | None:
         """Writes an object if it is still the version of `tag`: the new tag, or None."""
         return self._conditionally(key, content, tag)
+
+    def write_over(self, key: str, content: bytes, seen: Tag | None) -> Tag | None:
+        """Writes an object if it is still the version that was seen, or still absent (None): the
+        new tag, or None.
+        """
+        if seen is None:
+            return self.create(key, content)
+        return self.replace(key, content, seen)
 
     def entries(self, folder: str = "") -> list[Entry]:
         """All objects below a folder (list)."""
@@ -227,6 +231,9 @@ class Bucket:
 
     def _client(self) -> Any:
         return _client(self.url)
+
+    def _head(self, key: str) -> Any:
+        return self._patiently(lambda: self._if_there(lambda: _obstore().head(self._client(), key)))
 
     def _conditionally(self, key: str, content: bytes, mode: Any) -> Tag | None:
         unsure = False  # whether the server may have done it at an earlier try

@@ -121,9 +121,7 @@ class BucketDir(Workdir):
         return self.bucket.tag(self._key(name))
 
     def write_over(self, name: str, content: bytes, version: Tag | None) -> bool:
-        if version is None:
-            return self.bucket.create(self._key(name), content) is not None
-        return self.bucket.replace(self._key(name), content, version) is not None
+        return self.bucket.write_over(self._key(name), content, version) is not None
 
     def rename(self, name: str, other: str) -> None:
         """Copies a file, or a folder, and then removes it: weights, then rows, then what else is
@@ -162,13 +160,8 @@ class BucketDir(Workdir):
         return (claim_in(found[0]), found[1]) if found else ({}, None)
 
     def take(self, claim: dict[str, Any], seen: Any) -> BucketDir | None:
-        claim, key = {**claim, "beat": 0, "lease_s": LEASE_S}, self._key(CLAIM)
-        content = json.dumps(claim).encode()
-        tag = (
-            self.bucket.create(key, content)
-            if seen is None
-            else self.bucket.replace(key, content, seen)
-        )
+        claim = {**claim, "beat": 0, "lease_s": LEASE_S}
+        tag = self.bucket.write_over(self._key(CLAIM), json.dumps(claim).encode(), seen)
         if tag is None:
             return None
         return replace(self, token=claim["token"], claimed=Claimed(claim, tag))
@@ -448,9 +441,7 @@ class BucketDir(Workdir):
     def _put(self, name: str, holders: list[dict[str, Any]], tag: Tag | None) -> bool:
         # each content is unique: a tag is often a digest of it, and no version may come back
         content = json.dumps({"holders": holders, "version": uuid.uuid4().hex}).encode()
-        if tag is None:
-            return self.bucket.create(self._key(name), content) is not None
-        return self.bucket.replace(self._key(name), content, tag) is not None
+        return self.write_over(name, content, tag)
 
     def _change(
         self, name: str, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
