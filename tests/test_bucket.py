@@ -822,7 +822,6 @@ def test_random_faults_lose_nothing_and_commit_nothing_twice(
     monkeypatch.setattr(bucket, "LEASE_S", 1.0)
     store, seed = Store.open(fresh()), random.randrange(10**9)
     print(f"seed {seed}")
-    proxy.fault = at_random(0.15, seed, NUM_FAULTS)
     firsts: Counter[str] = Counter()
     ends: Counter[str] = Counter()
     lock, attempts = threading.Lock(), itertools.count(1)
@@ -830,6 +829,7 @@ def test_random_faults_lose_nothing_and_commit_nothing_twice(
     for number in range(3):
         entry = {**bucket.EMPTY, **entry_of("another"), "lease_s": 3600.0}
         assert store.study(f"s{number}")._put("driver.lock", [entry], None)
+    proxy.fault = at_random(0.15, seed, NUM_FAULTS)
 
     def outcome(trial_id: str, steps: list[int]) -> Outcome:
         rows = tuple({"epoch": float(s), "step": s * int(trial_id, 16) / 7} for s in steps)
