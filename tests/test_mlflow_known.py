@@ -421,6 +421,26 @@ def test_rows_shown_after_the_cache_was_saved_are_not_shown_twice(
     assert [entry.step for entry in history] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("num_rows", [0, 2])
+def test_a_trial_that_fails_at_each_start_has_one_value_at_a_step(
+    store: Store, uri: str, num_rows: int
+) -> None:
+    """The third start is too quick for its beginning to be shown."""
+    plan = study()
+    trial_id, rows = plan.trials[0].config.id, tuple(rows_of(num_rows))
+    whole = [Status.RUNNING, Status.FAILED]
+    for statuses in (whole, whole, whole[1:]):
+        view = View(plan, uri, store)
+        for status in statuses:
+            view.show(trial_id, Outcome(status, rows))
+            time.sleep(0.01)  # else two times may be the same by chance
+        view.save()
+    run_id = children(uri)[trial_id].info.run_id
+    for name, value in (("failed", 1.0), ("diverged", 0.0), ("final_error_pct", 100.0)):
+        history = client(uri).get_metric_history(run_id, name)
+        assert [(entry.step, entry.value) for entry in history] == [(num_rows, value)]
+
+
 @pytest.mark.parametrize("ahead_s", [-86400, 86400])
 def test_a_run_made_on_another_clock_is_found(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch, ahead_s: int

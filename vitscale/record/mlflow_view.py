@@ -145,7 +145,7 @@ class View:
         epoch = int(new[-1]["epoch"]) if new else child.epoch
         groups = [metrics_of(row) for row in new]
         if status not in (Status.RUNNING, child.status):
-            groups.append(self._final_metrics(outcome, epoch))
+            groups.append(self._final_metrics(child, outcome, epoch))
         tags = {"status": status.value, **outcome.facts} if status != child.status else {}
         if new and not child.epoch:
             child.began_s = outcome.rows[0]["unix_s"]
@@ -242,19 +242,25 @@ class View:
                     raise
             child.digest = UNPLANNED
 
-    def _final_metrics(self, outcome: Outcome, epoch: int) -> list[Metric]:
-        """The final metrics of a trial; none for a missing one, which has no result."""
+    def _final_metrics(self, child: Child, outcome: Outcome, epoch: int) -> list[Metric]:
+        """The final metrics of a trial; none for a missing one, which has no result.
+
+        Each start tries a failed trial again, and may log its end again. MLflow keeps one of two
+        metrics of the same time, so a trial without rows has the time at which its run began.
+        """
         from mlflow.entities import Metric
 
         if outcome.status is Status.MISSING:
             return []
+        rows = outcome.rows
+        ended_ms = _end_ms(rows) if rows else self.client.get_run(child.run_id).info.start_time
         final: dict[str, float] = {
             mlflow_pages.result_of(self.study): outcome.final(self.study.column),
             "diverged": outcome.status is Status.DIVERGED,
             "failed": outcome.status is Status.FAILED,
         }
         return [
-            Metric(name, float(value), _end_ms(outcome.rows), epoch)
+            Metric(name, float(value), ended_ms, epoch)
             for name, value in final.items()
             if math.isfinite(value)  # MLflow stores infinity as 1.8e308, which breaks charts
         ]
@@ -701,7 +707,9 @@ def _is_forbidden(error: Exception) -> bool:
 
 
 def _end_ms(rows: Sequence[Row]) -> int:
-    """End of a trial: the time of its last row, so that logging it again changes nothing."""
+    """End of a trial: the time of its last row, so that logging it again changes nothing. Without
+    rows, now.
+    """
     return int(rows[-1]["unix_s"] * 1000) if rows else int(time.time() * 1000)
 
 
