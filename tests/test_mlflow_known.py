@@ -425,20 +425,27 @@ def test_rows_shown_after_the_cache_was_saved_are_not_shown_twice(
 def test_a_trial_that_fails_at_each_start_has_one_value_at_a_step(
     store: Store, uri: str, num_rows: int
 ) -> None:
-    """The third start is too quick for its beginning to be shown."""
+    """Also if the beginning of a start is not shown, since it fails too soon. A failed trial has
+    no rows in the store. What counts once it finishes, even at the same step, is its result.
+    """
     plan = study()
-    trial_id, rows = plan.trials[0].config.id, tuple(rows_of(num_rows))
-    whole = [Status.RUNNING, Status.FAILED]
-    for statuses in (whole, whole, whole[1:]):
+    trial_id = plan.trials[0].config.id
+    rows = tuple({**row, "unix_s": time.time() + row["epoch"]} for row in rows_of(2))
+    begun, failed = Outcome(Status.RUNNING, rows[:num_rows]), Outcome(Status.FAILED)
+    for outcomes in ([begun, failed], [begun, failed], [failed]):
         view = View(plan, uri, store)
-        for status in statuses:
-            view.show(trial_id, Outcome(status, rows))
+        for outcome in outcomes:
+            view.show(trial_id, outcome)
             time.sleep(0.01)  # else two times may be the same by chance
         view.save()
     run_id = children(uri)[trial_id].info.run_id
     for name, value in (("failed", 1.0), ("diverged", 0.0), ("final_error_pct", 100.0)):
         history = client(uri).get_metric_history(run_id, name)
         assert [(entry.step, entry.value) for entry in history] == [(num_rows, value)]
+    View(plan, uri, store).show(trial_id, Outcome(Status.FINISHED, rows))
+    metrics = children(uri)[trial_id].data.metrics
+    assert metrics["failed"] == 0 and metrics["final_error_pct"] == 7
+    assert children(uri)[trial_id].info.run_id == run_id
 
 
 @pytest.mark.parametrize("ahead_s", [-86400, 86400])

@@ -246,7 +246,8 @@ class View:
         """The final metrics of a trial; none for a missing one, which has no result.
 
         Each start tries a failed trial again, and may log its end again. MLflow keeps one of two
-        metrics of the same time, so a trial without rows has the time at which its run began.
+        equal metrics of the same time, and shows the later one of a step: a failed trial, whose
+        outcome has no rows, has the time at which its run began.
         """
         from mlflow.entities import Metric
 
