@@ -85,7 +85,7 @@ def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
     nothing disturbed.
     """
     in_chaos_alone(told in ("its leader", "all"))
-    script, options = Script(tmp_path, is_lean=True), {"num": 1, "epochs": 50, "only": "conv"}
+    script, options = Script(tmp_path, is_lean=True), {"num": 1, "epochs": 80, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, *TEAM[:-1], "1e6")
     wait_for(lambda: epochs(tmp_path / "mlflow.db"), 200, "an epoch")

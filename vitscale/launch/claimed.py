@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vitscale.train.loop import Kept, Trained
 
 REPORT_EVERY_S = 1.0
-TEAM_REPORT_EVERY_S = 10.0  # a team's events wait until Ray Train polls them
+TEAM_REPORT_EVERY_S = 10.0  # in the end; a team's events wait until Ray Train polls them
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 KEPT_BYTES, HEAP_BYTES = 2**28, 2**25
 # what the last checkpoint holds, by whether the weights shall be kept; None: if they are small
@@ -41,7 +41,8 @@ def train_claimed(
     pins: Collection[int] = (),
     is_leaving: Callable[[], bool] | None = None,
 ) -> Iterator[Event]:
-    """Trains a claimed trial and commits its outcome; yields an Event about every second.
+    """Trains a claimed trial and commits its outcome; yields an Event about every second, and of a
+    team after 1, 2, 4, 8 and then every 10 seconds: a search may stop it soon, too.
 
     `pins` are the steps at which it keeps its state for trials that start there.
     In a team, all processes yield the same events, and the process of rank 0 commits the outcome.
@@ -77,7 +78,7 @@ def _train(
     _go_on_with(gpu)
     if team.size == 1 and is_leaving():
         raise Left("the process was told to end before it had trained")
-    reported, every_s = time.monotonic(), REPORT_EVERY_S if team.size == 1 else TEAM_REPORT_EVERY_S
+    reported, every_s = time.monotonic(), REPORT_EVERY_S
     training = train(
         config,
         workdir,
@@ -100,6 +101,8 @@ def _train(
             yield Event(config.id, Status.RUNNING, tuple(rows))
             _go_on_with(gpu)
             reported = time.monotonic()
+            if team.size > 1:
+                every_s = min(2 * every_s, TEAM_REPORT_EVERY_S)
     trained = found[0]
     facts["data_digest"] = trained.data
     if trained.deterministic:
