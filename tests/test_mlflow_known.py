@@ -430,7 +430,10 @@ def test_a_trial_that_fails_at_each_start_has_one_value_at_a_step(
     """
     plan = study()
     trial_id = plan.trials[0].config.id
-    rows = tuple({**row, "unix_s": time.time() + row["epoch"]} for row in rows_of(2))
+    (view := View(plan, uri, store)).show(trial_id, Outcome(Status.RUNNING))
+    view.save()
+    time.sleep(0.01)  # its run begins, then come rows, then it fails
+    rows = tuple({**row, "unix_s": time.time() + row["epoch"] / 1000} for row in rows_of(2))
     begun, failed = Outcome(Status.RUNNING, rows[:num_rows]), Outcome(Status.FAILED)
     for outcomes in ([begun, failed], [begun, failed], [failed]):
         view = View(plan, uri, store)
