@@ -416,6 +416,24 @@ def test_convolutions_in_tf32_are_not_taken_for_fp32(monkeypatch) -> None:
     assert device.convolutions(CPU).verdict == FAIL
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_convolution_that_gives_nan_at_one_stride_fails(monkeypatch, stride: int) -> None:
+    """Of two numbers of which one is NaN, Python's max returns the other or NaN, by their order."""
+    import torch
+    from torch.nn import functional
+
+    real = functional.conv2d
+
+    def broken(images: torch.Tensor, kernel: torch.Tensor, **options: Any) -> torch.Tensor:
+        out = real(images, kernel, **options)
+        wrong = images.dtype == torch.float32 and options["stride"] == stride
+        return out + (torch.tensor(torch.nan) if wrong else 0)
+
+    monkeypatch.setattr(functional, "conv2d", broken)
+    found = device.convolutions(CPU)
+    assert found.verdict == FAIL and "convolution nan" in found.detail
+
+
 def test_which_gpus_a_build_of_torch_runs_on() -> None:
     """By NVIDIA's rules of compatibility: binaries within a major version, PTX onward."""
     built = ["sm_75", "sm_80", "sm_90a"]
