@@ -57,14 +57,13 @@ def test_it_listens_on_loopback_alone_and_its_loss_is_survived(tmp_path: Path) -
     arguments += ("--checkpoint-every-s", "0.3")
     process = script.start(*arguments)
     wait_for(lambda: list(tmp_path.glob("runs/trials/*/checkpoint*")), 200, "a checkpoint")
-    members = family(process.pid)
-    heard = [address for member in members for address in listening(member)]
+    heard = [address for member in family(process.pid) for address in listening(member)]
     assert len(heard) >= 4 and all(is_loopback(address) for address in heard), heard
     trainers = [psutil.Process(pid) for pid in workers_of(process.pid)]
     assert {trainer.nice() for trainer in trainers} == {psutil.Process(process.pid).nice()}
 
-    (gcs,) = [member for member in members if member.name() == "gcs_server"]
-    gcs.kill()
+    (gcs,) = workers_of(process.pid, "gcs_server")
+    os.kill(gcs, signal.SIGKILL)
     # Ray ends its driver after 60 s
     assert process.wait(50) == 1, (tmp_path / "log.txt").read_text()
     out = (tmp_path / "log.txt").read_text()
@@ -92,8 +91,8 @@ def test_a_study_ends_without_its_only_node(tmp_path: Path, name: int) -> None:
     script = Script(tmp_path, is_lean=True)
     process = script.start("--num", "1", "--epochs", "200", "--only", "conv")
     wait_for(lambda: workers_of(process.pid), 200, "a worker")
-    (raylet,) = [member for member in family(process.pid) if member.name() == "raylet"]
-    raylet.send_signal(name)
+    (raylet,) = workers_of(process.pid, "raylet")
+    os.kill(raylet, name)
     assert process.wait(100) == 1, (tmp_path / "log.txt").read_text()
     out = (tmp_path / "log.txt").read_text()
     assert "the same command resumes" in out and "1 missing of 1" in out and "Traceback" not in out
