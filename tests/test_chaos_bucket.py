@@ -168,12 +168,10 @@ def start_mlflow(folder: Path, port: int) -> subprocess.Popen[bytes]:
         )
 
 
-def family(pid: int, name: str = "") -> list[int]:
-    """A process and its descendants; those of a name, if one is given."""
+def family(pid: int) -> list[int]:
+    """A process and its descendants; empty if it has ended."""
     try:
-        parent = psutil.Process(pid)
-        found = [parent, *parent.children(recursive=True)]
-        return [p.pid for p in found if name in ("", p.name())]
+        return [pid, *(p.pid for p in psutil.Process(pid).children(recursive=True))]
     except psutil.NoSuchProcess:
         return []
 
@@ -316,7 +314,7 @@ class Sequence:
             case "everything":
                 return family(pid)
             case "raylet" | "gcs":
-                return family(pid, {"gcs": "gcs_server"}.get(victim, victim))
+                return workers_of(pid, {"gcs": "gcs_server"}.get(victim, victim))
         if victim == "mlflow" and not mlflow_answers(self.services.mlflow_port, 5.0):
             return []
         return [p for p in self.services.pids(victim) if p not in self.stopped]

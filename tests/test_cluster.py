@@ -22,7 +22,16 @@ import psutil
 import pytest
 import test_preflight
 from apart import apart_by, apart_clock
-from conftest import ROOT, SPAWNER, Script, free_port, kill_family, load_script, wait_for
+from conftest import (
+    ROOT,
+    SPAWNER,
+    Script,
+    free_port,
+    kill_family,
+    load_script,
+    wait_for,
+    workers_of,
+)
 from faulty_proxy import serving
 from forked_worker import ADDRESS, LEAN, fork_workers_at
 from test_bucket import KEYS, fresh, point_at, server  # noqa: F401
@@ -666,8 +675,7 @@ def test_trials_that_fail_on_one_node_are_trained_by_another(
     said = tmp_path / "log.txt"
     # its line of progress would come too late, where a trial takes as long as such lines are apart
     wait_for(lambda: list(tmp_path.glob(CLAIMS)), 120, "a trial that has begun")
-    family = psutil.Process(empty.forks.pid).children(recursive=True)
-    (busy,) = [one for one in family if "ray::ImplicitFunc" in " ".join(one.cmdline())]
+    (busy,) = map(psutil.Process, workers_of(empty.forks.pid))
     busy.suspend()  # or its node may have place too early
     try:
         empty.grow(*without)

@@ -550,8 +550,13 @@ class Struck:
 
     def drivers(self) -> list[psutil.Process]:
         """One that is stopped apart."""
-        found = [p for m in ("head", *WORKERS) for p in self.lab.machines[m].processes(str(TINY))]
-        return [process for process in found if process.status() != psutil.STATUS_STOPPED]
+        found = []
+        for machine in ("head", *WORKERS):
+            for process in self.lab.machines[machine].processes(str(TINY)):
+                with contextlib.suppress(psutil.NoSuchProcess):  # it may end at any moment
+                    if process.status() != psutil.STATUS_STOPPED:
+                        found.append(process)
+        return found
 
     def replace(self, found: list[psutil.Process], name: str, seconds: float) -> None:
         """Stops the driver; the same command on another machine takes over, and it comes back."""
