@@ -20,7 +20,8 @@ from vitscale.plan.doubts import doubts
 from vitscale.record.store import Store
 
 GUIDE = (ROOT / "docs/own-study.md").read_text()
-RUN = "python early_conv.py --data-root data"
+COMMAND = "python early_conv.py --data-root data"
+RUN = f"{COMMAND} --final-num 10"
 SHARED = ["arm", "point", "lr", "wd", "seed", "error_pct"]
 
 
@@ -92,11 +93,11 @@ def test_the_guide_ends_with_what_is_true(tmp_path: Path) -> None:
         "16 finished, 0 diverged, 0 failed, 0 missing of 16"
         in said["python tune.py --data-root data"]
     )
-    assert "all 24 0 24" in said[f"{RUN} --plan"] and "warning: " not in said[f"{RUN} --plan"]
-    assert "warning: no reference run is planned" in said[f"{RUN} --num-references 0 --plan"]
+    assert "all 24 0 24" in said[f"{COMMAND} --plan"] and "warning: " not in said[f"{COMMAND} --plan"]
+    assert "warning: no reference run is planned" in said[f"{COMMAND} --num-references 0 --plan"]
     assert "24 finished, 0 diverged, 0 failed, 0 missing of 24" in said[RUN]
     assert "24 trials, 0 done" not in said[RUN]  # it resumed
-    assert "28 trials, 24 done, 4 to do" in said[f"{RUN} --num 10"]
+    assert "28 trials, 24 done, 4 to do" in said[f"{COMMAND} --num 10"]
     for command in said:
         assert "not compared" not in said[command] and "Traceback" not in said[command]
     assert "early_conv-flowers 28 28 0" in said["vitscale status"]
