@@ -93,7 +93,9 @@ def test_the_guide_ends_with_what_is_true(tmp_path: Path) -> None:
         "16 finished, 0 diverged, 0 failed, 0 missing of 16"
         in said["python tune.py --data-root data"]
     )
-    assert "all 24 0 24" in said[f"{COMMAND} --plan"] and "warning: " not in said[f"{COMMAND} --plan"]
+    assert (
+        "all 24 0 24" in said[f"{COMMAND} --plan"] and "warning: " not in said[f"{COMMAND} --plan"]
+    )
     assert "warning: no reference run is planned" in said[f"{COMMAND} --num-references 0 --plan"]
     assert "24 finished, 0 diverged, 0 failed, 0 missing of 24" in said[RUN]
     assert "24 trials, 0 done" not in said[RUN]  # it resumed

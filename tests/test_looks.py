@@ -23,6 +23,7 @@ import vitscale
 from vitscale.analysis.distribution import anytime
 from vitscale.analysis.distribution.edf import area_scores
 from vitscale.analysis.looks import place
+from vitscale.analysis.report.draw import draw
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import tables
 from vitscale.analysis.stats.betting import interval, log_capital
@@ -30,7 +31,6 @@ from vitscale.analysis.stats.looks import Looks, boundaries, sequential_p, spend
 from vitscale.cli.commands import status
 from vitscale.cli.loading import StudyResults
 from vitscale.cli.script import main
-from vitscale.launch.driver import draw
 from vitscale.plan.study import Study, to_json
 from vitscale.record.looks import FinalSize, Ledger, Look, add_look, declare, read_ledger
 from vitscale.record.outcome import Outcome, Status
@@ -363,7 +363,7 @@ def test_after_a_whole_plan_claims_are_kept_or_given_up_and_none_is_new(
     assert num_looks(store) == 1 and not any("look" in line for line in first)
     assert any("more forgiving than ViT_P SGD" in line for line in first)
     of_first = draw_all(store, read, of_size(4))
-    assert of_first.read_from == "report" and of_first._results.looks.rule == "fixed"
+    assert of_first._results.looks.rule == "fixed"
     second = report(store, read, of_size(8))
     assert "look 2" in second[-1] and "--final-num" in second[-1]
     assert "nothing is claimed anew" in second[-1]

@@ -15,7 +15,6 @@ from vitscale.record.outcome import FIXED
 from vitscale.record.wrong import Wrong
 
 T = TypeVar("T")
-MADE = "names as made"  # in attrs of a table
 # in attrs of a table of printed errors: they stay errors, whatever the study is about
 OF_ERRORS = "about the top-1 error"
 STATUSES = tuple(status.value for status in FIXED)
@@ -36,19 +35,17 @@ class Results:
         study: Study,
         trials: pd.DataFrame,
         rows: pd.DataFrame | None = None,
-        made: Mapping[Callable[[Results], Any], Any] | None = None,
         wrong: Callable[[str], Wrong | None] | None = None,
         looks: Looks = ONE_LOOK,
     ) -> None:
-        """`made`: values that are already computed, such as the tables of an earlier report.
+        """`wrong` reads which images a finished trial got wrong, None if that was not kept.
 
-        `wrong` reads which images a finished trial got wrong, None if that was not kept. `looks` is
-        the place of this look among all at the study.
+        `looks` is the place of this look among all at the study.
         """
         self.study = study
         self.trials = trials
         self.rows = pd.DataFrame() if rows is None else rows
-        self._made: dict[Callable[[Results], Any], Any] = dict(made or {})
+        self._made: dict[Callable[[Results], Any], Any] = {}
         self._wrong = wrong
         self.looks = looks
         self.tests: dict[str, tuple[int, int]] = {}  # column of p -> tests, claims
@@ -107,7 +104,7 @@ class Results:
 
 
 def as_named(table: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """A table with the column names of its metric; `as_made` takes them back.
+    """A table with the column names of its metric.
 
     Tables of printed errors (OF_ERRORS in their attrs) keep their names.
     """
@@ -125,21 +122,9 @@ def trials_as_named(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     return _renamed(trials, {made: metric.column(name) for made, name in names.items()})
 
 
-def as_made(table: pd.DataFrame) -> pd.DataFrame:
-    """A table as it was before `as_named`, also from its parquet file, which keeps attrs."""
-    attrs = {name: value for name, value in table.attrs.items() if name != MADE}
-    made = table.rename(columns=table.attrs.get(MADE, {}))
-    made.attrs = attrs
-    return made
-
-
 def _renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     changed = {name: new for name, new in names.items() if name != new and name in table}
-    if not changed:
-        return table
-    named = table.rename(columns=changed)
-    named.attrs = {**table.attrs, MADE: {new: name for name, new in changed.items()}}
-    return named
+    return table.rename(columns=changed) if changed else table
 
 
 def panels(study: Study) -> dict[str, tuple[str, ...]]:

@@ -141,9 +141,10 @@ def _report_as_json(study: Study, store: Store, read: Mapping[str, Outcome]) -> 
     """Redraws the report; returns its headline and its tables, each as a list of rows."""
     import pandas as pd
 
-    from vitscale.launch.driver import PAGE, draw
+    from vitscale.analysis.report.draw import draw
+    from vitscale.analysis.report.report import PAGE
 
-    report, headline, _ = draw(study, store, read)
+    report, headline, _ = draw(study, store, dict(read))
     files = {name: io.BytesIO(report.read(f"{name}.parquet")) for name in study.tables}
     tables = {name: pd.read_parquet(file).to_dict("records") for name, file in files.items()}
     return {
@@ -361,9 +362,8 @@ def sync(options: argparse.Namespace) -> None:
     `reread`, the server is asked for every run.
     """
     check_installed("mlflow")
-    from vitscale.analysis.report.beside import Beside, num_beside
+    from vitscale.analysis.report.draw import draw
     from vitscale.launch.colors import arm_colors
-    from vitscale.launch.driver import draw_once
     from vitscale.record.mlflow_place import note_of_old_database, tracking_uri
     from vitscale.record.mlflow_view import View, state_of, synchronize
     from vitscale.record.table import read_trials
@@ -373,8 +373,7 @@ def sync(options: argparse.Namespace) -> None:
     if note := note_of_old_database(store):
         print(note)
     slugs, failed = options.studies or store.slugs(), list[str]()
-    # a look into each folder takes seconds; in a bucket, one list has all
-    evaluated = Beside(num_beside() if store.trials.at_once == 1 else 0).start(store.evaluated)
+    evaluated = store.evaluated()
     for slug in slugs:
         with _continue_after_failure(slug, failed):
             study = with_costs(read_plan(store, slug))
@@ -384,9 +383,9 @@ def sync(options: argparse.Namespace) -> None:
             read = read_trials(study, store)
             with _server_errors(uri):
                 num = synchronize(view, read, is_alone)
-                for trial_id in view.trials.keys() & view.children.keys() & evaluated():
+                for trial_id in view.trials.keys() & view.children.keys() & evaluated:
                     view.show_evaluations(trial_id, store.evaluations(trial_id).values())
-            report, headline, summary = draw_once(study, store, read, None, num_beside())
+            report, headline, summary = draw(study, store, read)
             with _server_errors(uri):
                 view.summarize(summary, report, headline)
                 if is_alone():

@@ -574,13 +574,13 @@ def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> int:
     `formats`: only these; all if there are none. Returns the exit status: not 0 if the report has
     nothing to say about an arm, which one line on stderr names.
     """
-    from vitscale.analysis.report.beside import num_beside
-    from vitscale.launch.driver import PAGE, draw_once
+    from vitscale.analysis.report.draw import draw
+    from vitscale.analysis.report.report import FORMATS, PAGE
     from vitscale.record.provenance import mixed_code
     from vitscale.record.table import read_trials
 
     read = read_trials(study, store)
-    report, headline, _ = draw_once(study, store, read, formats or None, num_beside())
+    report, headline, _ = draw(study, store, read, formats or FORMATS)
     page = not formats or "html" in formats
     where = report.address(PAGE) if page else f"{report.address()} ({', '.join(formats)})"
     lines = [*headline, mixed_code(read), f"report  {where}"]

@@ -15,10 +15,8 @@ import sys
 import threading
 import time
 import traceback
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
@@ -41,16 +39,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vitscale.launch.optuna_search import Rounds
-    from vitscale.record.looks import FinalSize, Ledger, Look
+    from vitscale.record.looks import FinalSize
     from vitscale.record.mlflow_view import View
-    from vitscale.record.wrong import Wrong
 
 MAX_FAULT_WARNINGS = 20
 # Signals so soon after another are the same request: a key that is held down, or a scheduler that
 # signals all processes of a job, some of which pass the signal on to the driver.
 STORM_S = 2.0
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
-RAY_LOG, REPORT_LOG, PAGE = "ray.log", "report-failure.log", "report.html"
+RAY_LOG, REPORT_LOG = "ray.log", "report-failure.log"
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -736,11 +733,12 @@ class Driver:
         The folder is None if drawing fails, which loses no result.
         """
         try:
-            from vitscale.analysis.report.beside import num_beside
+            from vitscale.analysis.report.draw import draw
+            from vitscale.analysis.report.report import PAGE
 
-            make = draw_once if self.trials_shown else draw
-            num = 0 if self.trains else num_beside()  # Ray has not been here
-            report, headline, summary = make(self.study, self.store, read, None, num)
+            # rows are still needed where MLflow has not all of them
+            read = read if self.trials_shown else dict(read)
+            report, headline, summary = draw(self.study, self.store, read)
         # a full disk, or an error in a plot: the trials are safe, and MLflow is still updated
         except Exception as error:
             line = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -751,7 +749,8 @@ class Driver:
             return None, lines, ({}, None)
         self.folder.remove(REPORT_LOG)  # of an earlier start
         figures = [f"figure  {report.address(name)}.png" for name in self.study.figures]
-        lines = [*(f"  {line}" for line in headline), *figures, f"report  {report.address(PAGE)}"]
+        page = f"report  {report.address(PAGE)}"
+        lines = [*(f"  {line}" for line in headline), *figures, page]
         return report, lines, (summary, report, headline)
 
     def _show_trials(self, view: View, read: Mapping[str, Outcome]) -> None:
@@ -800,111 +799,6 @@ def _is_head_lost(error: Exception) -> bool:
     from vitscale.launch.ray_tune import HeadLost
 
     return isinstance(error, HeadLost)
-
-
-def draw(
-    study: Study,
-    store: Store,
-    read: Mapping[str, Outcome],
-    formats: Collection[str] | None = None,
-    num_processes: int = 0,
-) -> tuple[Workdir, list[str], dict[str, dict[str, float]]]:
-    """Writes the tables, figures and page of a study: (their folder, headline, summary by arm).
-
-    `formats`: only these; None for all. `num_processes` as in write_report.
-    """
-    return draw_once(study, store, dict(read), formats, num_processes)
-
-
-def draw_once(
-    study: Study,
-    store: Store,
-    read: dict[str, Outcome],
-    formats: Collection[str] | None = None,
-    num_processes: int = 0,
-) -> tuple[Workdir, list[str], dict[str, dict[str, float]]]:
-    """As `draw`, but takes the rows out of `read` as soon as they are in a table: two million rows
-    in both would take 400 MB more.
-    """
-    from vitscale.analysis.report.kept import inputs, keep, read_kept
-    from vitscale.record.looks import read_ledger
-
-    folder, facts = store.report(study.slug), _facts(study, store)
-    ledger, made_of = read_ledger(store, study.slug), inputs(study, read, facts)
-    if kept := read_kept(folder, made_of(ledger)):
-        return folder, *kept
-    # pandas and matplotlib take a second
-    from vitscale.analysis.kinds import kind_of
-    from vitscale.analysis.looks import look_of, place, with_claims
-    from vitscale.analysis.report.report import FORMATS, headline, summary, write_report
-    from vitscale.analysis.results import Results
-    from vitscale.record.table import outcomes, take_tidy
-
-    done, rows = outcomes(study, read), take_tidy(study, read)
-    look = look_of(study, done)
-    opened = []  # trials of which the wrong images were read
-
-    def wrong(trial_id: str) -> Wrong | None:
-        opened.append(trial_id)
-        return _wrong(trial_id, store, read)
-
-    results = Results(study, done, rows, wrong=wrong, looks=place(ledger, look))
-    for name, content in kind_of(study).files(results).items():
-        folder.write(name, content)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        write_report(results, folder, facts, FORMATS if formats is None else formats, num_processes)
-    note = (
-        _record_look(store, study.slug, with_claims(look, results))
-        if any(look.seen.values())
-        else ""
-    )
-    lines, numbers = [*headline(results), *filter(None, [note])], summary(results)
-    now = read_ledger(store, study.slug)  # with this look, and perhaps one of another process
-    alone = _without(look, now) == _without(look, ledger)
-    if alone and formats is None and not opened and not note:
-        keep(folder, made_of(now), lines, numbers)
-    return folder, lines, numbers
-
-
-def _without(look: Look, ledger: Ledger) -> Ledger:
-    return replace(ledger, looks=tuple(old for old in ledger.looks if old.digest != look.digest))
-
-
-def _facts(study: Study, store: Store) -> dict[str, str]:
-    """What the page says about how to run the study again."""
-    command = _planned_command(study, store)
-    from_wheel = command.startswith("vitscale run ")
-    return {
-        "install": "pip install 'vitscale[train]'" if from_wheel else "make .venv/installed",
-        "command": command,
-        "store": str(store.root),
-    }
-
-
-def _record_look(store: Store, slug: str, look: Look) -> str:
-    """Appends a look to the ledger; a sentence if that is impossible, which loses no report."""
-    from vitscale.record.looks import add_look
-
-    try:
-        add_look(store, slug, look)
-    except OSError as error:
-        return f"This look was not recorded, so later ones will not count it ({error})."
-    return ""
-
-
-def _wrong(trial_id: str, store: Store, read: Mapping[str, Outcome]) -> Wrong | None:
-    """Which images a trial got wrong; a damaged file counts as none, with a warning."""
-    try:
-        return store.wrong(trial_id, read[trial_id])
-    except Damaged as damaged:
-        warnings.warn(str(damaged), stacklevel=2)
-        return None
-
-
-def _planned_command(study: Study, store: Store) -> str:
-    """The command that started the study, not the one that draws it again."""
-    return store.plan(study.slug).get("command") or _command()
 
 
 def _plan_before(store: Store, slug: str) -> dict[str, Any]:

@@ -53,14 +53,6 @@ def read_trials(
     return read
 
 
-def read_statuses(study: Study, store: Store) -> dict[str, Status]:
-    """How every planned trial ended, without its rows, which takes less than `read_trials`."""
-    known = stopped(study, store)
-    ids = [trial.config.id for trial in study.trials]
-    index = Index(store, study.slug, ids, with_rows=False)
-    return {i: (known.get(i) or store.outcome(i, index.peek, i in index.done)).status for i in ids}
-
-
 def read_done(trial_id: str, study: Study, index: Index) -> Outcome:
     """The outcome of a done trial.
 
