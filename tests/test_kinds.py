@@ -1,9 +1,8 @@
-"""Kinds of studies: what each needs of its arms, old plans, a kind of a user's own."""
+"""Kinds of studies: what each needs of its arms, a kind of a user's own."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +10,17 @@ import pandas as pd
 import pytest
 from conftest import ROOT, Script
 from test_mlflow import client
-from test_studies import plan
 
 from vitscale.analysis.kinds import KINDS, kind_of
 from vitscale.analysis.names import NAMES
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Arm, SearchInfo, Study, Trial, from_json, to_json
+from vitscale.plan.study import Arm, SearchInfo, Study, Trial
 
 STUDIES = sorted(
     path.stem for path in (ROOT / "studies").glob("[a-z]*.py") if path.stem != "tune_lr_wd"
 )
 OWN = Path(__file__).parent / "studies" / "own_kind.py"
 FIXED: dict[str, Any] = {"name": "made", "scale": "demo", "question": "?", "source": "none"}
-
-
-@pytest.mark.parametrize("name", STUDIES)
-@pytest.mark.parametrize("scale", ["demo", "cifar", "imagenet"])
-def test_a_plan_of_a_version_without_kinds_has_the_kind_that_it_would_have(
-    name: str, scale: str
-) -> None:
-    study = plan(name, scale)
-    old = {key: value for key, value in to_json(study).items() if key != "kind"}
-    assert json.loads(json.dumps(to_json(study)))["kind"] == study.kind == from_json(old).kind
 
 
 def test_every_kind_lists_its_names_for_a_quick_plan() -> None:

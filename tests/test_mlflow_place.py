@@ -16,7 +16,6 @@ from conftest import TINY, empty_database, load_script
 from vitscale.plan.study import Study
 from vitscale.record.mlflow_place import (
     database_of,
-    note_of_old_database,
     tracking_uri,
     without_user,
 )
@@ -168,28 +167,6 @@ def test_places_that_a_server_decides_on_are_left_alone(stores: tuple[Store, Sto
     assert client(uri).get_experiment(served).artifact_location == place
     assert client(uri).get_run(run.info.run_id).info.artifact_uri == run.info.artifact_uri
     assert run.info.artifact_uri.startswith(f"{place}/")
-
-
-def test_an_old_database_is_named_once_and_left_alone(
-    stores: tuple[Store, Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.chdir(tmp_path)
-    one, two = stores
-    (two.root / "mlflow.db").unlink()
-    assert note_of_old_database(two) == ""
-    shutil.copy(one.root / "mlflow.db", tmp_path)  # of some other project, without a study
-    assert note_of_old_database(two) == ""
-    View(study(num=1), f"sqlite:///{tmp_path}/mlflow.db", one)
-    content = (tmp_path / "mlflow.db").read_bytes()
-    note = note_of_old_database(two)
-    assert (
-        f"{tmp_path}/mlflow.db" in note
-        and f"{two.root}/mlflow.db" in note
-        and "vitscale sync" in note
-    )
-    assert note_of_old_database(one) == ""  # it has one: said before
-    assert (tmp_path / "mlflow.db").read_bytes() == content
 
 
 def test_ui_without_a_database_says_where_it_looks(tmp_path: Path) -> None:

@@ -289,7 +289,6 @@ def ui(options: argparse.Namespace) -> None:
     from vitscale.record.mlflow_place import (
         database_of,
         follow_move,
-        note_of_old_database,
         tracking_uri,
         without_user,
     )
@@ -300,10 +299,8 @@ def ui(options: argparse.Namespace) -> None:
     database = database_of(uri)
     if database is not None and not database.exists():
         raise ValueError(
-            (
-                f"an MLflow database must exist, but got ({database}); run a study or `vitscale "
-                f"sync` first\n{note_of_old_database(store)}"
-            ).rstrip()
+            f"an MLflow database must exist, but got ({database}); run a study or `vitscale sync` "
+            "first"
         )
     follow_move(uri)
     if uri.startswith("http"):
@@ -364,14 +361,12 @@ def sync(options: argparse.Namespace) -> None:
     check_installed("mlflow")
     from vitscale.analysis.report.draw import draw
     from vitscale.launch.colors import arm_colors
-    from vitscale.record.mlflow_place import note_of_old_database, tracking_uri
+    from vitscale.record.mlflow_place import tracking_uri
     from vitscale.record.mlflow_view import View, state_of, synchronize
     from vitscale.record.table import read_trials
 
     store = existing(options.store)
     uri = tracking_uri(store)
-    if note := note_of_old_database(store):
-        print(note)
     slugs, failed = options.studies or store.slugs(), list[str]()
     evaluated = store.evaluated()
     for slug in slugs:

@@ -296,7 +296,6 @@ class Driver:
 
     def run(self, retrain: bool = False) -> int:
         """Trains, then draws the report, whatever ended the training; returns the exit status."""
-        from vitscale.record.mlflow_place import note_of_old_database
         from vitscale.record.table import read_trials
 
         with self.store.planning():
@@ -318,8 +317,8 @@ class Driver:
                 f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its "
                 "pages; the store keeps them"
             )
-        for note in filter(None, (note_of_code, note_of_old_database(self.store))):
-            self.console.print(note)
+        if note_of_code:
+            self.console.print(note_of_code)
         doubted = doubts(self.study)
         if todo:
             ahead_s = self.store.clock_ahead_s(self.study.slug)

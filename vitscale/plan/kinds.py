@@ -83,20 +83,6 @@ def equal_within_arms(trials: Iterable[Trial], *ignored: str) -> bool:
     return not _unequal_arm(trials, *ignored)
 
 
-def infer_kind(trials: Collection[Trial], fields: Mapping[str, Any]) -> str:
-    """The kind of a study whose plan is of a version without kinds; `fields` are those of Study."""
-    if fields.get("search"):
-        return "search"
-    if any(isinstance(trial.config, ProfileConfig) for trial in trials):
-        return "profile"
-    requested = {*fields.get("tables", ()), *fields.get("figures", ())}
-    if requested & {*SCALING}:
-        return "scaling"
-    if requested & {*SHAPES} and equal_within_arms(trials, "seed", "lr"):
-        return "shapes"
-    return "repeats" if equal_within_arms(trials, "seed") else "distribution"
-
-
 def check_kind(study: Study) -> None:
     """Raises ValueError if arms violate the laws of their kind, or would be pooled."""
     if (study.kind == "search") != (study.search is not None):

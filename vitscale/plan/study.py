@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeGuard
 
 from vitscale.plan.config import DEFAULTS, FREE, MAX_LAWFUL, TrainConfig, shown, shown_text
 from vitscale.plan.cost import Complexity, Measured, complexity
-from vitscale.plan.kinds import check_kind, infer_kind
+from vitscale.plan.kinds import check_kind
 from vitscale.plan.metrics import ERROR, SPEED, Column
 from vitscale.plan.profile import METRIC, ProfileConfig
 from vitscale.plan.trunks import check_trunks
@@ -32,7 +32,7 @@ class SearchInfo:
     """How the points of a search are chosen. Raises ValueError for impossible values."""
 
     sampler: Sampler
-    per_round: int  # points per arm that are proposed at once; 0: unknown, in an older plan
+    per_round: int  # points per arm that are proposed at once
     sampler_seed: int = 0
     asha: bool = False  # whether ASHA stops trainings with a bad intermediate rank
     # name of an arm -> axis -> its distribution in Optuna's JSON
@@ -54,7 +54,7 @@ class SearchInfo:
 
     def describe(self) -> str:
         """The search in words, for reports."""
-        rounds = f"{self.per_round} points at a time, " if self.per_round else ""
+        rounds = f"{self.per_round} points at a time, "
         stops = ", stopped early by ASHA" if self.asha else ""
         return f"{SAMPLERS[self.sampler]}, {rounds}sampler seed {self.sampler_seed}{stops}"
 
@@ -497,41 +497,11 @@ def from_json(plan: Mapping[str, Any]) -> Study:
         name: tuple(plan[name]) if isinstance(plan[name], list) else plan[name]
         for name in _PLAIN
         if name in plan
-    }  # plans of older versions have fewer
+    }
     panels = {title: tuple(arms) for title, arms in plan["panels"].items()}
     pairs = tuple((a, b) for a, b in plan["pairs"])
-    fields: dict[str, Any] = {
-        **texts,
-        "panels": panels,
-        "pairs": pairs,
-        "search": _search_of(plan),
-        "trials": trials,
-    }
-    if "kind" in fields:
-        return Study(**fields)
-    try:
-        return Study(kind=infer_kind(trials, fields), **fields)
-    except ValueError:  # its arms violate a law of this kind that the older version did not have
-        return Study(kind="distribution", **fields)
-
-
-def _search_of(plan: Mapping[str, Any]) -> SearchInfo | None:
-    """How a plan's search chose its points; older versions wrote it as a sentence."""
-    if plan.get("search"):
-        return SearchInfo(**plan["search"])
-    if not (sentence := plan.get("adaptive")):
-        return None
-    rounds, seed = (
-        re.search(pattern, sentence)
-        for pattern in (r"(\d+) (?:points|proposals) at a time", r"sampler seed (\d+)")
-    )
-    return SearchInfo(
-        sampler="gp" if SAMPLERS["gp"] in sentence else "tpe",
-        per_round=int(rounds[1]) if rounds else 0,
-        sampler_seed=int(seed[1]) if seed else 0,
-        asha="ASHA" in sentence,
-        spaces=plan.get("spaces", {}),
-    )
+    search = SearchInfo(**plan["search"]) if plan.get("search") else None
+    return Study(**texts, panels=panels, pairs=pairs, search=search, trials=trials)
 
 
 _PLAIN = (

@@ -77,33 +77,6 @@ def artifacts_of(uri: str, name: str) -> str | None:
     return None if path is None else str(path.parent / ARTIFACTS / name.replace("/", "-"))
 
 
-def note_of_old_database(store: Store) -> str:
-    """A note about an mlflow.db in this directory, where earlier versions kept all stores' runs.
-
-    Empty without such a file, and once the store has a database of its own.
-    """
-    old, new = Path(DATABASE).absolute(), store.beside(DATABASE)
-    if os.environ.get("MLFLOW_TRACKING_URI") or new.exists() or old == new or not _is_ours(old):
-        return ""
-    return (
-        f"note: the MLflow view of a store is now in the store, {new}; {old} is of an earlier "
-        "version and is not updated any more. `vitscale sync` shows all studies of the store in "
-        "the new database; then the old one can be deleted, or opened with "
-        f"MLFLOW_TRACKING_URI={_uri_of(old)} vitscale ui"
-    )
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether a file is an MLflow database with runs of studies."""
-    if not path.is_file():
-        return False
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as database:
-        return bool(
-            database.execute("select 1 from tags where key = 'vitscale.role' limit 1").fetchall()
-        )
-    return False
-
-
 def create_database(uri: str) -> None:
     """Creates the SQLite file of a tracking URI atomically, unless it exists.
 
