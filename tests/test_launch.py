@@ -114,7 +114,7 @@ def test_output_has_few_lines(ran: Script) -> None:
 
 
 def test_the_table_is_tidy(ran: Script) -> None:
-    from vitscale.plan.config import DEFAULTS
+    from vitscale.plan.fields import DEFAULTS
 
     table = pd.read_parquet(ran.folder / "runs/studies/tiny-demo/report/rows.parquet")
     finished = table[table["status"] == "finished"]

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitscale.plan.averaging import decay_of, initial_share
-from vitscale.plan.config import TrainConfig, choices
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import choices
 from vitscale.train.batchnorm import has_batchnorm, reestimate
 from vitscale.train.ema import Ema
 from vitscale.train.loss import smooth, training_loss

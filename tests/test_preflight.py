@@ -29,7 +29,8 @@ from vitscale.launch import preflight
 from vitscale.launch.preflight import READ, Data
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
-from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import Outcome
 from vitscale.record.store import Store

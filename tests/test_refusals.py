@@ -23,11 +23,13 @@ from PIL import Image
 from vitscale.__main__ import main as vitscale_main
 from vitscale.analysis import kinds, names
 from vitscale.cli import script as cli
-from vitscale.plan.config import ALIASES, DEFAULTS, TrainConfig, choices, field_types, limits
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import check_readable, facts
 from vitscale.plan.design import cross, grid, sample, trials
+from vitscale.plan.fields import DEFAULTS, choices, field_types, limits
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
+from vitscale.plan.spelling import ALIASES
 from vitscale.plan.study import MAX_TRIALS, Arm, SearchInfo, Study, Trial
 
 TINY_SEARCH = ROOT / "tests/studies/tiny_search.py"

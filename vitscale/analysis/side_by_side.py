@@ -23,7 +23,8 @@ from vitscale.analysis.repeats.estimates import Contrast
 from vitscale.analysis.results import STATUSES
 from vitscale.analysis.stats.intervals import median_difference, median_interval, minus
 from vitscale.catalog.datasets import dataset_facts
-from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from vitscale.cli.project import PACKAGE, made_at
 from vitscale.cli.stores import existing, read_plan
-from vitscale.plan.config import shown
 from vitscale.plan.search import Search
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store, Workdir
 

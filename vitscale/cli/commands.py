@@ -30,7 +30,7 @@ from vitscale.cli.script import (
 )
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
-from vitscale.plan.config import shown
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vitscale.cli.stores import existing, read_plan
-from vitscale.plan.config import shown
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 

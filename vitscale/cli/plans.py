@@ -13,7 +13,7 @@ from vitscale.catalog import epoch_times
 from vitscale.catalog.costs import published_models
 from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.cli.terminal import columns, hours, print_json, si
-from vitscale.plan.config import TrainConfig, shown, shown_text
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import (
     SMALL_BYTES,
     Measured,
@@ -25,6 +25,7 @@ from vitscale.plan.cost import (
 from vitscale.plan.doubts import doubts
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
+from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import Study, Trial, encoded, to_json
 from vitscale.plan.trunks import num_steps_saved
 from vitscale.record.looks import Ledger, sizes

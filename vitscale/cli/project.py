@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from vitscale.plan.config import shown
+from vitscale.plan.spelling import shown
 
 PACKAGE = Path(__file__).parents[1]
 # within the package in a wheel; around it in a clone

@@ -34,11 +34,12 @@ from vitscale.launch.driver import (
     run,
 )
 from vitscale.launch.resources import Resources, resources_for
-from vitscale.plan.config import limits, shown, shown_text
 from vitscale.plan.data import check_readable
+from vitscale.plan.fields import limits
 from vitscale.plan.kinds import fits_laws
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
+from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import MAX_TRIALS, Study
 from vitscale.record.blobs import say_when_waiting
 from vitscale.record.looks import (

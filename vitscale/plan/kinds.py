@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from vitscale.plan.config import shown
 from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.spelling import shown
 
 if TYPE_CHECKING:
     from vitscale.plan.study import Arm, Study, Trial

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
 
-from vitscale.plan.config import VIT_ONLY, Count, Law, Max, TrainConfig, defaults
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import Count, Max, defaults
+from vitscale.plan.laws import VIT_ONLY, Law
 from vitscale.plan.metrics import SPEED, SPEED_COLUMN, Column
 
 METRIC = SPEED.name  # the metric of a study of profiles

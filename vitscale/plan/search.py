@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Self
 
-from vitscale.plan.config import TrainConfig, shown
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import Measured
 from vitscale.plan.design import Point, SearchSpace, check_space, sample
 from vitscale.plan.metrics import columns_of
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import (
     MAX_TRIALS,
     SAMPLERS,

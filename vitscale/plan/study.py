@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self, TypeGuard
 
-from vitscale.plan.config import DEFAULTS, FREE, MAX_LAWFUL, TrainConfig, shown, shown_text
+from vitscale.plan.config import MAX_LAWFUL, TrainConfig
 from vitscale.plan.cost import Complexity, Measured, complexity
+from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.kinds import check_kind
+from vitscale.plan.laws import FREE
 from vitscale.plan.metrics import ERROR, SPEED, Column
 from vitscale.plan.profile import METRIC, ProfileConfig
+from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.trunks import check_trunks
 
 # per study, and points per sample: each is a directory, and a row of every table

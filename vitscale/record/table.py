@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from vitscale.plan.config import FREE, TrainConfig
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.laws import FREE
 from vitscale.plan.metrics import ERROR, Column, evaluation_columns
 from vitscale.plan.study import Study, Trial
 from vitscale.record.index import Index
