@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import combinations, takewhile
 
 import pandas as pd
 
@@ -61,7 +61,14 @@ def place(ledger: Ledger, look: Look) -> Looks:
         list(takewhile(lambda old: old.digest != look.digest, looks))
         for looks in (past, ledger.looks)
     )
-    return replace(_place(ledger, look, of_p), reports=len(of_all) + 1)
+    same = next((old for old in past if old.digest == look.digest), None)
+    tested: dict[str, set[str]] = {}
+    for old in of_p:
+        for column, of_tests in old.p.items():
+            tested.setdefault(column, set()).update(of_tests)
+    again = None if same is None else same.p
+    placed = _place(ledger, look, of_p)
+    return replace(placed, reports=len(of_all) + 1, again=again, tested=tested)
 
 
 def _place(ledger: Ledger, look: Look, past: Sequence[Look]) -> Looks:
@@ -95,13 +102,28 @@ def next_look(ledger: Ledger, planned: Mapping[str, int]) -> Looks:
 
 
 def _fractions(looks: Sequence[Look], size: Mapping[str, int]) -> tuple[float, ...]:
-    """Shares of a size at each look, which never fall."""
+    """Shares of the information of a size at each look, which never fall: those of the pair of arms
+    that has least. That of a difference of means is the harmonic mean of both numbers.
+    """
     shares, most = [], 0.0
     for look in looks:
-        num = sum(min(look.seen.get(arm, 0), of_arm) for arm, of_arm in size.items())
-        most = max(most, num / sum(size.values()))
+        of_arms = {arm: min(look.seen.get(arm, 0), num) for arm, num in size.items()}
+        most = max(most, min(_information(of_arms, pair, size) for pair in _pairs(size)))
         shares.append(most)
     return tuple(shares)
+
+
+def _pairs(size: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """All pairs of arms with draws or seeds; an arm alone if it is the only one."""
+    arms = [arm for arm, num in size.items() if num]
+    return list(combinations(arms, 2)) or [tuple(arms)]
+
+
+def _information(seen: Mapping[str, int], pair: Sequence[str], size: Mapping[str, int]) -> float:
+    """The share of the information about a difference that these draws or seeds have."""
+    if not pair or not all(seen[arm] for arm in pair):
+        return 0.0
+    return sum(1 / size[arm] for arm in pair) / sum(1 / seen[arm] for arm in pair)
 
 
 def sentences(results: Results, uncorrected: str = "") -> list[str]:
@@ -114,6 +136,12 @@ def sentences(results: Results, uncorrected: str = "") -> list[str]:
             f"This is report {looks.reports} of a study whose rows were others before: the "
             f"intervals of {uncorrected} are each for one look at a size fixed beforehand, and are "
             "not corrected for the reports."
+        ]
+    if results.late:
+        later = [
+            f"{results.late} tests were not made by the first report of these rows. They may have "
+            "been chosen by their results, so their corrected p is 1.",
+            *later,
         ]
     is_plain = looks.rule == "fixed" and looks.budget == ALPHA
     if is_plain or not any(num for num, _ in results.tests.values()):

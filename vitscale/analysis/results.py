@@ -49,7 +49,8 @@ class Results:
         self._wrong = wrong
         self.looks = looks
         self.tests: dict[str, tuple[int, int]] = {}  # column of p -> tests, claims
-        self.p: dict[str, dict[str, float]] = {}  # column of p -> test -> corrected p
+        self.p: dict[str, dict[str, float]] = {}  # metric/column of p -> test -> corrected p
+        self.late = 0  # tests that the first report of these rows did not make
 
     @property
     def metric(self) -> Metric:
@@ -75,13 +76,26 @@ class Results:
         """(n,) p of a column, corrected for their number and for the looks at the study.
 
         All claims rest on these. `tests` says what each of them is about, by which later looks find
-        it again. `anytime` are p that hold at any look, where they are known; they replace those
-        that are derived from p if the study grew without a declared size.
+        it again: under the metric and the column. `anytime` are p that hold at any look, where they
+        are known; they replace those that are derived from p if the study grew without a declared
+        size. Tests of earlier looks that this one lacks count, too. In a report of rows that were
+        reported before, no p is below that of the first report, and a test that this lacked has
+        p = 1: it may have been chosen by its result.
         """
+        key = f"{self.study.metric}/{name}"
         labels = [" / ".join(map(str, test)) for test in tests]
-        kept = self.looks.kept.get(name, {})
-        corrected = self.looks.corrected(p, anytime, [kept.get(label, 1.0) for label in labels])
-        made = self.p.setdefault(name, {})  # tables with the same column may test the same
+        absent = len(set(self.looks.tested.get(key, ())) - set(labels))
+        kept = self.looks.kept.get(key, {})
+        corrected = self.looks.corrected(
+            [*p, *[np.nan] * absent],
+            None if anytime is None else [*anytime, *[np.nan] * absent],
+            [*(kept.get(label, 1.0) for label in labels), *[1.0] * absent],
+        )[: len(labels)]
+        if self.looks.again is not None:
+            first = self.looks.again.get(key, {})
+            corrected = np.maximum(corrected, [first.get(label, 1.0) for label in labels])
+            self.late += sum(label not in first for label in labels)
+        made = self.p.setdefault(key, {})  # tables with the same column may test the same
         for label, value in zip(labels, corrected.tolist(), strict=True):
             if np.isfinite(value):
                 made[label] = max(value, made.get(label, 0.0))

@@ -284,8 +284,9 @@ def _next_seed(results: Results) -> list[str]:
     """A prediction that needs no distribution: ranks of exchangeable errors."""
     table = results.once(arm_means)
     return [
-        f"{arm}: whatever the distribution, one more seed lies within the range of these n={n} "
-        f"on the same images with a probability of at least {100 * (n - 1) // (n + 1)}%."
+        f"{arm}: whatever the distribution, one more seed, if it finishes, lies within the range "
+        f"of these n={n} on the same images with a probability of at least "
+        f"{100 * (n - 1) // (n + 1)}%."
         for arm, n in zip(table["arm"], table["n"], strict=True)
         if n > 1
     ]
