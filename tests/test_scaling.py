@@ -166,7 +166,7 @@ def test_rounds_have_the_variance_of_a_mean_over_seeds() -> None:
     rng = np.random.default_rng(2)
     reported = 10 * (1 + 0.05 * rng.standard_normal((40, 1, 3)))
     runs = Runs(reported, reported, np.zeros(reported.shape, bool))
-    noise = relative_noise(runs)
+    noise = relative_noise(runs, np.ones(40))
     assert noise and noise.df == 80 and noise.sd == pytest.approx(0.05, rel=0.25)
     drawn = rounds(runs, 4000, rng, noise)
     relative = drawn.error / choose(runs).error
@@ -189,7 +189,8 @@ def test_each_lr_has_the_noise_of_its_rank() -> None:
     values = np.moveaxis(values, 0, -1)
     runs = Runs(values, values, np.zeros(values.shape, bool))
     assert (runs.ranks == order).all()
-    noise, of_all = relative_noise(runs), relative_noise(runs, least_df=np.inf)
+    ones = np.ones(400)
+    noise, of_all = relative_noise(runs, ones), relative_noise(runs, ones, least_df=np.inf)
     assert noise and of_all and noise.dfs == (800, 800) and of_all.dfs == (1600, 1600)
     of_ranks = [float(np.sqrt(np.mean(pairs[:, 1] ** 2))) for pairs in noise.pairs]
     assert of_ranks == pytest.approx(sd, rel=0.05)
@@ -198,8 +199,24 @@ def test_each_lr_has_the_noise_of_its_rank() -> None:
     spread = [drawn[:, order == rank].std() for rank in (0, 1)]
     assert spread == pytest.approx(sd / 2, rel=0.05)
     few = Runs(values[:3], values[:3], runs.diverged[:3])
-    found = relative_noise(few, least_df=7)
+    found = relative_noise(few, np.ones(3), least_df=7)
     assert found and found.dfs == (12, 12)
+
+
+def test_noise_that_grows_with_size_is_found_and_constant_noise_stays() -> None:
+    """Of 200 studies of six sizes: the largest size has 4 or 1 times the noise of the smallest."""
+    found = {}
+    for growth in (4.0, 1.0):
+        surface = Surface(SIZES, 4.0, (30.0,), (0.5,), noise=0.03, noise_growth=growth, diverged=0)
+        ratios = []
+        for seed in range(200):
+            noise = relative_noise(surface.runs(np.random.default_rng(seed)), SIZES[:, 0])
+            assert noise
+            ratios.append(noise.factor[-1] / noise.factor[0])
+        found[growth] = np.array(ratios)
+    assert 2.8 < np.exp(np.log(found[4.0]).mean()) < 4.0
+    assert np.exp(np.log(found[1.0]).mean()) == pytest.approx(1, abs=0.1)
+    assert (found[1.0] == 1).mean() > 0.5
 
 
 # ---- a known truth

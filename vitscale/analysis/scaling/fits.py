@@ -74,16 +74,17 @@ def fit(
 ) -> Fit:
     """The laws of errors y (..., cells) at x (cells, axes).
 
-    precision (..., cells): 1 / variance of log y; 0 leaves a cell out. `start`, one fit, such as
-    that of the cells that were measured, is what bootstrap rounds search around, at a third of the
-    cost. Raises ValueError for more unknowns than distinct values of an axis can tell, or than
-    there are cells.
+    precision (..., cells): 1 / variance of log y; 0, or an error of 0, leaves a cell out. `start`,
+    one fit, such as that of the cells that were measured, is what bootstrap rounds search around,
+    at a third of the cost. Raises ValueError for more unknowns than distinct values of an axis can
+    tell, or than there are cells.
     """
     x, y = np.atleast_2d(np.asarray(x, float)), np.asarray(y, float)
     check_identified(x, has_floor)
     shape = y.shape[:-1]
     flat = y.reshape(-1, y.shape[-1])
     weights = np.broadcast_to(precision, y.shape).reshape(flat.shape)
+    weights = np.where(flat > 0, weights, 0.0)  # an error of 0 has no logarithm
     flat = np.where(weights > 0, flat, 1.0)  # what is left out may have no error
     x0 = np.exp(np.log(x).mean(0))
     logs = np.log(x / x0)
