@@ -206,7 +206,8 @@ def _descend(
         if stale.min() >= STALE:
             break
     worse = (state[0] > begun[1])[:, None]  # a gain of 0 has no logarithm
-    unit = np.exp(point[:, axes:] + scale)
+    # below a millionth of the mean error, an unknown is on its way to 0
+    unit = np.where(point[:, axes:] < np.log(1e-6), 0.0, np.exp(point[:, axes:] + scale))
     return (
         np.where(worse, begun[0][:, :axes], point[:, :axes]),
         np.where(worse, coefficients, unit),
