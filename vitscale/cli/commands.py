@@ -516,6 +516,8 @@ def prepare(options: argparse.Namespace) -> None:
             f"{folder} {split}: {facts['num_images']} images, {len(facts['skipped'])} skipped "
             "as unreadable"
         )
+        for reason, (num, first) in facts["left_out"].items():
+            print(f"  {num} left out: {reason}, first {first!r}")
     _print_facts(folder)
 
 

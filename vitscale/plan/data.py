@@ -136,7 +136,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
     These are dataset, num_images, num_classes, channels and resolution, for use as
     `TrainConfig(**facts("data/flowers-64"))`, where the folder was written by `vitscale prepare`.
     For a dataset that vitscale.catalog.datasets knows, num_images is left out. Raises ValueError
-    for a folder that is not such a set, or that does not name its classes.
+    for a folder that is not such a set.
     """
     path = Path(folder) / MANIFEST
     try:
@@ -144,7 +144,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "dataset": Path(folder).absolute().name,
             "num_images": int(manifest["splits"]["train"]["num_images"]),
-            "num_classes": len(manifest["classes"]),
+            "num_classes": int(manifest["num_classes"]),
             "channels": int(manifest["channels"]),
             "resolution": int(manifest["size"]),
         }
@@ -155,7 +155,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"a manifest must name classes, size and a train split, but got ({path}: {error!r})"
+            f"a manifest must have num_classes, size and a train split, but got ({path}: {error!r})"
         ) from None
     if dataset_facts(fields["dataset"]):
         del fields["num_images"]

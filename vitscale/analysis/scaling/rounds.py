@@ -185,14 +185,17 @@ def rounds(runs: Runs, num: int, rng: np.random.Generator, noise: Noise | None) 
     """`num` bootstrap rounds: (num, cells) choices of lr and errors.
 
     Mean errors get the noise of n runs drawn from the residuals of all cells at lr of the same
-    rank, which are alike relative to the error. The choice gets CHOICE_NOISE of it. Without noise,
-    the runs of each cell and lr are drawn with replacement, diverged ones too: of three seeds this
-    has two thirds of the variance.
+    rank, which are alike relative to the error. The choice gets CHOICE_NOISE of it. Runs diverge
+    again, each with the share of all that did: a cell may have lost its best lr by chance. Without
+    noise, the runs of each cell and lr are drawn with replacement, diverged ones too: of three
+    seeds this has two thirds of the variance.
     """
     if noise is None:
         return _drawn_trials(runs, num, rng)
-    n = np.broadcast_to(runs.finished, (num, *runs.finished.shape))
-    return _with_noise(runs, noise, n, runs.candidates, rng)
+    ended = runs.finished + runs.diverged.sum(-1)
+    n = rng.binomial(ended, 1 - runs.diverged.sum() / max(ended.sum(), 1), (num, *ended.shape))
+    candidates = (n > 0) & (2 * n >= ended) & (runs.finished > 0)
+    return _with_noise(runs, noise, n, candidates, rng)
 
 
 def rounds_on(

@@ -305,8 +305,8 @@ def caveats(results: Results) -> list[str]:
             "drawn as ×, and in no law. Means are over runs that finished."
         ),
         (
-            "Intervals are of bootstrap rounds that draw the noise of the runs again, choose each "
-            "lr again and fit again, given which runs finished. The noise is that of all cells at "
+            "Intervals are of bootstrap rounds that draw the noise of the runs and which of them "
+            "diverge again, choose each lr again and fit again. The noise is that of all cells at "
             "lr of the same rank, as a share of their error, and may depend on the size of a "
             "model. The band of the lowest error is for one budget at a time. Cover under "
             "simulation: docs/method-scaling.md."

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitscale.plan.data import CIFAR
 from vitscale.train.sources.cifar import Cifar
-from vitscale.train.sources.images import MODES, Images, Source, to_tensor
+from vitscale.train.sources.images import MODES, Digest, Images, Source, to_tensor
 
 # Our name of a split -> torchvision's; a test set is called val if there is no validation set.
 SPLITS = {"train": ("train", "trainval"), "val": ("val", "valid", "test"), "test": ("test",)}
@@ -120,6 +120,11 @@ class Items:
                 f"an image must be whole, but got ({self.dataset!r:.60}, image {index}: {error})"
             ) from error
         return to_tensor(np.array(image))
+
+    def update(self, digest: Digest) -> None:
+        """Adds the pixels of all images to a digest."""
+        for index in range(len(self.dataset)):
+            digest.update(self(index).numpy().tobytes())
 
 
 def _unpickles(cls: type) -> bool:
