@@ -33,6 +33,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import Outcome
+from vitscale.record.provenance import mixed_images
 from vitscale.record.store import Store
 from vitscale.train.data import fingerprint
 from vitscale.train.sources import load_split
@@ -197,7 +198,10 @@ def test_other_images_under_one_name_are_refused(
     ]
     said = refusal(study(), other, copied, capsys)
     assert f"(digest {digests[0]}; of 2 done trials {digests[1]}; data_root='{other}')" in said
-    assert "the images of own must be those that the trials of this study were trained on" in said
+    assert (
+        "the train images of own must be those that the trials of this study were trained on"
+        in said
+    )
     assert plan.read_text() == "{}"  # a start that is refused plans nothing
 
 
@@ -213,6 +217,26 @@ def test_the_same_images_elsewhere_are_the_same(
         data.compare(study(), known_of(store, study()))
 
 
+def test_other_evaluation_images_under_one_name_are_refused(
+    tmp_path: Path, trained: tuple[Path, Store]
+) -> None:
+    """Only val differs: refused at the start, when resumed, and said of what stands side by side."""
+    root, store = trained
+    other = Path(shutil.copytree(root, tmp_path / "corrected"))
+    for path in write(tmp_path / "other", seed=1).glob("own/val*"):
+        target = other / "own" / path.name
+        (shutil.rmtree if target.is_dir() else Path.unlink)(target)
+        path.rename(target)
+    data, known = Data(str(other)), known_of(store, study())
+    data.look(study())
+    with pytest.raises(ValueError, match=r"the val images of own .* evaluated on"):
+        data.compare(study(), known)
+    (first, *others) = known
+    digests = {i: outcome.facts["eval_digests"] for i, outcome in known.items()}
+    assert mixed_images(digests.values()) == ""
+    assert "DIFFERENT IMAGES of val" in mixed_images([digests[first], "val=0123456789abcdef"])
+
+
 def test_trials_of_older_versions_are_believed_and_other_selections_are_not_mixed_up(
     tmp_path: Path, trained: tuple[Path, Store]
 ) -> None:
@@ -221,7 +245,7 @@ def test_trials_of_older_versions_are_believed_and_other_selections_are_not_mixe
     other.look(study())
     known = known_of(store, study())
     older = {
-        i: replace(o, facts={k: v for k, v in o.facts.items() if k != "data_digest"})
+        i: replace(o, facts={k: v for k, v in o.facts.items() if "digest" not in k})
         for i, o in known.items()
     }
     other.compare(study(), older)
@@ -231,7 +255,7 @@ def test_trials_of_older_versions_are_believed_and_other_selections_are_not_mixe
     data, subset = Data(str(root)), study(subset_images=6)
     both = dataclasses.replace(study(), trials=(*study().trials, *subset.trials))
     data.look(both)
-    assert len(set(data.digests.values())) == 2
+    assert len({of["train"] for of in data.digests.values()}) == 2
     data.compare(both, known)
 
 

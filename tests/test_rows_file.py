@@ -154,7 +154,7 @@ def test_a_training_notes_which_images_it_saw(tmp_path: Path) -> None:
     assert (
         noted
         == event.facts["data_digest"]
-        == state["data"]
+        == state["images"]["train"]
         == fingerprint(load_split(config, "train", None))
     )
     store.set_aside(config.id)

@@ -15,6 +15,7 @@ from vitscale.plan.data import EMBEDDED, check_embedded, check_readable
 from vitscale.plan.study import Study
 from vitscale.record.bucket import LEASE_S, off
 from vitscale.record.outcome import Outcome
+from vitscale.record.provenance import images_of
 
 # The fields that decide which images a training reads.
 READ = (
@@ -31,7 +32,6 @@ ANSWER_S = 30.0  # for a cluster that is reached to say what it is
 SETTINGS = 4  # a type of frame of HTTP/2
 ANY_CLOCK = "VITSCALE_ANY_CLOCK"
 # the fact of a completed trial that identifies its images
-DIGEST = "data_digest"
 
 
 def check_fits(resources: Resources) -> None:
@@ -115,7 +115,7 @@ class Data:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self.digests: dict[tuple[Any, ...], str] = {}
+        self.digests: dict[tuple[Any, ...], dict[str, str]] = {}
 
     def look(self, study: Study) -> None:
         """Raises ValueError if data are missing or do not fit a config of the study.
@@ -133,22 +133,23 @@ class Data:
             self.digests[key] = examine(configs, Path(self.root) if self.root else None)
 
     def compare(self, study: Study, known: Mapping[str, Outcome]) -> None:
-        """Raises ValueError if completed trials of the study were trained on other images.
-
-        Trials of older versions have no digest among their facts; they are not checked.
+        """Raises ValueError if completed trials of the study were trained or evaluated on other
+        images than those that are there now.
         """
-        digests = {trial_id: outcome.facts.get(DIGEST) for trial_id, outcome in known.items()}
-        done = [trial.config for trial in study.trials if digests.get(trial.config.id)]
+        seen = {trial_id: images_of(outcome) for trial_id, outcome in known.items()}
+        done = [trial.config for trial in study.trials if trial.config.id in seen]
         for key, configs in self._by_images(done):
-            current = self.digests.get(key)
-            others = [config for config in configs if current and digests[config.id] != current]
-            if others:
-                previous = digests[others[0].id]
+            for name, current in self.digests.get(key, {}).items():
+                others = [c for c in configs if seen[c.id].get(name, current) != current]
+                if not others:
+                    continue
+                did = "trained" if name == "train" else "evaluated"
                 raise ValueError(
-                    f"the images of {others[0].dataset} must be those that the trials of this "
-                    f"study were trained on, but got others (digest {current:.8}; of "
-                    f"{len(others)} done trials {previous:.8}; data_root={self.root!r}); name the "
-                    "root of those trials, or give these images a name of their own"
+                    f"the {name} images of {others[0].dataset} must be those that the trials of "
+                    f"this study were {did} on, but got others (digest {current:.8}; of "
+                    f"{len(others)} done trials {seen[others[0].id][name]:.8}; "
+                    f"data_root={self.root!r}); name the root of those trials, or give these "
+                    "images a name of their own"
                 )
 
     def _by_images(

@@ -121,6 +121,47 @@ def commits_of(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     return {trial_id: commit for trial_id, commit in found.items() if commit}
 
 
+TRAIN_IMAGES, EVAL_IMAGES = "data_digest", "eval_digests"  # facts of a trial
+
+
+def as_fact(digests: Mapping[str, str]) -> str:
+    """Digests of evaluation sets as a fact: "minival=..., val=..."."""
+    return ", ".join(f"{name}={digest}" for name, digest in sorted(digests.items()))
+
+
+def from_fact(text: str) -> dict[str, str]:
+    """The same back; empty for a trial that does not say it."""
+    pairs = (part.partition("=") for part in text.split(", ") if part)
+    return {name: digest for name, _, digest in pairs}
+
+
+def images_of(outcome: Outcome) -> dict[str, str]:
+    """Set -> digest of the images on which a trial was trained ("train") and evaluated."""
+    found = from_fact(outcome.facts.get(EVAL_IMAGES, ""))
+    if train := outcome.facts.get(TRAIN_IMAGES):
+        found["train"] = train
+    return found
+
+
+def mixed_images(facts: Iterable[str]) -> str:
+    """A sentence where trials with these facts were evaluated on different images of one set."""
+    by_set: dict[str, Counter[str]] = {}
+    for text in facts:
+        for name, digest in from_fact(text).items():
+            by_set.setdefault(name, Counter())[digest] += 1
+    mixed = [
+        f"{name} ({', '.join(f'{num} on {digest:.8}' for digest, num in found.most_common())})"
+        for name, found in by_set.items()
+        if len(found) > 1
+    ]
+    if not mixed:
+        return ""
+    return (
+        f"TRIALS WERE EVALUATED ON DIFFERENT IMAGES of {'; '.join(mixed)}: their values must not "
+        "be compared."
+    )
+
+
 def mixed_code(outcomes: Mapping[str, Outcome]) -> str:
     """One line where trials were trained by several commits; empty where by one."""
     commits = commits_of(outcomes)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vitscale.analysis import looks
-from vitscale.analysis.kind import Kind, Summary, provenance
+from vitscale.analysis.kind import Kind, Summary, mixed_evaluations, provenance
 from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report import text
 from vitscale.analysis.report.page import TEMPLATE
@@ -110,7 +110,8 @@ def headline(results: Results) -> list[str]:
     intervals, claiming no more than the tests do.
     """
     kind = kind_of(results.study)
-    return [*results.once(kind.headline), *looks.sentences(results, kind.uncorrected)]
+    lines = [*results.once(kind.headline), *looks.sentences(results, kind.uncorrected)]
+    return [*mixed_evaluations(results.trials), *lines]
 
 
 def caveats(results: Results) -> list[str]:
