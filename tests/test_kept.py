@@ -15,7 +15,6 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import BinaryIO
 
-import matplotlib
 import numpy as np
 import pytest
 from matplotlib.artist import Artist
@@ -155,14 +154,12 @@ def test_code_counts_and_what_python_compiles_does_not(tmp_path: Path) -> None:
     assert list(code(tmp_path)) != before
 
 
-def test_a_report_with_settings_or_a_kind_of_ones_own_is_always_drawn(
-    drawn: tuple[Store, Study, Read], monkeypatch: pytest.MonkeyPatch
+def test_a_report_of_a_kind_of_ones_own_is_always_drawn(
+    drawn: tuple[Store, Study, Read],
 ) -> None:
     store, study, read = drawn
     assert inputs(replace(study, kind="own"), read, FACTS)(read_ledger(store, study.slug)) == ""
     assert read_kept(store.report(study.slug), "") is None
-    monkeypatch.setitem(matplotlib.rcParams, "font.family", ["serif"])
-    assert inputs(study, read, FACTS)(read_ledger(store, study.slug)) == ""
 
 
 # ---- processes

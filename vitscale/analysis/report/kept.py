@@ -2,9 +2,8 @@
 
 Its inputs are all that its files depend on: the plan, how each trial ended with its rows, the looks
 so far, the facts on the page, the code of vitscale, the versions of all installed packages and of
-Python. Reports that depend on more are always drawn: those of a kind that a script defines, those
-that read which images each run got wrong, and those of users who have settings of matplotlib, which
-may name fonts of the machine. So are those of searches, which are not in NAMES.
+Python. Reports that depend on more are always drawn: those of a kind that a script defines, and
+those that read which images each run got wrong. So are those of searches, which are not in NAMES.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def inputs(
     study: Study, read: Mapping[str, Outcome], facts: Mapping[str, str]
 ) -> Callable[[Ledger], str]:
     """A digest of all that a report depends on, given the looks; empty if that is not known."""
-    if study.kind not in NAMES or _has_settings():
+    if study.kind not in NAMES:
         return lambda ledger: ""
     digest = hashlib.sha256()
     plan = [in_short(study), dict(facts), [(i, outcome.status) for i, outcome in read.items()]]
@@ -80,14 +79,6 @@ def packages() -> Iterator[str]:
     for folder in sys.path:
         if os.path.isdir(folder):
             yield from sorted(f"{name}\n" for name in os.listdir(folder) if name.endswith(PACKAGES))
-
-
-def _has_settings() -> bool:
-    """Whether matplotlib has settings of the user, but for where it draws windows."""
-    import matplotlib
-
-    mine, usual = (dict(of.copy()) for of in (matplotlib.rcParams, matplotlib.rcParamsDefault))
-    return {**mine, "backend": None} != {**usual, "backend": None}
 
 
 def read_kept(folder: Workdir, made_of: str) -> Kept | None:
