@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vitscale.cli.process import is_live
 from vitscale.cli.stores import add_store
 from vitscale.cli.terminal import print_json
 
@@ -138,7 +139,7 @@ def _shown(results: list[Result]) -> Iterator[None]:
     from rich.live import Live
 
     console = Console(width=None if sys.stdout.isatty() else 150)
-    if not console.is_terminal or console.is_dumb_terminal:
+    if not is_live(console):
         yield
         _print(results, console)
         return

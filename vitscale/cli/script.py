@@ -23,14 +23,16 @@ from vitscale.analysis.names import check_known_names
 from vitscale.cli import plans
 from vitscale.cli.costs import with_costs
 from vitscale.cli.display import Display
+from vitscale.cli.process import prepare_streams, tell, without_backend
 from vitscale.cli.terminal import one_line
 from vitscale.launch.driver import (
     EXIT_DONE,
     EXIT_INCOMPLETE,
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
-    discard,
+    finish,
     handle_early_signals,
+    keep_handlers,
     run,
 )
 from vitscale.launch.resources import Resources, resources_for
@@ -72,12 +74,13 @@ def main(make_study: StudyFunction, arguments: Sequence[str] | None = None) -> N
     are not; 2 refused, with a message of one line; 3 all done, but the MLflow view is not up to
     date; 130 interrupted.
     """
-    handle_early_signals()
-    collect_rarely()
     parser = Parser(formatter_class=argparse.RawDescriptionHelpFormatter)
-    with refusals(parser.prog):
-        _add_options(parser, make_study)
-        sys.exit(_run(make_study, parser.parse_args(arguments)))
+    with keep_handlers() if arguments is not None else contextlib.nullcontext():
+        handle_early_signals()
+        collect_rarely()
+        with refusals(parser.prog):
+            _add_options(parser, make_study)
+            sys.exit(_run(make_study, parser.parse_args(arguments)))
 
 
 def collect_rarely() -> None:
@@ -102,25 +105,21 @@ def refusals(prog: str) -> Iterator[None]:
     With VITSCALE_TRACEBACK set, the exception is raised instead. A reader that has closed the
     output (`vitscale status | head`) has seen what it wanted: the status is that of SIGPIPE.
     """
+    prepare_streams()
     stderr = sys.stderr  # not Ray's log, to which it may be redirected
-
-    def say(line: str) -> None:
-        with contextlib.suppress(OSError):
-            print(f"{prog}: {one_line(line)}", file=stderr, flush=True)
-
-    say_when_waiting(say)
+    say_when_waiting(lambda line: tell(f"{prog}: {one_line(line)}", stderr))
     try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
+        with without_backend():
+            try:
+                yield
+            finally:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         if os.environ.get("VITSCALE_TRACEBACK"):
             raise
-        print(f"\n{prog}: interrupted", file=sys.stderr)
+        tell(f"\n{prog}: interrupted", sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        discard(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
     except (ValueError, OSError, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name not in OF_TRAINING:
@@ -128,8 +127,11 @@ def refusals(prog: str) -> Iterator[None]:
         if os.environ.get("VITSCALE_TRACEBACK"):
             raise
         reason = _missing(error.name) if isinstance(error, ModuleNotFoundError) else error
-        print(f"{prog}: error: {one_line(reason)}", file=sys.stderr)
+        tell(f"{prog}: error: {one_line(reason)}", sys.stderr)
         sys.exit(EXIT_REFUSED)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            finish(stream)
 
 
 def _missing(module: str | None) -> str:

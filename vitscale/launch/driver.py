@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +49,7 @@ MAX_FAULT_WARNINGS = 20
 # Signals so soon after another are the same request: a key that is held down, or a scheduler that
 # signals all processes of a job, some of which pass the signal on to the driver.
 STORM_S = 2.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that ask a start to stop
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
 RAY_LOG, REPORT_LOG, PAGE = "ray.log", "report-failure.log", "report.html"
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
@@ -176,7 +177,7 @@ def handle_early_signals() -> None:
     """Lets the same signals end the process with one line, as long as nothing has begun."""
 
     def exit_now(name: int, _: object) -> NoReturn:
-        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for other in SIGNALS:
             signal.signal(other, signal.SIG_IGN)  # one line is enough
         if name == signal.SIGHUP:
             _detach_from_terminal()
@@ -186,8 +187,22 @@ def handle_early_signals() -> None:
     _install(exit_now)
 
 
+@contextlib.contextmanager
+def keep_handlers() -> Iterator[None]:
+    """Puts this process's handlers back after a block: it may go on, as a notebook does."""
+    before = {name: signal.getsignal(name) for name in SIGNALS}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(name, handler)
+
+
 def _install(handler: Callable[[int, Any], None]) -> None:
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if threading.current_thread() is not threading.main_thread():  # Python permits it there alone
+        return
+    for name in SIGNALS:
         if name != signal.SIGHUP or signal.getsignal(name) != signal.SIG_IGN:
             signal.signal(name, handler)
 
@@ -205,6 +220,14 @@ def discard(stream: TextIO) -> None:
     os.close(null)
 
 
+def finish(stream: TextIO) -> None:
+    """Leaves out what cannot be written to a stream: Python would end with another status."""
+    try:
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
 class Output:
     """Standard output for a start, which ends by no failure to write.
 
@@ -214,6 +237,7 @@ class Output:
 
     def __init__(self, file: TextIO, stop: threading.Event) -> None:
         self.file, self.stop = file, stop
+        self.errors = sys.stderr  # while Ray runs, sys.stderr is its log
         self.is_warned = False
 
     def __getattr__(self, name: str) -> Any:
@@ -227,11 +251,7 @@ class Output:
         self._in_any_case(self.file.flush)
 
     def finish(self) -> None:
-        """Leaves out what still cannot be written: Python would end with another status."""
-        try:
-            self.file.flush()
-        except OSError:
-            discard(self.file)
+        finish(self.file)
 
     def _in_any_case(self, put: Callable[[], object]) -> None:
         try:
@@ -247,7 +267,7 @@ class Output:
 
     def _warn(self, line: str) -> None:
         with contextlib.suppress(OSError):  # it may be the same file
-            print(line, file=sys.__stderr__)  # not the one that is redirected to a log of Ray
+            print(line, file=self.errors)
 
 
 class Driver:
