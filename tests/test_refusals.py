@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from vitscale.__main__ import main as vitscale_main
 from vitscale.analysis import kinds, names
 from vitscale.cli import script as cli
 from vitscale.plan.config import ALIASES, DEFAULTS, TrainConfig, choices, field_types, limits
+from vitscale.plan.cores import num_cores
 from vitscale.plan.data import check_readable, facts
 from vitscale.plan.design import cross, grid, sample, trials
 from vitscale.plan.profile import ProfileConfig
@@ -625,8 +625,8 @@ def test_a_start_without_its_data_creates_no_store(
     [
         ("--cpus-per-trial=999", "a trial must fit on a node, but got (cpus_per_trial=999"),
         (
-            f"--workers-per-trial={1 + (os.cpu_count() or 1)}",
-            f"{os.cpu_count()} cores, and 0 GPUs",
+            f"--workers-per-trial={1 + num_cores()}",
+            f"{num_cores()} cores, and 0 GPUs",
         ),
         ("--gpus-per-trial=1", "leave --gpus-per-trial out to train on the CPU"),
         ("--gpus-per-trial=1 --device=cuda", "0 GPUs that torch sees"),

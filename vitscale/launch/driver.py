@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from vitscale.launch.branching import pins, why_not
-from vitscale.launch.preflight import Data, check_fits, clock_apart
+from vitscale.launch.preflight import Data, check_fits, check_ray_folder, clock_apart
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources, check_alone
 from vitscale.plan.config import TrainConfig
@@ -82,6 +82,7 @@ def run(
     output = Output(sys.stdout, stop)
     handle_signals(stop)
     from vitscale.analysis.kinds import check
+    from vitscale.record.mlflow_place import experiment_prefix, tracking_uri
 
     sample = study.stand_in() if isinstance(study, Search) else study
     check(sample)
@@ -91,6 +92,9 @@ def run(
         check_cluster(resources.address)
     else:
         check_fits(resources)
+        check_ray_folder()
+    tracking_uri(store)
+    experiment_prefix()  # a wrong one is refused now
     data = Data(resources.data_root)
     data.look(sample)
     store.make()  # not before: a refusal creates nothing
@@ -288,7 +292,7 @@ class Driver:
         from rich.console import Console
 
         from vitscale.launch.colors import arm_colors
-        from vitscale.record.mlflow_place import experiment_prefix, tracking_uri
+        from vitscale.record.mlflow_place import tracking_uri
         from vitscale.record.mlflow_view import Mirror
 
         self.study, self.store, self.resources, self.attempt = study, store, resources, attempt
@@ -305,7 +309,6 @@ class Driver:
         self.display = display or (lambda progress, console: nullcontext())
         self.rounds = rounds  # of a search, whose study grows round by round
         self.uri = tracking_uri(store)
-        experiment_prefix()  # a wrong one is refused now
         self.mirror = Mirror(
             study, self.uri, store, arm_colors, self._warn_not_shown, self._still_drives
         )

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import importlib
 import multiprocessing
-import os
 import shutil
 import signal
 import sys
@@ -21,6 +20,7 @@ from typing import BinaryIO, Generic, TypeVar
 from matplotlib.figure import Figure
 
 from vitscale.analysis.report.save import as_files
+from vitscale.plan.cores import num_cores
 
 T = TypeVar("T")
 Files = dict[str, bytes]  # ending -> content
@@ -30,7 +30,7 @@ BACKENDS = {"png": "agg", "svg": "svg", "pdf": "pdf"}
 
 def num_beside() -> int:
     """Processes that work beside this one: as many as cores, where a fork is safe."""
-    num = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    num = num_cores() if sys.platform == "linux" else 1
     return num if num > 1 and threading.active_count() == 1 else 0
 
 
