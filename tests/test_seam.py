@@ -96,8 +96,11 @@ ALLOWED = {
     "record/provenance.py": {"read_bytes", "rglob"},  # the code of vitscale
     "plan/data.py": {"is_dir", "is_file", "iterdir", "read_text"},
     "plan/profile.py": {"read_text"},
+    "plan/cores.py": {"read_text"},  # /proc, /sys
     "launch/ray_tune.py": {"tempfile.TemporaryDirectory", "tempfile.TemporaryFile", "read_text"},
     "launch/driver.py": {"os.open"},
+    # the folder of Ray
+    "launch/preflight.py": {"mkdir", "tempfile.TemporaryFile", "tempfile.gettempdir"},
     "launch/ray_team.py": {"os.open"},  # /dev/null
     # the code of vitscale and the names of installed packages
     "analysis/report/kept.py": {"is_file", "os.listdir", "read_bytes", "rglob"},
@@ -119,6 +122,7 @@ ALLOWED = {
     "cli/adoption.py": {"is_file", "mkdir", "read_text"},
     "cli/commands.py": {"read_text", "write_text"},  # the page of `vitscale fields`
     "cli/fields.py": {"read_text"},
+    "cli/process.py": {"os.fdopen", "os.open"},  # /dev/null
     "cli/project.py": {
         "glob",
         "is_dir",

@@ -31,6 +31,8 @@ from vitscale.cli.script import (
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
 from vitscale.plan.config import shown
+from vitscale.plan.data import TORCHVISION
+from vitscale.plan.paths import path_of
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -502,6 +504,9 @@ def prepare(options: argparse.Namespace) -> None:
         "source data_root size skip_unreadable dataset source_root channels max_megapixels "
         "follow_symlinks"
     )
+    for name in ("source", "data_root", "source_root"):
+        if (given := getattr(options, name)) and not str(given).startswith(TORCHVISION):
+            setattr(options, name, type(given)(path_of(given)))
     request = stage.Request(
         splits=tuple(options.splits), **{name: getattr(options, name) for name in fields.split()}
     )

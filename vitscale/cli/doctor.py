@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import re
 import sys
 from collections import Counter
@@ -51,7 +50,7 @@ def add_doctor(parsers: Any) -> None:
     )
     parser.add_argument(
         "--mlflow",
-        default=os.environ.get("MLFLOW_TRACKING_URI", ""),
+        default="",
         metavar="URI",
         help="server or database (default: $MLFLOW_TRACKING_URI, else a temporary database)",
     )
@@ -120,13 +119,14 @@ _WORDS = {"pass": "passed", "fail": "failed", "not applicable": "not applicable"
 def _results(options: argparse.Namespace) -> Iterator[Result]:
     from vitscale.doctor.check import Machine
     from vitscale.doctor.checks import examine
+    from vitscale.record.mlflow_place import given_uri
 
     machine = Machine(
         device=options.device,
         wants_gpu=options.device.startswith("cuda"),
         store=options.store,
         address=options.address,
-        mlflow=options.mlflow,
+        mlflow=given_uri(options.mlflow),
     )
     for check, device, finding, spent_s in examine(machine, options.quick):
         yield Result(check, device, finding, spent_s)

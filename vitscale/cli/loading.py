@@ -98,7 +98,7 @@ def load(study: str, store: str | os.PathLike[str] = "") -> StudyResults:
     store, or a kind that only its script defines, and Damaged, a ValueError, for an unreadable
     plan.
     """
-    place = existing(os.fspath(store) or os.environ.get("VITSCALE_STORE", "runs"))
+    place = existing(os.fspath(store))
     planned = read_plan(place, study)
     if (results := _of_report(planned, place)) is not None:
         return StudyResults(results, "report")

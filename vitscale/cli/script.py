@@ -15,7 +15,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -24,6 +23,7 @@ from vitscale.cli import plans
 from vitscale.cli.costs import with_costs
 from vitscale.cli.display import Display
 from vitscale.cli.process import prepare_streams, tell, without_backend
+from vitscale.cli.stores import add_data_root, add_store
 from vitscale.cli.terminal import one_line
 from vitscale.launch.driver import (
     EXIT_DONE,
@@ -39,6 +39,7 @@ from vitscale.launch.resources import Resources, resources_for
 from vitscale.plan.config import limits, shown, shown_text
 from vitscale.plan.data import check_readable
 from vitscale.plan.kinds import fits_laws
+from vitscale.plan.paths import data_root
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import MAX_TRIALS, Study
@@ -279,11 +280,7 @@ def _add_own_options(parser: Parser) -> None:
             f"then hold for all reports together; {OPEN}: without an end, at a cost in power"
         ),
     )
-    parser.add_argument(
-        "--store",
-        default=os.environ.get("VITSCALE_STORE", "runs"),
-        help="store folder (default: runs)",
-    )
+    add_store(parser)
     plans.add_options(parser)
     where = parser.add_argument_group("where and how fast trials run; no effect on their ids")
     add = where.add_argument
@@ -356,11 +353,7 @@ def _add_own_options(parser: Parser) -> None:
         metavar="SECONDS",
         help="how long to wait for a first node of a cluster that has none yet (default: 3600)",
     )
-    add(
-        "--data-root",
-        default=os.environ.get("VITSCALE_DATA", ""),
-        help="folder of the datasets (default: $VITSCALE_DATA)",
-    )
+    add_data_root(where)
     add(
         "--num-loader-workers",
         type=_int_or_auto,
@@ -553,9 +546,7 @@ def _check_data_root(study: Study, options: argparse.Namespace) -> None:
 
     A data root that comes from the environment alone is not checked.
     """
-    if options.data_root and options.data_root != str(
-        Path(os.environ.get("VITSCALE_DATA", "")).absolute()
-    ):
+    if options.data_root and options.data_root != data_root():
         for dataset in {
             trial.config.dataset for trial in study.trials if trial.config.reads_images
         }:
@@ -564,7 +555,7 @@ def _check_data_root(study: Study, options: argparse.Namespace) -> None:
 
 def _resources(study: Study, options: argparse.Namespace) -> Resources:
     """The resources of the options; paths become absolute, since workers have other directories."""
-    options.data_root = str(Path(options.data_root).absolute()) if options.data_root else ""
+    options.data_root = data_root(options.data_root)
     return resources_for(
         study, {field.name: getattr(options, field.name) for field in fields(Resources)}
     )
