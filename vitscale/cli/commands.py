@@ -30,6 +30,7 @@ from vitscale.cli.script import (
 )
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
+from vitscale.launch.command import program
 from vitscale.plan.config import shown
 from vitscale.plan.data import TORCHVISION
 from vitscale.plan.paths import path_of
@@ -238,7 +239,8 @@ def init(options: argparse.Namespace) -> None:
     """Copies the shipped studies to a folder."""
     made = copy_project(options.folder)
     print("\n".join(f"wrote {path}" for path in made))
-    print(f"cd {shlex.quote(str(options.folder))} && vitscale run lr_wd_edf")
+    again = shlex.join([*program(), "run", "lr_wd_edf"])
+    print(f"cd {shlex.quote(str(options.folder))} && {again}")
 
 
 def plan(options: argparse.Namespace) -> None:

@@ -25,6 +25,7 @@ from vitscale.cli.display import Display
 from vitscale.cli.process import prepare_streams, tell, without_backend
 from vitscale.cli.stores import add_data_root, add_store
 from vitscale.cli.terminal import one_line
+from vitscale.launch.command import name_command
 from vitscale.launch.driver import (
     EXIT_DONE,
     EXIT_INCOMPLETE,
@@ -79,6 +80,7 @@ def main(make_study: StudyFunction, arguments: Sequence[str] | None = None) -> N
     with keep_handlers() if arguments is not None else contextlib.nullcontext():
         handle_early_signals()
         collect_rarely()
+        name_command(make_study, arguments)
         with refusals(parser.prog):
             _add_options(parser, make_study)
             sys.exit(_run(make_study, parser.parse_args(arguments)))

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from vitscale.launch.branching import pins, why_not
+from vitscale.launch.command import command
 from vitscale.launch.preflight import Data, check_fits, check_ray_folder, clock_apart
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources, check_alone
@@ -480,8 +481,8 @@ class Driver:
             self.renamed = _renamed(before, self.study)
             self.left_out = [i for i in _once_planned(before) if i not in planned]
             plan.update(
-                command=_command(),
-                script=Path(sys.argv[0]).name,
+                command=command().text,
+                script=command().script,
                 **to_json(self.study),
                 earlier=self.left_out,
             )
@@ -896,11 +897,11 @@ def _without(look: Look, ledger: Ledger) -> Ledger:
 
 def _facts(study: Study, store: Store) -> dict[str, str]:
     """What the page says about how to run the study again."""
-    command = _planned_command(study, store)
-    from_wheel = command.startswith("vitscale run ")
+    planned = _planned_command(study, store)
+    from_wheel = planned.startswith(("vitscale run ", "python -m vitscale run "))
     return {
         "install": "pip install 'vitscale[train]'" if from_wheel else "make .venv/installed",
-        "command": command,
+        "command": planned,
         "store": str(store.root),
     }
 
@@ -927,7 +928,7 @@ def _wrong(trial_id: str, store: Store, read: Mapping[str, Outcome]) -> Wrong | 
 
 def _planned_command(study: Study, store: Store) -> str:
     """The command that started the study, not the one that draws it again."""
-    return store.plan(study.slug).get("command") or _command()
+    return store.plan(study.slug).get("command") or command().text
 
 
 def _plan_before(store: Store, slug: str) -> dict[str, Any]:
@@ -962,12 +963,3 @@ def _renamed(plan: Mapping[str, Any], study: Study) -> set[str]:
         return set()
     now = {trial.config.id: (trial.arm.name, trial.point) for trial in study.trials}
     return {i for i, place in before.items() if now.get(i, place) != place}
-
-
-def _command() -> str:
-    """The command line of this process; the script's path begins at `studies/` if it is there."""
-    script = Path(sys.argv[0])
-    if typed := os.environ.get("VITSCALE_RUN"):  # by `vitscale run`
-        return shlex.join(["vitscale", "run", typed, *sys.argv[1:]])
-    name = f"studies/{script.name}" if script.parent.name == "studies" else str(script)
-    return shlex.join(["python", name, *sys.argv[1:]])
