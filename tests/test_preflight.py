@@ -124,6 +124,22 @@ def test_data_that_a_config_cannot_be_trained_on_are_refused_once(
     assert said in refusal(study(**fields), write(tmp_path / "data"), tmp_path / "store", capsys)
 
 
+def test_a_class_that_only_this_process_knows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Workers do not run the script that puts it there."""
+    import torchvision.datasets
+
+    class Mine(torchvision.datasets.FakeData):
+        def __init__(self, root: str, train: bool = True) -> None:
+            super().__init__(12, (3, 8, 8), 3)
+
+    monkeypatch.setattr(torchvision.datasets, "Mine", Mine, raising=False)
+    made, root = study(dataset="torchvision:Mine"), write(tmp_path / "data")
+    said = refusal(made, root, tmp_path / "store", capsys)
+    assert f"got (Mine, defined in {__name__})" in said
+
+
 def test_one_wrong_config_of_many_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
