@@ -363,15 +363,20 @@ def test_a_folder_in_which_ray_cannot_work_is_refused_before_anything_is_written
             if fits:
                 assert preflight.check_ray_folder() == Path(folder, name, "ray")
     long = f"{tmp_path}/{'n' * 120}"
-    for ray, other in (("/proc/nowhere", "/tmp"), ("", long), ("/tmp", long)):
+    for ray, other, hint in (
+        ("/proc/nowhere", "/tmp", "set RAY_TMPDIR or TMPDIR"),
+        ("", long, "set RAY_TMPDIR or TMPDIR"),
+        ("/tmp", long, "set TMPDIR to a shorter"),  # of processes that load images
+    ):
         named = long if other == long else ray
         monkeypatch.setenv("RAY_TMPDIR", ray)
         monkeypatch.setenv("TMPDIR", other)
         monkeypatch.setattr(tempfile, "tempdir", other)
         with pytest.raises(SystemExit, match="2"):
-            cli.main(load_script(TINY).study, ["--store", str(tmp_path / "runs")])
+            options = ["--store", str(tmp_path / "runs"), "--num-loader-workers", "1"]
+            cli.main(load_script(TINY).study, options)
         said = capsys.readouterr().err
-        assert said.count("\n") == 1 and "set RAY_TMPDIR or TMPDIR" in said and named in said
+        assert said.count("\n") == 1 and hint in said and named in said
         assert not list(tmp_path.iterdir())
 
 

@@ -64,6 +64,7 @@ def evaluate(options: argparse.Namespace) -> None:
     Raises ValueError if no trial could be evaluated.
     """
     from vitscale.launch.evaluating import evaluate_study, on_device
+    from vitscale.launch.preflight import check_loaders
     from vitscale.launch.resources import Resources
 
     store = existing(options.store)
@@ -74,6 +75,7 @@ def evaluate(options: argparse.Namespace) -> None:
         num_loader_workers=options.num_loader_workers,
         data_root=data_root(options.data_root),
     )
+    check_loaders(resources)
     results = list(
         evaluate_study(
             study,

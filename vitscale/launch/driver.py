@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from vitscale.launch.branching import pins, why_not
 from vitscale.launch.command import command
-from vitscale.launch.preflight import Data, check_fits, check_ray_folder, clock_apart
+from vitscale.launch.preflight import Data, check_fits, check_loaders, check_ray_folder, clock_apart
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources, check_alone
 from vitscale.plan.config import TrainConfig
@@ -94,6 +94,7 @@ def run(
     else:
         check_fits(resources)
         check_ray_folder()
+        check_loaders(resources)
     tracking_uri(store)
     experiment_prefix()  # a wrong one is refused now
     data = Data(resources.data_root)

@@ -14,6 +14,7 @@ from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cores import num_cores
 from vitscale.plan.data import EMBEDDED, check_embedded, check_readable
+from vitscale.plan.paths import given, path_of
 from vitscale.plan.study import Study
 from vitscale.record.bucket import LEASE_S, off
 from vitscale.record.outcome import Outcome
@@ -65,18 +66,11 @@ def check_fits(resources: Resources) -> None:
 def check_ray_folder() -> Path:
     """The folder in which Ray keeps the files and sockets of a cluster that it starts here.
 
-    Raises ValueError if the path of a socket would be too long, of Ray or of a process that loads
-    images, which would wait forever; or if no file can be made there.
+    Raises ValueError if the path of a socket would be too long, or no file can be made there.
     """
-    named = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    folder = Path(named).absolute() / "ray"
+    folder = path_of(given(os.environ.get("RAY_TMPDIR", ""), "TMPDIR", "/tmp")) / "ray"
     hint = "set RAY_TMPDIR or TMPDIR to a folder for which that holds"
-    for path in (folder / SOCKET.format(os.getpid()), Path(tempfile.gettempdir(), LISTENER)):
-        if (num_bytes := len(os.fsencode(path))) > MAX_SOCKET_BYTES:
-            raise ValueError(
-                f"the path of a socket must have at most {MAX_SOCKET_BYTES} bytes, but got "
-                f"({num_bytes}: {path}); {hint}"
-            )
+    _check_socket(folder / SOCKET.format(os.getpid()), hint)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -85,6 +79,22 @@ def check_ray_folder() -> Path:
             f"Ray must be able to write to its folder, but got ({folder}: {error.strerror}); {hint}"
         ) from error
     return folder
+
+
+def check_loaders(resources: Resources) -> None:
+    """Raises ValueError if processes that load images could not send them: the trial would wait
+    forever.
+    """
+    if resources.num_loader_workers:
+        _check_socket(Path(tempfile.gettempdir(), LISTENER), "set TMPDIR to a shorter folder")
+
+
+def _check_socket(path: Path, hint: str) -> None:
+    if (num_bytes := len(os.fsencode(path))) > MAX_SOCKET_BYTES:
+        raise ValueError(
+            f"the path of a socket must have at most {MAX_SOCKET_BYTES} bytes, but got "
+            f"({num_bytes}: {path}); {hint}"
+        )
 
 
 def has_token() -> bool:
