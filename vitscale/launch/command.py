@@ -40,7 +40,7 @@ def program() -> list[str]:
     if spec and spec.name != "__main__":
         return ["python", "-m", spec.name.removesuffix(".__main__")]
     script = Path(sys.argv[0])
-    return [script.name] if script.name == "vitscale" else ["python", _shown(script)]
+    return [script.name] if script.name == "vitscale" else ["python", str(script)]
 
 
 def _of_process() -> Command:
@@ -54,9 +54,6 @@ def _of_call(make_study: Callable[..., Any], arguments: Sequence[str]) -> Comman
     if not script.is_file():
         call = f"main({make_study.__name__}, {list(arguments)})"
         return Command(f"{call}  # in Python: the study is in no script", "")
-    return Command(shlex.join(["python", _shown(script), *arguments]), script.name)
-
-
-def _shown(script: Path) -> str:
-    """A path that begins at `studies/` if the script is there."""
-    return f"studies/{script.name}" if script.parent.name == "studies" else str(script)
+    if script.is_relative_to(Path.cwd()):
+        script = script.relative_to(Path.cwd())
+    return Command(shlex.join(["python", str(script), *arguments]), script.name)

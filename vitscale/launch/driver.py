@@ -741,10 +741,10 @@ class Driver:
         if stopped_by:
             self.console.print(
                 f"stopped by {stopped_by}\n        log {self.folder.address(RAY_LOG)}; the same "
-                "command resumes"
+                f"command resumes: {command().text}"
             )
         if self.stop.is_set() and Status.MISSING in statuses:
-            self.console.print("interrupted: the same command resumes")
+            self.console.print(f"interrupted: the same command resumes: {command().text}")
             return EXIT_INTERRUPTED
         if Status.MISSING in statuses or Status.FAILED in statuses or report is None:
             return EXIT_INCOMPLETE
