@@ -314,12 +314,25 @@ def test_a_study_with_no_row_at_all_draws_empty_curves():
     assert "no row yet" in all_text(figures.learning_curves(Results(study, outcomes, bare)))
 
 
-def test_files_of_a_figure_are_the_same_bytes_twice():
+SETTINGS = {
+    "font.family": ["serif"],
+    "axes.unicode_minus": False,
+    "savefig.bbox": "tight",
+    "savefig.facecolor": "black",
+    "axes.grid.which": "both",
+    "xtick.direction": "in",
+    "path.simplify": False,
+}
+
+
+def test_files_of_a_figure_are_the_same_bytes_whatever_the_user_has_set() -> None:
     study = make_study(8)
     outcomes = make_outcomes(study, random_errors(study))
     rows = make_rows(study, outcomes)
     for draw in kinds.KINDS["distribution"].figures.values():
-        first, second = (as_files(draw(Results(study, outcomes, rows))) for _ in range(2))
+        first = as_files(draw(Results(study, outcomes, rows)))
+        with matplotlib.rc_context(SETTINGS):
+            second = as_files(draw(Results(study, outcomes, rows)))
         assert set(first) == {"png", "svg", "pdf"} and first == second
         assert b"<dc:date>" not in first["svg"] and b"/CreationDate" not in first["pdf"]
         assert b"/FontFile2" in first["pdf"] and b"/Type3" not in first["pdf"]  # TrueType

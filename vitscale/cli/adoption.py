@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ def winners(study: str, store: str = "") -> dict[str, dict[str, Any]]:
     seeds; as the best of many points, its error is optimistic. Raises ValueError for a study that
     is not in the store, is not a search, or is not complete.
     """
-    result = read_result(store or os.environ.get("VITSCALE_STORE", "runs"), study)[1]
+    result = read_result(store, study)[1]
     return {arm: dict(winner["values"]) for arm, winner in result["winners"].items()}
 
 

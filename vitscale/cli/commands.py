@@ -30,6 +30,9 @@ from vitscale.cli.script import (
 )
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
+from vitscale.launch.command import program
+from vitscale.plan.data import TORCHVISION
+from vitscale.plan.paths import path_of
 from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
@@ -237,7 +240,8 @@ def init(options: argparse.Namespace) -> None:
     """Copies the shipped studies to a folder."""
     made = copy_project(options.folder)
     print("\n".join(f"wrote {path}" for path in made))
-    print(f"cd {shlex.quote(str(options.folder))} && vitscale run lr_wd_edf")
+    again = shlex.join([*program(), "run", "lr_wd_edf"])
+    print(f"cd {shlex.quote(str(options.folder))} && {again}")
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -496,6 +500,9 @@ def prepare(options: argparse.Namespace) -> None:
         "source data_root size skip_unreadable dataset source_root channels max_megapixels "
         "follow_symlinks"
     )
+    for name in ("source", "data_root", "source_root"):
+        if (given := getattr(options, name)) and not str(given).startswith(TORCHVISION):
+            setattr(options, name, type(given)(path_of(given)))
     request = stage.Request(
         splits=tuple(options.splits), **{name: getattr(options, name) for name in fields.split()}
     )

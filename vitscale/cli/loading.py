@@ -90,7 +90,7 @@ def load(study: str, store: str | os.PathLike[str] = "") -> StudyResults:
     ValueError for an unknown study or store, or a kind that only its script defines, and Damaged, a
     ValueError, for an unreadable plan.
     """
-    place = existing(os.fspath(store) or os.environ.get("VITSCALE_STORE", "runs"))
+    place = existing(os.fspath(store))
     return StudyResults(_results(read_plan(place, study), place))
 
 

@@ -15,13 +15,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from vitscale.launch.branching import pins, why_not
-from vitscale.launch.preflight import Data, check_fits, clock_apart
+from vitscale.launch.command import command
+from vitscale.launch.preflight import Data, check_fits, check_loaders, check_ray_folder, clock_apart
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources, check_alone
 from vitscale.plan.config import TrainConfig
@@ -46,6 +47,7 @@ MAX_FAULT_WARNINGS = 20
 # Signals so soon after another are the same request: a key that is held down, or a scheduler that
 # signals all processes of a job, some of which pass the signal on to the driver.
 STORM_S = 2.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that ask a start to stop
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
 RAY_LOG, REPORT_LOG = "ray.log", "report-failure.log"
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
@@ -78,6 +80,7 @@ def run(
     output = Output(sys.stdout, stop)
     handle_signals(stop)
     from vitscale.analysis.kinds import check
+    from vitscale.record.mlflow_place import experiment_prefix, tracking_uri
 
     sample = study.stand_in() if isinstance(study, Search) else study
     check(sample)
@@ -87,6 +90,10 @@ def run(
         check_cluster(resources.address)
     else:
         check_fits(resources)
+        check_ray_folder()
+        check_loaders(resources)
+    tracking_uri(store)
+    experiment_prefix()  # a wrong one is refused now
     data = Data(resources.data_root)
     data.look(sample)
     store.make()  # not before: a refusal creates nothing
@@ -173,7 +180,7 @@ def handle_early_signals() -> None:
     """Lets the same signals end the process with one line, as long as nothing has begun."""
 
     def exit_now(name: int, _: object) -> NoReturn:
-        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for other in SIGNALS:
             signal.signal(other, signal.SIG_IGN)  # one line is enough
         if name == signal.SIGHUP:
             _detach_from_terminal()
@@ -183,8 +190,22 @@ def handle_early_signals() -> None:
     _install(exit_now)
 
 
+@contextlib.contextmanager
+def keep_handlers() -> Iterator[None]:
+    """Puts this process's handlers back after a block: it may go on, as a notebook does."""
+    before = {name: signal.getsignal(name) for name in SIGNALS}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(name, handler)
+
+
 def _install(handler: Callable[[int, Any], None]) -> None:
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if threading.current_thread() is not threading.main_thread():  # Python permits it there alone
+        return
+    for name in SIGNALS:
         if name != signal.SIGHUP or signal.getsignal(name) != signal.SIG_IGN:
             signal.signal(name, handler)
 
@@ -202,6 +223,14 @@ def discard(stream: TextIO) -> None:
     os.close(null)
 
 
+def finish(stream: TextIO) -> None:
+    """Leaves out what cannot be written to a stream: Python would end with another status."""
+    try:
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
 class Output:
     """Standard output for a start, which ends by no failure to write.
 
@@ -211,6 +240,7 @@ class Output:
 
     def __init__(self, file: TextIO, stop: threading.Event) -> None:
         self.file, self.stop = file, stop
+        self.errors = sys.stderr  # while Ray runs, sys.stderr is its log
         self.is_warned = False
 
     def __getattr__(self, name: str) -> Any:
@@ -224,11 +254,7 @@ class Output:
         self._in_any_case(self.file.flush)
 
     def finish(self) -> None:
-        """Leaves out what still cannot be written: Python would end with another status."""
-        try:
-            self.file.flush()
-        except OSError:
-            discard(self.file)
+        finish(self.file)
 
     def _in_any_case(self, put: Callable[[], object]) -> None:
         try:
@@ -244,7 +270,7 @@ class Output:
 
     def _warn(self, line: str) -> None:
         with contextlib.suppress(OSError):  # it may be the same file
-            print(line, file=sys.__stderr__)  # not the one that is redirected to a log of Ray
+            print(line, file=self.errors)
 
 
 class Driver:
@@ -265,7 +291,7 @@ class Driver:
         from rich.console import Console
 
         from vitscale.launch.colors import arm_colors
-        from vitscale.record.mlflow_place import experiment_prefix, tracking_uri
+        from vitscale.record.mlflow_place import tracking_uri
         from vitscale.record.mlflow_view import Mirror
 
         self.study, self.store, self.resources, self.attempt = study, store, resources, attempt
@@ -282,7 +308,6 @@ class Driver:
         self.display = display or (lambda progress, console: nullcontext())
         self.rounds = rounds  # of a search, whose study grows round by round
         self.uri = tracking_uri(store)
-        experiment_prefix()  # a wrong one is refused now
         self.mirror = Mirror(
             study, self.uri, store, arm_colors, self._warn_not_shown, self._still_drives
         )
@@ -453,8 +478,8 @@ class Driver:
             self.renamed = _renamed(before, self.study)
             self.left_out = [i for i in _once_planned(before) if i not in planned]
             plan.update(
-                command=_command(),
-                script=Path(sys.argv[0]).name,
+                command=command().text,
+                script=command().script,
                 **to_json(self.study),
                 earlier=self.left_out,
             )
@@ -712,10 +737,10 @@ class Driver:
         if stopped_by:
             self.console.print(
                 f"stopped by {stopped_by}\n        log {self.folder.address(RAY_LOG)}; the same "
-                "command resumes"
+                f"command resumes: {command().text}"
             )
         if self.stop.is_set() and Status.MISSING in statuses:
-            self.console.print("interrupted: the same command resumes")
+            self.console.print(f"interrupted: the same command resumes: {command().text}")
             return EXIT_INTERRUPTED
         if Status.MISSING in statuses or Status.FAILED in statuses or report is None:
             return EXIT_INCOMPLETE
@@ -832,12 +857,3 @@ def _renamed(plan: Mapping[str, Any], study: Study) -> set[str]:
         return set()
     now = {trial.config.id: (trial.arm.name, trial.point) for trial in study.trials}
     return {i for i, place in before.items() if now.get(i, place) != place}
-
-
-def _command() -> str:
-    """The command line of this process; the script's path begins at `studies/` if it is there."""
-    script = Path(sys.argv[0])
-    if typed := os.environ.get("VITSCALE_RUN"):  # by `vitscale run`
-        return shlex.join(["vitscale", "run", typed, *sys.argv[1:]])
-    name = f"studies/{script.name}" if script.parent.name == "studies" else str(script)
-    return shlex.join(["python", name, *sys.argv[1:]])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import operator
 import os
 import socket
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.cores import num_cores
 from vitscale.plan.data import EMBEDDED, check_embedded, check_readable
+from vitscale.plan.paths import given, path_of
 from vitscale.plan.study import Study
 from vitscale.record.bucket import LEASE_S, off
 from vitscale.record.outcome import Outcome
@@ -29,6 +32,9 @@ READ = (
     "split_seed",
 )
 ANSWER_S = 30.0  # for a cluster that is reached to say what it is
+MAX_SOCKET_BYTES = 107  # of a path, on Linux
+SOCKET = "session_2000-01-01_00-00-00_000000_{}/sockets/plasma_store"  # as Ray names them
+LISTENER = "pymp-00000000/listener-00000000"  # as multiprocessing does
 SETTINGS = 4  # a type of frame of HTTP/2
 ANY_CLOCK = "VITSCALE_ANY_CLOCK"
 # the fact of a completed trial that identifies its images
@@ -39,7 +45,7 @@ def check_fits(resources: Resources) -> None:
 
     Asks before Ray starts and anything is written. What a cluster has only Ray knows.
     """
-    machine = {"CPU": os.cpu_count() or 1, "GPU": 0}
+    machine = {"CPU": num_cores(), "GPU": 0}
     if resources.gpus_per_trial:
         import torch
 
@@ -52,9 +58,49 @@ def check_fits(resources: Resources) -> None:
         raise ValueError(
             f"a trial must fit on a node, but got (cpus_per_trial={resources.cpus_per_trial:g}, "
             f"gpus_per_trial={resources.gpus_per_trial:g}, "
-            f"workers_per_trial={resources.workers_per_trial}; this machine has "
+            f"workers_per_trial={resources.workers_per_trial}; this process may use "
             f"{machine['CPU']} cores, and {machine['GPU']} GPUs that torch sees){hint}"
         )
+
+
+def check_ray_folder() -> Path:
+    """The folder in which Ray keeps the files and sockets of a cluster that it starts here.
+
+    Raises ValueError if the path of a socket would be too long, or no file can be made there.
+    """
+    folder = path_of(given(os.environ.get("RAY_TMPDIR", ""), "TMPDIR", "/tmp")) / "ray"
+    hint = "set RAY_TMPDIR or TMPDIR to a folder for which that holds"
+    _check_socket(folder / SOCKET.format(os.getpid()), hint)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(
+            f"Ray must be able to write to its folder, but got ({folder}: {error.strerror}); {hint}"
+        ) from error
+    return folder
+
+
+def check_loaders(resources: Resources) -> None:
+    """Raises ValueError if processes that load images could not send them: the trial would wait
+    forever.
+    """
+    if resources.num_loader_workers:
+        _check_socket(Path(tempfile.gettempdir(), LISTENER), "set TMPDIR to a shorter folder")
+
+
+def _check_socket(path: Path, hint: str) -> None:
+    if (num_bytes := len(os.fsencode(path))) > MAX_SOCKET_BYTES:
+        raise ValueError(
+            f"the path of a socket must have at most {MAX_SOCKET_BYTES} bytes, but got "
+            f"({num_bytes}: {path}); {hint}"
+        )
+
+
+def has_token() -> bool:
+    """Whether the user has a token of Ray."""
+    given = any(map(os.environ.get, ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")))
+    return given or os.path.exists(os.path.expanduser("~/.ray/auth_token"))  # perhaps without home
 
 
 def check_answers(address: str) -> None:

@@ -51,7 +51,7 @@ def draw(
 def _facts(study: Study, store: Store) -> dict[str, str]:
     """What the page says about how to run the study again: by the command that started it."""
     command = store.plan(study.slug).get("command", "")
-    from_wheel = command.startswith("vitscale run ")
+    from_wheel = command.startswith(("vitscale run ", "python -m vitscale run "))
     return {
         "install": "pip install 'vitscale[train]'" if from_wheel else "make .venv/installed",
         "command": command,

@@ -54,6 +54,11 @@ class TorchvisionClass:
             raise ValueError(
                 f"a dataset must be read without pickle, which may run any code, but got ({cls})"
             )
+        if cls.__module__.partition(".")[0] != "torchvision":
+            raise ValueError(
+                "torchvision:NAME must name a class that torchvision itself defines, since workers "
+                f"do not run the study's script, but got ({name}, defined in {cls.__module__})"
+            )
         self.name, self.root, self.channels = name, root, channels
         self.cls: Any = cls
         self.made: dict[str, tuple[str, Any]] = {}
