@@ -180,7 +180,7 @@ def test_facts_are_the_fields_of_a_config_that_reads_the_set(source: Path, tmp_p
     with pytest.raises(ValueError, match="that `vitscale prepare` wrote, but got"):
         facts(source)
     (tmp_path / "tiny-16" / "manifest.json").write_text("[]")
-    with pytest.raises(ValueError, match="a manifest must have num_classes") as caught:
+    with pytest.raises(ValueError, match="a manifest must name classes") as caught:
         facts(tmp_path / "tiny-16")
     assert "\n" not in str(caught.value)
 

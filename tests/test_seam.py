@@ -85,7 +85,6 @@ ALLOWED = {
     "record/store.py": {"mkdir"},  # of the cache, for MLflow's database
     "record/mlflow_place.py": {
         "sqlite3.connect",
-        "is_file",
         "is_dir",
         "glob",
         "touch",

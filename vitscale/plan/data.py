@@ -145,7 +145,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "dataset": path.parent.name,
             "num_images": int(manifest["splits"]["train"]["num_images"]),
-            "num_classes": int(manifest["num_classes"]),
+            "num_classes": len(manifest["classes"] or ()) or int(manifest["num_classes"]),
             "channels": int(manifest["channels"]),
             "resolution": int(manifest["size"]),
         }
@@ -156,7 +156,7 @@ def facts(folder: str | Path) -> dict[str, Any]:
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"a manifest must have num_classes, size and a train split, but got ({path}: {error!r})"
+            f"a manifest must name classes, size and a train split, but got ({path}: {error!r})"
         ) from None
     if dataset_facts(fields["dataset"]):
         del fields["num_images"]
