@@ -78,6 +78,7 @@ def smallest_share(n: int, alpha: float = ALPHA) -> float:
     draw that the worse arm forgives. Then the mid-p of x discordant pairs is 2^-x.
     """
     needed = next(x for x in range(1, 200) if 0.5**x <= alpha)
+    needed = needed if 0.5 ** (n - 1) <= alpha else n + 1  # p is not below that of an exact test
     return float(betaincinv(needed, n - needed + 1, POWER)) if needed <= n else 1.0
 
 
