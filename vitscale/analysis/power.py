@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import scipy
 from scipy.special import betaincinv, nctdtr, ndtr, stdtrit
 
+from vitscale.analysis.repeats.precision import of_seeds
 from vitscale.plan.kinds import family_of
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
@@ -346,6 +347,7 @@ def _reported_sets(study: Study) -> int:
 
 SENTENCES: dict[str, Callable[[Study], list[str]]] = {  # table -> what its tests can show
     "arm_comparison": _of_draws,
+    "seed_statistics": of_seeds,
     "optimizer_gap": _of_gaps,
     "optimizer_gap_interaction": _of_gap_interactions,
     "training_length": _of_lengths,
