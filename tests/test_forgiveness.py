@@ -219,6 +219,8 @@ def test_no_p_is_below_that_of_the_exact_test_of_as_many_draws(n: int, paired: b
     assert row["within_4_points_p"] == pytest.approx(counts)
     one = arm(np.append(a.error[1:], 100.0), a.references)  # different scores, one without an error
     assert forgiveness.forgiveness(one, b, paired)["area_p"] >= least - 1e-12
+    beyond = arm(REFERENCE + 10 + rng.uniform(1, 2, n), a.references)  # finished, and score 0
+    assert forgiveness.forgiveness(a, beyond, paired)["area_p"] >= least - 1e-12
     nearly = arm(np.append(a.error[1:], 6.5), a.references)
     worse = arm(np.append(a.error[1:] + 2, 6.2), a.references)
     assert compare.superiority(nearly, worse)[3] >= 2 / math.comb(2 * n, n)
