@@ -103,9 +103,9 @@ def main(num: int) -> None:
             print(f"| {name}; {test} | " + " | ".join(cells) + " |", flush=True)
     print("\n| runs of a and b | known sd | Welch |\n|---|---|---|")
     for name, pairs in UNEQUAL.items():
-        shares = [unequal(pairs, test, num) for test in ("known sd", "Welch")]
-        cells = [f"{100 * x:.1f} ± {100 * (x * (1 - x) / num) ** 0.5:.1f}" for x in shares]
-        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+        claimed = [unequal(pairs, test, num) for test in ("known sd", "Welch")]
+        texts = [f"{100 * x:.1f} ± {100 * (x * (1 - x) / num) ** 0.5:.1f}" for x in claimed]
+        print(f"| {name} | " + " | ".join(texts) + " |", flush=True)
 
 
 if __name__ == "__main__":
