@@ -8,7 +8,9 @@ import functools
 import json
 import re
 import sys
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -29,6 +31,7 @@ from vitscale.analysis.report.report import (
 from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import bands, betting, correction, correlation, images, intervals
+from vitscale.record.outcome import Outcome, Status
 from vitscale.record.workdir import Workdir
 
 SLUGS = sorted(path.name.removesuffix(".json.gz") for path in GOLDEN.glob("*.json.gz"))
@@ -148,3 +151,43 @@ def test_sentences_and_summary_are_made_of_the_tables_of_a_report(
     with pytest.raises(AssertionError, match="made again"):
         estimates.value_interval(np.array([1.0, 2.0]), results.study.column.metric)
     assert [words(again) for words in (headline, caveats, summary)] == said
+
+
+# ---- studies without anything to show
+
+
+def _with_values(outcome: Outcome, value: float) -> Outcome:
+    rows = [
+        {
+            name: value if name.endswith(("error_pct", "images_per_s")) else of
+            for name, of in row.items()
+        }
+        for row in outcome.rows
+    ]
+    return replace(outcome, rows=tuple(rows))
+
+
+ENDS: dict[str, Callable[[Outcome], Outcome]] = {
+    "equal": lambda outcome: _with_values(outcome, 25.0),
+    "zero": lambda outcome: _with_values(outcome, 0.0),
+    "the worst": lambda outcome: _with_values(outcome, 100.0),
+    "diverged": lambda outcome: replace(outcome, status=Status.DIVERGED, rows=()),
+    "none": lambda outcome: Outcome(Status.MISSING),
+}
+
+
+@pytest.mark.parametrize("end", [*ENDS, "one run of each arm"])
+@pytest.mark.parametrize("slug", [slug for slug in SLUGS if not slug.startswith("scaling")])
+def test_no_sentence_has_a_number_that_does_not_exist(slug: str, end: str) -> None:
+    study, read, _ = load(slug)
+    if end in ENDS:
+        read = {trial_id: ENDS[end](outcome) for trial_id, outcome in read.items()}
+    else:
+        first = {trial.arm: trial.config.id for trial in reversed(study.trials)}.values()
+        read = {i: of if i in first else ENDS["none"](of) for i, of in read.items()}
+    results = results_of(study, read)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        said = [*headline(results), *caveats(results), kind_of(study).unfinished(results)]
+    assert not [line for line in said if re.search(r"(?<![\w.])[+-]?(nan|inf)(?!\w)", line)]
+    assert np.isfinite([x for numbers in summary(results).values() for x in numbers.values()]).all()

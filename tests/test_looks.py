@@ -353,6 +353,12 @@ def test_information_is_that_of_the_pair(
     assert claimed.mean() <= 0.05 + limit(0.05, sims)
 
 
+def test_the_runs_of_a_look_are_those_of_the_pair_with_fewest() -> None:
+    size = {"a": 20, "b": 20, "c": 20}
+    assert place(NO_LOOKS, Look("x", {"a": 20, "b": 20, "c": 5}, size, {"p": 1})).n == 8
+    assert place(NO_LOOKS, Look("x", {"a": 7, "b": 7, "c": 0}, size, {"p": 1})).n == 7
+
+
 def test_a_final_size_does_not_change_after_a_look(tmp_path: Path) -> None:
     store = Store(tmp_path)
     declare(store, "made-demo", FinalSize(16, {"a": 16}))

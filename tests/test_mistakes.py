@@ -219,6 +219,17 @@ def test_tables_use_the_bits_of_the_metrics_weights_and_count_what_has_none(tmp_
     pd.testing.assert_frame_equal(written, results.once(mistakes.agreement), check_dtype=False)
 
 
+def test_equal_seeds_have_no_share_of_a_variance() -> None:
+    study = make_study(4, more="", tables=TABLES)
+    outcomes, rows = make_tables(study, {})
+    bits = Wrong({"val_ema_wrong": np.arange(90) < 9}, {"val": "these"})
+    results = Results(study, outcomes, rows, wrong=lambda _: bits)
+    (row,) = results.once(mistakes.seed_spread).to_dict("records")
+    assert np.isnan(row["seed_share_pct"]) and row["mean_error_pct"] == pytest.approx(10)
+    said = [line for line in headline(results) if "spread on val" in line]
+    assert len(said) == 1 and "nan" not in said[0] and "equal errors on these 90" in said[0]
+
+
 def test_arms_are_compared_with_themselves_and_with_those_of_their_panel() -> None:
     one = make_study(4, more="")
     trials = [

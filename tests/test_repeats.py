@@ -6,6 +6,7 @@ Tolerances are three Monte Carlo standard errors. The figures stand in docs/meth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import combinations
 
@@ -296,4 +297,16 @@ def test_plans_say_what_seeds_can_show_and_that_two_show_nothing() -> None:
         "single runs" in sentence
         for sentence in power.sentences(plan["optimizer_stability"]("imagenet"))
     )
-    assert power.sentences(load_script(ROOT / "studies" / "seed_distribution.py").study()) == []
+
+
+def test_a_plan_of_seeds_says_how_well_they_give_mean_and_sd() -> None:
+    """Its widths are those that normal errors have, by simulation."""
+    make = load_script(ROOT / "studies" / "seed_distribution.py").study
+    (one,) = power.sentences(make(num=1))
+    assert one.endswith("nothing: single runs have no spread")
+    (said,) = power.sentences(make(num=8))
+    half, below, above = map(float, re.findall(r"\d+\.\d+", said))
+    values = np.random.default_rng(0).standard_normal((20_000, 8))
+    sd = values.std(axis=1, ddof=1)
+    assert within(np.mean(abs(values.mean(1)) < half * sd), 0.95, 20_000)
+    assert within(np.mean((below * sd < 1) & (above * sd > 1)), 0.95, 20_000)

@@ -74,11 +74,10 @@ def place(ledger: Ledger, look: Look) -> Looks:
 def _place(ledger: Ledger, look: Look, past: Sequence[Look]) -> Looks:
     """The same, with the looks before that count."""
     seen = [*past, look]
-    n = [num for num in look.seen.values() if num]
-    num, mean = len(seen), sum(n) / max(len(n), 1)
+    num, n = len(seen), _runs(look.seen)
     if ledger.final and ledger.final.is_open:
         share = OPEN_FIRST if num == 1 else 1 - OPEN_FIRST
-        return Looks(num, (), mean, growth="open", budget=ALPHA * share)
+        return Looks(num, (), n, growth="open", budget=ALPHA * share)
     final_num = ledger.final.num if ledger.final else 0
     size = ledger.final.planned if ledger.final else seen[0].planned
     if not ledger.final and any(old.planned != size for old in seen):  # it grew
@@ -86,14 +85,14 @@ def _place(ledger: Ledger, look: Look, past: Sequence[Look]) -> Looks:
         shares = _fractions(of_first_plan, size)
         left = ALPHA - spent_at(shares[-1])
         if left > ROUNDING:
-            return Looks(num, (), mean, growth="grown", budget=left)
+            return Looks(num, (), n, growth="grown", budget=left)
         kept = of_first_plan[shares.index(shares[-1])].p
-        return Looks(num, (), mean, growth="grown", budget=0.0, kept=kept)
+        return Looks(num, (), n, growth="grown", budget=0.0, kept=kept)
     fractions = _fractions(seen, size)
     if len(fractions) > 1 and fractions[-1] <= fractions[-2]:
         kept = seen[fractions.index(fractions[-1])].p
-        return Looks(num, (), mean, final_num, growth="replaced", budget=0.0, kept=kept)
-    return Looks(num, fractions, mean, final_num)
+        return Looks(num, (), n, final_num, growth="replaced", budget=0.0, kept=kept)
+    return Looks(num, fractions, n, final_num)
 
 
 def next_look(ledger: Ledger, planned: Mapping[str, int]) -> Looks:
@@ -117,6 +116,12 @@ def _pairs(size: Mapping[str, int]) -> list[tuple[str, ...]]:
     """All pairs of arms with draws or seeds; an arm alone if it is the only one."""
     arms = [arm for arm, num in size.items() if num]
     return list(combinations(arms, 2)) or [tuple(arms)]
+
+
+def _runs(seen: Mapping[str, int]) -> float:
+    """Draws or seeds of the pair of arms that has fewest: the harmonic mean of both numbers."""
+    fewest = sorted(num for num in seen.values() if num)[:2]
+    return len(fewest) / sum(1 / num for num in fewest) if fewest else 0.0
 
 
 def _information(seen: Mapping[str, int], pair: Sequence[str], size: Mapping[str, int]) -> float:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import scipy
 from scipy.special import betaincinv, nctdtr, ndtr, stdtrit
 
+from vitscale.analysis.repeats.precision import of_seeds
 from vitscale.plan.kinds import family_of
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
@@ -78,6 +79,7 @@ def smallest_share(n: int, alpha: float = ALPHA) -> float:
     draw that the worse arm forgives. Then the mid-p of x discordant pairs is 2^-x.
     """
     needed = next(x for x in range(1, 200) if 0.5**x <= alpha)
+    needed = needed if 0.5 ** (n - 1) <= alpha else n + 1  # p is not below that of an exact test
     return float(betaincinv(needed, n - needed + 1, POWER)) if needed <= n else 1.0
 
 
@@ -345,6 +347,7 @@ def _reported_sets(study: Study) -> int:
 
 SENTENCES: dict[str, Callable[[Study], list[str]]] = {  # table -> what its tests can show
     "arm_comparison": _of_draws,
+    "seed_statistics": of_seeds,
     "optimizer_gap": _of_gaps,
     "optimizer_gap_interaction": _of_gap_interactions,
     "training_length": _of_lengths,

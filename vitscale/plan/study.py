@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from collections import Counter
@@ -25,6 +26,7 @@ from vitscale.plan.trunks import check_trunks
 MAX_TRIALS = 10**6
 MOST_IN_A_NAME, MOST_IN_A_LABEL, MOST_IN_A_TEXT = 100, 200, 100_000  # characters
 
+NUMBERED = ("repeats", "shapes", "scaling")  # kinds of which an arm needs no reference
 
 Sampler = Literal["tpe", "gp"]
 SAMPLERS: dict[Sampler, str] = {"tpe": "TPE", "gp": "Gaussian process"}
@@ -106,7 +108,8 @@ class Trial:
 
     A string as `arm` is the name of an arm without factors. `point` is the index in the arm's
     design; trials of two arms with the same index share the point. None marks a reference run,
-    trained at the arm's tuned optimum, which is not a draw of the design.
+    trained at the arm's tuned optimum, which is not a draw of the design. In studies of repeats,
+    shapes and scaling, an arm without any point has no reference: its trials are numbered.
     """
 
     arm: Arm  # or its name
@@ -184,6 +187,8 @@ class Study:
         _check_factors(self)
         check_kind(self)
         check_trunks(self)
+        if self.kind in NUMBERED:
+            object.__setattr__(self, "trials", _numbered(self.trials))
 
     @property
     def slug(self) -> str:
@@ -211,6 +216,20 @@ class Study:
         for trial in self.trials:
             arms.setdefault(trial.arm.name, trial.arm)
         return arms
+
+
+def _numbered(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    """The trials, with points for arms in which none has one: such an arm has no reference."""
+    drawn = {trial.arm.name for trial in trials if trial.point is not None}
+    if all(trial.arm.name in drawn for trial in trials):
+        return trials
+    numbers = {name: itertools.count() for name in {trial.arm.name for trial in trials} - drawn}
+    return tuple(
+        Trial(trial.arm, trial.config, next(numbers[trial.arm.name]))
+        if trial.arm.name in numbers
+        else trial
+        for trial in trials
+    )
 
 
 def config_of(fields: Mapping[str, Any]) -> TrainConfig:

@@ -51,7 +51,7 @@ class Looks:
     """The place of a report among all that looked at a study.
 
     `fractions` are the shares of the declared final size at this look and at those before it; none
-    where no size was declared. `n` is the mean number of draws or seeds per arm. `budget` is the
+    where no size was declared. `n` is the number of draws or seeds per arm. `budget` is the
     error that this look may spend, with all other anytime-valid ones; 0 after it is spent. `kept`
     are then the p of the look that spent it: column -> test -> p. `again` are those of the first
     report of the same rows, or None; `tested` the tests of all looks so far: column -> tests.
