@@ -219,7 +219,10 @@ def crossing_sentences(results: Results) -> list[str]:
 def optimum_sentences(results: Results) -> list[str]:
     """The compute-optimal size of each family at the largest budget that has one."""
     sentences = []
-    for family, of in results.once(scaling_optimum).groupby("family", sort=False):
+    table = results.once(scaling_optimum)
+    if table.empty:
+        return []
+    for family, of in table.groupby("family", sort=False):
         budgets = of["training_flops"]
         span = f"{budgets.min():.2g} to {budgets.max():.2g} multiply-adds"
         inside = of[of["optimum"] != compute.NONE]
