@@ -355,7 +355,9 @@ def _per_arm(study: Study, name: str, texts: Sequence[str]) -> dict[str, float]:
     """
     rules = [_rule(study, name, text) for text in texts]
     numbers_by_arm = {
-        arm: [number for pattern, number in rules if fnmatchcase(arm, pattern)][:1]
+        arm: [number for pattern, number in rules if pattern == arm or fnmatchcase(arm, pattern)][
+            :1
+        ]
         for arm in study.arms
     }
     without = [arm for arm, numbers in numbers_by_arm.items() if not numbers]
@@ -378,7 +380,9 @@ def _rule(study: Study, name: str, text: str) -> tuple[str, float]:
         raise ValueError(
             f"{MIN_PACE:g} <= {name} <= {MAX_PACE:g} must hold, but got ({name}={shown(text)})"
         )
-    if pattern and not any(fnmatchcase(arm, pattern) for arm in study.arms):
+    if pattern not in ("", *study.arms) and not any(
+        fnmatchcase(arm, pattern) for arm in study.arms
+    ):
         raise ValueError(
             f"ARM of {name} must match an arm of the study, but got "
             f"({shown(text)}; {shown_text(', '.join(study.arms), 500)})"

@@ -14,6 +14,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
@@ -136,14 +137,25 @@ def copy_project(folder: Path) -> list[Path]:
     return made
 
 
+# the script that is being imported for what it defines; `main` must not run then
+importing: ContextVar[Path | None] = ContextVar("importing", default=None)
+
+
 def load_script(script: Path) -> ModuleType:
-    """Imports a study script, with its project first on the module search path."""
+    """Imports a study script, with its project first on the module search path.
+
+    Raises ValueError for a script that runs when it is imported.
+    """
     sys.path.insert(0, str(root_of(script)))
     spec = importlib.util.spec_from_file_location(f"study_script_{script.stem}", script)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    token = importing.set(script)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        importing.reset(token)
     return module
 
 

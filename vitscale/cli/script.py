@@ -23,6 +23,7 @@ from vitscale.cli import plans
 from vitscale.cli.costs import with_costs
 from vitscale.cli.display import Display
 from vitscale.cli.process import prepare_streams, tell, without_backend
+from vitscale.cli.project import importing
 from vitscale.cli.stores import add_data_root, add_store
 from vitscale.cli.terminal import one_line
 from vitscale.launch.command import name_command
@@ -77,6 +78,11 @@ def main(make_study: StudyFunction, arguments: Sequence[str] | None = None) -> N
     are not; 2 refused, with a message of one line; 3 all done, but the MLflow view is not up to
     date; 130 interrupted.
     """
+    if script := importing.get():
+        raise ValueError(
+            'a script must call main under `if __name__ == "__main__":`, but got one that runs '
+            f"when it is imported ({script})"
+        )
     parser = Parser(formatter_class=argparse.RawDescriptionHelpFormatter)
     with keep_handlers() if arguments is not None else contextlib.nullcontext():
         handle_early_signals()
@@ -426,6 +432,8 @@ def _check_search_options(make_study: StudyFunction, options: argparse.Namespace
 def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
     chosen = {name: getattr(options, name) for name in inspect.signature(make_study).parameters}
     _check_search_options(make_study, options)
+    if options.store:
+        os.environ["VITSCALE_STORE"] = options.store  # for `winners`, which the study may ask
     made = make_study(**chosen)
     if not isinstance(made, Study | Search):
         raise ValueError(
@@ -506,6 +514,9 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
     _check_retrain(options)
     if options.plan:
         _check_data_root(stand_in, options)
+        if (whole := _asked_in_full(search, Store.at(options.store))) is not None:
+            plans.show(whole, Store.at(options.store), options)
+            return EXIT_DONE
         plans.show(stand_in, Store.at(options.store), options)
         if not options.json:
             print(
@@ -522,6 +533,18 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
         return report_only(Rounds(search, store).study(), store)
     check_installed("torch", "ray", "mlflow")
     return run(search, store, resources, Display, options.retrain_other_code)
+
+
+def _asked_in_full(search: Search, store: Store) -> Study | None:
+    """The study of all points of a search that has proposed them; None for another one."""
+    from vitscale.launch.optuna_search import Rounds
+
+    rounds = Rounds(search, store)
+    full = all(
+        len(points) >= search.num or arm in rounds.exhausted
+        for arm, points in rounds.points.items()
+    )
+    return rounds.study() if full else None
 
 
 def _check_retrain(options: argparse.Namespace) -> None:

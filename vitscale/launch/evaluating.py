@@ -57,7 +57,11 @@ def evaluate_study(
     """
     if study.measures:
         raise ValueError(f"trainings have weights, profiles none, but got (study={study.slug!r})")
-    trials = [trial for trial in study.trials if fnmatchcase(trial.arm.name, arms)]
+    trials = [
+        trial
+        for trial in study.trials
+        if (trial.arm.name == arms if arms in study.arms else fnmatchcase(trial.arm.name, arms))
+    ]
     if not trials:
         law = f"an arm must be of the study ({', '.join(study.arms)})"
         raise ValueError(f"{law}, but got ({arms!r})")

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 SEARCHED = tuple(name for name, of in columns_of("minival").items() if of.metric.is_bounded)
 
 
+TRIES = 20  # proposals per new point, until one is new and gives a config
+
+
 @dataclass(frozen=True, kw_only=True)
 class Search:
     """A question answered by searching for good points.
@@ -174,13 +177,32 @@ class Search:
         )
 
     def stand_in(self) -> Study:
-        """A study of random points with the same number and cost of trials, for printing a plan."""
-        return self.study(
-            {
-                arm: sample(space, num=self.num, seed=self.sampler_seed)
-                for arm, space in self.spaces.items()
-            }
+        """A study of random points with the same number and cost of trials, for printing a plan.
+
+        Raises ValueError for a space of which too few points give a config.
+        """
+        return self.study({arm: self._lawful_sample(arm) for arm in self.spaces})
+
+    def _lawful_sample(self, arm: str) -> list[Point]:
+        for num in (self.num, min(TRIES * self.num, MAX_TRIALS)):
+            drawn = sample(self.spaces[arm], num=num, seed=self.sampler_seed)
+            whys = [self.why_not(arm, point) for point in drawn]
+            lawful = [point for point, why in zip(drawn, whys, strict=True) if not why]
+            if len(lawful) >= self.num:
+                return lawful[: self.num]
+        raise ValueError(
+            f"one of {TRIES} points of a space must give a config, but got {len(lawful)} of "
+            f"{len(drawn)} (arm={arm!r}; {next(filter(None, whys))})"
         )
+
+    def why_not(self, arm: str, point: Point) -> str:
+        """Why a point gives no config of an arm; empty if it does."""
+        config = next(base for of, base in self.configs.items() if of.name == arm)
+        try:
+            config.replace(**point)
+        except ValueError as error:
+            return str(error)
+        return ""
 
 
 def _is_inner_json(name: str) -> bool:

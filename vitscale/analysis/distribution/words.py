@@ -204,9 +204,10 @@ def _scales(table: pd.DataFrame) -> str:
         )
     )
     ratios = -ratios  # a low ratio is forgiving
-    if not (points.any() or ratios.any()):
+    both = table["area_p_holm"].notna() & table["error_ratio_p_holm"].notna()
+    if not (both & (points.astype(bool) | ratios.astype(bool))).any():
         return ""
-    apart = table[points != ratios]
+    apart = table[both & (points != ratios)]
     if apart.empty:
         return " Both scales agree in what they show."
     if len(apart) > MAX_ARMS:

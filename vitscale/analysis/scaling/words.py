@@ -316,8 +316,8 @@ def caveats(results: Results) -> list[str]:
         ),
         (
             "Intervals hold if the law has the right shape. misfit seldom says that it has not: of "
-            "laws whose exponent falls from 0.6 to 0.2 within six sizes, in about one of ten; "
-            "their forecasts at 4 times the largest size cover a quarter (docs/method-scaling.md). "
+            "laws whose exponent falls from 0.6 to 0.2 within six sizes, in one of eight, and one "
+            "of six of their intervals at 4 times the largest size holds (docs/method-scaling.md). "
             "Intervals hold nothing about other images of the test set, other data, or an lr "
             "outside the grid."
         ),
