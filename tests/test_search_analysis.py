@@ -141,6 +141,16 @@ def test_values_of_points_are_those_of_the_simulation() -> None:
     assert found["lr"].tolist() == [trial.config.lr for trial in study.trials[::2]]
 
 
+def test_a_point_that_diverged_is_no_winner() -> None:
+    study = random_search(num=4, arms="AB")
+    outcomes = make_outcomes(study)
+    of_arm = outcomes["arm"] == "A"
+    outcomes.loc[of_arm, ["error_pct", "status"]] = [100.0, "diverged"]
+    results = Results(study, outcomes)
+    assert set(search.winners(results)) == {"B"}
+    assert not any("100.00%" in line for line in headline(results))
+
+
 def test_winner_is_that_of_brute_force_and_lies_near_the_bottom_of_the_bowl() -> None:
     study = random_search(num=200)
     best = search.winners(Results(study, make_outcomes(study)))["A"]

@@ -94,7 +94,10 @@ class Results:
         if self.looks.again is not None:
             first = self.looks.again.get(key, {})
             corrected = np.maximum(corrected, [first.get(label, 1.0) for label in labels])
-            self.late += sum(label not in first for label in labels)
+            tested = np.isfinite(corrected)
+            self.late += sum(
+                label not in first for label, is_p in zip(labels, tested, strict=True) if is_p
+            )
         made = self.p.setdefault(key, {})  # tables with the same column may test the same
         for label, value in zip(labels, corrected.tolist(), strict=True):
             if np.isfinite(value):

@@ -188,8 +188,11 @@ class Search:
             drawn = sample(self.spaces[arm], num=num, seed=self.sampler_seed)
             whys = [self.why_not(arm, point) for point in drawn]
             lawful = [point for point, why in zip(drawn, whys, strict=True) if not why]
-            if len(lawful) >= self.num:
-                return lawful[: self.num]
+            distinct = list({str(point): point for point in lawful}.values())
+            if len(distinct) >= self.num:
+                return distinct[: self.num]
+        if len(lawful) >= self.num:  # the space has no more points
+            return distinct
         raise ValueError(
             f"one of {TRIES} points of a space must give a config, but got {len(lawful)} of "
             f"{len(drawn)} (arm={arm!r}; {next(filter(None, whys))})"
