@@ -17,6 +17,8 @@ import scipy
 from scipy.special import betaincinv, nctdtr, ndtr, stdtrit
 
 from vitscale.analysis.repeats.precision import of_seeds
+from vitscale.analysis.scaling.precision import of_laws
+from vitscale.analysis.stats.bands import band_tail, order_bounds
 from vitscale.plan.kinds import family_of
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
@@ -217,6 +219,20 @@ def _pairs_share_points(study: Study) -> bool:
     )
 
 
+def _of_tuning(study: Study) -> list[str]:
+    """Up to which k the band of the best of k draws has a low end: beyond it, none can be lower."""
+    n = min(Counter(t.arm.name for t in study.trials if t.point is not None).values(), default=0)
+    head = f"best of k draws ({n} draws per arm)"
+    # the most that a share can be below the lowest draw, by a band of 97.5%
+    most = float(order_bounds(n, band_tail(n, 0.975, one_sided=True))[1][0]) if n > 1 else 1.0
+    largest = math.ceil(-1 / math.log2(1 - most)) - 1 if most < 0.5 else 0
+    if not largest:
+        return [f"{head}: nothing: no 95% band has a low end"]
+    return [
+        f"{head}: a lower median up to k = {largest}, where 95% bands have a low end; none beyond"
+    ]
+
+
 # ---- arms that are one setting, trained with several seeds
 
 
@@ -363,6 +379,8 @@ def _reported_sets(study: Study) -> int:
 
 SENTENCES: dict[str, Callable[[Study], list[str]]] = {  # table -> what its tests can show
     "arm_comparison": _of_draws,
+    "tuning_budget": _of_tuning,
+    "scaling_fit": of_laws,
     "seed_statistics": of_seeds,
     "optimizer_gap": _of_gaps,
     "optimizer_gap_interaction": _of_gap_interactions,

@@ -486,7 +486,11 @@ def _as_text(summary: dict[str, Any]) -> str:
     if summary["trunks"]:
         lines.append(_trunks_text(summary["trunks"]))
     lines.append(_weights_text(summary["weights"], summary["trials"]))
-    lines += [f"shown with 80% power: {sentence}" for sentence in summary["can_show"]]
+    lines += [
+        # sentences about precision name their own level
+        f"{'to be expected' if '95%' in sentence else 'shown with 80% power'}: {sentence}"
+        for sentence in summary["can_show"]
+    ]
     lines += summary.get("looks", [])
     lines += [f"warning: {doubt}" for doubt in summary["doubts"]]
     return "\n".join([*lines, f"plan: {summary['plan']}"])

@@ -24,7 +24,7 @@ import scipy
 from scipy.special import stdtrit
 
 from vitscale.analysis.distribution.edf import area_scores, log_noise, sensitivity, spread
-from vitscale.analysis.distribution.population import Population, least_error
+from vitscale.analysis.distribution.population import Population
 from vitscale.analysis.stats.intervals import (
     least_p,
     mid_p_sign_test,
@@ -55,7 +55,7 @@ COLUMNS = (
     "within_4_points_p",
     "within_4_points_method",
 )
-UNDEFINED = "none: a reference of 0, or a draw without a finite value"
+UNDEFINED = "none: a reference or a draw of 0, or a draw without a finite value"
 UNTESTED = "none: ONE reference run of an arm, whose noise is unknown"
 # difference, its interval, p of no difference, method
 Estimate = tuple[float, float, float, float, str]
@@ -109,8 +109,7 @@ def forgiveness(
         for slope, x in zip(slopes, (a, b), strict=True)
     ]
     hits = scores((delta_a <= near) * 1.0, (delta_b <= near) * 1.0)
-    floor = least_error(a, b)
-    ratios = scores(a.log_ratio(floor)[in_a], b.log_ratio(floor)[in_b])
+    ratios = scores(a.log_ratio()[in_a], b.log_ratio()[in_b])
     tested = all(df for _, df in noise)
     return dict(
         zip(

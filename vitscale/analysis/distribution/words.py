@@ -401,7 +401,7 @@ def caveats(results: Results) -> list[str]:
         )
     if results.study.pairs:
         sentences.append(
-            "Areas, ratios and absolute errors are three questions, each with 5% of false claims: "
+            "Areas, ratios and absolute values are three questions, each with 5% of false claims: "
             "of studies without any difference, 8 to 9% claim something."
         )
     sentences.append(
