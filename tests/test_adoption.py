@@ -197,6 +197,23 @@ def test_adoption_writes_into_the_project_in_which_it_is_run(tmp_path: Path) -> 
     assert told.items() <= after["trained"]["ViT_P AdamW"].items()
 
 
+def test_winners_look_in_the_store_of_the_option_while_the_study_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITSCALE_STORE", str(tmp_path / "mine"))
+    seen = []
+
+    def study(num: int = 1) -> Study:
+        seen.append(os.environ["VITSCALE_STORE"])
+        raise ValueError("no study is needed")
+
+    for arguments in ([], ["--store", str(tmp_path / "own")]):
+        with pytest.raises(SystemExit):
+            vitscale.main(study, ["--plan", *arguments])
+        assert os.environ["VITSCALE_STORE"] == str(tmp_path / "mine")
+    assert seen == [str(tmp_path / "mine"), str(tmp_path / "own")]
+
+
 def test_a_script_that_runs_when_it_is_imported_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "studies" / "runs.py"
     script.parent.mkdir()

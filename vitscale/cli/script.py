@@ -90,7 +90,23 @@ def main(make_study: StudyFunction, arguments: Sequence[str] | None = None) -> N
         name_command(make_study, arguments)
         with refusals(parser.prog):
             _add_options(parser, make_study)
-            sys.exit(_run(make_study, parser.parse_args(arguments)))
+            options = parser.parse_args(arguments)
+            with _store_of_winners(options.store):
+                sys.exit(_run(make_study, options))
+
+
+@contextlib.contextmanager
+def _store_of_winners(store: str) -> Iterator[None]:
+    """Lets `winners`, which the function of a study may call, look in the store of --store."""
+    before = os.environ.get("VITSCALE_STORE")
+    if store:
+        os.environ["VITSCALE_STORE"] = store
+    try:
+        yield
+    finally:
+        os.environ.pop("VITSCALE_STORE", None)
+        if before is not None:
+            os.environ["VITSCALE_STORE"] = before
 
 
 def collect_rarely() -> None:
@@ -432,8 +448,6 @@ def _check_search_options(make_study: StudyFunction, options: argparse.Namespace
 def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
     chosen = {name: getattr(options, name) for name in inspect.signature(make_study).parameters}
     _check_search_options(make_study, options)
-    if options.store:
-        os.environ["VITSCALE_STORE"] = options.store  # for `winners`, which the study may ask
     made = make_study(**chosen)
     if not isinstance(made, Study | Search):
         raise ValueError(
