@@ -1,9 +1,10 @@
 """How often a study without any difference claims one, at some look while it grows.
 
 p of single tests over normal seeds of two arms, corrected as reports correct them by their ledger
-of looks: nothing declared, a size, or growth without an end (--final-num).
+of looks: nothing declared, a size, or growth without an end (--final-num). Then arms that are
+complete at different times, of one plan.
 
-    python benchmarks/looks.py 20000  # studies per cell; prints docs/method.md's table
+    python benchmarks/looks.py 20000  # studies per cell; prints docs/method.md's tables
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from scipy import stats
 
 from vitscale.analysis.looks import place
+from vitscale.analysis.repeats.estimates import contrast
 from vitscale.record.looks import FinalSize, Ledger, Look
 
 SCHEDULES: dict[str, tuple[int, ...]] = {
@@ -22,6 +24,13 @@ SCHEDULES: dict[str, tuple[int, ...]] = {
     "2, 3, 4, 5": (2, 3, 4, 5),
     "4, 8, 16, 32, 64": (4, 8, 16, 32, 64),
     "every n of 3 to 40": tuple(range(3, 41)),
+}
+# runs of arms a and b at each look; the plan is those of the last
+UNEQUAL: dict[str, list[tuple[int, int]]] = {
+    "a complete with 20, b 3 to 20": [(20, n) for n in range(3, 21)],
+    "a complete with 20, b 2 to 20": [(20, n) for n in range(2, 21)],
+    "30 and 6, in six steps": [(5 * n, n) for n in range(1, 7)],
+    "a 2 to 20, b half as many": [(2 * n, n) for n in range(1, 11)],
 }
 DECLARED = ("nothing", "first plan twice as large", "`--final-num N`", "`--final-num open`")
 
@@ -61,6 +70,24 @@ def false_claims(p: np.ndarray, schedule: Sequence[int], declared: str) -> tuple
     return float(np.any(claims, axis=0).mean()), float(np.any(claims[1:], axis=0).mean())
 
 
+def unequal(schedule: Sequence[tuple[int, int]], test: str, num: int) -> float:
+    """The share of studies of one plan, sds 1 and 2 for Welch's t, with a claim at some look."""
+    rng, claimed = np.random.default_rng(4), np.zeros(num, dtype=bool)
+    a, b = (rng.standard_normal((num, size)) for size in schedule[-1])
+    size = dict(zip("ab", schedule[-1], strict=True))
+    looks = [Look(str(n), dict(zip("ab", n, strict=True)), size, {"p": 1}) for n in schedule]
+    for k, (n, m) in enumerate(schedule):
+        if test == "known sd":
+            z = (a[:, :n].mean(1) - b[:, :m].mean(1)) / (1 / n + 1 / m) ** 0.5
+            p = 2 * stats.norm.sf(abs(z))
+        else:
+            p = np.array(
+                [contrast([x[:n], 2 * y[:m]], [1, -1]).p for x, y in zip(a, b, strict=True)]
+            )
+        claimed |= place(Ledger(tuple(looks[:k])), looks[k]).adjusted(p) < 0.05
+    return float(claimed.mean())
+
+
 def main(num: int) -> None:
     print("| looks at n =, test | " + " | ".join(DECLARED) + " |")
     print("|---" * (1 + len(DECLARED)) + "|")
@@ -74,6 +101,11 @@ def main(num: int) -> None:
                 for share, later in shares
             ]
             print(f"| {name}; {test} | " + " | ".join(cells) + " |", flush=True)
+    print("\n| runs of a and b | known sd | Welch |\n|---|---|---|")
+    for name, pairs in UNEQUAL.items():
+        claimed = [unequal(pairs, test, num) for test in ("known sd", "Welch")]
+        texts = [f"{100 * x:.1f} ± {100 * (x * (1 - x) / num) ** 0.5:.1f}" for x in claimed]
+        print(f"| {name} | " + " | ".join(texts) + " |", flush=True)
 
 
 if __name__ == "__main__":

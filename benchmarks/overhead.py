@@ -163,12 +163,13 @@ def stopwatches() -> Iterator[dict[str, float]]:
     """Times the parts of driver.run, and lets MLflow write all it
     has before Ray stops: no overlap hides its cost.
     """
-    from vitscale.launch import driver, ray_tune
+    from vitscale.analysis.report import draw as drawing
+    from vitscale.launch import ray_tune
     from vitscale.record import mlflow_view
 
     parts: dict[str, float] = {}
     mirrors: list[mlflow_view.Mirror] = []
-    cluster, draw = ray_tune.cluster, driver.draw
+    cluster, draw = ray_tune.cluster, drawing.draw
 
     class Watched(mlflow_view.Mirror):
         def __init__(self, *args: Any) -> None:
@@ -192,15 +193,15 @@ def stopwatches() -> Iterator[dict[str, float]]:
         )
 
     def timed_draw(*args: Any) -> Any:
-        with timed() as drawing:
+        with timed() as elapsed:
             drawn = draw(*args)
-        parts["report"] = drawing()
+        parts["report"] = elapsed()
         return drawn
 
     swap = mock.patch.object
     with (
         swap(ray_tune, "cluster", timed_cluster),
-        swap(driver, "draw", timed_draw),
+        swap(drawing, "draw", timed_draw),
         swap(mlflow_view, "Mirror", Watched),
     ):
         yield parts

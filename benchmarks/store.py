@@ -134,7 +134,6 @@ def commands(num: int, in_bucket: bool, in_mlflow: bool, at: Path | None = None)
             "status": [*vitscale, "status", "--store", root],
             "plan": [*run, "--plan"],
             "report": report,
-            "report, nothing changed": report,
             "sync": [*vitscale, "sync", study.slug, "--store", root],
             "sync, nothing changed": [*vitscale, "sync", study.slug, "--store", root],
             "sync --reread": [*vitscale, "sync", study.slug, "--reread", "--store", root],
@@ -142,9 +141,6 @@ def commands(num: int, in_bucket: bool, in_mlflow: bool, at: Path | None = None)
         left_out = {"report, no copy"} if in_mlflow else {"start", "sync"}
         for name, command in steps.items():
             if not left_out & {name, name.split()[0].rstrip(",")}:
-                drawn = Path(folder) / "runs/studies" / study.slug / "report/drawn.json"
-                if "nothing changed" not in name:
-                    drawn.unlink(missing_ok=True)  # else the second report would be read
                 measure(name, command, folder)
 
 

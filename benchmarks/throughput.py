@@ -39,7 +39,8 @@ from torch import Tensor, nn
 
 from search_spaces import demo
 from search_spaces.vit import SHAPES
-from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import DEFAULTS
 from vitscale.train.complexity import measured_complexity
 from vitscale.train.data import HeldOut
 from vitscale.train.loop import evaluate, train

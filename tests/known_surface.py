@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vitscale.analysis.scaling import fits
-from vitscale.analysis.scaling.compute import CERTAIN, Costs, lowest, optimum
+from vitscale.analysis.scaling.compute import CERTAIN, Costs, lowest, optimum, outwards
 from vitscale.analysis.scaling.rounds import Runs, choose, relative_noise, rounds
 from vitscale.analysis.scaling.tables import Law, crossings, ends, misfit
 
@@ -36,6 +36,8 @@ class Surface:
     noise: float = 0.05  # sd of a run relative to its error
     correlation: float = 0.5  # of a run's errors on minival and val
     noise_per_lr: float = 1.0  # by how much it is larger at each step away from the best lr
+    noise_growth: float = 1.0  # the largest size over the smallest: noise grows with a power of it
+    drift: float = 0.0  # by how many steps the best lr moves from the smallest to the largest size
     regret: float = 0.08
     diverged: float = 0.05
 
@@ -47,11 +49,15 @@ class Surface:
     def runs(self, rng: np.random.Generator) -> Runs:
         shape = (len(self.x), self.num_lrs, self.num_seeds)
         steps = np.arange(self.num_lrs) - self.num_lrs // 2
-        mean = self.truth[:, None, None] * (1 + self.regret * steps**2)[:, None]
+        place = np.log(self.x[:, 0] / self.x[:, 0].min())
+        place = place / place.max()
+        steps = steps - self.drift * place[:, None]
+        mean = (self.truth[:, None] * (1 + self.regret * steps**2))[..., None]
         z = rng.standard_normal((2, *shape))
         other = self.correlation * z[0] + np.sqrt(1 - self.correlation**2) * z[1]
         diverged = rng.random(shape) < self.diverged
-        sd = self.noise * self.noise_per_lr ** abs(steps)[:, None]
+        sd = self.noise * (self.noise_per_lr ** abs(steps))[..., None]
+        sd = sd * (self.noise_growth ** (place - 0.5))[:, None, None]
         errors = [
             np.where(diverged, np.nan, mean * np.exp(sd * values - sd**2 / 2))
             for values in (z[0], other)
@@ -71,7 +77,8 @@ def measure(
     seen = ~held[:, None, None]
     runs = Runs(*(np.where(seen, v, np.nan) for v in (whole.choosing, whole.reported)),
                 whole.diverged & seen)  # fmt: skip
-    of_ranks, of_all = relative_noise(runs), relative_noise(runs, least_df=np.inf)
+    sizes = surface.x[:, 0]
+    of_ranks, of_all = relative_noise(runs, sizes), relative_noise(runs, sizes, least_df=np.inf)
     assert of_ranks and of_all
     used = ~held & (chosen.n > 0)
     last = int(np.flatnonzero(held)[-1])
@@ -86,7 +93,7 @@ def measure(
     hits: Hit = {}
     for method in methods:
         noise = of_all if method == "alike" else of_ranks
-        precision, df = chosen.n[used] / noise.sd**2, noise.df
+        precision, df = chosen.n[used] / noise.sd_of_cells[used] ** 2, noise.df
         found = fits.fit(x, chosen.error[used], precision, has_floor=has_floor)
         if method == "profile":
             laws = fits.likelihood_region(
@@ -98,12 +105,13 @@ def measure(
             laws = fits.fit(
                 x,
                 drawn.error[:, used],
-                drawn.n[:, used] / noise.sd**2,
+                drawn.n[:, used] / noise.sd_of_cells[used] ** 2,
                 has_floor=has_floor,
                 start=found,
             )
             values = _values(laws, new)
-            sd = noise.sd / np.sqrt(max(chosen.n[last], 1))
+            factors = noise.of_cells(np.array([last])).factors(num_rounds, rng)[:, 0]
+            sd = noise.sd * factors / np.sqrt(max(chosen.n[last], 1))
             values["measured"] = values["forecast"] * np.exp(sd * rng.standard_t(df, num_rounds))
             ends = {name: tuple(np.percentile(v, (2.5, 97.5))) for name, v in values.items()}
         hits |= {(method, name): (truth[name], *pair) for name, pair in ends.items()}
@@ -113,11 +121,12 @@ def measure(
 def misfit_p(surface: Surface, seed: int) -> float:
     """Of one simulated study: the p of the scatter around its law."""
     runs = surface.runs(np.random.default_rng([23, seed]))
-    chosen, noise = choose(runs), relative_noise(runs)
+    chosen, noise = choose(runs), relative_noise(runs, surface.x[:, 0])
     assert noise
     used, names = chosen.n > 0, ("size", "images")[: surface.x.shape[1]]
     x, errors, precision = surface.x[used], chosen.error[used], chosen.n[used]
-    precision = precision / noise.sd**2
+    precision = precision / noise.sd_of_cells[used] ** 2
+    noise = noise.of_cells(used)
     fit = fits.fit(x, errors, precision, has_floor=surface.floor > 0)
     law = Law("", names, surface.floor > 0, np.flatnonzero(used), x, fit, fit, precision)
     of_law = Runs(runs.choosing[used], runs.reported[used], runs.diverged[used])
@@ -149,19 +158,22 @@ class Valley(Surface):
         return self.floor * (1 + self.depth * (np.log2(self.x[:, 0]) - self.best) ** 2)
 
 
-def best_cell(seed: int, noise: float, num_rounds: int = 400) -> Hit:
-    """One simulated study of six sizes without lengths, of which the third is best: the interval of
-    the size of the lowest cell."""
-    surface = Valley(SIZES, 10.0, (), (), noise=noise)
+def best_cell(seed: int, noise: float, num_rounds: int = 400, best: float = 2.3) -> Hit:
+    """One simulated study of six sizes without lengths, whose best size lies between two of them:
+    the interval of the best of the sizes tried."""
+    surface = Valley(SIZES, 10.0, (), (), noise=noise, best=best)
     rng = np.random.default_rng([17, seed])
     runs = surface.runs(rng)
-    sizes, drawn = surface.x[:, 0], rounds(runs, num_rounds, rng, relative_noise(runs)).error
+    sizes, drawn = (
+        surface.x[:, 0],
+        rounds(runs, num_rounds, rng, relative_noise(runs, surface.x[:, 0])).error,
+    )
     all_of_them = np.ones(len(sizes), dtype=bool)
     found, of_rounds = (
         lowest(error, sizes, sizes, all_of_them).size for error in (choose(runs).error[None], drawn)
     )
-    truth = float(sizes[surface.truth.argmin()])
-    return {("cells", "optimal size"): (truth, *_certain(float(found[0]), of_rounds))}
+    ends_of = outwards(*_certain(float(found[0]), of_rounds), sizes)
+    return {("cells", "optimal size"): (2**surface.best, *ends_of)}
 
 
 def where_equal(seed: int, noise: float, num_rounds: int = 400) -> Hit:
@@ -182,9 +194,10 @@ def _fitted(
 ) -> tuple[fits.Fit, fits.Fit]:
     """The law of all cells of a simulated study, and those of its bootstrap rounds."""
     runs = surface.runs(rng)
-    chosen, noise = choose(runs), relative_noise(runs)
+    chosen, noise = choose(runs), relative_noise(runs, surface.x[:, 0])
     assert noise
-    used, sd2 = chosen.n > 0, noise.sd**2
+    used = chosen.n > 0
+    sd2 = noise.sd_of_cells[used] ** 2
     law = fits.fit(surface.x[used], chosen.error[used], chosen.n[used] / sd2)
     drawn = rounds(runs, num_rounds, rng, noise)
     of_rounds = fits.fit(surface.x[used], drawn.error[:, used], drawn.n[:, used] / sd2, start=law)
@@ -272,6 +285,7 @@ CASES = {
     "steep lr": Surface(BOTH, 3.0, (15.0, 15.0), (0.5, 0.4), regret=0.3),
     "flat lr": Surface(BOTH, 3.0, (15.0, 15.0), (0.5, 0.4), regret=0.02),
     "noisy lr": Surface(BOTH, 3.0, (15.0, 15.0), (0.5, 0.4), regret=0.3, noise_per_lr=3.0),
+    "growing noise": Surface(SIZES, 4.0, (30.0,), (0.5,), noise=0.03, noise_growth=4.0),
     "one lr": Surface(BOTH, 3.0, (15.0, 15.0), (0.5, 0.4), num_lrs=1, num_seeds=5),
 }
 

@@ -20,6 +20,7 @@ import vitscale
 from search_spaces import demo
 from vitscale.cli import adoption
 from vitscale.cli.adoption import check_adoptable
+from vitscale.cli.project import load_script as load_project_script
 from vitscale.launch.optuna_search import Rounds
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.search import Search
@@ -194,6 +195,31 @@ def test_adoption_writes_into_the_project_in_which_it_is_run(tmp_path: Path) -> 
         "width": 48,
     }
     assert told.items() <= after["trained"]["ViT_P AdamW"].items()
+
+
+def test_winners_look_in_the_store_of_the_option_while_the_study_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITSCALE_STORE", str(tmp_path / "mine"))
+    seen = []
+
+    def study(num: int = 1) -> Study:
+        seen.append(os.environ["VITSCALE_STORE"])
+        raise ValueError("no study is needed")
+
+    for arguments in ([], ["--store", str(tmp_path / "own")]):
+        with pytest.raises(SystemExit):
+            vitscale.main(study, ["--plan", *arguments])
+        assert os.environ["VITSCALE_STORE"] == str(tmp_path / "mine")
+    assert seen == [str(tmp_path / "mine"), str(tmp_path / "own")]
+
+
+def test_a_script_that_runs_when_it_is_imported_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "studies" / "runs.py"
+    script.parent.mkdir()
+    script.write_text("from vitscale import main\n\n\ndef study(): ...\n\n\nmain(study)\n")
+    with pytest.raises(ValueError, match=r"must call main under .*runs\.py"):
+        load_project_script(script)
 
 
 def test_a_folder_that_is_no_project_of_the_search_is_refused(tmp_path: Path) -> None:

@@ -309,14 +309,13 @@ def test_the_second_scale_is_a_ratio_to_the_reference():
     ) == pytest.approx(half)
 
 
-def test_an_error_of_zero_has_a_ratio():
+def test_an_error_of_zero_has_no_ratio_and_no_stand_in():
     study = make_study(3, num_references=2)
-    outcomes = make_outcomes(study, {"a": [0.0, 0.5, 2.0], "b": [0.0, 0.0, 0.0]}, reference=1.0)
-    assert (
-        population(study, outcomes, "a").log_ratio(0.25).tolist()
-        == np.log([0.25 / 1.5, 0.5 / 1.5, 2 / 1.5]).tolist()
-    )
-    assert np.isfinite(tables.edf_summary(Results(study, outcomes))["error_ratio"]).all()
+    outcomes = make_outcomes(study, {"a": [0.0, 0.5, 2.0], "b": [1.0, 0.5, 2.0]}, reference=1.0)
+    table = tables.edf_summary(Results(study, outcomes)).set_index("arm")
+    assert np.isnan(table.loc["a", "error_ratio"])
+    assert table.loc["b", "error_ratio"] == pytest.approx(1 / 1.5)  # the mean of 1 and 2
+    assert table.loc["a", "median_error_pct"] == 0.5 and table["area"].notna().all()
     outcomes.loc[outcomes["point"].isna(), "error_pct"] = 0.0
     assert tables.edf_summary(Results(study, outcomes))["error_ratio"].isna().all()
 

@@ -26,7 +26,8 @@ from torchvision.transforms.v2 import (
 )
 from torchvision.transforms.v2 import functional as tv
 
-from vitscale.plan.config import TrainConfig, choices
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import choices
 from vitscale.train import policies
 from vitscale.train.augment import (
     augment,

@@ -18,8 +18,9 @@ from PIL import Image
 from test_search import make_search
 
 from vitscale.launch.optuna_search import Rounds
-from vitscale.plan.config import TrainConfig, choices
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
+from vitscale.plan.fields import choices
 from vitscale.plan.profile import ProfileConfig, processor
 from vitscale.plan.search import SAMPLERS, Sampler
 from vitscale.record.store import Store

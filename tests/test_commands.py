@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 import json
+import os
+import pty
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -19,12 +23,14 @@ import pandas as pd
 import pytest
 import scipy.stats
 from conftest import ROOT, TINY, load_script
+from rich.console import Console
 
 from search_spaces import xiao2021
 from vitscale.__main__ import main
 from vitscale.analysis.side_by_side import Side, arm_pairs, as_cells, side_by_side
 from vitscale.cli import script as cli
-from vitscale.launch.driver import Driver
+from vitscale.cli.process import is_live
+from vitscale.launch.driver import SIGNALS, Driver
 from vitscale.launch.preflight import Data
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
@@ -570,6 +576,85 @@ def test_status_and_help_load_nothing_heavy(store: Store) -> None:
         *printed, loaded = result.stdout.splitlines()
         assert len(printed) > 3 and "vitscale" in loaded.split(), result.stderr
         assert not heavy & set(loaded.split())
+
+
+# Streams, signals and settings of the process
+
+
+def test_any_streams_will_do(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "α").symlink_to(store.root)
+    command = f"PYTHONIOENCODING=latin-1 {sys.executable} -m vitscale status --store"
+    for rest, status, num_lines in (
+        ("α >out", 0, 0),
+        ("α >&-", 0, 0),
+        ("α <&- >&- 2>&-", 0, 0),
+        ("none 2>&-", 2, 0),
+        ("α >/dev/full", 2, 1),
+    ):
+        ended = subprocess.run(
+            f"{command} {rest}", shell=True, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert ended.returncode == status and ended.stderr.count("\n") == num_lines, rest
+    assert f"store {tmp_path}/\\u03b1: " in (tmp_path / "out").read_text()
+
+
+def test_a_closed_stream_gets_the_file_descriptor_of_no_other_file(tmp_path: Path) -> None:
+    code = """if True:
+        import os
+        from vitscale.cli.process import prepare_streams
+        prepare_streams()
+        assert {os.fstat(i).st_rdev for i in range(3)} == {os.stat(os.devnull).st_rdev}
+        print("lost")
+    """
+    ended = subprocess.run(f"{sys.executable} -c '{code}' <&- >&- 2>&-", shell=True)
+    assert ended.returncode == 0
+
+
+def test_lines_are_drawn_over_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = pty.openpty()
+    with open(ours, "rb"), open(theirs, "w") as terminal:
+        assert is_live(Console(file=terminal))
+        monkeypatch.setenv("TERM", "dumb")
+        assert not is_live(Console(file=terminal))
+    monkeypatch.setenv("TERM", "xterm")
+    assert not is_live(Console(file=io.StringIO()))
+
+
+def test_an_unknown_backend_of_a_notebook_is_hidden_and_put_back() -> None:
+    code = """if True:
+        import os
+        from vitscale.cli.script import refusals
+        with refusals("test"):
+            import matplotlib
+        assert os.environ["MPLBACKEND"] == "module://matplotlib_inline.nowhere"
+        os.environ["MPLBACKEND"] = "nowhere"
+        with refusals("test"):
+            assert os.environ["MPLBACKEND"] == "nowhere"  # since matplotlib is loaded
+    """
+    environment = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.nowhere"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+
+
+def test_main_runs_in_a_thread_and_puts_the_handlers_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = [signal.getsignal(name) for name in SIGNALS]
+    ended: list[object] = []
+
+    def plan() -> None:
+        try:
+            cli.main(load_script(TINY).study, ["--plan", "--store", str(tmp_path / "runs")])
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=plan)
+    thread.start()
+    thread.join()
+    plan()
+    assert [getattr(error, "code", error) for error in ended] == [0, 0]
+    assert [signal.getsignal(name) for name in SIGNALS] == before
 
 
 # Report

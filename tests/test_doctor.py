@@ -518,7 +518,7 @@ def test_what_needs_no_device_runs_beside_and_is_shown_in_order(
     cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a process of its own, of which none is left."""
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(checks, "num_cores", lambda: cores)
     machine = Machine(device="cpu", store=str(tmp_path / "runs"))
     chosen = tuple(c for c in CHECKS if c.name in ("versions", "memory", "locks", "speed"))
     monkeypatch.setattr(checks, "CHECKS", chosen)

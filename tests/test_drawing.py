@@ -22,7 +22,7 @@ STATISTICS = ("scipy", "statsmodels", "sklearn", "statistics", "random")
 FACTS = {
     *("describe", "errors", "evaluations", "finished", "counts", "draws_of", "curves"),
     "value_limits",
-    *("members", "copied_from", "best_optimizer", "share", "spaces", "ranked"),
+    *("members", "copied_from", "planned_optimizer", "share", "spaces", "ranked"),
     *("axes", "contour_axes", "info", "procedure", "is_numeric", "reported"),
     # printed numbers, which are no results; what draws them is drawn by published/figures.py
     *("published_errors", "published_gains", "is_imagenet", "length_deltas", "optimizer_errors"),

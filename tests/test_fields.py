@@ -15,10 +15,12 @@ from vitscale.__main__ import main
 from vitscale.analysis.kinds import KINDS
 from vitscale.catalog.datasets import DATASETS
 from vitscale.cli import fields
-from vitscale.plan.config import ALIASES, TrainConfig, choices
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import choices
 from vitscale.plan.metrics import METRICS
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
+from vitscale.plan.spelling import ALIASES
 from vitscale.plan.study import Arm, Study, Trial
 
 PAGES = [ROOT / "docs" / name for name in ("config.md", "study-file.md")]

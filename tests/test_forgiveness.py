@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 from scipy.special import ndtri
 
-from vitscale.analysis.distribution import edf, forgiveness
+from vitscale.analysis.distribution import compare, edf, forgiveness
 from vitscale.analysis.distribution.population import Population
 from vitscale.analysis.stats import intervals
 
@@ -199,3 +199,54 @@ def test_the_primary_comparison_is_the_formula_by_hand() -> None:
     assert result["area_p"] == pytest.approx(2 * scipy.stats.t.sf(abs(t), df))
     half = scipy.stats.t.ppf(0.975, df) * math.sqrt(sum(parts))
     assert result["area_difference_high"] == pytest.approx((score_a - score_b).mean() + half)
+
+
+# ---- few draws of which some have no error
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("n", [3, 5])
+def test_no_p_is_below_that_of_the_exact_test_of_as_many_draws(n: int, paired: bool) -> None:
+    """All draws of one arm diverge, none of the other."""
+    rng = np.random.default_rng(n)
+    a = arm(REFERENCE + rng.uniform(0, 1, n), REFERENCE + np.array([-0.1, 0.0, 0.1]))
+    b = arm(np.full(n, 100.0), a.references)
+    least = 2 * 0.5**n if paired else 2 / math.comb(2 * n, n)
+    row = forgiveness.forgiveness(a, b, paired)
+    for name in ("area_p", "error_ratio_p"):
+        assert row[name] >= least - 1e-12, name
+    counts = least if paired else 2 * 0.5 ** (2 * n)  # Boschloo's test is exact and unconditional
+    assert row["within_4_points_p"] == pytest.approx(counts)
+    one = arm(np.append(a.error[1:], 100.0), a.references)  # different scores, one without an error
+    assert forgiveness.forgiveness(one, b, paired)["area_p"] >= least - 1e-12
+    beyond = arm(REFERENCE + 10 + rng.uniform(1, 2, n), a.references)  # finished, and score 0
+    assert forgiveness.forgiveness(a, beyond, paired)["area_p"] >= least - 1e-12
+    nearly = arm(np.append(a.error[1:], 6.5), a.references)
+    worse = arm(np.append(a.error[1:] + 2, 6.2), a.references)
+    assert compare.superiority(nearly, worse)[3] >= 2 / math.comb(2 * n, n)
+
+
+def test_p_of_different_scores_is_that_of_t() -> None:
+    a, b = np.random.default_rng(0).uniform(0.3, 0.7, (2, 3)) + np.array([[0.0], [0.25]])
+    scores = forgiveness.Scores(a, b, None, None, paired=False)
+    p = forgiveness.compare_areas(scores, [(0.0, 2)] * 2)[3]
+    assert p == pytest.approx(scipy.stats.ttest_ind(a, b, equal_var=False).pvalue) and p < 0.1
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_level_holds_at_each_of_holms_steps_where_half_of_the_draws_diverge(
+    paired: bool,
+) -> None:
+    """t alone has 3% at 0.83%, the first step of six pairs, with three draws in each arm."""
+    rng, sims = np.random.default_rng(5), 400
+    for n in (3, 5):
+        p = []
+        for _ in range(sims):
+            errors = np.where(
+                rng.random((2, n)) < 0.5, 100.0, REFERENCE + rng.uniform(0, 4, (2, n))
+            )
+            refs = REFERENCE + np.array([-0.01, 0.0, 0.01])
+            row = forgiveness.forgiveness(arm(errors[0], refs), arm(errors[1], refs), paired)
+            p.append([row["area_p"], row["error_ratio_p"]])
+        for level in (0.05, 0.05 / 6):
+            assert (np.array(p) < level).mean(0).max() <= level + limit(level, sims)

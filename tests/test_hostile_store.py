@@ -27,6 +27,7 @@ from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study, Trial, to_json
 from vitscale.record.outcome import Outcome, Status
+from vitscale.record.rows import encode
 from vitscale.record.store import Store
 
 FACTS = {"attempt": "1"}
@@ -67,6 +68,14 @@ def table(columns: dict[str, list[object]], status: bytes = b"finished") -> Call
     return lambda folder: pq.write_table(made, folder / "rows.parquet")
 
 
+def sealed(**row: float) -> Callable[[Path], None]:
+    """Writes a file with one row and a valid seal."""
+    outcome = Outcome(Status.FINISHED, (row,))
+    return lambda folder: (
+        (folder / "rows.parquet").write_bytes(encode(folder.name, outcome)) and None
+    )
+
+
 def content(name: str, text: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes(text) and None
 
@@ -96,11 +105,9 @@ class Fault(NamedTuple):
 
 
 TRIAL_FAULTS = {
-    "another error's column": Fault(
-        "rows.parquet", table({"epoch": [1.0], "diverged": [0.0], "val_loss": [1.0]})
-    ),
-    "no epoch": Fault("rows.parquet", table({"val_ema_error_pct": [1.0], "diverged": [0.0]})),
-    "no time": Fault("rows.parquet", table({"epoch": [1.0], "val_ema_error_pct": [1.0]})),
+    "another error's column": Fault("rows.parquet", sealed(epoch=1.0, diverged=0.0, val_loss=1.0)),
+    "no epoch": Fault("rows.parquet", sealed(val_ema_error_pct=1.0, diverged=0.0)),
+    "no time": Fault("rows.parquet", sealed(epoch=1.0, val_ema_error_pct=1.0)),
     "a column of text": Fault("rows.parquet", table({"epoch": [1.0], "val_ema_error_pct": ["x"]})),
     "no row": Fault("rows.parquet", table({"epoch": []})),
     "unknown status": Fault("rows.parquet", table({"epoch": [1.0]}, b"great")),

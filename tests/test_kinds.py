@@ -1,9 +1,8 @@
-"""Kinds of studies: what each needs of its arms, old plans, a kind of a user's own."""
+"""Kinds of studies: what each needs of its arms, a kind of a user's own."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +10,21 @@ import pandas as pd
 import pytest
 from conftest import ROOT, Script
 from test_mlflow import client
-from test_studies import plan
 
 from vitscale.analysis.kinds import KINDS, kind_of
-from vitscale.analysis.names import NAMES
+from vitscale.analysis.names import NAMES, check_known_names
+from vitscale.analysis.repeats.arms import arm_means
+from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Arm, SearchInfo, Study, Trial, from_json, to_json
+from vitscale.record.outcome import Outcome
+from vitscale.record.table import outcomes
 
 STUDIES = sorted(
     path.stem for path in (ROOT / "studies").glob("[a-z]*.py") if path.stem != "tune_lr_wd"
 )
 OWN = Path(__file__).parent / "studies" / "own_kind.py"
 FIXED: dict[str, Any] = {"name": "made", "scale": "demo", "question": "?", "source": "none"}
-
-
-@pytest.mark.parametrize("name", STUDIES)
-@pytest.mark.parametrize("scale", ["demo", "cifar", "imagenet"])
-def test_a_plan_of_a_version_without_kinds_has_the_kind_that_it_would_have(
-    name: str, scale: str
-) -> None:
-    study = plan(name, scale)
-    old = {key: value for key, value in to_json(study).items() if key != "kind"}
-    assert json.loads(json.dumps(to_json(study)))["kind"] == study.kind == from_json(old).kind
 
 
 def test_every_kind_lists_its_names_for_a_quick_plan() -> None:
@@ -195,3 +187,56 @@ def test_kind_is_required() -> None:
     with pytest.raises(ValueError, match="without kind"):
         Study(**FIXED, trials=arms(a={}))
     assert "kind" in {field.name for field in dataclasses.fields(Study)}
+
+
+# ---- trials without a point, and pairs
+
+
+def plain(kind: str, **more: Any) -> Study:
+    """Two arms with two seeds each, of which no trial has a point."""
+    trials = tuple(Trial(t.arm, t.config) for t in arms(a={}, b={"depth": 3}))
+    return Study(kind=kind, trials=trials, metric="val_error_pct", **FIXED, **more)
+
+
+def test_plain_trials_of_repeats_count() -> None:
+    study = plain("repeats")
+    assert [trial.point for trial in study.trials] == [0, 1, 0, 1]
+    assert [trial.config.id for trial in study.trials] == [
+        trial.config.id for trial in arms(a={}, b={"depth": 3})
+    ]
+    read = {
+        trial.config.id: Outcome.of([{"epoch": 1, "val_error_pct": 10.0 + i}], {})
+        for i, trial in enumerate(study.trials)
+    }
+    results = Results(study, outcomes(study, read))
+    table = results.once(arm_means)
+    assert table["n"].tolist() == [2, 2] and table["mean_error_pct"].tolist() == [10.5, 12.5]
+    assert "0 separate reference runs" in kind_of(study).design_text(study)
+    with_point = dataclasses.replace(study.trials[0], point=0)
+    mixed = dataclasses.replace(
+        study, trials=(with_point, Trial("a", TrainConfig(seed=7)), *study.trials[2:])
+    )
+    assert [trial.point for trial in mixed.trials] == [0, None, 0, 1]  # a keeps its reference
+
+
+def test_an_arm_of_a_distribution_without_draws_is_refused_but_a_stored_one_is_loaded() -> None:
+    study = plain("distribution")
+    with pytest.raises(ValueError, match="must have draws") as refused:
+        check_known_names(study)
+    assert "(arm='a': reference runs alone)" in str(refused.value)
+    assert from_json(to_json(study)).trials == study.trials
+
+
+def test_pairs_that_a_kind_would_ignore_are_refused() -> None:
+    for study in (plain("repeats", pairs=(("a", "b"),)), shapes_with_pairs()):
+        with pytest.raises(ValueError, match="compares them") as refused:
+            check_known_names(study)
+        assert f"kind={study.kind!r}, pairs=(('a', 'b'),)" in str(refused.value)
+        assert from_json(to_json(study)).pairs == (("a", "b"),)
+    check_known_names(shapes_with_pairs(tables=("blocks_or_width",)))
+
+
+def shapes_with_pairs(**more: Any) -> Study:
+    trials = made_of(arms(a={}, b={"depth": 3}), a={"size": "S"}, b={"size": "S"})
+    fields: dict[str, Any] = {**FIXED, **more, "metric": "val_error_pct"}
+    return Study(kind="shapes", trials=trials, pairs=(("a", "b"),), **fields)

@@ -114,7 +114,7 @@ def test_output_has_few_lines(ran: Script) -> None:
 
 
 def test_the_table_is_tidy(ran: Script) -> None:
-    from vitscale.plan.config import DEFAULTS
+    from vitscale.plan.fields import DEFAULTS
 
     table = pd.read_parquet(ran.folder / "runs/studies/tiny-demo/report/rows.parquet")
     finished = table[table["status"] == "finished"]
@@ -161,6 +161,7 @@ def test_interrupt_stops_cleanly_and_the_same_command_resumes(tmp_path: Path) ->
     assert interrupt(process, signal.SIGTERM) == 130
     said = (tmp_path / "log.txt").read_text()
     assert "interrupted: the same command resumes" in said and "machines failed" not in said
+    assert f"resumes: python {script.script} {' '.join(arguments)} " in said  # as it was typed
     assert not script.store().driver_is_alive("tiny-demo")
     result = script.run(*arguments)
     assert result.returncode == 0, result.stdout

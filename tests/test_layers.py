@@ -282,7 +282,7 @@ def test_a_report_is_drawn_without_torch_ray_and_mlflow(tmp_path: Path) -> None:
     from pathlib import Path
     sys.path.append(sys.argv[3])
     from golden.capture import load
-    from vitscale.launch.driver import draw
+    from vitscale.analysis.report.draw import draw
     from vitscale.record.store import Store
 
     study, read, _ = load("lr_wd_edf-demo")

@@ -1,4 +1,4 @@
-"""vitscale.load: what a study found, from its report or from its trials."""
+"""vitscale.load: the results of a study as tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from golden.capture import load as load_golden
 from test_readme import python_of
 
 import vitscale
-from vitscale.launch.driver import draw
+from vitscale.analysis.report.draw import draw
 from vitscale.plan.study import Study, to_json
 from vitscale.record.outcome import Outcome
 from vitscale.record.store import PLAN, Store
@@ -53,20 +53,15 @@ def test_the_block_of_the_guide_runs_and_draws(
     assert "val_ema_error_pct" in out and out.count("ViT_C SGD") >= 3
 
 
-def test_report_and_store_give_the_same_tables(tmp_path: Path) -> None:
+def test_files_of_a_report_are_the_tables_that_are_loaded(tmp_path: Path) -> None:
     store, study, read = stored(tmp_path / "runs")
-    before = vitscale.load(SLUG, store.root)
-    assert before.read_from == "store" and not store.report(SLUG).exists()
-    draw(study, store, read)
+    folder = draw(study, store, read)[0]
     after = vitscale.load(SLUG, store.root)
-    assert after.read_from == "report" and after.study == study
-    assert list(after.tables) == list(before.tables) == list(study.tables)
-    for one, other in (
-        *((before.table(name), after.table(name)) for name in (*study.tables, "edf_curves")),
-        (before.trials, after.trials),
-        (before.rows, after.rows),
-    ):
-        pd.testing.assert_frame_equal(one, other, check_dtype=False)
+    assert after.study == study and list(after.tables) == list(study.tables)
+    for name in (*study.tables, "edf_curves", "trials", "rows"):
+        table = getattr(after, name) if name in ("trials", "rows") else after.table(name)
+        written = pd.read_parquet(folder.address(f"{name}.parquet"))
+        pd.testing.assert_frame_equal(table, written, check_dtype=False)
     # against the store itself, read by nothing of ours
     trial = study.trials[0]
     file = store.root / "trials" / trial.config.id / "rows.parquet"
@@ -76,19 +71,13 @@ def test_report_and_store_give_the_same_tables(tmp_path: Path) -> None:
     assert len(after.trials) == len(study.trials)
 
 
-def test_a_report_that_shows_something_else_is_not_taken(tmp_path: Path) -> None:
-    store, study, read = stored(tmp_path / "runs")
-    draw(study, store, read)
+def test_a_lost_trial_is_missing(tmp_path: Path) -> None:
+    store, study, _ = stored(tmp_path / "runs")
     lost = study.trials[-1].config.id
     (store.root / "trials" / lost / "rows.parquet").unlink()
     results = vitscale.load(SLUG, store.root)
-    assert results.read_from == "store"
     assert (results.trials["status"] == "missing").sum() == 1
     assert lost not in set(results.rows["trial_id"])
-    again, study, read = stored(tmp_path / "other")
-    draw(study, again, read)
-    (again.root / "studies" / SLUG / "report" / "rows.parquet").write_bytes(b"PAR1")
-    assert vitscale.load(SLUG, again.root).read_from == "store"
 
 
 def test_what_is_changed_in_a_table_stays_there(store: Store) -> None:

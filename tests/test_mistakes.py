@@ -20,11 +20,11 @@ from test_seeds import make_study, make_tables
 from test_wrong import TINY
 
 from vitscale.analysis.repeats import mistakes
-from vitscale.analysis.report.report import caveats, headline, read_results, write_report
+from vitscale.analysis.report.draw import draw
+from vitscale.analysis.report.report import caveats, headline, write_report
 from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import images
-from vitscale.launch.driver import draw
 from vitscale.plan.study import Study, Trial
 from vitscale.record.store import Store
 from vitscale.record.table import read_trials
@@ -208,14 +208,26 @@ def test_tables_use_the_bits_of_the_metrics_weights_and_count_what_has_none(tmp_
     assert pair["agreement_pct"] == pytest.approx(100 * images.agreement(stacked).share[0])
     said = " ".join(headline(results))
     assert "were not kept, as in older versions: 5 of a; they are in no number" in said
-    assert "one more seed lies within the range of these n=11" in said and "at least 83%" in said
+    assert (
+        "one more seed, if it finishes, lies within the range of these n=11" in said
+        and "at least 83%" in said
+    )
     caution = " ".join(caveats(results))
     assert "Those of seed_spread and agreement generalize to other images" in caution
     write_report(results, Workdir(tmp_path), {})
-    again = read_results(study, Workdir(tmp_path))
-    pd.testing.assert_frame_equal(
-        again.once(mistakes.agreement), results.once(mistakes.agreement), check_dtype=False
-    )
+    written = pd.read_parquet(tmp_path / "agreement.parquet")
+    pd.testing.assert_frame_equal(written, results.once(mistakes.agreement), check_dtype=False)
+
+
+def test_equal_seeds_have_no_share_of_a_variance() -> None:
+    study = make_study(4, more="", tables=TABLES)
+    outcomes, rows = make_tables(study, {})
+    bits = Wrong({"val_ema_wrong": np.arange(90) < 9}, {"val": "these"})
+    results = Results(study, outcomes, rows, wrong=lambda _: bits)
+    (row,) = results.once(mistakes.seed_spread).to_dict("records")
+    assert np.isnan(row["seed_share_pct"]) and row["mean_error_pct"] == pytest.approx(10)
+    said = [line for line in headline(results) if "spread on val" in line]
+    assert len(said) == 1 and "nan" not in said[0] and "equal errors on these 90" in said[0]
 
 
 def test_arms_are_compared_with_themselves_and_with_those_of_their_panel() -> None:
@@ -280,7 +292,7 @@ def test_from_the_store_to_the_report(tmp_path: Path) -> None:
     """Errors from bits are those of the rows; a damaged file of bits warns and fails nothing."""
     study, store = trained_seeds(tmp_path)
     read = read_trials(study, store)
-    folder, _, _ = draw(study, store, read)
+    folder, _, _ = draw(study, store, dict(read))
     table = pd.read_csv(folder.path / "seed_spread.csv")
     errors = [read[t.config.id].rows[-1]["val_ema_error_pct"] for t in study.trials]
     assert table["mean_error_pct"].item() == pytest.approx(np.mean(errors))
@@ -288,6 +300,6 @@ def test_from_the_store_to_the_report(tmp_path: Path) -> None:
     (bits,) = store.trial(study.trials[1].config.id).path.glob("wrong-*")
     bits.write_bytes(b"no parquet")
     with pytest.warns(UserWarning, match="wrong images must be readable"):
-        draw(study, store, read)
+        draw(study, store, dict(read))
     table = json.loads(pd.read_csv(folder.path / "seed_spread.csv").to_json(orient="records"))
     assert (table[0]["n"], table[0]["seeds_without_bits"]) == (2, 1)

@@ -33,7 +33,8 @@ from conftest import (
     wait_for_mlflow,
 )
 
-from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.study import Study, Trial
 from vitscale.record.mlflow_pages import arm_view, axes
 from vitscale.record.mlflow_place import create_database

@@ -518,7 +518,7 @@ def test_sync_beside_a_driver_gives_no_trial_a_second_run(
         monkeypatch.setattr(time, "time", lambda: now() + 300)
         return None, [], {}
 
-    monkeypatch.setattr("vitscale.launch.driver.draw_once", draw)
+    monkeypatch.setattr("vitscale.analysis.report.draw.draw", draw)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     options = argparse.Namespace(store=str(store.root), studies=[plan.slug], reread=False)
     with store.drive(plan.slug) if when == "before" else contextlib.nullcontext():

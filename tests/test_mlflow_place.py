@@ -16,7 +16,6 @@ from conftest import TINY, empty_database, load_script
 from vitscale.plan.study import Study
 from vitscale.record.mlflow_place import (
     database_of,
-    note_of_old_database,
     tracking_uri,
     without_user,
 )
@@ -127,10 +126,24 @@ def test_what_an_earlier_version_has_shown_is_kept(stores: tuple[Store, Store]) 
     assert with_other.experiment_id != other
 
 
+@pytest.mark.parametrize("text", [" http://host:5000 ", "HTTP://host:5000\r", "Http://host:5000"])
+def test_an_address_is_read_without_spaces_and_in_any_case(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", text)
+    assert tracking_uri(Store(tmp_path)) == "http://host:5000"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "SQLite:///~/Other.db")
+    assert database_of(tracking_uri(Store(tmp_path))) == Path.home() / "Other.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", " ")
+    assert database_of(tracking_uri(Store(tmp_path))) == tmp_path / "mlflow.db"
+
+
 @pytest.mark.parametrize("how", ["moved", "copied"])
 def test_reports_follow_a_store_that_is_moved_or_copied(
-    stores: tuple[Store, Store], how: str, tmp_path: Path
+    stores: tuple[Store, Store], how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """To a folder whose name means something else as a URI: nothing is written outside of it."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     from mlflow.tracking._tracking_service import utils
 
     old, plan = stores[0], study(num=1)
@@ -140,19 +153,23 @@ def test_reports_follow_a_store_that_is_moved_or_copied(
     View(plan, f"sqlite:///{old.root}/mlflow.db", old).summarize(
         {"conv": {"n": 1.0}}, Workdir(report.parent)
     )
-    place = tmp_path / "new"
+    (tmp_path / "folder").mkdir()
+    place = tmp_path / "folder" / "job%2Fx 50% #1?y=é"
     shutil.move(old.root, place) if how == "moved" else shutil.copytree(old.root, place)
     report.write_text("after")
+    there = {path for path in tmp_path.rglob("*") if not path.is_relative_to(place)}
     utils._artifact_repos_cache.clear()  # the next start is another process
     new = Store(place)
     assert new.identity()  # travels with the store
-    uri = f"sqlite:///{place}/mlflow.db"
+    uri = tracking_uri(new)
     view = View(plan, uri, new)
     found = client(uri).download_artifacts(view.parent_id, "report.html")
     assert Path(found).read_text() == "before"
-    assert Path(client(uri).get_run(view.parent_id).info.artifact_uri).is_relative_to(place)
+    assert client(uri).get_run(view.parent_id).info.artifact_uri.startswith(place.as_uri())
     view.summarize({"conv": {"n": 1.0}}, Workdir(report.parent))
     assert [path.read_text() for path in place.glob("mlruns/**/report.html")] == ["after"]
+    outside = {path for path in tmp_path.rglob("*") if not path.is_relative_to(place)}
+    assert outside == there
     originals = [path.read_text() for path in tmp_path.glob("one/mlruns/**/report.html")]
     assert originals == ([] if how == "moved" else ["before"])
 
@@ -168,28 +185,6 @@ def test_places_that_a_server_decides_on_are_left_alone(stores: tuple[Store, Sto
     assert client(uri).get_experiment(served).artifact_location == place
     assert client(uri).get_run(run.info.run_id).info.artifact_uri == run.info.artifact_uri
     assert run.info.artifact_uri.startswith(f"{place}/")
-
-
-def test_an_old_database_is_named_once_and_left_alone(
-    stores: tuple[Store, Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.chdir(tmp_path)
-    one, two = stores
-    (two.root / "mlflow.db").unlink()
-    assert note_of_old_database(two) == ""
-    shutil.copy(one.root / "mlflow.db", tmp_path)  # of some other project, without a study
-    assert note_of_old_database(two) == ""
-    View(study(num=1), f"sqlite:///{tmp_path}/mlflow.db", one)
-    content = (tmp_path / "mlflow.db").read_bytes()
-    note = note_of_old_database(two)
-    assert (
-        f"{tmp_path}/mlflow.db" in note
-        and f"{two.root}/mlflow.db" in note
-        and "vitscale sync" in note
-    )
-    assert note_of_old_database(one) == ""  # it has one: said before
-    assert (tmp_path / "mlflow.db").read_bytes() == content
 
 
 def test_ui_without_a_database_says_where_it_looks(tmp_path: Path) -> None:

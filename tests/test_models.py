@@ -487,6 +487,23 @@ def test_a_timm_model_that_cannot_be_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["mine", "resnet18"])
+def test_a_model_that_only_this_process_knows_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that a script registers, or puts in the place of timm's: workers do not run the script.
+    Put here as timm.models.register_model does, which cannot be undone.
+    """
+
+    def mine(pretrained: bool = False, **options: Any) -> torch.nn.Module:
+        return timm.models.resnet.resnet34(**options)
+
+    monkeypatch.setitem(timm.models._registry._model_entrypoints, name, mine)
+    said = rf"\(model='timm:{name}', defined in {__name__}\)"
+    with pytest.raises(ValueError, match=said), torch.device("meta"):
+        build_model(TrainConfig(model=f"timm:{name}", resolution=32))
+
+
 # --- draws ----------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitscale.plan.averaging import decay_of, initial_share
-from vitscale.plan.config import TrainConfig, choices
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import choices
 from vitscale.train.batchnorm import has_batchnorm, reestimate
 from vitscale.train.ema import Ema
 from vitscale.train.loss import smooth, training_loss
@@ -621,6 +622,19 @@ def statistics(images: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return values.mean(1), values.var(1, ddof=1)
 
 
+def test_batches_weigh_by_their_images() -> None:
+    """The mean over batches of 6, 6 and 2 images is that of all 14; one of 1 image is left out."""
+    layer = nn.BatchNorm2d(3)
+    images = torch.randn(14, 3, 4, 4) * 2 + 1
+    parts = [images[:6], images[6:12] + 1, images[12:] - 3]
+    reestimate(nn.Sequential(layer), [*parts, torch.full((1, 3, 4, 4), 100.0)])
+    assert layer.running_mean is not None and layer.running_var is not None
+    torch.testing.assert_close(layer.running_mean, torch.cat(parts).mean((0, 2, 3)))
+    variances = torch.stack([part.var((0, 2, 3)) for part in parts])
+    weights = torch.tensor([6.0, 6.0, 2.0]) / 14
+    torch.testing.assert_close(layer.running_var, (weights[:, None] * variances).sum(0))
+
+
 @pytest.mark.parametrize("num_batches", [1, 4])
 def test_statistics_are_averages_over_batches(num_batches: int) -> None:
     """Of means, and of unbiased variances; batches of
@@ -703,6 +717,6 @@ def test_a_model_without_batchnorm_is_left_alone() -> None:
 
 def test_no_batch_is_refused() -> None:
     norm = nn.BatchNorm2d(3)
-    with pytest.raises(ValueError, match=r"num_batches >= 1 must hold, but got \(num_batches=0\)"):
+    with pytest.raises(ValueError, match=r"num_images >= 1 must hold, but got \(num_images=0\)"):
         reestimate(norm, [])
     assert norm.momentum == 0.1

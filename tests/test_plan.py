@@ -25,9 +25,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from test_search_spaces import TABLE_4_INTERVALS, TABLE_4_OPTIMA
 
 from search_spaces import demo, xiao2021
-from vitscale.plan.config import DEFAULTS, FREE, TrainConfig
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity, training_flops
 from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
+from vitscale.plan.fields import DEFAULTS
+from vitscale.plan.laws import FREE
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, Trial, config_of, encoded, from_json, to_json
 from vitscale.train.complexity import measured_complexity

@@ -5,7 +5,9 @@ over binomial counts, and simulated studies.
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,9 @@ from statsmodels.stats.power import TTestPower
 
 from vitscale import Study, TrainConfig, trials
 from vitscale.analysis import power
+from vitscale.analysis.distribution.budget import low_ends
+from vitscale.analysis.scaling.precision import of_laws
+from vitscale.plan.study import Trial
 
 
 @pytest.mark.parametrize(("n", "alpha"), [(5, 0.05), (16, 0.025), (64, 0.05)])
@@ -55,11 +60,32 @@ def test_the_smallest_sign_is_the_exact_power_of_the_sign_test() -> None:
     assert upper == pytest.approx(0.8) and math.isnan(power.smallest_sign(4))
 
 
-def test_the_smallest_area_is_seen_in_four_of_five_simulated_studies() -> None:
+@pytest.mark.parametrize("n", [2, 8, 16, 64, 256])
+def test_a_tuning_band_has_a_low_end_up_to_the_k_that_the_plan_says(n: int) -> None:
+    trials = tuple(Trial("a", TrainConfig(seed=i), i) for i in range(n))
+    study = SimpleNamespace(trials=trials)
+    (said,) = power._of_tuning(study)  # type: ignore[arg-type]
+    reached = int((low_ends(np.arange(1.0, n + 1), 0.025, 0.0) > 0).sum())
+    assert (f"up to k = {reached}," in said) if reached else ("nothing" in said)
+
+
+def test_a_plan_of_scaling_says_how_precise_it_is() -> None:
+    """Four times the seeds halve the interval of the exponent, which holds the guess."""
+    script, found = load_script(ROOT / "studies" / "scaling.py"), []
+    for seeds in (1, 4):
+        said, *_ = of_laws(script.study(num=seeds))
+        low, high = map(float, re.findall(r"find ([\d.]+) to ([\d.]+)", said)[0])
+        assert low < 0.45 < high
+        found.append(high - low)
+    assert found[0] / found[1] == pytest.approx(2, rel=0.25)
+
+
+@pytest.mark.parametrize(("n", "k"), [(16, 8), (14, 2), (64, 3)])
+def test_the_smallest_area_is_seen_in_four_of_five_simulated_studies(n: int, k: int) -> None:
     """Normal scores and references of the assumed spreads;
     the standard error is 1.3% at 1,000 studies.
     """
-    n, k, sims, rng = 16, 8, 1000, np.random.default_rng(0)
+    sims, rng = 1000, np.random.default_rng(1)
     truth, draws = power.smallest_area(n, k), rng.normal(0, power.PAIR_SD, (sims, n))
     runs = power.SENSITIVITY * rng.normal(0, power.REFERENCE_SD, (2, sims, k))
     parts = np.stack([draws.var(axis=1, ddof=1) / n, *(runs.var(axis=2, ddof=1) / k)])
@@ -109,13 +135,14 @@ def test_a_plan_of_arms_without_common_points_says_what_it_can_show() -> None:
 
 def test_a_plan_says_what_it_can_show() -> None:
     study = load_script(Path(ROOT / "studies" / "lr_wd_edf.py")).study
-    near, error = power.sentences(study("demo"))
+    near, error, budget = power.sentences(study("demo"))
     assert near.startswith(
         "forgiveness (14 draws per arm, 2 pairs of arms, Holm, 4 reference runs): a difference of "
         "0.2"
     )
     assert error.endswith("an arm that is truly lower at 89% of the points")
-    paper, error = power.sentences(study("imagenet"))
+    assert "best of k draws (14 draws per arm): a lower median up to k = 1" in budget
+    paper, error, *_ = power.sentences(study("imagenet"))
     assert "nothing: ONE reference run per arm" in paper
     assert "Brunner-Munzel): an arm of which a draw is truly lower" in error  # no common points
     assert "no difference" in power.sentences(study("demo", num=4))[1]

@@ -8,19 +8,21 @@ import dataclasses
 import http.server
 import os
 import shutil
+import socket
 import socketserver
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, TINY, load_script
 from PIL import Image
 from test_store import another_user, as_user  # noqa: F401
 
@@ -29,9 +31,12 @@ from vitscale.launch import preflight
 from vitscale.launch.preflight import READ, Data
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
-from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan import cores
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import Outcome
+from vitscale.record.provenance import mixed_images
 from vitscale.record.store import Store
 from vitscale.train.data import fingerprint
 from vitscale.train.sources import load_split
@@ -121,6 +126,22 @@ def test_data_that_a_config_cannot_be_trained_on_are_refused_once(
     assert said in refusal(study(**fields), write(tmp_path / "data"), tmp_path / "store", capsys)
 
 
+def test_a_class_that_only_this_process_knows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Workers do not run the script that puts it there."""
+    import torchvision.datasets
+
+    class Mine(torchvision.datasets.FakeData):
+        def __init__(self, root: str, train: bool = True) -> None:
+            super().__init__(12, (3, 8, 8), 3)
+
+    monkeypatch.setattr(torchvision.datasets, "Mine", Mine, raising=False)
+    made, root = study(dataset="torchvision:Mine"), write(tmp_path / "data")
+    said = refusal(made, root, tmp_path / "store", capsys)
+    assert f"got (Mine, defined in {__name__})" in said
+
+
 def test_one_wrong_config_of_many_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,7 +217,10 @@ def test_other_images_under_one_name_are_refused(
     ]
     said = refusal(study(), other, copied, capsys)
     assert f"(digest {digests[0]}; of 2 done trials {digests[1]}; data_root='{other}')" in said
-    assert "the images of own must be those that the trials of this study were trained on" in said
+    assert (
+        "the train images of own must be those that the trials of this study were trained on"
+        in said
+    )
     assert plan.read_text() == "{}"  # a start that is refused plans nothing
 
 
@@ -212,6 +236,26 @@ def test_the_same_images_elsewhere_are_the_same(
         data.compare(study(), known_of(store, study()))
 
 
+def test_other_evaluation_images_under_one_name_are_refused(
+    tmp_path: Path, trained: tuple[Path, Store]
+) -> None:
+    """Only val differs: refused at the start, and said of what stands side by side."""
+    root, store = trained
+    other = Path(shutil.copytree(root, tmp_path / "corrected"))
+    for path in write(tmp_path / "other", seed=1).glob("own/val*"):
+        target = other / "own" / path.name
+        (shutil.rmtree if target.is_dir() else Path.unlink)(target)
+        path.rename(target)
+    data, known = Data(str(other)), known_of(store, study())
+    data.look(study())
+    with pytest.raises(ValueError, match=r"the val images of own .* evaluated on"):
+        data.compare(study(), known)
+    first = next(iter(known))
+    digests = {i: outcome.facts["eval_digests"] for i, outcome in known.items()}
+    assert mixed_images(digests.values()) == ""
+    assert "DIFFERENT IMAGES of val" in mixed_images([digests[first], "val=0123456789abcdef"])
+
+
 def test_trials_of_older_versions_are_believed_and_other_selections_are_not_mixed_up(
     tmp_path: Path, trained: tuple[Path, Store]
 ) -> None:
@@ -220,7 +264,7 @@ def test_trials_of_older_versions_are_believed_and_other_selections_are_not_mixe
     other.look(study())
     known = known_of(store, study())
     older = {
-        i: replace(o, facts={k: v for k, v in o.facts.items() if k != "data_digest"})
+        i: replace(o, facts={k: v for k, v in o.facts.items() if "digest" not in k})
         for i, o in known.items()
     }
     other.compare(study(), older)
@@ -230,7 +274,7 @@ def test_trials_of_older_versions_are_believed_and_other_selections_are_not_mixe
     data, subset = Data(str(root)), study(subset_images=6)
     both = dataclasses.replace(study(), trials=(*study().trials, *subset.trials))
     data.look(both)
-    assert len(set(data.digests.values())) == 2
+    assert len({of["train"] for of in data.digests.values()}) == 2
     data.compare(both, known)
 
 
@@ -289,6 +333,76 @@ def test_a_store_with_trials_is_not_called_new(
 class Silent(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         time.sleep(5)
+
+
+AFFINITY = len(os.sched_getaffinity(0))
+QUOTAS = [  # what /proc/self/cgroup says, files of groups, cores
+    ("0::/a/b", {"a/cpu.max": "100000 100000", "a/b/cpu.max": "max 100000"}, 1),
+    ("0::/a", {"a/cpu.max": "99000000 100000"}, AFFINITY),
+    ("0::/a", {"a/cpu.max": "20000 100000"}, 1),
+    ("0::/gone", {"cpu.max": "150000 100000"}, 1),  # as in a container with a mount of its own
+    ("1:name=systemd:/a\n3:cpu,cpuacct:/a", {"cpu/a/cpu.cfs": (100000, 100000)}, 1),
+    ("3:cpu:/", {"cpu/cpu.cfs": (-1, 100000)}, AFFINITY),
+    ("2:cpuset:/a", {"a/cpu.max": "100000 100000"}, AFFINITY),
+]
+
+
+@pytest.mark.parametrize(("own", "files", "num"), QUOTAS)
+def test_cores_are_those_of_affinity_and_quotas(
+    own: str, files: dict[str, Any], num: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "CGROUPS", tmp_path)
+    monkeypatch.setattr(cores, "OWN", tmp_path / "own")
+    (tmp_path / "own").write_text(f"{own}\n")
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str):
+            (tmp_path / name).write_text(f"{content}\n")
+        else:
+            for kind, value in zip(("quota", "period"), content, strict=True):
+                (tmp_path / f"{name}_{kind}_us").write_text(f"{value}\n")
+    assert cores.num_cores() == num
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert cores.num_cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_a_folder_in_which_ray_cannot_work_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The limit is that of the system, which a socket of this test meets as well."""
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    rest = preflight.SOCKET.format(os.getpid())
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        for num_bytes, fits in ((107, True), (108, False)):
+            name = "n" * (num_bytes - len(f"{folder}//ray/{rest}"))
+            monkeypatch.setenv("TMPDIR", f"{folder}/{name}")
+            path = Path(folder, name, "ray", rest)
+            path.parent.mkdir(parents=True)
+            refused = nullcontext() if fits else pytest.raises(OSError, match="too long")
+            with socket.socket(socket.AF_UNIX) as of_ray, refused:
+                of_ray.bind(str(path))
+            if fits:
+                assert preflight.check_ray_folder() == Path(folder, name, "ray")
+    long = f"{tmp_path}/{'n' * 120}"
+    for ray, other, hint in (
+        ("/proc/nowhere", "/tmp", "set RAY_TMPDIR or TMPDIR"),
+        ("", long, "set RAY_TMPDIR or TMPDIR"),
+        ("/tmp", long, "set TMPDIR to a shorter"),  # of processes that load images
+    ):
+        named = long if other == long else ray
+        monkeypatch.setenv("RAY_TMPDIR", ray)
+        monkeypatch.setenv("TMPDIR", other)
+        monkeypatch.setattr(tempfile, "tempdir", other)
+        with pytest.raises(SystemExit, match="2"):
+            options = ["--store", str(tmp_path / "runs"), "--num-loader-workers", "1"]
+            cli.main(load_script(TINY).study, options)
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and hint in said and named in said
+        assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from test_sources import write_pickles
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import facts
 from vitscale.train.prepare import Request, prepare, verify
-from vitscale.train.sources import load_split
+from vitscale.train.sources import folders, load_split
 
 torch.set_num_threads(1)
 
@@ -69,6 +70,52 @@ def by_hand(path: Path) -> np.ndarray:
     image = image.resize((SIZE * width // short, SIZE * height // short), Image.Resampling.BICUBIC)
     left, top = round((image.width - SIZE) / 2), round((image.height - SIZE) / 2)
     return np.asarray(image.crop((left, top, left + SIZE, top + SIZE)))
+
+
+def test_a_source_that_has_changed_is_refused(source: Path, tmp_path: Path) -> None:
+    """Another file, another class, other bytes of the same size and time: of a finished set and of
+    one that was interrupted.
+    """
+    asked = request(source, tmp_path / "data")
+    folder = prepare(asked)
+    before, path = content(folder), source / "train" / "c0" / "00.jpg"
+    assert prepare(asked) == folder and content(folder) == before
+    whole, times = path.read_bytes(), path.stat()
+    for finished in (True, False):
+        if not finished:
+            (folder / "prepare.json").write_text(
+                json.dumps(json.loads((folder / "manifest.json").read_text())["request"])
+            )
+            (folder / "manifest.json").unlink()
+        path.write_bytes(whole[:-3] + b"xyz")
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        with pytest.raises(ValueError, match=r"source must be as it was .*: content was"):
+            prepare(asked)
+        path.write_bytes(whole)
+        (source / "train" / "c0" / "99.jpg").write_bytes(whole)
+        folders._list.cache_clear()  # as in another process
+        with pytest.raises(ValueError, match=r"source must be as it was .*: images was"):
+            prepare(asked)
+        (source / "train" / "c0" / "99.jpg").unlink()
+        folders._list.cache_clear()
+    assert content(prepare(asked)) == before
+
+
+def test_unreadable_files_are_skipped_by_name_and_no_set_is_empty(
+    source: Path, tmp_path: Path
+) -> None:
+    (source / "train" / "c0" / "link.jpg").symlink_to("gone.jpg")
+    name = os.fsdecode(b"caf\xe9.jpg")
+    (source / "train" / "c1" / name).write_bytes((source / "train/c1/01.jpg").read_bytes())
+    folder = prepare(request(source, tmp_path / "data", skip_unreadable=True))
+    train = json.loads((folder / "manifest.json").read_text())["splits"]["train"]
+    assert train["num_images"] == NUM + 1 and "c0/link.jpg" in train["skipped"][0]
+    read = load_split(config_of(folder.name, NUM + 1), "train", folder.parent)
+    assert f"train/c1/{name}" in {read.name(index) for index in range(len(read))}
+    for path in (source / "val").rglob("*.jpg"):
+        path.write_bytes(b"?")
+    with pytest.raises(ValueError, match=r"must have an image that can be read.*val: 2 skipped"):
+        prepare(request(source, tmp_path / "other", skip_unreadable=True))
 
 
 def test_pixels_are_those_of_pillow_in_the_order_of_the_source(

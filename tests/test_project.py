@@ -4,6 +4,7 @@ wheel and without the repository: test_installed.py.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -89,7 +90,9 @@ def test_a_script_imports_the_search_spaces_of_its_project(study: str, tmp_path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(SCRIPT if "studies" in name else "")
     result = vitscale(tmp_path, "run", study, "--num", "3")
-    printed = f"{tmp_path / 'search_spaces/__init__.py'} ['--num', '3'] {study}\n"
+    printed = (
+        f"{tmp_path / 'search_spaces/__init__.py'} ['--num', '3'] python -m vitscale run {study}\n"
+    )
     assert result.stdout == printed, result.stderr
 
 
@@ -108,7 +111,9 @@ def test_plain_python_finds_the_search_spaces_of_a_copied_project(tmp_path: Path
 def test_a_script_of_no_project_imports_the_shipped_search_spaces(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SCRIPT)
     result = vitscale(tmp_path, "run", "mine.py")
-    assert result.stdout == f"{ROOT / 'search_spaces/__init__.py'} [] mine.py\n", result.stderr
+    assert (
+        result.stdout == f"{ROOT / 'search_spaces/__init__.py'} [] python -m vitscale run mine.py\n"
+    ), result.stderr
 
 
 def test_run_lists_what_it_can_run_and_refuses_what_it_cannot(tmp_path: Path) -> None:
@@ -184,3 +189,61 @@ def test_every_package_of_the_environment_is_pinned_at_the_version_that_is_teste
         if name not in ("vitscale", "setuptools"):
             assert pins.get(name) == installed.version, f"{name} is not pinned: make constraints"
     assert len(seen) > 100
+
+
+NAMED = """if True:
+    import json, os, sys
+    import vitscale.launch.command as named
+    from types import ModuleType
+
+    def study(): ...
+    sys.argv = ["/usr/lib/ipykernel_launcher.py", "-f", "kernel.json"]
+    for module, arguments in json.loads(sys.stdin.read()):
+        if module not in sys.modules:
+            sys.modules[module] = ModuleType(module)
+            sys.modules[module].__file__ = f"{os.getcwd()}/studies/mine.py"
+        study.__module__ = module
+        named.name_command(study, arguments)
+        print(json.dumps(named.command()))
+"""
+
+
+def test_the_command_of_a_call_is_that_of_its_study_and_arguments(tmp_path: Path) -> None:
+    """Not that of the process: a kernel of a notebook, whose studies are in no file."""
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies/mine.py").write_text("")
+    calls = [("mine", ["--num", "a b"]), ("__main__", ["--num", "1"])]
+    expected = [
+        ["python studies/mine.py --num 'a b'", "mine.py"],
+        ["main(study, ['--num', '1'])  # in Python: the study is in no script", ""],
+    ]
+    command = [sys.executable, "-c", NAMED]
+    said = subprocess.run(
+        command, cwd=tmp_path, input=json.dumps(calls), capture_output=True, text=True
+    )
+    assert [json.loads(line) for line in said.stdout.splitlines()] == expected, said.stderr
+
+
+OWN = "import json; from vitscale.launch import command as named\n\ndef study(): ...\n\n"
+OWN += "named.name_command(study, None); print(json.dumps(named.command()))\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "command"),
+    [
+        ("studies/mine.py", "python studies/mine.py"),
+        ("-m studies.mine", "python -m studies.mine"),
+        ("-m vitscale run mine", "python -m vitscale run mine"),
+    ],
+)
+def test_a_command_is_named_as_it_was_typed(typed: str, command: str, tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies/mine.py").write_text(OWN)
+    said = subprocess.run(
+        [sys.executable, *typed.split(), "--num", "a b"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert json.loads(said.stdout) == [f"{command} --num 'a b'", "mine.py"], said.stderr

@@ -12,7 +12,8 @@ import pytest
 from conftest import ROOT
 
 from vitscale.plan.profile import processor_name
-from vitscale.record.provenance import hardware, provenance
+from vitscale.record.outcome import Outcome, Status
+from vitscale.record.provenance import commits_of, hardware, provenance
 
 PRINT = "from vitscale.record.provenance import provenance; print(provenance()['commit'])"
 HIDE = """
@@ -33,6 +34,22 @@ def commit_of(folder: Path, before: str = "") -> str:
         check=True,
     )
     return result.stdout.strip()
+
+
+def test_the_same_sources_are_the_same_code_under_any_name() -> None:
+    """As of a clone without git, or of another owner, whose commit is a digest."""
+    own = provenance()
+    same = {"commit": "sources 0123456789ab", "sources": own["sources"]}
+    other = {"commit": "1234567890ab", "sources": "0" * 12}
+    twin = {**other, "commit": "vitscale 0.2.0"}
+    facts = {"a": same, "b": other, "c": twin, "d": own}
+    found = commits_of({name: Outcome(Status.FINISHED, facts=of) for name, of in facts.items()})
+    assert found == {
+        "a": own["commit"],
+        "b": "1234567890ab",
+        "c": "1234567890ab",
+        "d": own["commit"],
+    }
 
 
 def test_files_without_a_checkout_are_named_by_a_digest(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from search_spaces import recipes, xiao2021
 from search_spaces.recipes import RECIPES, Recipe, Value
 from search_spaces.vit import SHAPES
 from vitscale import catalog
-from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
+from vitscale.plan.fields import DEFAULTS
 from vitscale.train.loss import training_loss
 from vitscale.train.optim import build_optimizer
 from vitscale.train.schedule import lr_at

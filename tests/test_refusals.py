@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,12 +22,17 @@ from PIL import Image
 from vitscale.__main__ import main as vitscale_main
 from vitscale.analysis import kinds, names
 from vitscale.cli import script as cli
-from vitscale.plan.config import ALIASES, DEFAULTS, TrainConfig, choices, field_types, limits
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.cores import num_cores
 from vitscale.plan.data import check_readable, facts
 from vitscale.plan.design import cross, grid, sample, trials
+from vitscale.plan.fields import DEFAULTS, choices, field_types, limits
+from vitscale.plan.paths import data_root
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
+from vitscale.plan.spelling import ALIASES
 from vitscale.plan.study import MAX_TRIALS, Arm, SearchInfo, Study, Trial
+from vitscale.record.store import Store
 
 TINY_SEARCH = ROOT / "tests/studies/tiny_search.py"
 HUGE = 10**22
@@ -620,13 +624,37 @@ def test_a_start_without_its_data_creates_no_store(
     assert sorted(tmp_path.rglob("*")) == there
 
 
+def test_paths_are_read_alike_from_options_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """~ is the home, also where no shell replaces it; an empty value is as unset."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for root, place in {"~/x": "home/x", "~": "home", " 50% done?#": " 50% done?#"}.items():
+        monkeypatch.setenv("VITSCALE_STORE", root)
+        monkeypatch.setenv("VITSCALE_DATA", root)
+        for text in (root, "", " "):
+            assert Store.at(text).root == Path(data_root(text)) == tmp_path / place
+    for unset in ("", " "):
+        monkeypatch.setenv("VITSCALE_STORE", unset)
+        monkeypatch.setenv("VITSCALE_DATA", unset)
+        assert Store.at("").root == tmp_path / "runs" and data_root() == ""
+    (tmp_path / "home/set").mkdir(parents=True)
+    with pytest.raises(ValueError, match=f"{tmp_path}/home/set/manifest.json: no file"):
+        facts("~/set")
+    for bad in ("runs\r", "s3://bucket/runs\r", "a\nb", "~nobody-of-this-name/x"):
+        with pytest.raises(ValueError, match="must"):
+            Store.at(bad)
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
 @pytest.mark.parametrize(
     ("options", "law"),
     [
         ("--cpus-per-trial=999", "a trial must fit on a node, but got (cpus_per_trial=999"),
         (
-            f"--workers-per-trial={1 + (os.cpu_count() or 1)}",
-            f"{os.cpu_count()} cores, and 0 GPUs",
+            f"--workers-per-trial={1 + num_cores()}",
+            f"{num_cores()} cores, and 0 GPUs",
         ),
         ("--gpus-per-trial=1", "leave --gpus-per-trial out to train on the CPU"),
         ("--gpus-per-trial=1 --device=cuda", "0 GPUs that torch sees"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 import gc
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,22 +107,23 @@ def test_the_rows_of_another_trial_are_refused(store: Store) -> None:
             read("t2")
 
 
-def older(store: Store, facts: dict[str, str], *lost: str) -> None:
-    """Writes t1's file as versions without a seal did; `lost` are rows' columns that it lacks."""
-    table = pq.read_table(store.trial("t1").path / "rows.parquet").drop_columns(list(lost))
+def unsealed(store: Store, facts: dict[str, str]) -> None:
+    """Writes t1's file without a seal."""
+    table = pq.read_table(store.trial("t1").path / "rows.parquet")
     metadata = {f"vitscale.{key}": value for key, value in facts.items()}
     pq.write_table(table.replace_schema_metadata(metadata), store.trial("t1").path / "rows.parquet")
 
 
-def test_files_of_versions_without_a_seal_still_read(store: Store) -> None:
-    older(store, {"status": "finished", **FACTS})
-    assert store.read("t1") == DONE
-    assert store.peek("t1") == replace(DONE, rows=())
+def test_a_file_without_a_seal_is_refused(store: Store) -> None:
+    unsealed(store, {"status": "finished", **FACTS})
+    for read in (store.read, store.peek):
+        with pytest.raises(Damaged, match=r"t1/rows.parquet: a seal must have"):
+            read("t1")
 
 
 @pytest.mark.parametrize("status", ["", "stopped", "finishe\u00e4"])
 def test_an_unknown_status_is_named_with_its_file(store: Store, status: str) -> None:
-    older(store, {**FACTS, "status": status})
+    unsealed(store, {**FACTS, "status": status})
     for read in (store.read, store.peek):
         with pytest.raises(Damaged, match=r"t1/rows.parquet: status in .* must hold, but got"):
             read("t1")
@@ -154,7 +154,7 @@ def test_a_training_notes_which_images_it_saw(tmp_path: Path) -> None:
     assert (
         noted
         == event.facts["data_digest"]
-        == state["data"]
+        == state["images"]["train"]
         == fingerprint(load_split(config, "train", None))
     )
     store.set_aside(config.id)

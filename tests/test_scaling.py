@@ -22,7 +22,7 @@ from known_surface import (
     misfit_p,
     where_equal,
 )
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, minimize
 
 from vitscale.analysis.scaling import fits
 from vitscale.analysis.scaling.compute import Costs, optimum
@@ -73,6 +73,44 @@ def test_the_fit_is_that_of_scipys_robust_least_squares(x: np.ndarray) -> None:
             assert found.exponents[0] == pytest.approx(math.exp(theirs[1 + x.shape[1]]), rel=0.02)
         near = fits.fit(x, y[None], np.full(len(x), 0.03**-2), start=found)
         assert near.loss[0] <= float(found.loss) + 0.01
+
+
+def least(x: np.ndarray, y: np.ndarray, precision: float, has_floor: bool) -> float:
+    """Twice the least loss that L-BFGS of scipy reaches from 12 starts, with numerical slopes of
+    its own; the unknowns are logarithms.
+    """
+    rng, axes = np.random.default_rng(1), x.shape[1]
+    logs = np.log(x / np.exp(np.log(x).mean(0)))
+
+    def loss(p: np.ndarray) -> float:
+        law = np.exp(p[axes : 2 * axes] - np.exp(p[:axes]) * logs).sum(1)
+        law = law + np.exp(p[-1]) * has_floor
+        return float(fits.huber(abs(np.log(y / law)) * precision**0.5).sum())
+
+    bounds = [tuple(np.log(fits.EXPONENTS))] * axes + [(-20.0, 12.0)] * (axes + 1)
+    starts = rng.uniform(
+        [-3.0] * axes + [-1.0] * (axes + 1), [1.0] * axes + [3.0] * (axes + 1), (12, 2 * axes + 1)
+    )
+    options = {"maxiter": 3000, "maxfun": 100_000, "ftol": 1e-13, "gtol": 1e-8}
+    return min(
+        float(minimize(loss, start, method="L-BFGS-B", bounds=bounds, options=options).fun)
+        for start in starts
+    )
+
+
+@pytest.mark.parametrize("x", [SIZES, BOTH, BOTH[:16]], ids=["6", "5 x 4", "4 x 4"])
+@pytest.mark.parametrize("has_floor", [True, False])
+@pytest.mark.parametrize("scale", [0.03, 1e-3], ids=["noise", "a thirtieth of it"])
+def test_no_law_is_worse_than_the_best_of_many_starts(
+    x: np.ndarray, has_floor: bool, scale: float
+) -> None:
+    """Also where the loss is Huber's of a scale far below the noise, so nearly absolute."""
+    rng = np.random.default_rng(2)
+    for floor in (0.0, 2.0):
+        truth = floor + (rng.uniform(8, 25, x.shape[1]) * x ** -rng.uniform(0.2, 0.7)).sum(1)
+        y = truth * np.exp(0.03 * rng.standard_normal(len(x)))
+        found = fits.fit(x, y, np.full(len(x), scale**-2.0), has_floor=has_floor)
+        assert float(found.loss) <= least(x, y, scale**-2.0, has_floor) + 0.01
 
 
 def test_a_law_without_noise_is_found_exactly() -> None:
@@ -128,7 +166,7 @@ def test_rounds_have_the_variance_of_a_mean_over_seeds() -> None:
     rng = np.random.default_rng(2)
     reported = 10 * (1 + 0.05 * rng.standard_normal((40, 1, 3)))
     runs = Runs(reported, reported, np.zeros(reported.shape, bool))
-    noise = relative_noise(runs)
+    noise = relative_noise(runs, np.ones(40))
     assert noise and noise.df == 80 and noise.sd == pytest.approx(0.05, rel=0.25)
     drawn = rounds(runs, 4000, rng, noise)
     relative = drawn.error / choose(runs).error
@@ -151,7 +189,8 @@ def test_each_lr_has_the_noise_of_its_rank() -> None:
     values = np.moveaxis(values, 0, -1)
     runs = Runs(values, values, np.zeros(values.shape, bool))
     assert (runs.ranks == order).all()
-    noise, of_all = relative_noise(runs), relative_noise(runs, least_df=np.inf)
+    ones = np.ones(400)
+    noise, of_all = relative_noise(runs, ones), relative_noise(runs, ones, least_df=np.inf)
     assert noise and of_all and noise.dfs == (800, 800) and of_all.dfs == (1600, 1600)
     of_ranks = [float(np.sqrt(np.mean(pairs[:, 1] ** 2))) for pairs in noise.pairs]
     assert of_ranks == pytest.approx(sd, rel=0.05)
@@ -160,8 +199,24 @@ def test_each_lr_has_the_noise_of_its_rank() -> None:
     spread = [drawn[:, order == rank].std() for rank in (0, 1)]
     assert spread == pytest.approx(sd / 2, rel=0.05)
     few = Runs(values[:3], values[:3], runs.diverged[:3])
-    found = relative_noise(few, least_df=7)
+    found = relative_noise(few, np.ones(3), least_df=7)
     assert found and found.dfs == (12, 12)
+
+
+def test_noise_that_grows_with_size_is_found_and_constant_noise_stays() -> None:
+    """Of 200 studies of six sizes: the largest size has 4 or 1 times the noise of the smallest."""
+    found = {}
+    for growth in (4.0, 1.0):
+        surface = Surface(SIZES, 4.0, (30.0,), (0.5,), noise=0.03, noise_growth=growth, diverged=0)
+        ratios = []
+        for seed in range(200):
+            noise = relative_noise(surface.runs(np.random.default_rng(seed)), SIZES[:, 0])
+            assert noise
+            ratios.append(noise.factor[-1] / noise.factor[0])
+        found[growth] = np.array(ratios)
+    assert 2.8 < np.exp(np.log(found[4.0]).mean()) < 4.0
+    assert np.exp(np.log(found[1.0]).mean()) == pytest.approx(1, abs=0.1)
+    assert (found[1.0] == 1).mean() > 0.5
 
 
 # ---- a known truth

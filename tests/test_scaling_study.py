@@ -20,7 +20,7 @@ from golden import capture
 
 from vitscale.__main__ import main
 from vitscale.analysis.kinds import check, kind_of
-from vitscale.analysis.report.report import caveats, headline, read_results, write_report
+from vitscale.analysis.report.report import caveats, headline, write_report
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import tables
 from vitscale.analysis.scaling.compute import scaling_crossing_at_cost, scaling_optimum
@@ -131,7 +131,7 @@ def test_the_law_is_the_one_that_made_the_errors_and_diverged_cells_are_not_in_i
         assert row["images_exponent_low"] < 0.6 < row["images_exponent_high"]
         assert row["misfit_p"] > 0.001
         assert 0.9 < row["held_out_ratio"] < 1.1
-    assert (table.groupby(["family", "axes"])["nearer"].sum() == 1).all()
+    assert (table.groupby(["family", "axes"])["nearer"].sum() <= 1).all()
 
 
 def test_forecasts_are_of_the_largest_size_without_it_and_stay_within_four_times(
@@ -171,7 +171,7 @@ def test_a_forecast_of_a_cell_that_diverged_did_not_hold(results: Results) -> No
     held = made.once(scaling_forecast).set_index("target")
     assert held.loc[name, "inside"] == "no" and np.isnan(held.loc[name, "measured_error_pct"])
     (line,) = [s for s in headline(made) if "largest size of ViT_P" in s]
-    assert "of 3 inside their 95% intervals (1 diverged, counted as outside)" in line
+    assert "of 3 inside" in line and "(1 diverged, counted as outside)" in line
 
 
 def test_families_are_compared_at_images_that_both_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,42 @@ def test_no_size_is_best_where_none_is_between_others(results: Results) -> None:
     assert np.isnan(at_cost["crossing_flops"]) and at_cost["share_crossing"] < 0.05
     lines = headline(results)
     assert sum("none within the range at any of 5 budgets" in line for line in lines) == 2
-    assert any("no crossing within the range" in line for line in lines)
+    (line,) = [line for line in lines if "at equal training compute" in line]
+    assert "none, ViT_C is lower at both ends" in line
+
+
+def test_equal_families_are_never_said_to_cross() -> None:
+    """Laws of two equal families cross somewhere in the range in most studies."""
+    crossed = stated = 0
+    for seed in range(8):
+        study = script_study(num=2)
+        trials = outcomes(study, seed=seed)
+        conv = trials["arm"].str.startswith("ViT_C")
+        trials.loc[conv, ["error_pct", "minival_error_pct"]] /= 0.8
+        made = Results(study, trials)
+        row = made.once(scaling_crossing).iloc[0]
+        crossed += row["share_crossing"] > 0.5
+        stated += np.isfinite(row["crossing_params_m"])
+    assert crossed >= 2 and stated == 0
+
+
+def test_an_error_of_0_is_in_the_means_and_in_no_law() -> None:
+    study = script_study(num=2)
+    trials = outcomes(study)
+    of = trials.groupby("arm", sort=False)
+    zero, part = "ViT_C width 32, 250 images", "ViT_C width 32, 997 images"
+    trials.loc[of.get_group(zero).index, ["error_pct", "minival_error_pct"]] = 0.0
+    trials.loc[of.get_group(part).index, "error_pct"] = [0.0, 2.5] * 3
+    made = Results(study, trials)
+    cells = made.once(scaling_cells).set_index("cell")["val_error_pct"]
+    assert (cells[zero], cells[part]) == (0.0, 1.25)
+    table = made.once(scaling_fit)
+    both = table[(table["axes"] == "size and images") & table["has_floor"]].set_index("family")
+    assert both.loc["ViT_C", "n_cells"] == 14
+    assert any("1 of 30 cells have an error of 0" in line for line in headline(made))
+    trials[["error_pct", "minival_error_pct"]] = 0.0
+    nothing = Results(study, trials)
+    assert nothing.once(scaling_fit).empty and not any("nan" in s for s in headline(nothing))
 
 
 def test_size_and_length_that_a_budget_is_best_spent_on() -> None:
@@ -348,15 +383,11 @@ def test_single_runs_have_a_law_and_no_interval() -> None:
     assert table["size_exponent"].notna().all() and table["size_exponent_low"].isna().all()
 
 
-def test_a_report_is_written_and_drawn_again(results: Results, tmp_path: Path) -> None:
+def test_a_report_is_written(results: Results, tmp_path: Path) -> None:
     page = write_report(results, Workdir(tmp_path), {})
     assert (
         "Crossing of ViT_P and ViT_C" in page
         and (tmp_path / "error_by_scale.png").stat().st_size > 10_000
-    )
-    again = read_results(results.study, Workdir(tmp_path))
-    pd.testing.assert_frame_equal(
-        again.once(scaling_fit), results.once(scaling_fit), check_dtype=False
     )
 
 

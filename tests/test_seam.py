@@ -57,7 +57,6 @@ MODULES = {"shutil", "tempfile", "sqlite3", "glob"}
 # Who calls what of this. The files are: datasets, the package's own, Ray's, MLflow's database, the
 # user's project.
 ALLOWED = {
-    "analysis/report/beside.py": {"shutil.copyfileobj", "tempfile.TemporaryFile"},
     "record/workdir.py": {
         "open",
         "os.access",
@@ -86,7 +85,6 @@ ALLOWED = {
     "record/store.py": {"mkdir"},  # of the cache, for MLflow's database
     "record/mlflow_place.py": {
         "sqlite3.connect",
-        "is_file",
         "is_dir",
         "glob",
         "touch",
@@ -96,11 +94,14 @@ ALLOWED = {
     "record/provenance.py": {"read_bytes", "rglob"},  # the code of vitscale
     "plan/data.py": {"is_dir", "is_file", "iterdir", "read_text"},
     "plan/profile.py": {"read_text"},
+    "plan/cores.py": {"read_text"},  # /proc, /sys
     "launch/ray_tune.py": {"tempfile.TemporaryDirectory", "tempfile.TemporaryFile", "read_text"},
     "launch/driver.py": {"os.open"},
+    "launch/command.py": {"is_file"},  # a script
+    # the folder of Ray
+    "launch/preflight.py": {"mkdir", "tempfile.TemporaryFile", "tempfile.gettempdir"},
     "launch/ray_team.py": {"os.open"},  # /dev/null
     # the code of vitscale and the names of installed packages
-    "analysis/report/kept.py": {"is_file", "os.listdir", "read_bytes", "rglob"},
     "analysis/report/save.py": {"savefig"},  # into memory
     # /proc/meminfo; temporary folders of trainings, not of a store
     "doctor/device.py": {"read_text"},
@@ -119,6 +120,7 @@ ALLOWED = {
     "cli/adoption.py": {"is_file", "mkdir", "read_text"},
     "cli/commands.py": {"read_text", "write_text"},  # the page of `vitscale fields`
     "cli/fields.py": {"read_text"},
+    "cli/process.py": {"os.fdopen", "os.open"},  # /dev/null
     "cli/project.py": {
         "glob",
         "is_dir",

@@ -28,6 +28,7 @@ from vitscale.analysis.search.files import search_result
 from vitscale.launch.optuna_search import Rounds, Rungs, check_ended
 from vitscale.launch.resources import Event, Resources
 from vitscale.launch.worker import train_trial
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.search import Search
 from vitscale.plan.study import from_json, to_json
 from vitscale.record.outcome import Outcome, Status
@@ -129,13 +130,46 @@ def test_more_points_extend_a_search_and_nothing_else_may_change(
     shorter = Rounds(make_search(epochs=1, num=3), store).study()
     assert len(shorter.trials) == 2 * 3 * 2
     for fields, told in (
-        ({"per_round": 3}, "per_round: began=2, now=3"),
+        ({"per_round": 3}, "per_round was 2, is 3"),
         ({"num_seeds": 1}, "seeds"),
         ({"sampler": "gp"}, "sampler"),
         ({}, "arms"),
     ):
-        with pytest.raises(ValueError, match=rf"a search must go on as it began .*{told}"):
+        with pytest.raises(ValueError, match=rf"a search must go on as it began.*{told}"):
             Rounds(make_search(**{"epochs": 1 if fields else 2, **fields}), store)
+
+
+def test_points_that_give_no_config_are_never_recorded(tmp_path: Path) -> None:
+    """Of widths and heads a third fit; every proposal that is kept does, and so does every
+    stand-in. A space in which one of 20 fits is refused with a law.
+    """
+    space: dict[str, Any] = {
+        "width": optuna.distributions.IntDistribution(16, 64, step=4),
+        "heads": optuna.distributions.CategoricalDistribution([2, 4, 8]),
+    }
+    search = Search(
+        name="fits",
+        scale="demo",
+        question="?",
+        source="ours",
+        arms={"a": TrainConfig(eval_split="minival")},
+        spaces={"a": space},
+        num=12,
+        per_round=12,
+        sampler_seed=17,
+        metric="minival_error_pct",
+    )
+    store = Store.open(tmp_path)
+    assert len(search.stand_in().trials) == 12
+    with store.drive(search.slug):
+        assert Rounds(search, store).grow({})
+    points = store.asked(search.slug)["points"]["a"]
+    assert len(points) == 12 and all(p["width"] % p["heads"] == 0 for p in points)
+    never = dataclasses.replace(
+        search, spaces={"a": {"width": optuna.distributions.IntDistribution(17, 63, step=2)}}
+    )
+    with pytest.raises(ValueError, match=r"must give a config, but got 0 of 240 .*width % heads"):
+        never.stand_in()
 
 
 def test_a_gaussian_process_proposes_too(searched: tuple[Search, Store], tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import known
 import numpy as np
@@ -140,6 +139,16 @@ def test_values_of_points_are_those_of_the_simulation() -> None:
     assert found["diverged"].tolist() == (errors == 100).sum(1).tolist()
     assert found["diverged"].sum() > 0
     assert found["lr"].tolist() == [trial.config.lr for trial in study.trials[::2]]
+
+
+def test_a_point_that_diverged_is_no_winner() -> None:
+    study = random_search(num=4, arms="AB")
+    outcomes = make_outcomes(study)
+    of_arm = outcomes["arm"] == "A"
+    outcomes.loc[of_arm, ["error_pct", "status"]] = [100.0, "diverged"]
+    results = Results(study, outcomes)
+    assert set(search.winners(results)) == {"B"}
+    assert not any("100.00%" in line for line in headline(results))
 
 
 def test_winner_is_that_of_brute_force_and_lies_near_the_bottom_of_the_bowl() -> None:
@@ -487,19 +496,3 @@ def test_arms_of_a_search_are_not_compared_as_distributions() -> None:
     sides = [side_by_side.Side(study, outcomes, arm) for arm in "AB"]
     with pytest.raises(ValueError, match="must not be of a search"):
         side_by_side.side_by_side(*sides)
-
-
-@pytest.mark.parametrize("asha", [False, True])
-@pytest.mark.parametrize(("sampler", "words"), [("tpe", "TPE"), ("gp", "Gaussian process")])
-def test_a_plan_that_says_its_search_in_a_sentence_opens(
-    sampler: Literal["tpe", "gp"], words: str, asha: bool
-) -> None:
-    """As versions before SearchInfo wrote it: `adaptive` and `spaces` beside each other."""
-    study = random_search(num=2, arms="AB")
-    plan = json.loads(json.dumps(to_json(study)))
-    spaces = plan.pop("search")["spaces"]
-    sentence = f"{words}, 3 points at a time, sampler seed 7{', stopped early by ASHA' * asha}"
-    old = from_json({**plan, "adaptive": sentence, "spaces": spaces})
-    info = SearchInfo(sampler=sampler, per_round=3, sampler_seed=7, asha=asha, spaces=spaces)
-    assert old.search == info and info.describe() == sentence
-    assert from_json(json.loads(json.dumps(to_json(old)))) == old

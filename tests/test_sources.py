@@ -25,7 +25,7 @@ from torchvision.datasets import ImageFolder
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import check_readable
 from vitscale.train.prepare import Request, prepare
-from vitscale.train.sources import Images, load_split
+from vitscale.train.sources import Images, load_split, open_folder, parquet
 from vitscale.train.sources.images import decode_image
 from vitscale.train.sources.split import balanced_order, seats, training_rows
 
@@ -507,24 +507,132 @@ def test_labels_out_of_range_are_named(tmp_path: Path) -> None:
 def test_damaged_parquet_is_named(tmp_path: Path) -> None:
     write_parquet(tmp_path / "tiny", "train")
     path = tmp_path / "tiny" / "data" / "train-00001-of-00002.parquet"
-    pq.write_table(
-        pa.table({"image": [{"bytes": b"?", "path": None}] * 7, "label": arrays("train")[1][13:]}),
-        path,
-    )
+    named = pq.read_schema(path).metadata
+    encoded = {"image": [{"bytes": b"?", "path": None}] * 7, "label": arrays("train")[1][13:]}
+    pq.write_table(pa.table(encoded).replace_schema_metadata(named), path)
     refused(
         tmp_path,
         r"image must be whole, but got \(.*train-00001-of-00002.parquet, row 0 of row group 0: "
         r"no known",
     )
-    pq.write_table(pa.table({"picture": [1]}), path.with_name("train-00002.parquet"))
+    parquet._open.cache_clear()  # as in another process
+    pq.write_table(pa.table({"picture": [1]}), path)
     refused(
         tmp_path,
-        r"all shards must have the same columns, but got \(.*train-00002.parquet: no image, "
-        r"label\)",
+        r"all shards must have the same columns, but got \(.*train-00001-of-00002.parquet: "
+        r"no image, label\)",
     )
-    path.with_name("train-00002.parquet").unlink()
-    path.with_name("train-00003.parquet").write_text("no parquet")
-    refused(tmp_path, r"a parquet file must be whole, but got \(.*train-00003.parquet: ")
+    parquet._open.cache_clear()
+    path.write_text("no parquet")
+    refused(tmp_path, r"a parquet file must be whole, but got \(.*train-00001-of-00002.parquet: ")
+
+
+def colours(path: Path, names: list[str], labels: pa.Array | None = None) -> None:
+    """A shard of two black and two white images, labelled by the places of their names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images = [
+        {"bytes": png(np.full((8, 8), value, np.uint8)), "path": None} for value in (0, 255, 0, 255)
+    ]
+    own = [names.index(name) for name in ("black", "white")] * 2
+    table = pa.table({"image": images, "label": pa.array(own) if labels is None else labels})
+    features = {"info": {"features": {"label": {"names": names}}}}
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), path)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "PNG")
+    return content.getvalue()
+
+
+def test_classes_of_shards_are_matched_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "bw"
+    colours(folder / "train-00000-of-00002.parquet", ["black", "white"])
+    colours(folder / "train-00001-of-00002.parquet", ["white", "black"])
+    colours(folder / "validation-00000-of-00001.parquet", ["white", "black"])
+    source = open_folder(folder, 1)
+    for split in ("train", "val"):
+        images = source.read(split)
+        for index in range(len(images)):
+            assert images.labels[index] == (images[index].max() > 0)
+    parquet._open.cache_clear()
+    colours(folder / "validation-00000-of-00001.parquet", ["black", "white", "red"])
+    with pytest.raises(ValueError, match=r"must name the same classes, but got \(.*validation"):
+        open_folder(folder, 1).read("val")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["train-00000-of-00003", "train-00002-of-00003"],
+        ["train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"],
+        ["train-00000-of-00001", "train-more"],
+    ],
+)
+def test_shards_of_n_are_all_there_once(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        colours(tmp_path / f"{name}.parquet", ["black", "white"])
+    with pytest.raises(ValueError, match="shards of train must be there once"):
+        open_folder(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    "labels", [["a", "b"] * 2, [0.4, 1.7] * 2, [True, False] * 2, [[0], [1]] * 2], ids=str
+)
+def test_labels_that_are_no_numbers_of_classes_are_refused(tmp_path: Path, labels: Any) -> None:
+    column = pa.array(labels)
+    colours(tmp_path / "train-0.parquet", ["black", "white"], column)
+    with pytest.raises(ValueError, match=rf"column 'label' of type {str(column.type)[:4]}"):
+        open_folder(tmp_path, 1).read("train")
+
+
+def test_what_is_no_image_is_left_out_and_counted_at_every_level(tmp_path: Path) -> None:
+    pixels, folder = np.zeros((4, 4), np.uint8), tmp_path / "set"
+    for name in ("a", "b"):
+        for place in (f"train/{name}", f"train/{name}/.hidden", f"train/{name}/@eaDir/x"):
+            (folder / place).mkdir(parents=True)
+            (folder / place / "0.png").write_bytes(png(pixels))
+    for place in ("train/.x", "train/__MACOSX/a", "__MACOSX/a", ".y/a"):
+        (folder / place).mkdir(parents=True)
+        (folder / place / "0.png").write_bytes(png(pixels))
+    for name in ("._0.png", "Thumbs.db", "notes", "1.GIF", "2.jfif", "3.avif", "4.jp2"):
+        (folder / "train" / "a" / name).write_bytes(b"")
+    source = open_folder(folder, 1)
+    images = source.read("train")
+    assert source.splits == ("train",) and source.classes == ("a", "b")
+    assert images.names is not None
+    assert [name.decode() for name in images.names] == [
+        *(f"train/a/{name}" for name in ("0.png", "1.GIF", "2.jfif", "3.avif", "4.jp2")),
+        "train/b/0.png",
+    ]
+    assert {reason: num for reason, (num, _) in images.left_out.items()} == {
+        "hidden": 7,
+        "not an image format (.db)": 1,
+        "not an image format (no ending)": 1,
+    }
+
+
+def test_sixteen_bits_have_their_high_byte_and_other_numbers_are_refused() -> None:
+    ramp = np.linspace(0, 65535, 4096).astype(np.uint16).reshape(64, 64)
+    for kind in ("PNG", "TIFF"):
+        content = io.BytesIO()
+        Image.fromarray(ramp).save(content, kind)
+        decoded = decode_image(content.getvalue(), kind, 1)[0].numpy()
+        assert np.array_equal(decoded, ramp >> 8)
+    content = io.BytesIO()
+    Image.fromarray(ramp.astype(np.float32)).save(content, "TIFF")
+    with pytest.raises(ValueError, match=r"x\.tif: mode F"):
+        decode_image(content.getvalue(), "x.tif", 1)
+    with pytest.raises(ValueError, match="20000 x 1 pixels, over 100 to 1"):
+        decode_image(png(np.zeros((1, 20_000), np.uint8)), "line.png", 1)
+
+
+def test_names_of_classes_that_look_alike_are_told_apart(tmp_path: Path) -> None:
+    for split, name in (("train", "caf\u00e9"), ("val", "cafe\u0301")):
+        (tmp_path / split / name).mkdir(parents=True)
+        (tmp_path / split / name / "0.png").write_bytes(png(np.zeros((4, 4), np.uint8)))
+    with pytest.raises(ValueError, match="look alike and differ in Unicode normalization"):
+        open_folder(tmp_path, 1).read("val")
 
 
 def test_the_plan_says_what_there_is(tmp_path: Path) -> None:

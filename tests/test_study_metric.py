@@ -18,7 +18,7 @@ from golden.capture import load
 
 from vitscale.analysis import power
 from vitscale.analysis.kinds import KINDS
-from vitscale.analysis.report.report import read_results, summary, write_report
+from vitscale.analysis.report.report import summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.doubts import doubts
@@ -166,15 +166,6 @@ def check_words(shown: dict[str, str], name: str) -> None:
             assert "nats" in text and not re.search(
                 r"\d% loss|loss (of )?[\d.]+%|loss \(%", plain
             ), file
-
-
-def test_a_report_about_the_loss_is_drawn_again_from_its_files(
-    rows: Callable[[TrainConfig], tuple[Row, ...]], tmp_path: Path
-) -> None:
-    study = distribution("val_ema_loss")
-    first = write_report(results_of(study, rows), Workdir(tmp_path / "one"), {}, WITHOUT_PDF)
-    again = read_results(study, Workdir(tmp_path / "one"))
-    assert write_report(again, Workdir(tmp_path / "two"), {}, WITHOUT_PDF) == first
 
 
 def test_an_infinite_loss_is_the_worst_rank_and_in_no_mean(

@@ -130,7 +130,7 @@ def test_a_diverged_trial_has_neither_bits_nor_weights(tmp_path: Path) -> None:
 def test_weights_are_kept_if_small_or_on_request() -> None:
     def kept(how: str, num_bytes: int) -> bool:
         row = {"diverged": 0.0}
-        state = dict.fromkeys(("trial", "step", "data", "deterministic", "spent_s", "wrong"), 0)
+        state = dict.fromkeys(("trial", "step", "images", "deterministic", "spent_s", "wrong"), 0)
         weights = {"w": torch.empty(num_bytes // 2, dtype=torch.uint8)}
         whole = {**state, "rows": [row], "model": weights, "ema": weights, "optimizer": {}}
         last = last_state(whole, how)  # type: ignore[arg-type]

@@ -42,8 +42,8 @@ def _existing(entry: Any) -> Any:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Moves pages, and adds those of the repository's root."""
-    for source in MOVED:
+    """Moves pages, adds those of the repository's root, and leaves the log out."""
+    for source in [*MOVED, *(f"docs/{name}" for name in files.src_uris if name.startswith("log/"))]:
         files.remove(files.src_uris[posixpath.relpath(source, "docs")])
     for source, page in {**MOVED, **{name: name for name in FROM_ROOT}}.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))

@@ -1,7 +1,8 @@
 """Every number of a study's report as plain values: of its tables, sentences, summary and figures.
 
 `python tests/golden/capture.py STORE` writes what the studies of a store report, and their rows,
-for test_golden.py. Run it only where numbers are meant to change, and name each change in LOG.md.
+for test_golden.py; without a store, the reports of the rows that are kept. Run it only where
+numbers are meant to change, and name each change in the log.
 """
 
 from __future__ import annotations
@@ -85,40 +86,54 @@ def _numbers(values: Any) -> list[Any]:
 
 def load(slug: str) -> tuple[Study, dict[str, Outcome], dict[str, Any]]:
     """(study, the outcome of each trial, what was reported) of a golden file."""
-    kept = json.loads(gzip.decompress((GOLDEN / f"{slug}.json.gz").read_bytes()))
-    read = {}
-    for trial_id, (status, rows, facts) in kept["trials"].items():
-        named = (zip(kept["columns"], row, strict=True) for row in rows)
+    golden, read = kept(slug), {}
+    for trial_id, (status, rows, facts) in golden["trials"].items():
+        named = (zip(golden["columns"], row, strict=True) for row in rows)
         kept_rows = tuple(
             {name: value for name, value in row if value is not None} for row in named
         )
         read[trial_id] = Outcome(Status(status), kept_rows, facts)
-    return from_json(kept["plan"]), read, kept["report"]
+    return from_json(golden["plan"]), read, golden["report"]
 
 
-def write(store: Store, slug: str) -> None:
+def kept(slug: str) -> dict[str, Any]:
+    """The content of a golden file."""
+    content: dict[str, Any] = json.loads(gzip.decompress((GOLDEN / f"{slug}.json.gz").read_bytes()))
+    return content
+
+
+def of_store(store: Store, slug: str) -> tuple[dict[str, Any], dict[str, Outcome]]:
+    """(plan, outcome of each trial) of a study in a store."""
     plan = {
         name: value for name, value in store.plan(slug).items() if name not in ("command", "script")
     }
+    return plan, read_trials(from_json(plan), store)
+
+
+def write(slug: str, plan: dict[str, Any], read: Mapping[str, Outcome]) -> None:
     study = from_json(plan)
-    read = read_trials(study, store)
     names = list(dict.fromkeys(name for of in read.values() for row in of.rows for name in row))
     trials = {
         i: (of.status, [[row.get(name) for name in names] for row in of.rows], dict(of.facts))
         for i, of in read.items()
     }
-    kept = {
+    golden = {
         "plan": plan,
         "columns": names,
         "trials": trials,
         "report": report(results_of(study, read)),
     }
     path = GOLDEN / f"{slug}.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0))
+    path.write_bytes(gzip.compress(json.dumps(golden, separators=(",", ":")).encode(), mtime=0))
     print(path, path.stat().st_size)
 
 
 if __name__ == "__main__":
-    place = Store.at(sys.argv[1])
-    for name in sys.argv[2:] or place.slugs():
-        write(place, name)
+    if sys.argv[1:]:
+        place = Store.at(sys.argv[1])
+        for name in sys.argv[2:] or place.slugs():
+            write(name, *of_store(place, name))
+    else:
+        for path in sorted(GOLDEN.glob("*.json.gz")):
+            name = path.name.removesuffix(".json.gz")
+            write(name, kept(name)["plan"], load(name)[1])

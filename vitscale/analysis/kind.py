@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.study import Study, Trial
-from vitscale.record.provenance import counted, hardware
+from vitscale.record.provenance import EVAL_IMAGES, counted, hardware, mixed_images
 
 T = TypeVar("T")
 Table = Callable[[Results], pd.DataFrame]
@@ -135,6 +135,19 @@ def provenance(results: Results) -> list[str]:
     """Code, versions and machines of the trials, a sentence each; another if hardware differs."""
     said = [_provenance(results.trials, column, title) for column, title in PROVENANCE.items()]
     return [*said, *mixed_hardware(results)]
+
+
+# fields that determine the images of an evaluation set
+OF_IMAGES = ("dataset", "channels", "minival_images", "minival_rule", "split_seed")
+
+
+def mixed_evaluations(trials: pd.DataFrame) -> list[str]:
+    """A sentence for each evaluation set of which trials saw different images under one name."""
+    if EVAL_IMAGES not in trials:
+        return []
+    names = [name for name in OF_IMAGES if name in trials]
+    groups = [of for _, of in trials.groupby(names)] if names else [trials]
+    return [said for of in groups if (said := mixed_images(of[EVAL_IMAGES].fillna("")))]
 
 
 def mixed_hardware(results: Results) -> list[str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import combinations, takewhile
 
 import pandas as pd
 
@@ -61,17 +61,23 @@ def place(ledger: Ledger, look: Look) -> Looks:
         list(takewhile(lambda old: old.digest != look.digest, looks))
         for looks in (past, ledger.looks)
     )
-    return replace(_place(ledger, look, of_p), reports=len(of_all) + 1)
+    same = next((old for old in past if old.digest == look.digest), None)
+    tested: dict[str, set[str]] = {}
+    for old in of_p:
+        for column, of_tests in old.p.items():
+            tested.setdefault(column, set()).update(of_tests)
+    again = None if same is None else same.p
+    placed = _place(ledger, look, of_p)
+    return replace(placed, reports=len(of_all) + 1, again=again, tested=tested)
 
 
 def _place(ledger: Ledger, look: Look, past: Sequence[Look]) -> Looks:
     """The same, with the looks before that count."""
     seen = [*past, look]
-    n = [num for num in look.seen.values() if num]
-    num, mean = len(seen), sum(n) / max(len(n), 1)
+    num, n = len(seen), _runs(look.seen)
     if ledger.final and ledger.final.is_open:
         share = OPEN_FIRST if num == 1 else 1 - OPEN_FIRST
-        return Looks(num, (), mean, growth="open", budget=ALPHA * share)
+        return Looks(num, (), n, growth="open", budget=ALPHA * share)
     final_num = ledger.final.num if ledger.final else 0
     size = ledger.final.planned if ledger.final else seen[0].planned
     if not ledger.final and any(old.planned != size for old in seen):  # it grew
@@ -79,14 +85,14 @@ def _place(ledger: Ledger, look: Look, past: Sequence[Look]) -> Looks:
         shares = _fractions(of_first_plan, size)
         left = ALPHA - spent_at(shares[-1])
         if left > ROUNDING:
-            return Looks(num, (), mean, growth="grown", budget=left)
+            return Looks(num, (), n, growth="grown", budget=left)
         kept = of_first_plan[shares.index(shares[-1])].p
-        return Looks(num, (), mean, growth="grown", budget=0.0, kept=kept)
+        return Looks(num, (), n, growth="grown", budget=0.0, kept=kept)
     fractions = _fractions(seen, size)
     if len(fractions) > 1 and fractions[-1] <= fractions[-2]:
         kept = seen[fractions.index(fractions[-1])].p
-        return Looks(num, (), mean, final_num, growth="replaced", budget=0.0, kept=kept)
-    return Looks(num, fractions, mean, final_num)
+        return Looks(num, (), n, final_num, growth="replaced", budget=0.0, kept=kept)
+    return Looks(num, fractions, n, final_num)
 
 
 def next_look(ledger: Ledger, planned: Mapping[str, int]) -> Looks:
@@ -95,13 +101,34 @@ def next_look(ledger: Ledger, planned: Mapping[str, int]) -> Looks:
 
 
 def _fractions(looks: Sequence[Look], size: Mapping[str, int]) -> tuple[float, ...]:
-    """Shares of a size at each look, which never fall."""
+    """Shares of the information of a size at each look, which never fall: those of the pair of arms
+    that has least. That of a difference of means is the harmonic mean of both numbers.
+    """
     shares, most = [], 0.0
     for look in looks:
-        num = sum(min(look.seen.get(arm, 0), of_arm) for arm, of_arm in size.items())
-        most = max(most, num / sum(size.values()))
+        of_arms = {arm: min(look.seen.get(arm, 0), num) for arm, num in size.items()}
+        most = max(most, min(_information(of_arms, pair, size) for pair in _pairs(size)))
         shares.append(most)
     return tuple(shares)
+
+
+def _pairs(size: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """All pairs of arms with draws or seeds; an arm alone if it is the only one."""
+    arms = [arm for arm, num in size.items() if num]
+    return list(combinations(arms, 2)) or [tuple(arms)]
+
+
+def _runs(seen: Mapping[str, int]) -> float:
+    """Draws or seeds of the pair of arms that has fewest: the harmonic mean of both numbers."""
+    fewest = sorted(num for num in seen.values() if num)[:2]
+    return len(fewest) / sum(1 / num for num in fewest) if fewest else 0.0
+
+
+def _information(seen: Mapping[str, int], pair: Sequence[str], size: Mapping[str, int]) -> float:
+    """The share of the information about a difference that these draws or seeds have."""
+    if not pair or not all(seen[arm] for arm in pair):
+        return 0.0
+    return sum(1 / size[arm] for arm in pair) / sum(1 / seen[arm] for arm in pair)
 
 
 def sentences(results: Results, uncorrected: str = "") -> list[str]:
@@ -114,6 +141,12 @@ def sentences(results: Results, uncorrected: str = "") -> list[str]:
             f"This is report {looks.reports} of a study whose rows were others before: the "
             f"intervals of {uncorrected} are each for one look at a size fixed beforehand, and are "
             "not corrected for the reports."
+        ]
+    if results.late:
+        later = [
+            f"{results.late} tests were not made by the first report of these rows. They may have "
+            "been chosen by their results, so their corrected p is 1.",
+            *later,
         ]
     is_plain = looks.rule == "fixed" and looks.budget == ALPHA
     if is_plain or not any(num for num, _ in results.tests.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vitscale.plan.kinds import check_use
 from vitscale.plan.study import Study
 
 # A name that is missing here costs a second and no more: then the kind itself is asked.
@@ -99,8 +100,10 @@ NAMES: dict[str, frozenset[str]] = {
 def check_known_names(study: Study) -> None:
     """Raises ValueError as vitscale.analysis.kinds.check does, which it calls only if necessary.
 
-    So a plan whose names are all listed here is made without pandas and matplotlib.
+    So a plan whose names are all listed here is made without pandas and matplotlib. Also for what
+    the kind would ignore, of which a stored study is still reported.
     """
+    check_use(study)
     if not NAMES.get(study.kind, frozenset()).issuperset((*study.figures, *study.tables)):
         from vitscale.analysis.kinds import check
 

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 import scipy
 from scipy.special import betaincinv, nctdtr, ndtr, stdtrit
 
+from vitscale.analysis.repeats.precision import of_seeds
+from vitscale.analysis.scaling.precision import of_laws
+from vitscale.analysis.stats.bands import band_tail, order_bounds
 from vitscale.plan.kinds import family_of
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
@@ -28,6 +31,7 @@ POWER, ALPHA = 0.8, 0.05
 # `beyond` above the reference. REFERENCE_SD is in tenths of `beyond` (points, for the top-1 error),
 # so that one tenth of the reference moves the area by 0.08.
 PAIR_SD, SCORE_SD, REFERENCE_SD, SENSITIVITY = 0.25, 0.3, 0.6, 0.08
+WIDER = 1.6  # times these sds, the second assumption: 0.4 for pairs
 
 
 def sentences(study: Study) -> list[str]:
@@ -57,18 +61,30 @@ def smallest_difference(
     return error * float(scipy.optimize.brentq(missing, 0.0, high))
 
 
-def smallest_area(n: int, references: int, paired: bool = True, alpha: float = ALPHA) -> float:
+@functools.lru_cache
+def smallest_area(
+    n: int, references: int, paired: bool = True, alpha: float = ALPHA, spread: float = 1.0
+) -> float:
     """Smallest detectable difference of areas between two arms with n draws each.
 
-    `references` is the number of reference runs per arm. A value above 1 means that none is
-    detectable.
+    `references` is the number of reference runs per arm. `spread` multiplies the assumed sd of
+    score differences, or of scores. A value above 1 means that none is detectable. Simulated with
+    normal values, since the test estimates the noise of few references and its df from them.
     """
-    draws = PAIR_SD**2 / n if paired else 2 * SCORE_SD**2 / n
+    import numpy as np
+
+    rng, sims = np.random.default_rng(0), 4000
+    sd, df = (PAIR_SD, n - 1) if paired else (2**0.5 * SCORE_SD, 2 * (n - 1))
     noise = (SENSITIVITY * REFERENCE_SD) ** 2 / references
-    freedom = (draws + 2 * noise) ** 2 / (
-        draws**2 / ((n - 1) * (1 if paired else 2)) + 2 * noise**2 / (references - 1)
-    )
-    return smallest_difference((draws + 2 * noise) ** 0.5, freedom, alpha)
+    true = (spread * sd) ** 2 / n
+    draws = true * rng.chisquare(df, sims) / df
+    of_arms = noise * rng.chisquare(references - 1, (2, sims)) / (references - 1)
+    error = draws + of_arms.sum(0)
+    freedom = error**2 / (draws**2 / df + (of_arms**2).sum(0) / (references - 1))
+    limit = stdtrit(freedom, 1 - alpha / 2) * error**0.5
+    off = rng.standard_normal(sims) * (true + 2 * noise) ** 0.5
+    # the share POWER of studies is beyond the limit on the side of the difference
+    return float(np.quantile(limit - off, POWER))
 
 
 def smallest_share(n: int, alpha: float = ALPHA) -> float:
@@ -78,6 +94,7 @@ def smallest_share(n: int, alpha: float = ALPHA) -> float:
     draw that the worse arm forgives. Then the mid-p of x discordant pairs is 2^-x.
     """
     needed = next(x for x in range(1, 200) if 0.5**x <= alpha)
+    needed = needed if 0.5 ** (n - 1) <= alpha else n + 1  # p is not below that of an exact test
     return float(betaincinv(needed, n - needed + 1, POWER)) if needed <= n else 1.0
 
 
@@ -164,11 +181,14 @@ def _forgiveness(
     head: str, metric: Metric, n: int, references: int, paired: bool, alpha: float
 ) -> str:
     area, share = smallest_area(n, references, paired, alpha), smallest_share(n, alpha)
-    spread = f"score differences of sd {PAIR_SD}" if paired else f"scores of sd {SCORE_SD}"
+    wider = smallest_area(n, references, paired, alpha, WIDER)
+    sd = PAIR_SD if paired else SCORE_SD
+    spread = f"{'score differences' if paired else 'scores'} of sd {sd}"
     text = f"forgiveness ({head}, {references} reference runs): " + (
         f"a difference of {area:.2f} in area, the primary comparison (t; assumed: {spread}, "
         f"references of sd {metric.apart(REFERENCE_SD * metric.beyond / 10)}, 8 in 10 draws within "
-        f"{metric.apart(metric.beyond)})"
+        f"{metric.apart(metric.beyond)}; {wider:.2f} for an sd of {WIDER * sd:g}, as where draws "
+        "of one arm diverge)"
         if area <= 1
         else "no difference in area"
     )
@@ -197,6 +217,20 @@ def _pairs_share_points(study: Study) -> bool:
     return all(
         draws.get((a, point)) == draws.get((b, point)) for a, b in study.pairs for point in points
     )
+
+
+def _of_tuning(study: Study) -> list[str]:
+    """Up to which k the band of the best of k draws has a low end: beyond it, none can be lower."""
+    n = min(Counter(t.arm.name for t in study.trials if t.point is not None).values(), default=0)
+    head = f"best of k draws ({n} draws per arm)"
+    # the most that a share can be below the lowest draw, by a band of 97.5%
+    most = float(order_bounds(n, band_tail(n, 0.975, one_sided=True))[1][0]) if n > 1 else 1.0
+    largest = math.ceil(-1 / math.log2(1 - most)) - 1 if most < 0.5 else 0
+    if not largest:
+        return [f"{head}: nothing: no 95% band has a low end"]
+    return [
+        f"{head}: a lower median up to k = {largest}, where 95% bands have a low end; none beyond"
+    ]
 
 
 # ---- arms that are one setting, trained with several seeds
@@ -345,6 +379,9 @@ def _reported_sets(study: Study) -> int:
 
 SENTENCES: dict[str, Callable[[Study], list[str]]] = {  # table -> what its tests can show
     "arm_comparison": _of_draws,
+    "tuning_budget": _of_tuning,
+    "scaling_fit": of_laws,
+    "seed_statistics": of_seeds,
     "optimizer_gap": _of_gaps,
     "optimizer_gap_interaction": _of_gap_interactions,
     "training_length": _of_lengths,

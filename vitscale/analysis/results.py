@@ -15,7 +15,6 @@ from vitscale.record.outcome import FIXED
 from vitscale.record.wrong import Wrong
 
 T = TypeVar("T")
-MADE = "names as made"  # in attrs of a table
 # in attrs of a table of printed errors: they stay errors, whatever the study is about
 OF_ERRORS = "about the top-1 error"
 STATUSES = tuple(status.value for status in FIXED)
@@ -36,23 +35,22 @@ class Results:
         study: Study,
         trials: pd.DataFrame,
         rows: pd.DataFrame | None = None,
-        made: Mapping[Callable[[Results], Any], Any] | None = None,
         wrong: Callable[[str], Wrong | None] | None = None,
         looks: Looks = ONE_LOOK,
     ) -> None:
-        """`made`: values that are already computed, such as the tables of an earlier report.
+        """`wrong` reads which images a finished trial got wrong, None if that was not kept.
 
-        `wrong` reads which images a finished trial got wrong, None if that was not kept. `looks` is
-        the place of this look among all at the study.
+        `looks` is the place of this look among all at the study.
         """
         self.study = study
         self.trials = trials
         self.rows = pd.DataFrame() if rows is None else rows
-        self._made: dict[Callable[[Results], Any], Any] = dict(made or {})
+        self._made: dict[Callable[[Results], Any], Any] = {}
         self._wrong = wrong
         self.looks = looks
         self.tests: dict[str, tuple[int, int]] = {}  # column of p -> tests, claims
-        self.p: dict[str, dict[str, float]] = {}  # column of p -> test -> corrected p
+        self.p: dict[str, dict[str, float]] = {}  # metric/column of p -> test -> corrected p
+        self.late = 0  # tests that the first report of these rows did not make
 
     @property
     def metric(self) -> Metric:
@@ -78,13 +76,29 @@ class Results:
         """(n,) p of a column, corrected for their number and for the looks at the study.
 
         All claims rest on these. `tests` says what each of them is about, by which later looks find
-        it again. `anytime` are p that hold at any look, where they are known; they replace those
-        that are derived from p if the study grew without a declared size.
+        it again: under the metric and the column. `anytime` are p that hold at any look, where they
+        are known; they replace those that are derived from p if the study grew without a declared
+        size. Tests of earlier looks that this one lacks count, too. In a report of rows that were
+        reported before, no p is below that of the first report, and a test that this lacked has
+        p = 1: it may have been chosen by its result.
         """
+        key = f"{self.study.metric}/{name}"
         labels = [" / ".join(map(str, test)) for test in tests]
-        kept = self.looks.kept.get(name, {})
-        corrected = self.looks.corrected(p, anytime, [kept.get(label, 1.0) for label in labels])
-        made = self.p.setdefault(name, {})  # tables with the same column may test the same
+        absent = len(set(self.looks.tested.get(key, ())) - set(labels))
+        kept = self.looks.kept.get(key, {})
+        corrected = self.looks.corrected(
+            [*p, *[np.nan] * absent],
+            None if anytime is None else [*anytime, *[np.nan] * absent],
+            [*(kept.get(label, 1.0) for label in labels), *[1.0] * absent],
+        )[: len(labels)]
+        if self.looks.again is not None:
+            first = self.looks.again.get(key, {})
+            corrected = np.maximum(corrected, [first.get(label, 1.0) for label in labels])
+            tested = np.isfinite(corrected)
+            self.late += sum(
+                label not in first for label, is_p in zip(labels, tested, strict=True) if is_p
+            )
+        made = self.p.setdefault(key, {})  # tables with the same column may test the same
         for label, value in zip(labels, corrected.tolist(), strict=True):
             if np.isfinite(value):
                 made[label] = max(value, made.get(label, 0.0))
@@ -107,7 +121,7 @@ class Results:
 
 
 def as_named(table: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """A table with the column names of its metric; `as_made` takes them back.
+    """A table with the column names of its metric.
 
     Tables of printed errors (OF_ERRORS in their attrs) keep their names.
     """
@@ -125,21 +139,9 @@ def trials_as_named(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     return _renamed(trials, {made: metric.column(name) for made, name in names.items()})
 
 
-def as_made(table: pd.DataFrame) -> pd.DataFrame:
-    """A table as it was before `as_named`, also from its parquet file, which keeps attrs."""
-    attrs = {name: value for name, value in table.attrs.items() if name != MADE}
-    made = table.rename(columns=table.attrs.get(MADE, {}))
-    made.attrs = attrs
-    return made
-
-
 def _renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     changed = {name: new for name, new in names.items() if name != new and name in table}
-    if not changed:
-        return table
-    named = table.rename(columns=changed)
-    named.attrs = {**table.attrs, MADE: {new: name for name, new in changed.items()}}
-    return named
+    return table.rename(columns=changed) if changed else table
 
 
 def panels(study: Study) -> dict[str, tuple[str, ...]]:

@@ -17,13 +17,15 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis.distribution.population import scrambles
+from vitscale.analysis.kind import mixed_evaluations
 from vitscale.analysis.kinds import kind_of
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.estimates import Contrast
 from vitscale.analysis.results import STATUSES
 from vitscale.analysis.stats.intervals import median_difference, median_interval, minus
 from vitscale.catalog.datasets import dataset_facts
-from vitscale.plan.config import DEFAULTS, TrainConfig
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
@@ -108,6 +110,8 @@ def incomparable_reason(a: Side, b: Side) -> str:
             f"arms compared must be evaluated on the same images, but got ({a.name}: {shown[0]}; "
             f"{b.name}: {shown[1]}, split {a.configs[0].eval_split})"
         )
+    if mixed := mixed_evaluations(pd.concat([a.known, b.known])):
+        return f"arms compared must be evaluated on the same images, but got ({mixed[0]})"
     return ""
 
 

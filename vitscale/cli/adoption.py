@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vitscale.cli.project import PACKAGE, made_at
 from vitscale.cli.stores import existing, read_plan
-from vitscale.plan.config import shown
 from vitscale.plan.search import Search
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store, Workdir
 
@@ -22,9 +21,14 @@ def winners(study: str, store: str = "") -> dict[str, dict[str, Any]]:
     `study` is the search's directory in the store, such as "tune_lr_wd-demo"; `store` is a folder,
     by default $VITSCALE_STORE or runs. The best point has the lowest mean error on minival over its
     seeds; as the best of many points, its error is optimistic. Raises ValueError for a study that
-    is not in the store, is not a search, or is not complete.
+    is not in the store, is not a search, or is not complete, and for an arm of which no point
+    finished.
     """
-    result = read_result(store or os.environ.get("VITSCALE_STORE", "runs"), study)[1]
+    plan, result = read_result(store, study)
+    if lost := [arm for arm in plan.arms if arm not in result["winners"]]:
+        raise ValueError(
+            f"each arm of {study} must have a point that finished, but got none (arms={lost})"
+        )
     return {arm: dict(winner["values"]) for arm, winner in result["winners"].items()}
 
 

@@ -30,7 +30,10 @@ from vitscale.cli.script import (
 )
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
-from vitscale.plan.config import shown
+from vitscale.launch.command import program
+from vitscale.plan.data import TORCHVISION
+from vitscale.plan.paths import path_of
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -141,9 +144,10 @@ def _report_as_json(study: Study, store: Store, read: Mapping[str, Outcome]) -> 
     """Redraws the report; returns its headline and its tables, each as a list of rows."""
     import pandas as pd
 
-    from vitscale.launch.driver import PAGE, draw
+    from vitscale.analysis.report.draw import draw
+    from vitscale.analysis.report.report import PAGE
 
-    report, headline, _ = draw(study, store, read)
+    report, headline, _ = draw(study, store, dict(read))
     files = {name: io.BytesIO(report.read(f"{name}.parquet")) for name in study.tables}
     tables = {name: pd.read_parquet(file).to_dict("records") for name, file in files.items()}
     return {
@@ -236,7 +240,8 @@ def init(options: argparse.Namespace) -> None:
     """Copies the shipped studies to a folder."""
     made = copy_project(options.folder)
     print("\n".join(f"wrote {path}" for path in made))
-    print(f"cd {shlex.quote(str(options.folder))} && vitscale run lr_wd_edf")
+    again = shlex.join([*program(), "run", "lr_wd_edf"])
+    print(f"cd {shlex.quote(str(options.folder))} && {again}")
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -288,7 +293,6 @@ def ui(options: argparse.Namespace) -> None:
     from vitscale.record.mlflow_place import (
         database_of,
         follow_move,
-        note_of_old_database,
         tracking_uri,
         without_user,
     )
@@ -299,10 +303,8 @@ def ui(options: argparse.Namespace) -> None:
     database = database_of(uri)
     if database is not None and not database.exists():
         raise ValueError(
-            (
-                f"an MLflow database must exist, but got ({database}); run a study or `vitscale "
-                f"sync` first\n{note_of_old_database(store)}"
-            ).rstrip()
+            f"an MLflow database must exist, but got ({database}); run a study or `vitscale sync` "
+            "first"
         )
     follow_move(uri)
     if uri.startswith("http"):
@@ -361,20 +363,16 @@ def sync(options: argparse.Namespace) -> None:
     `reread`, the server is asked for every run.
     """
     check_installed("mlflow")
-    from vitscale.analysis.report.beside import Beside, num_beside
+    from vitscale.analysis.report.draw import draw
     from vitscale.launch.colors import arm_colors
-    from vitscale.launch.driver import draw_once
-    from vitscale.record.mlflow_place import note_of_old_database, tracking_uri
+    from vitscale.record.mlflow_place import tracking_uri
     from vitscale.record.mlflow_view import View, state_of, synchronize
     from vitscale.record.table import read_trials
 
     store = existing(options.store)
     uri = tracking_uri(store)
-    if note := note_of_old_database(store):
-        print(note)
     slugs, failed = options.studies or store.slugs(), list[str]()
-    # a look into each folder takes seconds; in a bucket, one list has all
-    evaluated = Beside(num_beside() if store.trials.at_once == 1 else 0).start(store.evaluated)
+    evaluated = store.evaluated()
     for slug in slugs:
         with _continue_after_failure(slug, failed):
             study = with_costs(read_plan(store, slug))
@@ -384,9 +382,9 @@ def sync(options: argparse.Namespace) -> None:
             read = read_trials(study, store)
             with _server_errors(uri):
                 num = synchronize(view, read, is_alone)
-                for trial_id in view.trials.keys() & view.children.keys() & evaluated():
+                for trial_id in view.trials.keys() & view.children.keys() & evaluated:
                     view.show_evaluations(trial_id, store.evaluations(trial_id).values())
-            report, headline, summary = draw_once(study, store, read, None, num_beside())
+            report, headline, summary = draw(study, store, read)
             with _server_errors(uri):
                 view.summarize(summary, report, headline)
                 if is_alone():
@@ -502,6 +500,9 @@ def prepare(options: argparse.Namespace) -> None:
         "source data_root size skip_unreadable dataset source_root channels max_megapixels "
         "follow_symlinks"
     )
+    for name in ("source", "data_root", "source_root"):
+        if (given := getattr(options, name)) and not str(given).startswith(TORCHVISION):
+            setattr(options, name, type(given)(path_of(given)))
     request = stage.Request(
         splits=tuple(options.splits), **{name: getattr(options, name) for name in fields.split()}
     )
@@ -522,6 +523,8 @@ def prepare(options: argparse.Namespace) -> None:
             f"{folder} {split}: {facts['num_images']} images, {len(facts['skipped'])} skipped "
             "as unreadable"
         )
+        for reason, (num, first) in facts["left_out"].items():
+            print(f"  {num} left out: {reason}, first {first!r}")
     _print_facts(folder)
 
 

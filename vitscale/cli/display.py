@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from vitscale.cli.process import is_live
 from vitscale.launch.progress import Progress
 from vitscale.plan.study import Study, Trial
 
@@ -107,7 +108,7 @@ class Display:
         self.thread.join()
 
     def _run(self) -> None:
-        if not self.console.is_terminal or self.console.is_dumb_terminal:
+        if not is_live(self.console):
             while not self.stop.wait(LINE_EVERY_S):
                 self.console.print(
                     f"{self.progress.study.slug}: {self.progress.line()}", highlight=False

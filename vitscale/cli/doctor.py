@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import re
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vitscale.cli.process import is_live
 from vitscale.cli.stores import add_store
 from vitscale.cli.terminal import print_json
 
@@ -50,7 +50,7 @@ def add_doctor(parsers: Any) -> None:
     )
     parser.add_argument(
         "--mlflow",
-        default=os.environ.get("MLFLOW_TRACKING_URI", ""),
+        default="",
         metavar="URI",
         help="server or database (default: $MLFLOW_TRACKING_URI, else a temporary database)",
     )
@@ -119,13 +119,14 @@ _WORDS = {"pass": "passed", "fail": "failed", "not applicable": "not applicable"
 def _results(options: argparse.Namespace) -> Iterator[Result]:
     from vitscale.doctor.check import Machine
     from vitscale.doctor.checks import examine
+    from vitscale.record.mlflow_place import given_uri
 
     machine = Machine(
         device=options.device,
         wants_gpu=options.device.startswith("cuda"),
         store=options.store,
         address=options.address,
-        mlflow=options.mlflow,
+        mlflow=given_uri(options.mlflow),
     )
     for check, device, finding, spent_s in examine(machine, options.quick):
         yield Result(check, device, finding, spent_s)
@@ -138,7 +139,7 @@ def _shown(results: list[Result]) -> Iterator[None]:
     from rich.live import Live
 
     console = Console(width=None if sys.stdout.isatty() else 150)
-    if not console.is_terminal or console.is_dumb_terminal:
+    if not is_live(console):
         yield
         _print(results, console)
         return

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vitscale.cli.stores import add_store, existing, read_plan
+from vitscale.cli.stores import add_data_root, add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json
 from vitscale.plan.evaluation import Evaluation
 from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column
+from vitscale.plan.paths import data_root
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -52,11 +52,7 @@ def add_evaluate(parsers: Any) -> None:
     parser.add_argument(
         "--num-loader-workers", type=int, default=0, help="data loading processes (default: 0)"
     )
-    parser.add_argument(
-        "--data-root",
-        default=os.environ.get("VITSCALE_DATA", ""),
-        help="folder of the datasets (default: $VITSCALE_DATA)",
-    )
+    add_data_root(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_store(parser)
     parser.set_defaults(run=evaluate)
@@ -68,6 +64,7 @@ def evaluate(options: argparse.Namespace) -> None:
     Raises ValueError if no trial could be evaluated.
     """
     from vitscale.launch.evaluating import evaluate_study, on_device
+    from vitscale.launch.preflight import check_loaders
     from vitscale.launch.resources import Resources
 
     store = existing(options.store)
@@ -76,8 +73,9 @@ def evaluate(options: argparse.Namespace) -> None:
         cpus_per_trial=options.cpus,
         micro_batch=options.micro_batch,
         num_loader_workers=options.num_loader_workers,
-        data_root=os.path.abspath(options.data_root) if options.data_root else "",
+        data_root=data_root(options.data_root),
     )
+    check_loaders(resources)
     results = list(
         evaluate_study(
             study,

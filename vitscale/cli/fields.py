@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitscale.cli.terminal import columns
-from vitscale.plan.config import ALIASES, FieldType, TrainConfig, field_meant, field_types, shown
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import FieldType, field_types
 from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.spelling import ALIASES, field_meant, shown
 
 PACKAGE = Path(__file__).parents[1]
 CLASSES = {
-    "TrainConfig": "plan/config.py",
+    "TrainConfig": "plan/fields.py",  # whose class Fields has them
     "ProfileConfig": "plan/profile.py",
     "Study": "plan/study.py",
     "Arm": "plan/study.py",
@@ -50,7 +52,8 @@ def fields_of(name: str) -> list[Field]:
     """
     text = (PACKAGE / CLASSES[name]).read_text()
     classes = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
-    (body,) = (node.body for node in classes if node.name == name)
+    where = "Fields" if name == "TrainConfig" else name
+    (body,) = (node.body for node in classes if node.name == where)
     lines, start, section = text.splitlines(), body[0].end_lineno or 0, ""
     types = field_types(CONFIGS[name]) if name in CONFIGS else {}
     fields: list[Field] = []

@@ -6,10 +6,10 @@ import os
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from vitscale.cli.stores import existing, read_plan
-from vitscale.plan.config import shown
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -18,19 +18,12 @@ if TYPE_CHECKING:
 
     from vitscale.analysis.results import Results
 
-ReadFrom = Literal["report", "store"]
-
 
 class StudyResults:
-    """The results of a study as pandas tables; they are copies, so you may change them.
+    """The results of a study as pandas tables; they are copies, so you may change them."""
 
-    `read_from` is the source of the tables: "report" for the parquet files of its `report/`, or
-    "store" if they were computed from the trials because the report is missing or out of date.
-    """
-
-    def __init__(self, results: Results, read_from: ReadFrom) -> None:
+    def __init__(self, results: Results) -> None:
         self._results = results
-        self.read_from: ReadFrom = read_from
 
     @property
     def study(self) -> Study:
@@ -85,7 +78,7 @@ class StudyResults:
     def __repr__(self) -> str:
         return (
             f"{self.study.slug}: {len(self._results.trials)} trials, {len(self._results.rows)} "
-            f"rows, tables ({', '.join(self.study.tables)}), from its {self.read_from}"
+            f"rows, tables ({', '.join(self.study.tables)})"
         )
 
 
@@ -93,37 +86,15 @@ def load(study: str, store: str | os.PathLike[str] = "") -> StudyResults:
     """The results of a started study, complete or not; trains and writes nothing.
 
     `study` is its directory in the store, such as "lr_wd_edf-demo"; `store` is a folder, by default
-    $VITSCALE_STORE or runs. Tables are read from the last report if that has the current plan and
-    outcomes, else they are computed from the trials. Raises ValueError for an unknown study or
-    store, or a kind that only its script defines, and Damaged, a ValueError, for an unreadable
-    plan.
+    $VITSCALE_STORE or runs. Tables are computed from the trials, each at its first use. Raises
+    ValueError for an unknown study or store, or a kind that only its script defines, and Damaged, a
+    ValueError, for an unreadable plan.
     """
-    place = existing(os.fspath(store) or os.environ.get("VITSCALE_STORE", "runs"))
-    planned = read_plan(place, study)
-    if (results := _of_report(planned, place)) is not None:
-        return StudyResults(results, "report")
-    return StudyResults(_of_trials(planned, place), "store")
+    place = existing(os.fspath(store))
+    return StudyResults(_results(read_plan(place, study), place))
 
 
-def _of_report(study: Study, store: Store) -> Results | None:
-    """The results in the report of a study; None if the report is missing or out of date."""
-    from vitscale.analysis.report.report import made_from, read_made_from, read_results
-    from vitscale.record.looks import read_ledger
-    from vitscale.record.table import read_statuses
-
-    folder = store.report(study.slug)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about damaged files, which `_of_trials` repeats
-        now = made_from(study, read_statuses(study, store))
-    if read_made_from(folder) != now:
-        return None
-    try:
-        return read_results(study, folder, read_ledger(store, study.slug))
-    except (OSError, ValueError):  # a file is missing or damaged: use the trials
-        return None
-
-
-def _of_trials(study: Study, store: Store) -> Results:
+def _results(study: Study, store: Store) -> Results:
     from vitscale.analysis.kinds import check
     from vitscale.analysis.looks import look_of, place
     from vitscale.analysis.results import Results

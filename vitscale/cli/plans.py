@@ -13,7 +13,7 @@ from vitscale.catalog import epoch_times
 from vitscale.catalog.costs import published_models
 from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.cli.terminal import columns, hours, print_json, si
-from vitscale.plan.config import TrainConfig, shown, shown_text
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import (
     SMALL_BYTES,
     Measured,
@@ -25,6 +25,7 @@ from vitscale.plan.cost import (
 from vitscale.plan.doubts import doubts
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
+from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import Study, Trial, encoded, to_json
 from vitscale.plan.trunks import num_steps_saved
 from vitscale.record.looks import Ledger, sizes
@@ -354,7 +355,9 @@ def _per_arm(study: Study, name: str, texts: Sequence[str]) -> dict[str, float]:
     """
     rules = [_rule(study, name, text) for text in texts]
     numbers_by_arm = {
-        arm: [number for pattern, number in rules if fnmatchcase(arm, pattern)][:1]
+        arm: [number for pattern, number in rules if pattern == arm or fnmatchcase(arm, pattern)][
+            :1
+        ]
         for arm in study.arms
     }
     without = [arm for arm, numbers in numbers_by_arm.items() if not numbers]
@@ -377,7 +380,9 @@ def _rule(study: Study, name: str, text: str) -> tuple[str, float]:
         raise ValueError(
             f"{MIN_PACE:g} <= {name} <= {MAX_PACE:g} must hold, but got ({name}={shown(text)})"
         )
-    if pattern and not any(fnmatchcase(arm, pattern) for arm in study.arms):
+    if pattern not in ("", *study.arms) and not any(
+        fnmatchcase(arm, pattern) for arm in study.arms
+    ):
         raise ValueError(
             f"ARM of {name} must match an arm of the study, but got "
             f"({shown(text)}; {shown_text(', '.join(study.arms), 500)})"
@@ -481,7 +486,11 @@ def _as_text(summary: dict[str, Any]) -> str:
     if summary["trunks"]:
         lines.append(_trunks_text(summary["trunks"]))
     lines.append(_weights_text(summary["weights"], summary["trials"]))
-    lines += [f"shown with 80% power: {sentence}" for sentence in summary["can_show"]]
+    lines += [
+        # sentences about precision name their own level
+        f"{'to be expected' if '95%' in sentence else 'shown with 80% power'}: {sentence}"
+        for sentence in summary["can_show"]
+    ]
     lines += summary.get("looks", [])
     lines += [f"warning: {doubt}" for doubt in summary["doubts"]]
     return "\n".join([*lines, f"plan: {summary['plan']}"])

@@ -11,19 +11,21 @@ import ast
 import contextlib
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from vitscale.plan.config import shown
+from vitscale.launch.command import RUN, program
+from vitscale.plan.spelling import shown
 
 PACKAGE = Path(__file__).parents[1]
 # within the package in a wheel; around it in a clone
 SHIPPED = PACKAGE / "project" if (PACKAGE / "project").is_dir() else PACKAGE.parent
 COPIED = ("studies/", "search_spaces/")
-RUN = "VITSCALE_RUN"  # the argument of `vitscale run`, for the command shown in a report
 README = """# Studies with vitscale
 
 `studies/` has one script per question, `search_spaces/` the values that they share. Both are yours
@@ -77,7 +79,8 @@ def become(study: str, script: Path, arguments: Sequence[str]) -> NoReturn:
     """
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     path = os.pathsep.join(dict.fromkeys([str(root_of(script)), *given, str(SHIPPED)]))
-    environment = {**os.environ, "PYTHONPATH": path, RUN: study}
+    typed = shlex.join([*program(), "run", study])
+    environment = {**os.environ, "PYTHONPATH": path, RUN: typed}
     os.execve(sys.executable, [sys.executable, str(script), *arguments], environment)
 
 
@@ -134,14 +137,25 @@ def copy_project(folder: Path) -> list[Path]:
     return made
 
 
+# the script that is being imported for what it defines; `main` must not run then
+importing: ContextVar[Path | None] = ContextVar("importing", default=None)
+
+
 def load_script(script: Path) -> ModuleType:
-    """Imports a study script, with its project first on the module search path."""
+    """Imports a study script, with its project first on the module search path.
+
+    Raises ValueError for a script that runs when it is imported.
+    """
     sys.path.insert(0, str(root_of(script)))
     spec = importlib.util.spec_from_file_location(f"study_script_{script.stem}", script)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    token = importing.set(script)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        importing.reset(token)
     return module
 
 

@@ -15,7 +15,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -23,22 +22,29 @@ from vitscale.analysis.names import check_known_names
 from vitscale.cli import plans
 from vitscale.cli.costs import with_costs
 from vitscale.cli.display import Display
+from vitscale.cli.process import prepare_streams, tell, without_backend
+from vitscale.cli.project import importing
+from vitscale.cli.stores import add_data_root, add_store
 from vitscale.cli.terminal import one_line
+from vitscale.launch.command import name_command
 from vitscale.launch.driver import (
     EXIT_DONE,
     EXIT_INCOMPLETE,
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
-    discard,
+    finish,
     handle_early_signals,
+    keep_handlers,
     run,
 )
 from vitscale.launch.resources import Resources, resources_for
-from vitscale.plan.config import limits, shown, shown_text
 from vitscale.plan.data import check_readable
+from vitscale.plan.fields import limits
 from vitscale.plan.kinds import fits_laws
+from vitscale.plan.paths import data_root
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
+from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import MAX_TRIALS, Study
 from vitscale.record.blobs import say_when_waiting
 from vitscale.record.looks import (
@@ -72,12 +78,35 @@ def main(make_study: StudyFunction, arguments: Sequence[str] | None = None) -> N
     are not; 2 refused, with a message of one line; 3 all done, but the MLflow view is not up to
     date; 130 interrupted.
     """
-    handle_early_signals()
-    collect_rarely()
+    if script := importing.get():
+        raise ValueError(
+            'a script must call main under `if __name__ == "__main__":`, but got one that runs '
+            f"when it is imported ({script})"
+        )
     parser = Parser(formatter_class=argparse.RawDescriptionHelpFormatter)
-    with refusals(parser.prog):
-        _add_options(parser, make_study)
-        sys.exit(_run(make_study, parser.parse_args(arguments)))
+    with keep_handlers() if arguments is not None else contextlib.nullcontext():
+        handle_early_signals()
+        collect_rarely()
+        name_command(make_study, arguments)
+        with refusals(parser.prog):
+            _add_options(parser, make_study)
+            options = parser.parse_args(arguments)
+            with _store_of_winners(options.store):
+                sys.exit(_run(make_study, options))
+
+
+@contextlib.contextmanager
+def _store_of_winners(store: str) -> Iterator[None]:
+    """Lets `winners`, which the function of a study may call, look in the store of --store."""
+    before = os.environ.get("VITSCALE_STORE")
+    if store:
+        os.environ["VITSCALE_STORE"] = store
+    try:
+        yield
+    finally:
+        os.environ.pop("VITSCALE_STORE", None)
+        if before is not None:
+            os.environ["VITSCALE_STORE"] = before
 
 
 def collect_rarely() -> None:
@@ -102,25 +131,21 @@ def refusals(prog: str) -> Iterator[None]:
     With VITSCALE_TRACEBACK set, the exception is raised instead. A reader that has closed the
     output (`vitscale status | head`) has seen what it wanted: the status is that of SIGPIPE.
     """
+    prepare_streams()
     stderr = sys.stderr  # not Ray's log, to which it may be redirected
-
-    def say(line: str) -> None:
-        with contextlib.suppress(OSError):
-            print(f"{prog}: {one_line(line)}", file=stderr, flush=True)
-
-    say_when_waiting(say)
+    say_when_waiting(lambda line: tell(f"{prog}: {one_line(line)}", stderr))
     try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
+        with without_backend():
+            try:
+                yield
+            finally:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         if os.environ.get("VITSCALE_TRACEBACK"):
             raise
-        print(f"\n{prog}: interrupted", file=sys.stderr)
+        tell(f"\n{prog}: interrupted", sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        discard(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
     except (ValueError, OSError, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name not in OF_TRAINING:
@@ -128,8 +153,11 @@ def refusals(prog: str) -> Iterator[None]:
         if os.environ.get("VITSCALE_TRACEBACK"):
             raise
         reason = _missing(error.name) if isinstance(error, ModuleNotFoundError) else error
-        print(f"{prog}: error: {one_line(reason)}", file=sys.stderr)
+        tell(f"{prog}: error: {one_line(reason)}", sys.stderr)
         sys.exit(EXIT_REFUSED)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            finish(stream)
 
 
 def _missing(module: str | None) -> str:
@@ -277,11 +305,7 @@ def _add_own_options(parser: Parser) -> None:
             f"then hold for all reports together; {OPEN}: without an end, at a cost in power"
         ),
     )
-    parser.add_argument(
-        "--store",
-        default=os.environ.get("VITSCALE_STORE", "runs"),
-        help="store folder (default: runs)",
-    )
+    add_store(parser)
     plans.add_options(parser)
     where = parser.add_argument_group("where and how fast trials run; no effect on their ids")
     add = where.add_argument
@@ -354,11 +378,7 @@ def _add_own_options(parser: Parser) -> None:
         metavar="SECONDS",
         help="how long to wait for a first node of a cluster that has none yet (default: 3600)",
     )
-    add(
-        "--data-root",
-        default=os.environ.get("VITSCALE_DATA", ""),
-        help="folder of the datasets (default: $VITSCALE_DATA)",
-    )
+    add_data_root(where)
     add(
         "--num-loader-workers",
         type=_int_or_auto,
@@ -508,6 +528,9 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
     _check_retrain(options)
     if options.plan:
         _check_data_root(stand_in, options)
+        if (whole := _asked_in_full(search, Store.at(options.store))) is not None:
+            plans.show(whole, Store.at(options.store), options)
+            return EXIT_DONE
         plans.show(stand_in, Store.at(options.store), options)
         if not options.json:
             print(
@@ -524,6 +547,18 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
         return report_only(Rounds(search, store).study(), store)
     check_installed("torch", "ray", "mlflow")
     return run(search, store, resources, Display, options.retrain_other_code)
+
+
+def _asked_in_full(search: Search, store: Store) -> Study | None:
+    """The study of all points of a search that has proposed them; None for another one."""
+    from vitscale.launch.optuna_search import Rounds
+
+    rounds = Rounds(search, store)
+    full = all(
+        len(points) >= search.num or arm in rounds.exhausted
+        for arm, points in rounds.points.items()
+    )
+    return rounds.study() if full else None
 
 
 def _check_retrain(options: argparse.Namespace) -> None:
@@ -551,9 +586,7 @@ def _check_data_root(study: Study, options: argparse.Namespace) -> None:
 
     A data root that comes from the environment alone is not checked.
     """
-    if options.data_root and options.data_root != str(
-        Path(os.environ.get("VITSCALE_DATA", "")).absolute()
-    ):
+    if options.data_root and options.data_root != data_root():
         for dataset in {
             trial.config.dataset for trial in study.trials if trial.config.reads_images
         }:
@@ -562,7 +595,7 @@ def _check_data_root(study: Study, options: argparse.Namespace) -> None:
 
 def _resources(study: Study, options: argparse.Namespace) -> Resources:
     """The resources of the options; paths become absolute, since workers have other directories."""
-    options.data_root = str(Path(options.data_root).absolute()) if options.data_root else ""
+    options.data_root = data_root(options.data_root)
     return resources_for(
         study, {field.name: getattr(options, field.name) for field in fields(Resources)}
     )
@@ -574,13 +607,13 @@ def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> int:
     `formats`: only these; all if there are none. Returns the exit status: not 0 if the report has
     nothing to say about an arm, which one line on stderr names.
     """
-    from vitscale.analysis.report.beside import num_beside
-    from vitscale.launch.driver import PAGE, draw_once
+    from vitscale.analysis.report.draw import draw
+    from vitscale.analysis.report.report import FORMATS, PAGE
     from vitscale.record.provenance import mixed_code
     from vitscale.record.table import read_trials
 
     read = read_trials(study, store)
-    report, headline, _ = draw_once(study, store, read, formats or None, num_beside())
+    report, headline, _ = draw(study, store, read, formats or FORMATS)
     page = not formats or "html" in formats
     where = report.address(PAGE) if page else f"{report.address()} ({', '.join(formats)})"
     lines = [*headline, mixed_code(read), f"report  {where}"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from vitscale.cli.terminal import one_line
 from vitscale.plan.study import Study, from_json
@@ -11,12 +10,19 @@ from vitscale.record.store import PLAN, Store
 from vitscale.record.workdir import Damaged
 
 
-def add_store(parser: argparse.ArgumentParser) -> None:
+def add_store(parser: argparse._ActionsContainer) -> None:
     """Adds the option `--store`."""
     parser.add_argument(
         "--store",
-        default=os.environ.get("VITSCALE_STORE", "runs"),
-        help="store: a folder, or s3://bucket/prefix, gs:// or az:// (default: runs)",
+        default="",
+        help="a folder, or s3://bucket/prefix, gs:// or az:// (default: $VITSCALE_STORE, or runs)",
+    )
+
+
+def add_data_root(parser: argparse._ActionsContainer) -> None:
+    """Adds the option `--data-root`."""
+    parser.add_argument(
+        "--data-root", default="", help="folder of the datasets (default: $VITSCALE_DATA)"
     )
 
 

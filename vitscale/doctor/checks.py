@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from itertools import repeat
 from vitscale.doctor import device, scheduling, software, storage, team, tracking, training
 from vitscale.doctor.check import Check, Finding, Machine, passed
 from vitscale.doctor.process import Examination
+from vitscale.plan.cores import num_cores
 
 WRONG_NUMBERS = (
     "train nothing on this device: update the driver, install the pinned versions (pip install -c "
@@ -178,7 +178,7 @@ def examine(machine: Machine, quick: bool) -> Iterator[tuple[Check, str, Finding
     a time as there are cores, in a process per device. Where there are cores to spare, those that
     need no device run in a process of their own meanwhile, one after another.
     """
-    at_once, beside = ThreadPoolExecutor(os.cpu_count()), ThreadPoolExecutor(1)
+    at_once, beside = ThreadPoolExecutor(num_cores()), ThreadPoolExecutor(1)
     with at_once, beside, ExitStack() as stack:  # which ends the processes before it waits
         first = stack.enter_context(Examination())
         counted = first.find(COUNT, machine)
@@ -200,7 +200,7 @@ def examine(machine: Machine, quick: bool) -> Iterator[tuple[Check, str, Finding
         ahead = {
             check.name: beside.submit(find, check, on[0], aside)
             for check, on in checks
-            if check.is_beside and (os.cpu_count() or 1) >= FEW_CORES
+            if check.is_beside and num_cores() >= FEW_CORES
         }
         for check, on in checks:
             if check.name in ahead:

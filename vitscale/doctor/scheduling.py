@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import statistics
 import sys
@@ -19,6 +18,7 @@ from vitscale.doctor.storage import scratch
 from vitscale.doctor.training import BOUNDS, SMALL, gap, rows
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.cores import num_cores
 from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
 
@@ -118,7 +118,7 @@ def run_packed(configs: Sequence[TrainConfig], store: Store, machine: Machine) -
     resources = (
         Resources(gpus_per_trial=share, cpus_per_trial=share)
         if machine.on_gpu
-        else Resources(cpus_per_trial=max(0.01, share * len(os.sched_getaffinity(0))))
+        else Resources(cpus_per_trial=max(0.01, share * num_cores()))
     )
     slug, events, stop = "doctor", queue.Queue[Event](), threading.Event()
     with store.drive(slug) as attempt, cluster(resources, _no_log):

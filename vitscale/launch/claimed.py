@@ -17,6 +17,7 @@ from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
 from vitscale.record.outcome import Outcome, Row, Status
+from vitscale.record.provenance import EVAL_IMAGES, TRAIN_IMAGES, as_fact
 from vitscale.record.store import Store
 from vitscale.record.workdir import Left, Workdir, step_saved
 from vitscale.record.wrong import WRONG, Wrong, encode
@@ -104,7 +105,7 @@ def _train(
             if team.size > 1:
                 every_s = min(2 * every_s, TEAM_REPORT_EVERY_S)
     trained = found[0]
-    facts["data_digest"] = trained.data
+    facts |= {TRAIN_IMAGES: trained.data, EVAL_IMAGES: as_fact(trained.images)}
     if trained.deterministic:
         facts["deterministic"] = "yes"
     beside = {}
@@ -134,7 +135,7 @@ def end_with_trunk(
     """
     from vitscale.record.provenance import provenance
 
-    names = ("device", "workers", "data_digest", "deterministic")
+    names = ("device", "workers", TRAIN_IMAGES, EVAL_IMAGES, "deterministic")
     facts = {name: trunk.facts[name] for name in names if name in trunk.facts}
     reason = f"its trunk {config.trunk} diverged at step {int(trunk.rows[-1]['diverged_step'])}"
     outcome = Outcome.of(

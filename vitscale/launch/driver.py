@@ -15,15 +15,14 @@ import sys
 import threading
 import time
 import traceback
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from vitscale.launch.branching import pins, why_not
-from vitscale.launch.preflight import Data, check_fits, clock_apart
+from vitscale.launch.command import command
+from vitscale.launch.preflight import Data, check_fits, check_loaders, check_ray_folder, clock_apart
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, Resources, check_alone
 from vitscale.plan.config import TrainConfig
@@ -41,16 +40,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vitscale.launch.optuna_search import Rounds
-    from vitscale.record.looks import FinalSize, Ledger, Look
+    from vitscale.record.looks import FinalSize
     from vitscale.record.mlflow_view import View
-    from vitscale.record.wrong import Wrong
 
 MAX_FAULT_WARNINGS = 20
 # Signals so soon after another are the same request: a key that is held down, or a scheduler that
 # signals all processes of a job, some of which pass the signal on to the driver.
 STORM_S = 2.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that ask a start to stop
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
-RAY_LOG, REPORT_LOG, PAGE = "ray.log", "report-failure.log", "report.html"
+RAY_LOG, REPORT_LOG = "ray.log", "report-failure.log"
 EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -81,6 +80,7 @@ def run(
     output = Output(sys.stdout, stop)
     handle_signals(stop)
     from vitscale.analysis.kinds import check
+    from vitscale.record.mlflow_place import experiment_prefix, tracking_uri
 
     sample = study.stand_in() if isinstance(study, Search) else study
     check(sample)
@@ -90,6 +90,10 @@ def run(
         check_cluster(resources.address)
     else:
         check_fits(resources)
+        check_ray_folder()
+        check_loaders(resources)
+    tracking_uri(store)
+    experiment_prefix()  # a wrong one is refused now
     data = Data(resources.data_root)
     data.look(sample)
     store.make()  # not before: a refusal creates nothing
@@ -176,7 +180,7 @@ def handle_early_signals() -> None:
     """Lets the same signals end the process with one line, as long as nothing has begun."""
 
     def exit_now(name: int, _: object) -> NoReturn:
-        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for other in SIGNALS:
             signal.signal(other, signal.SIG_IGN)  # one line is enough
         if name == signal.SIGHUP:
             _detach_from_terminal()
@@ -186,8 +190,22 @@ def handle_early_signals() -> None:
     _install(exit_now)
 
 
+@contextlib.contextmanager
+def keep_handlers() -> Iterator[None]:
+    """Puts this process's handlers back after a block: it may go on, as a notebook does."""
+    before = {name: signal.getsignal(name) for name in SIGNALS}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(name, handler)
+
+
 def _install(handler: Callable[[int, Any], None]) -> None:
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if threading.current_thread() is not threading.main_thread():  # Python permits it there alone
+        return
+    for name in SIGNALS:
         if name != signal.SIGHUP or signal.getsignal(name) != signal.SIG_IGN:
             signal.signal(name, handler)
 
@@ -205,6 +223,14 @@ def discard(stream: TextIO) -> None:
     os.close(null)
 
 
+def finish(stream: TextIO) -> None:
+    """Leaves out what cannot be written to a stream: Python would end with another status."""
+    try:
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
 class Output:
     """Standard output for a start, which ends by no failure to write.
 
@@ -214,6 +240,7 @@ class Output:
 
     def __init__(self, file: TextIO, stop: threading.Event) -> None:
         self.file, self.stop = file, stop
+        self.errors = sys.stderr  # while Ray runs, sys.stderr is its log
         self.is_warned = False
 
     def __getattr__(self, name: str) -> Any:
@@ -227,11 +254,7 @@ class Output:
         self._in_any_case(self.file.flush)
 
     def finish(self) -> None:
-        """Leaves out what still cannot be written: Python would end with another status."""
-        try:
-            self.file.flush()
-        except OSError:
-            discard(self.file)
+        finish(self.file)
 
     def _in_any_case(self, put: Callable[[], object]) -> None:
         try:
@@ -247,7 +270,7 @@ class Output:
 
     def _warn(self, line: str) -> None:
         with contextlib.suppress(OSError):  # it may be the same file
-            print(line, file=sys.__stderr__)  # not the one that is redirected to a log of Ray
+            print(line, file=self.errors)
 
 
 class Driver:
@@ -268,7 +291,7 @@ class Driver:
         from rich.console import Console
 
         from vitscale.launch.colors import arm_colors
-        from vitscale.record.mlflow_place import experiment_prefix, tracking_uri
+        from vitscale.record.mlflow_place import tracking_uri
         from vitscale.record.mlflow_view import Mirror
 
         self.study, self.store, self.resources, self.attempt = study, store, resources, attempt
@@ -285,7 +308,6 @@ class Driver:
         self.display = display or (lambda progress, console: nullcontext())
         self.rounds = rounds  # of a search, whose study grows round by round
         self.uri = tracking_uri(store)
-        experiment_prefix()  # a wrong one is refused now
         self.mirror = Mirror(
             study, self.uri, store, arm_colors, self._warn_not_shown, self._still_drives
         )
@@ -299,7 +321,6 @@ class Driver:
 
     def run(self, retrain: bool = False) -> int:
         """Trains, then draws the report, whatever ended the training; returns the exit status."""
-        from vitscale.record.mlflow_place import note_of_old_database
         from vitscale.record.table import read_trials
 
         with self.store.planning():
@@ -321,8 +342,8 @@ class Driver:
                 f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its "
                 "pages; the store keeps them"
             )
-        for note in filter(None, (note_of_code, note_of_old_database(self.store))):
-            self.console.print(note)
+        if note_of_code:
+            self.console.print(note_of_code)
         doubted = doubts(self.study)
         if todo:
             ahead_s = self.store.clock_ahead_s(self.study.slug)
@@ -457,8 +478,8 @@ class Driver:
             self.renamed = _renamed(before, self.study)
             self.left_out = [i for i in _once_planned(before) if i not in planned]
             plan.update(
-                command=_command(),
-                script=Path(sys.argv[0]).name,
+                command=command().text,
+                script=command().script,
                 **to_json(self.study),
                 earlier=self.left_out,
             )
@@ -716,10 +737,10 @@ class Driver:
         if stopped_by:
             self.console.print(
                 f"stopped by {stopped_by}\n        log {self.folder.address(RAY_LOG)}; the same "
-                "command resumes"
+                f"command resumes: {command().text}"
             )
         if self.stop.is_set() and Status.MISSING in statuses:
-            self.console.print("interrupted: the same command resumes")
+            self.console.print(f"interrupted: the same command resumes: {command().text}")
             return EXIT_INTERRUPTED
         if Status.MISSING in statuses or Status.FAILED in statuses or report is None:
             return EXIT_INCOMPLETE
@@ -736,11 +757,12 @@ class Driver:
         The folder is None if drawing fails, which loses no result.
         """
         try:
-            from vitscale.analysis.report.beside import num_beside
+            from vitscale.analysis.report.draw import draw
+            from vitscale.analysis.report.report import PAGE
 
-            make = draw_once if self.trials_shown else draw
-            num = 0 if self.trains else num_beside()  # Ray has not been here
-            report, headline, summary = make(self.study, self.store, read, None, num)
+            # rows are still needed where MLflow has not all of them
+            read = read if self.trials_shown else dict(read)
+            report, headline, summary = draw(self.study, self.store, read)
         # a full disk, or an error in a plot: the trials are safe, and MLflow is still updated
         except Exception as error:
             line = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -751,7 +773,8 @@ class Driver:
             return None, lines, ({}, None)
         self.folder.remove(REPORT_LOG)  # of an earlier start
         figures = [f"figure  {report.address(name)}.png" for name in self.study.figures]
-        lines = [*(f"  {line}" for line in headline), *figures, f"report  {report.address(PAGE)}"]
+        page = f"report  {report.address(PAGE)}"
+        lines = [*(f"  {line}" for line in headline), *figures, page]
         return report, lines, (summary, report, headline)
 
     def _show_trials(self, view: View, read: Mapping[str, Outcome]) -> None:
@@ -802,111 +825,6 @@ def _is_head_lost(error: Exception) -> bool:
     return isinstance(error, HeadLost)
 
 
-def draw(
-    study: Study,
-    store: Store,
-    read: Mapping[str, Outcome],
-    formats: Collection[str] | None = None,
-    num_processes: int = 0,
-) -> tuple[Workdir, list[str], dict[str, dict[str, float]]]:
-    """Writes the tables, figures and page of a study: (their folder, headline, summary by arm).
-
-    `formats`: only these; None for all. `num_processes` as in write_report.
-    """
-    return draw_once(study, store, dict(read), formats, num_processes)
-
-
-def draw_once(
-    study: Study,
-    store: Store,
-    read: dict[str, Outcome],
-    formats: Collection[str] | None = None,
-    num_processes: int = 0,
-) -> tuple[Workdir, list[str], dict[str, dict[str, float]]]:
-    """As `draw`, but takes the rows out of `read` as soon as they are in a table: two million rows
-    in both would take 400 MB more.
-    """
-    from vitscale.analysis.report.kept import inputs, keep, read_kept
-    from vitscale.record.looks import read_ledger
-
-    folder, facts = store.report(study.slug), _facts(study, store)
-    ledger, made_of = read_ledger(store, study.slug), inputs(study, read, facts)
-    if kept := read_kept(folder, made_of(ledger)):
-        return folder, *kept
-    # pandas and matplotlib take a second
-    from vitscale.analysis.kinds import kind_of
-    from vitscale.analysis.looks import look_of, place, with_claims
-    from vitscale.analysis.report.report import FORMATS, headline, summary, write_report
-    from vitscale.analysis.results import Results
-    from vitscale.record.table import outcomes, take_tidy
-
-    done, rows = outcomes(study, read), take_tidy(study, read)
-    look = look_of(study, done)
-    opened = []  # trials of which the wrong images were read
-
-    def wrong(trial_id: str) -> Wrong | None:
-        opened.append(trial_id)
-        return _wrong(trial_id, store, read)
-
-    results = Results(study, done, rows, wrong=wrong, looks=place(ledger, look))
-    for name, content in kind_of(study).files(results).items():
-        folder.write(name, content)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        write_report(results, folder, facts, FORMATS if formats is None else formats, num_processes)
-    note = (
-        _record_look(store, study.slug, with_claims(look, results))
-        if any(look.seen.values())
-        else ""
-    )
-    lines, numbers = [*headline(results), *filter(None, [note])], summary(results)
-    now = read_ledger(store, study.slug)  # with this look, and perhaps one of another process
-    alone = _without(look, now) == _without(look, ledger)
-    if alone and formats is None and not opened and not note:
-        keep(folder, made_of(now), lines, numbers)
-    return folder, lines, numbers
-
-
-def _without(look: Look, ledger: Ledger) -> Ledger:
-    return replace(ledger, looks=tuple(old for old in ledger.looks if old.digest != look.digest))
-
-
-def _facts(study: Study, store: Store) -> dict[str, str]:
-    """What the page says about how to run the study again."""
-    command = _planned_command(study, store)
-    from_wheel = command.startswith("vitscale run ")
-    return {
-        "install": "pip install 'vitscale[train]'" if from_wheel else "make .venv/installed",
-        "command": command,
-        "store": str(store.root),
-    }
-
-
-def _record_look(store: Store, slug: str, look: Look) -> str:
-    """Appends a look to the ledger; a sentence if that is impossible, which loses no report."""
-    from vitscale.record.looks import add_look
-
-    try:
-        add_look(store, slug, look)
-    except OSError as error:
-        return f"This look was not recorded, so later ones will not count it ({error})."
-    return ""
-
-
-def _wrong(trial_id: str, store: Store, read: Mapping[str, Outcome]) -> Wrong | None:
-    """Which images a trial got wrong; a damaged file counts as none, with a warning."""
-    try:
-        return store.wrong(trial_id, read[trial_id])
-    except Damaged as damaged:
-        warnings.warn(str(damaged), stacklevel=2)
-        return None
-
-
-def _planned_command(study: Study, store: Store) -> str:
-    """The command that started the study, not the one that draws it again."""
-    return store.plan(study.slug).get("command") or _command()
-
-
 def _plan_before(store: Store, slug: str) -> dict[str, Any]:
     """The plan of the last start; empty if it cannot be read: it is rewritten anyway."""
     try:
@@ -939,12 +857,3 @@ def _renamed(plan: Mapping[str, Any], study: Study) -> set[str]:
         return set()
     now = {trial.config.id: (trial.arm.name, trial.point) for trial in study.trials}
     return {i for i, place in before.items() if now.get(i, place) != place}
-
-
-def _command() -> str:
-    """The command line of this process; the script's path begins at `studies/` if it is there."""
-    script = Path(sys.argv[0])
-    if typed := os.environ.get("VITSCALE_RUN"):  # by `vitscale run`
-        return shlex.join(["vitscale", "run", typed, *sys.argv[1:]])
-    name = f"studies/{script.name}" if script.parent.name == "studies" else str(script)
-    return shlex.join(["python", name, *sys.argv[1:]])

@@ -57,7 +57,11 @@ def evaluate_study(
     """
     if study.measures:
         raise ValueError(f"trainings have weights, profiles none, but got (study={study.slug!r})")
-    trials = [trial for trial in study.trials if fnmatchcase(trial.arm.name, arms)]
+    trials = [
+        trial
+        for trial in study.trials
+        if (trial.arm.name == arms if arms in study.arms else fnmatchcase(trial.arm.name, arms))
+    ]
     if not trials:
         law = f"an arm must be of the study ({', '.join(study.arms)})"
         raise ValueError(f"{law}, but got ({arms!r})")
@@ -106,6 +110,8 @@ class _One:
         now = workdir.names(CHECKPOINT)[-1:]
         if known is None or (now and known.facts.get("weights", now[0]) != now[0]):
             return None
+        if self._other_images(config, evaluation, known):
+            return None
         lacks = self.top_of is not None and not workdir.exists(f"{PREDICTIONS}{own_id}.parquet")
         return None if lacks else known
 
@@ -150,6 +156,16 @@ class _One:
             beside[f"{PREDICTIONS}{own_id}.parquet"] = _predictions(found)
         self.store.add_evaluation(config.id, own_id, outcome, beside)
         return Result(trial, evaluation, "done", outcome)
+
+    def _other_images(self, config: TrainConfig, evaluation: Evaluation, known: Outcome) -> bool:
+        """Whether the images of an evaluation differ from those that are there now, if any are."""
+        from vitscale.train.data import fingerprint
+
+        try:
+            images = self._images(config, evaluation)
+        except ValueError:  # such as no data root: what is known can be shown
+            return False
+        return known.facts.get("images") != fingerprint(images)
 
     def _images(self, config: TrainConfig, evaluation: Evaluation) -> Images:
         """The images of the evaluation, on the GPU if they fit."""

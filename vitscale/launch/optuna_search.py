@@ -18,7 +18,8 @@ import numpy as np
 
 from vitscale.launch.resources import Event
 from vitscale.plan.design import Point
-from vitscale.plan.search import Search, as_json, rounded
+from vitscale.plan.search import TRIES, Search, as_json, rounded
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import ASKED, Store
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import optuna
 
 REDUCTION = 3  # ASHA continues the best third of a rung
-TRIES = 20  # proposals per new point, until one was not proposed before
 
 
 class Rounds:
@@ -45,8 +45,9 @@ class Rounds:
         changed = [name for name, value in current.items() if value != previous[name]]
         if changed:
             raise ValueError(
-                "a search must go on as it began (use another store to start afresh), but got "
-                f"({changed[0]}: began={previous[changed[0]]!r}, now={current[changed[0]]!r})"
+                f"a search must go on as it began, but got another ({search.slug}: "
+                f"{_difference(changed[0], previous[changed[0]], current[changed[0]])}); give it "
+                "another name: it takes over all trials that both have"
             )
         self.points: dict[str, list[Point]] = {
             arm.name: ledger.get("points", {}).get(arm.name, []) for arm in search.configs
@@ -114,8 +115,9 @@ class Rounds:
     def _ask(self, arm: str, num: int, read: Mapping[str, Outcome]) -> list[Point]:
         """Proposes `num` points for an arm, from earlier outcomes but not from each other's.
 
-        Deterministic given the outcomes. Returns fewer points if a space of integers or choices has
-        no more new ones.
+        Deterministic given the outcomes. A point that gives no config is not recorded, and another
+        one is proposed. Returns fewer points if a space of integers or choices has no more new
+        ones.
         """
         from vitscale.analysis.results import Results
         from vitscale.analysis.search.tables import optuna_study
@@ -136,7 +138,7 @@ class Rounds:
         for _ in range(TRIES * num):
             proposed = proposer.ask(dict(space)).params
             point = {name: rounded(space[name], value) for name, value in proposed.items()}
-            if point not in earlier + new:
+            if point not in earlier + new and not self.search.why_not(arm, point):
                 new.append(point)
             if len(new) == num:
                 break
@@ -169,6 +171,16 @@ class Rounds:
         }
         content = json.dumps(ledger, indent=1).encode()
         self.store.write_driving(self.search.slug, ASKED, lambda: content)
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """What has changed in a property of a search, as briefly as it can be said."""
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return f"{name} was {shown(before)}, is {shown(now)}"
+    first = next(key for key in {**before, **now} if before.get(key) != now.get(key))
+    if first in before and first in now:
+        return _difference(f"{name} of {first!r}", before[first], now[first])
+    return f"{name}: {first!r} is {'new' if first in now else 'gone'}"
 
 
 def identity(search: Search) -> dict[str, Any]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import operator
 import os
 import socket
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.cores import num_cores
 from vitscale.plan.data import EMBEDDED, check_embedded, check_readable
+from vitscale.plan.paths import given, path_of
 from vitscale.plan.study import Study
 from vitscale.record.bucket import LEASE_S, off
 from vitscale.record.outcome import Outcome
+from vitscale.record.provenance import images_of
 
 # The fields that decide which images a training reads.
 READ = (
@@ -28,10 +32,12 @@ READ = (
     "split_seed",
 )
 ANSWER_S = 30.0  # for a cluster that is reached to say what it is
+MAX_SOCKET_BYTES = 107  # of a path, on Linux
+SOCKET = "session_2000-01-01_00-00-00_000000_{}/sockets/plasma_store"  # as Ray names them
+LISTENER = "pymp-00000000/listener-00000000"  # as multiprocessing does
 SETTINGS = 4  # a type of frame of HTTP/2
 ANY_CLOCK = "VITSCALE_ANY_CLOCK"
 # the fact of a completed trial that identifies its images
-DIGEST = "data_digest"
 
 
 def check_fits(resources: Resources) -> None:
@@ -39,7 +45,7 @@ def check_fits(resources: Resources) -> None:
 
     Asks before Ray starts and anything is written. What a cluster has only Ray knows.
     """
-    machine = {"CPU": os.cpu_count() or 1, "GPU": 0}
+    machine = {"CPU": num_cores(), "GPU": 0}
     if resources.gpus_per_trial:
         import torch
 
@@ -52,9 +58,49 @@ def check_fits(resources: Resources) -> None:
         raise ValueError(
             f"a trial must fit on a node, but got (cpus_per_trial={resources.cpus_per_trial:g}, "
             f"gpus_per_trial={resources.gpus_per_trial:g}, "
-            f"workers_per_trial={resources.workers_per_trial}; this machine has "
+            f"workers_per_trial={resources.workers_per_trial}; this process may use "
             f"{machine['CPU']} cores, and {machine['GPU']} GPUs that torch sees){hint}"
         )
+
+
+def check_ray_folder() -> Path:
+    """The folder in which Ray keeps the files and sockets of a cluster that it starts here.
+
+    Raises ValueError if the path of a socket would be too long, or no file can be made there.
+    """
+    folder = path_of(given(os.environ.get("RAY_TMPDIR", ""), "TMPDIR", "/tmp")) / "ray"
+    hint = "set RAY_TMPDIR or TMPDIR to a folder for which that holds"
+    _check_socket(folder / SOCKET.format(os.getpid()), hint)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(
+            f"Ray must be able to write to its folder, but got ({folder}: {error.strerror}); {hint}"
+        ) from error
+    return folder
+
+
+def check_loaders(resources: Resources) -> None:
+    """Raises ValueError if processes that load images could not send them: the trial would wait
+    forever.
+    """
+    if resources.num_loader_workers:
+        _check_socket(Path(tempfile.gettempdir(), LISTENER), "set TMPDIR to a shorter folder")
+
+
+def _check_socket(path: Path, hint: str) -> None:
+    if (num_bytes := len(os.fsencode(path))) > MAX_SOCKET_BYTES:
+        raise ValueError(
+            f"the path of a socket must have at most {MAX_SOCKET_BYTES} bytes, but got "
+            f"({num_bytes}: {path}); {hint}"
+        )
+
+
+def has_token() -> bool:
+    """Whether the user has a token of Ray."""
+    given = any(map(os.environ.get, ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")))
+    return given or os.path.exists(os.path.expanduser("~/.ray/auth_token"))  # perhaps without home
 
 
 def check_answers(address: str) -> None:
@@ -115,7 +161,7 @@ class Data:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self.digests: dict[tuple[Any, ...], str] = {}
+        self.digests: dict[tuple[Any, ...], dict[str, str]] = {}
 
     def look(self, study: Study) -> None:
         """Raises ValueError if data are missing or do not fit a config of the study.
@@ -133,22 +179,23 @@ class Data:
             self.digests[key] = examine(configs, Path(self.root) if self.root else None)
 
     def compare(self, study: Study, known: Mapping[str, Outcome]) -> None:
-        """Raises ValueError if completed trials of the study were trained on other images.
-
-        Trials of older versions have no digest among their facts; they are not checked.
+        """Raises ValueError if completed trials of the study were trained or evaluated on other
+        images than those that are there now.
         """
-        digests = {trial_id: outcome.facts.get(DIGEST) for trial_id, outcome in known.items()}
-        done = [trial.config for trial in study.trials if digests.get(trial.config.id)]
+        seen = {trial_id: images_of(outcome) for trial_id, outcome in known.items()}
+        done = [trial.config for trial in study.trials if trial.config.id in seen]
         for key, configs in self._by_images(done):
-            current = self.digests.get(key)
-            others = [config for config in configs if current and digests[config.id] != current]
-            if others:
-                previous = digests[others[0].id]
+            for name, current in self.digests.get(key, {}).items():
+                others = [c for c in configs if seen[c.id].get(name, current) != current]
+                if not others:
+                    continue
+                did = "trained" if name == "train" else "evaluated"
                 raise ValueError(
-                    f"the images of {others[0].dataset} must be those that the trials of this "
-                    f"study were trained on, but got others (digest {current:.8}; of "
-                    f"{len(others)} done trials {previous:.8}; data_root={self.root!r}); name the "
-                    "root of those trials, or give these images a name of their own"
+                    f"the {name} images of {others[0].dataset} must be those that the trials of "
+                    f"this study were {did} on, but got others (digest {current:.8}; of "
+                    f"{len(others)} done trials {seen[others[0].id][name]:.8}; "
+                    f"data_root={self.root!r}); name the root of those trials, or give these "
+                    "images a name of their own"
                 )
 
     def _by_images(

@@ -13,6 +13,7 @@ import logging
 import os
 import queue
 import re
+import secrets
 import signal
 import socket
 import sys
@@ -28,9 +29,10 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 
 from vitscale.launch.faults import is_of_unknown_cause
 from vitscale.launch.leaving import GRACE_S, STOPS
-from vitscale.launch.preflight import check_answers, clock_apart
+from vitscale.launch.preflight import check_answers, check_ray_folder, clock_apart, has_token
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.cores import num_cores
 from vitscale.plan.data import check_readable
 from vitscale.plan.study import Study
 from vitscale.record.outcome import DONE, Status
@@ -52,11 +54,12 @@ os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "300")
 # Ray's default niceness of 15 would starve a study on a busy machine
 os.environ.setdefault("RAY_worker_niceness", "0")
+# Ray cannot be imported without a home, which a user id without a name may lack
+if os.path.expanduser("~") == "~":
+    os.environ["HOME"] = "/nonexistent"
 # A cluster that starts where a token exists requires it, but Ray does not send the token by itself
 # when a driver joins.
-if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ) or (
-    Path.home() / ".ray" / "auth_token"
-).exists():
+if has_token():
     os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 import ray
@@ -399,9 +402,7 @@ def cluster(
     joining = _library_errors() if resources.address else contextlib.nullcontext(str)
     with _quiet(log), _own_handler(), joining as said:
         try:
-            local: dict[str, Any] = (
-                {} if resources.address else {"object_store_memory": 256 * 2**20}
-            )
+            local = {} if resources.address else _local()
             # Ray replaces the loopback address unless it believes that there can be no other node.
             ray_constants.ENABLE_RAY_CLUSTER = bool(resources.address)
             ray.init(
@@ -428,6 +429,19 @@ def cluster(
         raise
     else:
         _shut_down(log)
+
+
+def _local() -> dict[str, Any]:
+    """How to start a cluster here. Without a token it gets one of its own: Ray would write one to
+    the home of the user, which may be read-only, or none.
+    """
+    if not has_token():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    return {
+        "object_store_memory": 256 * 2**20,
+        "num_cpus": num_cores(),
+        "_temp_dir": str(check_ray_folder()),
+    }
 
 
 @contextlib.contextmanager

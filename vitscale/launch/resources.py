@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from vitscale.plan.config import shown, shown_text
 from vitscale.plan.profile import METRIC, ProfileConfig
+from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import Study
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import Damaged, Store

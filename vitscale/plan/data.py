@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.paths import path_of
 
 EMBEDDED = {"digits": 8}  # dataset in scikit-learn, which needs no root -> pixels per side
 TORCHVISION = "torchvision:"
@@ -136,22 +137,22 @@ def facts(folder: str | Path) -> dict[str, Any]:
     These are dataset, num_images, num_classes, channels and resolution, for use as
     `TrainConfig(**facts("data/flowers-64"))`, where the folder was written by `vitscale prepare`.
     For a dataset that vitscale.catalog.datasets knows, num_images is left out. Raises ValueError
-    for a folder that is not such a set, or that does not name its classes.
+    for a folder that is not such a set.
     """
-    path = Path(folder) / MANIFEST
+    path = path_of(folder) / MANIFEST
     try:
         manifest = json.loads(path.read_text())
         fields: dict[str, Any] = {
-            "dataset": Path(folder).absolute().name,
+            "dataset": path.parent.name,
             "num_images": int(manifest["splits"]["train"]["num_images"]),
-            "num_classes": len(manifest["classes"]),
+            "num_classes": len(manifest["classes"] or ()) or int(manifest["num_classes"]),
             "channels": int(manifest["channels"]),
             "resolution": int(manifest["size"]),
         }
     except FileNotFoundError:
         raise ValueError(
             "facts must be of a set that `vitscale prepare` wrote, but got "
-            f"({path.absolute()}: no file); relative paths begin where the study is started"
+            f"({path}: no file); relative paths begin where the study is started"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(

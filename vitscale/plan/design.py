@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitscale.plan.config import FREE, TrainConfig, shown
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.laws import FREE
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import MAX_TRIALS, Arm, Trial
 
 if TYPE_CHECKING:  # the trainer runs on machines without Optuna

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from vitscale.plan.config import shown
 from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.spelling import shown
 
 if TYPE_CHECKING:
     from vitscale.plan.study import Arm, Study, Trial
@@ -64,6 +64,13 @@ LAWS = (
     "scaling_forecast_far",
     "scaling_crossing",
 )
+# kind -> tables that compare pairs, where nothing else does
+OF_PAIRS: dict[str, tuple[str, ...]] = {
+    "repeats": (),
+    "scaling": (),
+    "profile": (),
+    "shapes": ("blocks_or_width",),
+}
 FAR = 4  # times the largest value of an axis that a law was fitted to; beyond it only if asked for
 MIN_VALUES = 3  # of an axis, for a gain, an exponent and a floor; one more where one is held out
 
@@ -83,20 +90,6 @@ def equal_within_arms(trials: Iterable[Trial], *ignored: str) -> bool:
     return not _unequal_arm(trials, *ignored)
 
 
-def infer_kind(trials: Collection[Trial], fields: Mapping[str, Any]) -> str:
-    """The kind of a study whose plan is of a version without kinds; `fields` are those of Study."""
-    if fields.get("search"):
-        return "search"
-    if any(isinstance(trial.config, ProfileConfig) for trial in trials):
-        return "profile"
-    requested = {*fields.get("tables", ()), *fields.get("figures", ())}
-    if requested & {*SCALING}:
-        return "scaling"
-    if requested & {*SHAPES} and equal_within_arms(trials, "seed", "lr"):
-        return "shapes"
-    return "repeats" if equal_within_arms(trials, "seed") else "distribution"
-
-
 def check_kind(study: Study) -> None:
     """Raises ValueError if arms violate the laws of their kind, or would be pooled."""
     if (study.kind == "search") != (study.search is not None):
@@ -110,6 +103,24 @@ def check_kind(study: Study) -> None:
             f"(kind={study.kind!r}, study={study.slug!r})"
         )
     CHECKS.get(study.kind, _nothing)(study)
+
+
+def check_use(study: Study) -> None:
+    """Raises ValueError if the kind would ignore pairs or arms, which a stored study may have."""
+    using = OF_PAIRS.get(study.kind)
+    if study.pairs and using is not None and not _requests(study, using):
+        raise ValueError(
+            "pairs must be of a study that compares them (kind distribution, or kind shapes with "
+            f"the table {OF_PAIRS['shapes'][0]}), but got (kind={study.kind!r}, "
+            f"pairs={shown(study.pairs)})"
+        )
+    drawn = {trial.arm.name for trial in study.trials if trial.point is not None}
+    without = [arm for arm in study.arms if arm not in drawn]
+    if study.kind == "distribution" and without:
+        raise ValueError(
+            "an arm of a distribution must have draws, which are trials with a point, but got "
+            f"(arm={without[0]!r}: reference runs alone)"
+        )
 
 
 def _nothing(study: Study) -> None:

@@ -55,7 +55,12 @@ class Metric:
         return math.isfinite(self.worst)
 
     def number(self, value: float, digits: int = 1, sign: str = "") -> str:
-        """A value without its unit, with `decimals` places; `digits` - 1 more for closer looks."""
+        """A value without its unit, with `decimals` places; `digits` - 1 more for closer looks.
+
+        A dash for a number that does not exist, as in tables.
+        """
+        if math.isnan(value):
+            return "–"
         return f"{value:{sign}.{self.decimals + digits - 1}f}"
 
     def text(self, value: float, digits: int = 1) -> str:

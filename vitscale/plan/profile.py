@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import subprocess
@@ -11,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
 
-from vitscale.plan.config import VIT_ONLY, Count, Law, Max, TrainConfig, defaults
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.cores import num_cores
+from vitscale.plan.fields import Count, Max, defaults
+from vitscale.plan.laws import VIT_ONLY, Law
 from vitscale.plan.metrics import SPEED, SPEED_COLUMN, Column
 
 METRIC = SPEED.name  # the metric of a study of profiles
@@ -166,10 +168,7 @@ class Processor(NamedTuple):
 
 def processor(threads: int = 0) -> str:
     """Name and threads of this machine's processor; 0 threads: all cores of this process."""
-    num = threads or (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return str(Processor(processor_name(), num))
+    return str(Processor(processor_name(), threads or num_cores()))
 
 
 def gpu() -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vitscale.plan.config import shown
+from vitscale.plan.spelling import shown
 
 MAX_DEVICES, MIN_FRACTION = 10**6, 1e-3
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Self
 
-from vitscale.plan.config import TrainConfig, shown
+from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import Measured
 from vitscale.plan.design import Point, SearchSpace, check_space, sample
 from vitscale.plan.metrics import columns_of
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import (
     MAX_TRIALS,
     SAMPLERS,
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 # Samplers learn from diverged trainings, too, so the worst value of the metric must be finite.
 SEARCHED = tuple(name for name, of in columns_of("minival").items() if of.metric.is_bounded)
+
+
+TRIES = 20  # proposals per new point, until one is new and gives a config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,13 +177,35 @@ class Search:
         )
 
     def stand_in(self) -> Study:
-        """A study of random points with the same number and cost of trials, for printing a plan."""
-        return self.study(
-            {
-                arm: sample(space, num=self.num, seed=self.sampler_seed)
-                for arm, space in self.spaces.items()
-            }
+        """A study of random points with the same number and cost of trials, for printing a plan.
+
+        Raises ValueError for a space of which too few points give a config.
+        """
+        return self.study({arm: self._lawful_sample(arm) for arm in self.spaces})
+
+    def _lawful_sample(self, arm: str) -> list[Point]:
+        for num in (self.num, min(TRIES * self.num, MAX_TRIALS)):
+            drawn = sample(self.spaces[arm], num=num, seed=self.sampler_seed)
+            whys = [self.why_not(arm, point) for point in drawn]
+            lawful = [point for point, why in zip(drawn, whys, strict=True) if not why]
+            distinct = list({str(point): point for point in lawful}.values())
+            if len(distinct) >= self.num:
+                return distinct[: self.num]
+        if len(lawful) >= self.num:  # the space has no more points
+            return distinct
+        raise ValueError(
+            f"one of {TRIES} points of a space must give a config, but got {len(lawful)} of "
+            f"{len(drawn)} (arm={arm!r}; {next(filter(None, whys))})"
         )
+
+    def why_not(self, arm: str, point: Point) -> str:
+        """Why a point gives no config of an arm; empty if it does."""
+        config = next(base for of, base in self.configs.items() if of.name == arm)
+        try:
+            config.replace(**point)
+        except ValueError as error:
+            return str(error)
+        return ""
 
 
 def _is_inner_json(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from collections import Counter
@@ -11,17 +12,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self, TypeGuard
 
-from vitscale.plan.config import DEFAULTS, FREE, MAX_LAWFUL, TrainConfig, shown, shown_text
+from vitscale.plan.config import MAX_LAWFUL, TrainConfig
 from vitscale.plan.cost import Complexity, Measured, complexity
-from vitscale.plan.kinds import check_kind, infer_kind
+from vitscale.plan.fields import DEFAULTS
+from vitscale.plan.kinds import check_kind
+from vitscale.plan.laws import FREE
 from vitscale.plan.metrics import ERROR, SPEED, Column
 from vitscale.plan.profile import METRIC, ProfileConfig
+from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.trunks import check_trunks
 
 # per study, and points per sample: each is a directory, and a row of every table
 MAX_TRIALS = 10**6
 MOST_IN_A_NAME, MOST_IN_A_LABEL, MOST_IN_A_TEXT = 100, 200, 100_000  # characters
 
+NUMBERED = ("repeats", "shapes", "scaling")  # kinds of which an arm needs no reference
 
 Sampler = Literal["tpe", "gp"]
 SAMPLERS: dict[Sampler, str] = {"tpe": "TPE", "gp": "Gaussian process"}
@@ -32,7 +37,7 @@ class SearchInfo:
     """How the points of a search are chosen. Raises ValueError for impossible values."""
 
     sampler: Sampler
-    per_round: int  # points per arm that are proposed at once; 0: unknown, in an older plan
+    per_round: int  # points per arm that are proposed at once
     sampler_seed: int = 0
     asha: bool = False  # whether ASHA stops trainings with a bad intermediate rank
     # name of an arm -> axis -> its distribution in Optuna's JSON
@@ -54,7 +59,7 @@ class SearchInfo:
 
     def describe(self) -> str:
         """The search in words, for reports."""
-        rounds = f"{self.per_round} points at a time, " if self.per_round else ""
+        rounds = f"{self.per_round} points at a time, "
         stops = ", stopped early by ASHA" if self.asha else ""
         return f"{SAMPLERS[self.sampler]}, {rounds}sampler seed {self.sampler_seed}{stops}"
 
@@ -103,7 +108,8 @@ class Trial:
 
     A string as `arm` is the name of an arm without factors. `point` is the index in the arm's
     design; trials of two arms with the same index share the point. None marks a reference run,
-    trained at the arm's tuned optimum, which is not a draw of the design.
+    trained at the arm's tuned optimum, which is not a draw of the design. In studies of repeats,
+    shapes and scaling, an arm without any point has no reference: its trials are numbered.
     """
 
     arm: Arm  # or its name
@@ -181,6 +187,8 @@ class Study:
         _check_factors(self)
         check_kind(self)
         check_trunks(self)
+        if self.kind in NUMBERED:
+            object.__setattr__(self, "trials", _numbered(self.trials))
 
     @property
     def slug(self) -> str:
@@ -208,6 +216,20 @@ class Study:
         for trial in self.trials:
             arms.setdefault(trial.arm.name, trial.arm)
         return arms
+
+
+def _numbered(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    """The trials, with points for arms in which none has one: such an arm has no reference."""
+    drawn = {trial.arm.name for trial in trials if trial.point is not None}
+    if all(trial.arm.name in drawn for trial in trials):
+        return trials
+    numbers = {name: itertools.count() for name in {trial.arm.name for trial in trials} - drawn}
+    return tuple(
+        Trial(trial.arm, trial.config, next(numbers[trial.arm.name]))
+        if trial.arm.name in numbers
+        else trial
+        for trial in trials
+    )
 
 
 def config_of(fields: Mapping[str, Any]) -> TrainConfig:
@@ -497,41 +519,11 @@ def from_json(plan: Mapping[str, Any]) -> Study:
         name: tuple(plan[name]) if isinstance(plan[name], list) else plan[name]
         for name in _PLAIN
         if name in plan
-    }  # plans of older versions have fewer
+    }
     panels = {title: tuple(arms) for title, arms in plan["panels"].items()}
     pairs = tuple((a, b) for a, b in plan["pairs"])
-    fields: dict[str, Any] = {
-        **texts,
-        "panels": panels,
-        "pairs": pairs,
-        "search": _search_of(plan),
-        "trials": trials,
-    }
-    if "kind" in fields:
-        return Study(**fields)
-    try:
-        return Study(kind=infer_kind(trials, fields), **fields)
-    except ValueError:  # its arms violate a law of this kind that the older version did not have
-        return Study(kind="distribution", **fields)
-
-
-def _search_of(plan: Mapping[str, Any]) -> SearchInfo | None:
-    """How a plan's search chose its points; older versions wrote it as a sentence."""
-    if plan.get("search"):
-        return SearchInfo(**plan["search"])
-    if not (sentence := plan.get("adaptive")):
-        return None
-    rounds, seed = (
-        re.search(pattern, sentence)
-        for pattern in (r"(\d+) (?:points|proposals) at a time", r"sampler seed (\d+)")
-    )
-    return SearchInfo(
-        sampler="gp" if SAMPLERS["gp"] in sentence else "tpe",
-        per_round=int(rounds[1]) if rounds else 0,
-        sampler_seed=int(seed[1]) if seed else 0,
-        asha="ASHA" in sentence,
-        spaces=plan.get("spaces", {}),
-    )
+    search = SearchInfo(**plan["search"]) if plan.get("search") else None
+    return Study(**texts, panels=panels, pairs=pairs, search=search, trials=trials)
 
 
 _PLAIN = (

@@ -54,7 +54,7 @@ def _seconds(text: str) -> float:
         return math.nan  # check_lease refuses it
 
 
-LEASE_S = _seconds(os.environ.get("VITSCALE_LEASE_S", "60"))
+LEASE_S = _seconds(os.environ.get("VITSCALE_LEASE_S") or "60")
 LOG_EVERY_S = 60.0  # a log is uploaded while it is written
 LOG_BYTES = 2**22  # its end, as far as it is kept
 POLL_S = 0.5
@@ -68,7 +68,7 @@ def off(ahead_s: float) -> str:
 
 def check_lease() -> None:
     """Raises ValueError unless leases are long enough to be renewed, and end within an hour."""
-    given = os.environ.get("VITSCALE_LEASE_S", "60")
+    given = os.environ.get("VITSCALE_LEASE_S") or "60"
     if not 1 <= _seconds(given) <= 3600:
         raise ValueError(
             f"a lease must be of 1 to 3600 seconds, but got (VITSCALE_LEASE_S={given[:40]!r})"

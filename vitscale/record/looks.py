@@ -82,12 +82,14 @@ def sizes(trials: Iterable[Trial]) -> dict[str, int]:
 def read_ledger(store: Store, slug: str) -> Ledger:
     """The looks at a study and its declared size; empty without any.
 
-    A file that cannot be read is left out, with a warning that names it.
+    Of several at the same rows, the first that tested something counts. A file that cannot be read
+    is left out, with a warning that names it.
     """
     folder = _folder(store, slug)
     names = [name for name in folder.names() if NUMBERED.fullmatch(name)]
     looks = [look for name in names if (look := _read(folder, name, Look)) is not None]
-    distinct = {look.digest: look for look in reversed(looks)}  # the first of each digest
+    in_order = sorted(looks, key=lambda look: not any(look.tested.values()))
+    distinct = {look.digest: look for look in reversed(in_order)}
     return Ledger(
         tuple(look for look in looks if distinct[look.digest] is look),
         _read(folder, FINAL, FinalSize) if folder.exists(FINAL) else None,
@@ -95,14 +97,19 @@ def read_ledger(store: Store, slug: str) -> Ledger:
 
 
 def add_look(store: Store, slug: str, look: Look) -> bool:
-    """Appends a look unless its rows were seen before; returns whether it did.
+    """Appends a look unless its rows were seen before, by one that tested something if it tests
+    something itself; returns whether it did.
 
     Each look is a new file that exactly one of several processes creates. Raises OSError.
     """
     folder = _folder(store, slug)
     content = asdict(look) | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     while True:
-        if look.digest in {old.digest for old in read_ledger(store, slug).looks}:
+        tests = any(look.tested.values())
+        if any(
+            old.digest == look.digest and (any(old.tested.values()) or not tests)
+            for old in read_ledger(store, slug).looks
+        ):
             return False
         used = [int(name[:6]) for name in folder.names() if NUMBERED.fullmatch(name)]
         name = f"{max(used, default=0) + 1:06d}.json"
@@ -151,8 +158,7 @@ def _read(folder: Workdir, name: str, made: type[T]) -> T | None:
     try:
         content: dict[str, Any] = read_json(folder, name)
         names = [item.name for item in fields(made)]  # type: ignore[arg-type]
-        # looks of earlier versions have no p
-        values = {name: content[name] for name in names if name != "p" or name in content}
+        values = {name: content[name] for name in names}
         for column, of_tests in values.get("p", {}).items():
             if not all(type(p) is float and 0 <= p <= 1 for p in of_tests.values()):
                 raise ValueError(f"p of {column}={of_tests!r:.60}")

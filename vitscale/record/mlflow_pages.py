@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from vitscale.plan.config import FREE, TrainConfig
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.laws import FREE
 from vitscale.plan.markup import in_markdown
 from vitscale.plan.study import Study
 

@@ -12,11 +12,12 @@ import re
 import sqlite3
 import uuid
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
+from vitscale.plan.paths import given, path_of
 from vitscale.record.store import Store
 
-_SQLITE = "sqlite:///"
+_SQLITE = re.compile(r"sqlite(\+pysqlite)?:///")
 # of those that MLflow knows, in a text: scheme, address, query
 _DATABASE_URI = re.compile(
     r"\b((?:postgres\w*|mysql|mariadb|mssql|oracle)(?:\+\w+)?://)(?:\S*@)?([^\s?]*)(\?\S*)?"
@@ -31,14 +32,23 @@ def tracking_uri(store: Store) -> str:
 
     The path is absolute, so that all processes read the same database.
     """
-    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    uri = given_uri()
     path = database_of(uri) if uri else store.beside(DATABASE)
     return uri if path is None else _uri_of(path)
 
 
+def given_uri(text: str = "") -> str:
+    """An option, else MLFLOW_TRACKING_URI, without spaces around it and with its scheme in lower
+    case, which MLflow expects; empty if neither is given.
+    """
+    scheme, colon, rest = given(text, "MLFLOW_TRACKING_URI").strip().partition(":")
+    return f"{scheme.lower()}{colon}{rest}" if colon else scheme
+
+
 def database_of(uri: str) -> Path | None:
     """The absolute path of an SQLite URI; None for other URIs, such as a server's."""
-    return Path(unquote(uri.removeprefix(_SQLITE))).absolute() if uri.startswith(_SQLITE) else None
+    match = _SQLITE.match(uri)
+    return path_of(unquote(uri[match.end() :])) if match else None
 
 
 def experiment_prefix() -> str:
@@ -64,44 +74,23 @@ def without_user(text: str) -> str:
 
 
 def _uri_of(path: Path) -> str:
-    """The SQLite URI of a path; quotes only the characters that SQLAlchemy would interpret."""
-    return _SQLITE + re.sub(r"[%?]", lambda c: quote(c[0], safe=""), str(path))
+    """The SQLite URI of a path; quotes only the characters that SQLAlchemy would interpret.
+
+    Where it quotes, it names the driver: of a URI without one MLflow would take what is quoted for
+    a path, and make its folders.
+    """
+    quoted = re.sub(r"[%?]", lambda c: quote(c[0], safe=""), str(path))
+    return f"sqlite{'' if quoted == str(path) else '+pysqlite'}:///{quoted}"
 
 
 def artifacts_of(uri: str, name: str) -> str | None:
     """Location of the artifacts of a named experiment; None where the server decides.
 
-    It is an absolute path beside the database: MLflow's default is relative to the client.
+    It is an absolute URI beside the database: MLflow's default is relative to the client, and a
+    path would be read as a URI.
     """
     path = database_of(uri)
-    return None if path is None else str(path.parent / ARTIFACTS / name.replace("/", "-"))
-
-
-def note_of_old_database(store: Store) -> str:
-    """A note about an mlflow.db in this directory, where earlier versions kept all stores' runs.
-
-    Empty without such a file, and once the store has a database of its own.
-    """
-    old, new = Path(DATABASE).absolute(), store.beside(DATABASE)
-    if os.environ.get("MLFLOW_TRACKING_URI") or new.exists() or old == new or not _is_ours(old):
-        return ""
-    return (
-        f"note: the MLflow view of a store is now in the store, {new}; {old} is of an earlier "
-        "version and is not updated any more. `vitscale sync` shows all studies of the store in "
-        "the new database; then the old one can be deleted, or opened with "
-        f"MLFLOW_TRACKING_URI={_uri_of(old)} vitscale ui"
-    )
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether a file is an MLflow database with runs of studies."""
-    if not path.is_file():
-        return False
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as database:
-        return bool(
-            database.execute("select 1 from tags where key = 'vitscale.role' limit 1").fetchall()
-        )
-    return False
+    return (path.parent / ARTIFACTS / name.replace("/", "-")).as_uri() if path else None
 
 
 def create_database(uri: str) -> None:
@@ -127,6 +116,12 @@ def create_database(uri: str) -> None:
         leftover.unlink(missing_ok=True)
 
 
+def _path_of_uri(location: str) -> Path | None:
+    """The path of a file's URI; None where a server decides, as in mlflow-artifacts:/1."""
+    parts = urlsplit(location)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
 def follow_move(uri: str) -> None:
     """Updates the paths of artifacts in a database that was moved or copied together with them.
 
@@ -142,20 +137,19 @@ def follow_move(uri: str) -> None:
             "(experiment_id) where key = 'vitscale.study'"
         ).fetchall()
         for experiment_id, location in rows:
-            here = path.parent / ARTIFACTS / Path(location or "").name
-            if (
-                not location
-                or ":" in location.partition("/")[0]  # a server decides, as in mlflow-artifacts:/1
-                or location == str(here)
-                or (Path(location).exists() and not here.exists())
-            ):
+            before = _path_of_uri(location or "")
+            if before is None:
                 continue
+            place = path.parent / ARTIFACTS / before.name
+            if before == place or (before.exists() and not place.exists()):
+                continue
+            here, since = place.as_uri(), len(location) + 1
             database.execute(
                 "update experiments set artifact_location = ? where experiment_id = ?",
-                (str(here), experiment_id),
+                (here, experiment_id),
             )
             database.execute(
                 "update runs set artifact_uri = ? || substr(artifact_uri, ?) "
                 "where experiment_id = ? and substr(artifact_uri, 1, ?) = ?",
-                (str(here), len(location) + 1, experiment_id, len(location) + 1, f"{location}/"),
+                (here, since, experiment_id, since, f"{location}/"),
             )

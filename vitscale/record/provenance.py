@@ -25,8 +25,24 @@ MACHINE = re.compile(
 
 @functools.cache
 def provenance() -> dict[str, str]:
-    """Commit of the code, versions that affect results, and the machine; cached per process."""
-    return {"commit": _commit(), "versions": _versions(), "machine": _machine()}
+    """Commit of the code and a digest of its sources, versions that affect results, and the
+    machine; cached per process.
+    """
+    return {
+        "commit": _commit(),
+        "sources": sources(),
+        "versions": _versions(),
+        "machine": _machine(),
+    }
+
+
+@functools.cache
+def sources() -> str:
+    """A digest of the package's sources, the same in every clone, copy and installation."""
+    package, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _commit() -> str:
@@ -51,15 +67,15 @@ def _release() -> str:
             return f"vitscale {installed.version}"
     except metadata.PackageNotFoundError:
         pass
-    package, digest = here.parents[1], hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package).as_posix()}\n".encode() + path.read_bytes())
-    return f"sources {digest.hexdigest()[:12]}"
+    return f"sources {sources()}"
 
 
 def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(Path(__file__).parent), *arguments]
-    return subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()
+    # a clone may belong to another user, and variables may name another repository
+    command = ["git", "-c", "safe.directory=*", "-C", str(Path(__file__).parent), *arguments]
+    environment = {name: of for name, of in os.environ.items() if not name.startswith("GIT_")}
+    said = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL, env=environment)
+    return said.strip()
 
 
 def _versions() -> str:
@@ -116,9 +132,59 @@ def counted(commits: Iterable[str]) -> str:
 
 
 def commits_of(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
-    """Trial id -> the commit that trained it, of those that recorded one."""
-    found = {trial_id: outcome.facts.get("commit", "") for trial_id, outcome in outcomes.items()}
+    """Trial id -> the commit that trained it, of those that recorded one.
+
+    Equal sources have one name, which is this process's where they are its own: a clone without git
+    knows no commit.
+    """
+    own = provenance()
+    names = {own["sources"]: own["commit"]}
+    found = {}
+    for trial_id, outcome in outcomes.items():
+        commit, of = outcome.facts.get("commit", ""), outcome.facts.get("sources", "")
+        found[trial_id] = names.setdefault(of, commit) if of else commit
     return {trial_id: commit for trial_id, commit in found.items() if commit}
+
+
+TRAIN_IMAGES, EVAL_IMAGES = "data_digest", "eval_digests"  # facts of a trial
+
+
+def as_fact(digests: Mapping[str, str]) -> str:
+    """Digests of evaluation sets as a fact: "minival=..., val=..."."""
+    return ", ".join(f"{name}={digest}" for name, digest in sorted(digests.items()))
+
+
+def from_fact(text: str) -> dict[str, str]:
+    """The same back; empty for a trial that does not say it."""
+    pairs = (part.partition("=") for part in text.split(", ") if part)
+    return {name: digest for name, _, digest in pairs}
+
+
+def images_of(outcome: Outcome) -> dict[str, str]:
+    """Set -> digest of the images on which a trial was trained ("train") and evaluated."""
+    found = from_fact(outcome.facts.get(EVAL_IMAGES, ""))
+    if train := outcome.facts.get(TRAIN_IMAGES):
+        found["train"] = train
+    return found
+
+
+def mixed_images(facts: Iterable[str]) -> str:
+    """A sentence where trials with these facts were evaluated on different images of one set."""
+    by_set: dict[str, Counter[str]] = {}
+    for text in facts:
+        for name, digest in from_fact(text).items():
+            by_set.setdefault(name, Counter())[digest] += 1
+    mixed = [
+        f"{name} ({', '.join(f'{num} on {digest:.8}' for digest, num in found.most_common())})"
+        for name, found in by_set.items()
+        if len(found) > 1
+    ]
+    if not mixed:
+        return ""
+    return (
+        f"TRIALS WERE EVALUATED ON DIFFERENT IMAGES of {'; '.join(mixed)}: their values must not "
+        "be compared."
+    )
 
 
 def mixed_code(outcomes: Mapping[str, Outcome]) -> str:

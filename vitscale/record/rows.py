@@ -2,8 +2,7 @@
 
 The seal is the id of the trial, a sha256 of the rows, and a sha256 of all facts including those
 two. The pages have checksums as well. So every flipped bit that changes a row or a fact is
-detected, and another trial's file is not mistaken for this one's. Files of versions without a seal
-can still be read, but these checks cannot be made: any valid parquet file is accepted.
+detected, and another trial's file is not mistaken for this one's.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ def encode(trial_id: str, outcome: Outcome) -> bytes:
     )
     facts = {"status": outcome.status.value, **outcome.facts}
     sealed = {"trial": trial_id, "rows_sha256": _digest(_rows_of(table)), **facts}
-    # The seal comes first: metadata that a flipped bit truncates then still hold a part of it, and
-    # are not taken for those of an older version.
     sealed = {"facts_sha256": _digest(sealed), **sealed}
     sink = pa.BufferOutputStream()
     metadata = {f"{PREFIX}{key}": value for key, value in sealed.items()}
@@ -51,7 +48,7 @@ def decode(content: bytes, trial_id: str) -> Outcome:
     file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
     facts = _facts_of(file.metadata, trial_id)
     rows = _rows_of(file.read(use_threads=False))
-    if "rows_sha256" in facts and facts["rows_sha256"] != _digest(rows):
+    if facts["rows_sha256"] != _digest(rows):
         raise ValueError("its rows do not match their checksum")
     return _outcome(rows, facts)
 
@@ -92,19 +89,16 @@ def _facts_of(metadata: Any, trial_id: str) -> dict[str, str]:
         for key in raw
         if key.startswith(prefix)
     }
-    sealed = {name: facts[name] for name in SEAL if name in facts}
-    if sealed and len(sealed) < len(SEAL):
-        raise ValueError(f"its seal is incomplete: it has only {', '.join(sealed)}")
-    if sealed and sealed["facts_sha256"] != _digest(
-        {k: v for k, v in facts.items() if k != "facts_sha256"}
-    ):
-        raise ValueError("its facts do not match their checksum")
-    if sealed and sealed["trial"] != trial_id:
-        raise ValueError(f"it belongs to another trial, {sealed['trial']!r:.60}")
     if facts.get("status") not in DONE:
         raise ValueError(
             f"status in ({', '.join(DONE)}) must hold, but got ({facts.get('status')!r:.60})"
         )
+    if absent := [name for name in SEAL if name not in facts]:
+        raise ValueError(f"a seal must have ({', '.join(SEAL)}), but got none of {absent[0]}")
+    if facts["facts_sha256"] != _digest({k: v for k, v in facts.items() if k != "facts_sha256"}):
+        raise ValueError("its facts do not match their checksum")
+    if facts["trial"] != trial_id:
+        raise ValueError(f"it belongs to another trial, {facts['trial']!r:.60}")
     return facts
 
 

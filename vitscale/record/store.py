@@ -46,6 +46,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vitscale.plan.paths import check_printable, given, path_of
 from vitscale.record.blobs import WRITABLE, Bucket, Unavailable, checked_url
 from vitscale.record.bucket import BucketDir, check_lease
 from vitscale.record.outcome import Outcome, Status
@@ -109,14 +110,16 @@ class Store:
 
     @classmethod
     def at(cls, root: str | Path) -> Store:
-        """The store in a folder or in a bucket (s3://bucket/prefix); creates nothing.
+        """The store in a folder or in a bucket (s3://bucket/prefix); creates nothing. An empty one
+        is that of VITSCALE_STORE, or runs.
 
         Raises ValueError for an address that names neither, and for an impossible lease.
         """
-        if SCHEME.match(str(root)):
+        place = check_printable(given(str(root), "VITSCALE_STORE", "runs"))
+        if SCHEME.match(place):
             check_lease()
-            return cls(checked_url(str(root)))
-        return cls(Path(root).absolute())
+            return cls(checked_url(place))
+        return cls(path_of(place))
 
     @classmethod
     def open(cls, root: str | Path) -> Store:
@@ -182,9 +185,15 @@ class Store:
         """
         if isinstance(self.root, Path):
             return self.root / name
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        cache = path_of(given("", "XDG_CACHE_HOME", "~/.cache"))
         folder = cache / "vitscale" / re.sub(r"[^\w.-]+", "_", self.root)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"XDG_CACHE_HOME must be a folder in which {name} can be written, but got "
+                f"({folder}: {error.strerror}); or name a server in MLFLOW_TRACKING_URI"
+            ) from error
         return folder / name
 
     # Trials

@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from vitscale.plan.config import FREE, TrainConfig
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.laws import FREE
 from vitscale.plan.metrics import ERROR, Column, evaluation_columns
 from vitscale.plan.study import Study, Trial
 from vitscale.record.index import Index
 from vitscale.record.outcome import Outcome, Row, Rows, Status
+from vitscale.record.provenance import EVAL_IMAGES
 from vitscale.record.store import FAILURE, FAULT, ROWS, Damaged, Store
 
 NEEDED = ("epoch", "unix_s")  # columns of every row, beside the metric of the study
-PROVENANCE = ("commit", "versions", "machine", "device", "error")
+PROVENANCE = ("commit", "versions", "machine", "device", "error", EVAL_IMAGES)
 MAX_NAMES = 3  # of trials in a message
 PART = 100_000  # rows that get the fields of their configs at a time
 AT_ONCE = 64  # trials whose rows become columns at a time: they are in the caches
@@ -51,14 +53,6 @@ def read_trials(
     index.save()
     check_reported(study, read, store)
     return read
-
-
-def read_statuses(study: Study, store: Store) -> dict[str, Status]:
-    """How every planned trial ended, without its rows, which takes less than `read_trials`."""
-    known = stopped(study, store)
-    ids = [trial.config.id for trial in study.trials]
-    index = Index(store, study.slug, ids, with_rows=False)
-    return {i: (known.get(i) or store.outcome(i, index.peek, i in index.done)).status for i in ids}
 
 
 def read_done(trial_id: str, study: Study, index: Index) -> Outcome:

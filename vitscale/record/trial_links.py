@@ -78,7 +78,8 @@ def update_links(store: Store, slug: str, trials: Sequence[Mapping[str, Any]]) -
     """
     folder = store.study(slug).within(FOLDER)
     wanted = {path: f"../../../../trials/{i}" for i, path in link_paths(trials).items()}
-    with contextlib.suppress(OSError):
+    # UnicodeError: a locale without UTF-8
+    with contextlib.suppress(OSError, UnicodeError):
         there = folder.links()
         right = {path for path, target in wanted.items() if there.get(path) == target}
         for path in there.keys() - right:

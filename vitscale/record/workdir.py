@@ -316,7 +316,7 @@ class Workdir:
     def append(self, name: str) -> Iterator[TextIO]:
         """A log that can be read while it is written; buffered text is lost if the process dies."""
         self._at().mkdir(parents=True, exist_ok=True)
-        with open(self._at(name), "a", buffering=1) as file:
+        with open(self._at(name), "a", buffering=1, encoding="utf-8") as file:
             yield file
 
     @contextlib.contextmanager

@@ -25,11 +25,12 @@ def reestimate(
 ) -> None:
     """Replaces the running statistics of all BatchNorm layers by those of batches (B, C, H, W).
 
-    A layer gets the average of the batches' means and that of their unbiased variances, as in the
-    code of Xiao et al. 2021: the variance of the batches' means is ignored, as it is when training
-    normalizes a batch. Meanwhile all other layers are in evaluation mode; weights, modes and random
-    generators are left unchanged. A model without BatchNorm is not run. Raises ValueError if there
-    is no batch.
+    A layer gets the average over images of their batches' means, and that of the unbiased
+    variances, as in the code of Xiao et al. 2021: the variance of the batches' means is ignored, as
+    it is when training normalizes a batch. A last batch of a single image, which may have no
+    variance, is left out beside others. Meanwhile all other layers are in evaluation mode; weights,
+    modes and random generators are left unchanged. A model without BatchNorm is not run. Raises
+    ValueError if there is no batch.
     """
     layers = _layers(model)
     if not layers:
@@ -42,10 +43,13 @@ def reestimate(
         setattr(layer, ESTIMATED, True)
         layer.train()
     num = 0
-    for num, images in enumerate(batches, start=1):
+    for images in batches:
+        if num and len(images) == 1:
+            continue
+        num += len(images)
         for layer in layers:
-            # cumulative average; momentum None is equivalent, but waits for the device per layer
-            layer.momentum = 1 / num
+            # cumulative average; momentum None would wait for the device, and weigh batches alike
+            layer.momentum = len(images) / num
         # around the model only: the batches are made in their own precision
         with autocast():
             model(images)
@@ -55,7 +59,7 @@ def reestimate(
     for module, training in modes:
         module.training = training
     if num == 0:
-        raise ValueError(f"num_batches >= 1 must hold, but got (num_batches={num})")
+        raise ValueError(f"num_images >= 1 must hold, but got (num_images={num})")
 
 
 def _layers(model: nn.Module) -> list[_BatchNorm]:

@@ -283,8 +283,8 @@ def fingerprint(images: Images) -> str:
     return digest.hexdigest()[:16]
 
 
-def examine(configs: Sequence[TrainConfig], root: Path | None) -> str:
-    """The fingerprint of the training images of configs that read the same images.
+def examine(configs: Sequence[TrainConfig], root: Path | None) -> dict[str, str]:
+    """Fingerprints of "train" and of each evaluation set of configs that read the same images.
 
     Raises ValueError where a training would: as load_split for each split that a config reads, and
     for images of sizes that its crop cannot take. Decodes only a few images.
@@ -292,10 +292,11 @@ def examine(configs: Sequence[TrainConfig], root: Path | None) -> str:
     images = load_split(configs[0], "train", root)
     for config in {(c.crop, c.resolution): c for c in configs}.values():
         _check_crop(images, config)
+    found = {"train": fingerprint(images)}
     for config in {c.evals: c for c in configs}.values():
         for name in config.evals:
-            load_split(config, name, root)
-    return fingerprint(images)
+            found[name] = fingerprint(load_split(config, name, root))
+    return found
 
 
 def _check_crop(images: Images, config: TrainConfig) -> None:

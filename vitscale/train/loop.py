@@ -172,10 +172,11 @@ def train(
     bad_step = torch.tensor(-1, device=device)  # first step with a non-finite loss
     state = team.share(_newest_state(config, workdir, trunk) if team.rank == 0 else None)
     if state is not None:
-        if state["data"] != data:
+        ours = {"train": data, **digests}
+        if other := [name for name, own in state["images"].items() if ours.get(name, own) != own]:
             raise checkpoint.OtherImages(
                 "a training must resume on its own images, but got others "
-                f"(dataset={config.dataset!r}, data_root={str(data_root)!r})"
+                f"({other[0]} of dataset={config.dataset!r}, data_root={str(data_root)!r})"
             )
         step, rows, spent_s = state["step"], state["rows"], state["spent_s"]
         so_far = trained.deterministic and state.get("deterministic", False)
@@ -203,7 +204,7 @@ def train(
         return {
             "trial": config.id,
             "step": step,
-            "data": data,
+            "images": {"train": data, **digests},
             "deterministic": trained.deterministic,
             "rows": rows,
             "spent_s": spent_s + time.perf_counter() - start,
@@ -356,7 +357,7 @@ def last_state(state: dict[str, Any], kept: Kept) -> dict[str, Any]:
     size = sum(t.nbytes for part in ("model", "ema") for t in state[part].values())
     fits = kept == "weights" or (kept == "small" and size <= SMALL_BYTES)
     weights = ("model", "ema") if fits and not state["rows"][-1]["diverged"] else ()
-    names = ("trial", "step", "data", "deterministic", "rows", "spent_s", "wrong", *weights)
+    names = ("trial", "step", "images", "deterministic", "rows", "spent_s", "wrong", *weights)
     return {name: state[name] for name in names}
 
 

@@ -204,6 +204,11 @@ def _timm(config: TrainConfig, name: str) -> nn.Module:
         raise ValueError(
             f"timm:NAME must name a model of timm, but got (model={config.model!r}){hint}"
         )
+    if (module := timm.model_entrypoint(name).__module__).partition(".")[0] != "timm":
+        raise ValueError(
+            "timm:NAME must name a model that timm itself defines, since workers do not run the "
+            f"study's script, but got (model={config.model!r}, defined in {module})"
+        )
     optional: dict[str, Any] = {
         "img_size": config.resolution,
         "drop_rate": 0.0,

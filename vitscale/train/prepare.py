@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.data import BEGUN, CIFAR, MANIFEST, REAL, TORCHVISION, layout_of
+from vitscale.plan.spelling import shown
 from vitscale.train.sources import Images, Source, open_folder
 from vitscale.train.sources.images import Limits, check_inside, to_tensor
 from vitscale.train.sources.prepared import (
@@ -92,21 +94,29 @@ def prepare(request: Request, num_workers: int = 0, progress: Progress | None = 
 
     A run that was killed can be repeated: it continues, and keeps the files that were finished. The
     bytes of the files depend only on the source and the request. `progress` is called with (split,
-    images done, images). Raises ValueError for a source that cannot be read, for an unreadable
-    image unless those are skipped, and if the folder holds something else.
+    images done, images). Raises ValueError for a source that cannot be read or has changed since
+    the set was begun, for an unreadable image unless those are skipped, for a split without images,
+    and if the folder holds something else.
     """
     source = _open(request)
     images = _read(source, request)
     folder = request.data_root / _final_name(request, images)
+    identity = _identity(request, source, images)
     if (folder / MANIFEST).exists():
-        _check_same_set(read_manifest(folder)["request"], request, folder)
+        _check_same_set(read_manifest(folder)["request"], identity, folder)
         return folder
-    _begin(folder, request)
+    _begin(folder, identity)
     splits = {
         split: _write_split(folder, split, whole, request, num_workers, progress)
         for split, whole in images.items()
     }
-    _finish(folder, request, source, splits)
+    for split, facts in splits.items():
+        if not facts["num_images"]:
+            raise ValueError(
+                f"a split must have an image that can be read, but got ({request.source}, {split}: "
+                f"{len(facts['skipped'])} skipped, first {facts['skipped'][0]})"
+            )
+    _finish(folder, request, identity, source, splits)
     return folder
 
 
@@ -188,16 +198,16 @@ def _final_name(request: Request, images: dict[str, Images]) -> str:
     return request.name if named and sized else f"{request.name}-{request.size}"
 
 
-def _begin(folder: Path, request: Request) -> None:
+def _begin(folder: Path, identity: dict[str, Any]) -> None:
     """Records what is being prepared. Raises ValueError if the folder holds anything else.
 
-    A set that was begun otherwise, and stopped before its first file was finished, is begun anew:
-    so an option that a refusal advises can be given at once.
+    A set that was begun otherwise, and stopped before its first file was finished, starts again, so
+    that an option that a refusal advises can be given at once.
     """
     begun = folder / BEGUN
     finished = [path for path in folder.glob("*") if path != begun and path.suffix != ".tmp"]
     if finished and begun.exists():
-        _check_same_set(json.loads(begun.read_text()), request, folder)
+        _check_same_set(json.loads(begun.read_text()), identity, folder)
     elif finished:
         raise ValueError(
             f"a prepared set needs a folder of its own, but got ({folder}: not empty); name "
@@ -206,30 +216,58 @@ def _begin(folder: Path, request: Request) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for half in folder.glob("*.tmp"):
         half.unlink()
-    write_json(begun, _identity(request))
+    write_json(begun, identity)
 
 
-def _identity(request: Request) -> dict[str, Any]:
-    """The fields of a request that determine the bytes of a set."""
-    source = (
+def _identity(request: Request, source: Source, images: dict[str, Images]) -> dict[str, Any]:
+    """What determines the bytes of a set: fields of the request, and what the source holds."""
+    place = (
         request.source
         if request.source.startswith(TORCHVISION)
         else str(Path(request.source).absolute())
     )
     fields = ("size", "splits", "skip_unreadable", "channels", "shard_bytes")
     return {
-        "source": source,
+        "source": place,
         **{name: json.loads(json.dumps(getattr(request, name))) for name in fields},
+        "images": {split: len(whole) for split, whole in images.items()},
+        "classes": None if source.classes is None else len(source.classes),
+        "content": _digest_of(source, images),
     }
 
 
-def _check_same_set(existing: dict[str, Any], request: Request, folder: Path) -> None:
-    for name, value in _identity(request).items():
-        if existing.get(name) != value:
-            law = f"{name} == {existing.get(name)!r} must hold for the set at {folder}"
+def _digest_of(source: Source, images: dict[str, Images]) -> str:
+    """A digest of names of classes, and of names, labels and encoded bytes of all images."""
+    digest = hashlib.sha256(json.dumps(source.classes).encode())
+    for split, whole in images.items():
+        digest.update(f"{split} {len(whole)}".encode())
+        digest.update(whole.labels.numpy().tobytes())
+        digest.update(b"" if whole.names is None else b"\0".join(whole.names.tolist()))
+        if whole.decode is not None:
+            whole.decode.update(digest)
+        for start in range(0, len(whole) if whole.pixels is not None else 0, 4096):
+            assert whole.pixels is not None
+            digest.update(whole.pixels[start : start + 4096].numpy().tobytes())
+    return digest.hexdigest()
+
+
+SOURCE = ("images", "classes", "content")
+
+
+def _check_same_set(existing: dict[str, Any], identity: dict[str, Any], folder: Path) -> None:
+    for name, value in identity.items():
+        if existing.get(name) == value:
+            continue
+        if name in SOURCE:
             raise ValueError(
-                f"{law}, but got ({name}={value!r}); name another data root, or delete the set"
+                f"the source must be as it was when the set at {folder} was begun, but got "
+                f"({identity['source']}: {name} was {shown(existing.get(name))}, is "
+                f"{shown(value)}); delete the set, or name another one with --dataset"
             )
+        law = f"{name} == {existing.get(name)!r} must hold for the set at {folder}"
+        raise ValueError(
+            f"{law}, but got ({name}={value!r}); name another data root, or delete the set"
+        )
 
 
 def _write_split(
@@ -257,8 +295,15 @@ def _write_split(
     return {
         "num_images": sum(file["num_images"] for file in files),
         "skipped": skipped,
+        "left_out": {reason: list(what) for reason, what in images.left_out.items()},
+        "num_labels": int(images.labels.max()) + 1,
         "files": files,
     }
+
+
+def _num_classes(source: Source, splits: dict[str, Any]) -> int:
+    """As the source names them, or as many as the largest label asks for."""
+    return len(source.classes or ()) or max(of["num_labels"] for of in splits.values())
 
 
 def _kept(path: Path) -> dict[str, Any] | None:
@@ -335,7 +380,7 @@ class Resized(Dataset[Block]):
             try:
                 pixels[len(good)] = resize(self.images[row], self.size)
                 good.append(row)
-            except ValueError as error:
+            except (OSError, ValueError) as error:
                 unreadable.append((row, str(error)))
         return Block(pixels[: len(good)], good, unreadable)
 
@@ -358,7 +403,13 @@ def resize(image: Tensor, size: int) -> np.ndarray:
     return to_tensor(np.array(square)).numpy()
 
 
-def _finish(folder: Path, request: Request, source: Source, splits: dict[str, Any]) -> None:
+def _finish(
+    folder: Path,
+    request: Request,
+    identity: dict[str, Any],
+    source: Source,
+    splits: dict[str, Any],
+) -> None:
     """Writes the manifest, which completes the set, and removes temporary records."""
     real = Path(request.source) / REAL
     if real.is_file() and "val" in splits:
@@ -369,8 +420,9 @@ def _finish(folder: Path, request: Request, source: Source, splits: dict[str, An
         "size": request.size,
         "channels": request.channels,
         "classes": source.classes,
+        "num_classes": _num_classes(source, splits),
         "resize": RESIZE,
-        "request": _identity(request),
+        "request": identity,
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -10,6 +10,7 @@ from vitscale.analysis.distribution.population import Population, populations
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.intervals import (
     clopper_pearson,
+    least_p,
     median_difference,
     median_interval,
     minus,
@@ -127,7 +128,8 @@ def superiority(
     This is the probability that a draw of a has a lower error than a draw of b, with ties at one
     half: the Mann-Whitney statistic with the variance of Brunner & Munzel (2000). Unlike the
     Mann-Whitney test it does not assume that arms with equal medians have equal spread, and spread
-    is what an EDF shows. p is for the probability 1/2. For Sobol designs the variance is estimated
+    is what an EDF shows. p is for the probability 1/2, and not below what a permutation of as many
+    ranks can reach. For Sobol designs the variance is estimated
     between scrambles. If one arm always wins, the variance is zero: then we report the exact
     interval and the sign test for as many independent pairs as the smaller arm has draws.
     """
@@ -140,12 +142,8 @@ def superiority(
         return _separated(prob, min(a.n, b.n), confidence)
     error, df = welch(float(error_a), float(error_b), df_a, df_b)
     name = "Brunner-Munzel" if a.scramble is None else "Brunner-Munzel over scrambles"
-    return (
-        prob,
-        *probability_interval(prob, error, df, confidence),
-        t_test(prob - 0.5, error, df),
-        name,
-    )
+    p = max(t_test(prob - 0.5, error, df), least_p(a.n, b.n, paired=False))
+    return prob, *probability_interval(prob, error, df, confidence), p, name
 
 
 def _num_below(values: np.ndarray, others: np.ndarray) -> np.ndarray:

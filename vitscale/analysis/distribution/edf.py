@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import stdtrit
 
-from vitscale.analysis.distribution.population import Population, least_error
+from vitscale.analysis.distribution.population import Population
 from vitscale.analysis.stats.bands import share_bounds
 from vitscale.analysis.stats.intervals import (
     Interval,
@@ -227,7 +227,7 @@ def _ratio(draws: Population, confidence: float) -> tuple[float, float, float]:
 
     NaN for a reference of 0. No interval for a single draw or for draws that do not differ.
     """
-    ratios = draws.log_ratio(least_error(draws))
+    ratios = draws.log_ratio()
     parts = [spread(ratios, draws.scramble), log_noise(draws)]
     mean, (error, df) = float(ratios.mean()), satterthwaite([part for part in parts if part[1]])
     if not parts[0][1] or not error > 0:

@@ -26,8 +26,9 @@ def explanation(study: Study) -> Explanation | None:
     unit = study.column.metric.difference_unit
     return Explanation(
         "An error distribution function (EDF) shows for each x the share of draws that end at most "
-        f"x {unit} above the baseline of their arm (on an axis without a baseline: with a value of "
-        "at most x). A curve further up and to the left is that of an arm which forgives a poor "
-        "choice of hyperparameters more.",
+        f"x {unit} above the reference of their arm. A curve further up and to the left is that of "
+        "an arm which forgives a poor choice of hyperparameters more. On an axis without a "
+        "reference, it is the share of draws with a value of at most x, which says how low values "
+        "are and nothing about forgiveness.",
         PICTURE,
     )

@@ -140,17 +140,16 @@ class Population:
         """
         return np.round(self.level() - factor * self._baseline("reference"), 9)
 
-    def log_ratio(self, floor: float = 0.0) -> np.ndarray:
+    def log_ratio(self) -> np.ndarray:
         """(n,) logs of value over reference.
 
-        Diverged and failed draws count as the metric's worst value. All NaN for a reference of 0,
-        and if a draw's worst value is infinite: then the mean ratio is undefined, and a mean over
-        finished draws only would favour arms that diverge. Values are clipped from below to `floor`
-        (see `least_error`), since log 0 is undefined.
+        Diverged and failed draws count as the metric's worst value. All NaN for a reference or a
+        draw of 0, which has no logarithm, and if a draw's worst value is infinite: then the mean
+        ratio is undefined, and a mean over the other draws would favour arms that diverge.
         """
-        if not self.reference > 0 or not np.isfinite(self.error).all():
+        if not self.reference > 0 or not ((self.error > 0) & np.isfinite(self.error)).all():
             return np.full(self.n, np.nan)
-        return np.log(np.maximum(self.error, floor) / self.reference)
+        return np.log(self.error / self.reference)
 
     def _baseline(self, baseline: str) -> float:
         if baseline not in BASELINES:
@@ -165,18 +164,6 @@ class Population:
                 f"a best draw needs a finished draw, but got (arm={self.arm!r}, {self.describe()})"
             )
         return float(self.error[self.finished].min())
-
-
-def least_error(*arms: Population) -> float:
-    """Half of the smallest positive finite value of the arms' draws and references.
-
-    A value of 0 counts as this in a ratio.
-    """
-    errors = np.concatenate(
-        [errors for draws in arms for errors in (draws.error, draws.references)]
-    )
-    positive = errors[(errors > 0) & np.isfinite(errors)]
-    return float(positive.min()) / 2 if len(positive) else np.nan
 
 
 def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = False) -> Population:

@@ -204,9 +204,10 @@ def _scales(table: pd.DataFrame) -> str:
         )
     )
     ratios = -ratios  # a low ratio is forgiving
-    if not (points.any() or ratios.any()):
+    both = table["area_p_holm"].notna() & table["error_ratio_p_holm"].notna()
+    if not (both & (points.astype(bool) | ratios.astype(bool))).any():
         return ""
-    apart = table[points != ratios]
+    apart = table[both & (points != ratios)]
     if apart.empty:
         return " Both scales agree in what they show."
     if len(apart) > MAX_ARMS:
@@ -397,6 +398,11 @@ def caveats(results: Results) -> list[str]:
         sentences.append(
             f"{num} pairs are compared: p_holm is corrected for their number, separately for each "
             "kind of comparison; p is not corrected."
+        )
+    if results.study.pairs:
+        sentences.append(
+            "Areas, ratios and absolute values are three questions, each with 5% of false claims: "
+            "of studies without any difference, 8 to 9% claim something."
         )
     sentences.append(
         "Each interval is a 95% interval; they are not corrected for the number of arms and rows."

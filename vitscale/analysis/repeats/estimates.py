@@ -27,6 +27,10 @@ from vitscale.plan.study import Study
 NO_SPREAD = 1e-9
 # values; of fewer the kurtosis is a guess, and chi-square's interval covers no worse
 MIN_BONETT = 8
+# Welch's level of 5% is 10 to 12% with 2 against 10 or 20 runs, and 7% with 3 against 20
+# (docs/method-repeats.md). So unequal groups need LEAST_UNEQUAL runs each, and beyond a ratio of
+# MOST_UNEQUAL the degrees of freedom are those of the smaller group.
+LEAST_UNEQUAL, MOST_UNEQUAL = 3, 2
 
 
 class Contrast(NamedTuple):
@@ -172,10 +176,11 @@ def contrast(
     """The weighted sum of the means of groups, by Welch and Satterthwaite (Welch 1947): no equal
     variances.
 
-    Assumes independent runs and means that are nearly normal. Without `sd` a group needs two runs
-    and some group a spread, or there is no interval. `sd`: standard deviations known from
-    elsewhere, one a group, with normal quantiles: for single runs, and no better than the claim
-    that the spread is the same here.
+    Assumes independent runs and means that are nearly normal. Without `sd` a group needs two runs,
+    three if the groups differ in number, and some group a spread, or there is no interval. Where
+    one group has over twice the runs of another, df is that of the smaller one. `sd`: standard
+    deviations known from elsewhere, one a group, with normal quantiles: for single runs, and no
+    better than the claim that the spread is the same here.
     """
     sizes = np.array([len(values) for values in groups])
     if not sizes.all():
@@ -185,11 +190,16 @@ def contrast(
         return _known(estimate, np.asarray(weights) * np.asarray(sd) / np.sqrt(sizes), confidence)
     if (sizes < 2).any():
         return Contrast(estimate, method="single run: no interval")
+    least, most = int(sizes.min()), int(sizes.max())
+    if least < min(LEAST_UNEQUAL, most):
+        return Contrast(estimate, method=f"{least} runs against {most}: no interval")
     parts = np.square(weights) * np.array([np.var(values, ddof=1) for values in groups]) / sizes
     error = float(np.sqrt(parts.sum()))
     if error < NO_SPREAD:
         return Contrast(estimate, method="equal errors: no interval")
     df = float(parts.sum() ** 2 / (parts**2 / (sizes - 1)).sum())
+    if most > MOST_UNEQUAL * least:
+        df = min(df, least - 1.0)
     half = float(stdtrit(df, (1 + confidence) / 2)) * error
     name = "t" if len(groups) == 1 else "Welch's t"
     return Contrast(

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,7 +23,12 @@ Draw = Callable[[Results], Figure]
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# settings of the user (matplotlibrc, rcParams) do not reach a figure
+DEFAULTS: dict[Any, Any] = {
+    name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"
+}
 STYLE: dict[Any, Any] = {
+    **DEFAULTS,
     "font.size": 10,
     "axes.titlesize": 10.5,
     "legend.fontsize": 8.5,

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vitscale.analysis import looks
-from vitscale.analysis.kind import Kind, Summary, provenance
+from vitscale.analysis.kind import Kind, Summary, mixed_evaluations, provenance
 from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report import text
-from vitscale.analysis.report.beside import Beside, Files, Writing
 from vitscale.analysis.report.page import TEMPLATE
-from vitscale.analysis.report.save import inline
-from vitscale.analysis.results import Results, as_made, as_named, trials_as_named
-from vitscale.plan.study import Study, in_short
-from vitscale.record.looks import NO_LOOKS, Ledger
+from vitscale.analysis.report.save import as_files, inline
+from vitscale.analysis.results import Results, as_named, trials_as_named
 from vitscale.record.table import ROW_COLUMNS, with_fields
-from vitscale.record.workdir import Workdir, read_text
+from vitscale.record.workdir import Workdir
 
-MADE_FROM = "made-from"  # a file with the digest of what a report shows
+PAGE = "report.html"
 TRIALS, ROWS = "trials", "rows"  # one row per trial; one row per trial and evaluation
 OF_TABLES, OF_FIGURES = ("csv", "md", "tex", "parquet"), ("png", "svg", "pdf")
 FORMATS = ("html", *OF_TABLES, *OF_FIGURES)
@@ -37,41 +30,27 @@ def write_report(
     folder: Workdir,
     facts: Mapping[str, str],
     formats: Collection[str] = FORMATS,
-    num_processes: int = 0,
 ) -> str:
     """Writes figures, tables, what they are made of, and report.html into `folder`; returns the
     page, or "" if "html" is not among the formats. Files of other formats stay as they are.
 
-    Each table is made once. All that figures and sentences are made of is written as parquet, so
-    that `read_results` can draw the report again. `facts` are shown as they are, "command" as the
-    way to run it again. Works on an unfinished study and says what is missing. Figures are drawn in
-    `num_processes` processes beside this one (Beside). Raises ValueError for a figure or table
-    that does not exist.
+    Each table is made once, and all that figures and sentences use is written as parquet. `facts`
+    are shown as they are, "command" as the way to run it again. Works on an unfinished study and
+    says what is missing. Raises ValueError for a figure or table that does not exist.
     """
     study = results.study
     check(study)
-    beside = Beside(num_processes)
-    write_rows: Writing = partial(_write_rows, results)
-    if "parquet" in formats:  # now: two million rows take seconds
-        write_rows = beside.write(write_rows)
     kind = kind_of(study)
-    statuses = dict(zip(results.trials["trial_id"], results.trials["status"], strict=True))
-    digest = made_from(study, statuses)
-    if read_made_from(folder) != digest or set(formats) == set(FORMATS):
-        folder.remove(MADE_FROM)  # until all files are of these results
     drawn = study.figures if {"html", *OF_FIGURES} & set(formats) else ()
     endings = {*formats, *(["svg"] if "html" in formats else [])}
-    begun = {name: beside.draw(kind.figures[name](results), endings) for name in drawn}
+    figures = [_figure(name, kind, results, folder, endings, formats) for name in drawn]
     made = study.tables if {"html", *OF_TABLES} & set(formats) else ()
     tables = [_table(name, kind, results, folder, formats) for name in made]
     if "parquet" in formats:
-        _write_parquet(results, folder, write_rows)
-    figures = [_figure(name, kind, files(), folder, formats) for name, files in begun.items()]
+        _write_parquet(results, folder)
     page = _page(results, facts, figures, tables) if "html" in formats else ""
     if page:
-        folder.write("report.html", page.encode())
-    if set(formats) == set(FORMATS):
-        folder.write(MADE_FROM, digest.encode())
+        folder.write(PAGE, page.encode())
     return page
 
 
@@ -99,7 +78,7 @@ def _page(
     )
 
 
-def _write_parquet(results: Results, folder: Workdir, write_rows: Writing) -> None:
+def _write_parquet(results: Results, folder: Workdir) -> None:
     """Writes what the report is made of: trials, rows, and every table that a figure, a sentence or
     the summary asked for.
     """
@@ -110,7 +89,7 @@ def _write_parquet(results: Results, folder: Workdir, write_rows: Writing) -> No
         **{name: as_named(table, results.metric) for name, table in made.items()},
     }.items():
         folder.write(f"{name}.parquet", table.to_parquet(None, index=False))
-    folder.write(f"{ROWS}.parquet", write_rows)
+    folder.write(f"{ROWS}.parquet", partial(_write_rows, results))
 
 
 def _write_rows(results: Results, file: BinaryIO) -> None:
@@ -126,46 +105,13 @@ def _write_rows(results: Results, file: BinaryIO) -> None:
     writer.close()
 
 
-def made_from(study: Study, statuses: Mapping[str, str]) -> str:
-    """A digest of a plan and of how its trials ended: what a trial ended with does not change."""
-    plan = {name: value for name, value in in_short(study).items() if name != "published"}
-    shown = {trial_id: str(status) for trial_id, status in statuses.items()}
-    return hashlib.sha256(json.dumps([plan, shown], sort_keys=True).encode()).hexdigest()
-
-
-def read_made_from(folder: Workdir) -> str:
-    """The digest of what a whole report was made from; empty if there is none."""
-    return read_text(folder, MADE_FROM, errors="replace")
-
-
-def read_results(study: Study, folder: Workdir, ledger: Ledger = NO_LOOKS) -> Results:
-    """What a report was made of, from its parquet files, and from the ledger of looks for tables
-    that the report does not hold.
-
-    Raises FileNotFoundError without the files.
-    """
-    tables, there = kind_of(study).tables, set(folder.names())
-    made = {
-        make: _read(folder, name) for name, make in tables.items() if f"{name}.parquet" in there
-    }
-    trials = _read(folder, TRIALS)
-    place = looks.place(ledger, looks.look_of(study, trials))
-    rows = _read(folder, ROWS, without=study.trials[0].config.asdict().keys())
-    return Results(study, trials, rows, made, looks=place)
-
-
-def _read(folder: Workdir, name: str, without: Collection[str] = ()) -> pd.DataFrame:
-    content = io.BytesIO(folder.read(f"{name}.parquet"))
-    names = [name for name in pq.read_schema(content).names if name not in without]
-    return as_made(pd.read_parquet(content, columns=names))
-
-
 def headline(results: Results) -> list[str]:
     """The answer of a study in a few plain sentences, with n and
     intervals, claiming no more than the tests do.
     """
     kind = kind_of(results.study)
-    return [*results.once(kind.headline), *looks.sentences(results, kind.uncorrected)]
+    lines = [*results.once(kind.headline), *looks.sentences(results, kind.uncorrected)]
+    return [*mixed_evaluations(results.trials), *lines]
 
 
 def caveats(results: Results) -> list[str]:
@@ -184,9 +130,15 @@ def summary(results: Results) -> Summary:
 
 
 def _figure(
-    name: str, kind: Kind, files: Files, folder: Workdir, formats: Collection[str]
+    name: str,
+    kind: Kind,
+    results: Results,
+    folder: Workdir,
+    endings: Collection[str],
+    formats: Collection[str],
 ) -> dict[str, str]:
     """Writes a figure; returns what the page shows of it, which has no drawing without "html"."""
+    files = as_files(kind.figures[name](results), endings)
     for ending in files.keys() & set(formats):
         folder.write(f"{name}.{ending}", files[ending])
     drawing = inline(files["svg"].decode(), name) if "html" in formats else ""

@@ -11,6 +11,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from vitscale.analysis.report.hover import is_large, name_groups, with_titles
+from vitscale.analysis.report.layout import DEFAULTS
 
 # nothing of the moment or the machine: the same figure has the same bytes
 UNDATED: dict[str, dict[str, str | None]] = {
@@ -19,10 +20,16 @@ UNDATED: dict[str, dict[str, str | None]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 # text stays text, which can be selected, searched and edited; 42 embeds TrueType fonts
-STYLE: dict[Any, Any] = {"svg.hashsalt": "vitscale", "svg.fonttype": "none", "pdf.fonttype": 42}
+STYLE: dict[Any, Any] = {
+    **DEFAULTS,
+    "svg.hashsalt": "vitscale",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+}
 _UNSEEN = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
 
 
+@matplotlib.rc_context(STYLE)
 def as_files(figure: Figure, endings: Collection[str] = tuple(UNDATED)) -> dict[str, bytes]:
     """Ending of a file -> its content, of "png" (150 dpi), "svg" and "pdf": the same bytes from the
     same figure.
@@ -51,6 +58,5 @@ def inline(svg: str, name: str) -> str:
 
 def _as_file(figure: Figure, ending: str) -> bytes:
     content = io.BytesIO()
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(content, format=ending, dpi=150, metadata=UNDATED[ending])
+    figure.savefig(content, format=ending, dpi=150, metadata=UNDATED[ending])
     return content.getvalue()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -90,8 +91,10 @@ def scaling_optimum(results: Results) -> pd.DataFrame:
     make the most of it.
 
     By the law of size and length where there is one (`by`: law), else the size of the lowest cell
-    that the budget affords (`by`: cells). 95% intervals over the bootstrap rounds, with seeds and
-    the choice of lr; only where 95% of them have an optimum between others (`share_inside`).
+    that the budget affords (`by`: cells), the best of the sizes tried. 95% intervals over the
+    bootstrap rounds, with seeds and the choice of lr; only where 95% of them have an optimum
+    between others (`share_inside`). By cells, the ends are one tried size further out: the best
+    size of all may lie between two that were tried.
     `optimum` says "none within the range" where the best size is the largest or smallest tried.
     """
     cells = results.once(grid)
@@ -139,15 +142,26 @@ def _by_cells(cells: Grid, family: str) -> Iterator[dict[str, object]]:
             lowest(error[..., index], params, samples, affordable)
             for error in (cells.chosen.error[None], cells.rounds.error)
         )
-        yield _optimum_row(
+        row = _optimum_row(
             family,
             "cells",
             budget,
             (best.size[0] / 1e6, drawn.size / 1e6),
-            (best.samples[0], drawn.samples),
+            (best.samples[0], np.empty(0)),
             (best.error[0], drawn.error),
             cells.has_intervals,
         )
+        low, high = (f"optimal_params_m_{end}" for end in ("low", "high"))
+        yield row | dict(zip((low, high), outwards(row[low], row[high], params / 1e6), strict=True))
+
+
+def outwards(low: float, high: float, sizes: np.ndarray) -> tuple[float, float]:
+    """The ends of an interval of tried sizes, each moved to the next tried size beyond it."""
+    below, above = sizes[sizes < low * (1 - 1e-9)], sizes[sizes > high * (1 + 1e-9)]
+    return (
+        float(below.max()) if len(below) else low,
+        float(above.min()) if len(above) else high,
+    )
 
 
 def lowest(
@@ -183,7 +197,7 @@ def _optimum_row(
     samples: Drawn,
     error: Drawn,
     has_intervals: bool,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     share = float(np.isfinite(size[1]).mean())
     exists, certain = np.isfinite(size[0]), share >= CERTAIN
     return {

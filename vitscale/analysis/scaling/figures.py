@@ -244,7 +244,7 @@ def error_by_compute(results: Results) -> Figure:
     lowest value that this compute allows, by family.
 
     Steps: the lowest value of the cells that are affordable; bands: 95% intervals of it over the
-    bootstrap rounds.
+    bootstrap rounds. The lowest of several noisy cells is optimistic: trained again, it is higher.
     """
     table, frontier = results.once(scaling_cells), results.once(scaling_frontier)
     name = reported(results.study)

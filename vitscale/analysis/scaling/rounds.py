@@ -7,9 +7,10 @@ finished ones is chosen. A cell without a candidate is diverged: it has no error
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import polygamma, psi
 
 # Share of the noise of a mean that a round adds where it chooses an lr. The means already hold
 # noise once, so with all of it the choice would count twice: intervals then cover 97 to 98%, with
@@ -68,11 +69,23 @@ class Noise:
     """Of each rank of an lr in its cell, the residuals of all cells there: (pairs, 2) on (choosing,
     reported), relative to the mean of their cell and lr, and their degrees of freedom.
 
-    Each is scaled by sqrt(n / (n - 1)), so that their variance is that of a run.
+    Each is scaled by sqrt(n / (n - 1)), so that their variance is that of a run, and divided by the
+    `factor` (cells,) of its cell, by which runs of larger models may be noisier. `uncertain`
+    (cells,) is the standard error of its logarithm, negative below the mean size.
     """
 
     pairs: tuple[np.ndarray, ...]
     dfs: tuple[int, ...]
+    factor: np.ndarray
+    uncertain: np.ndarray
+
+    def of_cells(self, index: np.ndarray) -> Noise:
+        """The noise of some of the cells."""
+        return replace(self, factor=self.factor[index], uncertain=self.uncertain[index])
+
+    def factors(self, num: int, rng: np.random.Generator) -> np.ndarray:
+        """(num, cells) of rounds, each with a power of the size of its own."""
+        return self.factor * np.exp(rng.standard_normal((num, 1)) * self.uncertain)
 
     @property
     def df(self) -> int:
@@ -81,8 +94,13 @@ class Noise:
 
     @property
     def sd(self) -> float:
-        """Of a reported run at the chosen lr, relative to its error."""
+        """Of a reported run at the chosen lr, relative to its error, in a cell of factor 1."""
         return float(np.sqrt(np.mean(self.pairs[0][:, 1] ** 2)))
+
+    @property
+    def sd_of_cells(self) -> np.ndarray:
+        """(cells,) the same in each cell."""
+        return self.sd * self.factor
 
     def of_means(self, ranks: np.ndarray, n: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """(rounds, cells, lrs, 2) of means of n (rounds, cells, lrs) runs, scaled in each round by
@@ -95,11 +113,12 @@ class Noise:
                 of = (n == count) & (ranks == rank)
                 index = rng.integers(len(pairs), size=(int(of.sum()), count))
                 drawn[of] = pairs[index].mean(1) * inflation[of.nonzero()[0], None]
-        return drawn
+        return drawn * self.factors(len(n), rng)[..., None, None]
 
 
-def relative_noise(runs: Runs, least_df: float = LEAST_DF) -> Noise | None:
-    """The noise at each rank of lr; None where no lr of a cell has two runs.
+def relative_noise(runs: Runs, sizes: np.ndarray, least_df: float = LEAST_DF) -> Noise | None:
+    """The noise at each rank of lr; None where no lr of a cell has two runs. `sizes` (cells,) of
+    models: the noise may grow or fall with them (_by_size).
 
     Apart, because a training at a worse lr is often noisier, relative to its error: with the noise
     of all lr, the intervals of what was measured at the best would be too wide. A rank with less
@@ -113,6 +132,9 @@ def relative_noise(runs: Runs, least_df: float = LEAST_DF) -> Noise | None:
         mean = _mean(values)[..., None]
         parts.append((values - mean) / np.where(mean > 0, mean, np.nan) * scale)
     both, ranks = np.stack(parts, -1), runs.ranks
+    residuals = np.where(used[..., None], both[..., 1], np.nan)
+    factor, uncertain = _by_size(residuals, np.where(used, n, 0), sizes)
+    both = both / factor[:, None, None, None]
 
     def among(of: np.ndarray) -> tuple[np.ndarray, int]:
         pairs = both[of]
@@ -123,21 +145,57 @@ def relative_noise(runs: Runs, least_df: float = LEAST_DF) -> Noise | None:
         return None
     of_ranks = [among(used & (ranks == rank)) for rank in range(n.shape[-1])]
     kept = [one if one[1] >= least_df and len(one[0]) else every for one in of_ranks]
-    return Noise(tuple(pairs for pairs, _ in kept), tuple(df for _, df in kept))
+    return Noise(tuple(pairs for pairs, _ in kept), tuple(df for _, df in kept), factor, uncertain)
+
+
+def _by_size(
+    residuals: np.ndarray, n: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(cells,) factors of the noise by a power of the size, with a geometric mean of about 1, and
+    the standard errors of their logarithms.
+
+    The power is that of weighted least squares of the logarithm of the variance of each cell, whose
+    mean and variance for normal runs are known (Bartlett & Kendall 1946), times 1 - (standard error
+    / estimate)^2, or 0: so noise that does not depend on the size is left as it is.
+    """
+    df = np.maximum(n - 1, 0).sum(1)
+    # residuals are scaled by n / (n - 1), so a sum of squares has n / (n - 1) too much
+    shares = np.where(n > 1, (n - 1) / np.maximum(n, 1), 0.0)[..., None]
+    squares = np.nansum(residuals**2 * shares, axis=(1, 2))
+    known = (df > 0) & (squares > 0)
+    x = np.log(np.asarray(sizes, float))
+    if len(np.unique(x[known])) < 3:
+        return np.ones(len(x)), np.zeros(len(x))
+    half = df[known] / 2
+    y = np.log(squares[known] / df[known]) - psi(half) + np.log(half)
+    weights = 1 / polygamma(1, half)
+    center = np.average(x[known], weights=weights)
+    spread = (weights * (x[known] - center) ** 2).sum()
+    power = float((weights * (x[known] - center) * y).sum() / spread)
+    residual = y - np.average(y, weights=weights) - power * (x[known] - center)
+    # above 1 where runs have heavier tails than normal ones
+    excess = max(1.0, float((weights * residual**2).sum()) / max(len(y) - 2, 1))
+    kept = max(0.0, 1 - excess / spread / power**2) if power else 0.0
+    half = (x - center) / 2
+    error = (excess / spread) ** 0.5 if kept else 0.0
+    return np.exp(kept * power * half), error * half
 
 
 def rounds(runs: Runs, num: int, rng: np.random.Generator, noise: Noise | None) -> Chosen:
     """`num` bootstrap rounds: (num, cells) choices of lr and errors.
 
     Mean errors get the noise of n runs drawn from the residuals of all cells at lr of the same
-    rank, which are alike relative to the error. The choice gets CHOICE_NOISE of it. Without noise,
-    the runs of each cell and lr are drawn with replacement, diverged ones too: of three seeds this
-    has two thirds of the variance.
+    rank, which are alike relative to the error. The choice gets CHOICE_NOISE of it. Runs diverge
+    again, each with the share of all that did: a cell may have lost its best lr by chance. Without
+    noise, the runs of each cell and lr are drawn with replacement, diverged ones too: of three
+    seeds this has two thirds of the variance.
     """
     if noise is None:
         return _drawn_trials(runs, num, rng)
-    n = np.broadcast_to(runs.finished, (num, *runs.finished.shape))
-    return _with_noise(runs, noise, n, runs.candidates, rng)
+    ended = runs.finished + runs.diverged.sum(-1)
+    n = rng.binomial(ended, 1 - runs.diverged.sum() / max(ended.sum(), 1), (num, *ended.shape))
+    candidates = (n > 0) & (2 * n >= ended) & (runs.finished > 0)
+    return _with_noise(runs, noise, n, candidates, rng)
 
 
 def rounds_on(

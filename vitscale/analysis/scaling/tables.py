@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -69,14 +70,27 @@ class Grid:
         return self.noise is not None
 
     @property
-    def sd(self) -> float:
-        """Of a run, relative to its error."""
-        return max(self.noise.sd, 1e-6) if self.noise else UNKNOWN_NOISE
+    def sd(self) -> np.ndarray:
+        """(cells,) of a run, relative to its error."""
+        if self.noise is None:
+            return np.full(len(self.frame), UNKNOWN_NOISE)
+        return np.maximum(self.noise.sd_of_cells, 1e-6)
 
     @property
     def usable(self) -> np.ndarray:
         """(cells,) whether a cell has an error: one that diverged or has no run has none."""
         return self.chosen.n > 0
+
+    @property
+    def lawful(self) -> np.ndarray:
+        """(cells,) whether a cell can be in a law: an error of 0 has no logarithm."""
+        return self.usable & (np.nan_to_num(self.chosen.error) > 0)
+
+    @property
+    def at_edge(self) -> np.ndarray:
+        """(cells,) whether the lr lies at an end of its grid."""
+        last = np.array([len(of) - 1 for of in self.lrs])
+        return (last > 0) & ((self.chosen.lr == 0) | (self.chosen.lr == last))
 
     @property
     def precision(self) -> np.ndarray:
@@ -118,7 +132,7 @@ def unseen(results: Results) -> Grid:
 
 
 def _grid_of(frame: pd.DataFrame, lrs: tuple[tuple[float, ...], ...], runs: Runs) -> Grid:
-    noise, chosen = relative_noise(runs), choose(runs)
+    noise, chosen = relative_noise(runs, frame["params"].to_numpy(float)), choose(runs)
     if noise is None:
         once = Chosen(chosen.lr[None], chosen.error[None], chosen.n[None])
         return Grid(frame, lrs, runs, chosen, once, None)
@@ -151,10 +165,7 @@ def _runs(
     seeds: Sequence[int],
     columns: tuple[str, str],
 ) -> Runs:
-    """(cells, lrs, seeds) of both errors; a cell with fewer lr than another has NaN there.
-
-    An error of 0 has no logarithm: it counts as half of the least one above 0.
-    """
+    """(cells, lrs, seeds) of both errors; a cell with fewer lr than another has NaN there."""
     shape = (len(outcomes), max(map(len, lrs)), len(seeds))
     values = {name: np.full(shape, np.nan) for name in columns}
     diverged = np.zeros(shape, bool)
@@ -166,10 +177,6 @@ def _runs(
                 for name in columns:
                     values[name][at] = run[name]
             diverged[at] = run["status"] in ("diverged", "failed")
-    for name in columns:
-        above = values[name][values[name] > 0]
-        least = above.min() / 2 if above.size else 1.0
-        values[name] = np.where(values[name] <= 0, least, values[name])
     return Runs(values[columns[0]], values[columns[1]], diverged)
 
 
@@ -222,7 +229,7 @@ def _cells_row(results: Results, cells: Grid, index: int) -> dict[str, object]:
         "samples": row["samples"],
         "training_flops": row["training_flops"],
         "lr": grid_of[lr] if lr >= 0 else np.nan,
-        "lr_at_edge": len(grid_of) > 1 and lr in (0, len(grid_of) - 1),
+        "lr_at_edge": bool(cells.at_edge[index]),
         "n": int(cells.chosen.n[index]),
         "diverged": int(diverged[lr].sum() if lr >= 0 else diverged.sum()),
         "diverged_in_all": int(diverged.sum()),
@@ -286,12 +293,10 @@ def law(
     *,
     has_floor: bool,
     without: np.ndarray | None = None,
-    with_rounds: bool = True,
 ) -> Law | None:
-    """A law of a family, `without` some cells; None where too few cells have an error. Rounds take
-    nearly all the time."""
+    """A law of a family, `without` some cells; None where too few cells have an error above 0."""
     index = cells_of(cells, family, axes)
-    index = index[cells.usable[index]]
+    index = index[cells.lawful[index]]
     if without is not None:
         index = np.setdiff1d(index, without)
     x = cells.frame.loc[index, [AXES[axis] for axis in axes]].to_numpy(float)
@@ -301,10 +306,8 @@ def law(
         return None
     precision = cells.precision[index]
     measured = fits.fit(x, cells.chosen.error[index], precision, has_floor=has_floor)
-    drawn = measured
-    if with_rounds:
-        error, n = cells.rounds.error[:, index], cells.rounds.n[:, index]
-        drawn = fits.fit(x, error, n / cells.sd**2, has_floor=has_floor, start=measured)
+    error, n = cells.rounds.error[:, index], cells.rounds.n[:, index]
+    drawn = fits.fit(x, error, n / cells.sd[index] ** 2, has_floor=has_floor, start=measured)
     return Law(family, tuple(axes), has_floor, index, x, measured, drawn, precision)
 
 
@@ -344,21 +347,28 @@ def scaling_fit(results: Results) -> pd.DataFrame:
     floor. `misfit` is the scatter of the cells around the law over that of seeds alone, in
     variance; misfit_p is small where the law is not the shape of the data. `held_out_ratio` is the
     error measured at the largest value of the first axis over what the same law predicts without
-    it, a geometric mean; the law that comes nearer to 1 is `nearer`. `not_identified` names what no
-    interval bounds.
+    it, a geometric mean; a law that comes nearer to 1 than the other in 95% of the bootstrap rounds
+    is `nearer`. `not_identified` names what no interval bounds.
     """
     cells = results.once(grid)
-    rows = [_fit_row(cells, one) for one in results.once(laws)]
+    all_laws = results.once(laws)
+    held_out = [_held_out_ratios(cells, one) for one in all_laws]
+    rows = [
+        _fit_row(cells, one, float(ratio))
+        for one, (ratio, _) in zip(all_laws, held_out, strict=True)
+    ]
     table = pd.DataFrame(rows)
     if table.empty:
         return table
-    distance = table["held_out_ratio"].astype(float).map(np.log).abs()
-    least = distance.groupby([table["family"], table["axes"]]).transform("min")
-    table.insert(3, "nearer", (distance == least) & distance.notna())
+    table.insert(3, "nearer", False)
+    for _, of in table.groupby(["family", "axes"], sort=False):
+        if len(of) == 2 and of["held_out_ratio"].notna().all():
+            a, b = (abs(np.log(held_out[place][1])) for place in of.index)
+            table.loc[of.index, "nearer"] = [(a < b).mean() >= CERTAIN, (b < a).mean() >= CERTAIN]
     return table
 
 
-def _fit_row(cells: Grid, one: Law) -> dict[str, object]:
+def _fit_row(cells: Grid, one: Law, held_out_ratio: float) -> dict[str, object]:
     drawn, row = one.rounds, {"family": one.family, "axes": " and ".join(one.axes)}
     profile = _profile(cells, one)
     numbers: dict[str, object] = {
@@ -383,7 +393,7 @@ def _fit_row(cells: Grid, one: Law) -> dict[str, object]:
         **numbers,
         "misfit": misfit,
         "misfit_p": p,
-        "held_out_ratio": _held_out_ratio(cells, one),
+        "held_out_ratio": held_out_ratio,
         "not_identified": ", ".join(_not_identified(one)),
     }
 
@@ -420,12 +430,12 @@ def _misfit(cells: Grid, one: Law) -> tuple[float, float]:
         return np.nan, np.nan
     of = cells.runs
     runs = Runs(of.choosing[one.index], of.reported[one.index], of.diverged[one.index])
-    return misfit(one, cells.chosen.error[one.index], runs, cells.noise)
+    return misfit(one, cells.chosen.error[one.index], runs, cells.noise.of_cells(one.index))
 
 
 def misfit(one: Law, errors: np.ndarray, runs: Runs, noise: Noise) -> tuple[float, float]:
-    """The same of the cells of a law, their errors and runs, and the noise of all cells."""
-    sd2 = max(noise.sd**2, 1e-12)
+    """The same of the cells of a law, their errors and runs, and their noise."""
+    sd2 = np.maximum(noise.sd_of_cells**2, 1e-12)
     ratio = float(_scatter(one, one.fit, errors, one.precision))
     if not np.isfinite(ratio):
         return np.nan, np.nan
@@ -452,16 +462,23 @@ def largest(cells: Grid, family: str, axes: Sequence[str]) -> np.ndarray:
     return index[(values == values.max()).to_numpy()]
 
 
-def _held_out_ratio(cells: Grid, one: Law) -> float:
+def _held_out_ratios(cells: Grid, one: Law) -> tuple[float, np.ndarray]:
+    """Measured over predicted of the largest value, and the same of each round."""
     held = largest(cells, one.family, one.axes)
-    rest = law(
-        cells, one.family, one.axes, has_floor=one.has_floor, without=held, with_rounds=False
-    )
-    held = held[cells.usable[held]]
+    rest = law(cells, one.family, one.axes, has_floor=one.has_floor, without=held)
+    held = held[cells.lawful[held]]
     if rest is None or not len(held):
-        return np.nan
-    predicted = rest.fit.predict(_points(cells, held, one.axes))
-    return float(np.exp(np.mean(np.log(cells.chosen.error[held] / predicted))))
+        return np.nan, np.full(1, np.nan)
+    x = _points(cells, held, one.axes)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio, drawn = (
+            np.exp(np.log(error / fit.predict(x)).mean(-1))
+            for error, fit in (
+                (cells.chosen.error[held], rest.fit),
+                (cells.rounds.error[:, held], rest.rounds),
+            )
+        )
+    return float(ratio), np.atleast_1d(drawn)
 
 
 def _points(cells: Grid, index: np.ndarray, axes: Sequence[str]) -> np.ndarray:
@@ -555,7 +572,7 @@ def _forecasts(
         times = cells.frame.loc[held[0], AXES[one.axes[0]]] / rest.x[:, 0].max()
         x = _points(cells, held, one.axes)
         predicted, drawn = rest.fit.predict(x), rest.rounds.predict(x)
-        noise = _new_noise(before, _num_runs(results, held), drawn.shape)
+        noise = _new_noise(before, held, _num_runs(results, held), drawn.shape)
         for i, index in enumerate(held):
             yield _forecast_row(
                 cells, one, index, "held out", times, predicted[i], drawn[:, i] * noise[:, i]
@@ -571,20 +588,27 @@ def _num_runs(results: Results, index: np.ndarray) -> np.ndarray:
     return np.where(cells.usable[index], cells.chosen.n[index], of_plan)
 
 
-def _new_noise(cells: Grid, num_runs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Factors of measured means of so many runs, by Student's t."""
+def _new_noise(
+    cells: Grid, index: np.ndarray, num_runs: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Factors of measured means of so many runs of these cells, by Student's t."""
     if cells.noise is None:
         return np.ones(shape)
-    sd = cells.sd / np.sqrt(num_runs)
-    return np.exp(sd * np.random.default_rng(1).standard_t(cells.noise.df, shape))
+    rng = np.random.default_rng(1)
+    sd = cells.noise.sd * cells.noise.of_cells(index).factors(shape[0], rng) / np.sqrt(num_runs)
+    return np.exp(sd * rng.standard_t(cells.noise.df, shape))
 
 
 def _beyond(
     cells: Grid, one: Law, steps: Sequence[float], kind: str
 ) -> Iterator[Mapping[str, object]]:
     """Forecasts at multiples of the largest cell in the law: as many images and samples as it has.
-    A larger one that was planned, and has no error yet, is no base to extrapolate from.
+    A larger one that was planned, and has no error yet, is no base to extrapolate from. None where
+    the lr lies at an end of its grid in the largest cell or in over a third of all: a better lr may
+    lie outside, and the law bends there.
     """
+    if lr_limits(cells, one):
+        return
     largest_first = np.lexsort([*one.x[:, 1:].T, one.x[:, 0]])
     last = int(one.index[largest_first[-1]])
     for times in steps:
@@ -593,6 +617,14 @@ def _beyond(
         yield _forecast_row(
             cells, one, last, kind, times, one.fit.predict(x)[0], one.rounds.predict(x)[:, 0]
         )
+
+
+def lr_limits(cells: Grid, one: Law) -> str:
+    """Why a law must not be extrapolated, as its lr are at ends of their grids; empty if it may."""
+    at_edge = cells.at_edge[one.index]
+    if at_edge[np.lexsort([*one.x[:, 1:].T, one.x[:, 0]])[-1]]:
+        return "of its largest cell"
+    return f"of {at_edge.sum()} of {len(at_edge)} cells" if 3 * at_edge.sum() > len(at_edge) else ""
 
 
 def _forecast_row(
@@ -737,13 +769,26 @@ def crossing(
     )
     at, at_drawn = float(crossings(point[None], x)[0]), crossings(drawn, x)
     share = float(np.isfinite(at_drawn).mean())
+    differences = {
+        **interval("difference_at_least_points", point[0], drawn[:, 0]),
+        **interval("difference_at_greatest_points", point[-1], drawn[:, -1]),
+    }
+    signs = [shown_sign(differences, f"difference_at_{end}_points") for end in ENDS]
+    at = at if signs[0] * signs[1] < 0 else np.nan
     certain = share >= CERTAIN and np.isfinite(at)
     return {
         **interval(name, at, at_drawn if certain else np.empty(0)),
         "share_crossing": share if has_intervals else np.nan,
-        **interval("difference_at_least_points", point[0], drawn[:, 0]),
-        **interval("difference_at_greatest_points", point[-1], drawn[:, -1]),
+        **differences,
     }
+
+
+ENDS = ("least", "greatest")  # of the range in which laws are compared
+
+
+def shown_sign(row: Mapping[Any, Any], name: str) -> int:
+    """-1 or 1 where the interval of a difference lies on this side of 0, else 0."""
+    return int(row[f"{name}_low"] > 0) - int(row[f"{name}_high"] < 0)
 
 
 def _at_sizes(fit: Fit, one: Law, sizes: np.ndarray, most: Mapping[str, float]) -> np.ndarray:

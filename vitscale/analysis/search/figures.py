@@ -71,8 +71,7 @@ def search_history(results: Results) -> Figure:
     for ax, arm in zip(grid, results.study.arms, strict=True):
         of_arm = proposals[proposals["arm"] == arm]
         scale.apply(ax)
-        if size:
-            ax.axvspan(-0.5, min(size, len(of_arm)) - 0.5, color="#f0f0f0", zorder=0)
+        ax.axvspan(-0.5, min(size, len(of_arm)) - 0.5, color="#f0f0f0", zorder=0)
         _history(ax, of_arm, _seed_ranges(of_arm, results.trials), results.once(_texts))
         ax.set_xlim(-0.7, max(len(of_arm) - 0.3, 1))
         ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))

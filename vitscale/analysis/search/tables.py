@@ -276,7 +276,7 @@ def _quiet() -> Iterator[None]:
 
 def winners(results: Results) -> dict[str, dict[str, Any]]:
     """Arm -> its best point as plain values, with its provenance; without arms that have no
-    complete point.
+    complete point, or whose points all diverged: the worst value is no result.
 
     By the rule WINNER. Errors are the best of num_points, so optimistic. `at_edge`: axis -> "low"
     or "high", where the point is in the outer 5% of the space.
@@ -286,7 +286,7 @@ def winners(results: Results) -> dict[str, dict[str, Any]]:
     return {
         arm: _winner(results, arm, of_arm, int((proposals["arm"] == arm).sum()))
         for arm, of_arm in ranked_by_arm.items()
-        if len(of_arm)
+        if len(of_arm) and of_arm["value"].iloc[0] != results.metric.worst
     }
 
 

@@ -10,6 +10,7 @@ spread points are rarely worse than independent ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import comb
 
 import numpy as np
 from scipy.special import bdtr, betaincinv, expit, logit, ndtri, stdtr, stdtrit
@@ -262,6 +263,11 @@ def mid_p_sign_test(wins: int, losses: int) -> float:
 def t_test(difference: float, error: float, df: float) -> float:
     """Two-sided p for a difference of 0, from the difference and its standard error."""
     return float(2 * stdtr(df, -abs(difference) / error))
+
+
+def least_p(n: int, m: int, paired: bool) -> float:
+    """The smallest two-sided p that an exact permutation test of n and m values can have."""
+    return 0.5 ** (n - 1) if paired else min(1.0, 2 / comb(n + m, n))
 
 
 def probability_interval(

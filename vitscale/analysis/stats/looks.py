@@ -22,7 +22,7 @@ A p becomes the normal quantile of the same tail, as is usual for t tests in gro
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -51,9 +51,10 @@ class Looks:
     """The place of a report among all that looked at a study.
 
     `fractions` are the shares of the declared final size at this look and at those before it; none
-    where no size was declared. `n` is the mean number of draws or seeds per arm. `budget` is the
+    where no size was declared. `n` is the number of draws or seeds per arm. `budget` is the
     error that this look may spend, with all other anytime-valid ones; 0 after it is spent. `kept`
-    are then the p of the look that spent it: column -> test -> p.
+    are then the p of the look that spent it: column -> test -> p. `again` are those of the first
+    report of the same rows, or None; `tested` the tests of all looks so far: column -> tests.
     `number` counts the looks with a p, which alone can claim; `reports` all of them.
     """
 
@@ -65,6 +66,8 @@ class Looks:
     budget: float = ALPHA
     reports: int = 1  # those of other rows, with and without p
     kept: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    again: Mapping[str, Mapping[str, float]] | None = None
+    tested: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     @property
     def rule(self) -> str:

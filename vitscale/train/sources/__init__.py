@@ -24,7 +24,7 @@ from vitscale.train.sources.cifar import Cifar
 from vitscale.train.sources.digits import Digits
 from vitscale.train.sources.folders import Folders
 from vitscale.train.sources.idx import Idx
-from vitscale.train.sources.images import LIMITS, Images, Limits, Source
+from vitscale.train.sources.images import LIMITS, Images, Limits, Source, is_hidden
 from vitscale.train.sources.parquet import Parquet
 from vitscale.train.sources.prepared import Prepared, Shards
 from vitscale.train.sources.split import training_rows
@@ -113,10 +113,15 @@ def _open(dataset: str, channels: int, root: Path | None) -> tuple[Source, Path 
 def open_folder(folder: Path, channels: int, limits: Limits = LIMITS) -> Source:
     """The source in a folder; image files are decoded to `channels` (1 gray, 3 RGB)."""
     layout = layout_of(folder)
-    if layout is None or layout.kind == "unfinished":
+    if layout is None:
+        there = sorted(path.name for path in folder.iterdir() if not is_hidden(path.name))
         raise ValueError(
-            f"a dataset in a known form must lie in the folder, but got ({folder}: {layout})"
+            "a dataset must be class folders train/CLASS and val/CLASS, parquet shards, IDX or "
+            f"CIFAR's files, or a prepared set, but got ({folder}: no train/; there are: "
+            f"{', '.join(there[:5]) or 'nothing'}{', ...' * (len(there) > 5)})"
         )
+    if layout.kind == "unfinished":
+        raise ValueError(f"a prepared set must be finished, but got ({folder})")
     if layout.kind in CIFAR:
         return Cifar(layout.kind, layout.folder)
     if layout.kind == "prepared":

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import functools
 import os
+import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from vitscale.train.sources.images import LIMITS, Files, Images, Limits, check_inside
+from vitscale.train.sources.images import (
+    LIMITS,
+    Files,
+    Images,
+    Limits,
+    check_inside,
+    is_hidden,
+    why_no_image,
+)
 
 
 class Folders:
@@ -34,15 +44,17 @@ class Folders:
         Raises ValueError for a class without images, for one that is not in train/, and for folders
         that link elsewhere.
         """
-        names, labels = _list(self.folder, split, self.classes, self.limits)
+        names, labels, left_out = _list(self.folder, split, self.classes, self.limits)
         decode = Files(self.folder, names, self.channels, self.limits)
-        return Images(torch.from_numpy(labels), decode=decode, names=names)
+        return Images(torch.from_numpy(labels), decode=decode, names=names, left_out=left_out)
 
 
 def _subfolders(folder: Path) -> tuple[str, ...]:
     return tuple(
         sorted(
-            entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."
+            entry.name
+            for entry in os.scandir(folder)
+            if entry.is_dir() and not is_hidden(entry.name)
         )
     )
 
@@ -51,16 +63,39 @@ def _subfolders(folder: Path) -> tuple[str, ...]:
 @functools.lru_cache(4)
 def _list(
     folder: Path, split: str, classes: tuple[str, ...], limits: Limits
-) -> tuple[np.ndarray, np.ndarray]:
-    """File names (N,) and labels (N,), sorted by class and then by name.
+) -> tuple[np.ndarray, np.ndarray, dict[str, tuple[int, str]]]:
+    """File names (N,) and labels (N,), sorted by class and then as torchvision's ImageFolder sorts
+    them, and what was left out.
 
     Names are bytes relative to the folder.
     """
-    from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
-
     _check_linked_folders(folder, split, limits)
     label_of = _labels_of(folder, split, classes)
-    samples = make_dataset(folder / split, label_of, IMG_EXTENSIONS, allow_empty=True)
+    samples: list[tuple[str, int]] = []
+    left_out: dict[str, tuple[int, str]] = {}
+
+    def leave_out(reason: str, path: str) -> None:
+        num, first = left_out.get(reason, (0, os.path.relpath(path, folder)))
+        left_out[reason] = num + 1, first
+
+    for entry in sorted(os.scandir(folder / split), key=lambda entry: entry.name):
+        if entry.name not in label_of:
+            leave_out("hidden" if is_hidden(entry.name) else "not in a class folder", entry.path)
+    for name, label in label_of.items():
+        # os.walk asks for the folders to enter before it enters them
+        found: list[tuple[str, list[str]]] = []
+        for place, folders, files in os.walk(folder / split / name, followlinks=True):
+            for hidden in filter(is_hidden, folders):
+                leave_out("hidden", os.path.join(place, hidden))
+            folders[:] = [one for one in folders if not is_hidden(one)]
+            found.append((place, files))
+        for place, files in sorted(found):
+            for file in sorted(files):
+                path = os.path.join(place, file)
+                if reason := why_no_image(file):
+                    leave_out(reason, path)
+                else:
+                    samples.append((path, label))
     # by class; needed because numbered folders are listed alphabetically (10 before 2)
     samples.sort(key=lambda sample: sample[1])
     labels = np.array([label for _, label in samples], np.int64)
@@ -70,7 +105,8 @@ def _list(
             raise ValueError(
                 f"a class folder must hold images, but got ({folder / split / name}: none)"
             )
-    return np.array([os.fsencode(os.path.relpath(path, folder)) for path, _ in samples]), labels
+    names = np.array([os.fsencode(os.path.relpath(path, folder)) for path, _ in samples])
+    return names, labels, left_out
 
 
 def _check_linked_folders(folder: Path, split: str, limits: Limits) -> None:
@@ -101,6 +137,7 @@ def _labels_of(folder: Path, split: str, classes: tuple[str, ...]) -> dict[str, 
     if set(present) == indices and set(present) != set(classes):
         return {str(label): label for label in range(len(classes))}
     if unknown := [name for name in present if name not in label_of]:
+        _check_normalized(unknown, classes, folder / split)
         raise ValueError(
             f"a class must have training images, but got ({folder / split / unknown[0]}: not in "
             "train)"
@@ -111,3 +148,14 @@ def _labels_of(folder: Path, split: str, classes: tuple[str, ...]) -> dict[str, 
         )
     # evaluation sets other than val may have fewer classes
     return {name: label_of[name] for name in present}
+
+
+def _check_normalized(names: Sequence[str], classes: Sequence[str], folder: Path) -> None:
+    """Raises ValueError for a class that is in train in another normalization of Unicode."""
+    known = {unicodedata.normalize("NFC", name): name for name in classes}
+    for name in names:
+        if (same := known.get(unicodedata.normalize("NFC", name))) is not None:
+            raise ValueError(
+                "a class must have one spelling, but got two that look alike and differ in Unicode "
+                f"normalization ({folder / name}: {name!a}, and in train {same!a})"
+            )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import io
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,9 +19,21 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    import PIL.Image
+
     from vitscale.train.sources.prepared import Shards
 
 MODES = {1: "L", 3: "RGB"}  # by number of channels
+# Pillow's formats that are read, by their content. Others are no photographs, or run a program.
+FORMATS = (
+    "AVIF", "BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP",
+)  # fmt: skip
+# folders that operating systems and file servers add
+SYSTEM = frozenset(
+    ("__MACOSX", "@eaDir", "#recycle", "#snapshot", "$RECYCLE.BIN", "System Volume Information",
+     "lost+found", "__pycache__")
+)  # fmt: skip
+MAX_ASPECT = 100  # longer over shorter side: else a resized image could take any memory
 
 
 @dataclass(frozen=True)
@@ -48,6 +62,22 @@ def check_inside(path: Path, folder: Path, limits: Limits) -> None:
         )
 
 
+class Digest(Protocol):
+    """As of hashlib."""
+
+    def update(self, content: bytes, /) -> None: ...
+
+
+class Decoder(Protocol):
+    """Reads single images; picklable."""
+
+    def __call__(self, index: int) -> Tensor:
+        """(C, H, W) uint8 of any size."""
+
+    def update(self, digest: Digest) -> None:
+        """Adds the encoded images to a digest."""
+
+
 @dataclass(frozen=True)
 class Images:
     """Images and labels of one split; either `pixels` or `decode` is set."""
@@ -55,12 +85,14 @@ class Images:
     labels: Tensor  # (N,) int64; -1: no label, not evaluated (ReaL)
     # (N, C, S, S) uint8, if all have the same size; indexed by ints, slices or (B,)
     pixels: Tensor | Shards | None = None
-    decode: Callable[[int], Tensor] | None = None  # index -> (C, H, W) uint8 of any size; picklable
+    decode: Decoder | None = None
     white: int = 255  # the pixel value of white: 16 for digits
     # (N, num_classes) bool: the labels that count as correct; None: only `labels`
     allowed: Tensor | None = None
     # (N,) bytes, file names relative to the source, if images have names
     names: np.ndarray | None = None
+    # why files beside the images are none -> (how many, the first one)
+    left_out: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -109,11 +141,15 @@ class Source(Protocol):
 class Rows:
     """A decoder for a selection of another decoder's images."""
 
-    decode: Callable[[int], Tensor]
+    decode: Decoder
     rows: np.ndarray
 
     def __call__(self, index: int) -> Tensor:
         return self.decode(int(self.rows[index]))
+
+    def update(self, digest: Digest) -> None:
+        self.decode.update(digest)
+        digest.update(self.rows.tobytes())
 
 
 @dataclass(frozen=True)
@@ -129,9 +165,58 @@ class Files:
     limits: Limits = LIMITS
 
     def __call__(self, index: int) -> Tensor:
+        path = self._path(index)
+        return decode_image(read_regular(path), path, self.channels, self.limits)
+
+    def _path(self, index: int) -> Path:
         path = self.folder / os.fsdecode(self.names[index])
         check_inside(path, self.folder, self.limits)
-        return decode_image(read_regular(path), path, self.channels, self.limits)
+        return path
+
+    def update(self, digest: Digest) -> None:
+        """Adds the bytes of all files to a digest, or that one cannot be read."""
+        for index in range(len(self.names)):
+            try:
+                content = read_regular(self._path(index))
+            except (OSError, ValueError):
+                content = b"unreadable"
+            digest.update(hashlib.sha256(content).digest())
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is hidden, or of an operating system, and so no part of a dataset.
+
+    This holds at every level of a folder.
+    """
+    return name.startswith(".") or name in SYSTEM
+
+
+@functools.cache
+def formats() -> tuple[str, ...]:
+    """Those of FORMATS that the installed Pillow can read."""
+    from PIL import Image
+
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+@functools.cache
+def extensions() -> frozenset[str]:
+    """Endings of image files, in lower case: those that Pillow registers for `formats`."""
+    from PIL import Image
+
+    of_formats = formats()
+    return frozenset(
+        ending for ending, name in Image.registered_extensions().items() if name in of_formats
+    )
+
+
+def why_no_image(name: str) -> str:
+    """Why a file of this name is no image of a dataset; empty if it is one."""
+    if is_hidden(name):
+        return "hidden"
+    ending = os.path.splitext(name)[1].lower()
+    return "" if ending in extensions() else f"not an image format ({ending or 'no ending'})"
 
 
 def read_regular(path: Path) -> bytes:
@@ -148,8 +233,10 @@ def decode_image(encoded: bytes, name: object, channels: int, limits: Limits = L
     """Decodes an image to uint8 (C, H, W), gray or RGB for 1 or 3 channels.
 
     Memory is channels-last. Pillow decodes at full size, never in JPEG's draft mode, and without
-    EXIF rotation: the pixels equal those of torchvision's ImageFolder. Raises ValueError with the
-    name if the bytes are no complete image, or an image larger than the limit.
+    EXIF rotation: the pixels equal those of torchvision's ImageFolder. Of an animation, the first
+    frame. Of 16-bit grey the high byte, where ImageFolder would clip. Raises ValueError with the
+    name if the bytes are no complete image, or an image beyond the limits, or one of integers or
+    floats, which have no white.
     """
     from PIL import Image
 
@@ -158,8 +245,10 @@ def decode_image(encoded: bytes, name: object, channels: int, limits: Limits = L
             f"channels in (1, 3) must hold for image files, but got (channels={channels})"
         )
     try:
-        with _at_most(limits), Image.open(io.BytesIO(encoded)) as image:
-            pixels = np.array(image.convert(MODES[channels]))
+        with _at_most(limits), Image.open(io.BytesIO(encoded), formats=formats()) as image:
+            if max(image.size) > MAX_ASPECT * min(image.size):
+                raise ValueError(f"{image.width} x {image.height} pixels, over {MAX_ASPECT} to 1")
+            pixels = np.array(_eight_bits(image).convert(MODES[channels]))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ValueError(
             f"an image must have at most {limits.max_megapixels:g} megapixels, but got ({name}: "
@@ -171,6 +260,17 @@ def decode_image(encoded: bytes, name: object, channels: int, limits: Limits = L
             f"an image must be whole, but got ({name}: {reason.splitlines()[0]})"
         ) from error
     return to_tensor(pixels)
+
+
+def _eight_bits(image: PIL.Image.Image) -> PIL.Image.Image:
+    """The image in a mode of at most 8 bits per channel; of 16-bit grey the high byte."""
+    from PIL import Image
+
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.array(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"mode {image.mode}, whose values have no white")
+    return image
 
 
 @contextlib.contextmanager

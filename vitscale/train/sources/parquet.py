@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,11 @@ import torch
 from torch import Tensor
 
 from vitscale.plan.data import SHARD
-from vitscale.train.sources.images import LIMITS, Images, Limits, decode_image
+from vitscale.plan.spelling import shown
+from vitscale.train.sources.images import LIMITS, Digest, Images, Limits, decode_image
+from vitscale.train.sources.prepared import checksum
 
+OF_N = re.compile(r"-(\d+)-of-(\d+)")
 IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "fine_label")
 
 
@@ -31,7 +35,8 @@ class Parquet:
     def __init__(self, folder: Path, channels: int, limits: Limits = LIMITS) -> None:
         self.channels, self.limits, self.shards = channels, limits, _shards(folder)
         self.splits = tuple(self.shards)
-        self.image, self.label, self.classes = _columns(next(iter(self.shards.values()))[0])
+        first = self.shards.get("train", next(iter(self.shards.values())))[0]
+        self.image, self.label, self.classes = _columns(first)
 
     def read(self, split: str) -> Images:
         """Lists the images of a split.
@@ -41,7 +46,8 @@ class Parquet:
         """
         paths = self.shards[split]
         labels, names, sizes = zip(
-            *(_read_facts(path, self.image, self.label) for path in paths), strict=True
+            *(_read_facts(path, self.image, self.label, self.classes) for path in paths),
+            strict=True,
         )
         groups = [
             (number, group)
@@ -77,15 +83,42 @@ class RowGroups:
         name = f"{self.paths[number]}, row {row} of row group {group}"
         return decode_image(encoded or b"", name, self.channels, self.limits)
 
+    def update(self, digest: Digest) -> None:
+        """Adds the bytes of all files to a digest."""
+        for path in self.paths:
+            digest.update(bytes.fromhex(checksum(Path(path))))
+
 
 def _shards(folder: Path) -> dict[str, list[Path]]:
     shards: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if match := SHARD.fullmatch(path.name):
             shards.setdefault("val" if match[1] == "validation" else match[1], []).append(path)
+    for split, paths in shards.items():
+        _check_whole(split, paths)
     if "val" not in shards and "test" in shards:
         shards["val"] = shards.pop("test")
     return shards
+
+
+def _check_whole(split: str, paths: list[Path]) -> None:
+    """Raises ValueError unless shards whose names say "of N" are all there, once, and of one N."""
+    found = [OF_N.search(path.name) for path in paths]
+    if not any(found):
+        return
+    parts = [(int(match[1]), int(match[2])) if match else None for match in found]
+    num = next(part[1] for part in parts if part)
+    if (
+        sorted(part[0] for part in parts if part and part[1] == num) != list(range(num))
+        or len(parts) != num
+    ):
+        present = {part[0] for part in parts if part and part[1] == num}
+        missing = [number for number in range(num) if number not in present]
+        what = f"no shard {missing[0]}" if missing else "others beside them"
+        raise ValueError(
+            f"the {num} shards of {split} must be there once, and no others, but got "
+            f"({paths[0].parent}: {len(paths)} files, {what})"
+        )
 
 
 def _columns(path: Path) -> tuple[str, str, tuple[str, ...] | None]:
@@ -102,9 +135,12 @@ def _columns(path: Path) -> tuple[str, str, tuple[str, ...] | None]:
 
 
 def _read_facts(
-    path: Path, image: str, label: str
+    path: Path, image: str, label: str, classes: tuple[str, ...] | None
 ) -> tuple[np.ndarray, list[str | None], list[int]]:
-    """Facts of a shard: (labels (N,), file names or None per image, images per row group)."""
+    """Facts of a shard: (labels (N,), file names or None per image, images per row group).
+
+    Labels are numbers of `classes`: a shard that names them in another order is renumbered.
+    """
     file = _open(str(path))
     if missing := {image, label} - set(file.schema_arrow.names):
         raise ValueError(
@@ -119,12 +155,34 @@ def _read_facts(
         if has_path
         else [None] * len(table)
     )
-    labels = table.column(label).fill_null(-1).to_numpy().astype(np.int64)
+    labels = _as_classes(table.column(label), path, label)
+    own = _columns(path)[2]
+    if (own is None) != (classes is None) or sorted(own or ()) != sorted(classes or ()):
+        raise ValueError(
+            "all shards must name the same classes, but got "
+            f"({path}: {shown(own)}; train: {shown(classes)})"
+        )
+    if own is not None and classes is not None and own != classes:
+        number = np.array([classes.index(name) for name in own])
+        known = (labels >= 0) & (labels < len(own))
+        labels = np.where(known, number[np.where(known, labels, 0)], labels)
     return (
         labels,
         names,
         [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)],
     )
+
+
+def _as_classes(column: Any, path: Path, name: str) -> np.ndarray:
+    """Numbers of classes (N,); -1 for none. Raises ValueError for a column of another type."""
+    import pyarrow as pa
+
+    if not pa.types.is_integer(column.type):
+        raise ValueError(
+            "labels must be numbers of classes, of an integer type, but got "
+            f"({path}: column {name!r} of type {column.type})"
+        )
+    return column.fill_null(-1).to_numpy().astype(np.int64)
 
 
 @functools.lru_cache(64)

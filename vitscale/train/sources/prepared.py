@@ -188,7 +188,7 @@ def write_shard(path: Path, pixels: np.ndarray, labels: np.ndarray, names: list[
         {
             "pixels": column,
             "label": pa.array(labels, pa.int64()),
-            "name": pa.array(names, pa.string()),
+            "name": _encoded(names),
         }
     )
     with (
@@ -197,6 +197,16 @@ def write_shard(path: Path, pixels: np.ndarray, labels: np.ndarray, names: list[
         pa.ipc.new_file(file, batch.schema) as writer,
     ):
         writer.write_batch(batch)
+
+
+def _encoded(names: list[str]) -> Any:
+    """Names of files as text; as bytes where one is no UTF-8."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(names, pa.string())
+    except UnicodeEncodeError:
+        return pa.array([os.fsencode(name) for name in names], pa.binary())
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitscale.plan.data import CIFAR
 from vitscale.train.sources.cifar import Cifar
-from vitscale.train.sources.images import MODES, Images, Source, to_tensor
+from vitscale.train.sources.images import MODES, Digest, Images, Source, to_tensor
 
 # Our name of a split -> torchvision's; a test set is called val if there is no validation set.
 SPLITS = {"train": ("train", "trainval"), "val": ("val", "valid", "test"), "test": ("test",)}
@@ -53,6 +53,11 @@ class TorchvisionClass:
         if _unpickles(cls):
             raise ValueError(
                 f"a dataset must be read without pickle, which may run any code, but got ({cls})"
+            )
+        if cls.__module__.partition(".")[0] != "torchvision":
+            raise ValueError(
+                "torchvision:NAME must name a class that torchvision itself defines, since workers "
+                f"do not run the study's script, but got ({name}, defined in {cls.__module__})"
             )
         self.name, self.root, self.channels = name, root, channels
         self.cls: Any = cls
@@ -120,6 +125,11 @@ class Items:
                 f"an image must be whole, but got ({self.dataset!r:.60}, image {index}: {error})"
             ) from error
         return to_tensor(np.array(image))
+
+    def update(self, digest: Digest) -> None:
+        """Adds the pixels of all images to a digest."""
+        for index in range(len(self.dataset)):
+            digest.update(self(index).numpy().tobytes())
 
 
 def _unpickles(cls: type) -> bool:

@@ -1,0 +1,385 @@
+"""The laws of a config: conditions that its fields satisfy together."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from vitscale.catalog.datasets import DATASETS, dataset_facts
+from vitscale.catalog.regnety import REGNETY
+from vitscale.plan.fields import DEFAULTS, Fields, field_types, ints
+
+Law = tuple[str, bool, str]  # (condition, whether it holds, the fields concerned)
+MODELS = ("vit", *REGNETY)  # and "timm:NAME"
+MAX_MLP_RATIO = 1_000.0
+MAX_CONVOLUTIONS, MAX_CHANNELS = 32, 2**17  # of a conv stem
+# Fields of which no law asks together with another field.
+FREE = ("lr", "wd", "seed")
+MAX_SEED = 2**63
+
+
+def free_laws(c: Fields) -> list[Law]:
+    """The conditions for FREE."""
+    types = field_types(type(c))
+    laws = [
+        (bound.law.format(name), bound.holds(getattr(c, name)), name)
+        for name in FREE
+        for bound in types[name].bounds
+    ]
+    return [*laws, ("seed < 2**63", c.seed < MAX_SEED, "seed")]
+
+
+def laws_of(c: Fields) -> list[Law]:
+    """The conditions for every config."""
+    types = field_types(type(c))
+    laws = [
+        (f"{name} in ({', '.join(field.choices)})", getattr(c, name) in field.choices, name)
+        for name, field in types.items()
+        if field.choices
+    ]
+    laws += [
+        (bound.law.format(name), bound.holds(getattr(c, name)), name)
+        for name, field in types.items()
+        for bound in field.bounds
+        if name not in FREE
+    ]
+    return laws + free_laws(c) + _data_laws(c) + _training_laws(c) + _trunk_laws(c) + _model_laws(c)
+
+
+def _data_laws(c: Fields) -> list[Law]:
+    facts = dataset_facts(c.dataset)
+    whole = facts.num_train if facts else c.num_images
+    held_out = facts is None or not facts.own_minival
+    laws = [
+        (
+            "dataset a name of a folder under the data root, or torchvision:CLASS,",
+            is_dataset_name(c.dataset),
+            "dataset",
+        ),
+        (
+            f"num_images >= 1 for a dataset other than {', '.join(DATASETS)}",
+            whole >= 1,
+            "dataset num_images",
+        ),
+        (
+            "num_images == 0 for a known dataset",
+            facts is None or c.num_images == 0,
+            "dataset num_images",
+        ),
+        (
+            "minival_images == 0 for a dataset with a minival of its own",
+            held_out or not c.minival_images,
+            "dataset minival_images",
+        ),
+        (
+            "minival_images >= 1 to evaluate on minival",
+            bool(c.minival_images) or not held_out or "minival" not in c.evals,
+            "dataset minival_images eval_split",
+        ),
+        (
+            f"minival_images + subset_images <= {whole} training images",
+            c.minival_images + c.subset_images <= whole,
+            "dataset minival_images subset_images",
+        ),
+        (
+            f"batch_size <= {c.num_train} training images",
+            c.batch_size <= c.num_train,
+            "dataset batch_size",
+        ),
+        ("crop_padding < resolution", c.crop_padding < c.resolution, "crop_padding resolution"),
+        (
+            "crop_padding == 0 unless crop is pad",
+            c.crop == "pad" or not c.crop_padding,
+            "crop crop_padding",
+        ),
+        # reflection padding by 4 needs 5 pixels
+        (
+            "resolution >= 5 with the crop src",
+            c.crop != "src" or c.resolution >= 5,
+            "crop resolution",
+        ),
+        (
+            "channels == 3 for a policy or color jitter",
+            c.channels == 3 or (c.augment == "none" and not c.color_jitter),
+            "channels augment color_jitter",
+        ),
+        ("randaugment_magnitude <= 10", c.randaugment_magnitude <= 10, "randaugment_magnitude"),
+        (
+            "batch_size % 2 == 0 with mixup or CutMix",
+            c.batch_size % 2 == 0 or not (c.mixup_alpha or c.cutmix_alpha),
+            "batch_size mixup_alpha cutmix_alpha",
+        ),  # they mix pairs
+        (
+            "batch_size % (2 * mix_groups) == 0 with more than one group",
+            c.mix_groups <= 1 or c.batch_size % (2 * c.mix_groups) == 0,
+            "batch_size mix_groups",
+        ),
+        ("distinct evaluation sets, named like 'v2,real'", _are_names(c), "eval_split more_evals"),
+    ]
+    if facts is not None:
+        unknown = [name for name in c.evals if name not in (*facts.evals, "minival")]
+        laws += [
+            (
+                f"num_classes == {facts.num_classes} for {c.dataset}",
+                c.num_classes == facts.num_classes,
+                "dataset num_classes",
+            ),
+            (
+                f"channels == {facts.channels} for {c.dataset}",
+                c.channels == facts.channels,
+                "dataset channels",
+            ),
+            (
+                f"evaluation sets of {c.dataset} in (minival, {', '.join(facts.evals)})",
+                not unknown,
+                "eval_split more_evals",
+            ),
+        ]
+    return laws
+
+
+def is_dataset_name(name: str) -> bool:
+    """Whether a text can name a dataset: "flowers-64", "sets/flowers" or "torchvision:SVHN"."""
+    if name.startswith("torchvision:"):
+        return re.fullmatch(r"torchvision:[A-Za-z][A-Za-z0-9_]*", name) is not None
+    parts = name.split("/")
+    return name.isprintable() and all(
+        part.strip() == part != "" and not part.startswith(".") for part in parts
+    )
+
+
+def _are_names(c: Fields) -> bool:
+    names = c.evals
+    distinct = len(set(names)) == len(names) and all(
+        re.fullmatch("[a-z0-9_]+", name) for name in names
+    )
+    return distinct and ",".join(names[1:]) == c.more_evals
+
+
+def _training_laws(c: Fields) -> list[Law]:
+    return [
+        ("split_seed < 2**32", c.split_seed < 2**32, "split_seed"),
+        ("warmup_epochs < epochs", c.warmup_epochs < c.epochs, "warmup_epochs epochs"),
+        (
+            "warmup_epochs == 0 with warmup_steps",
+            not c.warmup_steps or c.warmup_epochs == 0,
+            "warmup_epochs warmup_steps",
+        ),
+        (
+            f"warmup_steps < {c.num_steps if c.batch_size >= 1 else 0} steps",
+            c.batch_size < 1 or c.warmup_steps < max(1, c.num_steps),
+            "warmup_steps epochs",
+        ),
+        (
+            "decay_floor == 0 with a constant decay",
+            c.decay != "constant" or c.decay_floor == 0,
+            "decay decay_floor",
+        ),
+        *_cooldown_laws(c),
+        (
+            "drop_path_rule == 'uniform' unless drop_path > 0",
+            c.drop_path > 0 or c.drop_path_rule == "uniform",
+            "drop_path drop_path_rule",
+        ),
+        (
+            "bce_targets == 'soft' unless the loss is bce and images are mixed",
+            c.bce_targets == "soft" or (c.loss == "bce" and bool(c.mixup_alpha or c.cutmix_alpha)),
+            "bce_targets loss mixup_alpha cutmix_alpha",
+        ),
+        (
+            "label_smoothing == 0 with bce_targets present",
+            c.bce_targets == "soft" or c.label_smoothing == 0,
+            "bce_targets label_smoothing",
+        ),
+        ("momentum > 0 with nesterov", c.momentum > 0 or not c.nesterov, "momentum nesterov"),
+        (
+            "ema_decay == 0 with ema_alpha",
+            not c.ema_alpha or not c.ema_decay,
+            "ema_decay ema_alpha",
+        ),
+        (
+            "norm_batch even and a divisor of batch_size",
+            not c.norm_batch or (c.batch_size % c.norm_batch == 0 and c.norm_batch % 2 == 0),
+            "norm_batch batch_size",
+        ),
+    ]
+
+
+def _cooldown_laws(c: Fields) -> list[Law]:
+    if c.decay != "cooldown":
+        names = ("cooldown_share", "cooldown_shape")
+        return [
+            (
+                f"{name} == {DEFAULTS[name]!r} unless the decay is cooldown",
+                getattr(c, name) == DEFAULTS[name],
+                f"decay {name}",
+            )
+            for name in names
+        ]
+    if c.batch_size < 1 or not 0 < c.cooldown_share <= 1:
+        return []  # violates a bound
+    return [
+        (
+            f"a cooldown after the warm-up of {c.num_warmup_steps} of {c.num_steps} steps",
+            c.num_warmup_steps <= c.cooldown_start,
+            "epochs warmup_epochs warmup_steps cooldown_share",
+        )
+    ]
+
+
+def _trunk_laws(c: Fields) -> list[Law]:
+    laws = [
+        (
+            "trunk an id of twelve hex digits and trunk_step >= 1, or neither,",
+            bool(re.fullmatch("([0-9a-f]{12})?", c.trunk)) and bool(c.trunk) == (c.trunk_step != 0),
+            "trunk trunk_step",
+        )
+    ]
+    if not c.trunk or c.batch_size < 1 or not 0 < c.cooldown_share <= 1:
+        return laws
+    return [
+        *laws,
+        (
+            "decay in (constant, cooldown) with a trunk",
+            c.decay in ("constant", "cooldown"),
+            "decay trunk",
+        ),
+        (
+            f"trunk_step <= {c.constant_until}, before a cooldown, and < {c.num_steps} steps",
+            c.trunk_step <= c.constant_until and c.trunk_step < c.num_steps,
+            "trunk_step epochs cooldown_share",
+        ),
+        # both depend on the length of the training, which is not the trunk's
+        ("ema_alpha == 0 with a trunk", not c.ema_alpha, "ema_alpha trunk"),
+        (
+            "precise_bn <= trunk_step * batch_size with a trunk",
+            c.precise_bn <= c.trunk_step * c.batch_size,
+            "precise_bn trunk_step batch_size",
+        ),
+    ]
+
+
+def _model_laws(c: Fields) -> list[Law]:
+    known = c.model in MODELS or (c.model.startswith("timm:") and len(c.model) > 5)
+    laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model")]
+    if c.model == "vit":
+        return laws + _vit_laws(c)
+    # ViT's fields have no effect on other models: one training would have two ids
+    return laws + [
+        (
+            f"{name} == {DEFAULTS[name]!r} unless the model is vit",
+            getattr(c, name) == DEFAULTS[name],
+            f"model {name}",
+        )
+        for name in VIT_ONLY
+    ]
+
+
+VIT_ONLY = (
+    "patch_size",
+    "width",
+    "depth",
+    "branches",
+    "heads",
+    "mlp_ratio",
+    "stem",
+    "stem_norm",
+    "stem_channels",
+    "stem_strides",
+    "stem_kernels",
+    "pool",
+    "pos_embed",
+    "embed_token",
+    "layerscale",
+    "weight_init",
+    "dropout",
+)
+
+
+def _vit_laws(c: Fields) -> list[Law]:
+    power = c.patch_size >= 4 and c.patch_size & (c.patch_size - 1) == 0
+    laws = [
+        ("width % heads == 0", c.heads >= 1 and c.width % c.heads == 0, "width heads"),
+        (
+            "resolution % patch_size == 0",
+            c.patch_size >= 1 and c.resolution % c.patch_size == 0,
+            "resolution patch_size",
+        ),
+        (f"mlp_ratio <= {MAX_MLP_RATIO:g}", c.mlp_ratio <= MAX_MLP_RATIO, "mlp_ratio"),
+        # otherwise timm would use a ratio of 1
+        ("width * mlp_ratio >= 1", c.width * c.mlp_ratio >= 1, "width mlp_ratio"),
+        (
+            "patch_size a power of 2 from 4 for the stems graham and hmlp",
+            power or c.stem not in ("graham", "hmlp"),
+            "stem patch_size",
+        ),
+        (
+            "width % (patch_size / 2) == 0 for the stem graham",
+            c.stem != "graham" or c.patch_size < 1 or c.width % (c.patch_size // 2 or 1) == 0,
+            "stem width patch_size",
+        ),
+        ("width % 4 == 0 for the stem hmlp", c.stem != "hmlp" or c.width % 4 == 0, "stem width"),
+        # a field without effect would give the same training another id
+        (
+            "stem_norm == 'bn' unless the stem is conv, graham or hmlp",
+            c.stem_norm == "bn" or c.stem in ("conv", "graham", "hmlp"),
+            "stem stem_norm",
+        ),
+        (
+            "embed_token unless a class token has a learned position",
+            c.embed_token or (c.pool == "token" and c.pos_embed == "learned"),
+            "embed_token pool pos_embed",
+        ),
+        (
+            "width % 4 == 0 for sincos positions",
+            c.pos_embed != "sincos" or c.width % 4 == 0,
+            "width pos_embed",
+        ),
+    ]
+    if c.stem != "conv":
+        empty = not (c.stem_channels or c.stem_strides or c.stem_kernels)
+        return [
+            *laws,
+            (
+                "stem_channels, stem_strides and stem_kernels empty without a conv stem",
+                empty,
+                "stem stem_channels stem_strides stem_kernels",
+            ),
+        ]
+    return laws + _stem_laws(c)
+
+
+def _stem_laws(c: Fields) -> list[Law]:
+    fields = "stem_channels stem_strides stem_kernels"
+    try:
+        channels, strides, kernels = (
+            ints(c.stem_channels),
+            ints(c.stem_strides),
+            ints(c.stem_kernels),
+        )
+    except ValueError:
+        return [('stem_channels, stem_strides and stem_kernels like "24-48"', False, fields)]
+    positive = all(n >= 1 for n in channels + strides + kernels)
+    law = f"{MAX_CONVOLUTIONS} convolutions at most in the stem, of {MAX_CHANNELS} channels at most"
+    if len(channels) > MAX_CONVOLUTIONS or max([0, *channels, *strides, *kernels]) > MAX_CHANNELS:
+        return [(law, False, fields)]
+    counts = len(channels) == len(strides) >= 1 and len(kernels) in (0, len(channels))
+    return [
+        ("one stride and one kernel for each convolution of the stem", counts, fields),
+        ("stem_channels >= 1, stem_strides >= 1 and stem_kernels >= 1", positive, fields),
+        (
+            "stem_kernels empty if all are 3",
+            not kernels or any(k != 3 for k in kernels),
+            "stem_kernels",
+        ),
+        (
+            "a kernel of 3 or equal to its stride",
+            not counts or all(k in (3, s) for k, s in zip(kernels, strides, strict=False)),
+            "stem_strides stem_kernels",
+        ),
+        (
+            "product of stem_strides == patch_size",
+            math.prod(strides) == c.patch_size,
+            "stem_strides patch_size",
+        ),
+    ]
