@@ -131,7 +131,7 @@ def test_a_report_in_some_formats(store: Store, say: Say, tmp_path: Path) -> Non
     assert said.splitlines()[-1] == f"report  {folder} (tex)"
     assert tables and all(path.read_bytes() == text for path, text in tables.items())
     others = [p for p in folder.iterdir() if p.suffix not in (".tex", ".csv") and p.is_file()]
-    assert {p.read_bytes() for p in others if p.name != "made-from"} == {b"kept"}
+    assert {p.read_bytes() for p in others} == {b"kept"}
 
 
 @pytest.mark.parametrize(
