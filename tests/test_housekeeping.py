@@ -333,7 +333,7 @@ def test_where_links_are_impossible_nothing_else_is_lost(
 def recode(store: Store, trial_id: str, commit: str) -> None:
     """Lets a trial be one that another commit trained."""
     outcome = store.read(trial_id)
-    facts = {**outcome.facts, "commit": commit}
+    facts = {**outcome.facts, "commit": commit, "sources": f"of {commit}"}
     content = encode(trial_id, dataclasses.replace(outcome, facts=facts))
     store.trial(trial_id).write("rows.parquet", content)
 
