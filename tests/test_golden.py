@@ -16,6 +16,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import WITHOUT_PDF
 from golden.capture import GOLDEN, load, report, results_of
@@ -31,6 +32,7 @@ from vitscale.analysis.report.report import (
 from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import bands, betting, correction, correlation, images, intervals
+from vitscale.analysis.stats.looks import ONE_LOOK, Looks
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.workdir import Workdir
 
@@ -151,6 +153,29 @@ def test_sentences_and_summary_are_made_of_the_tables_of_a_report(
     with pytest.raises(AssertionError, match="made again"):
         estimates.value_interval(np.array([1.0, 2.0]), results.study.column.metric)
     assert [words(again) for words in (headline, caveats, summary)] == said
+
+
+# ---- looks
+
+
+def _tables_at(results: Results, looks: Looks) -> dict[str, pd.DataFrame]:
+    """The tables of a report of the same rows at another look."""
+    again = Results(results.study, results.trials, results.rows, looks=looks)
+    tables = kind_of(results.study).tables
+    return {name: again.once(tables[name]) for name in results.made(tables)}
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_tests_that_are_made_again_keep_their_p(slug: str, written: Written) -> None:
+    """By a report of the same rows, and where Holm's number has the tests of an earlier look."""
+    results, _ = results_of_demo(slug), written(slug)
+    then = results.made(kind_of(results.study).tables)
+    for looks in (
+        replace(ONE_LOOK, again=results.p, tested=results.p),
+        replace(ONE_LOOK, tested=results.p),
+    ):
+        for name, table in _tables_at(results, looks).items():
+            pd.testing.assert_frame_equal(table, then[name], check_exact=True, obj=name)
 
 
 # ---- studies without anything to show

@@ -7,7 +7,7 @@ import json
 import math
 import multiprocessing
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -316,6 +316,28 @@ def test_tests_of_earlier_looks_count_at_later_ones() -> None:
     alone = results.corrected("area_p", [("a", 0)], [0.01])
     _, other = of_metric(study, study.metric, Ledger((first,)))
     assert other.corrected("area_p", [("a", 1)], [0.01]) == pytest.approx(2 * alone)
+
+
+def test_tests_of_any_report_of_earlier_rows_count_at_later_looks(tmp_path: Path) -> None:
+    """Of a pair or metric that was added to a report of the same rows and had the least p there."""
+    study, store = of_size(4), Store(tmp_path)
+    seen, planned = (dict.fromkeys(study.arms, num) for num in (2, 4))
+
+    def report(digest: str, metric: str, pairs: Sequence[int]) -> bool:
+        p = {f"{metric}/area_p": {f"a / {i}": 0.5 for i in pairs}}
+        return add_look(store, study.slug, Look(digest, seen, planned, {"area_p": 1}, {}, p))
+
+    def corrected(pair: int) -> float:
+        _, results = of_metric(study, study.metric, read_ledger(store, study.slug))
+        return float(results.corrected("area_p", [("a", pair)], [0.001])[0])
+
+    assert report("half", study.metric, [0])
+    alone = corrected(0)
+    assert report("half", study.metric, range(6)) and not report("half", study.metric, range(3))
+    assert len(read_ledger(store, study.slug).looks) == 1
+    assert corrected(3) == corrected(0) == pytest.approx(6 * alone)
+    assert report("half of another metric", "val_loss", [0])
+    assert corrected(3) == pytest.approx(7 * alone)
 
 
 def test_a_report_without_tests_spends_nothing(tmp_path: Path) -> None:

@@ -72,19 +72,22 @@ class Results:
         tests: Sequence[tuple[object, ...]],
         p: Sequence[float],
         anytime: Sequence[float] | None = None,
+        family: str = "",
     ) -> np.ndarray:
         """(n,) p of a column, corrected for their number and for the looks at the study.
 
         All claims rest on these. `tests` says what each of them is about, by which later looks find
-        it again: under the metric and the column. `anytime` are p that hold at any look, where they
-        are known; they replace those that are derived from p if the study grew without a declared
-        size. Tests of earlier looks that this one lacks count, too. In a report of rows that were
-        reported before, no p is below that of the first report, and a test that this lacked has
-        p = 1: it may have been chosen by its result.
+        it again: under the metric, the column, and the family, if several families of tests share
+        the column. `anytime` are p that hold at any look, where they are known; they replace those
+        that are derived from p if the study grew without a declared size. Tests of earlier looks
+        that this one lacks count, too, also those of other metrics: any of them may have decided
+        what is tested now. In a report of rows that were reported before, no p is below that of
+        the first report, and a test that this lacked has p = 1: it may have been chosen by its
+        result.
         """
-        key = f"{self.study.metric}/{name}"
+        key = "/".join(filter(None, (self.study.metric, name, family)))
         labels = [" / ".join(map(str, test)) for test in tests]
-        absent = len(set(self.looks.tested.get(key, ())) - set(labels))
+        absent = self.looks.absent(key, labels)
         kept = self.looks.kept.get(key, {})
         corrected = self.looks.corrected(
             [*p, *[np.nan] * absent],

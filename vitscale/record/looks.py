@@ -3,7 +3,8 @@
     <root>/studies/<slug>/looks/000001.json   the first look; each file is created once
                                 final.json    the final size, as --final-num declared it
 
-A look is a report that saw other rows than every report before it. Reports can be drawn again
+A look is a report that saw other rows than every report before it. A report of the same rows that
+tests something else is kept beside it, for the names of its tests. Reports can be drawn again
 without the ledger; it says only how p values have to be corrected.
 """
 
@@ -64,6 +65,7 @@ class Ledger:
 
     looks: tuple[Look, ...] = ()
     final: FinalSize | None = None
+    again: tuple[Look, ...] = ()  # other reports of the same rows, which tested something else
 
 
 NO_LOOKS = Ledger()
@@ -93,23 +95,29 @@ def read_ledger(store: Store, slug: str) -> Ledger:
     return Ledger(
         tuple(look for look in looks if distinct[look.digest] is look),
         _read(folder, FINAL, FinalSize) if folder.exists(FINAL) else None,
+        tuple(look for look in looks if distinct[look.digest] is not look),
     )
 
 
+def _is_known(ledger: Ledger, look: Look) -> bool:
+    """Whether the rows were seen before, by reports that made all tests of this one."""
+    same = [old for old in (*ledger.looks, *ledger.again) if old.digest == look.digest]
+    made = {(column, test) for old in same for column, of in old.p.items() for test in of}
+    tests = {(column, test) for column, of in look.p.items() for test in of}
+    tested = any(any(old.tested.values()) for old in same) or not any(look.tested.values())
+    return bool(same) and tested and tests <= made
+
+
 def add_look(store: Store, slug: str, look: Look) -> bool:
-    """Appends a look unless its rows were seen before, by one that tested something if it tests
-    something itself; returns whether it did.
+    """Appends a look unless its rows were seen before, by looks that made all of its tests; returns
+    whether it did.
 
     Each look is a new file that exactly one of several processes creates. Raises OSError.
     """
     folder = _folder(store, slug)
     content = asdict(look) | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     while True:
-        tests = any(look.tested.values())
-        if any(
-            old.digest == look.digest and (any(old.tested.values()) or not tests)
-            for old in read_ledger(store, slug).looks
-        ):
+        if _is_known(read_ledger(store, slug), look):
             return False
         used = [int(name[:6]) for name in folder.names() if NUMBERED.fullmatch(name)]
         name = f"{max(used, default=0) + 1:06d}.json"

@@ -51,7 +51,10 @@ def throughput(results: Results) -> pd.DataFrame:
     corrected = by_batch.groupby("profile", sort=False)["par_over_seq_p"].transform(
         lambda p: pd.Series(
             results.corrected(
-                "par_over_seq_p", [tests[i] for i in p.index], p.astype(float).tolist()
+                "par_over_seq_p",
+                [tests[i] for i in p.index],
+                p.astype(float).tolist(),
+                family=str(p.name),
             ),
             p.index,
         )

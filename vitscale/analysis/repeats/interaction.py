@@ -107,7 +107,9 @@ def recipe_interaction(results: Results) -> pd.DataFrame:
     )
     tests = list(table[["evaluation", "effect"]].itertuples(index=False, name=None))
     corrected = table.groupby("kind", sort=False)["difference_p"].transform(
-        lambda p: results.corrected("difference_p", [tests[i] for i in p.index], p.tolist())
+        lambda p: results.corrected(
+            "difference_p", [tests[i] for i in p.index], p.tolist(), family=str(p.name)
+        )
     )
     table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected)
     return table

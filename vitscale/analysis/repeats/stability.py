@@ -173,7 +173,14 @@ def gaps(results: Results, *, diverged: str = "shown", confidence: float = 0.95)
         for pair in sorted(pairs, key=lambda pair: order.index(pair[0]))
     ]
     columns = [*GAP_COLUMNS, *(["copied"] if diverged == "copied" else [])]
-    return _corrected(results, pd.DataFrame(rows, columns=columns), "gap_p", "rank_p", "diverged_p")
+    return _corrected(
+        results,
+        pd.DataFrame(rows, columns=columns),
+        f"gaps, {diverged}",
+        "gap_p",
+        "rank_p",
+        "diverged_p",
+    )
 
 
 def _gap(
@@ -225,7 +232,12 @@ def training_length(results: Results) -> pd.DataFrame:
         for row in _lengths(groups, model)
     ]
     return _corrected(
-        results, pd.DataFrame(rows, columns=list(LENGTH_COLUMNS)), "delta_p", "rank_p", "diverged_p"
+        results,
+        pd.DataFrame(rows, columns=list(LENGTH_COLUMNS)),
+        "lengths",
+        "delta_p",
+        "rank_p",
+        "diverged_p",
     )
 
 
@@ -282,6 +294,7 @@ def optimizer_gap_interaction(results: Results) -> pd.DataFrame:
     groups = results.once(cells)
     return _interactions(
         results,
+        "gaps",
         groups,
         lambda model, epochs: [(model, "sgd", epochs), (model, "adamw", epochs)],
     )
@@ -303,6 +316,7 @@ def training_length_interaction(results: Results) -> pd.DataFrame:
     longest = {model: max(e for name, _, e in groups if name == model) for model in planned}
     return _interactions(
         results,
+        "lengths",
         groups,
         lambda model, epochs: (
             []
@@ -313,10 +327,13 @@ def training_length_interaction(results: Results) -> pd.DataFrame:
 
 
 def _interactions(
-    results: Results, groups: dict[Cell, pd.DataFrame], effect: Callable[[str, int], list[Cell]]
+    results: Results,
+    family: str,
+    groups: dict[Cell, pd.DataFrame],
+    effect: Callable[[str, int], list[Cell]],
 ) -> pd.DataFrame:
-    """Differences of an effect between the models of a panel; an effect is the error of its first
-    cell minus that of its second.
+    """Differences of an effect between the models of a panel, which are a family; an effect is the
+    error of its first cell minus that of its second.
     """
     rows, lengths = [], sorted({epochs for _, _, epochs in groups})
     for a, b in (
@@ -329,7 +346,7 @@ def _interactions(
             if len(used) == 4 and all(cell in groups for cell in used):
                 rows.append(_interaction(a, b, epochs, [groups[cell] for cell in used]))
     return _corrected(
-        results, pd.DataFrame(rows, columns=list(INTERACTION_COLUMNS)), "interaction_p"
+        results, pd.DataFrame(rows, columns=list(INTERACTION_COLUMNS)), family, "interaction_p"
     )
 
 
@@ -362,16 +379,16 @@ def _named(result: Contrast, groups: dict[str, pd.DataFrame]) -> Contrast:
     return result._replace(method="; ".join(without))
 
 
-def _corrected(results: Results, table: pd.DataFrame, *names: str) -> pd.DataFrame:
-    """The table with each of these p corrected for the number of rows; diverged_p for the rows in
-    which a run diverged.
+def _corrected(results: Results, table: pd.DataFrame, family: str, *names: str) -> pd.DataFrame:
+    """The table with each of these p corrected for the number of rows, which are a family;
+    diverged_p for the rows in which a run diverged.
     """
     keys = [name for name in ("model", "a", "b", "epochs") if name in table]
     for name in names:
         p = table[name].astype(float)
         used = p.dropna() if name == "diverged_p" else p
         tests = list(table.loc[used.index, keys].itertuples(index=False, name=None))
-        of_used = results.corrected(name, tests, used.tolist())
+        of_used = results.corrected(name, tests, used.tolist(), family=family)
         corrected = pd.Series(of_used, used.index, dtype=float).reindex(p.index)
         table.insert(list(table.columns).index(name) + 1, f"{name}_holm", corrected)
     return table

@@ -272,7 +272,7 @@ def branch_differences(results: Results) -> pd.DataFrame:
         for row in _differences(results.study, a, b)
     ]
     keys = ("size", *rules, "pairs", "branches", "layerscale", "epochs")
-    return _corrected(results, rows, (*keys, *DIFFERENCES))
+    return _corrected(results, "branches", rows, (*keys, *DIFFERENCES))
 
 
 def layerscale_and_epochs(results: Results) -> pd.DataFrame:
@@ -295,7 +295,9 @@ def layerscale_and_epochs(results: Results) -> pd.DataFrame:
             for factor, effect, a, b in _effects(trained)
             for row in _differences(results.study, a, b)
         ]
-    return _corrected(results, rows, ("shape", "factor", "effect", *DIFFERENCES))
+    return _corrected(
+        results, "LayerScale and epochs", rows, ("shape", "factor", "effect", *DIFFERENCES)
+    )
 
 
 def _effects(trained: Mapping[tuple[bool, int], Cell]) -> Iterator[tuple[str, str, Cell, Cell]]:
@@ -334,9 +336,8 @@ def blocks_or_width(results: Results) -> pd.DataFrame:
             {"a": a, "b": b, **ratios, **row}
             for row in _differences(results.study, cell_of_arm[a], cell_of_arm[b])
         ]
-    return _corrected(
-        results, rows, ("a", "b", "params_ratio", "multiply_adds_ratio", *DIFFERENCES)
-    )
+    keys = ("a", "b", "params_ratio", "multiply_adds_ratio")
+    return _corrected(results, "blocks or width", rows, (*keys, *DIFFERENCES))
 
 
 def _differences(study: Study, a: Cell, b: Cell) -> list[dict[str, object]]:
@@ -352,16 +353,16 @@ def _differences(study: Study, a: Cell, b: Cell) -> list[dict[str, object]]:
 
 
 def _corrected(
-    results: Results, rows: Sequence[Mapping[str, object]], columns: Sequence[str]
+    results: Results, family: str, rows: Sequence[Mapping[str, object]], columns: Sequence[str]
 ) -> pd.DataFrame:
-    """The table with p corrected over all its rows, which are the comparisons that sentences
-    count.
+    """The table with p corrected over all its rows, which are a family: the comparisons that
+    sentences count.
     """
     table = pd.DataFrame(rows, columns=list(columns))
     keys = [*(name for name in columns if name not in DIFFERENCES), "evaluation"]
     tests = list(table[keys].itertuples(index=False, name=None))
     p = table["difference_p"].astype(float).tolist()
-    corrected = results.corrected("difference_p", tests, p)
+    corrected = results.corrected("difference_p", tests, p, family=family)
     table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected)
     return table
 

@@ -124,6 +124,15 @@ class Looks:
             values = np.where(np.isnan(known) | np.isnan(values), values, known)
         return holm(values.tolist())
 
+    def absent(self, key: str, tests: Collection[str]) -> int:
+        """How many tests looks so far made in this column, of any metric, that are not these."""
+        (metric, _, column), num = key.partition("/"), 0
+        for of, made in self.tested.items():
+            its_metric, _, its_column = of.partition("/")
+            if its_column == column:
+                num += len(set(made).difference(tests if its_metric == metric else ()))
+        return num
+
     @property
     def threshold(self) -> float:
         """The largest p of one test, with its n as if fixed, that shows a difference now."""
