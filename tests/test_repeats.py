@@ -310,3 +310,17 @@ def test_a_plan_of_seeds_says_how_well_they_give_mean_and_sd() -> None:
     sd = values.std(axis=1, ddof=1)
     assert within(np.mean(abs(values.mean(1)) < half * sd), 0.95, 20_000)
     assert within(np.mean((below * sd < 1) & (above * sd > 1)), 0.95, 20_000)
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_seeds_that_all_collapse_claim_no_more_than_an_exact_test(n: int) -> None:
+    """All seeds of one arm have the error of chance, those of the other differ as they do."""
+    good = 10 + np.random.default_rng(n).standard_normal(n)
+    least = scipy.stats.mannwhitneyu(good, np.full(n, 90.0), method="exact").pvalue
+    assert estimates.contrast([good, np.full(n, 90.0)], [1, -1]).p == pytest.approx(least)
+    spread = 90 + np.random.default_rng(0).standard_normal(n)
+    t = scipy.stats.ttest_ind(good, spread, equal_var=False)
+    assert (
+        estimates.contrast([good, spread], [1, -1]).p == pytest.approx(t.pvalue)
+        and t.pvalue < least
+    )

@@ -19,6 +19,7 @@ from vitscale.analysis.stats.intervals import (
     sign_test,
     standard_error,
     t_test,
+    unequal_df,
     welch,
 )
 
@@ -129,9 +130,9 @@ def superiority(
     half: the Mann-Whitney statistic with the variance of Brunner & Munzel (2000). Unlike the
     Mann-Whitney test it does not assume that arms with equal medians have equal spread, and spread
     is what an EDF shows. p is for the probability 1/2, and not below what a permutation of as many
-    ranks can reach. For Sobol designs the variance is estimated
-    between scrambles. If one arm always wins, the variance is zero: then we report the exact
-    interval and the sign test for as many independent pairs as the smaller arm has draws.
+    ranks can reach. For Sobol designs the variance is estimated between scrambles. If one arm
+    always wins, the variance is zero: then we report the exact interval and the sign test for as
+    many independent pairs as the smaller arm has draws.
     """
     wins = b.n - _num_below(a.error, b.error)  # of each draw of a; all pairs would take n^2 bytes
     lost = _num_below(b.error, a.error)  # of each draw of b
@@ -141,6 +142,9 @@ def superiority(
     if not df_a or not df_b or error_a + error_b < 1e-10:
         return _separated(prob, min(a.n, b.n), confidence)
     error, df = welch(float(error_a), float(error_b), df_a, df_b)
+    df = unequal_df(df, (df_a + 1, df_b + 1))
+    if np.isnan(df):
+        return prob, np.nan, np.nan, np.nan, forgiveness.UNEQUAL
     name = "Brunner-Munzel" if a.scramble is None else "Brunner-Munzel over scrambles"
     p = max(t_test(prob - 0.5, error, df), least_p(a.n, b.n, paired=False))
     return prob, *probability_interval(prob, error, df, confidence), p, name

@@ -35,6 +35,7 @@ from vitscale.analysis.stats.intervals import (
     share_difference,
     standard_error,
     t_test,
+    unequal_df,
     welch,
 )
 
@@ -56,6 +57,7 @@ COLUMNS = (
     "within_4_points_method",
 )
 UNDEFINED = "none: a reference or a draw of 0, or a draw without a finite value"
+UNEQUAL = "none: fewer than three draws of one arm, and more of the other"
 UNTESTED = "none: ONE reference run of an arm, whose noise is unknown"
 # difference, its interval, p of no difference, method
 Estimate = tuple[float, float, float, float, str]
@@ -136,7 +138,9 @@ def compare_areas(
     parts, how = _draws_parts(scores)
     if not any(error > 0 for error, _ in parts):
         parts, how = _pseudo_parts(scores), f"{how} with pseudo-draws"
-    error, df = satterthwaite([*parts, *noise])
+    error, df = _error(parts, noise)
+    if np.isnan(df):
+        return scores.difference, np.nan, np.nan, np.nan, UNEQUAL
     half = float(stdtrit(df, (1 + confidence) / 2)) * error
     low, high = max(scores.difference - half, -1.0), min(scores.difference + half, 1.0)
     return (
@@ -163,7 +167,9 @@ def compare_ratios(
     parts, how = _draws_parts(ratios)
     if not any(error > 0 for error, _ in parts):
         return center, np.nan, np.nan, np.nan, "none: draws do not differ"
-    error, df = satterthwaite([*parts, *noise])
+    error, df = _error(parts, noise)
+    if np.isnan(df):
+        return center, np.nan, np.nan, np.nan, UNEQUAL
     half = float(stdtrit(df, (1 + confidence) / 2)) * error
     low, high = np.exp(ratios.difference - half), np.exp(ratios.difference + half)
     how = f"{how} of logarithms, with the references' noise"
@@ -181,6 +187,16 @@ def _p(scores: Scores, error: float, df: float) -> float:
     if not scores.lost and np.ptp(scores.a) > 0 and np.ptp(scores.b) > 0:
         return p
     return max(p, least_p(len(scores.a), len(scores.b), scores.paired))
+
+
+def _error(
+    parts: Sequence[tuple[float, int]], noise: Sequence[tuple[float, int]]
+) -> tuple[float, float]:
+    """Standard error and df of a difference, from (error, df) of the draws and of the references;
+    df is NaN if the numbers of draws, or of scrambles, are too unequal.
+    """
+    error, df = satterthwaite([*parts, *noise])
+    return error, unequal_df(df, [of_part + 1 for _, of_part in parts])
 
 
 def _draws_parts(scores: Scores) -> tuple[list[tuple[float, int]], str]:
@@ -267,10 +283,13 @@ def _over_scrambles(scores: Scores, confidence: float) -> tuple[float, float, fl
         error, freedom = 0.0, float(df)
         if df and error_a + error_b > 1e-12:
             error, freedom = welch(float(error_a), float(error_b), df_a, df_b)
+            freedom = unequal_df(freedom, (df_a + 1, df_b + 1))
     if df == 0:
         return -1.0, 1.0, np.nan, "none: one scramble"
     if error <= 1e-12:
         return None
+    if np.isnan(freedom):
+        return -1.0, 1.0, np.nan, UNEQUAL
     half = float(stdtrit(freedom, (1 + confidence) / 2)) * error
     low, high = max(scores.difference - half, -1.0), min(scores.difference + half, 1.0)
     return low, high, t_test(scores.difference, error, freedom), "t over scrambles"

@@ -19,7 +19,7 @@ from scipy.special import chdtri, ndtri, stdtrit
 from scipy.special import ndtr as normal_cdf
 
 from vitscale.analysis.results import STATUSES
-from vitscale.analysis.stats.intervals import t_test
+from vitscale.analysis.stats.intervals import least_p, t_test, unequal_df
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
@@ -27,10 +27,6 @@ from vitscale.plan.study import Study
 NO_SPREAD = 1e-9
 # values; of fewer the kurtosis is a guess, and chi-square's interval covers no worse
 MIN_BONETT = 8
-# Welch's level of 5% is 10 to 12% with 2 against 10 or 20 runs, and 7% with 3 against 20
-# (docs/method-repeats.md). So unequal groups need LEAST_UNEQUAL runs each, and beyond a ratio of
-# MOST_UNEQUAL the degrees of freedom are those of the smaller group.
-LEAST_UNEQUAL, MOST_UNEQUAL = 3, 2
 
 
 class Contrast(NamedTuple):
@@ -180,7 +176,8 @@ def contrast(
     three if the groups differ in number, and some group a spread, or there is no interval. Where
     one group has over twice the runs of another, df is that of the smaller one. `sd`: standard
     deviations known from elsewhere, one a group, with normal quantiles: for single runs, and no
-    better than the claim that the spread is the same here.
+    better than the claim that the spread is the same here. If a group has equal errors, p is not
+    below what an exact test of as many runs can reach.
     """
     sizes = np.array([len(values) for values in groups])
     if not sizes.all():
@@ -190,21 +187,34 @@ def contrast(
         return _known(estimate, np.asarray(weights) * np.asarray(sd) / np.sqrt(sizes), confidence)
     if (sizes < 2).any():
         return Contrast(estimate, method="single run: no interval")
-    least, most = int(sizes.min()), int(sizes.max())
-    if least < min(LEAST_UNEQUAL, most):
-        return Contrast(estimate, method=f"{least} runs against {most}: no interval")
     parts = np.square(weights) * np.array([np.var(values, ddof=1) for values in groups]) / sizes
     error = float(np.sqrt(parts.sum()))
     if error < NO_SPREAD:
         return Contrast(estimate, method="equal errors: no interval")
     df = float(parts.sum() ** 2 / (parts**2 / (sizes - 1)).sum())
-    if most > MOST_UNEQUAL * least:
-        df = min(df, least - 1.0)
+    df = unequal_df(df, sizes.tolist())
+    if np.isnan(df):
+        return Contrast(estimate, method=f"{sizes.min()} runs against {sizes.max()}: no interval")
     half = float(stdtrit(df, (1 + confidence) / 2)) * error
+    p = max(t_test(estimate, error, df), _least_p(groups, weights))
     name = "t" if len(groups) == 1 else "Welch's t"
-    return Contrast(
-        estimate, estimate - half, estimate + half, t_test(estimate, error, df), error, df, name
+    return Contrast(estimate, estimate - half, estimate + half, p, error, df, name)
+
+
+def _least_p(groups: Sequence[np.ndarray], weights: Sequence[float]) -> float:
+    """The smallest p that an exact test of as many runs can have, if a group has equal errors; 0
+    otherwise, where t stands for itself.
+
+    Equal errors are not from a normal distribution: of seeds that collapse, all have the error of
+    chance. If half of them do so, 3 of 3 in one arm and 0 of 3 in the other is 3% of studies.
+    """
+    if min(float(np.ptp(values)) for values in groups) >= NO_SPREAD:
+        return 0.0
+    n, m = (
+        sum(len(x) for x, w in zip(groups, weights, strict=True) if (w > 0) == side)
+        for side in (True, False)
     )
+    return least_p(n, m, paired=False)
 
 
 def _known(estimate: float, parts: np.ndarray, confidence: float) -> Contrast:

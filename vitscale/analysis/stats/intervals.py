@@ -17,6 +17,11 @@ from scipy.special import bdtr, betaincinv, expit, logit, ndtri, stdtr, stdtrit
 
 Interval = tuple[np.ndarray, np.ndarray]  # low and high, of the shape of the estimate
 
+# Welch's level of 5% is 10 to 12% with 2 against 10 or 20 values, and 7% with 3 against 20
+# (docs/method-repeats.md). So unequal groups need LEAST_UNEQUAL values each, and beyond a ratio of
+# MOST_UNEQUAL the degrees of freedom are those of the smaller group.
+LEAST_UNEQUAL, MOST_UNEQUAL = 3, 2
+
 
 def clopper_pearson(hits: np.ndarray | float, n: int, confidence: float = 0.95) -> Interval:
     """Exact interval for a share, from `hits` of `n` i.i.d. draws (Clopper & Pearson 1934).
@@ -189,6 +194,16 @@ def welch(error_a: float, error_b: float, df_a: int, df_b: int) -> tuple[float, 
     """
     a, b = error_a**2, error_b**2
     return float(np.sqrt(a + b)), (a + b) ** 2 / (a**2 / df_a + b**2 / df_b)
+
+
+def unequal_df(df: float, sizes: Sequence[int]) -> float:
+    """df of independent means of so many values each, from Welch's or Satterthwaite's; NaN if they
+    carry no interval.
+    """
+    least, most = min(sizes), max(sizes)
+    if least < min(LEAST_UNEQUAL, most):
+        return np.nan
+    return min(df, least - 1.0) if most > MOST_UNEQUAL * least else df
 
 
 def median_interval(
