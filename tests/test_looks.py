@@ -381,6 +381,17 @@ def test_the_runs_of_a_look_are_those_of_the_pair_with_fewest() -> None:
     assert place(NO_LOOKS, Look("x", {"a": 7, "b": 7, "c": 0}, size, {"p": 1})).n == 7
 
 
+def test_looks_without_runs_of_an_arm_spend_nothing() -> None:
+    size = {"a": 20, "b": 20}
+    none = [Look(str(n), {"a": n, "b": 0}, size, {"p": 1}) for n in (5, 20)]
+    whole = Look("whole", size, size, {"p": 1})
+    for i, look in enumerate(none):
+        looks = place(Ledger(tuple(none[:i])), look)
+        assert (looks.rule, looks.spent, looks.adjusted([1e-9])) == ("spending", 0.0, [1.0])
+    looks = place(Ledger(tuple(none)), whole)
+    assert looks.adjusted([0.04])[0] == pytest.approx(0.04, rel=1e-3)
+
+
 def test_a_final_size_does_not_change_after_a_look(tmp_path: Path) -> None:
     store = Store(tmp_path)
     declare(store, "made-demo", FinalSize(16, {"a": 16}))
@@ -486,7 +497,7 @@ def test_after_a_whole_plan_claims_are_kept_or_given_up_and_none_is_new(
     assert of_first._results.looks.rule == "fixed"
     second = report(store, read, of_size(8))
     assert "look 2" in second[-1] and "--final-num" in second[-1]
-    assert "nothing is claimed anew" in second[-1]
+    assert "there are no new claims" in second[-1]
     assert report(store, read, of_size(8)) == second and num_looks(store) == 2
     names = [name for name in of_first.table("arm_comparison") if name.endswith("_p_holm")]
     then, now = (

@@ -90,7 +90,7 @@ def _place(ledger: Ledger, look: Look, past: Sequence[Look]) -> Looks:
         kept = of_first_plan[shares.index(shares[-1])].p
         return Looks(num, (), n, growth="grown", budget=0.0, kept=kept)
     fractions = _fractions(seen, size)
-    if len(fractions) > 1 and fractions[-1] <= fractions[-2]:
+    if len(fractions) > 1 and 0 < fractions[-1] <= fractions[-2]:
         kept = seen[fractions.index(fractions[-1])].p
         return Looks(num, (), n, final_num, growth="replaced", budget=0.0, kept=kept)
     return Looks(num, fractions, n, final_num)
@@ -175,17 +175,21 @@ def _rule(looks: Looks) -> str:
             f" at a study without a declared end (--final-num {OPEN}): p and claims{kind} "
             f"within {error} ({single})."
         )
+    kept = "what was claimed then can be kept, and there are no new claims."
+    if looks.growth == "replaced":
+        return (
+            " at rows that replace others, or add none to the pair of arms with fewest: the error "
+            "for their number is spent, so no corrected p is below that of the first look at as "
+            f"many: {kept}"
+        )
     where = (
-        "at other rows of a size that was looked at before"
-        if looks.growth == "replaced"
-        else "at a study that grew beyond its first plan, and whose final size was not declared "
+        "at a study that grew beyond its first plan, and whose final size was not declared "
         "(--final-num)"
     )
     if not looks.budget:
         return (
             f" {where}: the looks before it have spent the {100 * ALPHA:g}% error, so no corrected "
-            "p is below that of the first look at the size that was planned: what was claimed then "
-            "can be kept, and nothing is claimed anew."
+            f"p is below that of the first look at the size that was planned: {kept}"
         )
     return (
         f" {where}: p and claims are anytime-valid within the {error} that the looks before "

@@ -370,7 +370,7 @@ def share(axis: Any, value: float) -> float:
 
 def importances(results: Results, arm: str) -> dict[str, dict[str, float]]:
     """Evaluator -> axis -> share of importance of the axes of an arm; NaN for fewer than MIN_POINTS
-    complete points.
+    complete points, and if all have the same error, as where all diverged.
 
     Optuna's evaluators. PED-ANOVA (Watanabe et al. 2023) compares the best points, a tenth of them
     but at least NUM_GOOD, with all. fANOVA (Hutter et al. 2014) splits the variance of a forest's
@@ -381,8 +381,8 @@ def importances(results: Results, arm: str) -> dict[str, dict[str, float]]:
     from optuna.trial import TrialState
 
     made = optuna_study(results, arm)
-    num = len(made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
-    if num < MIN_POINTS:
+    points = made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(points) < MIN_POINTS or len({point.value for point in points}) == 1:
         return {
             name: dict.fromkeys(spaces(results.study, arm), np.nan)
             for name in ("ped_anova", "fanova")
@@ -420,7 +420,7 @@ def noise_shares(results: Results, arm: str, num: int = NUM_NOISE) -> dict[str, 
     known = made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     values = {trial.number: float(trial.value or 0.0) for trial in known}
     axes_of_arm, rng = spaces(results.study, arm), np.random.default_rng(0)
-    if len(values) < MIN_POINTS:
+    if len(values) < MIN_POINTS or len({*values.values()}) == 1:
         return dict.fromkeys(axes_of_arm, np.nan)
     found = []
     for _ in range(num):

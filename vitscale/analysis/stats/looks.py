@@ -94,9 +94,10 @@ class Looks:
     @property
     def _of_few(self) -> float:
         """How much more error boundaries make after a look at few draws or seeds (see FEW)."""
-        if len(self.fractions) < 2 or self.n * self.fractions[0] <= 0:
+        known = [share for share in self.fractions if share]
+        if len(known) < 2 or not self.n:
             return 1.0
-        return 1 + FEW / (self.n * self.fractions[0] / self.fractions[-1])
+        return 1 + FEW / (self.n * known[0] / known[-1])
 
     def _within_budget(self, p: np.ndarray) -> np.ndarray:
         """p of which 5% are the budget."""
