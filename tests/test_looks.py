@@ -389,7 +389,7 @@ def test_looks_without_runs_of_an_arm_spend_nothing() -> None:
         looks = place(Ledger(tuple(none[:i])), look)
         assert (looks.rule, looks.spent, looks.adjusted([1e-9])) == ("spending", 0.0, [1.0])
     looks = place(Ledger(tuple(none)), whole)
-    assert looks.adjusted([0.04])[0] == pytest.approx(0.04, rel=1e-3)
+    assert looks.adjusted([0.04])[0] == pytest.approx(0.04, rel=1e-2)
 
 
 def test_a_final_size_does_not_change_after_a_look(tmp_path: Path) -> None:
