@@ -190,7 +190,7 @@ def test_edf_against_the_best_draw_starts_at_it_and_is_labelled():
 
 def test_a_legend_names_both_bands():
     for scrambles, names in (
-        (0, ["pointwise (Wilson)", "simultaneous (equal-tailed)"]),
+        (0, ["pointwise (Agresti-Coull)", "simultaneous (equal-tailed)"]),
         (2, ["pointwise (t)", "simultaneous (Bonferroni)"]),
     ):
         study = make_study(4, num_scrambles=scrambles)
@@ -603,7 +603,7 @@ def test_headline_gives_shares_with_n_and_intervals():
 
 
 def test_headline_claims_a_difference_only_where_the_test_shows_one():
-    study = make_study(16, arms=("a", "b", "c"), pairs=(("a", "b"), ("c", "a")), num_references=2)
+    study = make_study(16, arms=("a", "b", "c"), pairs=(("a", "b"), ("c", "a")), num_references=3)
     rng = np.random.default_rng(0)
     base = rng.normal(20, 1, 16)
     errors = {"a": base, "b": base + np.where(np.arange(16) % 2, 1.0, -1.0), "c": base + 2}
@@ -660,9 +660,7 @@ def test_headline_with_one_reference_run_claims_no_forgiveness():
     study = make_study(16, pairs=(("b", "a"),))
     errors = {"a": np.full(16, 11.0), "b": np.r_[np.full(4, 11.0), np.full(12, 30.0)]}
     for sentence in headline(Results(study, make_outcomes(study, errors)))[-3:-1]:
-        assert sentence.endswith(
-            "1 of 1 pair not tested with ONE reference run per arm, whose noise is unknown."
-        )
+        assert sentence.endswith("1 of 1 pair not tested with fewer than 3 reference runs per arm.")
 
 
 def test_headline_without_references_does_not_promise_a_comparison():
@@ -695,7 +693,7 @@ def test_headline_of_six_panels_stays_short():
     sentences = headline(Results(study, make_outcomes(study, random_errors(study))))
     assert len(sentences) == 1 + 6 + 3
     assert max(map(len, sentences)) < 450
-    assert "18 of 18 pairs not tested with ONE reference run" in sentences[-2]
+    assert "18 of 18 pairs not tested with fewer than 3 reference runs" in sentences[-2]
     assert "no difference shown in 18 of 18 pairs" in sentences[-1]
 
 

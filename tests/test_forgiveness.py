@@ -188,12 +188,12 @@ def test_draws_that_do_not_differ_leave_an_interval_with_a_width() -> None:
 
 def test_the_primary_comparison_is_the_formula_by_hand() -> None:
     a, b = (
-        arm(np.array([6.0, 8.0, 14.0, 16.0]), np.array([5.0, 6.0])),
+        arm(np.array([6.0, 8.0, 14.0, 16.0]), np.array([5.0, 5.5, 6.0])),
         arm(np.array([7.0, 9.0, 9.0, 30.0]), np.array([4.0, 7.0, 7.0])),
     )
     score_a, score_b = (np.clip(1 - (x.error - x.reference) / 10, 0, 1) for x in (a, b))
-    parts = [(score_a - score_b).var(ddof=1) / 4, (3 / 40) ** 2 * 0.5 / 2, (3 / 40) ** 2 * 3 / 3]
-    df = sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2 / 1 + parts[2] ** 2 / 2)
+    parts = [(score_a - score_b).var(ddof=1) / 4, (3 / 40) ** 2 * 0.25 / 3, (3 / 40) ** 2 * 3 / 3]
+    df = sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2 / 2 + parts[2] ** 2 / 2)
     result = forgiveness.forgiveness(a, b, True)
     t = (score_a - score_b).mean() / math.sqrt(sum(parts))
     assert result["area_p"] == pytest.approx(2 * scipy.stats.t.sf(abs(t), df))

@@ -26,6 +26,8 @@ from conftest import ROOT, TINY, load_script
 from PIL import Image
 from test_store import another_user, as_user  # noqa: F401
 
+from vitscale.analysis.report.report import caveats
+from vitscale.analysis.results import Results
 from vitscale.cli import script as cli
 from vitscale.launch import preflight
 from vitscale.launch.preflight import READ, Data
@@ -38,6 +40,7 @@ from vitscale.plan.study import Study, Trial
 from vitscale.record.outcome import Outcome
 from vitscale.record.provenance import mixed_images
 from vitscale.record.store import Store
+from vitscale.record.table import outcomes, read_trials, tidy
 from vitscale.train.data import fingerprint
 from vitscale.train.sources import load_split
 
@@ -188,6 +191,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store]:
     """Data, and a store in which two of the four trials of a study are done on them."""
     folder = tmp_path_factory.mktemp("trained")
     root, store = write(folder / "data"), Store.open(folder / "store")
+    for name in ("train/a/notes.txt", "train/a/.0.png", "val/b/x.md"):
+        (root / "own" / name).touch()
     for trial in study().trials[:2]:
         where = Resources(data_root=str(root))
         events = list(
@@ -200,6 +205,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store]:
 def known_of(store: Store, made: Study) -> dict[str, Outcome]:
     ids = [trial.config.id for trial in made.trials]
     return {trial_id: store.read(trial_id) for trial_id in ids if store.is_done(trial_id)}
+
+
+def test_a_report_names_what_was_left_out_of_the_images(trained: tuple[Path, Store]) -> None:
+    _, store = trained
+    read = read_trials(study(), store)
+    results = Results(study(), outcomes(study(), read), tidy(study(), read))
+    (line,) = (line for line in caveats(results) if "left out" in line)
+    assert line.count(";") == 1 and line.endswith(".")
+    train, val = line.removeprefix("Files left out of the images: ").split("; ")
+    assert train.startswith("train: 1 hidden (first 'train/a/.0.png'), 1 ")
+    assert train.endswith("(first 'train/a/notes.txt')")
+    assert val.startswith("val: 1 ") and "'val/b/x.md'" in val
 
 
 def test_other_images_under_one_name_are_refused(

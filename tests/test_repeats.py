@@ -39,17 +39,22 @@ def skewed(rng: np.random.Generator, n: int) -> np.ndarray:
 # ---- means and spreads
 
 
-@pytest.mark.parametrize("sizes", [(20, 3), (10, 3), (10, 4), (10, 2), (20, 2)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(20, 3), (10, 3), (10, 4), (6, 3), (5, 3), (10, 2), (20, 2), (5, 5, 5, 3), (4, 4, 4, 3)],
+    ids=str,
+)
 @pytest.mark.parametrize("sd", [1.0, 2.0])
 def test_runs_in_unequal_numbers_claim_no_more_than_they_may(
-    sizes: tuple[int, int], sd: float
+    sizes: tuple[int, ...], sd: float
 ) -> None:
     """Also at 0.625%, the first of Holm's levels for eight tests, where Welch's t alone has up to
-    7%. Two runs against more have no p."""
+    7%. Two runs against more have no p. The smallest group has the largest sd."""
     rng, sims = np.random.default_rng(4), 3000
+    sds, weights = [*[1.0] * (len(sizes) - 1), sd], [1.0, -1.0, -1.0, 1.0][: len(sizes)]
     p = np.array(
         [
-            estimates.contrast([rng.normal(0, 1, sizes[0]), rng.normal(0, sd, sizes[1])], [1, -1]).p
+            estimates.contrast(list(map(rng.normal, np.zeros(len(sizes)), sds, sizes)), weights).p
             for _ in range(sims)
         ]
     )

@@ -110,7 +110,7 @@ NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
 
 def test_contrast_of_two_groups_is_welchs_test_of_scipy_and_statsmodels():
     rng = np.random.default_rng(0)
-    a, b = rng.normal(1, 1, 5), rng.normal(0, 3, 9)
+    a, b = rng.normal(1, 9, 5), rng.normal(0, 1, 9)
     ours, other = estimates.contrast([a, b], [1, -1]), scipy.stats.ttest_ind(a, b, equal_var=False)
     assert (ours.p, ours.df) == pytest.approx((other.pvalue, other.df))
     ends = CompareMeans(DescrStatsW(a), DescrStatsW(b)).tconfint_diff(usevar="unequal")
@@ -139,7 +139,7 @@ def test_interaction_is_that_of_a_regression_with_unequal_variances():
 
 def test_welch_satterthwaite_interval_of_an_interaction_covers():
     rng = np.random.default_rng(0)
-    sds, sizes, truth = (0.2, 1.0, 0.5, 0.2), (3, 5, 5, 6), 1 - 2 - 3 + 5
+    sds, sizes, truth = (0.2, 1.0, 0.5, 0.2), (5, 5, 5, 5), 1 - 2 - 3 + 5
     samples = [
         [rng.normal(mean, sd, n) for mean, sd, n in zip((1, 2, 3, 5), sds, sizes, strict=True)]
         for _ in range(2000)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.study import Study, Trial
-from vitscale.record.provenance import EVAL_IMAGES, counted, hardware, mixed_images
+from vitscale.record.provenance import EVAL_IMAGES, LEFT_OUT, counted, hardware, mixed_images
 
 T = TypeVar("T")
 Table = Callable[[Results], pd.DataFrame]
@@ -134,6 +134,8 @@ class Kind:
 def provenance(results: Results) -> list[str]:
     """Code, versions and machines of the trials, a sentence each; another if hardware differs."""
     said = [_provenance(results.trials, column, title) for column, title in PROVENANCE.items()]
+    if LEFT_OUT in results.trials and results.trials[LEFT_OUT].any():
+        said.append(_provenance(results.trials, LEFT_OUT, "Files left out of the images"))
     return [*said, *mixed_hardware(results)]
 
 

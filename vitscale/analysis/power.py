@@ -19,6 +19,7 @@ from scipy.special import betaincinv, nctdtr, ndtr, stdtrit
 from vitscale.analysis.repeats.precision import of_seeds
 from vitscale.analysis.scaling.precision import of_laws
 from vitscale.analysis.stats.bands import band_tail, order_bounds
+from vitscale.analysis.stats.intervals import LEAST_REFERENCES
 from vitscale.plan.kinds import family_of
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
@@ -156,12 +157,12 @@ def _of_draws(study: Study) -> list[str]:
     )
     head += ", Holm" if len(study.pairs) > 1 else ""
     parts = []
-    if references == 1:
+    if 0 < references < LEAST_REFERENCES:
         parts.append(
-            f"forgiveness ({head}): nothing: ONE reference run per arm, whose noise stays "
-            "unknown; a test needs at least two"
+            f"forgiveness ({head}): nothing: a test needs at least {LEAST_REFERENCES} reference "
+            f"runs per arm, to know their noise ({references} planned)"
         )
-    elif references > 1 and n > 1:
+    elif references and n > 1:
         parts.append(_forgiveness(head, metric, n, references, paired, alpha))
     if paired:
         share = smallest_sign(n, alpha)

@@ -17,7 +17,7 @@ from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
 from vitscale.record.outcome import Outcome, Row, Status
-from vitscale.record.provenance import EVAL_IMAGES, TRAIN_IMAGES, as_fact
+from vitscale.record.provenance import EVAL_IMAGES, LEFT_OUT, TRAIN_IMAGES, as_fact
 from vitscale.record.store import Store
 from vitscale.record.workdir import Left, Workdir, step_saved
 from vitscale.record.wrong import WRONG, Wrong, encode
@@ -106,6 +106,8 @@ def _train(
                 every_s = min(2 * every_s, TEAM_REPORT_EVERY_S)
     trained = found[0]
     facts |= {TRAIN_IMAGES: trained.data, EVAL_IMAGES: as_fact(trained.images)}
+    if trained.left_out:
+        facts[LEFT_OUT] = trained.left_out
     if trained.deterministic:
         facts["deterministic"] = "yes"
     beside = {}
@@ -135,7 +137,7 @@ def end_with_trunk(
     """
     from vitscale.record.provenance import provenance
 
-    names = ("device", "workers", TRAIN_IMAGES, EVAL_IMAGES, "deterministic")
+    names = ("device", "workers", TRAIN_IMAGES, EVAL_IMAGES, LEFT_OUT, "deterministic")
     facts = {name: trunk.facts[name] for name in names if name in trunk.facts}
     reason = f"its trunk {config.trunk} diverged at step {int(trunk.rows[-1]['diverged_step'])}"
     outcome = Outcome.of(

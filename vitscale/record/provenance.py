@@ -146,7 +146,8 @@ def commits_of(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     return {trial_id: commit for trial_id, commit in found.items() if commit}
 
 
-TRAIN_IMAGES, EVAL_IMAGES = "data_digest", "eval_digests"  # facts of a trial
+# facts of a trial
+TRAIN_IMAGES, EVAL_IMAGES, LEFT_OUT = "data_digest", "eval_digests", "left_out"
 
 
 def as_fact(digests: Mapping[str, str]) -> str:

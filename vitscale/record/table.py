@@ -17,11 +17,11 @@ from vitscale.plan.metrics import ERROR, Column, evaluation_columns
 from vitscale.plan.study import Study, Trial
 from vitscale.record.index import Index
 from vitscale.record.outcome import Outcome, Row, Rows, Status
-from vitscale.record.provenance import EVAL_IMAGES
+from vitscale.record.provenance import EVAL_IMAGES, LEFT_OUT
 from vitscale.record.store import FAILURE, FAULT, ROWS, Damaged, Store
 
 NEEDED = ("epoch", "unix_s")  # columns of every row, beside the metric of the study
-PROVENANCE = ("commit", "versions", "machine", "device", "error", EVAL_IMAGES)
+PROVENANCE = ("commit", "versions", "machine", "device", "error", EVAL_IMAGES, LEFT_OUT)
 MAX_NAMES = 3  # of trials in a message
 PART = 100_000  # rows that get the fields of their configs at a time
 AT_ONCE = 64  # trials whose rows become columns at a time: they are in the caches

@@ -52,6 +52,7 @@ from vitscale.train.parallel import Parting, Team, cut, num_parts, synchronize_b
 from vitscale.train.saver import Saver
 from vitscale.train.schedule import lr_at
 from vitscale.train.sources import load_split
+from vitscale.train.sources.images import describe_left_out
 from vitscale.train.step import TrainingStep, autocast
 
 # What a training loses by its checkpoints, at most, of the time (see Saver): large ones are written
@@ -75,6 +76,7 @@ class Trained(NamedTuple):
     wrong: dict[str, np.ndarray]
     images: dict[str, str]  # evaluation set -> fingerprint
     deterministic: bool  # whether all of it, and of its trunk, was computed so
+    left_out: str  # files of the dataset that are no images, by set; empty if none
 
 
 def train(
@@ -146,7 +148,8 @@ def train(
     eval_batch = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     splits = {name: load_split(config, name, data_root) for name in config.evals}
     digests = {name: fingerprint(split) for name, split in splits.items()}
-    trained = Trained(data, {}, digests, is_deterministic())
+    left_out = describe_left_out({"train": images, **splits})
+    trained = Trained(data, {}, digests, is_deterministic(), left_out)
     held_out = {
         name: HeldOut(resident(split, device), config, device, team, eval_batch)
         for name, split in splits.items()

@@ -183,12 +183,15 @@ def _rows(draws: Draws, ends: tuple[np.ndarray, np.ndarray]) -> list[dict[str, o
 def best_of_k(chosen_by: np.ndarray, reported: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(n,) median and (n,) mean of the reported value of the best of k draws, for k = 1 to n.
 
-    Over all choices of k of the n draws, which are sorted by `chosen_by`.
+    Over all choices of k of the n draws, which are sorted by `chosen_by`. The median is the mean of
+    the two middle values where half of the choices are at most the lower one, so that of k = 1 is
+    the usual median of the draws.
     """
     weights = _tied(_weights(len(reported)), chosen_by)
     order = np.argsort(reported, kind="stable")
     reached = np.cumsum(weights[:, order], axis=1)
-    medians = reported[order][(reached >= 0.5 - 1e-9).argmax(axis=1)]
+    middle = [(reached >= 0.5 + off).argmax(axis=1) for off in (-1e-9, 1e-9)]
+    medians = reported[order][np.array(middle)].mean(axis=0)
     with np.errstate(invalid="ignore"):  # an infinite loss that is never chosen counts nothing
         means = np.where(weights > 0, weights * reported, 0.0).sum(axis=1)
     return medians, means

@@ -17,13 +17,13 @@ from vitscale.analysis.distribution.population import Population
 from vitscale.analysis.stats.bands import share_bounds
 from vitscale.analysis.stats.intervals import (
     Interval,
+    agresti_coull,
     area_interval,
     median_interval,
     pseudo_error,
     satterthwaite,
     share_interval,
     standard_error,
-    wilson,
 )
 
 # the reference times this: a threshold on a scale that does not depend on how low values are
@@ -110,14 +110,14 @@ def pointwise_interval(
     scramble: np.ndarray | None = None,
     confidence: float = 0.95,
 ) -> Interval:
-    """Pointwise interval of the share: Wilson's for i.i.d. draws, else t over the scrambles.
+    """Pointwise interval of the share: Agresti-Coull's for i.i.d. draws, else t over the scrambles.
 
-    Wilson's covers 94 to 97% nearly everywhere and 95% on average. The tables report the wider
-    Clopper-Pearson intervals, which never undercover.
+    The tables report the wider Clopper-Pearson intervals, which never undercover.
     """
     if scramble is not None:
         return share_interval(values[:, None] <= levels, scramble, confidence)
-    return wilson(np.searchsorted(np.sort(values), levels, side="right"), len(values), confidence)
+    hits = np.searchsorted(np.sort(values), levels, side="right")
+    return agresti_coull(hits, len(values), confidence)
 
 
 def area_scores(delta: np.ndarray, span: float) -> np.ndarray:

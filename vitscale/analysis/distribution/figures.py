@@ -226,7 +226,7 @@ def _name_bands(ax: Axes, study: Study) -> None:
     """A second legend, of the two bands, in the corner that curves leave first."""
     names = ("pointwise (t)", "simultaneous (Bonferroni)")
     if not study.num_scrambles:
-        names = ("pointwise (Wilson)", "simultaneous (equal-tailed)")
+        names = ("pointwise (Agresti-Coull)", "simultaneous (equal-tailed)")
     handles = [
         Patch(facecolor="#666666", alpha=alpha, label=name)
         for name, alpha in zip(names, (sum(BAND_ALPHAS), BAND_ALPHAS[1]), strict=True)

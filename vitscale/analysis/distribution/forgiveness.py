@@ -8,8 +8,9 @@ values are. Interval and p of both include the noise of the references:
     var D = var of the draws' part + sum over the arms of (slope * sd of references)^2 / k
 
 with Satterthwaite's df from n - 1 (or the number of scrambles - 1) and k - 1 of each arm. The slope
-is the change of the mean per unit of the reference. A single reference run has no sd, so there is
-no interval and no p. The comparison of shares is conditional on the references: neither its
+is the change of the mean per unit of the reference. A single reference run has no sd, and that of
+two is so uncertain that 6 to 8% of equal arms would be said to differ: there is no interval and no
+p. The comparison of shares is conditional on the references: neither its
 interval nor its p includes their noise.
 """
 
@@ -26,6 +27,7 @@ from scipy.special import stdtrit
 from vitscale.analysis.distribution.edf import area_scores, log_noise, sensitivity, spread
 from vitscale.analysis.distribution.population import Population
 from vitscale.analysis.stats.intervals import (
+    LEAST_REFERENCES,
     least_p,
     mid_p_sign_test,
     paired_share_difference,
@@ -58,7 +60,9 @@ COLUMNS = (
 )
 UNDEFINED = "none: a reference or a draw of 0, or a draw without a finite value"
 UNEQUAL = "none: fewer than three draws of one arm, and more of the other"
-UNTESTED = "none: ONE reference run of an arm, whose noise is unknown"
+UNTESTED = (
+    f"none: fewer than {LEAST_REFERENCES} reference runs of an arm, whose noise is hardly known"
+)
 # difference, its interval, p of no difference, method
 Estimate = tuple[float, float, float, float, str]
 
@@ -112,7 +116,7 @@ def forgiveness(
     ]
     hits = scores((delta_a <= near) * 1.0, (delta_b <= near) * 1.0)
     ratios = scores(a.log_ratio()[in_a], b.log_ratio()[in_b])
-    tested = all(df for _, df in noise)
+    tested = _is_tested(noise)
     return dict(
         zip(
             COLUMNS,
@@ -133,7 +137,7 @@ def compare_areas(
 
     `noise` is (error, df) contributed by the references of each arm.
     """
-    if not all(df for _, df in noise):
+    if not _is_tested(noise):
         return scores.difference, np.nan, np.nan, np.nan, UNTESTED
     parts, how = _draws_parts(scores)
     if not any(error > 0 for error, _ in parts):
@@ -160,7 +164,7 @@ def compare_ratios(
     `noise` is (error, df) of the log of the reference of each arm.
     """
     center = float(np.exp(ratios.difference))
-    if not all(df for _, df in noise):
+    if not _is_tested(noise):
         return center, np.nan, np.nan, np.nan, UNTESTED
     if np.isnan(center):
         return np.nan, np.nan, np.nan, np.nan, UNDEFINED
@@ -187,6 +191,11 @@ def _p(scores: Scores, error: float, df: float) -> float:
     if not scores.lost and np.ptp(scores.a) > 0 and np.ptp(scores.b) > 0:
         return p
     return max(p, least_p(len(scores.a), len(scores.b), scores.paired))
+
+
+def _is_tested(noise: Sequence[tuple[float, int]]) -> bool:
+    """Whether the references tell enough of their noise, by the df of each arm."""
+    return min(df for _, df in noise) + 1 >= LEAST_REFERENCES
 
 
 def _error(

@@ -9,7 +9,7 @@ import pandas as pd
 from vitscale.analysis.distribution import figures, tables
 from vitscale.analysis.distribution.budget import tuning_budget, tuning_crossings
 from vitscale.analysis.distribution.explanation import explanation
-from vitscale.analysis.distribution.forgiveness import UNTESTED
+from vitscale.analysis.distribution.forgiveness import LEAST_REFERENCES, UNTESTED
 from vitscale.analysis.distribution.population import counts_of, populations, still_missing
 from vitscale.analysis.distribution.tables import arm_comparison, edf_summary
 from vitscale.analysis.kind import Kind, Summary, named
@@ -251,11 +251,11 @@ def _compared(
             "no difference shown for ",
             [f"{_names(row)}, {p_value(row[f'{kind}_p_holm'])}" for _, row in same.iterrows()],
         )
-    single = (table[f"{kind}_method"] == UNTESTED) & ~never
+    few = (table[f"{kind}_method"] == UNTESTED) & ~never
     for reason, pairs in (
-        ("not tested with ONE reference run per arm, whose noise is unknown", single),
+        (f"not tested with fewer than {LEAST_REFERENCES} reference runs per arm", few),
         ("not compared: no reference runs planned", never),
-        ("not compared yet", ~tested & ~single & ~never),
+        ("not compared yet", ~tested & ~few & ~never),
     ):
         if pairs.any():
             parts.append(

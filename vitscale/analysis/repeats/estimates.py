@@ -173,8 +173,8 @@ def contrast(
     variances.
 
     Assumes independent runs and means that are nearly normal. Without `sd` a group needs two runs,
-    three if the groups differ in number, and some group a spread, or there is no interval. Where
-    one group has over twice the runs of another, df is that of the smaller one. `sd`: standard
+    three if the groups differ in number, and some group a spread, or there is no interval. df is
+    limited where the numbers differ (`unequal_df`). `sd`: standard
     deviations known from elsewhere, one a group, with normal quantiles: for single runs, and no
     better than the claim that the spread is the same here. If a group has equal errors, p is not
     below what an exact test of as many runs can reach.

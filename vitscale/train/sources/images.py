@@ -122,6 +122,20 @@ class Images:
         )
 
 
+def describe_left_out(splits: Mapping[str, Images]) -> str:
+    """What was left out of each split: how many files, why, and the first one; "" if nothing was.
+
+    A split held out of another one has what was left out of that one, which is said once.
+    """
+    said: dict[str, str] = {}
+    for name, images in splits.items():
+        parts = [
+            f"{num} {reason} (first {first!r})" for reason, (num, first) in images.left_out.items()
+        ]
+        said.setdefault(", ".join(parts), name)
+    return "; ".join(f"{name}: {what}" for what, name in said.items() if what)
+
+
 class Source(Protocol):
     """A dataset on disk."""
 
