@@ -25,7 +25,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Trial
+from vitscale.plan.trial import Trial
 from vitscale.plan.trunks import branch_steps, next_wave, on_trunks
 
 SCHEDULES = ("cosine", "cooldown")

@@ -25,7 +25,8 @@ from vitscale.analysis.stats import intervals
 from vitscale.analysis.stats.correction import holm
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import sample, sobol
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 
 SPACE = {
     "lr": FloatDistribution(1e-4, 1e-2, log=True),

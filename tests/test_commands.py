@@ -39,7 +39,8 @@ from vitscale.plan.cost import training_flops
 from vitscale.plan.metrics import ERROR
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import makespan, num_slots
-from vitscale.plan.study import Study, Trial, to_json
+from vitscale.plan.study import Study, to_json
+from vitscale.plan.trial import Trial
 from vitscale.record.outcome import Row
 from vitscale.record.overview import overview
 from vitscale.record.store import Store

@@ -16,7 +16,8 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import trials
 from vitscale.plan.doubts import doubts
 from vitscale.plan.search import Search
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 
 # 186 steps
 BASE = TrainConfig(width=16, heads=2, depth=1, batch_size=32, epochs=6, warmup_epochs=1.0)

@@ -21,7 +21,8 @@ from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.evaluation import Evaluation
 from vitscale.plan.metrics import evaluation_columns
-from vitscale.plan.study import Study, Trial, to_json
+from vitscale.plan.study import Study, to_json
+from vitscale.plan.trial import Trial
 from vitscale.record.outcome import Outcome
 from vitscale.record.store import PLAN, Store
 from vitscale.train import evaluate as stage

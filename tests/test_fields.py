@@ -21,7 +21,8 @@ from vitscale.plan.metrics import METRICS
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.spelling import ALIASES
-from vitscale.plan.study import Arm, Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Arm, Trial
 
 PAGES = [ROOT / "docs" / name for name in ("config.md", "study-file.md")]
 KNOWN = {"TrainConfig": TrainConfig, "Study": Study, "Arm": Arm, "Trial": Trial, "Search": Search}

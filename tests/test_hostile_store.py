@@ -25,7 +25,8 @@ from vitscale.launch.driver import Driver
 from vitscale.launch.preflight import Data
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Study, Trial, to_json
+from vitscale.plan.study import Study, to_json
+from vitscale.plan.trial import Trial
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.rows import encode
 from vitscale.record.store import Store

@@ -16,7 +16,8 @@ from vitscale.analysis.names import NAMES, check_known_names
 from vitscale.analysis.repeats.arms import arm_means
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Arm, SearchInfo, Study, Trial, from_json, to_json
+from vitscale.plan.study import SearchInfo, Study, from_json, to_json
+from vitscale.plan.trial import Arm, Trial
 from vitscale.record.outcome import Outcome
 from vitscale.record.table import outcomes
 

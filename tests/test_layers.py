@@ -120,13 +120,8 @@ def strings(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def edges(path: Path, modules: dict[str, Path]) -> set[str]:
-    """The modules of ours that a file imports when it runs, at its
-    top or within functions; not only for its types.
-    """
+    """The modules of ours that a file imports: at its top, within functions, and for types."""
     tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -20,7 +20,8 @@ from vitscale.analysis.report.report import write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import error_columns, evaluation_columns
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 from vitscale.record.mlflow_place import create_database
 from vitscale.record.mlflow_view import View, synchronize
 from vitscale.record.outcome import Outcome, Row, Rows, Status

@@ -25,7 +25,8 @@ from vitscale.analysis.report.report import caveats, headline, write_report
 from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import images
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 from vitscale.record.store import Store
 from vitscale.record.table import read_trials
 from vitscale.record.workdir import Workdir

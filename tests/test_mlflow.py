@@ -35,7 +35,8 @@ from conftest import (
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import DEFAULTS
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 from vitscale.record.mlflow_pages import arm_view, axes
 from vitscale.record.mlflow_place import create_database
 from vitscale.record.mlflow_view import View

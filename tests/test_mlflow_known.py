@@ -18,7 +18,8 @@ from vitscale.cli.commands import sync
 from vitscale.launch.colors import arm_colors
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
-from vitscale.plan.study import Study, Trial, to_json
+from vitscale.plan.study import Study, to_json
+from vitscale.plan.trial import Trial
 from vitscale.record import mlflow_params, mlflow_view
 from vitscale.record.mlflow_view import Mirror, TakenOver, View, synchronize
 from vitscale.record.outcome import Outcome, Status

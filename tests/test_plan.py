@@ -31,7 +31,8 @@ from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
 from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.laws import FREE
 from vitscale.plan.search import Search
-from vitscale.plan.study import Study, Trial, config_of, encoded, from_json, to_json
+from vitscale.plan.study import Study, config_of, encoded, from_json, to_json
+from vitscale.plan.trial import Trial
 from vitscale.train.complexity import measured_complexity
 
 torch.set_num_threads(1)

@@ -20,7 +20,7 @@ from vitscale import Study, TrainConfig, trials
 from vitscale.analysis import power
 from vitscale.analysis.distribution.budget import low_ends
 from vitscale.analysis.scaling.precision import of_laws
-from vitscale.plan.study import Trial
+from vitscale.plan.trial import Trial
 
 
 @pytest.mark.parametrize(("n", "alpha"), [(5, 0.05), (16, 0.025), (64, 0.05)])

@@ -36,7 +36,8 @@ from vitscale.launch.worker import train_trial
 from vitscale.plan import cores
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import DEFAULTS
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 from vitscale.record.outcome import Outcome
 from vitscale.record.provenance import mixed_images
 from vitscale.record.store import Store
@@ -320,7 +321,8 @@ def test_looking_at_data_imports_neither_ray_nor_mlflow(tmp_path: Path) -> None:
         import sys
         from vitscale.launch.preflight import Data
         from vitscale.plan.config import TrainConfig
-        from vitscale.plan.study import Study, Trial
+        from vitscale.plan.study import Study
+        from vitscale.plan.trial import Trial
         of = dict(kind="distribution", name="own", scale="demo", question="?", source="none")
         Data("").look(Study(**of, trials=(Trial("a", TrainConfig()),)))
         assert "torch" not in sys.modules

@@ -48,7 +48,8 @@ from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.profile import BEARING, ProfileConfig, processor, processor_name
-from vitscale.plan.study import Study, Trial, config_of, from_json, to_json
+from vitscale.plan.study import Study, config_of, from_json, to_json
+from vitscale.plan.trial import Trial
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.provenance import provenance
 from vitscale.record.store import Store

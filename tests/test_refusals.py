@@ -31,7 +31,8 @@ from vitscale.plan.paths import data_root
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
 from vitscale.plan.spelling import ALIASES
-from vitscale.plan.study import MAX_TRIALS, Arm, SearchInfo, Study, Trial
+from vitscale.plan.study import MAX_TRIALS, SearchInfo, Study
+from vitscale.plan.trial import Arm, Trial
 from vitscale.record.store import Store
 
 TINY_SEARCH = ROOT / "tests/studies/tiny_search.py"

@@ -34,7 +34,8 @@ from vitscale.analysis.scaling.tables import (
 )
 from vitscale.cli.costs import with_costs
 from vitscale.plan.cost import training_flops
-from vitscale.plan.study import Study, Trial, to_json
+from vitscale.plan.study import Study, to_json
+from vitscale.plan.trial import Trial
 from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
 

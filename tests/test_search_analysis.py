@@ -32,7 +32,8 @@ from vitscale.analysis.search import tables as search
 from vitscale.analysis.search import words as search_words
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import sample
-from vitscale.plan.study import SearchInfo, Study, Trial, from_json, to_json
+from vitscale.plan.study import SearchInfo, Study, from_json, to_json
+from vitscale.plan.trial import Trial
 from vitscale.record.workdir import Workdir
 
 SPACES = {

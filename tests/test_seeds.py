@@ -18,7 +18,8 @@ from vitscale.analysis.report.report import headline, write_report
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import correlation
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 from vitscale.record.workdir import Workdir
 
 EPOCHS = 12

@@ -29,7 +29,8 @@ from vitscale.analysis.shapes import words as shape_words
 from vitscale.catalog.costs import agrees
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
-from vitscale.plan.study import Arm, Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Arm, Trial
 from vitscale.record.workdir import Workdir
 
 NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])

@@ -22,7 +22,8 @@ from vitscale.analysis.repeats import estimates, interaction, stability
 from vitscale.analysis.report.report import caveats, headline, summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.study import Arm, Study, Trial, from_json, to_json
+from vitscale.plan.study import Study, from_json, to_json
+from vitscale.plan.trial import Arm, Trial
 from vitscale.record.workdir import Workdir
 
 LENGTHS = (4, 8, 16)

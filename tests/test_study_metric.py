@@ -23,7 +23,8 @@ from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.doubts import doubts
 from vitscale.plan.metrics import ERROR, METRICS, QUANTITIES, columns_of
-from vitscale.plan.study import Arm, Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Arm, Trial
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, read_trials, tidy

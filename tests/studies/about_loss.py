@@ -3,7 +3,7 @@
 from typing import Literal
 
 from vitscale import Study, TrainConfig, main, sample, trials
-from vitscale.plan.study import Trial
+from vitscale.plan.trial import Trial
 
 BASE = TrainConfig(
     width=16, heads=2, depth=1, batch_size=200, epochs=2, warmup_epochs=0.0, ema_decay=0.5

@@ -15,7 +15,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from vitscale.analysis.results import STATUSES, Results
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 from vitscale.record.provenance import EVAL_IMAGES, LEFT_OUT, counted, hardware, mixed_images
 
 T = TypeVar("T")

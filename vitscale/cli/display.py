@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from vitscale.cli.process import is_live
 from vitscale.launch.progress import Progress
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 
 if TYPE_CHECKING:
     from rich.console import Console

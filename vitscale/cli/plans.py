@@ -26,7 +26,8 @@ from vitscale.plan.doubts import doubts
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
 from vitscale.plan.spelling import shown, shown_text
-from vitscale.plan.study import Study, Trial, encoded, to_json
+from vitscale.plan.study import Study, encoded, to_json
+from vitscale.plan.trial import Trial
 from vitscale.plan.trunks import num_steps_saved
 from vitscale.record.looks import Ledger, sizes
 from vitscale.record.outcome import Status

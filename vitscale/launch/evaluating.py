@@ -20,7 +20,8 @@ from vitscale.launch.preflight import READ
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.evaluation import Evaluation
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import PREDICTIONS, Store
 from vitscale.record.workdir import CHECKPOINT

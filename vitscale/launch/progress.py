@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from vitscale.launch.resources import Event, News
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 from vitscale.record.outcome import DONE, ENDINGS, Row, Status
 from vitscale.record.store import Store
 from vitscale.record.workdir import step_saved

@@ -13,7 +13,8 @@ import numpy as np
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.laws import FREE
 from vitscale.plan.spelling import shown
-from vitscale.plan.study import MAX_TRIALS, Arm, Trial
+from vitscale.plan.study import MAX_TRIALS
+from vitscale.plan.trial import Arm, Trial
 
 if TYPE_CHECKING:  # the trainer runs on machines without Optuna
     from optuna.distributions import BaseDistribution, IntDistribution

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.spelling import shown
-
-if TYPE_CHECKING:
-    from vitscale.plan.study import Arm, Study, Trial
+from vitscale.plan.trial import Arm, Plan, Trial
 
 Cell = Callable[[Mapping[str, object]], tuple[object, ...]]
 # the factor of a shape for how its drop path is chosen: by "size" or by "depth"
@@ -80,7 +78,7 @@ def family_of(arm: Arm) -> tuple[str, str]:
     return str(arm.factors["size"]), str(arm.factors.get(DROP_PATH_BY, ""))
 
 
-def fits_laws(study: Study) -> bool:
+def fits_laws(study: Plan) -> bool:
     """Whether tables of the study fit a law over its arms."""
     return _requests(study, LAWS)
 
@@ -90,7 +88,7 @@ def equal_within_arms(trials: Iterable[Trial], *ignored: str) -> bool:
     return not _unequal_arm(trials, *ignored)
 
 
-def check_kind(study: Study) -> None:
+def check_kind(study: Plan) -> None:
     """Raises ValueError if arms violate the laws of their kind, or would be pooled."""
     if (study.kind == "search") != (study.search is not None):
         raise ValueError(
@@ -105,7 +103,7 @@ def check_kind(study: Study) -> None:
     CHECKS.get(study.kind, _nothing)(study)
 
 
-def check_use(study: Study) -> None:
+def check_use(study: Plan) -> None:
     """Raises ValueError if the kind would ignore pairs or arms, which a stored study may have."""
     using = OF_PAIRS.get(study.kind)
     if study.pairs and using is not None and not _requests(study, using):
@@ -123,11 +121,11 @@ def check_use(study: Study) -> None:
         )
 
 
-def _nothing(study: Study) -> None:
+def _nothing(study: Plan) -> None:
     """Kinds without laws, such as distribution, need no factors."""
 
 
-def _repeats(study: Study) -> None:
+def _repeats(study: Plan) -> None:
     if arm := _unequal_arm(study.trials, "seed"):
         raise ValueError(
             "the trials of an arm must differ only in seed in a study of kind repeats, but "
@@ -146,7 +144,7 @@ def _repeats(study: Study) -> None:
         )
 
 
-def _shapes(study: Study) -> None:
+def _shapes(study: Plan) -> None:
     if arm := _unequal_arm(study.trials, "seed", "lr"):
         raise ValueError(
             "the trials of an arm must differ only in lr and seed in a study of kind shapes, but "
@@ -173,7 +171,7 @@ def _shapes(study: Study) -> None:
     )
 
 
-def _scaling(study: Study) -> None:
+def _scaling(study: Plan) -> None:
     if arm := _unequal_arm(study.trials, "seed", "lr"):
         raise ValueError(
             "the trials of an arm must differ only in lr and seed in a study of kind scaling, but "
@@ -196,7 +194,7 @@ def _scaling(study: Study) -> None:
             _check_axes(study, family, values)
 
 
-def _axes(study: Study) -> dict[str, dict[str, list[float]]]:
+def _axes(study: Plan) -> dict[str, dict[str, list[float]]]:
     """Family -> axis of a law -> its values, ascending: parameters and training images."""
     cells: dict[str, dict[str, Trial]] = {}
     for trial in study.trials:
@@ -212,7 +210,7 @@ def _axes(study: Study) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def _check_axes(study: Study, family: str, axes: Mapping[str, list[float]]) -> None:
+def _check_axes(study: Plan, family: str, axes: Mapping[str, list[float]]) -> None:
     """Raises ValueError for a law of too few values, and for a forecast beyond the range."""
     varied = {axis: values for axis, values in axes.items() if len(values) > 1}
     held_out = next(iter(varied), "size")
@@ -232,7 +230,7 @@ def _check_axes(study: Study, family: str, axes: Mapping[str, list[float]]) -> N
         )
 
 
-def _profiles(study: Study) -> None:
+def _profiles(study: Plan) -> None:
     if not _requests(study, PROFILES):
         return
     names = ("model", "profile", "resolution", "batch_size", "layout")
@@ -245,7 +243,7 @@ def _profiles(study: Study) -> None:
         )
 
 
-def _search(study: Study) -> None:
+def _search(study: Plan) -> None:
     for trial in study.trials:
         if trial.config.trunk:
             raise ValueError(
@@ -254,7 +252,7 @@ def _search(study: Study) -> None:
             )
 
 
-CHECKS: dict[str, Callable[[Study], None]] = {
+CHECKS: dict[str, Callable[[Plan], None]] = {
     "repeats": _repeats,
     "shapes": _shapes,
     "scaling": _scaling,
@@ -263,11 +261,11 @@ CHECKS: dict[str, Callable[[Study], None]] = {
 }
 
 
-def _requests(study: Study, names: Collection[str]) -> bool:
+def _requests(study: Plan, names: Collection[str]) -> bool:
     return not set(names).isdisjoint({*study.tables, *study.figures})
 
 
-def _conditions(study: Study) -> dict[str, dict[str, object]]:
+def _conditions(study: Plan) -> dict[str, dict[str, object]]:
     """Arm -> the fields of its first config, overridden by its factors."""
     first: dict[str, dict[str, object]] = {}
     for trial in study.trials:
@@ -276,7 +274,7 @@ def _conditions(study: Study) -> dict[str, dict[str, object]]:
     return first
 
 
-def _check_factors(study: Study, names: Collection[str]) -> None:
+def _check_factors(study: Plan, names: Collection[str]) -> None:
     absent = [arm for arm in study.arms.values() if not set(names) <= set(arm.factors)]
     if absent:
         raise ValueError(
@@ -286,7 +284,7 @@ def _check_factors(study: Study, names: Collection[str]) -> None:
         )
 
 
-def _check_not_pooled(study: Study, what: str, cell: Cell) -> None:
+def _check_not_pooled(study: Plan, what: str, cell: Cell) -> None:
     by_arm = {arm: cell(c) for arm, c in _conditions(study).items()}
     num, most = _most_common(by_arm.values())
     if num > 1:

@@ -19,15 +19,14 @@ from vitscale.plan.spelling import shown
 from vitscale.plan.study import (
     MAX_TRIALS,
     SAMPLERS,
-    Arm,
     Sampler,
     SearchInfo,
     Study,
-    Trial,
     check_arguments,
     check_names,
     check_panels,
 )
+from vitscale.plan.trial import Arm, Trial
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -20,11 +20,12 @@ from vitscale.plan.laws import FREE
 from vitscale.plan.metrics import ERROR, SPEED, Column
 from vitscale.plan.profile import METRIC, ProfileConfig
 from vitscale.plan.spelling import shown, shown_text
+from vitscale.plan.trial import Arm, Trial, check_label
 from vitscale.plan.trunks import check_trunks
 
 # per study, and points per sample: each is a directory, and a row of every table
 MAX_TRIALS = 10**6
-MOST_IN_A_NAME, MOST_IN_A_LABEL, MOST_IN_A_TEXT = 100, 200, 100_000  # characters
+MOST_IN_A_NAME, MOST_IN_A_TEXT = 100, 100_000  # characters
 
 NUMBERED = ("repeats", "shapes", "scaling")  # kinds of which an arm needs no reference
 
@@ -62,63 +63,6 @@ class SearchInfo:
         rounds = f"{self.per_round} points at a time, "
         stops = ", stopped early by ASHA" if self.asha else ""
         return f"{SAMPLERS[self.sampler]}, {rounds}sampler seed {self.sampler_seed}{stops}"
-
-
-Factors = Mapping[str, str | int | float]
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A condition that is compared: one curve of a figure, one row of a table.
-
-    `factors` describe the arm where the config does not, such as {"model": "ViT_P-1GF"}. Tables
-    group by them; nothing is parsed from the name. Raises ValueError for a name or value that
-    cannot be drawn.
-    """
-
-    name: str  # its label in figures and tables; panels and pairs name it
-    factors: Factors = field(default_factory=dict)  # name -> value, the same names for all arms
-
-    def __post_init__(self) -> None:
-        check_label("an arm", self.name)
-        if not isinstance(self.factors, Mapping):
-            raise ValueError(
-                "factors of an arm must map names to values, but got "
-                f"(factors={shown(self.factors)})"
-            )
-        for name, value in self.factors.items():
-            _check_factor(name, value)
-        object.__setattr__(self, "factors", dict(self.factors))
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __str__(self) -> str:
-        return self.name
-
-    @classmethod
-    def of(cls, arm: Arm | str) -> Arm:
-        """An arm as it is; a name as an arm without factors."""
-        return arm if isinstance(arm, Arm) else cls(arm)
-
-
-@dataclass(frozen=True, init=False)
-class Trial:
-    """One training run to completion, as part of an arm.
-
-    A string as `arm` is the name of an arm without factors. `point` is the index in the arm's
-    design; trials of two arms with the same index share the point. None marks a reference run,
-    trained at the arm's tuned optimum, which is not a draw of the design. In studies of repeats,
-    shapes and scaling, an arm without any point has no reference: its trials are numbered.
-    """
-
-    arm: Arm  # or its name
-    config: TrainConfig  # or a ProfileConfig
-    point: int | None  # number of the draw; None, or nothing, for a reference run
-
-    def __init__(self, arm: Arm | str, config: TrainConfig, point: int | None = None) -> None:
-        for name, value in (("arm", Arm.of(arm)), ("config", config), ("point", point)):
-            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,21 +300,6 @@ def check_panels(panels: object) -> None:
             raise ValueError(f"a panel must show an arm, but got ({title!r}: none)")
 
 
-def check_label(what: str, label: object) -> None:
-    """Raises ValueError unless a label can be drawn; in figures, $ starts a formula."""
-    whole = (
-        isinstance(label, str)
-        and label.isprintable()
-        and label.strip() == label != ""
-        and "$" not in label
-    )
-    if not whole or len(str(label)) > MOST_IN_A_LABEL:
-        raise ValueError(
-            f"{what} must be one line of plain text without $, of 1 to {MOST_IN_A_LABEL} "
-            f"characters, but got ({shown(label)})"
-        )
-
-
 def _check_text(name: str, text: object) -> None:
     if not isinstance(text, str) or len(text) > MOST_IN_A_TEXT or "\0" in text:
         raise ValueError(
@@ -387,18 +316,6 @@ def _is_list(value: object) -> TypeGuard[tuple[Any, ...]]:
 def _check_list(name: str, value: object) -> None:
     if not _is_list(value) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"{name} must be tuples of strings, but got ({name}={shown(value)})")
-
-
-def _check_factor(name: object, value: object) -> None:
-    """Raises ValueError unless a factor has a name and a value that tables can show."""
-    check_label("the name of a factor", name)
-    if type(value) not in (str, int, float) or value != value:
-        raise ValueError(
-            "a factor must be a str, an int, or a float other than NaN, but got "
-            f"({name}={shown(value)})"
-        )
-    if isinstance(value, str):
-        check_label("a factor", value)
 
 
 def _check_factors(study: Study) -> None:

@@ -9,13 +9,11 @@ names the trunk and the step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
-
-if TYPE_CHECKING:
-    from vitscale.plan.study import Study, Trial
+from vitscale.plan.trial import Plan, Trial
 
 # fields in which a trial and its trunk may differ
 OF_LENGTH = (
@@ -57,7 +55,7 @@ def _branched(trial: Trial, trunk: TrainConfig | None) -> Trial:
     return type(trial)(trial.arm, start, trial.point)
 
 
-def check_trunks(study: Study) -> None:
+def check_trunks(study: Plan) -> None:
     """Raises ValueError unless the trunk of each trial is planned, and is equal up to there."""
     planned = {trial.config.id: trial.config for trial in study.trials}
     for trial in study.trials:
@@ -121,6 +119,6 @@ def next_wave(todo: Sequence[TrainConfig]) -> list[TrainConfig]:
     return [config for config in todo if config.trunk not in waiting]
 
 
-def num_steps_saved(study: Study) -> int:
+def num_steps_saved(study: Plan) -> int:
     """Optimizer steps of trunks that trainings in one piece would repeat."""
     return sum(trial.config.trunk_step for trial in study.trials)

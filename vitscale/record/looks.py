@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
-from vitscale.plan.study import Trial
+from vitscale.plan.trial import Trial
 from vitscale.record.store import Store
 from vitscale.record.workdir import Damaged, Workdir, read_json
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from vitscale.plan.cost import Measured, complexity, training_flops
-from vitscale.plan.study import Trial
+from vitscale.plan.trial import Trial
 
 # param -> the field that it is derived from
 DERIVED_FROM = {

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import columns_of
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 from vitscale.record import mlflow_pages
 from vitscale.record.mlflow_known import BEGAN, UNPLANNED, Child, Known, recall, remember
 from vitscale.record.mlflow_params import Params, point_of

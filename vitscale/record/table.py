@@ -14,7 +14,8 @@ import pandas as pd
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.laws import FREE
 from vitscale.plan.metrics import ERROR, Column, evaluation_columns
-from vitscale.plan.study import Study, Trial
+from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 from vitscale.record.index import Index
 from vitscale.record.outcome import Outcome, Row, Rows, Status
 from vitscale.record.provenance import EVAL_IMAGES, LEFT_OUT

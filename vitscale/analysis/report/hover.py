@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.results import Results
-from vitscale.plan.study import Trial
+from vitscale.plan.trial import Trial
 
 TEXTS = "vitscale_texts"  # attribute of an artist
 MAX_POINTS = 5_000  # of one artist that are drawn as vectors

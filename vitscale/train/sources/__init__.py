@@ -26,7 +26,8 @@ from vitscale.train.sources.folders import Folders
 from vitscale.train.sources.idx import Idx
 from vitscale.train.sources.images import LIMITS, Images, Limits, Source, is_hidden
 from vitscale.train.sources.parquet import Parquet
-from vitscale.train.sources.prepared import Prepared, Shards
+from vitscale.train.sources.prepared import Prepared
+from vitscale.train.sources.shards import Shards
 from vitscale.train.sources.split import training_rows
 from vitscale.train.sources.torchvision_class import open_class
 

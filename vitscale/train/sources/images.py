@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitscale.train.sources.shards import Shards
+
 if TYPE_CHECKING:
     import PIL.Image
 
-    from vitscale.train.sources.prepared import Shards
 
 MODES = {1: "L", 3: "RGB"}  # by number of channels
 # Pillow's formats that are read, by their content. Others are no photographs, or run a program.
