@@ -45,7 +45,7 @@ class Scale:
 
 GRID_DESIGN = (
     "Every shape at every lr of the grid with the same seeds. The lr of a shape is the one with "
-    "the lowest mean error on minival over its seeds, a diverged run counting as 100%, the "
+    "the lowest mean error on minival over the runs that finished, if at least half did, the "
     "smallest of equal ones; val and the second test set have no part in it. It is chosen by the "
     "same runs on other images, so what is lucky on both is not taken out."
 )

@@ -16,8 +16,8 @@ import numpy as np
 
 from vitscale.analysis.scaling import fits
 from vitscale.analysis.scaling.compute import CERTAIN, Costs, lowest, optimum, outwards
-from vitscale.analysis.scaling.rounds import Runs, choose, relative_noise, rounds
 from vitscale.analysis.scaling.tables import Law, crossings, ends, misfit
+from vitscale.analysis.stats.rounds import Runs, choose, relative_noise, rounds
 
 Hit = dict[tuple[str, str], tuple[float, float, float]]  # (method, quantity) -> (truth, low, high)
 

@@ -26,7 +26,7 @@ from scipy.optimize import least_squares, minimize
 
 from vitscale.analysis.scaling import fits
 from vitscale.analysis.scaling.compute import Costs, optimum
-from vitscale.analysis.scaling.rounds import Runs, choose, relative_noise, rounds
+from vitscale.analysis.stats.rounds import Runs, choose, relative_noise, rounds
 
 SIZES = 2.0 ** np.arange(6)[:, None]
 BOTH = np.array([(n, d) for n in 2.0 ** np.arange(5) for d in 2.0 ** np.arange(4)])

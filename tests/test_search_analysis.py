@@ -191,6 +191,21 @@ def test_of_equal_means_the_lower_worst_seed_wins_then_the_smaller_lr() -> None:
     ]
 
 
+def test_a_point_with_half_of_its_seeds_diverged_wins_by_the_others() -> None:
+    """The rule of tests/test_cells.py. A sampler learns of the divergence."""
+    study = make_study({"A": [{"lr": 1e-3, "wd": 0.1}, {"lr": 3e-3, "wd": 0.1}]})
+    errors = {(1e-3, 0): 30.0, (1e-3, 1): 31.0, (3e-3, 0): 1.0, (3e-3, 1): 100.0}
+    outcomes = make_outcomes(
+        study, lambda config: errors[config.lr, config.seed], status={(1, 1): "diverged"}
+    )
+    results = Results(study, outcomes)
+    best = search.winners(results)["A"]
+    assert (best["point"], best["error_pct"], best["diverged"]) == (1, 1.0, 1)
+    assert best["runner_up"]["difference_points"] == pytest.approx(29.5)
+    (sampled,) = [search.optuna_study(results, "A").trials[1].value]
+    assert sampled == pytest.approx(50.5)
+
+
 def test_a_point_with_a_missing_or_a_stopped_training_has_no_value_and_cannot_win() -> None:
     study = make_study(
         {"A": [{"lr": 3e-3, "wd": 0.1}, {"lr": 4e-3, "wd": 0.1}, {"lr": 1e-3, "wd": 0.1}]}

@@ -289,14 +289,16 @@ def small_study(
 
 
 def test_lr_is_chosen_by_minival_alone() -> None:
-    """val and test would choose others; a diverged run counts
-    as 100%; of equal lr the smaller is taken.
+    """val and test would choose others. A diverged run counts as none, unless most diverged; of
+    equal lr the smaller is taken.
     """
     study = small_study(*split("S", 4), Shape("B", 2), lrs=(0.01, 0.02, 0.04))
-    minival = {"S4x1": (9.0, 8.0, 7.0), "S2x2": (9.0, 9.0, 6.0), "B2x1": (5.0, 4.0, 6.0)}
+    minival = {"S4x1": (9.0, 8.0, 7.0), "S2x2": (9.0, 9.0, 6.0), "B2x1": (5.0, 4.0, 3.0)}
+
+    lost = {"S2x2": 1, "B2x1": 3}  # of 4 seeds
 
     def error(arm: str, config: TrainConfig) -> dict[str, float] | None:
-        if arm == "S2x2" and config.lr == 0.04 and config.seed == 0:
+        if (arm, config.lr) in (("S2x2", 0.04), ("B2x1", 0.04)) and config.seed < lost[arm]:
             return None
         return {
             "minival": minival[arm][round(np.log2(config.lr / 0.01))],
@@ -305,10 +307,10 @@ def test_lr_is_chosen_by_minival_alone() -> None:
         }
 
     table = shapes.shape_cells(Results(study, outcomes_of(study, error))).set_index("shape")
-    assert table["lr"].to_dict() == {"S4x1": 0.04, "S2x2": 0.01, "B2x1": 0.02}
+    assert table["lr"].to_dict() == {"S4x1": 0.04, "S2x2": 0.04, "B2x1": 0.02}
     assert table["lr_at_edge"].to_dict() == {"S4x1": True, "S2x2": True, "B2x1": False}
-    assert table["val_error_pct"].to_dict() == {"S4x1": 25.0, "S2x2": 100.0, "B2x1": 50.0}
-    assert table.loc["S2x2", ["n", "diverged"]].tolist() == [4, 0]
+    assert table["val_error_pct"].to_dict() == {"S4x1": 25.0, "S2x2": 25.0, "B2x1": 50.0}
+    assert table.loc["S2x2", ["n", "diverged"]].tolist() == [3, 1]
 
 
 def test_error_at_the_chosen_lr_is_unbiased_on_val_and_not_on_minival() -> None:
@@ -329,7 +331,7 @@ def test_error_at_the_chosen_lr_is_unbiased_on_val_and_not_on_minival() -> None:
         )
         means += [
             [cell.runs[f"{name}_error_pct"].mean() for name in ("minival", "val")]
-            for cell in shapes.cells(Results(study, noisy)).values()
+            for cell in shapes.all_shapes(Results(study, noisy)).values()
         ]
     minival, val = np.mean(means, axis=0) - 20
     error = 2 / np.sqrt(4)
@@ -459,7 +461,7 @@ def test_several_lr_without_minival_are_refused() -> None:
     )
     outcomes = outcomes_of(without, lambda arm, config: {"val": 5.0})
     with pytest.raises(ValueError, match=r"must be evaluated on minival, but got \(arm='S4x1'"):
-        shapes.cells(Results(without, outcomes))
+        shapes.all_shapes(Results(without, outcomes))
 
 
 # ---- the paper's numbers
@@ -644,8 +646,10 @@ def test_a_report_of_a_sweep_says_how_its_lr_was_chosen_and_speaks_of_no_draws(
         if word in page
     }
     assert "2 shapes, each at 3 lr with the same 3 seeds at each: 18 runs" in page
-    assert "0.01, 0.02, 0.04" in page and "lowest mean on minival over its seeds" in page
-    assert "val and test have no part in it" in page and "do not include the choice of lr" in page
+    assert (
+        "0.01, 0.02, 0.04" in page and "lowest mean on minival over the runs that finished" in page
+    )
+    assert "val and test have no part in that choice" in page
     assert "Code: not recorded." in caveats(Results(study, outcomes))
 
 

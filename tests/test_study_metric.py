@@ -17,6 +17,7 @@ from conftest import WITHOUT_PDF
 from golden.capture import load
 
 from vitscale.analysis import power
+from vitscale.analysis.cells import choose_lr
 from vitscale.analysis.kinds import KINDS
 from vitscale.analysis.report.report import summary, write_report
 from vitscale.analysis.results import Results
@@ -50,7 +51,7 @@ EDF_TABLES = ("edf_summary", "arm_comparison", "good_range", "edf_curves")
 
 
 def distribution(metric: str, **fields: object) -> Study:
-    """Two arms of four draws and two reference runs each."""
+    """Two arms of four draws and three reference runs each."""
     plan = [
         Trial(arm, QUICK.replace(lr=lr, wd=wd, seed=9, more_evals="minival"), point)
         for arm, wd in (("a", 0.1), ("b", 0.3))
@@ -59,7 +60,7 @@ def distribution(metric: str, **fields: object) -> Study:
     plan += [
         Trial(arm, QUICK.replace(lr=1e-2, wd=wd, seed=seed))
         for arm, wd in (("a", 0.1), ("b", 0.3))
-        for seed in (1, 2)
+        for seed in (1, 2, 3)
     ]
     given = {
         "figures": tuple(KINDS["distribution"].figures),
@@ -196,7 +197,7 @@ def test_trials_of_an_older_version_are_refused_in_one_line_and_stay(
     with pytest.raises(ValueError, match="val_ema_ece_pct in its rows") as caught:
         read_trials(study, store)
     line = str(caught.value)
-    assert "\n" not in line and "(5 of 12 of an older version" in line and "and 2 more" in line
+    assert "\n" not in line and "(5 of 14 of an older version" in line and "and 2 more" in line
     assert all(trial.config.id in line for trial in study.trials[:3])
     assert "val_ema_loss" in line and "--store" in line
     assert all(store.is_done(trial.config.id) for trial in study.trials)
@@ -376,18 +377,16 @@ def test_shapes_speak_of_their_metric_and_choose_lr_by_it(
     check_words(texts(tmp_path), kind.name)
 
 
-def test_an_lr_at_which_a_run_diverged_is_not_chosen_by_the_loss() -> None:
-    from vitscale.analysis.shapes.tables import choose_lr
-
+def test_an_lr_at_which_most_runs_diverged_is_not_chosen_by_the_loss() -> None:
     runs = pd.DataFrame(
         {
-            "lr": [1.0, 1.0, 2.0, 2.0, 3.0],
-            "status": ["finished", "diverged", "finished", "finished", "diverged"],
-            "minival_loss": [0.1, np.nan, 0.9, 0.8, np.nan],
+            "lr": [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0],
+            "seed": [0, 1, 2, 0, 1, 2, 0],
+            "status": ["finished", *["diverged"] * 2, "finished", "finished", *["diverged"] * 2],
+            "minival_loss": [0.1, np.nan, np.nan, 0.9, 0.8, np.nan, np.nan],
         }
     )
-    assert choose_lr(runs, columns_of("minival")["minival_loss"]) == 2.0
-    some = runs[runs["lr"] != 2.0]
-    assert (
-        choose_lr(some, columns_of("minival")["minival_loss"]) == 1.0
-    )  # one of two diverged, and not all
+    assert choose_lr(runs, "minival_loss") == 2.0
+    half = runs[runs.index != 1]  # one of two finished
+    assert choose_lr(half, "minival_loss") == 1.0
+    assert np.isnan(choose_lr(runs[runs["lr"] != 2.0], "minival_loss"))

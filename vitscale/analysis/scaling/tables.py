@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from vitscale.analysis.cells import CHOOSES, NUM_ROUNDS, QUANTILES, runs_of
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import fits
 from vitscale.analysis.scaling.fits import Fit
-from vitscale.analysis.scaling.rounds import (
+from vitscale.analysis.stats.rounds import (
     Chosen,
     Noise,
     Runs,
@@ -34,10 +35,7 @@ from vitscale.plan.cost import training_flops
 from vitscale.plan.kinds import FAR, MIN_VALUES
 from vitscale.plan.study import Study
 
-CHOOSES = "minival"
-NUM_ROUNDS = 1000
 NUM_ROUNDS_ON_LAW = 400
-QUANTILES = (2.5, 97.5)
 STEPS = (2.0, float(FAR))  # times the largest value of the axis: forecasts within the limit
 FAR_STEPS = (16.0,)
 # axis of a law -> column of the cells
@@ -110,8 +108,7 @@ def grid(results: Results) -> Grid:
     frame = pd.DataFrame([_cell_row(study, arm, config) for arm, config in configs.items()])
     by_arm = dict(list(results.trials.groupby("arm", sort=False)))
     lrs = tuple(tuple(sorted({float(lr) for lr in by_arm[arm]["lr"]})) for arm in configs)
-    seeds = sorted({int(seed) for seed in results.trials["seed"]})
-    runs = _runs([by_arm[arm] for arm in configs], lrs, seeds, _columns(study))
+    runs = runs_of([by_arm[arm] for arm in configs], lrs, _columns(study))
     return _grid_of(frame, lrs, runs)
 
 
@@ -157,27 +154,6 @@ def _cell_row(study: Study, arm: str, config: TrainConfig) -> dict[str, object]:
         "samples": float(config.num_samples),
         "training_flops": training_flops(config, study.measured),
     }
-
-
-def _runs(
-    outcomes: Sequence[pd.DataFrame],
-    lrs: Sequence[Sequence[float]],
-    seeds: Sequence[int],
-    columns: tuple[str, str],
-) -> Runs:
-    """(cells, lrs, seeds) of both errors; a cell with fewer lr than another has NaN there."""
-    shape = (len(outcomes), max(map(len, lrs)), len(seeds))
-    values = {name: np.full(shape, np.nan) for name in columns}
-    diverged = np.zeros(shape, bool)
-    place = {seed: index for index, seed in enumerate(seeds)}
-    for cell, (runs, grid_of) in enumerate(zip(outcomes, lrs, strict=True)):
-        for _, run in runs.iterrows():
-            at = cell, list(grid_of).index(float(run["lr"])), place[int(run["seed"])]
-            if run["status"] == "finished":
-                for name in columns:
-                    values[name][at] = run[name]
-            diverged[at] = run["status"] in ("diverged", "failed")
-    return Runs(values[columns[0]], values[columns[1]], diverged)
 
 
 def ends(values: np.ndarray) -> tuple[float, float]:

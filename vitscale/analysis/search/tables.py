@@ -37,6 +37,7 @@ COLUMNS = (
     "epoch",
     "last_error_pct",
 )
+BESIDE = ("finished_value", "trial_ids", "seeds")
 STATES = ("complete", "stopped", "running")
 NUM_BEST = 5  # points of an arm in a table
 EDGE = 0.05  # share of an axis at either end: a winner there says that the space may be too narrow
@@ -44,10 +45,10 @@ NUM_GOOD = 5  # points that PED-ANOVA needs on its good side, says its documenta
 MIN_POINTS = 3 * NUM_GOOD
 NUM_NOISE = 300  # permutations, for a quantile to about 0.01: half a second an arm
 WINNER = (
-    "lowest mean error over the seeds, of the points with an outcome for each seed; of equals "
-    "that with the lower "
+    "lowest mean error over the seeds that finished, of the points with an outcome for each seed "
+    "of which at least half finished; of equals that with the lower worst seed, then with the "
+    "smaller lr, then the one proposed first"
 )
-WINNER += "worst seed, then with the smaller lr, then the one proposed first"
 
 
 # ---- what was asked
@@ -83,12 +84,13 @@ def axes(study: Study) -> tuple[str, ...]:
 
 def points(results: Results) -> pd.DataFrame:
     """One row per proposed point, in the order of proposal: arm, point, its value on each axis,
-    COLUMNS, trial_ids.
+    COLUMNS, BESIDE.
 
-    value, sd (ddof=1) and worst are in the unit of the metric, over the seeds; NaN unless the state
-    is "complete". "running" has a training without an outcome, "stopped" one that was stopped
-    early: `epoch` and `last_error_pct` are those of its last evaluation. Raises ValueError if a
-    training with an outcome has no finite error.
+    value, sd (ddof=1) and worst are in the unit of the metric, over the seeds, of which a diverged
+    one has the metric's worst value; NaN unless the state is "complete". `finished_value` is the
+    mean over those that finished, NaN if they are fewer than half. "running" has a training without
+    an outcome, "stopped" one that was stopped early: `epoch` and `last_error_pct` are those of its
+    last evaluation. Raises ValueError if a training with an outcome has no finite error.
     """
     configs = {trial.config.id: trial.config for trial in results.study.trials}
     proposals = results.trials[results.trials["point"].notna()]
@@ -102,7 +104,8 @@ def points(results: Results) -> pd.DataFrame:
         for _, runs in proposals[proposals["arm"] == arm].groupby("point")
     ]
     return pd.DataFrame(
-        rows, columns=["arm", "point", *axes(results.study), *COLUMNS, "trial_ids", "seeds"]
+        rows,
+        columns=["arm", "point", *axes(results.study), *COLUMNS, *BESIDE],
     )
 
 
@@ -120,6 +123,7 @@ def _point(
         )
     state = "running" if "missing" in status else "stopped" if "stopped" in status else "complete"
     whole = errors if state == "complete" else np.array([np.nan])
+    ended = estimates.errors(runs)
     last = (
         known[known["status"] == "stopped"].iloc[-1]
         if state == "stopped"
@@ -128,6 +132,7 @@ def _point(
     return {
         **{name: getattr(configs[ids[0]], name) for name in names},
         "value": float(whole.mean()),
+        "finished_value": float(ended.mean()) if 2 * len(ended) >= len(runs) else np.nan,
         "sd": float(whole.std(ddof=1)) if len(whole) > 1 else np.nan,
         "worst": float(whole.max()),
         "num_seeds": len(runs),
@@ -141,10 +146,18 @@ def _point(
 
 
 def ranked(proposals: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """The complete points of an arm, the best first, by the rule WINNER."""
+    """The complete points of an arm, the best first, by the rule WINNER. `value` is the mean over
+    the seeds that finished, if at least half did; points of which fewer did keep their place by the
+    mean with the metric's worst value, which the sampler sees.
+    """
     known = proposals[(proposals["arm"] == arm) & (proposals["state"] == "complete")]
+    known = known.assign(value=known["finished_value"].fillna(known["value"]))
     # sums of equal errors may differ
-    keys = {"_value": known["value"].round(9), "_worst": known["worst"].round(9)}
+    keys = {
+        "_fails": known["finished_value"].isna(),
+        "_value": known["value"].round(9),
+        "_worst": known["worst"].round(9),
+    }
     by = [*keys, *(name for name in ("lr",) if name in known), "point"]
     return known.assign(**keys).sort_values(by).drop(columns=list(keys))
 
@@ -276,7 +289,7 @@ def _quiet() -> Iterator[None]:
 
 def winners(results: Results) -> dict[str, dict[str, Any]]:
     """Arm -> its best point as plain values, with its provenance; without arms that have no
-    complete point, or whose points all diverged: the worst value is no result.
+    complete point of which at least half of the seeds finished.
 
     By the rule WINNER. Errors are the best of num_points, so optimistic. `at_edge`: axis -> "low"
     or "high", where the point is in the outer 5% of the space.
@@ -286,7 +299,7 @@ def winners(results: Results) -> dict[str, dict[str, Any]]:
     return {
         arm: _winner(results, arm, of_arm, int((proposals["arm"] == arm).sum()))
         for arm, of_arm in ranked_by_arm.items()
-        if len(of_arm) and of_arm["value"].iloc[0] != results.metric.worst
+        if len(of_arm) and not np.isnan(of_arm["finished_value"].iloc[0])
     }
 
 

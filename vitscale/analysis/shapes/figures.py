@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from vitscale.analysis.cells import CHOOSES
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.published.tables import is_imagenet
 from vitscale.analysis.repeats import estimates
@@ -30,7 +31,7 @@ from vitscale.analysis.report.layout import (
 )
 from vitscale.analysis.results import Results
 from vitscale.analysis.shapes import tables as shapes
-from vitscale.analysis.shapes.tables import Cell
+from vitscale.analysis.shapes.tables import Shape
 
 SIZES = ("Ti", "S", "B", "L")  # of Touvron et al. 2022, Table 1, narrow to wide
 WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none"}
@@ -119,8 +120,8 @@ def depths(results: Results) -> Figure:
 
 
 def _view_figure(results: Results, view: View) -> Figure:
-    cells = results.once(shapes.cells)
-    curves: dict[str, list[Cell]] = {}
+    cells = results.once(shapes.all_shapes)
+    curves: dict[str, list[Shape]] = {}
     for cell in (cells[arm] for arm in results.study.panels[view.panel]):
         curves.setdefault(view.curve(*_shape(cell)), []).append(cell)
     columns = shapes.reported(results.study)
@@ -149,12 +150,12 @@ def _view_figure(results: Results, view: View) -> Figure:
     return finish(figure, _note(shown, results.study.published, aside))
 
 
-def _shape(cell: Cell) -> tuple[str, int, int]:
+def _shape(cell: Shape) -> tuple[str, int, int]:
     return cell.size, cell.pairs, cell.config.branches
 
 
 def _curves_panel(
-    ax: Axes, view: View, curves: dict[str, list[Cell]], results: Results, name: str, column: str
+    ax: Axes, view: View, curves: dict[str, list[Shape]], results: Results, name: str, column: str
 ) -> None:
     table = results.once(shapes.shape_cells).set_index("shape")
     of_trials, of_arms = results.once(trial_texts), results.once(arm_texts)
@@ -194,7 +195,7 @@ def _looks(index: int) -> dict[str, Any]:
 def _seeds(
     ax: Axes,
     x: np.ndarray,
-    cells: Sequence[Cell],
+    cells: Sequence[Shape],
     column: str,
     color: str,
     texts: Mapping[str, str],
@@ -213,7 +214,7 @@ def _curve(
     ax: Axes,
     view: View,
     x: np.ndarray,
-    cells: Sequence[Cell],
+    cells: Sequence[Shape],
     index: int,
     means: np.ndarray,
     texts: Sequence[str],
@@ -247,7 +248,7 @@ def _curve(
         describe(marks, [text for text, at in zip(texts, edge, strict=True) if at == at_edge])
 
 
-def _mark_diverged(ax: Axes, view: View, curves: Sequence[Sequence[Cell]]) -> None:
+def _mark_diverged(ax: Axes, view: View, curves: Sequence[Sequence[Shape]]) -> None:
     """Crosses above a line at the top, one line of crosses per curve with diverged runs, with their
     number.
     """
@@ -279,7 +280,7 @@ def _mark_diverged(ax: Axes, view: View, curves: Sequence[Sequence[Cell]]) -> No
         )
 
 
-def _diverged(cell: Cell) -> int:
+def _diverged(cell: Shape) -> int:
     return estimates.counts(cell.runs)["diverged"]
 
 
@@ -287,7 +288,7 @@ def _dashes(view: View, index: int) -> Any:
     return DASHES[index % len(DASHES)] if view.joined else "none"
 
 
-def _handle(index: int, name: str, cells: Sequence[Cell], view: View) -> Line2D:
+def _handle(index: int, name: str, cells: Sequence[Shape], view: View) -> Line2D:
     runs = pd.concat([cell.runs for cell in cells])
     label = f"{name}\n{estimates.describe(runs)}, {len(cells)} shapes"
     return Line2D(
@@ -301,7 +302,7 @@ def _handle(index: int, name: str, cells: Sequence[Cell], view: View) -> Line2D:
     )
 
 
-def _note(shown: Sequence[Cell], drawn: bool, aside: bool) -> str:
+def _note(shown: Sequence[Shape], drawn: bool, aside: bool) -> str:
     """Explains the marks that are drawn."""
     num = max(len(cell.lrs) for cell in shown)
     single = [len(cell.runs) == 1 for cell in shown]
@@ -359,7 +360,7 @@ def lr_sweep(results: Results) -> Figure:
     at the lr chosen.
     """
     table = results.once(shapes.lr_sweep)
-    names = [name for name in estimates.evaluations(results.study) if name == shapes.CHOOSES]
+    names = [name for name in estimates.evaluations(results.study) if name == CHOOSES]
     names.append(next(iter(shapes.reported(results.study))))
     arms = list(dict.fromkeys(table["shape"]))
     lines = -(-len(arms) // MAX_COLUMNS)
@@ -392,7 +393,7 @@ def lr_sweep(results: Results) -> Figure:
 
 
 def _set_handle(index: int, name: str) -> Line2D:
-    label = f"{name}, which chooses" if name == shapes.CHOOSES else name
+    label = f"{name}, which chooses" if name == CHOOSES else name
     dashes: Any = DASHES[index]
     return Line2D(
         [], [], linewidth=1.3, markersize=4, linestyle=dashes, label=label, **_looks(index)

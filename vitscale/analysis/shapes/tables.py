@@ -2,9 +2,8 @@
 2 and 3).
 
 An arm is a shape and how it is trained, at one lr or at each lr of a grid, with the same seeds.
-With several lr, an arm is shown at its own lr: the one with the lowest mean error on minival over
-its seeds. The reported sets are not used for that choice, but the runs are the same: a run that is
-lucky on both minival and val is not corrected for, and no interval includes this.
+With several lr, an arm is shown at its own lr (vitscale/analysis/cells.py), and the intervals of
+its means include this choice. Those of differences do not.
 
 Assumptions: runs at one lr differ only in their seed, and means over seeds are nearly normal. Means
 are over finished runs; the number that diverged is given with them. The shape of an arm is read
@@ -21,20 +20,17 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
+from vitscale.analysis.cells import CHOOSES, Cell, cells
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.arms import arm_means
 from vitscale.analysis.results import OF_ERRORS, Results
 from vitscale.catalog.shapes import shape_name
-from vitscale.plan.config import TrainConfig
 from vitscale.plan.kinds import DROP_PATH_BY, family_of
-from vitscale.plan.metrics import Column, Metric
+from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
-CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reported
 ALPHA = 0.05
-# of a run, beside its values; a selection of all 100 columns takes time
-OF_RUNS = ("trial_id", "arm", "lr", "status", "peak_memory_mib")
 DIFFERENCES = (
     "evaluation",
     "lr_a",
@@ -52,16 +48,11 @@ DIFFERENCES = (
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A shape, and its runs at the lr at which it is shown."""
+class Shape(Cell):
+    """A shape at the lr at which it is shown."""
 
-    arm: str
     size: str
     drop_path_by: str  # "size" or "depth"; empty if the factors do not say it
-    config: TrainConfig  # of the first trial; lr and seed differ between trials
-    lrs: tuple[float, ...]  # planned, ascending
-    lr: float  # chosen; NaN if no run has an outcome
-    runs: pd.DataFrame  # the planned runs at that lr
 
     @property
     def pairs(self) -> int:
@@ -71,11 +62,6 @@ class Cell:
     def family(self) -> tuple[str, str]:
         """Shapes are compared within a size and a rule for drop path."""
         return self.size, self.drop_path_by
-
-    @property
-    def at_edge(self) -> bool:
-        """Whether the chosen lr is the least or the greatest of several."""
-        return len(self.lrs) > 1 and self.lr in (self.lrs[0], self.lrs[-1])
 
     @property
     def trained(self) -> tuple[bool, int]:
@@ -90,77 +76,32 @@ def reported(study: Study) -> dict[str, str]:
     }
 
 
-def cells(results: Results) -> dict[str, Cell]:
-    """Every arm at its lr, in the order of the plan.
-
-    Raises ValueError if lr must be chosen without minival.
-    """
-    configs: dict[str, TrainConfig] = {}
-    for trial in results.study.trials:
-        configs.setdefault(trial.arm.name, trial.config)
-    study = results.study
-    chooses = study.column.on(CHOOSES) if CHOOSES in estimates.evaluations(study) else None
-    ended = results.trials.filter([*OF_RUNS, *estimates.evaluations(study).values()])
+def all_shapes(results: Results) -> dict[str, Shape]:
+    """Every shape at its lr, in the order of the plan."""
+    arms = results.study.arms
     return {
-        arm: _cell(study, ended[ended["arm"] == arm], config, chooses)
-        for arm, config in configs.items()
+        name: Shape(**vars(cell), size=size, drop_path_by=rule)
+        for name, cell in results.once(cells).items()
+        for size, rule in [family_of(arms[name])]
     }
-
-
-def _cell(study: Study, runs: pd.DataFrame, config: TrainConfig, chooses: Column | None) -> Cell:
-    arm = str(runs["arm"].iloc[0])
-    lrs = tuple(sorted({float(lr) for lr in runs["lr"]}))
-    if len(lrs) > 1 and chooses is None:
-        raise ValueError(
-            f"arms with several lr must be evaluated on {CHOOSES}, but got (arm={arm!r}, lr={lrs})"
-        )
-    lr = choose_lr(runs, chooses) if chooses and len(lrs) > 1 else lrs[0]
-    return Cell(arm, *family_of(study.arms[arm]), config, lrs, lr, runs[runs["lr"] == lr])
-
-
-def choose_lr(runs: pd.DataFrame, column: Column) -> float:
-    """The lr with the lowest mean of a column of the rows over runs; the smallest if equal, NaN
-    without an outcome.
-
-    A run that diverged or failed counts as the metric's worst value. If that is infinite, so is the
-    mean: an lr with a diverged run is chosen only if every lr has one, and then the one with the
-    fewest. An lr is a candidate once one of its runs has an outcome.
-    """
-    known = runs[runs["status"] != "missing"]
-    if known.empty:
-        return np.nan
-    error = known[column.name] if column.name in known else pd.Series(np.nan, known.index)
-    if error[known["status"] == "finished"].isna().any():
-        raise ValueError(
-            "a finished run must have the metric that chooses its lr, but got none "
-            f"(column={column.name!r})"
-        )
-    finished = known["status"] == "finished"
-    counted = error.where(finished, column.metric.worst).astype(float)
-    scores = counted.groupby(known["lr"]).mean().round(9)
-    if not np.isfinite(scores).any():
-        scores = (~finished).astype(float).groupby(known["lr"]).mean()
-    # ascending: the first is the smallest
-    return float(scores.index.to_numpy(dtype=float)[scores.to_numpy().argmin()])
 
 
 def shape_cells(results: Results) -> pd.DataFrame:
     """One row per shape: pairs of attention and MLP, cost, the lr at which it is shown, and means
-    of the metric with Student's 95% intervals over its seeds there; no interval for a single run.
+    of the metric over its seeds there with 95% intervals; no interval for a single run.
 
-    The lr is the one with the lowest mean on minival; a diverged run counts as the metric's worst.
+    The lr is that with the lowest mean on minival over the runs that finished, of those at which at
+    least half did. The interval includes this choice; of a single lr it is Student's.
     `lr_at_edge`: the chosen lr is the lowest or the highest of the grid, which may then be too
     narrow for this shape. Multiply-adds are per image at its resolution. Peak memory, where
     measured, is that of training, not that of inference as in Table 3 of Touvron et al. 2022, which
     no study measures.
     """
     rows = []
-    for cell in results.once(cells).values():
+    for cell in results.once(all_shapes).values():
         errors: dict[str, float] = {}
         for name, column in reported(results.study).items():
-            mean, low, high = estimates.value_interval(
-                estimates.errors(cell.runs, column), results.metric
-            )
+            mean, low, high = cell.interval(column, results.metric)
             errors |= {
                 f"{name}_error_pct": mean,
                 f"{name}_error_pct_low": low,
@@ -170,7 +111,7 @@ def shape_cells(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _shape_row(study: Study, cell: Cell) -> dict[str, object]:
+def _shape_row(study: Study, cell: Shape) -> dict[str, object]:
     cost, c = study.cost(cell.config), cell.config
     memory = cell.runs.get("peak_memory_mib", pd.Series(dtype=float)).max()
     measured = {} if pd.isna(memory) else {"training_peak_memory_mib": float(memory)}
@@ -209,18 +150,16 @@ def lr_sweep(results: Results) -> pd.DataFrame:
     """
     rows = []
     columns = estimates.evaluations(results.study)
-    ended = results.trials.filter([*OF_RUNS, *columns.values()])
-    for cell in results.once(cells).values():
-        of_arm = ended[ended["arm"] == cell.arm]
+    for cell in results.once(all_shapes).values():
         rows += [
-            _sweep_row(cell, lr, of_arm[of_arm["lr"] == lr], columns, results.metric)
+            _sweep_row(cell, lr, cell.every[cell.every["lr"] == lr], columns, results.metric)
             for lr in cell.lrs
         ]
     return pd.DataFrame(rows)
 
 
 def _sweep_row(
-    cell: Cell, lr: float, runs: pd.DataFrame, columns: Mapping[str, str], metric: Metric
+    cell: Shape, lr: float, runs: pd.DataFrame, columns: Mapping[str, str], metric: Metric
 ) -> dict[str, object]:
     row: dict[str, object] = {
         "shape": cell.arm,
@@ -246,7 +185,7 @@ def branch_differences(results: Results) -> pd.DataFrame:
     single runs. `difference_p_holm` is corrected over all rows of this table, of all evaluation
     sets. The rows of one sequential shape share its runs, so they are correlated.
     """
-    all_cells = list(results.once(cells).values())
+    all_cells = list(results.once(all_shapes).values())
     same = {
         (cell.family, cell.pairs, *cell.trained): cell
         for cell in all_cells
@@ -283,8 +222,8 @@ def layerscale_and_epochs(results: Results) -> pd.DataFrame:
     lengths. Statistics as in branch_differences; `difference_p_holm` is corrected over all rows of
     this table.
     """
-    by_shape: dict[str, dict[tuple[bool, int], Cell]] = {}
-    for cell in results.once(cells).values():
+    by_shape: dict[str, dict[tuple[bool, int], Shape]] = {}
+    for cell in results.once(all_shapes).values():
         shape = shape_name(cell.size, cell.config.depth, cell.config.branches)
         shape += " ladder" * (cell.drop_path_by == "depth")
         by_shape.setdefault(shape, {})[cell.trained] = cell
@@ -300,7 +239,7 @@ def layerscale_and_epochs(results: Results) -> pd.DataFrame:
     )
 
 
-def _effects(trained: Mapping[tuple[bool, int], Cell]) -> Iterator[tuple[str, str, Cell, Cell]]:
+def _effects(trained: Mapping[tuple[bool, int], Shape]) -> Iterator[tuple[str, str, Shape, Shape]]:
     """(factor, effect, cell with it, cell without it): LayerScale at each length, and each length
     against the next shorter one.
     """
@@ -324,7 +263,7 @@ def blocks_or_width(results: Results) -> pd.DataFrame:
     the budgets are. Statistics as in branch_differences; `difference_p_holm` is corrected over all
     rows of this table.
     """
-    cell_of_arm = results.once(cells)
+    cell_of_arm = results.once(all_shapes)
     rows = []
     for a, b in results.study.pairs:
         costs = [results.study.cost(cell_of_arm[arm].config) for arm in (a, b)]
@@ -340,7 +279,7 @@ def blocks_or_width(results: Results) -> pd.DataFrame:
     return _corrected(results, "blocks or width", rows, (*keys, *DIFFERENCES))
 
 
-def _differences(study: Study, a: Cell, b: Cell) -> list[dict[str, object]]:
+def _differences(study: Study, a: Shape, b: Cell) -> list[dict[str, object]]:
     """A minus b on every reported set."""
     rows = []
     for name, column in reported(study).items():

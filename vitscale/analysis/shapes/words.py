@@ -23,10 +23,9 @@ from vitscale.analysis.shapes import figures as shape_figures
 from vitscale.analysis.shapes import tables as shapes
 from vitscale.analysis.shapes.tables import (
     CHOOSES,
-    Cell,
+    Shape,
     blocks_or_width,
     branch_differences,
-    cells,
     layerscale_and_epochs,
     lr_sweep,
     reported,
@@ -84,11 +83,11 @@ def counts(results: Results) -> pd.DataFrame:
     shown.
     """
     return pd.DataFrame(
-        [_counts_row(cell, results.trials) for cell in results.once(cells).values()]
+        [_counts_row(cell, results.trials) for cell in results.once(shapes.all_shapes).values()]
     )
 
 
-def _counts_row(cell: Cell, outcomes: pd.DataFrame) -> dict[str, object]:
+def _counts_row(cell: Shape, outcomes: pd.DataFrame) -> dict[str, object]:
     runs, shown = outcomes[outcomes["arm"] == cell.arm], estimates.counts(cell.runs)
     at_lr = {f"{status} there": shown[status] for status in STATUSES}
     return {
@@ -172,13 +171,6 @@ def design_text(study: Study) -> str:
     )
 
 
-def _worst(metric: Metric) -> str:
-    """What a diverged run counts as."""
-    if metric.is_bounded:
-        return metric.text(metric.worst, 0)
-    return f"an infinite {metric.label}"
-
-
 def _grid(study: Study) -> str:
     """How many lr and seeds a shape has, and whether each lr has the same seeds, as planned."""
     seeds: dict[str, dict[float, set[int]]] = {}
@@ -202,8 +194,8 @@ def caveats(results: Results) -> list[str]:
         f"{shown}. No epoch is selected.",
         (
             f"An arm is one shape at {grid}. It is shown at the lr with the lowest mean on "
-            f"{CHOOSES} over its seeds, the smaller of equal ones; a diverged or failed run "
-            f"counts as {_worst(results.metric)} in that choice. {shown} have no part in it."
+            f"{CHOOSES} over the runs that finished, the smaller of equal ones, among the lr at "
+            f"which at least half of the runs did. {shown} have no part in that choice."
         ),
         (
             "Means and differences are over the runs at that lr that finished, so they are "
@@ -211,10 +203,10 @@ def caveats(results: Results) -> list[str]:
             "every number; those at the other lr are in the table above."
         ),
         (
-            "Intervals are Student's over the seeds at that lr and assume that means over seeds "
-            "are nearly normal; a single run has no interval. They do not include the choice of "
-            f"lr, which uses the same runs on other images: a run that is lucky on both {CHOOSES} "
-            "and a reported set favours its lr, and other seeds may choose another lr."
+            "Intervals of means include the choice of lr: its noise is that of all runs of the "
+            "shape, relative to the mean of their lr. Intervals and p of differences are Welch's "
+            "at the chosen lr, without the choice. A run that is lucky on both "
+            f"{CHOOSES} and a reported set favours its lr. A single run has no interval."
         ),
         (
             "wd and all other fields of an arm are fixed in advance: if they are not the best for "
@@ -250,7 +242,7 @@ def headline(results: Results) -> list[str]:
 
 def cells_sentences(results: Results) -> list[str]:
     """How the lr was chosen, and how often it is at the edge of the grid."""
-    all_cells = list(results.once(cells).values())
+    all_cells = list(results.once(shapes.all_shapes).values())
     swept = [cell for cell in all_cells if len(cell.lrs) > 1]
     if not swept:
         return []

@@ -61,7 +61,8 @@ class Chosen:
 
 def choose(runs: Runs) -> Chosen:
     """Each cell at its own lr."""
-    return _at_best(_mean(runs.choosing), _mean(runs.reported), runs.candidates, runs.finished)
+    scores = _mean(runs.choosing).round(9)  # sums of equal values in another order may differ
+    return _at_best(scores, _mean(runs.reported), runs.candidates, runs.finished)
 
 
 @dataclass(frozen=True)
