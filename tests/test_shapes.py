@@ -541,7 +541,7 @@ def test_report_of_an_unfinished_study_with_divergence(tmp_path: Path) -> None:
         and "S of 12 pairs, error minus that in sequence" in page
     )
     shown = text.to_markdown(shapes.branch_differences(Results(study, outcomes)))
-    assert "single run: no interval" in shown and "no run finished" in shown
+    assert "single run: no interval" in shown and "epochs: n=0, 0 diverged" in shown
 
 
 def test_figures_show_the_intervals_of_the_table_and_mark_divergence() -> None:

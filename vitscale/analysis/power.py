@@ -20,7 +20,7 @@ from vitscale.analysis.repeats.precision import of_seeds
 from vitscale.analysis.scaling.precision import of_laws
 from vitscale.analysis.stats.bands import band_tail, order_bounds
 from vitscale.analysis.stats.intervals import LEAST_REFERENCES
-from vitscale.plan.kinds import family_of
+from vitscale.plan.comparisons import TABLES
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
@@ -284,98 +284,20 @@ def _of_means(study: Study, what: str, comparisons: int, cells: int = 2) -> list
     ]
 
 
-def _stability_cells(study: Study) -> set[tuple[str, str, int]]:
-    """(model, optimizer, epochs) as planned."""
-    return {
-        (str(t.arm.factors["model"]), t.config.optimizer, t.config.epochs) for t in study.trials
-    }
+def _of_comparisons(name: str) -> Callable[[Study], list[str]]:
+    """The statements about the families of a table."""
+    compared = TABLES[name]
 
+    def of(study: Study) -> list[str]:
+        families, label = compared.families(study), study.column.metric.label
+        return [
+            sentence
+            for family, what in compared.what.items()
+            if family in families
+            for sentence in _of_means(study, what.format(metric=label), *families[family])
+        ]
 
-def _of_gaps(study: Study) -> list[str]:
-    cells = _stability_cells(study)
-    both = {
-        (model, epochs) for model, optimizer, epochs in cells if (model, "adamw", epochs) in cells
-    }
-    num = len({(m, e) for m, o, e in cells if o == "sgd"} & both)
-    return _of_means(study, "gap of SGD to AdamW", num)
-
-
-def _of_lengths(study: Study) -> list[str]:
-    cells = _stability_cells(study)
-    return _of_means(
-        study,
-        f"{study.column.metric.label} above that of the longest schedule",
-        len({(m, e) for m, _, e in cells}) - len({m for m, _, _ in cells}),
-    )
-
-
-def _pairs_of_models(study: Study) -> int:
-    models = [
-        {study.arms[arm].factors["model"] for arm in arms}
-        for arms in (study.panels or {"": tuple(study.arms)}).values()
-    ]
-    return sum(math.comb(len(of_panel), 2) for of_panel in models)
-
-
-def _of_gap_interactions(study: Study) -> list[str]:
-    lengths = len({epochs for _, _, epochs in _stability_cells(study)})
-    return _of_means(
-        study, "gap of one model minus that of another", _pairs_of_models(study) * lengths, cells=4
-    )
-
-
-def _of_length_interactions(study: Study) -> list[str]:
-    lengths = len({epochs for _, _, epochs in _stability_cells(study)}) - 1
-    what = "what a short schedule costs one model more than another"
-    return _of_means(study, what, _pairs_of_models(study) * lengths, cells=4)
-
-
-def _of_recipes(study: Study) -> list[str]:
-    architectures, recipes = (
-        {arm.factors[name] for arm in study.arms.values()} for name in ("architecture", "recipe")
-    )
-    a, r, sets = len(architectures), len(recipes), len(study.trials[0].config.evals)
-    pairs = a * (a - 1) // 2 * sets
-    return [
-        *_of_means(study, "difference of architectures under a recipe", pairs * r),
-        *_of_means(
-            study, "interaction of recipe and architecture", pairs * r * (r - 1) // 2, cells=4
-        ),
-    ]
-
-
-def _of_branches(study: Study) -> list[str]:
-    shapes = {t.arm: t.config for t in study.trials}
-    keys = {
-        arm: (*family_of(arm), c.depth * c.branches, c.layerscale, c.epochs)
-        for arm, c in shapes.items()
-    }
-    sequential = {keys[arm] for arm, config in shapes.items() if config.branches == 1}
-    num = sum(config.branches > 1 and keys[arm] in sequential for arm, config in shapes.items())
-    return _of_means(study, "branches against a sequence", num * _reported_sets(study))
-
-
-def _of_effects(study: Study) -> list[str]:
-    """LayerScale at each length, and each length against the next shorter one."""
-    trained: dict[tuple[str | int, ...], set[tuple[bool, int]]] = {}
-    for trial in study.trials:
-        shape = (*family_of(trial.arm), trial.config.depth, trial.config.branches)
-        trained.setdefault(shape, set()).add((trial.config.layerscale > 0, trial.config.epochs))
-    num = 0
-    for settings in trained.values():
-        num += sum((not with_it, epochs) in settings for with_it, epochs in settings if with_it)
-        num += len(settings) - len({with_it for with_it, _ in settings})
-    return _of_means(study, "LayerScale, and longer training", num * _reported_sets(study))
-
-
-def _of_budgets(study: Study) -> list[str]:
-    return _of_means(
-        study, "more blocks against more width", len(study.pairs) * _reported_sets(study)
-    )
-
-
-def _reported_sets(study: Study) -> int:
-    return len(set(study.trials[0].config.evals) - {"minival"})
+    return of
 
 
 SENTENCES: dict[str, Callable[[Study], list[str]]] = {  # table -> what its tests can show
@@ -383,12 +305,5 @@ SENTENCES: dict[str, Callable[[Study], list[str]]] = {  # table -> what its test
     "tuning_budget": _of_tuning,
     "scaling_fit": of_laws,
     "seed_statistics": of_seeds,
-    "optimizer_gap": _of_gaps,
-    "optimizer_gap_interaction": _of_gap_interactions,
-    "training_length": _of_lengths,
-    "training_length_interaction": _of_length_interactions,
-    "recipe_interaction": _of_recipes,
-    "branch_differences": _of_branches,
-    "layerscale_and_epochs": _of_effects,
-    "blocks_or_width": _of_budgets,
+    **{name: _of_comparisons(name) for name in TABLES},
 }

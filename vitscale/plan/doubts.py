@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vitscale.plan.averaging import initial_share
+from vitscale.plan.comparisons import TABLES
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 
@@ -15,15 +16,6 @@ MIN_SEEDS = 3
 MAX_ARMS = 4  # arms that a sentence names
 # figures and tables that compare forgiveness
 WITH_REFERENCES = ("edf_panels", "edf_summary", "arm_comparison")
-OF_SEEDS = (
-    "optimizer_gap",
-    "optimizer_gap_copied",
-    "training_length",
-    "recipe_interaction",
-    "branch_differences",
-    "layerscale_and_epochs",
-    "blocks_or_width",
-)  # tables that compare arms by their means over seeds
 
 
 def doubts(study: Study) -> list[str]:
@@ -81,7 +73,7 @@ def _references(study: Study) -> str:
 
 
 def _seeds(study: Study) -> str:
-    names = [name for name in study.tables if name in OF_SEEDS]
+    names = [name for name in study.tables if name in TABLES]
     seeds: dict[str, dict[TrainConfig, int]] = {arm: {} for arm in study.arms}
     for trial in study.trials if names else ():
         setting = trial.config.in_one_piece().replace(seed=0)

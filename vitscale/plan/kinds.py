@@ -11,7 +11,7 @@ from typing import Any
 
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.spelling import shown
-from vitscale.plan.trial import Arm, Plan, Trial
+from vitscale.plan.trial import Arm, Plan, Trial, conditions
 
 Cell = Callable[[Mapping[str, object]], tuple[object, ...]]
 # the factor of a shape for how its drop path is chosen: by "size" or by "depth"
@@ -265,15 +265,6 @@ def _requests(study: Plan, names: Collection[str]) -> bool:
     return not set(names).isdisjoint({*study.tables, *study.figures})
 
 
-def _conditions(study: Plan) -> dict[str, dict[str, object]]:
-    """Arm -> the fields of its first config, overridden by its factors."""
-    first: dict[str, dict[str, object]] = {}
-    for trial in study.trials:
-        if trial.arm.name not in first:
-            first[trial.arm.name] = {**trial.config.asdict(), **trial.arm.factors}
-    return first
-
-
 def _check_factors(study: Plan, names: Collection[str]) -> None:
     absent = [arm for arm in study.arms.values() if not set(names) <= set(arm.factors)]
     if absent:
@@ -285,7 +276,7 @@ def _check_factors(study: Plan, names: Collection[str]) -> None:
 
 
 def _check_not_pooled(study: Plan, what: str, cell: Cell) -> None:
-    by_arm = {arm: cell(c) for arm, c in _conditions(study).items()}
+    by_arm = {arm: cell(c) for arm, c in conditions(study).items()}
     num, most = _most_common(by_arm.values())
     if num > 1:
         pooled = [arm for arm, value in by_arm.items() if value == most]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import Complexity
@@ -91,6 +91,15 @@ class Plan(Protocol):
     @property
     def search(self) -> object | None: ...
     def cost(self, config: TrainConfig) -> Complexity: ...
+
+
+def conditions(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Arm -> the fields of its first config, overridden by its factors."""
+    first: dict[str, dict[str, Any]] = {}
+    for trial in plan.trials:
+        if trial.arm.name not in first:
+            first[trial.arm.name] = {**trial.config.asdict(), **trial.arm.factors}
+    return first
 
 
 def check_label(what: str, label: object) -> None:

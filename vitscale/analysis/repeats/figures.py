@@ -306,7 +306,7 @@ def _length_curve(ax: Axes, table: pd.DataFrame, index: int, num: int) -> None:
 
 
 def _length_handle(groups: Groups, model: str, index: int) -> Line2D:
-    optimizer, _ = stability.planned_optimizer(groups, model)
+    optimizer = stability.planned_optimizer(groups, model)
     name = OPTIMIZERS.get(optimizer, (optimizer, ""))[0]
     color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
     label = f"{model} {name}\n{_population_over_lengths(groups, (model, optimizer))}"

@@ -12,64 +12,20 @@ other values would close a gap is another question.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import combinations
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.repeats import divergence, estimates
+from vitscale.analysis.comparisons import Layout, Row, difference, table_of
+from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.estimates import Contrast
 from vitscale.analysis.results import Results, panels
 from vitscale.plan.study import Study
 
 DIVERGED = ("shown", "copied")  # what a cell does in which every run diverged
 Cell = tuple[str, str, int]  # model, optimizer, epochs
-RANKS = ("prob_worse", "rank_p", "diverged_p")  # of the first of two arms, of divergence.py
-GAP_COLUMNS = (
-    "model",
-    "epochs",
-    "n_sgd",
-    "n_adamw",
-    "diverged_sgd",
-    "diverged_adamw",
-    "gap_points",
-    "gap_points_low",
-    "gap_points_high",
-    "gap_p",
-    "gap_method",
-    *RANKS,
-)
-LENGTH_COLUMNS = (
-    "model",
-    "optimizer",
-    "optimizer_rule",
-    "epochs",
-    "longest_epochs",
-    "n",
-    "n_longest",
-    "diverged",
-    "diverged_longest",
-    "delta_points",
-    "delta_points_low",
-    "delta_points_high",
-    "delta_p",
-    "delta_method",
-    *RANKS,
-)
-INTERACTION_COLUMNS = (
-    "a",
-    "b",
-    "epochs",
-    "n",
-    "not_finished",
-    "interaction_points",
-    "interaction_points_low",
-    "interaction_points_high",
-    "interaction_p",
-    "interaction_method",
-)
 
 
 def cells(results: Results) -> dict[Cell, pd.DataFrame]:
@@ -131,6 +87,16 @@ def stability_cells(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+GAP = Layout(("model", "epochs"), "gap", ("_sgd", "_adamw"), has_ranks=True)
+LENGTH = Layout(
+    ("model", "optimizer", "optimizer_rule", "epochs", "longest_epochs"),
+    "delta",
+    ("", "_longest"),
+    has_ranks=True,
+)
+INTERACTION = Layout(("a", "b", "epochs"), "interaction")
+
+
 def optimizer_gap(results: Results) -> pd.DataFrame:
     """One row per model and number of epochs: mean of the metric with SGD minus mean with AdamW.
 
@@ -141,7 +107,7 @@ def optimizer_gap(results: Results) -> pd.DataFrame:
     failed, where there are any. Each `_holm` is corrected for the number of rows, that of
     `diverged_p` for the rows that have it.
     """
-    return gaps(results, diverged="shown")
+    return table_of(results, "optimizer_gap", GAP)
 
 
 def optimizer_gap_copied(results: Results) -> pd.DataFrame:
@@ -151,66 +117,33 @@ def optimizer_gap_copied(results: Results) -> pd.DataFrame:
     `copied` says which; those were not measured at that length, so such a gap has no
     interval and no p.
     """
-    return gaps(results, diverged="copied")
-
-
-def gaps(results: Results, *, diverged: str = "shown", confidence: float = 0.95) -> pd.DataFrame:
-    """The table of optimizer_gap, or with diverged="copied" that of the paper's rule.
-
-    Raises ValueError for another.
-    """
-    if diverged not in DIVERGED:
-        raise ValueError(f"diverged in {DIVERGED} must hold, but got (diverged={diverged!r})")
     groups = results.once(cells)
-    pairs = [
-        (model, epochs)
-        for model, optimizer, epochs in groups
-        if optimizer == "sgd" and (model, "adamw", epochs) in groups
-    ]
-    order = list(dict.fromkeys(model for model, _, _ in groups))
-    rows = [
-        _gap(groups, *pair, diverged, confidence)
-        for pair in sorted(pairs, key=lambda pair: order.index(pair[0]))
-    ]
-    columns = [*GAP_COLUMNS, *(["copied"] if diverged == "copied" else [])]
-    return _corrected(
-        results,
-        pd.DataFrame(rows, columns=columns),
-        f"gaps, {diverged}",
-        "gap_p",
-        "rank_p",
-        "diverged_p",
-    )
+    cell_of = {str(runs["arm"].iloc[0]): cell for cell, runs in groups.items()}
+    copied: list[str] = []
+
+    def change(row: Row) -> Row:
+        planned = [cell_of[arm] for arm in row.comparison.weights]
+        used = [copied_from(groups, cell) for cell in planned]
+        copies = [
+            f"{cell[1]} from {cell[2]} epochs"
+            for cell, plan in zip(used, planned, strict=True)
+            if cell != plan
+        ]
+        copied.append(", ".join(copies) or "–")
+        if not copies:
+            return row
+        runs = tuple(groups[cell] for cell in used)
+        result = difference(runs, row.comparison, ["error_pct"])
+        if not np.isnan(result.estimate):
+            result = Contrast(result.estimate, method="copied from shorter runs: no interval")
+        return replace(row, runs=runs, result=result)
+
+    return table_of(results, "optimizer_gap_copied", GAP, change).assign(copied=copied)
 
 
-def _gap(
-    groups: dict[Cell, pd.DataFrame], model: str, epochs: int, diverged: str, confidence: float
-) -> dict[str, object]:
-    planned = [(model, optimizer, epochs) for optimizer in ("sgd", "adamw")]
-    used = [copied_from(groups, cell) if diverged == "copied" else cell for cell in planned]
-    a, b = (groups[cell] for cell in used)
-    ended = [estimates.counts(groups[cell])["diverged"] for cell in planned]
-    result = _named(estimates.difference(a, b, confidence=confidence), {"SGD": a, "AdamW": b})
-    ranks = divergence.endings(groups[planned[0]], groups[planned[1]])
-    if used != planned and not np.isnan(result.estimate):
-        result = Contrast(result.estimate, method="copied from shorter runs: no interval")
-    values = (model, epochs, *estimates.sizes(a, b), *ended, *result[:4], result.method, *ranks)
-    copies = [
-        f"{cell[1]} from {cell[2]} epochs"
-        for cell, plan in zip(used, planned, strict=True)
-        if cell != plan
-    ]
-    return {**dict(zip(GAP_COLUMNS, values, strict=True)), "copied": ", ".join(copies) or "–"}
-
-
-def planned_optimizer(groups: dict[Cell, pd.DataFrame], model: str) -> tuple[str, str]:
-    """The optimizer for a model's curve of training length, and the rule: the first of the plan.
-
-    No result has a say. To choose by the errors that are then tested would make 7% of claims false
-    instead of 5%, with four optimizers that are alike.
-    """
-    names = list(dict.fromkeys(optimizer for name, optimizer, _ in groups if name == model))
-    return names[0], "the only one" if len(names) == 1 else "the first of the plan"
+def planned_optimizer(groups: dict[Cell, pd.DataFrame], model: str) -> str:
+    """The optimizer of a model's curve of training length: the first of the plan."""
+    return next(optimizer for name, optimizer, _ in groups if name == model)
 
 
 def training_length(results: Results) -> pd.DataFrame:
@@ -225,51 +158,7 @@ def training_length(results: Results) -> pd.DataFrame:
     numbers of runs that diverged or failed, where there are any. Each `_holm` is corrected for the
     number of rows, that of `diverged_p` for the rows that have it.
     """
-    groups = results.once(cells)
-    rows = [
-        row
-        for model in dict.fromkeys(model for model, _, _ in groups)
-        for row in _lengths(groups, model)
-    ]
-    return _corrected(
-        results,
-        pd.DataFrame(rows, columns=list(LENGTH_COLUMNS)),
-        "lengths",
-        "delta_p",
-        "rank_p",
-        "diverged_p",
-    )
-
-
-def _lengths(groups: dict[Cell, pd.DataFrame], model: str) -> list[dict[str, object]]:
-    optimizer, rule = planned_optimizer(groups, model)
-    lengths = [
-        epochs
-        for name, name_of_optimizer, epochs in groups
-        if (name, name_of_optimizer) == (model, optimizer)
-    ]
-    b = groups[model, optimizer, lengths[-1]]
-    rows = []
-    for epochs in lengths[:-1]:
-        a = groups[model, optimizer, epochs]
-        result = _named(
-            estimates.difference(a, b), {f"{epochs} epochs": a, f"{lengths[-1]} epochs": b}
-        )
-        ended = [estimates.counts(runs)["diverged"] for runs in (a, b)]
-        values = (
-            model,
-            optimizer,
-            rule,
-            epochs,
-            lengths[-1],
-            *estimates.sizes(a, b),
-            *ended,
-            *result[:4],
-            result.method,
-            *divergence.endings(a, b),
-        )
-        rows.append(dict(zip(LENGTH_COLUMNS, values, strict=True)))
-    return rows
+    return table_of(results, "training_length", LENGTH)
 
 
 def members(study: Study, groups: dict[Cell, pd.DataFrame]) -> dict[str, list[str]]:
@@ -291,13 +180,7 @@ def optimizer_gap_interaction(results: Results) -> pd.DataFrame:
     than b. Over finished runs; Welch's t with Satterthwaite's df. `interaction_p_holm` is corrected
     for the number of rows. Gaps are differences: a model with low values has little room for a gap.
     """
-    groups = results.once(cells)
-    return _interactions(
-        results,
-        "gaps",
-        groups,
-        lambda model, epochs: [(model, "sgd", epochs), (model, "adamw", epochs)],
-    )
+    return table_of(results, "optimizer_gap_interaction", INTERACTION)
 
 
 def training_length_interaction(results: Results) -> pd.DataFrame:
@@ -308,87 +191,4 @@ def training_length_interaction(results: Results) -> pd.DataFrame:
     more. Statistics as in optimizer_gap_interaction. The rows of a pair share the longest runs, so
     they are correlated.
     """
-    groups = results.once(cells)
-    planned = {
-        model: planned_optimizer(groups, model)[0]
-        for model in dict.fromkeys(model for model, _, _ in groups)
-    }
-    longest = {model: max(e for name, _, e in groups if name == model) for model in planned}
-    return _interactions(
-        results,
-        "lengths",
-        groups,
-        lambda model, epochs: (
-            []
-            if epochs == longest[model]
-            else [(model, planned[model], epochs), (model, planned[model], longest[model])]
-        ),
-    )
-
-
-def _interactions(
-    results: Results,
-    family: str,
-    groups: dict[Cell, pd.DataFrame],
-    effect: Callable[[str, int], list[Cell]],
-) -> pd.DataFrame:
-    """Differences of an effect between the models of a panel, which are a family; an effect is the
-    error of its first cell minus that of its second.
-    """
-    rows, lengths = [], sorted({epochs for _, _, epochs in groups})
-    for a, b in (
-        pair
-        for models in members(results.study, groups).values()
-        for pair in combinations(models, 2)
-    ):
-        for epochs in lengths:
-            used = [cell for model in (a, b) for cell in effect(model, epochs)]
-            if len(used) == 4 and all(cell in groups for cell in used):
-                rows.append(_interaction(a, b, epochs, [groups[cell] for cell in used]))
-    return _corrected(
-        results, pd.DataFrame(rows, columns=list(INTERACTION_COLUMNS)), family, "interaction_p"
-    )
-
-
-def _interaction(a: str, b: str, epochs: int, runs: list[pd.DataFrame]) -> dict[str, object]:
-    values = [estimates.errors(of_cell) for of_cell in runs]
-    result = estimates.contrast(values, [1, -1, -1, 1])
-    sizes = [len(of_cell) for of_cell in values]
-    num_unfinished = sum(map(len, runs)) - sum(sizes)
-    row_values = (
-        a,
-        b,
-        epochs,
-        ", ".join(map(str, sizes)),
-        num_unfinished,
-        *result[:4],
-        result.method,
-    )
-    return dict(zip(INTERACTION_COLUMNS, row_values, strict=True))
-
-
-def _named(result: Contrast, groups: dict[str, pd.DataFrame]) -> Contrast:
-    """The contrast, with a method that gives the reason if there is no difference."""
-    if not np.isnan(result.estimate):
-        return result
-    without = [
-        f"{name}: {estimates.describe(runs)}"
-        for name, runs in groups.items()
-        if not len(estimates.errors(runs))
-    ]
-    return result._replace(method="; ".join(without))
-
-
-def _corrected(results: Results, table: pd.DataFrame, family: str, *names: str) -> pd.DataFrame:
-    """The table with each of these p corrected for the number of rows, which are a family;
-    diverged_p for the rows in which a run diverged.
-    """
-    keys = [name for name in ("model", "a", "b", "epochs") if name in table]
-    for name in names:
-        p = table[name].astype(float)
-        used = p.dropna() if name == "diverged_p" else p
-        tests = list(table.loc[used.index, keys].itertuples(index=False, name=None))
-        of_used = results.corrected(name, tests, used.tolist(), family=family)
-        corrected = pd.Series(of_used, used.index, dtype=float).reindex(p.index)
-        table.insert(list(table.columns).index(name) + 1, f"{name}_holm", corrected)
-    return table
+    return table_of(results, "training_length_interaction", INTERACTION)

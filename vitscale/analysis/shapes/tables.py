@@ -13,38 +13,21 @@ that of the size or rises with depth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 
 from vitscale.analysis.cells import CHOOSES, Cell, cells
+from vitscale.analysis.comparisons import Layout, table_of
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.arms import arm_means
 from vitscale.analysis.results import OF_ERRORS, Results
-from vitscale.catalog.shapes import shape_name
-from vitscale.plan.kinds import DROP_PATH_BY, family_of
+from vitscale.plan.kinds import family_of
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
-
-ALPHA = 0.05
-DIFFERENCES = (
-    "evaluation",
-    "lr_a",
-    "lr_b",
-    "n_a",
-    "n_b",
-    "diverged_a",
-    "diverged_b",
-    "difference_points",
-    "difference_points_low",
-    "difference_points_high",
-    "difference_p",
-    "method",
-)
 
 
 @dataclass(frozen=True)
@@ -177,6 +160,10 @@ def _sweep_row(
     return row
 
 
+def _layout(*keys: str) -> Layout:
+    return Layout(keys, "difference", ("_a", "_b"), evaluation="last", has_lr=True)
+
+
 def branch_differences(results: Results) -> pd.DataFrame:
     """One row per parallel shape and evaluation set: its mean minus that of the sequential shape
     with as many pairs, of the same size, rule for drop path, LayerScale and epochs, in points.
@@ -185,33 +172,8 @@ def branch_differences(results: Results) -> pd.DataFrame:
     single runs. `difference_p_holm` is corrected over all rows of this table, of all evaluation
     sets. The rows of one sequential shape share its runs, so they are correlated.
     """
-    all_cells = list(results.once(all_shapes).values())
-    same = {
-        (cell.family, cell.pairs, *cell.trained): cell
-        for cell in all_cells
-        if cell.config.branches == 1
-    }
-    compared = [
-        (cell, same[key])
-        for cell in all_cells
-        if cell.config.branches > 1 and (key := (cell.family, cell.pairs, *cell.trained)) in same
-    ]
-    rules = (DROP_PATH_BY,) if len({cell.drop_path_by for cell in all_cells}) > 1 else ()
-    rows = [
-        {
-            "size": a.size,
-            **dict.fromkeys(rules, a.drop_path_by),
-            "pairs": a.pairs,
-            "branches": a.config.branches,
-            "layerscale": a.trained[0],
-            "epochs": a.config.epochs,
-            **row,
-        }
-        for a, b in compared
-        for row in _differences(results.study, a, b)
-    ]
-    keys = ("size", *rules, "pairs", "branches", "layerscale", "epochs")
-    return _corrected(results, "branches", rows, (*keys, *DIFFERENCES))
+    layout = _layout("size", "pairs", "branches", "layerscale", "epochs")
+    return table_of(results, "branch_differences", layout)
 
 
 def layerscale_and_epochs(results: Results) -> pd.DataFrame:
@@ -222,37 +184,7 @@ def layerscale_and_epochs(results: Results) -> pd.DataFrame:
     lengths. Statistics as in branch_differences; `difference_p_holm` is corrected over all rows of
     this table.
     """
-    by_shape: dict[str, dict[tuple[bool, int], Shape]] = {}
-    for cell in results.once(all_shapes).values():
-        shape = shape_name(cell.size, cell.config.depth, cell.config.branches)
-        shape += " ladder" * (cell.drop_path_by == "depth")
-        by_shape.setdefault(shape, {})[cell.trained] = cell
-    rows = []
-    for shape, trained in by_shape.items():
-        rows += [
-            {"shape": shape, "factor": factor, "effect": effect, **row}
-            for factor, effect, a, b in _effects(trained)
-            for row in _differences(results.study, a, b)
-        ]
-    return _corrected(
-        results, "LayerScale and epochs", rows, ("shape", "factor", "effect", *DIFFERENCES)
-    )
-
-
-def _effects(trained: Mapping[tuple[bool, int], Shape]) -> Iterator[tuple[str, str, Shape, Shape]]:
-    """(factor, effect, cell with it, cell without it): LayerScale at each length, and each length
-    against the next shorter one.
-    """
-    for epochs in sorted({epochs for _, epochs in trained}):
-        if (True, epochs) in trained and (False, epochs) in trained:
-            what = f"LayerScale, {epochs} epochs"
-            yield "layerscale", what, trained[True, epochs], trained[False, epochs]
-    for with_it in (False, True):
-        for short, long in pairwise(
-            sorted(epochs for layerscale, epochs in trained if layerscale == with_it)
-        ):
-            what = f"{long} epochs against {short}, {'with' if with_it else 'without'} LayerScale"
-            yield "epochs", what, trained[with_it, long], trained[with_it, short]
+    return table_of(results, "layerscale_and_epochs", _layout("shape", "factor", "effect"))
 
 
 def blocks_or_width(results: Results) -> pd.DataFrame:
@@ -263,46 +195,11 @@ def blocks_or_width(results: Results) -> pd.DataFrame:
     the budgets are. Statistics as in branch_differences; `difference_p_holm` is corrected over all
     rows of this table.
     """
-    cell_of_arm = results.once(all_shapes)
-    rows = []
-    for a, b in results.study.pairs:
-        costs = [results.study.cost(cell_of_arm[arm].config) for arm in (a, b)]
-        ratios = {
-            "params_ratio": costs[0].params / costs[1].params,
-            "multiply_adds_ratio": costs[0].flops / costs[1].flops,
-        }
-        rows += [
-            {"a": a, "b": b, **ratios, **row}
-            for row in _differences(results.study, cell_of_arm[a], cell_of_arm[b])
-        ]
-    keys = ("a", "b", "params_ratio", "multiply_adds_ratio")
-    return _corrected(results, "blocks or width", rows, (*keys, *DIFFERENCES))
-
-
-def _differences(study: Study, a: Shape, b: Cell) -> list[dict[str, object]]:
-    """A minus b on every reported set."""
-    rows = []
-    for name, column in reported(study).items():
-        result = estimates.difference(a.runs, b.runs, column)
-        sizes = estimates.sizes(a.runs, b.runs, column)
-        ended = [estimates.counts(cell.runs)["diverged"] for cell in (a, b)]
-        values = (name, a.lr, b.lr, *sizes, *ended, *result[:4], result.method)
-        rows.append(dict(zip(DIFFERENCES, values, strict=True)))
-    return rows
-
-
-def _corrected(
-    results: Results, family: str, rows: Sequence[Mapping[str, object]], columns: Sequence[str]
-) -> pd.DataFrame:
-    """The table with p corrected over all its rows, which are a family: the comparisons that
-    sentences count.
-    """
-    table = pd.DataFrame(rows, columns=list(columns))
-    keys = [*(name for name in columns if name not in DIFFERENCES), "evaluation"]
-    tests = list(table[keys].itertuples(index=False, name=None))
-    p = table["difference_p"].astype(float).tolist()
-    corrected = results.corrected("difference_p", tests, p, family=family)
-    table.insert(list(table.columns).index("difference_p") + 1, "difference_p_holm", corrected)
+    table, study = table_of(results, "blocks_or_width", _layout("a", "b")), results.study
+    cost = {arm: study.cost(cell.config) for arm, cell in results.once(cells).items()}
+    both = [(cost[a], cost[b]) for a, b in zip(table["a"], table["b"], strict=True)]
+    table.insert(2, "params_ratio", [a.params / b.params for a, b in both])
+    table.insert(3, "multiply_adds_ratio", [a.flops / b.flops for a, b in both])
     return table
 
 

@@ -1,0 +1,190 @@
+"""Tables of comparisons of arms, each at its own lr: a row per comparison of the plan and
+evaluation set, with the difference of means, its interval, p, and p after Holm's correction.
+
+What is compared, and what is corrected together, is in vitscale/plan/comparisons.py. Differences
+are over the runs that finished, by Welch's t with Satterthwaite's df; numbers of diverged runs have
+columns of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from vitscale.analysis.cells import Cell, cells
+from vitscale.analysis.repeats import divergence, estimates
+from vitscale.analysis.repeats.estimates import Contrast, contrast
+from vitscale.analysis.results import Results
+from vitscale.plan.comparisons import TABLES, Comparison
+
+ALPHA = 0.05
+RANKS = ("prob_worse", "rank_p", "diverged_p")  # of the first of two arms, of divergence.py
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table of comparisons.
+
+    `keys` name the comparisons, where there is none to read them from. `value` begins the names of
+    the columns of the difference. `suffixes` are of the columns of two arms; without, the numbers
+    of runs of all arms are in one column.
+    """
+
+    keys: tuple[str, ...]
+    value: str
+    suffixes: tuple[str, str] | None = None
+    evaluation: Literal["none", "first", "last"] = "none"
+    has_lr: bool = False
+    has_ranks: bool = False
+    has_df: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A comparison on one set, or between two; `runs` are those that it is made of, of each arm."""
+
+    comparison: Comparison
+    on: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    runs: tuple[pd.DataFrame, ...]
+    result: Contrast
+
+    @property
+    def evaluation(self) -> str:
+        return " and ".join(self.on)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What identifies the test."""
+        return *self.comparison.about.values(), self.evaluation
+
+
+def compared(results: Results, name: str) -> list[Row]:
+    """The comparisons of a table of the plan, in its order."""
+    study, table, by_arm = results.study, TABLES[name], results.once(cells)
+    columns = estimates.evaluations(study)
+    if table.sets == "metric":
+        columns = {study.column.split: "error_pct"}
+    return [
+        _row(one, on, tuple(by_arm[arm] for arm in one.weights), columns)
+        for one in table.make(study)
+        for on in table.on(study, one)
+    ]
+
+
+def _row(
+    comparison: Comparison,
+    on: tuple[str, ...],
+    of: tuple[Cell, ...],
+    columns: Mapping[str, str],
+) -> Row:
+    runs = tuple(cell.runs for cell in of)
+    return Row(comparison, on, of, runs, difference(runs, comparison, [columns[x] for x in on]))
+
+
+def difference(
+    runs: Sequence[pd.DataFrame], comparison: Comparison, columns: Sequence[str]
+) -> Contrast:
+    """The weighted sum of the means of a column, or of the differences of two within each run.
+
+    Without a run that finished in each arm, the method says how those of the others ended.
+    """
+    values = [estimates.errors(of, columns[0]) for of in runs]
+    for name in columns[1:]:
+        values = [x - estimates.errors(of, name) for x, of in zip(values, runs, strict=True)]
+    result = contrast(values, list(comparison.weights.values()))
+    if not np.isnan(result.estimate):
+        return result
+    without = [
+        f"{arm}: {estimates.describe(of)}"
+        for arm, of, x in zip(comparison.weights, runs, values, strict=True)
+        if not len(x)
+    ]
+    return result._replace(method="; ".join(without))
+
+
+def table_of(
+    results: Results, name: str, layout: Layout, change: Callable[[Row], Row] = lambda row: row
+) -> pd.DataFrame:
+    """The table of a name of the plan's TABLES. `change` may replace the runs of a row."""
+    rows = [change(row) for row in compared(results, name)]
+    keys = list(rows[0].comparison.about) if rows else list(layout.keys)
+    made = [_cells_of(row, layout) for row in rows]
+    columns = [*keys, *(made[0] if made else _cells_of(_none(), layout))]
+    if layout.evaluation != "none":
+        columns.insert(0 if layout.evaluation == "first" else len(keys), "evaluation")
+    table = pd.DataFrame(
+        [
+            {**row.comparison.about, "evaluation": row.evaluation, **numbers}
+            for row, numbers in zip(rows, made, strict=True)
+        ],
+        columns=columns,
+    )
+    for p in [f"{layout.value}_p", *(RANKS[1:] if layout.has_ranks else ())]:
+        corrected = _corrected(results, name, rows, p, table[p].to_numpy(dtype=float))
+        table.insert(list(table.columns).index(p) + 1, f"{p}_holm", corrected)
+    return table
+
+
+def _cells_of(row: Row, layout: Layout) -> dict[str, object]:
+    """The numbers of a row, in the order of the columns."""
+    value, result = layout.value, row.result
+    sizes = [len(estimates.finished(of)) for of in row.runs]
+    if layout.suffixes:
+        lost = [estimates.counts(cell.runs)["diverged"] for cell in row.cells]
+        named: dict[str, Sequence[object]] = {"n": sizes, "diverged": lost}
+        if layout.has_lr:
+            named = {"lr": [cell.lr for cell in row.cells], **named}
+        counts = {
+            f"{what}{end}": numbers[i] if numbers else None
+            for what, numbers in named.items()
+            for i, end in enumerate(layout.suffixes)
+        }
+    else:
+        counts = {
+            "n": ", ".join(map(str, sizes)),
+            "not_finished": sum(map(len, row.runs)) - sum(sizes),
+        }
+    ranks: dict[str, object] = dict.fromkeys(RANKS) if layout.has_ranks else {}
+    if ranks and row.cells:
+        a, b = row.cells
+        ranks = dict(zip(RANKS, divergence.endings(a.runs, b.runs), strict=True))
+    method = "method" if layout.evaluation != "none" else f"{value}_method"
+    return {
+        **counts,
+        f"{value}_points": result.estimate,
+        f"{value}_points_low": result.low,
+        f"{value}_points_high": result.high,
+        f"{value}_p": result.p,
+        **({"df": result.df} if layout.has_df else {}),
+        method: result.method,
+        **ranks,
+    }
+
+
+def _corrected(
+    results: Results, name: str, rows: Sequence[Row], column: str, p: np.ndarray
+) -> np.ndarray:
+    """(n,) p corrected within each family; of diverged_p over the rows in which a run diverged."""
+    made = np.full(len(rows), np.nan)
+    families = [row.comparison.family for row in rows]
+    for family in dict.fromkeys(families):
+        index = [
+            i
+            for i, of in enumerate(families)
+            if of == family and not (column == "diverged_p" and np.isnan(p[i]))
+        ]
+        tests = [rows[i].key for i in index]
+        label = f"{name} {family}".rstrip()
+        made[index] = results.corrected(column, tests, p[index].tolist(), family=label)
+    return made
+
+
+def _none() -> Row:
+    """For the columns of a table without rows."""
+    empty = pd.DataFrame({"status": pd.Series(dtype=str)})
+    return Row(Comparison({}, {}), (), (), (empty, empty), Contrast())

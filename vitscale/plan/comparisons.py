@@ -1,0 +1,322 @@
+"""Comparisons as values of the plan: what is tested, corrected together and pre-registered.
+
+A comparison is a weighted sum of the means of arms, tested against 0. The comparisons of a table
+follow from the plan alone, by a function of `TABLES`. From this one list everything else follows:
+the rows of the table and Holm's families, what the plan can show, its warnings, and plan.json.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import Literal
+
+from vitscale.catalog.shapes import shape_name
+from vitscale.plan.kinds import DROP_PATH_BY
+from vitscale.plan.trial import Plan, conditions
+
+CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reported
+Value = str | int | float | bool
+Sets = Literal["metric", "reported", "all"]  # that of the metric; all but `CHOOSES`; all
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A weighted sum of the means of arms.
+
+    `weights` map arms to numbers that add up to 0. `on` names one evaluation set, or two of which
+    the difference within each run is compared; by default each set of the table is compared.
+    """
+
+    weights: Mapping[str, int]
+    about: Mapping[str, Value]  # the columns that identify its row
+    on: tuple[str, ...] = ()
+    family: str = ""  # comparisons of a table that are corrected together
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The comparisons of a table, the sets that they are made on, and their names in --plan.
+
+    `what` has a family's words; a family without words is tested and has no statement of power.
+    """
+
+    make: Callable[[Plan], Iterator[Comparison]]
+    sets: Sets
+    what: Mapping[str, str] = field(default_factory=dict)
+
+    def on(self, plan: Plan, comparison: Comparison) -> list[tuple[str, ...]]:
+        """The sets of each row of a comparison."""
+        return [comparison.on] if comparison.on else [(name,) for name in sets(plan, self.sets)]
+
+    def families(self, plan: Plan) -> dict[str, tuple[int, int]]:
+        """Family -> (tests, most arms of one), as they are corrected together."""
+        tests: Counter[str] = Counter()
+        arms: dict[str, int] = {}
+        for comparison in self.make(plan):
+            family = comparison.family
+            tests[family] += len(self.on(plan, comparison))
+            arms[family] = max(arms.get(family, 0), len(comparison.weights))
+        return {family: (num, arms[family]) for family, num in tests.items()}
+
+
+def sets(plan: Plan, which: Sets) -> list[str]:
+    """The evaluation sets of a plan: those on which every trial is evaluated."""
+    first = plan.trials[0].config
+    if which == "metric":
+        return [first.eval_split]
+    every = [name for name in first.evals if all(name in t.config.evals for t in plan.trials)]
+    return [name for name in every if which == "all" or name != CHOOSES]
+
+
+def minus(a: str, b: str) -> dict[str, int]:
+    """The weights of the difference of two arms."""
+    return {a: 1, b: -1}
+
+
+def difference(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    """The weights of one effect minus another; an arm of both whose weights cancel is in none."""
+    total = {arm: a.get(arm, 0) - b.get(arm, 0) for arm in (*a, *b)}
+    return {arm: weight for arm, weight in total.items() if weight}
+
+
+def _arms(plan: Plan, *names: str) -> dict[tuple[Value, ...], str]:
+    """Values of fields or factors -> the arm that has them, in the order of the plan."""
+    return {tuple(of[name] for name in names): arm for arm, of in conditions(plan).items()}
+
+
+# ---- optimizers and lengths
+
+
+def _stability(plan: Plan) -> dict[tuple[str, str, int], str]:
+    """(model, optimizer, epochs) -> arm, shorter schedules first."""
+    arms = _arms(plan, "model", "optimizer", "epochs")
+    found = {(str(m), str(o), int(e)): arm for (m, o, e), arm in arms.items()}
+    return dict(sorted(found.items(), key=lambda item: item[0][2]))
+
+
+def optimizer_gap(plan: Plan) -> Iterator[Comparison]:
+    """SGD minus AdamW, for each model and length that has both."""
+    arms = _stability(plan)
+    for model in dict.fromkeys(model for model, _, _ in arms):
+        for name, optimizer, epochs in arms:
+            pair = [(model, other, epochs) for other in ("sgd", "adamw")]
+            if (name, optimizer) == (model, "sgd") and pair[1] in arms:
+                weights = minus(arms[pair[0]], arms[pair[1]])
+                yield Comparison(weights, {"model": model, "epochs": epochs})
+
+
+def training_length(plan: Plan) -> Iterator[Comparison]:
+    """Each schedule minus the longest of its model, with the first optimizer of the plan.
+
+    No result has a say in the choice of the optimizer: to choose it by the errors that are then
+    tested would make 7% of claims false instead of 5%, with four optimizers that are alike.
+    """
+    arms = _stability(plan)
+    for model in dict.fromkeys(model for model, _, _ in arms):
+        planned = list(dict.fromkeys(optimizer for name, optimizer, _ in arms if name == model))
+        rule = "the only one" if len(planned) == 1 else "the first of the plan"
+        *lengths, longest = (e for name, o, e in arms if (name, o) == (model, planned[0]))
+        for epochs in lengths:
+            about: dict[str, Value] = {
+                "model": model,
+                "optimizer": planned[0],
+                "optimizer_rule": rule,
+                "epochs": epochs,
+                "longest_epochs": longest,
+            }
+            pair = (arms[model, planned[0], of] for of in (epochs, longest))
+            yield Comparison(minus(*pair), about)
+
+
+def between_models(
+    effect: Callable[[Plan], Iterator[Comparison]],
+) -> Callable[[Plan], Iterator[Comparison]]:
+    """An effect on one model minus that on another, of each two models of a panel, by length."""
+
+    def make(plan: Plan) -> Iterator[Comparison]:
+        of = {(one.about["model"], one.about["epochs"]): one.weights for one in effect(plan)}
+        models = {arm: str(c["model"]) for arm, c in conditions(plan).items()}
+        lengths = sorted({int(epochs) for _, epochs in of})
+        for arms in plan.panels.values() or [tuple(plan.arms)]:
+            for a, b in combinations(dict.fromkeys(models[arm] for arm in arms), 2):
+                for epochs in lengths:
+                    if (a, epochs) in of and (b, epochs) in of:
+                        weights = difference(of[a, epochs], of[b, epochs])
+                        yield Comparison(weights, {"a": a, "b": b, "epochs": epochs})
+
+    return make
+
+
+# ---- recipes
+
+
+def recipe_interaction(plan: Plan) -> Iterator[Comparison]:
+    """Simple effects of the architecture under each recipe, their differences, and the change of a
+    simple effect from one evaluation set to the next.
+    """
+    found = _arms(plan, "architecture", "recipe")
+    arms = {(str(a), str(r)): arm for (a, r), arm in found.items()}
+    architectures, recipes = (list(dict.fromkeys(key[i] for key in arms)) for i in (0, 1))
+    squares = [
+        (a, b, two)
+        for a, b in combinations(architectures, 2)
+        for two in combinations(recipes, 2)
+        if all((x, recipe) in arms for x in (a, b) for recipe in two)
+    ]
+    seen = set()
+    for comparison in (
+        *(of for square in squares for of in _square(plan, arms, *square)),
+        *(of for square in squares for of in _across_sets(plan, arms, *square)),
+    ):
+        key = comparison.on, comparison.about["effect"]
+        if key not in seen:  # a simple effect belongs to the squares of several recipes
+            seen.add(key)
+            yield comparison
+
+
+Arms = Mapping[tuple[str, str], str]  # (architecture, recipe) -> arm
+
+
+def _square(plan: Plan, arms: Arms, a: str, b: str, two: tuple[str, str]) -> Iterator[Comparison]:
+    simple = {recipe: minus(arms[a, recipe], arms[b, recipe]) for recipe in two}
+    for name in sets(plan, "all"):
+        for recipe in two:
+            about = _effect(f"{a} − {b} under {recipe}", "simple", a, b, recipe)
+            yield Comparison(simple[recipe], about, (name,), "simple")
+        effect = f"({a} − {b}) under {two[0]} − under {two[1]}"
+        about = _effect(effect, "interaction", a, b, two[0])
+        both = difference(simple[two[0]], simple[two[1]])
+        yield Comparison(both, about, (name,), "interaction")
+
+
+def _across_sets(
+    plan: Plan, arms: Arms, a: str, b: str, two: tuple[str, str]
+) -> Iterator[Comparison]:
+    for on in combinations(sets(plan, "all"), 2):
+        for recipe in two:
+            effect = f"({a} − {b}) on {on[0]} − on {on[1]}, under {recipe}"
+            about = _effect(effect, "test set", a, b, recipe)
+            yield Comparison(minus(arms[a, recipe], arms[b, recipe]), about, on, "test set")
+
+
+def _effect(effect: str, kind: str, a: str, b: str, recipe: str) -> dict[str, Value]:
+    return {"kind": kind, "effect": effect, "a": a, "b": b, "recipe": recipe}
+
+
+# ---- shapes
+
+Trained = tuple[bool, int]  # with LayerScale or not, and the epochs
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of an arm: shapes are compared within a size and a rule for drop path."""
+
+    arm: str
+    size: str
+    drop_path_by: str  # "size" or "depth"; empty if the factors do not say it
+    depth: int
+    branches: int
+    trained: Trained
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of attention and MLP."""
+        return self.depth * self.branches
+
+
+def shapes(plan: Plan) -> list[Shape]:
+    """The shapes of a plan, in its order."""
+    return [
+        Shape(
+            arm,
+            str(of["size"]),
+            str(of.get(DROP_PATH_BY, "")),
+            int(of["depth"]),
+            int(of["branches"]),
+            (bool(of["layerscale"]), int(of["epochs"])),
+        )
+        for arm, of in conditions(plan).items()
+    ]
+
+
+def branch_differences(plan: Plan) -> Iterator[Comparison]:
+    """Parallel branches minus the sequence with as many pairs, trained alike."""
+    every = shapes(plan)
+    keys = {of.arm: (of.size, of.drop_path_by, of.pairs, of.trained) for of in every}
+    sequence = {keys[of.arm]: of.arm for of in every if of.branches == 1}
+    several = len({of.drop_path_by for of in every}) > 1
+    for of in every:
+        if of.branches > 1 and keys[of.arm] in sequence:
+            about: dict[str, Value] = {
+                "size": of.size,
+                **({DROP_PATH_BY: of.drop_path_by} if several else {}),
+                "pairs": of.pairs,
+                "branches": of.branches,
+                "layerscale": of.trained[0],
+                "epochs": of.trained[1],
+            }
+            yield Comparison(minus(of.arm, sequence[keys[of.arm]]), about)
+
+
+def layerscale_and_epochs(plan: Plan) -> Iterator[Comparison]:
+    """LayerScale minus none at each length, and each length minus the next shorter one."""
+    by_shape: dict[str, dict[Trained, str]] = {}
+    for of in shapes(plan):
+        name = shape_name(of.size, of.depth, of.branches) + " ladder" * (of.drop_path_by == "depth")
+        by_shape.setdefault(name, {})[of.trained] = of.arm
+    for name, arms in by_shape.items():
+        for factor, effect, a, b in _effects(list(arms)):
+            about = {"shape": name, "factor": factor, "effect": effect}
+            yield Comparison(minus(arms[a], arms[b]), about)
+
+
+def _effects(trained: list[Trained]) -> Iterator[tuple[str, str, Trained, Trained]]:
+    """(factor, effect, with it, without it)."""
+    for epochs in sorted({epochs for _, epochs in trained}):
+        if (True, epochs) in trained and (False, epochs) in trained:
+            yield "layerscale", f"LayerScale, {epochs} epochs", (True, epochs), (False, epochs)
+    for on in (False, True):
+        for short, long in pairwise(sorted(epochs for has, epochs in trained if has == on)):
+            what = f"{long} epochs against {short}, {'with' if on else 'without'} LayerScale"
+            yield "epochs", what, (on, long), (on, short)
+
+
+def pairs(plan: Plan) -> Iterator[Comparison]:
+    """The pairs that the study names, a minus b."""
+    for a, b in plan.pairs:
+        yield Comparison(minus(a, b), {"a": a, "b": b})
+
+
+SHORT = "above that of the longest schedule"
+TABLES: dict[str, Compared] = {
+    "optimizer_gap": Compared(optimizer_gap, "metric", {"": "gap of SGD to AdamW"}),
+    "optimizer_gap_copied": Compared(optimizer_gap, "metric"),
+    "optimizer_gap_interaction": Compared(
+        between_models(optimizer_gap), "metric", {"": "gap of one model minus that of another"}
+    ),
+    "training_length": Compared(training_length, "metric", {"": f"{{metric}} {SHORT}"}),
+    "training_length_interaction": Compared(
+        between_models(training_length),
+        "metric",
+        {"": "what a short schedule costs one model more than another"},
+    ),
+    "recipe_interaction": Compared(
+        recipe_interaction,
+        "all",
+        {
+            "simple": "difference of architectures under a recipe",
+            "interaction": "interaction of recipe and architecture",
+        },
+    ),
+    "branch_differences": Compared(
+        branch_differences, "reported", {"": "branches against a sequence"}
+    ),
+    "layerscale_and_epochs": Compared(
+        layerscale_and_epochs, "reported", {"": "LayerScale, and longer training"}
+    ),
+    "blocks_or_width": Compared(pairs, "reported", {"": "more blocks against more width"}),
+}
