@@ -24,8 +24,8 @@ CLASSES = {
     "TrainConfig": "plan/fields.py",  # whose class Fields has them
     "ProfileConfig": "plan/profile.py",
     "Study": "plan/study.py",
-    "Arm": "plan/study.py",
-    "Trial": "plan/study.py",
+    "Arm": "plan/trial.py",
+    "Trial": "plan/trial.py",
     "Search": "plan/search.py",
 }
 CONFIGS = {"TrainConfig": TrainConfig, "ProfileConfig": ProfileConfig}
