@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import pytest
 from conftest import ROOT, Script
 from test_mlflow import client
 
-from vitscale.analysis.kinds import KINDS, kind_of
-from vitscale.analysis.names import NAMES, check_known_names
+from vitscale.analysis.kinds import kind_of
+from vitscale.analysis.names import check_known_names
 from vitscale.analysis.repeats.arms import arm_means
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
@@ -28,8 +30,20 @@ OWN = Path(__file__).parent / "studies" / "own_kind.py"
 FIXED: dict[str, Any] = {"name": "made", "scale": "demo", "question": "?", "source": "none"}
 
 
-def test_every_kind_lists_its_names_for_a_quick_plan() -> None:
-    assert set(NAMES) == set(KINDS) - {"search"}  # whose law asks for more than names
+PLAN = """
+import atexit, runpy, sys
+heavy = ("pandas", "matplotlib", "torch", "ray", "mlflow")
+atexit.register(lambda: print("loaded:", [name for name in heavy if name in sys.modules]))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_plan_loads_nothing_heavy(study: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PLAN, f"studies/{study}.py", "--plan", "--store"]
+    made = subprocess.run([*command, tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert made.returncode == 0 and made.stdout.endswith("loaded: []\n"), made.stdout[-500:]
 
 
 def arms(**settings: dict[str, Any]) -> tuple[Trial, ...]:

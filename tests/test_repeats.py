@@ -245,18 +245,18 @@ def test_shared_sd_of_sets_with_nothing_in_common_reaches_0() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "comparisons", "cells"), [(3, 1, 2), (5, 8, 2), (5, 4, 4), (20, 1, 2)]
+    ("n", "comparisons", "weights"),
+    [(3, 1, (1, -1)), (5, 8, (1, -1)), (5, 4, (1, -1, -1, 1)), (20, 1, (0.5, 0.5, -0.5, -0.5))],
 )
 def test_a_plan_shows_with_80_percent_power_what_it_says(
-    n: int, comparisons: int, cells: int
+    n: int, comparisons: int, weights: tuple[float, ...]
 ) -> None:
     """At the strictest step of Holm, in other samples than those that it was simulated with."""
     rng, num = np.random.default_rng(10), 4000
-    shift = power.smallest_mean(n, comparisons, cells)
-    x = rng.normal(0, 1, (num, cells, n))
-    x[:, 0] += shift
-    signs = np.array([1, -1, -1, 1])[:cells]
-    parts = x.var(axis=2, ddof=1) / n
+    shift, signs = power.smallest_mean(n, comparisons, weights), np.array(weights)
+    x = rng.normal(0, 1, (num, len(weights), n))
+    x[:, 0] += shift / weights[0]
+    parts = signs**2 * x.var(axis=2, ddof=1) / n
     df = parts.sum(axis=1) ** 2 / (parts**2 / (n - 1)).sum(axis=1)
     t = (x.mean(axis=2) * signs).sum(axis=1) / np.sqrt(parts.sum(axis=1))
     assert np.mean(2 * scipy.stats.t.sf(np.abs(t), df) < 0.05 / comparisons) == pytest.approx(

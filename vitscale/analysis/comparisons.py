@@ -8,6 +8,7 @@ columns of their own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,10 +19,14 @@ import pandas as pd
 from vitscale.analysis.cells import Cell, cells
 from vitscale.analysis.repeats import divergence, estimates
 from vitscale.analysis.repeats.estimates import Contrast, contrast
+from vitscale.analysis.report.text import p_value
 from vitscale.analysis.results import Results
-from vitscale.plan.comparisons import TABLES, Comparison
+from vitscale.plan.comparisons import TABLES, Comparison, factorial, varied
+from vitscale.plan.metrics import Metric
 
 ALPHA = 0.05
+MAX_ROWS = 6  # of a table that sentences give one by one
+VERDICTS = ("shown", "equivalent", "undecided")
 RANKS = ("prob_worse", "rank_p", "diverged_p")  # of the first of two arms, of divergence.py
 
 
@@ -52,6 +57,7 @@ class Row:
     cells: tuple[Cell, ...]
     runs: tuple[pd.DataFrame, ...]
     result: Contrast
+    equivalent_p: float = np.nan  # of a difference beyond the study's margin
 
     @property
     def evaluation(self) -> str:
@@ -70,7 +76,7 @@ def compared(results: Results, name: str) -> list[Row]:
     if table.sets == "metric":
         columns = {study.column.split: "error_pct"}
     return [
-        _row(one, on, tuple(by_arm[arm] for arm in one.weights), columns)
+        _row(one, on, tuple(by_arm[arm] for arm in one.weights), columns, study.margin)
         for one in table.make(study)
         for on in table.on(study, one)
     ]
@@ -81,9 +87,23 @@ def _row(
     on: tuple[str, ...],
     of: tuple[Cell, ...],
     columns: Mapping[str, str],
+    margin: float | None,
 ) -> Row:
     runs = tuple(cell.runs for cell in of)
-    return Row(comparison, on, of, runs, difference(runs, comparison, [columns[x] for x in on]))
+    names = [columns[name] for name in on]
+    result, p = difference(runs, comparison, names), np.nan
+    if margin is not None:
+        values, weights = _values(runs, names), list(comparison.weights.values())
+        p = estimates.equivalence_p(result, margin, values, weights)
+    return Row(comparison, on, of, runs, result, p)
+
+
+def _values(runs: Sequence[pd.DataFrame], columns: Sequence[str]) -> list[np.ndarray]:
+    """Of each arm the values of a column, or the differences of two within each run."""
+    values = [estimates.errors(of, columns[0]) for of in runs]
+    for name in columns[1:]:
+        values = [x - estimates.errors(of, name) for x, of in zip(values, runs, strict=True)]
+    return values
 
 
 def difference(
@@ -93,9 +113,7 @@ def difference(
 
     Without a run that finished in each arm, the method says how those of the others ended.
     """
-    values = [estimates.errors(of, columns[0]) for of in runs]
-    for name in columns[1:]:
-        values = [x - estimates.errors(of, name) for x, of in zip(values, runs, strict=True)]
+    values = _values(runs, columns)
     result = contrast(values, list(comparison.weights.values()))
     if not np.isnan(result.estimate):
         return result
@@ -127,7 +145,23 @@ def table_of(
     for p in [f"{layout.value}_p", *(RANKS[1:] if layout.has_ranks else ())]:
         corrected = _corrected(results, name, rows, p, table[p].to_numpy(dtype=float))
         table.insert(list(table.columns).index(p) + 1, f"{p}_holm", corrected)
-    return table
+    return table if results.study.margin is None else _judged(results, name, layout, rows, table)
+
+
+def _judged(
+    results: Results, name: str, layout: Layout, rows: Sequence[Row], table: pd.DataFrame
+) -> pd.DataFrame:
+    """The table with p of a difference beyond the margin, and the verdict.
+
+    "shown": p of no difference is below 5% after Holm; "equivalent": not shown, and p of a
+    difference beyond the margin is; "undecided" otherwise.
+    """
+    column = f"{layout.value}_equivalent_p"
+    p = np.array([row.equivalent_p for row in rows])
+    corrected = _corrected(results, name, rows, column, p)
+    shown, same = table[f"{layout.value}_p_holm"] < ALPHA, corrected < ALPHA
+    verdict = np.where(shown, VERDICTS[0], np.where(same, VERDICTS[1], VERDICTS[2]))
+    return table.assign(**{column: p, f"{column}_holm": corrected, "verdict": verdict})
 
 
 def _cells_of(row: Row, layout: Layout) -> dict[str, object]:
@@ -188,3 +222,93 @@ def _none() -> Row:
     """For the columns of a table without rows."""
     empty = pd.DataFrame({"status": pd.Series(dtype=str)})
     return Row(Comparison({}, {}), (), (), (empty, empty), Contrast())
+
+
+# ---- tables of arms of any kind
+
+PAIRS = Layout(("a", "b"), "difference", ("_a", "_b"), evaluation="last", has_lr=True)
+EFFECTS = Layout(("kind", "effect"), "difference", evaluation="last")
+
+
+def pair_differences(results: Results) -> pd.DataFrame:
+    """One row per pair of the study and evaluation set: mean of arm a minus mean of arm b.
+
+    Negative favours a. Each arm at its own lr, over the runs that finished, by Welch's t; p is
+    corrected over all rows. With a `margin` of the study also p of a difference beyond it, by two
+    one-sided tests, and a verdict: shown, equivalent or undecided.
+    """
+    return table_of(results, "pair_differences", PAIRS)
+
+
+def factorial_effects(results: Results) -> pd.DataFrame:
+    """One row per effect of the arms' factors and evaluation set: main effects, as the mean at one
+    level minus that at another, and interactions of two factors; each averaged over the levels of
+    the others.
+
+    The arms are every combination of the levels. Statistics as in pair_differences; main effects
+    and interactions are corrected apart.
+    """
+    return table_of(results, "factorial_effects", EFFECTS)
+
+
+def factorial_means(results: Results) -> pd.DataFrame:
+    """One row per arm of a factorial: the levels of its factors, how many runs finished and
+    diverged, and the mean of the metric with its 95% interval.
+    """
+    study, by_arm = results.study, results.once(cells)
+    rows = []
+    for key, arm in factorial(study).items():
+        mean, low, high = by_arm[arm].interval("error_pct", results.metric)
+        counts = estimates.counts(by_arm[arm].runs)
+        rows.append(
+            {
+                **dict(zip(varied(study), key, strict=True)),
+                "n": counts["finished"],
+                "diverged": counts["diverged"],
+                "mean_error_pct": mean,
+                "mean_error_pct_low": low,
+                "mean_error_pct_high": high,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def sentences(results: Results, table: Callable[[Results], pd.DataFrame], what: str) -> list[str]:
+    """How often a difference is shown, for each evaluation set, and the rows where they are few."""
+    margin, metric, said = results.study.margin, results.metric, []
+    for on, of in results.once(table).groupby("evaluation", sort=False):
+        shown, tested = of["difference_p_holm"] < ALPHA, int(of["difference_p"].notna().sum())
+        lower, same = int((shown & (of["difference_points"] < 0)).sum()), 0
+        within = "no difference shown"
+        if margin is not None:
+            same = int((of["verdict"] == VERDICTS[1]).sum())
+            within = f"equivalent within {metric.apart(margin)} in {same}, undecided"
+        said.append(
+            f"{what}, {metric.label} on {on}: lower in {lower} and higher in {shown.sum() - lower} "
+            f"of {len(of)} comparisons (p after Holm below 5%), {within} in "
+            f"{tested - int(shown.sum()) - same}, no interval in {len(of) - tested}."
+        )
+        if len(of) <= MAX_ROWS:
+            said.append(f"{'; '.join(_said(row, metric) for _, row in of.iterrows())}.")
+    return said
+
+
+def _said(row: pd.Series, metric: Metric) -> str:
+    what = row["effect"] if "effect" in row else f"{row['a']} − {row['b']}"
+    low, high = row["difference_points_low"], row["difference_points_high"]
+    if pd.isna(low):
+        return f"{what}: no interval ({row['method']})"
+    point = metric.number(row["difference_points"], sign="+")
+    ends = f"[{metric.number(low)}, {metric.number(high)}] {metric.difference_unit}"
+    verdict = f", {row['verdict']}" if "verdict" in row else ""
+    return f"{what} {point} {ends}, {p_value(row['difference_p_holm'])}{verdict}"
+
+
+ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
+    "pair_differences": functools.partial(
+        sentences, table=pair_differences, what="Pairs of arms, a − b"
+    ),
+    "factorial_effects": functools.partial(
+        sentences, table=factorial_effects, what="Effects of the factors"
+    ),
+}

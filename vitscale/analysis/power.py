@@ -238,27 +238,41 @@ def _of_tuning(study: Study) -> list[str]:
 
 
 @functools.cache
-def smallest_mean(n: int, comparisons: int = 1, cells: int = 2) -> float:
+def smallest_mean(n: int, comparisons: int = 1, weights: tuple[float, ...] = (1, -1)) -> float:
     """Smallest difference of means, in sd of a seed, that Welch's t test detects.
 
-    Each cell has n runs; all sds are equal; at the strictest step of Holm's correction: 2 cells for
-    a difference, 4 for a difference of two differences. Simulated, since the test estimates its
-    degrees of freedom, too: over 10,000 samples without a difference, the quantile of the shift
-    above which each is rejected.
+    Each arm has n runs; all sds are equal; at the strictest step of Holm's correction; `weights`
+    are those of the arms. Simulated, since the test estimates its degrees of freedom, too: over
+    10,000 samples without a difference, the quantile of the shift above which each is rejected.
     """
     import numpy as np
 
-    runs = np.random.default_rng(0).standard_normal((10_000, cells, n))
-    parts = runs.var(axis=2, ddof=1) / n
-    errors, df = (
-        np.sqrt(parts.sum(axis=1)),
-        parts.sum(axis=1) ** 2 / (parts**2 / (n - 1)).sum(axis=1),
-    )
-    estimates = runs.mean(axis=2) @ np.array([1, -1, -1, 1])[:cells]
+    estimates, errors, df = _welch(n, weights)
     return float(np.quantile(stdtrit(df, 1 - ALPHA / comparisons / 2) * errors - estimates, POWER))
 
 
-def _of_means(study: Study, what: str, comparisons: int, cells: int = 2) -> list[str]:
+@functools.cache
+def smallest_margin(n: int, comparisons: int = 1, weights: tuple[float, ...] = (1, -1)) -> float:
+    """Smallest margin, in sd of a seed, within which two one-sided tests show arms without a
+    difference to be equivalent; otherwise as smallest_mean.
+    """
+    import numpy as np
+
+    estimates, errors, df = _welch(n, weights)
+    return float(np.quantile(stdtrit(df, 1 - ALPHA / comparisons) * errors + abs(estimates), POWER))
+
+
+def _welch(n: int, weights: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(10,000,) estimates without a difference, their standard errors and df."""
+    import numpy as np
+
+    runs = np.random.default_rng(0).standard_normal((10_000, len(weights), n))
+    parts = np.square(weights) * runs.var(axis=2, ddof=1) / n
+    df = parts.sum(axis=1) ** 2 / (parts**2 / (n - 1)).sum(axis=1)
+    return runs.mean(axis=2) @ np.array(weights), np.sqrt(parts.sum(axis=1)), df
+
+
+def _of_means(study: Study, what: str, comparisons: int, weights: tuple[float, ...]) -> list[str]:
     if not comparisons:
         return []
     n = min(
@@ -271,7 +285,7 @@ def _of_means(study: Study, what: str, comparisons: int, cells: int = 2) -> list
     head += ", Holm)" if comparisons > 1 else ")"
     if n == 1:
         return [f"{head}: nothing: single runs have no spread"]
-    sds = smallest_mean(n, comparisons, cells)
+    sds, margin = (of(n, comparisons, weights) for of in (smallest_mean, smallest_margin))
     if n == 2:
         return [
             (
@@ -280,7 +294,8 @@ def _of_means(study: Study, what: str, comparisons: int, cells: int = 2) -> list
             )
         ]
     return [
-        (f"{head}: a true difference of {sds:.1f} sd of a seed (Welch's t; equal sds are assumed)")
+        f"{head}: a true difference of {sds:.1f} sd of a seed, or equivalence within a margin of "
+        f"{margin:.1f} sd where there is none (Welch's t; equal sds are assumed)"
     ]
 
 

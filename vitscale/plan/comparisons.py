@@ -7,15 +7,16 @@ the rows of the table and Holm's families, what the plan can show, its warnings,
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from typing import Literal
 
 from vitscale.catalog.shapes import shape_name
-from vitscale.plan.kinds import DROP_PATH_BY
-from vitscale.plan.trial import Plan, conditions
+from vitscale.plan.spelling import shown
+from vitscale.plan.trial import DROP_PATH_BY, Plan, conditions
 
 CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reported
 Value = str | int | float | bool
@@ -30,7 +31,7 @@ class Comparison:
     the difference within each run is compared; by default each set of the table is compared.
     """
 
-    weights: Mapping[str, int]
+    weights: Mapping[str, float]
     about: Mapping[str, Value]  # the columns that identify its row
     on: tuple[str, ...] = ()
     family: str = ""  # comparisons of a table that are corrected together
@@ -51,15 +52,18 @@ class Compared:
         """The sets of each row of a comparison."""
         return [comparison.on] if comparison.on else [(name,) for name in sets(plan, self.sets)]
 
-    def families(self, plan: Plan) -> dict[str, tuple[int, int]]:
-        """Family -> (tests, most arms of one), as they are corrected together."""
+    def families(self, plan: Plan) -> dict[str, tuple[int, tuple[float, ...]]]:
+        """Family -> number of tests, which are corrected together, and the weights of the one with
+        the most noise.
+        """
         tests: Counter[str] = Counter()
-        arms: dict[str, int] = {}
+        widest: dict[str, tuple[float, ...]] = {}
         for comparison in self.make(plan):
-            family = comparison.family
+            family, weights = comparison.family, tuple(comparison.weights.values())
             tests[family] += len(self.on(plan, comparison))
-            arms[family] = max(arms.get(family, 0), len(comparison.weights))
-        return {family: (num, arms[family]) for family, num in tests.items()}
+            if sum(w * w for w in weights) > sum(w * w for w in widest.get(family, ())):
+                widest[family] = weights
+        return {family: (num, widest[family]) for family, num in tests.items()}
 
 
 def sets(plan: Plan, which: Sets) -> list[str]:
@@ -68,15 +72,17 @@ def sets(plan: Plan, which: Sets) -> list[str]:
     if which == "metric":
         return [first.eval_split]
     every = [name for name in first.evals if all(name in t.config.evals for t in plan.trials)]
-    return [name for name in every if which == "all" or name != CHOOSES]
+    if which == "all":
+        return every
+    return [name for name in every if name != CHOOSES] or [first.eval_split]
 
 
-def minus(a: str, b: str) -> dict[str, int]:
+def minus(a: str, b: str) -> dict[str, float]:
     """The weights of the difference of two arms."""
     return {a: 1, b: -1}
 
 
-def difference(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+def difference(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
     """The weights of one effect minus another; an arm of both whose weights cancel is in none."""
     total = {arm: a.get(arm, 0) - b.get(arm, 0) for arm in (*a, *b)}
     return {arm: weight for arm, weight in total.items() if weight}
@@ -285,10 +291,66 @@ def _effects(trained: list[Trained]) -> Iterator[tuple[str, str, Trained, Traine
             yield "epochs", what, (on, long), (on, short)
 
 
+# ---- arms of any kind
+
+
 def pairs(plan: Plan) -> Iterator[Comparison]:
     """The pairs that the study names, a minus b."""
     for a, b in plan.pairs:
         yield Comparison(minus(a, b), {"a": a, "b": b})
+
+
+def varied(plan: Plan) -> dict[str, list[Value]]:
+    """Factor -> its levels, of the factors with several, in the order of the plan."""
+    levels: dict[str, dict[Value, None]] = {}
+    for arm in plan.arms.values():
+        for name, value in arm.factors.items():
+            levels.setdefault(name, {})[value] = None
+    return {name: list(of) for name, of in levels.items() if len(of) > 1}
+
+
+def factorial(plan: Plan) -> dict[tuple[Value, ...], str]:
+    """Levels of the factors that vary -> the arm.
+
+    Raises ValueError unless the arms are every combination of these levels, each once.
+    """
+    levels = varied(plan)
+    arms = {tuple(arm.factors[name] for name in levels): arm.name for arm in plan.arms.values()}
+    num = math.prod(map(len, levels.values()))
+    if not levels or not num == len(arms) == len(plan.arms):
+        raise ValueError(
+            "the arms of a factorial must be every combination of the levels of their factors, "
+            f"each once, but got ({len(plan.arms)} arms, of {num} combinations of "
+            f"{shown(levels)})"
+        )
+    return arms
+
+
+def factorial_effects(plan: Plan) -> Iterator[Comparison]:
+    """Main effects of the factors, each two levels, and interactions of each two factors, averaged
+    over the levels of the others.
+    """
+    levels, arms = varied(plan), factorial(plan)
+    names = list(levels)
+    for num in (1, 2):
+        for chosen in combinations(names, num):
+            for two in product(*(combinations(levels[name], 2) for name in chosen)):
+                weights = dict.fromkeys(arms.values(), 0.0)
+                at = [names.index(name) for name in chosen]
+                share = math.prod(map(len, levels.values())) / math.prod(
+                    len(levels[name]) for name in chosen
+                )
+                for key, arm in arms.items():
+                    signs = [
+                        (key[i] == a) - (key[i] == b) for i, (a, b) in zip(at, two, strict=True)
+                    ]
+                    weights[arm] = math.prod(signs) / share
+                effect = f"{chosen[0]}: {two[0][0]} − {two[0][1]}"
+                if num == 2:
+                    effect += f", at {chosen[1]} {two[1][0]} − at {two[1][1]}"
+                kind = "main effect" if num == 1 else "interaction"
+                kept = {arm: weight for arm, weight in weights.items() if weight}
+                yield Comparison(kept, {"kind": kind, "effect": effect}, family=kind)
 
 
 SHORT = "above that of the longest schedule"
@@ -319,4 +381,10 @@ TABLES: dict[str, Compared] = {
         layerscale_and_epochs, "reported", {"": "LayerScale, and longer training"}
     ),
     "blocks_or_width": Compared(pairs, "reported", {"": "more blocks against more width"}),
+    "pair_differences": Compared(pairs, "reported", {"": "difference of two arms"}),
+    "factorial_effects": Compared(
+        factorial_effects,
+        "reported",
+        {"main effect": "main effect of a factor", "interaction": "interaction of two factors"},
+    ),
 }

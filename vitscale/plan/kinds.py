@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from vitscale.plan.comparisons import factorial
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.spelling import shown
-from vitscale.plan.trial import Arm, Plan, Trial, conditions
+from vitscale.plan.trial import DROP_PATH_BY, Arm, Plan, Trial, conditions
 
 Cell = Callable[[Mapping[str, object]], tuple[object, ...]]
-# the factor of a shape for how its drop path is chosen: by "size" or by "depth"
-DROP_PATH_BY = "drop_path_by"
 STABILITY = (
     "stability_cells",
     "optimizer_gap",
@@ -64,10 +63,10 @@ LAWS = (
 )
 # kind -> tables that compare pairs, where nothing else does
 OF_PAIRS: dict[str, tuple[str, ...]] = {
-    "repeats": (),
-    "scaling": (),
+    "repeats": ("pair_differences",),
+    "scaling": ("pair_differences",),
     "profile": (),
-    "shapes": ("blocks_or_width",),
+    "shapes": ("pair_differences", "blocks_or_width"),
 }
 FAR = 4  # times the largest value of an axis that a law was fitted to; beyond it only if asked for
 MIN_VALUES = 3  # of an axis, for a gain, an exponent and a floor; one more where one is held out
@@ -101,6 +100,8 @@ def check_kind(study: Plan) -> None:
             f"(kind={study.kind!r}, study={study.slug!r})"
         )
     CHECKS.get(study.kind, _nothing)(study)
+    if _requests(study, ("factorial_effects", "factorial_grid")):
+        factorial(study)
 
 
 def check_use(study: Plan) -> None:
@@ -108,9 +109,9 @@ def check_use(study: Plan) -> None:
     using = OF_PAIRS.get(study.kind)
     if study.pairs and using is not None and not _requests(study, using):
         raise ValueError(
-            "pairs must be of a study that compares them (kind distribution, or kind shapes with "
-            f"the table {OF_PAIRS['shapes'][0]}), but got (kind={study.kind!r}, "
-            f"pairs={shown(study.pairs)})"
+            "pairs must be of a study that compares them (kind distribution, or kind repeats, "
+            "shapes or scaling with the table pair_differences), but got "
+            f"(kind={study.kind!r}, pairs={shown(study.pairs)})"
         )
     drawn = {trial.arm.name for trial in study.trials if trial.point is not None}
     without = [arm for arm in study.arms if arm not in drawn]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self, TypeGuard
 
+from vitscale.plan.comparisons import TABLES
 from vitscale.plan.config import MAX_LAWFUL, TrainConfig
 from vitscale.plan.cost import Complexity, Measured, complexity
 from vitscale.plan.fields import DEFAULTS
@@ -94,6 +96,9 @@ class Study:
     notes: str = ""  # what the study does and does not show, for the report
     # draw the papers' numbers behind ours, as context and not as a target
     published: bool = False
+    # the largest difference of two means, in units of the metric's differences, that would not
+    # matter: within it, arms are shown to be equivalent. Stated before the first training.
+    margin: float | None = None
     # how points were chosen from earlier outcomes; such a study has no distribution
     search: SearchInfo | None = None
     # costs of models without a closed form
@@ -234,6 +239,12 @@ def _check_types(study: Study) -> None:
         raise ValueError(
             "num_scrambles must be 0 or at least 2, but got "
             f"(num_scrambles={shown(study.num_scrambles)})"
+        )
+    if study.margin is not None and not (
+        type(study.margin) in (int, float) and 0 < study.margin < math.inf
+    ):
+        raise ValueError(
+            f"margin must be None or a positive number, but got (margin={shown(study.margin)})"
         )
     if not isinstance(study.measured, Mapping):
         raise ValueError(
@@ -387,13 +398,16 @@ def _check_not_mixed(study: Study) -> None:
 def to_json(study: Study) -> dict[str, Any]:
     """The complete study as plain values, for plan.json.
 
-    Configs are given by their non-default fields.
+    Configs are given by their non-default fields. `comparisons` are those of the tables, as they
+    are before any training; they follow from the rest.
     """
     trials = [
         {"id": t.config.id, "arm": t.arm.name, "point": t.point, "config": t.config.non_default()}
         for t in study.trials
     ]
-    return {**in_short(study), "trials": trials}
+    compared = {name: TABLES[name].make(study) for name in study.tables if name in TABLES}
+    made = {name: [dataclasses.asdict(one) for one in of] for name, of in compared.items()}
+    return {**in_short(study), **({"comparisons": made} if made else {}), "trials": trials}
 
 
 def in_short(study: Study) -> dict[str, Any]:
@@ -456,4 +470,5 @@ _PLAIN = (
     "design",
     "notes",
     "published",
+    "margin",
 )

@@ -11,6 +11,8 @@ from vitscale.plan.cost import Complexity
 from vitscale.plan.spelling import shown
 
 MOST_IN_A_LABEL = 200  # characters
+# the factor of a shape for how its drop path is chosen: by "size" or by "depth"
+DROP_PATH_BY = "drop_path_by"
 
 Factors = Mapping[str, str | int | float]
 
@@ -88,6 +90,8 @@ class Plan(Protocol):
     def tables(self) -> tuple[str, ...]: ...
     @property
     def figures(self) -> tuple[str, ...]: ...
+    @property
+    def margin(self) -> float | None: ...
     @property
     def search(self) -> object | None: ...
     def cost(self, config: TrainConfig) -> Complexity: ...

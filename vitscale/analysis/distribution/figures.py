@@ -145,9 +145,6 @@ def learning_curves(results: Results) -> Figure:
     )
 
 
-FIGURES = (edf_panels, edf_panels_vs_best, lr_wd_scatter, learning_curves, tuning_budget)
-
-
 def _handle(draws: Population, index: int, marker: str = "", baseline: str = "reference") -> Line2D:
     # wrapped between parts
     parts = [part.replace(" ", "\u00a0") for part in draws.describe(baseline).split(", ")]

@@ -13,8 +13,6 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis.distribution import anytime, compare, edf
-from vitscale.analysis.distribution.budget import tuning_budget, tuning_crossings
-from vitscale.analysis.distribution.curves import edf_curves, edf_curves_vs_best
 from vitscale.analysis.distribution.population import AXES, Population, populations
 from vitscale.analysis.results import Results
 from vitscale.plan.metrics import ERROR, Metric
@@ -138,14 +136,3 @@ def _range_row(draws: Population, name: str, good: np.ndarray) -> dict[str, floa
         "sampled_min": float(ends[0]),
         "sampled_max": float(ends[1]),
     }
-
-
-TABLES = (
-    edf_summary,
-    arm_comparison,
-    good_range,
-    edf_curves,
-    edf_curves_vs_best,
-    tuning_budget,
-    tuning_crossings,
-)

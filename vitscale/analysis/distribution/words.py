@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from vitscale.analysis.distribution import figures, tables
+from vitscale.analysis import registry
 from vitscale.analysis.distribution.budget import tuning_budget, tuning_crossings
 from vitscale.analysis.distribution.explanation import explanation
 from vitscale.analysis.distribution.forgiveness import LEAST_REFERENCES, UNTESTED
 from vitscale.analysis.distribution.population import counts_of, populations, still_missing
 from vitscale.analysis.distribution.tables import arm_comparison, edf_summary
-from vitscale.analysis.kind import Kind, Summary, named
+from vitscale.analysis.kind import Kind, Summary
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.report.text import either, p_value
 from vitscale.analysis.results import STATUSES, Results, panels
@@ -562,8 +562,8 @@ def summary(results: Results) -> Summary:
 
 KIND = Kind(
     name="distribution",
-    tables=named(tables.TABLES),
-    figures=named(figures.FIGURES),
+    tables=registry.load(registry.TABLES, "distribution"),
+    figures=registry.load(registry.FIGURES, "distribution"),
     headline=headline,
     caveats=caveats,
     summary=summary,

@@ -23,7 +23,6 @@ from vitscale.analysis.report.layout import (
     MARKERS,
     STYLE,
     WIDTHS,
-    Draw,
     columns_of,
     finish,
     placeholder,
@@ -148,14 +147,6 @@ def throughput_by_resolution(results: Results) -> Figure:
             f"interval of the median. Thin: fewest to most.\nMemory: one pass.{_failed_note(table)}"
         ),
     )
-
-
-FIGURES: tuple[Draw, ...] = (
-    throughput_by_batch,
-    throughput_gain,
-    peak_memory,
-    throughput_by_resolution,
-)
 
 
 def _over_batches(results: Results, draw: Any, label: str, note: str) -> Figure:

@@ -276,6 +276,3 @@ def _of_par() -> list[str]:
         *_ends("gain_pct"),
         "best",
     ]
-
-
-TABLES = (throughput, epoch_minutes, published_throughput)

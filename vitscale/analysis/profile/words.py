@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.kind import Kind, Summary, named
-from vitscale.analysis.profile import figures as throughput_figures
-from vitscale.analysis.profile.tables import ALPHA, BUSY, TABLES, speeds, throughput
+from vitscale.analysis import registry
+from vitscale.analysis.kind import Kind, Summary
+from vitscale.analysis.profile.tables import ALPHA, BUSY, speeds, throughput
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study
@@ -188,8 +188,8 @@ def _hardware(study: Study) -> str:
 
 KIND = Kind(
     name="profile",
-    tables=named(TABLES),
-    figures=named(throughput_figures.FIGURES),
+    tables=registry.load(registry.TABLES, "profile"),
+    figures=registry.load(registry.FIGURES, "profile"),
     incomparable="arms compared must be trainings and not profiles",
     headline=headline,
     caveats=caveats,

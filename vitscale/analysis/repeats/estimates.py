@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import scipy
-from scipy.special import chdtri, ndtri, stdtrit
+from scipy.special import chdtri, ndtri, stdtr, stdtrit
 from scipy.special import ndtr as normal_cdf
 
 from vitscale.analysis.results import STATUSES
@@ -199,6 +199,18 @@ def contrast(
     p = max(t_test(estimate, error, df), _least_p(groups, weights))
     name = "t" if len(groups) == 1 else "Welch's t"
     return Contrast(estimate, estimate - half, estimate + half, p, error, df, name)
+
+
+def equivalence_p(
+    result: Contrast, margin: float, groups: Sequence[np.ndarray], weights: Sequence[float]
+) -> float:
+    """p of a contrast of at least `margin` to either side, by two one-sided t tests (Schuirmann
+    1987); NaN without an interval. Below 5% where the 90% interval lies within the margin.
+    """
+    if np.isnan(result.p):
+        return np.nan
+    nearer = (margin - abs(result.estimate)) / result.error
+    return max(float(stdtr(result.df, -nearer)), _least_p(groups, weights))
 
 
 def _least_p(groups: Sequence[np.ndarray], weights: Sequence[float]) -> float:

@@ -817,16 +817,3 @@ def _pair_label(table: pd.DataFrame, a: str, b: str) -> str:
     if a == b:
         return f"two seeds of {a}\nn={row['n_a']}"
     return f"{a} and {b}\nn={row['n_a']}, {row['n_b']}"
-
-
-FIGURES = (
-    optimizer_stability,
-    optimizer_stability_copied,
-    training_length,
-    seed_histogram,
-    seed_sets,
-    seed_curves,
-    seed_intermediate,
-    recipe_interaction,
-    agreement,
-)

@@ -9,16 +9,15 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.distribution import figures
+from vitscale.analysis import comparisons, registry
 from vitscale.analysis.distribution.population import (
     Population,
     counts_of,
     population,
     still_missing,
 )
-from vitscale.analysis.kind import Kind, Summary, named
-from vitscale.analysis.repeats import estimates, tables
-from vitscale.analysis.repeats import figures as repeat_figures
+from vitscale.analysis.kind import Kind, Summary
+from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats.arms import arm_means
 from vitscale.analysis.repeats.interaction import recipe_interaction, winners
 from vitscale.analysis.repeats.mistakes import agreement, seed_spread
@@ -438,6 +437,7 @@ def summary(results: Results) -> Summary:
 
 
 ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
+    **comparisons.ANSWERS,
     "optimizer_gap": _gap_sentences,
     "optimizer_gap_interaction": _interaction_of_gap,
     "training_length": _length_sentences,
@@ -449,8 +449,8 @@ ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
 }
 KIND = Kind(
     name="repeats",
-    tables=named(tables.TABLES),
-    figures=named((*repeat_figures.FIGURES, figures.learning_curves)),
+    tables=registry.load(registry.TABLES, "repeats"),
+    figures=registry.load(registry.FIGURES, "repeats"),
     headline=headline,
     caveats=caveats,
     summary=summary,

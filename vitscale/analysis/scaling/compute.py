@@ -253,6 +253,3 @@ def _whole_trainings(cells: Grid, one: Law) -> Costs:
     most = float(cells.frame.loc[one.index, "samples"].max())
     per_sample = _costs(cells, one)
     return Costs(per_sample.size, np.maximum.accumulate(per_sample.per_sample * most))
-
-
-TABLES = (scaling_optimum, scaling_crossing_at_cost)

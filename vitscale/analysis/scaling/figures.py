@@ -296,6 +296,3 @@ def _steps(ax: Axes, of: pd.DataFrame, last: float, looks: dict[str, Any]) -> No
     color = looks["color"]
     ax.step(x, values[0], where="post", color=color, linestyle=looks["linestyle"], zorder=4)
     ax.fill_between(x, values[1], values[2], step="post", color=color, alpha=0.15, linewidth=0)
-
-
-FIGURES = (error_by_scale, error_by_compute)

@@ -779,14 +779,3 @@ def crossings(difference: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     change = difference[:, :-1] * difference[:, 1:] < 0
     first = change.argmax(1)
     return np.where(change.any(1), np.sqrt(sizes[first] * sizes[first + 1]), np.nan)
-
-
-TABLES = (
-    scaling_cells,
-    scaling_fit,
-    scaling_curves,
-    scaling_forecast,
-    scaling_forecast_far,
-    scaling_frontier,
-    scaling_crossing,
-)

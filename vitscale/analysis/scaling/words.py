@@ -9,13 +9,13 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.distribution import figures as curves
-from vitscale.analysis.kind import Kind, Summary, named
+from vitscale.analysis import comparisons, registry
+from vitscale.analysis.kind import Kind, Summary
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats import words as repeat_words
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.results import Results
-from vitscale.analysis.scaling import compute, figures, tables
+from vitscale.analysis.scaling import compute, tables
 from vitscale.analysis.scaling.compute import scaling_crossing_at_cost, scaling_optimum
 from vitscale.analysis.scaling.tables import (
     grid,
@@ -368,6 +368,7 @@ def design_text(study: Study) -> str:
 
 
 ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
+    **comparisons.ANSWERS,
     "scaling_cells": cells_sentences,
     "scaling_fit": fit_sentences,
     "scaling_forecast": forecast_sentences,
@@ -377,8 +378,8 @@ ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
 }
 KIND = Kind(
     name="scaling",
-    tables=named((*tables.TABLES, *compute.TABLES)),
-    figures=named((*figures.FIGURES, curves.learning_curves)),
+    tables=registry.load(registry.TABLES, "scaling"),
+    figures=registry.load(registry.FIGURES, "scaling"),
     headline=headline,
     caveats=caveats,
     summary=summary,

@@ -162,9 +162,6 @@ def search_contour(results: Results) -> Figure:
     )
 
 
-FIGURES = (search_history, search_slices, search_contour)
-
-
 # ---- what the three share
 
 

@@ -596,6 +596,3 @@ def surface(results: Results) -> pd.DataFrame:
             mean = of_arm.groupby(["x", "y"])["value"].mean()
             tables.append(mean.reset_index().assign(arm=arm))
     return pd.concat(tables) if tables else pd.DataFrame(columns=["x", "y", "value", "arm"])
-
-
-TABLES = (search_best, search_importance)

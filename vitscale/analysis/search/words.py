@@ -7,13 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from vitscale.analysis.kind import Kind, Summary, named
+from vitscale.analysis import registry
+from vitscale.analysis.kind import Kind, Summary
 from vitscale.analysis.results import Results
-from vitscale.analysis.search import figures as search_figures
 from vitscale.analysis.search.files import files
 from vitscale.analysis.search.tables import (
     STATES,
-    TABLES,
     WINNER,
     points,
     procedure,
@@ -218,8 +217,8 @@ def _answer(arm: str, best: Mapping[str, Any], metric: Metric) -> str:
 
 KIND = Kind(
     name="search",
-    tables=named(TABLES),
-    figures=named(search_figures.FIGURES),
+    tables=registry.load(registry.TABLES, "search"),
+    figures=registry.load(registry.FIGURES, "search"),
     because=WHY,
     check=check,
     incomparable=f"arms compared must not be of a search: {WHY}",

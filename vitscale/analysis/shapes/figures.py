@@ -457,6 +457,3 @@ def _sweep_panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str], 
     ax.xaxis.set_major_formatter(FuncFormatter(lambda places, _: f"{2**places:.3g}"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.tick_params(labelsize=7.5)
-
-
-FIGURES = (branches, widths, depths, lr_sweep)

@@ -23,7 +23,6 @@ from vitscale.analysis.cells import CHOOSES, Cell, cells
 from vitscale.analysis.comparisons import Layout, table_of
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.repeats import estimates
-from vitscale.analysis.repeats.arms import arm_means
 from vitscale.analysis.results import OF_ERRORS, Results
 from vitscale.plan.kinds import family_of
 from vitscale.plan.metrics import Metric
@@ -248,14 +247,3 @@ def published_errors() -> pd.DataFrame:
     )
     columns = "source size depth branches pairs layerscale epochs n val_error_pct v2_error_pct"
     return table[columns.split()]
-
-
-TABLES = (
-    arm_means,
-    shape_cells,
-    lr_sweep,
-    branch_differences,
-    layerscale_and_epochs,
-    blocks_or_width,
-    published_depth_vs_width,
-)

@@ -11,15 +11,13 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import kind
-from vitscale.analysis.distribution import figures
-from vitscale.analysis.kind import Kind, Summary, named
+from vitscale.analysis import comparisons, kind, registry
+from vitscale.analysis.kind import Kind, Summary
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.repeats import words as repeat_words
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.report.text import either
 from vitscale.analysis.results import STATUSES, Results
-from vitscale.analysis.shapes import figures as shape_figures
 from vitscale.analysis.shapes import tables as shapes
 from vitscale.analysis.shapes.tables import (
     CHOOSES,
@@ -30,9 +28,9 @@ from vitscale.analysis.shapes.tables import (
     lr_sweep,
     reported,
 )
-from vitscale.plan.kinds import DROP_PATH_BY
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
+from vitscale.plan.trial import DROP_PATH_BY
 
 ALPHA = 0.05
 MAX_NAMES = 6  # of shapes in a sentence
@@ -351,6 +349,7 @@ def _interval(row: pd.Series, metric: Metric) -> str:
 
 
 ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
+    **comparisons.ANSWERS,
     "shape_cells": cells_sentences,
     "branch_differences": branches_sentences,
     "layerscale_and_epochs": effects_sentences,
@@ -358,8 +357,8 @@ ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
 }
 KIND = Kind(
     name="shapes",
-    tables=named(shapes.TABLES),
-    figures=named((*shape_figures.FIGURES, figures.learning_curves)),
+    tables=registry.load(registry.TABLES, "shapes"),
+    figures=registry.load(registry.FIGURES, "shapes"),
     headline=headline,
     caveats=caveats,
     summary=summary,
