@@ -25,8 +25,8 @@ import pandas as pd
 from scipy.stats import t as student
 
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.parents import branch_steps, next_wave, on_trunks
 from vitscale.plan.trial import Trial
-from vitscale.plan.trunks import branch_steps, next_wave, on_trunks
 
 SCHEDULES = ("cosine", "cooldown")
 LENGTHS = (1, 2, 4, 8)

@@ -25,7 +25,7 @@ try:
     from vitscale import Arm, Study, TrainConfig, Trial, cross, grid, interleaved, main, trials
     from vitscale.cli.costs import with_costs
     from vitscale.plan.cost import own_training_flops
-    from vitscale.plan.trunks import on_trunks
+    from vitscale.plan.parents import on_trunks
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"

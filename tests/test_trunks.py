@@ -19,9 +19,9 @@ from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import own_training_flops, training_flops
+from vitscale.plan.parents import branch_steps, next_wave, num_steps_saved, on_trunks
 from vitscale.plan.study import Study, from_json, to_json
 from vitscale.plan.trial import Trial
-from vitscale.plan.trunks import branch_steps, next_wave, num_steps_saved, on_trunks
 from vitscale.record.described import describe, readable_plans
 from vitscale.record.orphans import clean, survey
 from vitscale.record.outcome import Row, Status

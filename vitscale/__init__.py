@@ -12,11 +12,11 @@ try:
     from vitscale.plan.config import TrainConfig
     from vitscale.plan.data import facts
     from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
+    from vitscale.plan.parents import on_trunks
     from vitscale.plan.profile import ProfileConfig
     from vitscale.plan.search import Search
     from vitscale.plan.study import Study
     from vitscale.plan.trial import Arm, Trial
-    from vitscale.plan.trunks import on_trunks
 except ModuleNotFoundError as missing:
     if sys.argv[0] != "-m":  # what Python says while it looks for a module to run
         raise

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from vitscale import Study, TrainConfig, Trial, main
-from vitscale.plan.trunks import on_trunks
+from vitscale.plan.parents import on_trunks
 
 BASE = TrainConfig(
     width=16,

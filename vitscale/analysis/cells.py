@@ -26,7 +26,7 @@ CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reporte
 NUM_ROUNDS = 1000
 QUANTILES = (2.5, 97.5)
 # of a run, beside its values; a selection of all 100 columns takes time
-OF_RUNS = ("trial_id", "arm", "lr", "seed", "status", "error_pct", "peak_memory_mib")
+OF_RUNS = ("trial_id", "arm", "lr", "seed", "status", "error_pct", "init_from", "peak_memory_mib")
 
 
 @dataclass(frozen=True)

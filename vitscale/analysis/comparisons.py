@@ -21,8 +21,9 @@ from vitscale.analysis.repeats import divergence, estimates
 from vitscale.analysis.repeats.estimates import Contrast, contrast
 from vitscale.analysis.report.text import p_value
 from vitscale.analysis.results import Results
-from vitscale.plan.comparisons import TABLES, Comparison, factorial, varied
+from vitscale.plan.comparisons import TABLES, Comparison, factorial, is_paired, varied
 from vitscale.plan.metrics import Metric
+from vitscale.plan.study import Study
 
 ALPHA = 0.05
 MAX_ROWS = 6  # of a table that sentences give one by one
@@ -76,26 +77,42 @@ def compared(results: Results, name: str) -> list[Row]:
     if table.sets == "metric":
         columns = {study.column.split: "error_pct"}
     return [
-        _row(one, on, tuple(by_arm[arm] for arm in one.weights), columns, study.margin)
+        _row(study, one, on, tuple(by_arm[arm] for arm in one.weights), columns)
         for one in table.make(study)
         for on in table.on(study, one)
     ]
 
 
 def _row(
+    study: Study,
     comparison: Comparison,
     on: tuple[str, ...],
     of: tuple[Cell, ...],
     columns: Mapping[str, str],
-    margin: float | None,
 ) -> Row:
     runs = tuple(cell.runs for cell in of)
-    names = [columns[name] for name in on]
-    result, p = difference(runs, comparison, names), np.nan
-    if margin is not None:
-        values, weights = _values(runs, names), list(comparison.weights.values())
-        p = estimates.equivalence_p(result, margin, values, weights)
+    names, weights = [columns[name] for name in on], list(comparison.weights.values())
+    if is_paired(study, comparison.weights):
+        runs = _of_common_parents(runs)
+        values = _values(runs, names)
+        groups, of_groups = [np.dot(weights, values)], [1.0]
+        result = contrast(groups, of_groups)
+        if result.method == "t":
+            result = result._replace(method="paired t by parent")
+    else:
+        groups, of_groups = _values(runs, names), weights
+        result = difference(runs, comparison, names)
+    p = np.nan
+    if study.margin is not None:
+        p = estimates.equivalence_p(result, study.margin, groups, of_groups)
     return Row(comparison, on, of, runs, result, p)
+
+
+def _of_common_parents(runs: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, ...]:
+    """Of each arm the finished runs whose parent has one in each arm, in the order of parents."""
+    done = [estimates.finished(of).sort_values("init_from") for of in runs]
+    common = set.intersection(*(set(of["init_from"]) for of in done))
+    return tuple(of[of["init_from"].isin(common)] for of in done)
 
 
 def _values(runs: Sequence[pd.DataFrame], columns: Sequence[str]) -> list[np.ndarray]:
@@ -181,7 +198,7 @@ def _cells_of(row: Row, layout: Layout) -> dict[str, object]:
     else:
         counts = {
             "n": ", ".join(map(str, sizes)),
-            "not_finished": sum(map(len, row.runs)) - sum(sizes),
+            "not_finished": sum(len(cell.runs) for cell in row.cells) - sum(sizes),
         }
     ranks: dict[str, object] = dict.fromkeys(RANKS) if layout.has_ranks else {}
     if ranks and row.cells:

@@ -32,6 +32,7 @@ POWER, ALPHA = 0.8, 0.05
 # `beyond` above the reference. REFERENCE_SD is in tenths of `beyond` (points, for the top-1 error),
 # so that one tenth of the reference moves the area by 0.08.
 PAIR_SD, SCORE_SD, REFERENCE_SD, SENSITIVITY = 0.25, 0.3, 0.6, 0.08
+CORRELATION = 0.5  # assumed, of two runs from one parent
 WIDER = 1.6  # times these sds, the second assumption: 0.4 for pairs
 
 
@@ -272,7 +273,9 @@ def _welch(n: int, weights: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, 
     return runs.mean(axis=2) @ np.array(weights), np.sqrt(parts.sum(axis=1)), df
 
 
-def _of_means(study: Study, what: str, comparisons: int, weights: tuple[float, ...]) -> list[str]:
+def _of_means(
+    study: Study, what: str, comparisons: int, weights: tuple[float, ...], paired: bool = False
+) -> list[str]:
     if not comparisons:
         return []
     n = min(
@@ -285,6 +288,10 @@ def _of_means(study: Study, what: str, comparisons: int, weights: tuple[float, .
     head += ", Holm)" if comparisons > 1 else ")"
     if n == 1:
         return [f"{head}: nothing: single runs have no spread"]
+    test = "Welch's t; equal sds are assumed"
+    if paired:  # the sd of a weighted sum within a parent, as one run
+        weights = (math.sqrt((1 - CORRELATION) * sum(weight**2 for weight in weights)),)
+        test = f"paired t by parent; equal sds and a correlation of {CORRELATION:g} are assumed"
     sds, margin = (of(n, comparisons, weights) for of in (smallest_mean, smallest_margin))
     if n == 2:
         return [
@@ -295,7 +302,7 @@ def _of_means(study: Study, what: str, comparisons: int, weights: tuple[float, .
         ]
     return [
         f"{head}: a true difference of {sds:.1f} sd of a seed, or equivalence within a margin of "
-        f"{margin:.1f} sd where there is none (Welch's t; equal sds are assumed)"
+        f"{margin:.1f} sd where there is none ({test})"
     ]
 
 

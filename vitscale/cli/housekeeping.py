@@ -12,6 +12,7 @@ from typing import Any
 
 from vitscale.cli.stores import add_store, existing
 from vitscale.cli.terminal import columns, print_json, si
+from vitscale.plan.parents import AT_END
 from vitscale.record.described import describe, find, readable_plans, when
 from vitscale.record.orphans import Leftover, Orphan, Waste, survey
 from vitscale.record.orphans import clean as remove
@@ -97,7 +98,14 @@ def _lines(trial: Mapping[str, Any]) -> list[list[str]]:
         lines.append(
             ("trunk", f"{trunk['trial_id']} ({trunk['status']}) up to step {trunk['step']}{kept}")
         )
-    lines += [("trunk of", f"{b['trial_id']} from step {b['step']}") for b in trial["branches"]]
+    if parent := trial["parent"]:
+        lines.append(("parent", f"{parent['trial_id']} ({parent['status']}), its final weights"))
+    lines += [
+        ("trunk of", f"{b['trial_id']} from step {b['step']}")
+        if b["step"] != AT_END
+        else ("parent of", b["trial_id"])
+        for b in trial["branches"]
+    ]
     lines.append(("last row", _numbers(trial["last_row"]) or "none"))
     for evaluation in trial["evaluations"]:
         numbers = {name: value for name, value in evaluation.items() if name != "name"}

@@ -23,12 +23,12 @@ from vitscale.plan.cost import (
     weights_bytes,
 )
 from vitscale.plan.doubts import doubts
+from vitscale.plan.parents import num_steps_saved
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
 from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import Study, encoded, to_json
 from vitscale.plan.trial import Trial
-from vitscale.plan.trunks import num_steps_saved
 from vitscale.record.looks import Ledger, sizes
 from vitscale.record.outcome import Status
 from vitscale.record.store import Damaged, Store
@@ -137,6 +137,7 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
         "weights": _weights(study, options) if trains else None,
         "doubts": doubts(study),
         "trunks": _trunks(study),
+        "parents": _parents(study, store),
     }
     from vitscale.analysis import power  # scipy takes a moment
 
@@ -177,6 +178,24 @@ def _trunks(study: Study) -> dict[str, Any] | None:
         "steps": steps - num_steps_saved(study),
         "steps_in_one_piece": steps,
     }
+
+
+def _parents(study: Study, store: Store) -> dict[str, Any] | None:
+    """What the parents cost, which are in no arm; None if there are none."""
+    if not study.parents:
+        return None
+    done = store.done_of([config.id for config in study.parents])
+    flops = sum(training_flops(config, study.measured) for config in study.parents)
+    num = len(study.parents)
+    return {"parents": num, "to_do": num - len(done), "training_flops": flops}
+
+
+def _parents_text(parents: dict[str, Any], own: float) -> str:
+    flops = parents["training_flops"]
+    return (
+        f"parents: {parents['parents']} trainings, {parents['to_do']} to do first: {flops:.3g} "
+        f"multiply-adds beside the {own:.3g} of the trials"
+    )
 
 
 def _trunks_text(trunks: dict[str, Any]) -> str:
@@ -484,6 +503,8 @@ def _as_text(summary: dict[str, Any]) -> str:
         lines.append(f"device-hours: {total} in total, {todo} to do (by {summary['time']})")
     if summary["makespan_h"]:
         lines.append(_makespan_text(summary))
+    if summary["parents"]:
+        lines.append(_parents_text(summary["parents"], summary["training_flops"]))
     if summary["trunks"]:
         lines.append(_trunks_text(summary["trunks"]))
     lines.append(_weights_text(summary["weights"], summary["trials"]))

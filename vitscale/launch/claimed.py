@@ -92,6 +92,7 @@ def _train(
         compiled=resources.compiled,
         kept=KEPT[resources.keep_weights],
         trunk=store.trial(config.trunk) if config.trunk else None,
+        parent=store.trial(config.init_from) if config.init_from else None,
         pins=pins,
         is_leaving=is_leaving,
     )
@@ -128,21 +129,28 @@ def _go_on_with(gpu: int | None) -> None:
         torch.cuda.set_device(gpu)
 
 
-def end_with_trunk(
-    config: TrainConfig, workdir: Workdir, store: Store, attempt: int, trunk: Outcome
+def end_with_start(
+    config: TrainConfig, workdir: Workdir, store: Store, attempt: int, start: Outcome
 ) -> Iterator[Event]:
-    """Commits the outcome of a claimed trial whose trunk diverged before it branched off.
+    """Commits the outcome of a claimed trial whose parent diverged, or whose trunk did before it
+    branched off.
 
-    Its rows are those of the trunk, as they are of the same training in one piece.
+    Its rows are those of the trunk, as they are of the same training in one piece; with a parent,
+    it has diverged at its first step.
     """
     from vitscale.record.provenance import provenance
 
     names = ("device", "workers", TRAIN_IMAGES, EVAL_IMAGES, LEFT_OUT, "deterministic")
-    facts = {name: trunk.facts[name] for name in names if name in trunk.facts}
-    reason = f"its trunk {config.trunk} diverged at step {int(trunk.rows[-1]['diverged_step'])}"
-    outcome = Outcome.of(
-        trunk.rows, {"attempt": str(attempt), **facts, **provenance(), "error": reason}
-    )
+    facts, rows, who = {}, start.rows, f"parent {config.init_from}"
+    if config.trunk:
+        facts = {name: start.facts[name] for name in names if name in start.facts}
+        who = f"trunk {config.trunk}"
+    else:
+        from vitscale.train.loop import diverged_row
+
+        rows = ({**diverged_row(config, 0), "train_s": 0.0, "eval_s": 0.0, "unix_s": time.time()},)
+    reason = f"its {who} diverged at step {int(start.rows[-1]['diverged_step'])}"
+    outcome = Outcome.of(rows, {"attempt": str(attempt), **facts, **provenance(), "error": reason})
     store.finish(workdir, outcome)
     yield Event.ended(config.id, outcome)
 

@@ -24,12 +24,12 @@ from vitscale.launch.branching import pins, why_not
 from vitscale.launch.command import command
 from vitscale.launch.preflight import Data, check_fits, check_loaders, check_ray_folder, clock_apart
 from vitscale.launch.progress import Progress
-from vitscale.launch.resources import Event, Resources, check_alone
+from vitscale.launch.resources import Event, News, Resources, check_alone
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.doubts import doubts
+from vitscale.plan.parents import entries, followers, next_wave
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, encoded, to_json
-from vitscale.plan.trunks import next_wave
 from vitscale.record.looks import declare
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
 from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, TRIAL_ID, Overtaken, Store
@@ -317,7 +317,8 @@ class Driver:
         self.num_faults = 0  # of machines, in this start
         # trial id -> why it is missing, where the store could not record it
         self.reasons: dict[str, str] = {}
-        self.trunkless: set[str] = set()  # trials that had no trunk to start from
+        self.orphaned: set[str] = set()  # trials that had no trunk or parent to start from
+        self.parents = {config.id for config in study.parents}
 
     def run(self, retrain: bool = False) -> int:
         """Trains, then draws the report, whatever ended the training; returns the exit status."""
@@ -330,12 +331,14 @@ class Driver:
             self._grow(known)
             self._write_plan()
             self.store.check_planning()
-        todo = [trial for trial in self.study.trials if trial.config.id not in known]
-        self.store.check_trials_permitted(trial.config.id for trial in todo)
+        todo = self._to_do(known)
+        self.store.check_trials_permitted(config.id for config in todo)
         so_far = f" so far of {self.rounds.search.num_trials}" if self.rounds else ""
+        num = sum(config.id in self.parents for config in todo)
+        first = f", after {num} of {len(self.parents)} parents" if num else ""
         self.console.print(
             f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(known)} done, "
-            f"{len(todo)} to do (store {self.store.root}, attempt {self.attempt})"
+            f"{len(todo) - num} to do{first} (store {self.store.root}, attempt {self.attempt})"
         )
         if self.left_out and (num := len({*self.left_out} & {*self.store.trial_ids()})):
             self.console.print(
@@ -470,7 +473,7 @@ class Driver:
 
         The links follow it. Raises Overtaken.
         """
-        planned = {trial.config.id for trial in self.study.trials}
+        planned = {trial.config.id for trial in self.study.trained}
         plan: dict[str, Any] = {}
 
         def make() -> bytes | None:
@@ -545,29 +548,34 @@ class Driver:
         """
         from vitscale.launch.ray_tune import awaited, run_trials
 
-        todo = [trial.config for trial in self.study.trials if trial.config.id not in known]
-        pinned = pins(todo, self.store)
-        ids = [trial.config.id for trial in self.study.trials]
-        self.progress = Progress(
-            self.study,
-            {i: known.get(i, Outcome(Status.MISSING)).status for i in ids},
-            store=self.store,
-        )
-        statuses = self.progress.statuses
+        todo = self._to_do(known)
+        pinned = pins(todo, self.store, self.study.parents)
+        waiting, missing = {config.id for config in todo}, Outcome(Status.MISSING)
+        statuses: dict[str, Status | News] = {
+            trial.config.id: known.get(
+                trial.config.id,
+                missing if trial.config.id in waiting else Outcome(Status.FINISHED),
+            ).status
+            for trial in self.study.trained
+        }
+        self.progress = Progress(self.study, statuses, store=self.store)
         with self.display(self.progress, self.console):
             while todo and not self.stop.is_set():
                 left: set[str] = set()
-                wave = next_wave(todo)  # trunks before what starts from them
+                wave = next_wave(todo)  # trunks and parents before what starts from them
                 claimed = self.store.trials.states(CLAIM, [config.id for config in wave])
                 free = [
                     config
                     for config in wave
                     if not (config.id in claimed and self._is_held(config.id))
-                    and not self._lacks_trunk(config)
+                    and not self._lacks_start(config)
                 ]
+                later = followers(free, todo)
                 for status, where in (("", self.resources), ("crowded", self.resources.alone())):
                     configs = [
-                        config for config in free if not status or statuses[config.id] == status
+                        config
+                        for config in (*free, *later)
+                        if not status or statuses[config.id] == status
                     ]
                     try:
                         if configs and not self.stop.is_set():
@@ -587,8 +595,9 @@ class Driver:
                             )
                     finally:
                         events.join()
-                held = {config.id for config in wave if statuses[config.id] == "elsewhere"} | left
-                ended = {config.id for config in wave} - held
+                begun = [*wave, *(c for c in later if statuses[c.id] != Status.MISSING)]
+                held = {config.id for config in begun if statuses[config.id] == "elsewhere"} | left
+                ended = {config.id for config in begun} - held
                 todo = [config for config in todo if config.id not in ended]
                 self.stop.wait(2 if held else 0)
 
@@ -609,12 +618,25 @@ class Driver:
         self.progress.update(Event(trial_id, "elsewhere", facts={"study": holder}))
         return True
 
-    def _lacks_trunk(self, config: TrainConfig) -> bool:
-        """Whether a trial cannot start from its trunk; if so, records and prints the reason."""
+    def _to_do(self, known: Mapping[str, Outcome]) -> list[TrainConfig]:
+        """The trainings without an outcome; of parents, those of trials without one."""
+        todo = [trial.config for trial in self.study.trials if trial.config.id not in known]
+        needed = {need for config in todo for need in config.needs}
+        parents: list[TrainConfig] = []
+        for config in reversed(self.study.parents):  # one may have a parent of its own
+            if config.id in needed and not self.store.is_done(config.id):
+                parents.insert(0, config)
+                needed.update(config.needs)
+        return parents + todo
+
+    def _lacks_start(self, config: TrainConfig) -> bool:
+        """Whether a trial cannot start from its trunk or parent; if so, records and prints the
+        reason.
+        """
         if not (reason := why_not(config, self.store)):
             return False
         self.reasons[config.id] = reason
-        self.trunkless.add(config.id)
+        self.orphaned.add(config.id)
         self.console.print(f"warning: {config.id} is missing: {reason}")
         self._record_lost(Event(config.id, "lost", facts={"error": reason}))
         return True
@@ -638,6 +660,12 @@ class Driver:
         There, a trial that a machine failed has no outcome.
         """
         progress.update(event)
+        if event.trial_id in self.parents:  # in no table, and not in MLflow
+            if event.status in ("again", "crowded", "lost"):
+                self._warn_fault(event)
+            if event.status == "lost":
+                self._record_lost(event)
+            return
         if event.status in ("again", "crowded", "lost"):
             self._warn_fault(event)
         if event.status == "lost":
@@ -684,7 +712,7 @@ class Driver:
 
     def _record_lost(self, event: Event) -> None:
         """Records a fault for a trial whose workers died too often to record one themselves, or
-        that has no trunk to start from.
+        that has no trunk or parent to start from.
 
         On a full disk this fails as well; then the reason is kept for this start only.
         """
@@ -813,7 +841,7 @@ class Driver:
                 self.console.print(f"        log {self.store.trial(trial_id).address(log)}")
         if len(ended) > 10:
             self.console.print(f"{status}  and {len(ended) - 10} more")
-        if status is Status.MISSING and {trial_id for trial_id, *_ in ended} - self.trunkless:
+        if status is Status.MISSING and {trial_id for trial_id, *_ in ended} - self.orphaned:
             self.console.print(
                 "        no results, since machines failed them: the same command tries them again"
             )
@@ -842,7 +870,8 @@ def _is_encoded_as(read: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
 def _once_planned(plan: Mapping[str, Any]) -> list[str]:
     """Ids of all trials in a study's plans so far; empty if they cannot be read."""
     try:
-        ids = [*plan.get("earlier", ()), *(trial["id"] for trial in plan.get("trials", ()))]
+        planned = entries({"trials": (), **plan})
+        ids = [*plan.get("earlier", ()), *(entry["id"] for entry in planned)]
         return [trial_id for trial_id in dict.fromkeys(ids) if TRIAL_ID.fullmatch(trial_id)]
     except (KeyError, TypeError):
         return []

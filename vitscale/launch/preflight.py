@@ -169,7 +169,7 @@ class Data:
         Examples are another number of images, other classes or channels, a missing split, or image
         sizes that the crop cannot take.
         """
-        for key, configs in self._by_images(trial.config for trial in study.trials):
+        for key, configs in self._by_images(trial.config for trial in study.trained):
             check_readable(configs[0].dataset, self.root)
             if configs[0].dataset in EMBEDDED:
                 check_embedded(configs)

@@ -26,7 +26,7 @@ class Progress:
     store: Store | None = None  # where checkpoints are, from which trials resume
 
     def __post_init__(self) -> None:
-        self.trials = {trial.config.id: trial for trial in self.study.trials}
+        self.trials = {trial.config.id: trial for trial in self.study.trained}
         self.todo = {i for i, status in self.statuses.items() if status not in DONE}
         # trial id -> epochs completed before the trial began to run in this start
         self.resumed: dict[str, int] = {}

@@ -118,6 +118,9 @@ _told: set[str] = set()  # Tune's trials whose loss was told
 _anew: set[str] = set()  # trials that the driver begins anew: Tune gave them up without a try
 # how often it did, since they made progress; unlike the others, kept from one run to the next
 _times_anew: Counter[str] = Counter()
+_in_run: set[str] = set()  # the trials of this run
+_done: set[str] = set()  # those of them that have a result
+_of_trial: dict[str, set[str]] = {}  # Tune's trial -> its trials
 
 
 def run_trials(
@@ -158,8 +161,11 @@ def run_trials(
     _events, _stop, _should_stop = events, stop, should_stop
     nonce, in_teams = store.nonce(slug), resources.workers_per_trial > 1
     _have_ended = _last_steps(nonce) if in_teams else None
-    for state in (_stopped, _begun, _rows, _from_step, _lost, _unready, _told, _anew):
+    for state in (_stopped, _begun, _rows, _from_step, _lost, _unready, _told, _anew, _done):
         state.clear()
+    _in_run.clear()
+    _in_run.update(config.id for config in configs)
+    _of_trial.clear()
     # Ray Train places the workers of a team
     _places = _Places(resources) if resources.address and not in_teams else None
     constants = {
@@ -174,13 +180,13 @@ def run_trials(
     ]
     amounts: dict[str, Any] = {"cpu": resources.cpus_per_trial, "gpu": resources.gpus_per_trial}
     amounts |= resources.placement()
-    at_once = resources.max_concurrent or None
+    _Queue.most = resources.max_concurrent or 0
     # The workers of a team hold the cores and GPUs, of which Tune knows nothing. One byte of memory
     # represents the trial itself: without any request, Tune would ask for a core.
     if in_teams:
-        amounts, at_once, _Teams.num = {"memory": 1}, None, 1
+        amounts, _Queue.most = {"memory": 1}, 1
         with contextlib.suppress(ValueError):  # nodes have left: one team waits for others
-            _Teams.num = _slots(resources)
+            _Queue.most = _slots(resources)
     trainable = tune.with_resources(train_bundle, amounts)
     trainable.__mixins__ = (_Leader,) if in_teams else ()
     # trainables of the same name would overwrite each other on a shared cluster
@@ -198,8 +204,7 @@ def run_trials(
             tune_config=tune.TuneConfig(
                 # the leader of a team that a search stops waits for its workers
                 reuse_actors=not in_teams,
-                max_concurrent_trials=at_once,
-                search_alg=_Teams() if in_teams else None,
+                search_alg=_Queue(),
                 scheduler=_Scheduler(),
             ),
             run_config=tune.RunConfig(
@@ -266,7 +271,7 @@ def _looking(resources: Resources, num_trials: int) -> Iterator[Callable[[Collec
         """A demand that is met makes place for the team: it may be of a node that has come, or of
         a team that has ended.
         """
-        more = resources.address and min(most, num_trials - num_ended) > _Teams.num
+        more = resources.address and min(most, num_trials - num_ended) > _Queue.most
         if demand and (not more or demand[0].wait(0)):
             remove_placement_group(demand.pop())
         elif more and not demand:
@@ -278,7 +283,7 @@ def _looking(resources: Resources, num_trials: int) -> Iterator[Callable[[Collec
             return
         asked_s = time.monotonic()
         with contextlib.suppress(ray.exceptions.RayError, ValueError):  # nothing fits any more
-            _Teams.num = _slots(resources)
+            _Queue.most = _slots(resources)
         with contextlib.suppress(ray.exceptions.RayError):
             ask_for_nodes(sum(trial.is_finished() for trial in trials))
             for text in state._connect_and_get_accessor().get_placement_group_table():
@@ -827,14 +832,50 @@ class _Leader:
         super().setup(config)  # type: ignore[misc]
 
 
-class _Teams(BasicVariantGenerator):
-    """Begins as many trials as there is place for now: Tune does not know what a team takes."""
+class _Queue(BasicVariantGenerator):
+    """Begins a trial once what it needs is done, and `most` at once: of teams as many as there is
+    place for now, since Tune does not know what a team takes.
+    """
 
-    num = 1
+    most = 0  # no limit but the resources
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Any] = []  # trials that wait for others
 
     def next_trial(self) -> Any:
-        self.max_concurrent = self.num
-        return super().next_trial()
+        self.max_concurrent = self.most + len(self.held) if self.most else 0
+        for place, trial in enumerate(self.held):
+            if not self._waits(trial) and self._has_place():
+                return self.held.pop(place)
+        while (trial := super().next_trial()) is not None and self._waits(trial):
+            self.held.append(trial)
+            self.max_concurrent += bool(self.most)
+        return trial
+
+    def is_finished(self) -> bool:
+        """Not while a trial waits for one that runs; one whose parent has failed waits for none."""
+        return super().is_finished() and not any(map(self._may_begin, self.held))
+
+    def _has_place(self) -> bool:
+        begun = len(self._live_trials) - len(self.held)
+        return not self.most or begun < self.most
+
+    def _waits(self, trial: Any) -> bool:
+        return not _needs(trial) <= _done
+
+    def _may_begin(self, trial: Any) -> bool:
+        held = {one.trial_id for one in self.held}
+        runs = set().union(*(_of_trial.get(i, set()) for i in self._live_trials - held))
+        return _needs(trial) <= _done | runs
+
+
+def _needs(trial: Any) -> set[str]:
+    """Ids of the trainings of this run that must be done before Tune's trial begins."""
+    _of_trial[trial.trial_id] = _ids(trial)
+    fields = [bundle[1] for bundle in trial.config["bundle"]]
+    starts = {of.get(name, "") for of in fields for name in ("trunk", "init_from")}
+    return starts & _in_run
 
 
 class _Stopped(BaseException):
@@ -977,6 +1018,8 @@ class _Relay(tune.Callback):
         _begun.add(event.trial_id)
         if event.status in (*DONE, Status.FAILED):
             _lost.clear()
+        if event.status in DONE:
+            _done.add(event.trial_id)
         is_further = event.from_step > _from_step.setdefault(event.trial_id, event.from_step)
         if is_further or len(event.rows) > _rows.get(event.trial_id, 0):  # it makes progress
             _rows[event.trial_id] = max(len(event.rows), _rows.get(event.trial_id, 0))

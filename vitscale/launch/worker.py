@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from vitscale.launch.branching import diverged_trunk
-from vitscale.launch.claimed import end_with_trunk, profile_claimed, train_claimed
+from vitscale.launch.branching import diverged_start
+from vitscale.launch.claimed import end_with_start, profile_claimed, train_claimed
 from vitscale.launch.faults import not_deterministic, one_line, too_big, verdict
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.profile import ProfileConfig
@@ -50,8 +50,8 @@ def train_trial(
         with workdir.renewed():
             if isinstance(config, ProfileConfig):
                 yield from profile_claimed(config, workdir, store, attempt, resources)
-            elif (trunk := diverged_trunk(config, store)) is not None:
-                yield from end_with_trunk(config, workdir, store, attempt, trunk)
+            elif (start := diverged_start(config, store)) is not None:
+                yield from end_with_start(config, workdir, store, attempt, start)
             elif resources.workers_per_trial > 1:
                 from vitscale.launch.ray_team import train_on_team
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise, product
 from typing import Literal
@@ -52,18 +52,37 @@ class Compared:
         """The sets of each row of a comparison."""
         return [comparison.on] if comparison.on else [(name,) for name in sets(plan, self.sets)]
 
-    def families(self, plan: Plan) -> dict[str, tuple[int, tuple[float, ...]]]:
-        """Family -> number of tests, which are corrected together, and the weights of the one with
-        the most noise.
+    def families(self, plan: Plan) -> dict[str, tuple[int, tuple[float, ...], bool]]:
+        """Family -> number of tests, which are corrected together; the weights of the one with the
+        most noise; and whether its arms are paired by parent.
         """
         tests: Counter[str] = Counter()
+        arms: dict[str, Mapping[str, float]] = {}
         widest: dict[str, tuple[float, ...]] = {}
         for comparison in self.make(plan):
             family, weights = comparison.family, tuple(comparison.weights.values())
             tests[family] += len(self.on(plan, comparison))
             if sum(w * w for w in weights) > sum(w * w for w in widest.get(family, ())):
-                widest[family] = weights
-        return {family: (num, widest[family]) for family, num in tests.items()}
+                widest[family], arms[family] = weights, comparison.weights
+        return {
+            family: (num, widest[family], is_paired(plan, arms[family]))
+            for family, num in tests.items()
+        }
+
+
+def is_paired(plan: Plan, arms: Collection[str]) -> bool:
+    """Whether the runs of these arms start from the same parents, one run of each arm and lr from
+    each: then they are compared within parents.
+    """
+    starts: dict[tuple[str, float], list[str]] = {}
+    for trial in plan.trials if plan.parents else ():
+        if trial.arm.name in arms:
+            key = trial.arm.name, trial.config.lr
+            starts.setdefault(key, []).append(trial.config.init_from)
+    of = list(starts.values())
+    return bool(of) and all(
+        all(one) and len(set(one)) == len(one) and set(one) == set(of[0]) for one in of
+    )
 
 
 def sets(plan: Plan, which: Sets) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from vitscale.plan.averaging import initial_share
 from vitscale.plan.comparisons import TABLES
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.parents import setting
 from vitscale.plan.study import Study
 
 MAX_INITIAL = 0.01  # weight of the initial weights in an averaged model
@@ -76,8 +77,8 @@ def _seeds(study: Study) -> str:
     names = [name for name in study.tables if name in TABLES]
     seeds: dict[str, dict[TrainConfig, int]] = {arm: {} for arm in study.arms}
     for trial in study.trials if names else ():
-        setting = trial.config.in_one_piece().replace(seed=0)
-        seeds[trial.arm.name][setting] = seeds[trial.arm.name].get(setting, 0) + 1
+        of = setting(study, trial.config)
+        seeds[trial.arm.name][of] = seeds[trial.arm.name].get(of, 0) + 1
     few = {
         arm: min(counts.values())
         for arm, counts in seeds.items()

@@ -211,6 +211,15 @@ class Fields:
     # there it starts; "": from initial weights
     trunk: str = ""
     trunk_step: Annotated[Natural, Max(10**15)] = 0  # steps that are the trunk's
+    # id of a parent of the study, whose final weights are the initial ones of this training; "":
+    # from initial weights
+    init_from: str = ""
+    init_weights: Literal["raw", "ema"] = "raw"  # of the parent: trained, or averaged ones
+    # the head: the parent's, zeros, or the initial one of this training
+    init_head: Literal["keep", "zero", "random"] = "keep"
+    # what is trained beside the head: all; attention or the MLPs, with the position embedding; or
+    # nothing. What is not trained stays as the parent left it.
+    trainable: Literal["all", "attn", "ffn", "head"] = "all"
 
     @property
     def num_train(self) -> int:
@@ -257,6 +266,11 @@ class Fields:
                 return self.cooldown_start
             case _:
                 return 0
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Ids of the trainings that must be done before this one begins."""
+        return tuple(filter(None, (self.trunk, self.init_from)))
 
     @property
     def num_own_steps(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from vitscale.plan.comparisons import factorial
+from vitscale.plan.parents import setting
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.spelling import shown
 from vitscale.plan.trial import DROP_PATH_BY, Arm, Plan, Trial, conditions
@@ -82,11 +83,6 @@ def fits_laws(study: Plan) -> bool:
     return _requests(study, LAWS)
 
 
-def equal_within_arms(trials: Iterable[Trial], *ignored: str) -> bool:
-    """Whether the configs of each arm are equal in all fields except `ignored`."""
-    return not _unequal_arm(trials, *ignored)
-
-
 def check_kind(study: Plan) -> None:
     """Raises ValueError if arms violate the laws of their kind, or would be pooled."""
     if (study.kind == "search") != (study.search is not None):
@@ -127,7 +123,7 @@ def _nothing(study: Plan) -> None:
 
 
 def _repeats(study: Plan) -> None:
-    if arm := _unequal_arm(study.trials, "seed"):
+    if arm := _unequal_arm(study, "seed"):
         raise ValueError(
             "the trials of an arm must differ only in seed in a study of kind repeats, but "
             f"got (study={study.slug!r}, arm={arm!r})"
@@ -146,7 +142,7 @@ def _repeats(study: Plan) -> None:
 
 
 def _shapes(study: Plan) -> None:
-    if arm := _unequal_arm(study.trials, "seed", "lr"):
+    if arm := _unequal_arm(study, "seed", "lr"):
         raise ValueError(
             "the trials of an arm must differ only in lr and seed in a study of kind shapes, but "
             f"got (study={study.slug!r}, arm={arm!r})"
@@ -173,7 +169,7 @@ def _shapes(study: Plan) -> None:
 
 
 def _scaling(study: Plan) -> None:
-    if arm := _unequal_arm(study.trials, "seed", "lr"):
+    if arm := _unequal_arm(study, "seed", "lr"):
         raise ValueError(
             "the trials of an arm must differ only in lr and seed in a study of kind scaling, but "
             f"got (study={study.slug!r}, arm={arm!r})"
@@ -292,14 +288,17 @@ def _most_common(values: Iterable[tuple[object, ...]]) -> tuple[int, tuple[objec
     return num, value
 
 
-def _unequal_arm(trials: Iterable[Trial], *ignored: str) -> str:
+def _unequal_arm(study: Plan, *ignored: str) -> str:
     """The first arm whose configs differ in a field that is not ignored; else empty.
 
-    Where a trial starts makes no difference to its outcome (plan/trunks.py).
+    Where a trial starts on its trunk makes no difference to its outcome, and parents of an arm may
+    differ in their seed (plan/parents.py).
     """
     first: dict[str, dict[str, Any]] = {}
-    for trial in trials:
+    for trial in study.trials:
         config = trial.config.in_one_piece()
+        if config.init_from:
+            config = setting(study, config).replace(seed=config.seed)
         fields = {
             name: value for name, value in config.non_default().items() if name not in ignored
         }

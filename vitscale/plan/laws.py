@@ -43,7 +43,15 @@ def laws_of(c: Fields) -> list[Law]:
         for bound in field.bounds
         if name not in FREE
     ]
-    return laws + free_laws(c) + _data_laws(c) + _training_laws(c) + _trunk_laws(c) + _model_laws(c)
+    return (
+        laws
+        + free_laws(c)
+        + _data_laws(c)
+        + _training_laws(c)
+        + _trunk_laws(c)
+        + _parent_laws(c)
+        + _model_laws(c)
+    )
 
 
 def _data_laws(c: Fields) -> list[Law]:
@@ -255,6 +263,26 @@ def _trunk_laws(c: Fields) -> list[Law]:
             "precise_bn <= trunk_step * batch_size with a trunk",
             c.precise_bn <= c.trunk_step * c.batch_size,
             "precise_bn trunk_step batch_size",
+        ),
+    ]
+
+
+def _parent_laws(c: Fields) -> list[Law]:
+    if not c.init_from:
+        given = "init_weights raw, init_head keep and trainable all without init_from"
+        plain = (c.init_weights, c.init_head, c.trainable) == ("raw", "keep", "all")
+        return [(given, plain, "init_from init_weights init_head trainable")]
+    return [
+        (
+            "init_from an id of twelve hex digits",
+            bool(re.fullmatch("[0-9a-f]{12}", c.init_from)),
+            "init_from",
+        ),
+        ("no trunk with init_from", not c.trunk, "trunk init_from"),
+        (
+            "model == vit with trainable attn or ffn",
+            c.model == "vit" or c.trainable in ("all", "head"),
+            "model trainable",
         ),
     ]
 

@@ -20,15 +20,16 @@ from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.kinds import check_kind
 from vitscale.plan.laws import FREE
 from vitscale.plan.metrics import ERROR, SPEED, Column
+from vitscale.plan.parents import check_parents, check_trunks, entries
 from vitscale.plan.profile import METRIC, ProfileConfig
 from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.trial import Arm, Trial, check_label
-from vitscale.plan.trunks import check_trunks
 
 # per study, and points per sample: each is a directory, and a row of every table
 MAX_TRIALS = 10**6
 MOST_IN_A_NAME, MOST_IN_A_TEXT = 100, 100_000  # characters
 
+PARENTS = "parents"  # the name under which they are shown while they are trained
 NUMBERED = ("repeats", "shapes", "scaling")  # kinds of which an arm needs no reference
 
 Sampler = Literal["tpe", "gp"]
@@ -83,6 +84,8 @@ class Study:
     question: str  # one sentence, the title of the report
     source: str  # author, year, figure; "ours"
     trials: tuple[Trial, ...]  # in the order in which they are trained
+    # trainings from which trials start (init_from): trained first, in no arm and no table
+    parents: tuple[TrainConfig, ...] = ()
     # 0: draws are i.i.d.; R: the points are R equal blocks of independent Sobol scrambles
     num_scrambles: int = 0
     # the column of the rows that tables and figures use: plan/metrics.py
@@ -136,6 +139,7 @@ class Study:
         _check_factors(self)
         check_kind(self)
         check_trunks(self)
+        check_parents(self)
         if self.kind in NUMBERED:
             object.__setattr__(self, "trials", _numbered(self.trials))
 
@@ -147,6 +151,11 @@ class Study:
     def cost(self, config: TrainConfig) -> Complexity:
         """As plan.cost.complexity, with the measured costs of this study."""
         return complexity(config, self.measured)
+
+    @cached_property
+    def trained(self) -> tuple[Trial, ...]:
+        """All trainings of the study: parents, as of an arm of their own, and trials."""
+        return (*(Trial(PARENTS, config, i) for i, config in enumerate(self.parents)), *self.trials)
 
     @cached_property
     def column(self) -> Column:
@@ -253,6 +262,10 @@ def _check_types(study: Study) -> None:
     for name in ("figures", "tables"):
         _check_list(name, getattr(study, name))
     _check_trials(study.trials)
+    if not _is_list(study.parents) or not all(type(c) is TrainConfig for c in study.parents):
+        raise ValueError(
+            f"parents of a study must be a tuple of TrainConfig, but got ({shown(study.parents)})"
+        )
     check_panels(study.panels)
     if not _is_list(study.pairs) or not all(
         _is_list(pair) and len(pair) == 2 for pair in study.pairs
@@ -407,7 +420,10 @@ def to_json(study: Study) -> dict[str, Any]:
     ]
     compared = {name: TABLES[name].make(study) for name in study.tables if name in TABLES}
     made = {name: [dataclasses.asdict(one) for one in of] for name, of in compared.items()}
-    return {**in_short(study), **({"comparisons": made} if made else {}), "trials": trials}
+    more: dict[str, Any] = {"comparisons": made} if made else {}
+    if study.parents:
+        more["parents"] = [{"id": c.id, "config": c.non_default()} for c in study.parents]
+    return {**in_short(study), **more, "trials": trials}
 
 
 def in_short(study: Study) -> dict[str, Any]:
@@ -441,10 +457,12 @@ def from_json(plan: Mapping[str, Any]) -> Study:
     trials = tuple(
         Trial(arms[t["arm"]], config_of(t["config"]), t["point"]) for t in plan["trials"]
     )
-    for trial, entry in zip(trials, plan["trials"], strict=True):
-        if trial.config.id != entry["id"]:
+    parents = tuple(config_of(entry["config"]) for entry in plan.get("parents", ()))
+    read = [*(trial.config for trial in trials), *parents]
+    for config, entry in zip(read, entries(plan), strict=True):
+        if config.id != entry["id"]:
             raise ValueError(
-                f"a config must keep its id, but got (planned={entry['id']}, now={trial.config.id})"
+                f"a config must keep its id, but got (planned={entry['id']}, now={config.id})"
             )
     texts: dict[str, Any] = {
         name: tuple(plan[name]) if isinstance(plan[name], list) else plan[name]
@@ -454,7 +472,7 @@ def from_json(plan: Mapping[str, Any]) -> Study:
     panels = {title: tuple(arms) for title, arms in plan["panels"].items()}
     pairs = tuple((a, b) for a, b in plan["pairs"])
     search = SearchInfo(**plan["search"]) if plan.get("search") else None
-    return Study(**texts, panels=panels, pairs=pairs, search=search, trials=trials)
+    return Study(**texts, panels=panels, pairs=pairs, search=search, trials=trials, parents=parents)
 
 
 _PLAIN = (

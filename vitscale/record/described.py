@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from vitscale.plan.parents import AT_END, entries
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import TRIAL_ID, Store
 from vitscale.record.trial_links import FOLDER, link_paths, point_names
@@ -46,7 +47,7 @@ def _by_prefix(store: Store, plans: Plans, prefix: str) -> str:
             "a trial must be named by its id, STUDY:ARM or STUDY:ARM:POINT, but got "
             f"({prefix!r}; its arms are: {', '.join(arms)})"
         )
-    planned = {entry["id"] for plan in plans.values() for entry in plan["trials"]}
+    planned = {entry["id"] for plan in plans.values() for entry in entries(plan)}
     ids = sorted(i for i in {*planned, *store.trial_ids()} if i.startswith(prefix))
     if not PREFIX.fullmatch(prefix) or len(ids) != 1:
         shown = ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")
@@ -115,6 +116,7 @@ def _described(
         "error": outcome.error,
         "config": config,
         "trunk": _trunk(store, config),
+        "parent": _parent(store, config),
         "branches": _branches(plans, trial_id),
         "planned_by": [place for _, place in planned],
         "earlier_of": list(earlier_studies(plans, trial_id)),
@@ -148,14 +150,28 @@ def _trunk(store: Store, config: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
+def _parent(store: Store, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The trial with whose final weights a trial starts; None if it has none."""
+    parent = config.get("init_from")
+    if not isinstance(parent, str) or not TRIAL_ID.fullmatch(parent):
+        return None
+    return {"trial_id": parent, "status": store.outcome(parent, store.peek).status.value}
+
+
 def _branches(plans: Plans, trial_id: str) -> list[dict[str, Any]]:
-    """The planned trials that start from a trial, and the steps at which they do."""
+    """The planned trials that start from a trial, and the steps at which they do; AT_END with its
+    final weights.
+    """
     found = {}
     for plan in plans.values():
-        for entry in plan["trials"]:
+        for entry in entries(plan):
             config = entry.get("config")
-            if isinstance(config, Mapping) and config.get("trunk") == trial_id:
+            if not isinstance(config, Mapping):
+                continue
+            if config.get("trunk") == trial_id:
                 found[entry["id"]] = config.get("trunk_step")
+            elif config.get("init_from") == trial_id:
+                found[entry["id"]] = AT_END
     return [{"trial_id": branch, "step": step} for branch, step in found.items()]
 
 

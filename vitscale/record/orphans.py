@@ -8,20 +8,23 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from vitscale.plan.trunks import branch_steps
+from vitscale.plan.parents import AT_END, branch_steps, entries
 from vitscale.record.blobs import WRITABLE
 from vitscale.record.described import earlier_studies
 from vitscale.record.outcome import Status
 from vitscale.record.overview import by_folder
 from vitscale.record.store import DELETED, SET_ASIDE, TRIAL_ID, Store
-from vitscale.record.workdir import PINNED, Damaged, FileState, read_json
+from vitscale.record.workdir import CHECKPOINT, FINAL, PINNED, Damaged, FileState, read_json
 
 # A process writes to its scratch file all the time
 UNTOUCHED_S = 3600.0
 DOCTOR = ".doctor-"  # begins the folder of a check of `vitscale doctor`
 TEAM_NOTES = "ray-train"  # of launch/ray_team.py
 
-DAMAGED = ("rows.parquet.damaged-", "damaged-checkpoint-", f"damaged-{PINNED}")
+DAMAGED = (
+    "rows.parquet.damaged-",
+    *(f"damaged-{kind}" for kind in (CHECKPOINT, PINNED, FINAL)),
+)
 
 # scratch: of a process that was killed; damaged: set aside, and the trial has been restored since;
 # deleted: `clean` was killed; set aside: trained again by other code; of a trunk: a state from
@@ -142,17 +145,17 @@ def clean(store: Store, waste: Waste) -> Waste:
 
 def _needed(store: Store, plans: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """How the paths of all states begin from which planned trials start."""
-    entries = [trial for plan in plans.values() for trial in plan["trials"]]
+    planned = [entry for plan in plans.values() for entry in entries(plan)]
     return tuple(
-        f"trials/{trunk}/{PINNED}{step:09d}-"
-        for trunk, steps in branch_steps(entries, store.trial_ids()).items()
+        f"trials/{trial}/" + (FINAL if step == AT_END else f"{PINNED}{step:09d}-")
+        for trial, steps in branch_steps(planned, store.trial_ids()).items()
         for step in steps
     )
 
 
 def _unplanned(store: Store, plans: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    entries = [trial for plan in plans.values() for trial in plan["trials"]]
-    planned = {entry["id"] for entry in entries} | {*branch_steps(entries, store.trial_ids())}
+    every = [entry for plan in plans.values() for entry in entries(plan)]
+    planned = {entry["id"] for entry in every} | {*branch_steps(every, store.trial_ids())}
     return [trial_id for trial_id in store.trial_ids() if trial_id not in planned]
 
 
@@ -224,7 +227,7 @@ def _of_trial(
             yield Leftover(path, "scratch", *state)
         elif done and name.startswith(DAMAGED):
             yield Leftover(path, "damaged", *state)
-        elif done and name.startswith(PINNED) and not path.startswith(needed):
+        elif done and name.startswith((PINNED, FINAL)) and not path.startswith(needed):
             yield Leftover(path, "of a trunk", *state)
     notes = {name: state for name, state in files.items() if name.startswith(f"{TEAM_NOTES}/")}
     if notes and not store.running_holder(trial_id):

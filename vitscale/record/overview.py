@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from vitscale.plan.trunks import branch_steps
+from vitscale.plan.parents import branch_steps
 from vitscale.record.index import Index
 from vitscale.record.looks import FOLDER, OPEN, read_ledger
 from vitscale.record.outcome import DONE, Status

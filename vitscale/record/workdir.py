@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 CLAIM = "claim.json"
 CHECKPOINT = "checkpoint-"
 PINNED = "pinned-"  # and a step: the state of a trunk, from which other trials start
+FINAL = "weights-"  # and the last step: the final weights of a parent
 SLUG = re.compile(r"[\w-]+")
 
 
@@ -54,7 +55,7 @@ class CheckpointName(NamedTuple):
 
     step: int  # completed optimizer steps
     digest: str  # of the content
-    prefix: str = CHECKPOINT  # or PINNED
+    prefix: str = CHECKPOINT  # or PINNED, or FINAL
 
     def __str__(self) -> str:
         return f"{self.prefix}{self.step:09d}-{self.digest}.pt"
@@ -62,7 +63,7 @@ class CheckpointName(NamedTuple):
     @classmethod
     def of(cls, name: str) -> CheckpointName | None:
         """None for the name of another file."""
-        match = re.fullmatch(rf"({CHECKPOINT}|{PINNED})(\d+)-(\w+)\.pt", name)
+        match = re.fullmatch(rf"({CHECKPOINT}|{PINNED}|{FINAL})(\d+)-(\w+)\.pt", name)
         return cls(int(match[2]), match[3], match[1]) if match else None
 
 

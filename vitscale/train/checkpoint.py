@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitscale.record.workdir import CHECKPOINT, PINNED, CheckpointName, Damaged, Workdir, pinned
+from vitscale.record.workdir import (
+    CHECKPOINT,
+    FINAL,
+    PINNED,
+    CheckpointName,
+    Damaged,
+    Workdir,
+    pinned,
+)
 
 KEPT = 2  # if the newest is damaged, the one before it is used
 
@@ -38,6 +46,30 @@ def pin(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
     """Writes the state at a step from which other trials start; it stays when the training ends."""
     content = _serialized(state)
     workdir.write(str(CheckpointName(step, _digest(content), PINNED)), content)
+
+
+def keep_final(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
+    """Writes the final weights with which other trials start; they stay."""
+    content = _serialized(state)
+    workdir.write(str(CheckpointName(step, _digest(content), FINAL)), content)
+
+
+def load_final(workdir: Workdir, trial_id: str) -> dict[str, Any]:
+    """The final weights of a parent: "model", and "ema" of one that averages.
+
+    Raises Damaged if they are not there, or are damaged; a damaged file is renamed.
+    """
+    names = workdir.names(FINAL)
+    if not names:
+        raise Damaged(f"a parent must have its final weights, but got none ({workdir.address()})")
+    try:
+        return _whole(names[-1], workdir.read(names[-1]), torch.device("cpu"), trial_id)
+    except _Unusable as unusable:
+        workdir.rename(names[-1], f"damaged-{names[-1]}")
+        raise Damaged(
+            f"the final weights of a parent must be whole, but got some that are {unusable} "
+            f"({workdir.address(names[-1])})"
+        ) from unusable
 
 
 def load_pinned(workdir: Workdir, step: int, device: torch.device) -> dict[str, Any]:

@@ -27,8 +27,9 @@ from torch.nn import functional as F
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import SMALL_BYTES
 from vitscale.plan.metrics import ERRORS, METRICS, WEIGHTS, column
+from vitscale.plan.parents import AT_END
 from vitscale.record.outcome import Row
-from vitscale.record.workdir import Left, Workdir, pinned
+from vitscale.record.workdir import CHECKPOINT, FINAL, Damaged, Left, Workdir, pinned
 from vitscale.train import checkpoint
 from vitscale.train.answers import Answers
 from vitscale.train.batchnorm import has_batchnorm, reestimate
@@ -44,6 +45,7 @@ from vitscale.train.data import (
 from vitscale.train.deterministic import is_deterministic
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
+from vitscale.train.inherit import freeze, inherit
 from vitscale.train.loss_scale import LossScale
 from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model, place
@@ -92,6 +94,7 @@ def train(
     compiled: bool = False,
     kept: Kept = "all",
     trunk: Workdir | Path | None = None,
+    parent: Workdir | Path | None = None,
     pins: Collection[int] = (),
     is_leaving: Callable[[], bool] | None = None,
 ) -> Generator[Row, None, Trained]:
@@ -113,7 +116,9 @@ def train(
 
     A config with a trunk begins at the state that its trunk kept, in the folder `trunk`, and first
     yields the rows of the trunk up to there; rows and weights are, by the bit, those of the same
-    training in one piece. `pins` are the steps at which this training keeps its state for others.
+    training in one piece. A config with `init_from` begins with the final weights that its parent
+    kept in the folder `parent`. `pins` are the steps at which this training keeps its state for
+    others; with AT_END it keeps its final weights.
     `is_leaving` is asked before the first step, after each, and before each batch of an evaluation
     whether the process must end: then a checkpoint of what is new is written, and Left raised; an
     evaluation begins anew. A training that has ended goes on. In a team, any process may have to
@@ -127,14 +132,20 @@ def train(
     """
     workdir = Workdir(workdir) if isinstance(workdir, Path) else workdir
     trunk = Workdir(trunk) if isinstance(trunk, Path) else trunk
+    parent = Workdir(parent) if isinstance(parent, Path) else parent
     assert bool(config.trunk) == (trunk is not None), "a trunk needs its folder"
+    assert bool(config.init_from) == (parent is not None), "a parent needs its folder"
     device, team = device_at(device_name), Team.join()
 
     # --- model: built on the CPU, so that initial weights do not depend on the device
     seed_everything(config.seed)
     # cuDNN would otherwise compute fp32 convolutions in TF32
     torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
-    model = place(build_model(config), config, device)
+    model = build_model(config)
+    # a training that has begun goes on without its parent
+    if parent is not None and (parent.names(FINAL) or not workdir.names(CHECKPOINT)):
+        inherit(model, config, checkpoint.load_final(parent, config.init_from)[_kept_in(config)])
+    model = place(freeze(model, config), config, device)
     normed = has_batchnorm(model)
 
     # --- data: each process takes consecutive parts of each batch, which is the same for any
@@ -174,6 +185,8 @@ def train(
     loss_sum = torch.zeros((), dtype=torch.float64, device=device)
     bad_step = torch.tensor(-1, device=device)  # first step with a non-finite loss
     state = team.share(_newest_state(config, workdir, trunk) if team.rank == 0 else None)
+    if state is None and parent is not None and not parent.names(FINAL):
+        raise Damaged(f"a training must begin with its parent, but got none ({parent.address()})")
     if state is not None:
         ours = {"train": data, **digests}
         if other := [name for name, own in state["images"].items() if ours.get(name, own) != own]:
@@ -224,6 +237,14 @@ def train(
         """Writes the state from which other trials start, if they do at this step."""
         if step in pins and team.rank == 0 and not pinned(workdir, step):
             saver.save(checkpoint.pin, step, state_now)
+
+    def keep_final() -> None:
+        """Writes the weights with which other trials start, unless they diverged."""
+        if AT_END in pins and not rows[-1]["diverged"] and not workdir.names(FINAL):
+            names = ("trial", "step", "images", "model", "ema")
+            saver.save(
+                checkpoint.keep_final, step, lambda: {name: state_now()[name] for name in names}
+            )
 
     def commit() -> None:
         """Begins to write a checkpoint, and waits until the last one is written."""
@@ -317,6 +338,7 @@ def train(
                     rows.append({name: float(value) for name, value in row.items()})
                     if is_last(rows[-1], config) and team.rank == 0:
                         keep_for_others()
+                        keep_final()
                         commit()  # before the row is reported: what was reported is never lost
                     yield rows[-1]
                     if diverged_step is not None:
@@ -327,6 +349,11 @@ def train(
             if team.rank == 0 and saver.is_due and step < config.num_steps:
                 commit()
     return trained
+
+
+def _kept_in(config: TrainConfig) -> str:
+    """Under which name final weights have those with which a child begins."""
+    return {"raw": "model", "ema": "ema"}[config.init_weights]
 
 
 def _newest_state(

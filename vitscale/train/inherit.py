@@ -1,0 +1,74 @@
+"""The initial weights of a child, which are the final ones of its parent, and what of them is
+trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitscale.plan.config import TrainConfig
+
+POSITIONS = "pos_embed"
+# part of the names of what is trained beside the head and the positions
+TRAINED = {"attn": ".attn.", "ffn": ".mlp."}
+
+
+def inherit(model: nn.Module, config: TrainConfig, weights: Mapping[str, Tensor]) -> None:
+    """Loads the weights of a parent, as of `state_dict`, into a model of the config.
+
+    Learned positions of another resolution are resized by bicubic interpolation without
+    antialiasing, as in DeiT's code (Touvron et al. 2021); that of the class token stays. The head
+    is kept, zero, or left as it is (`init_head`).
+    """
+    own, state = model.state_dict(), dict(weights)
+    if POSITIONS in own and config.pos_embed == "sincos":
+        state[POSITIONS] = own[POSITIONS]
+    elif POSITIONS in own and own[POSITIONS].shape != state[POSITIONS].shape:
+        state[POSITIONS] = _resized(state[POSITIONS], config)
+    for name in _of_head(model):
+        match config.init_head:
+            case "zero":
+                state[name] = torch.zeros_like(own[name])
+            case "random":
+                state[name] = own[name]
+    model.load_state_dict(state)
+
+
+def _resized(positions: Tensor, config: TrainConfig) -> Tensor:
+    """Positions (1, T, C) for the resolution of the config."""
+    from timm.layers import resample_abs_pos_embed
+
+    side = config.resolution // config.patch_size
+    prefix = int(config.pool == "token" and config.embed_token)
+    resized: Tensor = resample_abs_pos_embed(
+        positions, [side, side], num_prefix_tokens=prefix, antialias=False
+    )
+    return resized
+
+
+def _of_head(model: nn.Module) -> set[str]:
+    """The names of the head's weights."""
+    vit: Any = model
+    head = vit.get_classifier()
+    where = next(name for name, module in model.named_modules() if module is head)
+    return {f"{where}.{name}" for name in head.state_dict()}
+
+
+def freeze(model: nn.Module, config: TrainConfig) -> nn.Module:
+    """The model, of which only `trainable` has gradients: attention or the MLPs, with the positions
+    and the head, or the head alone. Statistics of BatchNorm then stay as they are.
+    """
+    if config.trainable == "all":
+        return model
+    from timm.layers import freeze_batch_norm_2d
+
+    head, part = _of_head(model), TRAINED.get(config.trainable, "")
+    for name, weight in model.named_parameters():
+        is_part = bool(part) and (part in name or name == POSITIONS)
+        weight.requires_grad = name in head or is_part
+    frozen: nn.Module = freeze_batch_norm_2d(model)
+    return frozen
