@@ -16,11 +16,13 @@ import pytest
 import torch
 from PIL import Image
 from test_search import make_search
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitscale.launch.optuna_search import Rounds
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.fields import choices
+from vitscale.plan.parents import AT_END
 from vitscale.plan.profile import ProfileConfig, processor
 from vitscale.plan.search import SAMPLERS, Sampler
 from vitscale.record.store import Store
@@ -61,6 +63,8 @@ def alike(names: str, **fields: Any) -> dict[str, dict[str, Any]]:
     return {name: fields for name in names.split()}
 
 
+PARENT = BASE.replace(seed=1, ema_decay=0.9)
+CHILD: dict[str, Any] = {"init_from": PARENT.id}
 # field -> choice -> what else must be so for the choice to be legal, and to make a difference: with
 # patches of 4 pixels an hMLP stem is patchify_bn.
 CASES: dict[str, dict[str, dict[str, Any]]] = {
@@ -85,6 +89,9 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "bce_targets": alike("soft present", loss="bce", mixup_alpha=1.0),
     "drop_path_rule": alike("uniform linear", drop_path=0.3),
     "precision": alike("fp32 bf16 fp16"),
+    "init_weights": alike("raw ema", **CHILD),
+    "init_head": alike("keep zero random", **CHILD, weight_init="trunc_normal"),
+    "trainable": alike("all attn ffn head", **CHILD),
 }
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {
     "profile": alike("inference training"),
@@ -106,12 +113,19 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def trained(config: TrainConfig, folder: Path, data_root: Path) -> str:
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parent")
+    list(train(PARENT, folder, pins=(AT_END,)))
+    return folder
+
+
+def trained(config: TrainConfig, folder: Path, data_root: Path, parent: Path | None = None) -> str:
     """A digest of the rows and of the final weights of a training."""
     folder.mkdir()
     rows = [
         {k: v for k, v in row.items() if k not in TIMING}
-        for row in train(config, folder, data_root=data_root)
+        for row in train(config, folder, data_root=data_root, parent=parent)
     ]
     assert len(rows) == config.epochs and not any(row["diverged"] for row in rows)
     weights = torch.load(max(folder.glob("checkpoint-*")), weights_only=True)["model"]
@@ -133,7 +147,7 @@ def test_every_choice_has_a_case() -> None:
 
 @pytest.mark.parametrize("field", choices(TrainConfig))
 def test_every_choice_trains_something_of_its_own(
-    field: str, tmp_path: Path, data_root: Path
+    field: str, tmp_path: Path, data_root: Path, parent: Path
 ) -> None:
     """The cost in closed form is that of the model which is built."""
     digests = {}
@@ -143,7 +157,8 @@ def test_every_choice_trains_something_of_its_own(
         )
         config = BASE.replace(**{**CASES[field][choice], field: choice})
         assert complexity(config).params == sum(p.numel() for p in build_model(config).parameters())
-        digests[choice] = trained(config, tmp_path / choice, data_root)
+        start = parent if config.init_from else None
+        digests[choice] = trained(config, tmp_path / choice, data_root, start)
     assert len(set(digests.values())) == len(digests) >= 2, digests
 
 
@@ -151,11 +166,15 @@ def test_every_choice_trains_something_of_its_own(
     ("field", "choice"), [(f, c) for f in PROFILES for c in choices(ProfileConfig)[f]]
 )
 def test_every_kind_of_profile_makes_a_pass(field: str, choice: str) -> None:
+    """A pass computes what the model costs, and of training three times that."""
     fields = {"profile": "training", **PROFILES[field][choice], field: choice}
-    build_pass(
-        ProfileConfig(width=8, depth=1, heads=2, batch_size=4, hardware=processor(1), **fields),
-        torch.device("cpu"),
-    )()
+    config = ProfileConfig(width=8, depth=1, heads=2, batch_size=4, hardware=processor(1), **fields)
+    once = build_pass(config, torch.device("cpu"))
+    with FlopCounterMode(display=False) as counter:
+        once()
+    forward = 2 * complexity(config).flops * config.batch_size
+    passes = counter.get_total_flops() / forward
+    assert passes == pytest.approx(3 if config.profile == "training" else 1, rel=0.15)
 
 
 def test_every_sampler_of_a_search_is_another(tmp_path: Path) -> None:

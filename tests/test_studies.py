@@ -48,6 +48,11 @@ COUNTS = {
     ("recipe_vs_architecture", "demo"): 4 * 20,
     ("recipe_vs_architecture", "cifar"): 4 * 5,
     ("recipe_vs_architecture", "imagenet"): 4 * 5,
+    # Touvron et al. 2022, Table 5: 3 models, 3 parts, 2 optimizers; ours have the head and runs
+    # without a parent, too
+    ("finetune", "demo"): (2 * 4 + 1) * 15,
+    ("finetune", "cifar"): (2 * 3 + 1) * 10,
+    ("finetune", "imagenet"): 3 * 3 * 2,
     # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1
     # at 5 seeds.
     ("depth_vs_width", "demo"): 9 * 3 * 5,

@@ -26,7 +26,7 @@ from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
 ALPHA = 0.05
-MAX_ROWS = 6  # of a table that sentences give one by one
+MAX_ROWS = 10  # of a table that sentences give one by one
 VERDICTS = ("shown", "equivalent", "undecided")
 RANKS = ("prob_worse", "rank_p", "diverged_p")  # of the first of two arms, of divergence.py
 

@@ -42,6 +42,7 @@ TABLES: Registry = {
             "published_training_length",
             "published_seed_statistics",
             "published_recipe_interaction",
+            "published_finetuning",
         ),
     },
     "shapes": {

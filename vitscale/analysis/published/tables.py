@@ -73,6 +73,24 @@ def published_seed_statistics(results: Results) -> pd.DataFrame:
     return _of_errors(result)
 
 
+def published_finetuning(results: Results) -> pd.DataFrame:
+    """Touvron et al. 2022, Table 5 (ImageNet): error of ViT-S, B and L after fine-tuning at 384
+    pixels, by what was trained, and the difference from all weights with the same optimizer, in
+    points.
+
+    Single runs, without intervals; the paper names a standard deviation of 0.1 points.
+    """
+    table = read("touvron2022_table5")
+    for name in ("val", "v2"):
+        table[f"{name}_error_pct"] = (100 - table.pop(f"{name}_top1_pct")).round(1)
+        full = table[table["part"] == "full"].set_index(["model", "optimizer"])
+        beside = full.loc[pd.MultiIndex.from_frame(table[["model", "optimizer"]])]
+        minus = table[f"{name}_error_pct"].to_numpy() - beside[f"{name}_error_pct"].to_numpy()
+        table[f"{name}_minus_full_points"] = minus.round(1)
+    table.attrs[OF_ERRORS] = True
+    return table
+
+
 def published_recipe_interaction(results: Results) -> pd.DataFrame:
     """H. Touvron's thesis, 2022, section 6.3.4 (ImageNet): error of ResNet-50 minus DeiT-S under
     the recipes A2 and T2.
