@@ -43,7 +43,8 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import DEFAULTS
 from vitscale.train.complexity import measured_complexity
 from vitscale.train.data import HeldOut
-from vitscale.train.loop import evaluate, train
+from vitscale.train.evaluate import evaluate
+from vitscale.train.loop import train
 from vitscale.train.model import build_model
 from vitscale.train.parallel import Team
 from vitscale.train.sources import load_split

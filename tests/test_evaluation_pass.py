@@ -15,7 +15,8 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import column
 from vitscale.train.data import HeldOut, num_readers
 from vitscale.train.ema import Ema
-from vitscale.train.loop import TIMING, evaluate, evaluate_all, train
+from vitscale.train.evaluate import evaluate, evaluate_all
+from vitscale.train.loop import TIMING, train
 from vitscale.train.model import build_model
 from vitscale.train.parallel import Team
 from vitscale.train.sources import Images, load_split

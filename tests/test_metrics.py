@@ -29,7 +29,8 @@ from vitscale.record.store import Store, Workdir
 from vitscale.record.table import PROVENANCE, outcomes, read_trials, take_tidy, tidy
 from vitscale.train import checkpoint, loop
 from vitscale.train.data import HeldOut
-from vitscale.train.loop import evaluate, train
+from vitscale.train.evaluate import evaluate
+from vitscale.train.loop import train
 from vitscale.train.metrics import calibration_gaps, in_top
 from vitscale.train.model import build_model
 from vitscale.train.parallel import Team

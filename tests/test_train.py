@@ -23,7 +23,8 @@ from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
 from vitscale.train.augment import augment, crop_pixels, mix
 from vitscale.train.data import CROP, Batches, generator
-from vitscale.train.loop import TIMING, seed_everything, train
+from vitscale.train.device import seed_everything
+from vitscale.train.loop import TIMING, train
 from vitscale.train.model import build_model
 from vitscale.train.sources import Images, load_split
 

@@ -20,8 +20,9 @@ from device import counts
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
 from vitscale.train.data import Batches, HeldOut, resident
+from vitscale.train.device import device_at
 from vitscale.train.ema import Ema
-from vitscale.train.loop import device_at, evaluate, evaluate_all
+from vitscale.train.evaluate import evaluate, evaluate_all
 from vitscale.train.model import build_model
 from vitscale.train.parallel import Team
 from vitscale.train.parcel import Parcel

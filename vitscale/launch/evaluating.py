@@ -171,7 +171,7 @@ class _One:
     def _images(self, config: TrainConfig, evaluation: Evaluation) -> Images:
         """The images of the evaluation, on the GPU if they fit."""
         from vitscale.train.data import resident
-        from vitscale.train.loop import device_at
+        from vitscale.train.device import device_at
         from vitscale.train.sources import load_other, load_split
 
         key = (evaluation, *(getattr(config, name) for name in READ))

@@ -1,22 +1,32 @@
-"""Final weights of a trial on an evaluation set, long after the training."""
+"""Evaluation: of a model in the course of its training, and of final weights long after it."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import WEIGHTS, column
 from vitscale.record.outcome import Row
 from vitscale.train.answers import Answers, Top
-from vitscale.train.data import EVAL_BATCH, HeldOut, fingerprint, num_readers
-from vitscale.train.loop import device_at, evaluate_each, seed_everything
+from vitscale.train.batchnorm import reestimate
+from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, num_readers
+from vitscale.train.device import device_at, seed_everything
+from vitscale.train.ema import Ema
+from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model, place
 from vitscale.train.parallel import Team
 from vitscale.train.sources import Images
+from vitscale.train.step import autocast
+
+T = TypeVar("T")
 
 
 class Evaluated(NamedTuple):
@@ -98,3 +108,150 @@ def model_with(weights: dict[str, torch.Tensor], config: TrainConfig) -> nn.Modu
         )
     model.load_state_dict(weights)
     return model
+
+
+# ---- in the course of a training
+
+
+def evaluate_all(
+    model: nn.Module,
+    ema: Ema,
+    held_out: Mapping[str, HeldOut],
+    precise: Batches | None,
+    config: TrainConfig,
+    team: Team,
+    num_loader_workers: int = 0,
+    wrong: dict[str, np.ndarray] | None = None,
+    before_batch: Callable[[], None] | None = None,
+) -> Row:
+    """The `evaluation_columns` of every evaluation set, for the raw and the averaged weights.
+
+    Without averaging, the columns of the averaged weights repeat those of the raw ones. `wrong`, if
+    given, receives the images that were wrong, (N,) bool under "val_wrong" and "val_ema_wrong" (raw
+    weights alone without averaging). With `precise` batches, the statistics of BatchNorm are first
+    estimated on them, for raw and averaged weights each. `before_batch` is called before batches,
+    equally often by all processes of a team.
+    """
+    modules = [model, ema.module] if ema.on else [model]
+    if precise is not None:
+        for module in modules:
+            images = precise.unmixed(config.precise_bn, num_loader_workers)
+            images = _calling(before_batch, images)
+            reestimate(module, images, partial(autocast, config, precise.device))
+    found: dict[str, list[Row]] = {}  # of each split, one row per module
+    misses: dict[tuple[str, str], np.ndarray] = {}  # of (split, weights)
+    for split, data in held_out.items():
+        answers = [Answers() for _ in modules] if wrong is not None else None
+        found[split] = evaluate_each(
+            modules, data, config, team, num_loader_workers, answers, before_batch
+        )
+        for weights, answer in zip(WEIGHTS, answers or (), strict=False):
+            misses[split, weights] = answer.wrong(team, data.num)
+    row: Row = {}
+    for number, weights in enumerate(WEIGHTS):
+        for split, rows in found.items():
+            quantities = rows[min(number, len(modules) - 1)]
+            row |= {column(split, weights, name): value for name, value in quantities.items()}
+            if wrong is not None and (split, weights) in misses:
+                wrong[column(split, weights, "wrong")] = misses[split, weights]
+    return row
+
+
+def evaluate(
+    model: nn.Module,
+    data: HeldOut,
+    config: TrainConfig,
+    team: Team,
+    num_loader_workers: int = 0,
+    answers: Answers | None = None,
+) -> Row:
+    """The QUANTITIES of vitscale.plan.metrics over all images of an evaluation set, for any team.
+
+    loss: mean cross entropy in nats, against the label. error_pct and top5_error_pct: percentage of
+    images whose label is not the class, or not among the five classes, with the largest logits; the
+    latter is 0 with five classes or fewer. ece_pct: expected calibration error in percent, over 15
+    equal-width bins of the top-1 confidence (Guo et al. 2017), weighted by their images.
+
+    With several accepted labels (ReaL), a prediction is right if it is one of them, and the loss is
+    against the original one. `answers`, if given, receives the answer to each image.
+    """
+    of_model = None if answers is None else [answers]
+    return evaluate_each([model], data, config, team, num_loader_workers, of_model)[0]
+
+
+@torch.no_grad()
+def evaluate_each(
+    models: Sequence[nn.Module],
+    data: HeldOut,
+    config: TrainConfig,
+    team: Team,
+    num_loader_workers: int = 0,
+    answers: Sequence[Answers] | None = None,
+    before_batch: Callable[[], None] | None = None,
+) -> list[Row]:
+    """As `evaluate`, for several models that see each image when it has been read once.
+
+    `before_batch` is called before each batch that all processes of a team have.
+    """
+    tallies = [_Tally(data.device) for _ in models]
+    for model in models:
+        model.eval()
+    batches = data.iterate(num_loader_workers)
+    for images, labels, allowed in _calling(before_batch, batches, data.num_common):
+        for number, model in enumerate(models):
+            with autocast(config, data.device):
+                logits = model(images).float()
+            missed = tallies[number].add(logits, labels, allowed)
+            if answers is not None:
+                answers[number].add(missed, logits)
+    for model in models:
+        model.train()
+    return [tally.row(team, data.num) for tally in tallies]
+
+
+def _calling(
+    before: Callable[[], None] | None, items: Iterable[T], most: int | None = None
+) -> Iterator[T]:
+    """The items; calls `before` before it asks for each of them, or for the first `most`; without
+    `most`, also before it finds that there are no more.
+    """
+    iterator = iter(items)
+    for number in itertools.count():
+        if before is not None and (most is None or number < most):
+            before()
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        yield item
+
+
+class _Tally:
+    """Sums over the images that one model has seen; they stay on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        self.wrong = torch.zeros(2, dtype=torch.int64, device=device)  # top-1, top-5
+        self.gaps = torch.zeros(NUM_BINS, dtype=torch.float64, device=device)
+
+    def add(self, logits: Tensor, labels: Tensor, allowed: Tensor | None) -> Tensor:
+        """Adds a batch; returns which of its images (b,) are wrong."""
+        self.loss += F.cross_entropy(logits, labels).double() * len(labels)
+        guess = logits.argmax(1)
+        right = (guess == labels) if allowed is None else allowed.gather(1, guess[:, None])[:, 0]
+        missed = ~right
+        self.wrong += torch.stack([missed, ~in_top(logits, labels, allowed)]).sum(1)
+        self.gaps += calibration_gaps(logits, right)
+        return missed
+
+    def row(self, team: Team, num: int) -> Row:
+        """The QUANTITIES over all processes; the only place of an evaluation that waits."""
+        loss, wrong, gaps = team.sum(self.loss), team.sum(self.wrong), team.sum(self.gaps)
+        sums = torch.cat([loss[None], wrong.double(), gaps.abs().sum()[None]])
+        loss_sum, num_wrong, num_wrong_top5, gap = sums.tolist()
+        return {
+            "loss": loss_sum / num,
+            "error_pct": 100.0 * num_wrong / num,
+            "top5_error_pct": 100.0 * num_wrong_top5 / num,
+            "ece_pct": 100.0 * gap / num,
+        }

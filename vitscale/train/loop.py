@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import random
 import time
 from collections.abc import (
     Callable,
     Collection,
     Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
 )
 from functools import partial
 from pathlib import Path
@@ -22,7 +16,6 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import SMALL_BYTES
@@ -31,8 +24,7 @@ from vitscale.plan.parents import AT_END
 from vitscale.record.outcome import Row
 from vitscale.record.workdir import CHECKPOINT, FINAL, Damaged, Left, Workdir, pinned
 from vitscale.train import checkpoint
-from vitscale.train.answers import Answers
-from vitscale.train.batchnorm import has_batchnorm, reestimate
+from vitscale.train.batchnorm import has_batchnorm
 from vitscale.train.blocks import run_branches
 from vitscale.train.data import (
     EVAL_BATCH,
@@ -43,11 +35,12 @@ from vitscale.train.data import (
     resident,
 )
 from vitscale.train.deterministic import is_deterministic
+from vitscale.train.device import device_at, peak_memory, seed_everything
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
+from vitscale.train.evaluate import evaluate_all
 from vitscale.train.inherit import freeze, inherit
 from vitscale.train.loss_scale import LossScale
-from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model, place
 from vitscale.train.optim import build_optimizer, match_formats
 from vitscale.train.parallel import Parting, Team, cut, num_parts, synchronize_batchnorm
@@ -55,7 +48,7 @@ from vitscale.train.saver import Saver
 from vitscale.train.schedule import lr_at
 from vitscale.train.sources import load_split
 from vitscale.train.sources.images import describe_left_out
-from vitscale.train.step import TrainingStep, autocast
+from vitscale.train.step import TrainingStep
 
 # What a training loses by its checkpoints, at most, of the time (see Saver): large ones are written
 # less often than by the clock. On a CPU, whoever wants them more often than by default takes more.
@@ -409,173 +402,6 @@ def diverged_row(config: TrainConfig, step: int) -> Row:
         "diverged_step": step,
         **errors,
     }
-
-
-def evaluate_all(
-    model: nn.Module,
-    ema: Ema,
-    held_out: Mapping[str, HeldOut],
-    precise: Batches | None,
-    config: TrainConfig,
-    team: Team,
-    num_loader_workers: int = 0,
-    wrong: dict[str, np.ndarray] | None = None,
-    before_batch: Callable[[], None] | None = None,
-) -> Row:
-    """The `evaluation_columns` of every evaluation set, for the raw and the averaged weights.
-
-    Without averaging, the columns of the averaged weights repeat those of the raw ones. `wrong`, if
-    given, receives the images that were wrong, (N,) bool under "val_wrong" and "val_ema_wrong" (raw
-    weights alone without averaging). With `precise` batches, the statistics of BatchNorm are first
-    estimated on them, for raw and averaged weights each. `before_batch` is called before batches,
-    equally often by all processes of a team.
-    """
-    modules = [model, ema.module] if ema.on else [model]
-    if precise is not None:
-        for module in modules:
-            images = precise.unmixed(config.precise_bn, num_loader_workers)
-            images = _calling(before_batch, images)
-            reestimate(module, images, partial(autocast, config, precise.device))
-    found: dict[str, list[Row]] = {}  # of each split, one row per module
-    misses: dict[tuple[str, str], np.ndarray] = {}  # of (split, weights)
-    for split, data in held_out.items():
-        answers = [Answers() for _ in modules] if wrong is not None else None
-        found[split] = evaluate_each(
-            modules, data, config, team, num_loader_workers, answers, before_batch
-        )
-        for weights, answer in zip(WEIGHTS, answers or (), strict=False):
-            misses[split, weights] = answer.wrong(team, data.num)
-    row: Row = {}
-    for number, weights in enumerate(WEIGHTS):
-        for split, rows in found.items():
-            quantities = rows[min(number, len(modules) - 1)]
-            row |= {column(split, weights, name): value for name, value in quantities.items()}
-            if wrong is not None and (split, weights) in misses:
-                wrong[column(split, weights, "wrong")] = misses[split, weights]
-    return row
-
-
-def evaluate(
-    model: nn.Module,
-    data: HeldOut,
-    config: TrainConfig,
-    team: Team,
-    num_loader_workers: int = 0,
-    answers: Answers | None = None,
-) -> Row:
-    """The QUANTITIES of vitscale.plan.metrics over all images of an evaluation set, for any team.
-
-    loss: mean cross entropy in nats, against the label. error_pct and top5_error_pct: percentage of
-    images whose label is not the class, or not among the five classes, with the largest logits; the
-    latter is 0 with five classes or fewer. ece_pct: expected calibration error in percent, over 15
-    equal-width bins of the top-1 confidence (Guo et al. 2017), weighted by their images.
-
-    With several accepted labels (ReaL), a prediction is right if it is one of them, and the loss is
-    against the original one. `answers`, if given, receives the answer to each image.
-    """
-    of_model = None if answers is None else [answers]
-    return evaluate_each([model], data, config, team, num_loader_workers, of_model)[0]
-
-
-@torch.no_grad()
-def evaluate_each(
-    models: Sequence[nn.Module],
-    data: HeldOut,
-    config: TrainConfig,
-    team: Team,
-    num_loader_workers: int = 0,
-    answers: Sequence[Answers] | None = None,
-    before_batch: Callable[[], None] | None = None,
-) -> list[Row]:
-    """As `evaluate`, for several models that see each image when it has been read once.
-
-    `before_batch` is called before each batch that all processes of a team have.
-    """
-    tallies = [_Tally(data.device) for _ in models]
-    for model in models:
-        model.eval()
-    batches = data.iterate(num_loader_workers)
-    for images, labels, allowed in _calling(before_batch, batches, data.num_common):
-        for number, model in enumerate(models):
-            with autocast(config, data.device):
-                logits = model(images).float()
-            missed = tallies[number].add(logits, labels, allowed)
-            if answers is not None:
-                answers[number].add(missed, logits)
-    for model in models:
-        model.train()
-    return [tally.row(team, data.num) for tally in tallies]
-
-
-def _calling(
-    before: Callable[[], None] | None, items: Iterable[T], most: int | None = None
-) -> Iterator[T]:
-    """The items; calls `before` before it asks for each of them, or for the first `most`; without
-    `most`, also before it finds that there are no more.
-    """
-    iterator = iter(items)
-    for number in itertools.count():
-        if before is not None and (most is None or number < most):
-            before()
-        try:
-            item = next(iterator)
-        except StopIteration:
-            return
-        yield item
-
-
-class _Tally:
-    """Sums over the images that one model has seen; they stay on the device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.loss = torch.zeros((), dtype=torch.float64, device=device)
-        self.wrong = torch.zeros(2, dtype=torch.int64, device=device)  # top-1, top-5
-        self.gaps = torch.zeros(NUM_BINS, dtype=torch.float64, device=device)
-
-    def add(self, logits: Tensor, labels: Tensor, allowed: Tensor | None) -> Tensor:
-        """Adds a batch; returns which of its images (b,) are wrong."""
-        self.loss += F.cross_entropy(logits, labels).double() * len(labels)
-        guess = logits.argmax(1)
-        right = (guess == labels) if allowed is None else allowed.gather(1, guess[:, None])[:, 0]
-        missed = ~right
-        self.wrong += torch.stack([missed, ~in_top(logits, labels, allowed)]).sum(1)
-        self.gaps += calibration_gaps(logits, right)
-        return missed
-
-    def row(self, team: Team, num: int) -> Row:
-        """The QUANTITIES over all processes; the only place of an evaluation that waits."""
-        loss, wrong, gaps = team.sum(self.loss), team.sum(self.wrong), team.sum(self.gaps)
-        sums = torch.cat([loss[None], wrong.double(), gaps.abs().sum()[None]])
-        loss_sum, num_wrong, num_wrong_top5, gap = sums.tolist()
-        return {
-            "loss": loss_sum / num,
-            "error_pct": 100.0 * num_wrong / num,
-            "top5_error_pct": 100.0 * num_wrong_top5 / num,
-            "ece_pct": 100.0 * gap / num,
-        }
-
-
-def device_at(name: str) -> torch.device:
-    """The device of a name; "cuda" is the current GPU, with the index that torch.cuda demands."""
-    return (
-        torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
-    )
-
-
-def peak_memory(device: torch.device) -> Row:
-    """Peak memory of tensors on the GPU since the process began, in MiB; no column on a CPU."""
-    return (
-        {"peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20}
-        if device.type == "cuda"
-        else {}
-    )
-
-
-def seed_everything(seed: int) -> None:
-    """Seeds the global generators; batches do not draw from them, but init and layers do."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
 
 
 def _diverged_step(bad_step: Tensor, model: nn.Module, last_step: int | None) -> int | None:

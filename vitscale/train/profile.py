@@ -21,9 +21,9 @@ from torch.profiler import ProfilerActivity
 from vitscale.plan.profile import ProfileConfig, processor
 from vitscale.record.outcome import Row
 from vitscale.train.blocks import run_branches
+from vitscale.train.device import device_at, seed_everything
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
-from vitscale.train.loop import device_at, seed_everything
 from vitscale.train.loss_scale import LossScale
 from vitscale.train.model import build_model, memory_format, place
 from vitscale.train.optim import build_optimizer
