@@ -30,8 +30,9 @@ from vitscale.__main__ import main
 from vitscale.analysis.side_by_side import Side, arm_pairs, as_cells, side_by_side
 from vitscale.cli import script as cli
 from vitscale.cli.process import is_live
-from vitscale.launch.driver import SIGNALS, Driver
+from vitscale.launch.driver import Driver
 from vitscale.launch.preflight import Data
+from vitscale.launch.process import SIGNALS
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig

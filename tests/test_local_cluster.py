@@ -145,7 +145,7 @@ def test_a_signal_before_anything_was_begun_ends_in_a_line(tmp_path: Path, name:
 
 HANDLES = """
 import threading, time
-from vitscale.launch.driver import handle_signals
+from vitscale.launch.process import handle_signals
 stop = threading.Event()
 handle_signals(stop)
 print("ready", flush=True)

@@ -339,7 +339,8 @@ def test_a_store_with_trials_is_not_called_new(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its studies may have been deleted, to start them afresh."""
-    from vitscale.launch.driver import Output, _announce_new
+    from vitscale.launch.driver import _announce_new
+    from vitscale.launch.process import Output
 
     store, output = Store.open(tmp_path / "runs"), Output(sys.stdout, threading.Event())
     _announce_new(store, output)

@@ -96,7 +96,7 @@ ALLOWED = {
     "plan/profile.py": {"read_text"},
     "plan/cores.py": {"read_text"},  # /proc, /sys
     "launch/ray_tune.py": {"tempfile.TemporaryDirectory", "tempfile.TemporaryFile", "read_text"},
-    "launch/driver.py": {"os.open"},
+    "launch/process.py": {"os.open"},
     "launch/command.py": {"is_file"},  # a script
     # the folder of Ray
     "launch/preflight.py": {"mkdir", "tempfile.TemporaryFile", "tempfile.gettempdir"},

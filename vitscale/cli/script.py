@@ -27,7 +27,8 @@ from vitscale.cli.project import importing
 from vitscale.cli.stores import add_data_root, add_store
 from vitscale.cli.terminal import one_line
 from vitscale.launch.command import name_command
-from vitscale.launch.driver import (
+from vitscale.launch.driver import run
+from vitscale.launch.process import (
     EXIT_DONE,
     EXIT_INCOMPLETE,
     EXIT_INTERRUPTED,
@@ -35,7 +36,6 @@ from vitscale.launch.driver import (
     finish,
     handle_early_signals,
     keep_handlers,
-    run,
 )
 from vitscale.launch.resources import Resources, resources_for
 from vitscale.plan.data import check_readable

@@ -6,33 +6,40 @@ Trains the missing trials, mirrors them to MLflow, draws the report and prints w
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import shlex
-import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from vitscale.launch.branching import pins, why_not
 from vitscale.launch.command import command
+from vitscale.launch.earlier_plan import is_encoded_as, once_planned, plan_before, renamed
 from vitscale.launch.preflight import Data, check_fits, check_loaders, check_ray_folder, clock_apart
+from vitscale.launch.process import (
+    EXIT_DONE,
+    EXIT_INCOMPLETE,
+    EXIT_INTERRUPTED,
+    EXIT_NOT_SHOWN,
+    Output,
+    handle_signals,
+)
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, News, Resources, check_alone
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.doubts import doubts
-from vitscale.plan.parents import entries, followers, next_wave
+from vitscale.plan.parents import followers, next_wave
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, encoded, to_json
 from vitscale.record.looks import declare
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
-from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, TRIAL_ID, Overtaken, Store
+from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, Overtaken, Store
 from vitscale.record.trial_links import update_links
 from vitscale.record.workdir import CLAIM, Damaged, Workdir
 
@@ -44,13 +51,8 @@ if TYPE_CHECKING:
     from vitscale.record.mlflow_view import View
 
 MAX_FAULT_WARNINGS = 20
-# Signals so soon after another are the same request: a key that is held down, or a scheduler that
-# signals all processes of a job, some of which pass the signal on to the driver.
-STORM_S = 2.0
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that ask a start to stop
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
 RAY_LOG, REPORT_LOG = "ray.log", "report-failure.log"
-EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, EXIT_NOT_SHOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def run(
@@ -148,131 +150,6 @@ def _begin(search: Search, store: Store) -> Rounds:
     return rounds
 
 
-def handle_signals(stop: threading.Event) -> None:
-    """Lets the first SIGINT, SIGTERM or SIGHUP request a graceful stop by setting `stop`.
-
-    Schedulers preempt with SIGTERM, and a terminal that closes sends SIGHUP. Signals that follow
-    within STORM_S, as from a key that is held down, are the same request; a later SIGINT or SIGTERM
-    ends the process at once, a later SIGHUP does not, since terminals may send two. Under
-    `nohup`, SIGHUP stays ignored. The first signal raises no exception, because Ray may swallow one
-    that is raised in the middle of its code.
-    """
-    first_s: list[float] = []
-    terminal = 2
-    with contextlib.suppress(OSError):
-        terminal = os.dup(2)  # stderr itself goes to a log while a cluster is joined
-
-    def request_stop(name: int, _: object) -> None:
-        stop.set()
-        first_s.append(time.monotonic())
-        if name == signal.SIGHUP:
-            _detach_from_terminal()
-        elif first_s[-1] - first_s[0] > STORM_S:
-            # not by print, which this signal may have interrupted
-            with contextlib.suppress(OSError):
-                os.write(terminal, b"\ninterrupted at once: the same command resumes\n")
-            os._exit(EXIT_INTERRUPTED)
-
-    _install(request_stop)
-
-
-def handle_early_signals() -> None:
-    """Lets the same signals end the process with one line, as long as nothing has begun."""
-
-    def exit_now(name: int, _: object) -> NoReturn:
-        for other in SIGNALS:
-            signal.signal(other, signal.SIG_IGN)  # one line is enough
-        if name == signal.SIGHUP:
-            _detach_from_terminal()
-        print("\ninterrupted before anything was begun", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-
-    _install(exit_now)
-
-
-@contextlib.contextmanager
-def keep_handlers() -> Iterator[None]:
-    """Puts this process's handlers back after a block: it may go on, as a notebook does."""
-    before = {name: signal.getsignal(name) for name in SIGNALS}
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(name, handler)
-
-
-def _install(handler: Callable[[int, Any], None]) -> None:
-    if threading.current_thread() is not threading.main_thread():  # Python permits it there alone
-        return
-    for name in SIGNALS:
-        if name != signal.SIGHUP or signal.getsignal(name) != signal.SIG_IGN:
-            signal.signal(name, handler)
-
-
-def _detach_from_terminal() -> None:
-    for stream in (sys.__stdout__, sys.__stderr__):
-        if stream is not None and stream.isatty():
-            discard(stream)
-
-
-def discard(stream: TextIO) -> None:
-    """Redirects a stream to the null device: writing to what was closed would raise."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, stream.fileno())
-    os.close(null)
-
-
-def finish(stream: TextIO) -> None:
-    """Leaves out what cannot be written to a stream: Python would end with another status."""
-    try:
-        stream.flush()
-    except OSError:
-        discard(stream)
-
-
-class Output:
-    """Standard output for a start, which ends by no failure to write.
-
-    Once nobody reads it any more (`study | head`), the start is asked to stop, as by a terminal
-    that closes. What a full disk, or a terminal that is gone, does not take is left out.
-    """
-
-    def __init__(self, file: TextIO, stop: threading.Event) -> None:
-        self.file, self.stop = file, stop
-        self.errors = sys.stderr  # while Ray runs, sys.stderr is its log
-        self.is_warned = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-    def write(self, text: str) -> int:
-        self._in_any_case(lambda: self.file.write(text))
-        return len(text)
-
-    def flush(self) -> None:
-        self._in_any_case(self.file.flush)
-
-    def finish(self) -> None:
-        finish(self.file)
-
-    def _in_any_case(self, put: Callable[[], object]) -> None:
-        try:
-            put()
-        except BrokenPipeError:
-            self.stop.set()
-            discard(self.file)
-            self._warn("interrupted: nobody reads the output any more; the same command resumes")
-        except OSError as error:
-            if not self.is_warned:
-                self.is_warned = True
-                self._warn(f"warning: lines of the output cannot be written ({error.strerror})")
-
-    def _warn(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # it may be the same file
-            print(line, file=self.errors)
-
-
 class Driver:
     """The state shared by the parts of one start."""
 
@@ -358,7 +235,7 @@ class Driver:
         with self.mirror:
             try:
                 if todo and not self.stop.is_set():
-                    self._show_renamed(known)
+                    self._showrenamed(known)
                     self._train(known)
             except SystemExit:  # SIGTERM while ray.init had its own handler in place
                 self.stop.set()
@@ -403,7 +280,7 @@ class Driver:
                 "training goes on, and what it records is sent once the server accepts it"
             )
 
-    def _show_renamed(self, known: Mapping[str, Outcome]) -> None:
+    def _showrenamed(self, known: Mapping[str, Outcome]) -> None:
         """Lets MLflow show done trials under the arms that they have in this plan."""
         for trial_id in self.renamed & known.keys():
             self.mirror.put(trial_id, known[trial_id])
@@ -477,9 +354,9 @@ class Driver:
         plan: dict[str, Any] = {}
 
         def make() -> bytes | None:
-            before = _plan_before(self.store, self.study.slug)
-            self.renamed = _renamed(before, self.study)
-            self.left_out = [i for i in _once_planned(before) if i not in planned]
+            before = plan_before(self.store, self.study.slug)
+            self.renamed = renamed(before, self.study)
+            self.left_out = [i for i in once_planned(before) if i not in planned]
             plan.update(
                 command=command().text,
                 script=command().script,
@@ -489,7 +366,7 @@ class Driver:
             if self.store.in_bucket:  # what a start that was taken over saw must be replaced
                 plan["start"] = self.attempt
             # to write 100,000 trials takes a second
-            return None if _is_encoded_as(before, plan) else encoded(plan)
+            return None if is_encoded_as(before, plan) else encoded(plan)
 
         self.store.write_driving(self.study.slug, PLAN, make)
         update_links(self.store, self.study.slug, plan["trials"])
@@ -851,38 +728,3 @@ def _is_head_lost(error: Exception) -> bool:
     from vitscale.launch.ray_tune import HeadLost
 
     return isinstance(error, HeadLost)
-
-
-def _plan_before(store: Store, slug: str) -> dict[str, Any]:
-    """The plan of the last start; empty if it cannot be read: it is rewritten anyway."""
-    try:
-        return store.plan(slug)
-    except ValueError:
-        return {}
-
-
-def _is_encoded_as(read: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
-    """Whether a plan that was read is this one, whose lists may be tuples beside the trials."""
-    rest = json.loads(json.dumps({name: plan[name] for name in plan if name != "trials"}))
-    return read == {**rest, "trials": plan["trials"]}
-
-
-def _once_planned(plan: Mapping[str, Any]) -> list[str]:
-    """Ids of all trials in a study's plans so far; empty if they cannot be read."""
-    try:
-        planned = entries({"trials": (), **plan})
-        ids = [*plan.get("earlier", ()), *(entry["id"] for entry in planned)]
-        return [trial_id for trial_id in dict.fromkeys(ids) if TRIAL_ID.fullmatch(trial_id)]
-    except (KeyError, TypeError):
-        return []
-
-
-def _renamed(plan: Mapping[str, Any], study: Study) -> set[str]:
-    """Ids of trials that the last plan had as another arm or point; empty if it cannot be read."""
-    try:
-        entries = plan.get("trials", ())
-        before = {entry["id"]: (entry["arm"], entry["point"]) for entry in entries}
-    except (KeyError, TypeError):
-        return set()
-    now = {trial.config.id: (trial.arm.name, trial.point) for trial in study.trials}
-    return {i for i, place in before.items() if now.get(i, place) != place}

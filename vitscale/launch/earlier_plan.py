@@ -1,0 +1,46 @@
+"""What the plan of the last start says, if it can be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vitscale.plan.parents import entries
+from vitscale.plan.study import Study
+from vitscale.record.store import TRIAL_ID, Store
+
+
+def plan_before(store: Store, slug: str) -> dict[str, Any]:
+    """The plan of the last start; empty if it cannot be read: it is rewritten anyway."""
+    try:
+        return store.plan(slug)
+    except ValueError:
+        return {}
+
+
+def is_encoded_as(read: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+    """Whether a plan that was read is this one, whose lists may be tuples beside the trials."""
+    rest = json.loads(json.dumps({name: plan[name] for name in plan if name != "trials"}))
+    return read == {**rest, "trials": plan["trials"]}
+
+
+def once_planned(plan: Mapping[str, Any]) -> list[str]:
+    """Ids of all trials in a study's plans so far; empty if they cannot be read."""
+    try:
+        planned = entries({"trials": (), **plan})
+        ids = [*plan.get("earlier", ()), *(entry["id"] for entry in planned)]
+        return [trial_id for trial_id in dict.fromkeys(ids) if TRIAL_ID.fullmatch(trial_id)]
+    except (KeyError, TypeError):
+        return []
+
+
+def renamed(plan: Mapping[str, Any], study: Study) -> set[str]:
+    """Ids of trials that the last plan had as another arm or point; empty if it cannot be read."""
+    try:
+        trials = plan.get("trials", ())
+        before = {entry["id"]: (entry["arm"], entry["point"]) for entry in trials}
+    except (KeyError, TypeError):
+        return set()
+    now = {trial.config.id: (trial.arm.name, trial.point) for trial in study.trials}
+    return {i for i, place in before.items() if now.get(i, place) != place}
