@@ -105,9 +105,9 @@ def _question(script: Path) -> str:
 def copy_project(folder: Path) -> list[Path]:
     """Copies the shipped studies and search spaces, with a README, to a folder; returns the paths.
 
-    Raises ValueError, before anything is written, if one of them exists or the folder is none that
-    can be written. Modes are not copied: an installed file may be read-only, and the copies are to
-    be edited.
+    Raises ValueError, before anything is written, if one of them exists or the folder cannot be
+    written. Modes are not copied: an installed file may be read-only, and the copies are to be
+    edited.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -637,7 +637,7 @@ def status_of_report(study: Study, read: Mapping[str, Outcome]) -> int:
 
 
 def _lacking(study: Study, read: Mapping[str, Outcome]) -> tuple[str, list[str]]:
-    """(what an arm must have, the arms that have it not)."""
+    """(what an arm must have, the arms without it)."""
     if fits_laws(study):
         law = "an arm must have a finished or diverged trial to be in a law"
         lacking = [Status.MISSING, Status.RUNNING, Status.FAILED]

@@ -86,8 +86,8 @@ def saved_at_exit(work: Callable[[Callable[[], bool]], Iterator[T]]) -> Iterator
 
 
 class Notice:
-    """Whether the work of this process has to end soon. For a process whose end somebody else would
-    notice at once, and act on before the work is saved.
+    """Whether the work of this process has to end soon. For a process that others watch: they would
+    replace it before its work is saved.
     """
 
     def __init__(self) -> None:

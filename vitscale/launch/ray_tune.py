@@ -92,8 +92,7 @@ LOST_BEFORE_ONE_RETRY = 2
 MAX_LOST = 10
 # failures of a trial on a node, without progress between them, after which it avoids the node
 MAX_ON_A_NODE = 2
-# trials that failed on a node before they made progress there, since any did, after which each that
-# fails avoids it
+# If as many trials failed on a node since any made progress there, each that fails avoids it.
 MAX_TRIALS_ON_A_NODE = 3
 # nodes on which a trial may fail without its retries being fewer, while it has others to go to
 MAX_NODES = 3
@@ -150,8 +149,8 @@ def run_trials(
     process, after a pause: up to MAX_RETRIES times without a new row, and without a checkpoint of a
     later step, after which it is lost. Once it has failed on a node twice so, another node of a
     cluster retries it, if there is one, and after failures of MAX_TRIALS_ON_A_NODE trials there
-    each trial that fails avoids it. Returns the trials to begin anew: those that wait for such
-    nodes, which have left, those not begun because of them, and those that Tune gave up without a
+    each trial that fails avoids it. Returns the trials that another run must begin: those that wait
+    for nodes that have left, those behind them in the queue, and those that Tune gave up without a
     try. The output of Ray and Tune goes to `log`. Raises
     OSError if MAX_LOST trials are lost in a row while no other trial makes progress, and HeadLost
     if the head of the cluster (its GCS) is gone. Ray may then never answer again, so Tune runs in a

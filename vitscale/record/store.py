@@ -175,7 +175,7 @@ class Store:
         return Workdir(self.root)
 
     def impatient(self) -> Store:
-        """The same store, for who would rather have an error than wait for a server."""
+        """The same store, which raises an error in place of waiting for a server."""
         return replace(self, is_impatient=True)
 
     def beside(self, name: str) -> Path:
@@ -509,7 +509,7 @@ class Store:
             def number() -> bytes:
                 nonlocal attempt
                 before = self.num_starts(slug)
-                if not before or isinstance(self.root, Path):  # a bucket's claims are far to seek
+                if not before or isinstance(self.root, Path):  # in a bucket, it takes requests
                     before = max(before, *self._attempts(slug))
                 attempt = 1 + before
                 return str(attempt).encode()
@@ -592,7 +592,7 @@ class Store:
         if not self.still_plans():
             raise ValueError(
                 "no trial may be deleted while a study starts, but got "
-                f"(store={str(self.root)!r}: this process stood still meanwhile); try again"
+                f"(store={str(self.root)!r}: this process did not run for a while); try again"
             )
 
     def nonce(self, slug: str) -> str:

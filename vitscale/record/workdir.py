@@ -300,7 +300,7 @@ class Workdir:
         return max(0.0, before_s - (there_s + 1)) + min(0.0, after_s - there_s)
 
     def impatient(self) -> Workdir:
-        """The same folder, for who would rather have an error than wait for a server."""
+        """The same folder, which raises an error in place of waiting for a server."""
         return self
 
     def within(self, name: str) -> Workdir:

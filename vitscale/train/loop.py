@@ -287,8 +287,8 @@ def train(
                 step += 1
             owed = False
 
-            # --- end of an epoch: evaluate, if it is one's turn; at each end, and in between every
-            # CHECK_EVERY steps, look for divergence
+            # --- end of an epoch: evaluate every `eval_every` epochs; at each end, and in between
+            # every CHECK_EVERY steps, look for divergence
             epoch_ends = step % config.steps_per_epoch == 0
             if epoch_ends or step % CHECK_EVERY == 0:
                 diverged_step = _diverged_step(bad_step, model, step - 1 if epoch_ends else None)

@@ -517,8 +517,8 @@ def scaling_forecast(results: Results) -> pd.DataFrame:
     The interval of a held-out cell is where 95% of measured means of as many runs would lie, with
     the seeds' noise, and the choice of lr of the other cells. All of it comes from these: it is the
     same before and after the held-out ones are trained. `inside` scores it: "no", too, where the
-    cell diverged. Of a value that nobody trained it is
-    that of the law. `times`: the forecast's value over the largest that the law was fitted to.
+    cell diverged. For a value that was not trained it is the law's. `times`: the forecast's value
+    over the largest that the law was fitted to.
     """
     rows = [row for one in results.once(widest).values() for row in _forecasts(results, one, STEPS)]
     return pd.DataFrame(rows, columns=list(FORECAST))
