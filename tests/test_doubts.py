@@ -115,7 +115,12 @@ def test_too_few_seeds_in_a_comparison_are_told(num: int, says: str) -> None:
 
 
 # one run, as printed
-FEW = {"depth_vs_width-imagenet", "optimizer_stability-imagenet", "training_length-imagenet"}
+FEW = {
+    "depth_vs_width-imagenet",
+    "finetune-imagenet",
+    "optimizer_stability-imagenet",
+    "training_length-imagenet",
+}
 
 
 def test_our_own_studies_are_doubtful_only_where_the_papers_train_once() -> None:

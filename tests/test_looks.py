@@ -199,7 +199,7 @@ def test_every_p_is_corrected_in_one_place() -> None:
     corrects = [path.name for path, text in sources.items() if re.search(r"\bholm\(", text)]
     assert sorted(corrects) == ["correction.py", "looks.py"]
     asks = [path for path, text in sources.items() if "results.corrected(" in text]
-    assert {path.parent.name for path in asks} == {"distribution", "repeats", "shapes", "profile"}
+    assert {path.parent.name for path in asks} == {"distribution", "analysis", "profile"}
 
 
 # ---- the ledger

@@ -129,6 +129,10 @@ GOLDEN_DEFAULTS = {
     "cooldown_shape": "linear",
     "trunk": "",
     "trunk_step": 0,
+    "init_from": "",
+    "init_weights": "raw",
+    "init_head": "keep",
+    "trainable": "all",
 }
 
 # Fields written out, so that a change of a search space, which is a new trial, is no failure here.
@@ -307,6 +311,10 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "cooldown_shape": {**COOLDOWN, "cooldown_shape": "1-sqrt"},
     "trunk": {**COOLDOWN, "trunk": "0123456789ab", "trunk_step": 90},
     "trunk_step": {**COOLDOWN, "trunk": "0123456789ab", "trunk_step": 91},
+    "init_from": {"init_from": "0123456789ab"},
+    "init_weights": {"init_from": "0123456789ab", "init_weights": "ema"},
+    "init_head": {"init_from": "0123456789ab", "init_head": "zero"},
+    "trainable": {"init_from": "0123456789ab", "trainable": "attn"},
 }
 
 

@@ -20,7 +20,7 @@ from optuna.distributions import FloatDistribution
 from PIL import Image
 
 from vitscale.__main__ import main as vitscale_main
-from vitscale.analysis import kinds, names
+from vitscale.analysis import kinds, registry
 from vitscale.cli import script as cli
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cores import num_cores
@@ -85,6 +85,8 @@ BAD_STUDIES: list[tuple[str, list[Any]]] = [
     ("measured", [None, 3, "x"]),
     ("num_scrambles", [None, "2", 2.0, True, -1, 1]),
     ("published", [None, 0, 1, "yes"]),
+    ("margin", [0, 0.0, -1.0, math.nan, math.inf, True, "1", (1.0,)]),
+    ("parents", [*NO_LIST, (None,), (TrainConfig,), ({},), (Trial("a", TrainConfig()),)]),
     (
         "metric",
         [
@@ -301,8 +303,12 @@ def test_names_that_a_plan_takes_for_known_are_drawn() -> None:
     """One that is drawn and not among them only costs a plan
     a second: then those that draw are asked.
     """
-    for kind, known in names.NAMES.items():
-        assert {*kinds.KINDS[kind].figures, *kinds.KINDS[kind].tables} >= known
+    for kind, made in kinds.KINDS.items():
+        listed = [
+            {name for of in known[kind].values() for name in of}
+            for known in (registry.FIGURES, registry.TABLES)
+        ]
+        assert [set(made.figures), set(made.tables)] == listed
 
 
 # Configs

@@ -96,7 +96,8 @@ def check_kind(study: Plan) -> None:
             f"(kind={study.kind!r}, study={study.slug!r})"
         )
     CHECKS.get(study.kind, _nothing)(study)
-    if _requests(study, ("factorial_effects", "factorial_grid")):
+    of_cells = study.kind in ("repeats", "shapes")
+    if of_cells and _requests(study, ("factorial_effects", "factorial_means", "factorial_grid")):
         factorial(study)
 
 

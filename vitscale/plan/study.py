@@ -420,10 +420,12 @@ def to_json(study: Study) -> dict[str, Any]:
     ]
     compared = {name: TABLES[name].make(study) for name in study.tables if name in TABLES}
     made = {name: [dataclasses.asdict(one) for one in of] for name, of in compared.items()}
-    more: dict[str, Any] = {"comparisons": made} if made else {}
-    if study.parents:
-        more["parents"] = [{"id": c.id, "config": c.non_default()} for c in study.parents]
-    return {**in_short(study), **more, "trials": trials}
+    return {
+        **in_short(study),
+        **({"comparisons": made} if made else {}),
+        "parents": [{"id": c.id, "config": c.non_default()} for c in study.parents],
+        "trials": trials,
+    }
 
 
 def in_short(study: Study) -> dict[str, Any]:
