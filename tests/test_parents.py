@@ -280,15 +280,23 @@ def test_the_child_of_a_diverged_parent_has_diverged(tmp_path: Path) -> None:
     assert store.trial(child.id).names("checkpoint-") == []  # it was never trained
 
 
-def test_the_rest_of_a_parent_that_another_study_trained_is_one_line(tmp_path: Path) -> None:
-    """It kept no weights, since none of its trials started from it."""
+@pytest.mark.parametrize("keeps", [None, False])
+def test_a_trial_of_another_study_is_a_parent_if_it_kept_its_weights(
+    tmp_path: Path, keeps: bool | None
+) -> None:
+    """In its last checkpoint; without them, it is one line, and nothing is trained."""
     store, made = Store.open(tmp_path), MADE.study(num=1)
     (parent,), child = made.parents, made.trials[0].config
-    *_, event = train_trial(parent.id, parent.non_default(), store, "other", 1, Resources())
-    assert event.status is Status.FINISHED
-    assert why_not(child, store).startswith(
-        f"its parent {parent.id} must have its final weights, but got none ("
-    )
+    where = Resources(keep_weights=keeps)
+    *_, event = train_trial(parent.id, parent.non_default(), store, "other", 1, where)
+    assert event.status is Status.FINISHED and store.trial(parent.id).names("weights-") == []
+    assert why_not(child, store) == ""
+    if keeps is None:
+        assert run(store, made, child).status is Status.FINISHED
+        return
+    with pytest.raises(Damaged, match="must have its final weights, but got none"):
+        run(store, made, child)
+    assert not store.is_done(child.id)
 
 
 def test_pairs_of_children_are_compared_within_parents(tmp_path: Path) -> None:

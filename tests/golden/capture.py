@@ -67,14 +67,10 @@ def _figure(figure: Figure) -> list[dict[str, Any]]:
 
 
 def _axes(ax: Axes) -> dict[str, Any]:
+    """The data of an axes; not how they are drawn."""
     return {
         "lines": [_numbers(line.get_xydata()) for line in ax.lines],
-        "collections": [
-            _numbers(path.vertices) for of in ax.collections for path in of.get_paths()
-        ],
-        "patches": [_numbers(patch.get_path().vertices) for patch in ax.patches],
         "offsets": [_numbers(of.get_offsets()) for of in ax.collections],
-        "limits": _numbers([*ax.get_xlim(), *ax.get_ylim()]),
         "texts": sorted(text.get_text() for text in ax.texts),
     }
 

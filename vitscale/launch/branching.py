@@ -31,7 +31,9 @@ def can_start(config: TrainConfig, store: Store) -> bool:
     if not config.needs or store.trial(config.id).names(CHECKPOINT):
         return True
     if config.init_from:
-        return bool(store.trial(config.init_from).names(FINAL))
+        parent = store.trial(config.init_from)
+        done = store.is_done(config.init_from)  # then its last checkpoint may hold its weights
+        return bool(parent.names(FINAL) or (done and parent.names(CHECKPOINT)))
     return bool(pinned(store.trial(config.trunk), config.trunk_step))
 
 

@@ -235,7 +235,7 @@ class Driver:
         with self.mirror:
             try:
                 if todo and not self.stop.is_set():
-                    self._showrenamed(known)
+                    self._show_renamed(known)
                     self._train(known)
             except SystemExit:  # SIGTERM while ray.init had its own handler in place
                 self.stop.set()
@@ -280,7 +280,7 @@ class Driver:
                 "training goes on, and what it records is sent once the server accepts it"
             )
 
-    def _showrenamed(self, known: Mapping[str, Outcome]) -> None:
+    def _show_renamed(self, known: Mapping[str, Outcome]) -> None:
         """Lets MLflow show done trials under the arms that they have in this plan."""
         for trial_id in self.renamed & known.keys():
             self.mirror.put(trial_id, known[trial_id])

@@ -55,15 +55,22 @@ def keep_final(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
 
 
 def load_final(workdir: Workdir, trial_id: str) -> dict[str, Any]:
-    """The final weights of a parent: "model", and "ema" of one that averages.
+    """The final weights of a parent: "model", and "ema" of one that averages. A trial that was not
+    planned as a parent may have them in its last checkpoint.
 
     Raises Damaged if they are not there, or are damaged; a damaged file is renamed.
     """
-    names = workdir.names(FINAL)
-    if not names:
-        raise Damaged(f"a parent must have its final weights, but got none ({workdir.address()})")
+    names = workdir.names(FINAL) or workdir.names(CHECKPOINT)
     try:
-        return _whole(names[-1], workdir.read(names[-1]), torch.device("cpu"), trial_id)
+        state = (
+            _whole(names[-1], workdir.read(names[-1]), torch.device("cpu"), trial_id)
+            if names
+            else {}
+        )
+        if "model" not in state or "optimizer" in state:  # rows alone, or an unfinished training
+            where = workdir.address()
+            raise Damaged(f"a parent must have its final weights, but got none ({where})")
+        return state
     except _Unusable as unusable:
         workdir.rename(names[-1], f"damaged-{names[-1]}")
         raise Damaged(

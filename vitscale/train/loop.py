@@ -135,9 +135,15 @@ def train(
     # cuDNN would otherwise compute fp32 convolutions in TF32
     torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
     model = build_model(config)
-    # a training that has begun goes on without its parent
-    if parent is not None and (parent.names(FINAL) or not workdir.names(CHECKPOINT)):
-        inherit(model, config, checkpoint.load_final(parent, config.init_from)[_kept_in(config)])
+    inherited = parent is None
+    if parent is not None:
+        try:
+            weights = checkpoint.load_final(parent, config.init_from)
+            inherit(model, config, weights[_kept_in(config)])
+            inherited = True
+        except Damaged:
+            if not workdir.names(CHECKPOINT):  # a training that has begun goes on without it
+                raise
     model = place(freeze(model, config), config, device)
     normed = has_batchnorm(model)
 
@@ -178,8 +184,8 @@ def train(
     loss_sum = torch.zeros((), dtype=torch.float64, device=device)
     bad_step = torch.tensor(-1, device=device)  # first step with a non-finite loss
     state = team.share(_newest_state(config, workdir, trunk) if team.rank == 0 else None)
-    if state is None and parent is not None and not parent.names(FINAL):
-        raise Damaged(f"a training must begin with its parent, but got none ({parent.address()})")
+    if state is None and not inherited:
+        raise Damaged(f"a training must begin with its parent, but got none ({config.init_from})")
     if state is not None:
         ours = {"train": data, **digests}
         if other := [name for name, own in state["images"].items() if ours.get(name, own) != own]:
