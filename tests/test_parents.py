@@ -257,6 +257,7 @@ def test_a_store_keeps_the_weights_from_which_planned_trials_start(tmp_path: Pat
     shown, of_parent = describe(store, readable_plans(store), [one.id, parent.id])
     assert shown["parent"] == {"trial_id": parent.id, "status": "finished"}
     assert {of["trial_id"] for of in of_parent["branches"]} == {one.id, other.id}
+    assert of_parent["parent_in"] == [made.slug] and of_parent["planned_by"] == []
 
     put(store, dataclasses.replace(study(CHILD, parents=()), name="children"))
     waste = survey(store)

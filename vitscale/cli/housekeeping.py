@@ -91,7 +91,8 @@ def _lines(trial: Mapping[str, Any]) -> list[list[str]]:
     lines += [("config", f"{name} = {value}") for name, value in sorted(trial["config"].items())]
     lines += [("study", f"{p['study']}: {p['arm']}, {p['name']}") for p in trial["planned_by"]]
     lines += [("study", f"{slug}: not in its plan any more") for slug in trial["earlier_of"]]
-    if not trial["planned_by"]:
+    lines += [("study", f"{slug}: a parent") for slug in trial["parent_in"]]
+    if not trial["planned_by"] and not trial["parent_in"]:
         lines.append(("study", "no study plans it; `vitscale clean` deletes it"))
     if trunk := trial["trunk"]:
         kept = "" if trunk["kept"] else ", of which it kept nothing"

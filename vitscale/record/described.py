@@ -119,6 +119,11 @@ def _described(
         "parent": _parent(store, config),
         "branches": _branches(plans, trial_id),
         "planned_by": [place for _, place in planned],
+        "parent_in": [
+            slug
+            for slug, plan in plans.items()
+            if any(entry["id"] == trial_id for entry in plan.get("parents", ()))
+        ],
         "earlier_of": list(earlier_studies(plans, trial_id)),
         "last_row": dict(outcome.rows[-1]) if outcome.rows else {},
         "num_rows": len(outcome.rows),
