@@ -68,8 +68,9 @@ class Metric:
         return self.number(value, digits) + ("%" if self.unit == "%" else f" {self.unit}")
 
     def apart(self, difference: float) -> str:
-        """A difference with its unit: "4 points", "0.2 nats"."""
-        return f"{difference:g} {self.difference_unit}"
+        """A difference with its unit: "4 points", "1 point", "0.2 nats"."""
+        unit = self.difference_unit
+        return f"{difference:g} {unit.removesuffix('s') if difference == 1 else unit}"
 
     def column(self, name: str) -> str:
         """Translates a column name of tables about the top-1 error to tables about this metric.
