@@ -228,9 +228,9 @@ def test_a_plan_says_which_difference_and_which_margin_it_can_decide() -> None:
     main, interaction = power.sentences(study)
     assert main.startswith("main effect of a factor (5 seeds per cell, 5 comparisons, Holm)")
     assert interaction.startswith("interaction of two factors (5 seeds per cell, 7 comparisons")
-    num, weights, paired = TABLES["factorial_effects"].families(study)["main effect"]
+    num, weights = TABLES["factorial_effects"].families(study)["main effect", False]
     # the noise of two levels of three, each the mean of four cells
-    assert num == 5 and sum(w * w for w in weights) == pytest.approx(2 / 4) and not paired
+    assert num == 5 and sum(w * w for w in weights) == pytest.approx(2 / 4)
     assert f"a true difference of {power.smallest_mean(5, 5, weights):.1f} sd" in main
     assert f"a margin of {power.smallest_margin(5, 5, weights):.1f} sd" in main
 

@@ -215,14 +215,13 @@ def test_children_of_equal_parents_are_paired_and_a_plan_says_so() -> None:
     made = MADE.study(num=10)
     (said,) = power.sentences(made)
     assert "paired t by parent; equal sds and a correlation of 0.5 are assumed" in said
-    _, weights, paired = TABLES["pair_differences"].families(made)[""]
-    assert paired and weights == (1, -1)
+    assert TABLES["pair_differences"].families(made) == {("", True): (2, (1, -1))}
     assert f"a margin of {power.smallest_margin(10, 2, (1.0,)):.1f} sd" in said  # two sets
     # by another simulation, of 20,000 draws
     for n, margin in ((5, 1.60), (10, 1.01), (15, 0.80)):
         assert power.smallest_margin(n, 1, (1.0,)) == pytest.approx(margin, rel=0.02)
     fewer = dataclasses.replace(made, trials=made.trials[:-1])
-    assert not TABLES["pair_differences"].families(fewer)[""][2]
+    assert TABLES["pair_differences"].families(fewer) == {("", False): (2, (1, -1))}
 
 
 # --- in a store

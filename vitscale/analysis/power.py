@@ -315,8 +315,11 @@ def _of_comparisons(name: str) -> Callable[[Study], list[str]]:
         return [
             sentence
             for family, what in compared.what.items()
-            if family in families
-            for sentence in _of_means(study, what.format(metric=label), *families[family])
+            for paired in (True, False)
+            if (family, paired) in families
+            for sentence in _of_means(
+                study, what.format(metric=label), *families[family, paired], paired
+            )
         ]
 
     return of

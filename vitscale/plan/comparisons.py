@@ -52,22 +52,19 @@ class Compared:
         """The sets of each row of a comparison."""
         return [comparison.on] if comparison.on else [(name,) for name in sets(plan, self.sets)]
 
-    def families(self, plan: Plan) -> dict[str, tuple[int, tuple[float, ...], bool]]:
-        """Family -> number of tests, which are corrected together; the weights of the one with the
-        most noise; and whether its arms are paired by parent.
+    def families(self, plan: Plan) -> dict[tuple[str, bool], tuple[int, tuple[float, ...]]]:
+        """(family, whether paired by parent) -> number of tests of the whole family, which are
+        corrected together, and the weights of the comparison with the most noise.
         """
         tests: Counter[str] = Counter()
-        arms: dict[str, Mapping[str, float]] = {}
-        widest: dict[str, tuple[float, ...]] = {}
+        widest: dict[tuple[str, bool], tuple[float, ...]] = {}
         for comparison in self.make(plan):
-            family, weights = comparison.family, tuple(comparison.weights.values())
-            tests[family] += len(self.on(plan, comparison))
-            if sum(w * w for w in weights) > sum(w * w for w in widest.get(family, ())):
-                widest[family], arms[family] = weights, comparison.weights
-        return {
-            family: (num, widest[family], is_paired(plan, arms[family]))
-            for family, num in tests.items()
-        }
+            weights = tuple(comparison.weights.values())
+            key = comparison.family, is_paired(plan, comparison.weights)
+            tests[comparison.family] += len(self.on(plan, comparison))
+            if sum(w * w for w in weights) > sum(w * w for w in widest.get(key, ())):
+                widest[key] = weights
+        return {key: (tests[key[0]], weights) for key, weights in widest.items()}
 
 
 def is_paired(plan: Plan, arms: Collection[str]) -> bool:
