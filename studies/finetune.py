@@ -42,6 +42,15 @@ class Scale:
     notes: str
 
 
+def lrs(by_optimizer: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """(part, optimizer) -> lr, where one lr serves each part."""
+    return {
+        (part, optimizer): by_optimizer[optimizer]
+        for part in ("full", "attn", "ffn")
+        for optimizer in OPTIMIZERS
+    }
+
+
 FULL = demo.CELLS["ViT_P", "AdamW"]
 CIFAR = cifar.CELLS["ViT_P", "AdamW"]
 SCALES = {
@@ -93,11 +102,7 @@ SCALES = {
             "epochs": 10,
             "warmup_epochs": 1.0,
         },
-        tuned={
-            (part, optimizer): 3e-4 if optimizer == "AdamW" else 3e-2
-            for part in ("full", "attn", "ffn")
-            for optimizer in OPTIMIZERS
-        },
+        tuned=lrs({"AdamW": 3e-4, "SGD": 3e-2}),
         wd={"AdamW": 0.1, "SGD": 0.0},
         direct=CIFAR,
         seeds=tuple(range(1000, 1010)),
@@ -118,11 +123,7 @@ SCALES = {
             "warmup_epochs": 5.0,
             "more_evals": "v2",
         },
-        tuned={
-            (part, optimizer): 1e-5 if optimizer == "AdamW" else 1e-2
-            for part in ("full", "attn", "ffn")
-            for optimizer in OPTIMIZERS
-        },
+        tuned=lrs({"AdamW": 1e-5, "SGD": 1e-2}),
         wd={"AdamW": 0.1, "SGD": 0.0},
         direct=None,
         seeds=(0,),

@@ -19,10 +19,10 @@ import pandas as pd
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.rounds import Runs, choose, relative_noise, rounds
+from vitscale.plan.comparisons import CHOOSES
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import Metric
 
-CHOOSES = "minival"  # the evaluation set that chooses an lr, and is not reported
 NUM_ROUNDS = 1000
 QUANTILES = (2.5, 97.5)
 # of a run, beside its values; a selection of all 100 columns takes time

@@ -232,6 +232,11 @@ def train(
             "rng": checkpoint.rng_state(device),
         }
 
+    def weights_now() -> dict[str, Any]:
+        """All that other trials need to start from these weights."""
+        state = state_now()
+        return {name: state[name] for name in ("trial", "step", "images", "model", "ema")}
+
     def keep_for_others() -> None:
         """Writes the state from which other trials start, if they do at this step."""
         if step in pins and team.rank == 0 and not pinned(workdir, step):
@@ -240,10 +245,7 @@ def train(
     def keep_final() -> None:
         """Writes the weights with which other trials start, unless they diverged."""
         if AT_END in pins and not rows[-1]["diverged"] and not workdir.names(FINAL):
-            names = ("trial", "step", "images", "model", "ema")
-            saver.save(
-                checkpoint.keep_final, step, lambda: {name: state_now()[name] for name in names}
-            )
+            saver.save(checkpoint.keep_final, step, weights_now)
 
     def commit() -> None:
         """Begins to write a checkpoint, and waits until the last one is written."""

@@ -29,10 +29,10 @@ from scipy.special import bdtr, betaincinv, gammaln
 from vitscale.analysis.distribution.population import populations
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.bands import band_tail, order_bounds
+from vitscale.plan.comparisons import CHOOSES
 from vitscale.plan.cost import training_flops
 from vitscale.plan.study import Study
 
-CHOSEN_ON = "minival"
 CONFIDENCE = 0.95
 GRID = 60  # cut points of each of two steps, of the worst relation of minival to val
 QUADRATURE = 400
@@ -128,7 +128,7 @@ def budget_draws(results: Results) -> dict[str, Draws]:
 
 def minival_column(study: Study) -> str:
     """The study's metric on minival; "" if that is the set of the results."""
-    return study.column.on(CHOSEN_ON).name if study.column.split != CHOSEN_ON else ""
+    return study.column.on(CHOOSES).name if study.column.split != CHOOSES else ""
 
 
 def _draws(results: Results, arm: str) -> Draws | None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.cells import CHOOSES, NUM_ROUNDS, QUANTILES, runs_of
+from vitscale.analysis.cells import NUM_ROUNDS, QUANTILES, runs_of
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import fits
@@ -30,6 +30,7 @@ from vitscale.analysis.stats.rounds import (
     rounds,
     rounds_on,
 )
+from vitscale.plan.comparisons import CHOOSES
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import training_flops
 from vitscale.plan.kinds import FAR, MIN_VALUES

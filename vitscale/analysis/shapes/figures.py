@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from vitscale.analysis.cells import CHOOSES
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.published.tables import is_imagenet
 from vitscale.analysis.repeats import estimates
@@ -32,6 +31,7 @@ from vitscale.analysis.report.layout import (
 from vitscale.analysis.results import Results
 from vitscale.analysis.shapes import tables as shapes
 from vitscale.analysis.shapes.tables import Shape
+from vitscale.plan.comparisons import CHOOSES
 
 SIZES = ("Ti", "S", "B", "L")  # of Touvron et al. 2022, Table 1, narrow to wide
 WHISKER: dict[str, Any] = {"elinewidth": 1.1, "capsize": 2.5, "linestyle": "none"}

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.cells import CHOOSES, Cell, cells
+from vitscale.analysis.cells import Cell, cells
 from vitscale.analysis.comparisons import Layout, table_of
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import OF_ERRORS, Results
+from vitscale.plan.comparisons import CHOOSES
 from vitscale.plan.kinds import family_of
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study

@@ -20,7 +20,6 @@ from vitscale.analysis.report.text import either
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.analysis.shapes import tables as shapes
 from vitscale.analysis.shapes.tables import (
-    CHOOSES,
     Shape,
     blocks_or_width,
     branch_differences,
@@ -28,6 +27,7 @@ from vitscale.analysis.shapes.tables import (
     lr_sweep,
     reported,
 )
+from vitscale.plan.comparisons import CHOOSES
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 from vitscale.plan.trial import DROP_PATH_BY
