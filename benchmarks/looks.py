@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
+from vitscale.analysis.estimates import contrast
 from vitscale.analysis.looks import place
-from vitscale.analysis.repeats.estimates import contrast
 from vitscale.record.looks import FinalSize, Ledger, Look
 
 SCHEDULES: dict[str, tuple[int, ...]] = {

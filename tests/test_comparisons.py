@@ -15,16 +15,16 @@ import scipy.stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.weightstats import ttost_ind
 
-from vitscale.analysis import displays, power
+from vitscale.analysis import estimates, power
 from vitscale.analysis.comparisons import factorial_effects, factorial_means, pair_differences
+from vitscale.analysis.displays import forest, grid
 from vitscale.analysis.kinds import check, kind_of
-from vitscale.analysis.repeats import estimates
 from vitscale.analysis.report.report import headline
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correction import holm
-from vitscale.plan.comparisons import TABLES
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.kinds import check_use
+from vitscale.plan.questions import COMPARED
 from vitscale.plan.study import Study, from_json, to_json
 from vitscale.plan.trial import Arm, Trial
 
@@ -228,7 +228,7 @@ def test_a_plan_says_which_difference_and_which_margin_it_can_decide() -> None:
     main, interaction = power.sentences(study)
     assert main.startswith("main effect of a factor (5 seeds per cell, 5 comparisons, Holm)")
     assert interaction.startswith("interaction of two factors (5 seeds per cell, 7 comparisons")
-    num, weights = TABLES["factorial_effects"].families(study)["main effect", False]
+    num, weights = COMPARED["factorial_effects"].families(study)["main effect", False]
     # the noise of two levels of three, each the mean of four cells
     assert num == 5 and sum(w * w for w in weights) == pytest.approx(2 / 4)
     assert f"a true difference of {power.smallest_mean(5, 5, weights):.1f} sd" in main
@@ -241,13 +241,13 @@ def test_figures_show_each_comparison_and_each_cell(margin: float | None) -> Non
     results = results_of(
         study, lambda arm, seed: None if arm.name == "P-LN-1" and not seed else 9.0 + seed
     )
-    forest = displays.comparison_forest(results)
-    labels = [text.get_text() for text in forest.axes[0].get_yticklabels()]
+    drawn = forest.comparison_forest(results)
+    labels = [text.get_text() for text in drawn.axes[0].get_yticklabels()]
     assert labels == factorial_effects(results)["effect"].tolist()
-    heat = displays.factorial_grid(results)
+    heat = grid.factorial_grid(results)
     texts = [text.get_text() for ax in heat.axes for text in ax.texts]
     assert len(texts) == 12 and sum("1 d" in text for text in texts) == 1
-    assert kind_of(study).figures["factorial_grid"] is displays.factorial_grid
+    assert kind_of(study).figures["factorial_grid"] is grid.factorial_grid
 
 
 def test_shapes_with_pairs_and_one_lr_are_compared_like_repeats() -> None:

@@ -1,4 +1,4 @@
-"""Figures draw what tables hold: no figures.py computes an estimate."""
+"""Figures draw what tables hold: nothing that draws computes an estimate."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from vitscale import analysis
+from vitscale.plan.questions import QUESTIONS
 
-FILES = sorted(Path(analysis.__file__).parent.glob("*/figures.py"))
+ROOM = Path(analysis.__file__).parent
+FILES = sorted(
+    [*ROOM.glob("*/figures.py"), *ROOM.glob("questions/*.py"), *ROOM.glob("displays/*.py")]
+)
+DRAWS = ("Axes", "Figure", "Line")  # in the signature of what draws
 # of numpy and of pandas alike
 ESTIMATORS = {
     *("mean", "median", "average", "std", "var", "sem", "quantile", "percentile", "cov"),
@@ -22,7 +27,8 @@ STATISTICS = ("scipy", "statsmodels", "sklearn", "statistics", "random")
 FACTS = {
     *("describe", "errors", "evaluations", "finished", "counts", "draws_of", "curves"),
     "value_limits",
-    *("members", "copied_from", "planned_optimizer", "share", "spaces", "ranked"),
+    *("members", "copied_from", "share", "spaces", "ranked"),
+    *("population", "lengths_of", "cell_text"),
     *("axes", "contour_axes", "info", "procedure", "is_numeric", "reported"),
     # printed numbers, which are no results; what draws them is drawn by published/figures.py
     *("published_errors", "published_gains", "is_imagenet", "length_deltas", "optimizer_errors"),
@@ -55,12 +61,15 @@ def imported(tree: ast.AST) -> list[str]:
 
 def of_rooms(tree: ast.AST) -> set[str]:
     """Local names of what is imported from the rooms of analysis: modules and functions."""
-    rooms = tuple(f"vitscale.analysis.{path.parent.name}" for path in FILES)
+    rooms = tuple(
+        f"vitscale.analysis.{path.parent.name}" for path in FILES if path.parent.name != "displays"
+    )
     return {
         alias.asname or alias.name
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(rooms)
         for alias in node.names
+        if not alias.name.isupper()
     }
 
 
@@ -76,29 +85,42 @@ def room_calls(tree: ast.AST) -> list[tuple[str, int]]:
     return found
 
 
-def faults(source: str) -> list[str]:
-    """What of a figures.py computes an estimate, as far as its names tell."""
+def lines_that_draw(tree: ast.Module) -> set[int]:
+    """The lines of functions that draw, and those outside of any function."""
+    others = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            signature = f"{ast.unparse(node.args)} {node.returns and ast.unparse(node.returns)}"
+            if not any(name in signature for name in DRAWS):
+                others |= {*range(node.lineno, (node.end_lineno or 0) + 1)}
+    return {*range(1, 10_000)} - others
+
+
+def faults(source: str, whole: bool = True) -> list[str]:
+    """What of a file of figures computes an estimate, as far as its names tell."""
     tree = ast.parse(source)
+    drawing = {*range(1, 10_000)} if whole else lines_that_draw(tree)
+    found = [(line, name) for name, line in calls(tree) if name in ESTIMATORS]
+    found += [(line, f"room's {name}") for name, line in room_calls(tree) if name not in FACTS]
     return [
-        *(f"{line}: {name}()" for name, line in calls(tree) if name in ESTIMATORS),
-        *(f"{line}: {name}() of a room" for name, line in room_calls(tree) if name not in FACTS),
+        *(f"{line}: {name}()" for line, name in found if line in drawing),
         *(
             f"import of {name}"
             for name in imported(tree)
-            if name.split(".")[0] in STATISTICS or name.startswith("vitscale.analysis.stats")
+            if whole
+            and (name.split(".")[0] in STATISTICS or name.startswith("vitscale.analysis.stats"))
         ),
     ]
 
 
-def test_each_room_has_its_figures() -> None:
-    assert {path.parent.name for path in FILES} == {
-        *("distribution", "repeats", "shapes", "scaling", "profile", "search", "published")
-    }
+def test_figures_are_where_this_looks() -> None:
+    drawn = {of.drawn or of.module for of in QUESTIONS if of.figures}
+    assert {f"{path.parent.name}.{path.stem}" for path in FILES} >= drawn
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}.{path.stem}")
 def test_figures_compute_no_estimate(path: Path) -> None:
-    assert faults(path.read_text()) == []
+    assert faults(path.read_text(), whole=path.name == "figures.py") == []
 
 
 @pytest.mark.parametrize(
@@ -109,7 +131,7 @@ def test_figures_compute_no_estimate(path: Path) -> None:
         "low, high = np.percentile(x, [2.5, 97.5])",
         "import scipy.stats",
         "from vitscale.analysis.stats.intervals import wilson",
-        "from vitscale.analysis.repeats import estimates\ny = estimates.error_interval(x)",
+        "from vitscale.analysis.questions import recipes\ny = recipes.interaction(x)",
         "from vitscale.analysis.profile.tables import change\ny = change(a, b)",
     ],
 )

@@ -21,8 +21,8 @@ import pytest
 from conftest import WITHOUT_PDF
 from golden.capture import GOLDEN, load, report, results_of
 
+from vitscale.analysis import estimates
 from vitscale.analysis.kinds import kind_of
-from vitscale.analysis.repeats import estimates
 from vitscale.analysis.report.report import (
     caveats,
     headline,

@@ -13,9 +13,9 @@ import pytest
 from conftest import ROOT, Script
 from test_mlflow import client
 
+from vitscale.analysis.arm_means import arm_means
 from vitscale.analysis.kinds import kind_of
 from vitscale.analysis.names import check_known_names
-from vitscale.analysis.repeats.arms import arm_means
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import SearchInfo, Study, from_json, to_json

@@ -19,7 +19,7 @@ from test_evaluate import train_all
 from test_seeds import make_study, make_tables
 from test_wrong import TINY
 
-from vitscale.analysis.repeats import mistakes
+from vitscale.analysis.questions import mistakes
 from vitscale.analysis.report.draw import draw
 from vitscale.analysis.report.report import caveats, headline, write_report
 from vitscale.analysis.report.save import as_files

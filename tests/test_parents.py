@@ -22,9 +22,9 @@ from vitscale.cli import plans
 from vitscale.launch.branching import pins, why_not
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
-from vitscale.plan.comparisons import TABLES
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.parents import AT_END, followers, next_wave
+from vitscale.plan.questions import COMPARED
 from vitscale.plan.study import Study, from_json, to_json
 from vitscale.plan.trial import Trial
 from vitscale.record.described import describe, readable_plans
@@ -215,13 +215,13 @@ def test_children_of_equal_parents_are_paired_and_a_plan_says_so() -> None:
     made = MADE.study(num=10)
     (said,) = power.sentences(made)
     assert "paired t by parent; equal sds and a correlation of 0.5 are assumed" in said
-    assert TABLES["pair_differences"].families(made) == {("", True): (2, (1, -1))}
+    assert COMPARED["pair_differences"].families(made) == {("", True): (2, (1, -1))}
     assert f"a margin of {power.smallest_margin(10, 2, (1.0,)):.1f} sd" in said  # two sets
     # by another simulation, of 20,000 draws
     for n, margin in ((5, 1.60), (10, 1.01), (15, 0.80)):
         assert power.smallest_margin(n, 1, (1.0,)) == pytest.approx(margin, rel=0.02)
     fewer = dataclasses.replace(made, trials=made.trials[:-1])
-    assert TABLES["pair_differences"].families(fewer) == {("", False): (2, (1, -1))}
+    assert COMPARED["pair_differences"].families(fewer) == {("", False): (2, (1, -1))}
 
 
 # --- in a store

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from vitscale.analysis.published import tables as published
 from vitscale.analysis.published.figures import GREY, note
-from vitscale.analysis.repeats import seeds
+from vitscale.analysis.questions import seeds
 from vitscale.analysis.report.report import summary
 from vitscale.analysis.results import Results
 from vitscale.plan.study import Study, from_json, to_json

@@ -20,7 +20,7 @@ from optuna.distributions import FloatDistribution
 from PIL import Image
 
 from vitscale.__main__ import main as vitscale_main
-from vitscale.analysis import kinds, registry
+from vitscale.analysis import kinds
 from vitscale.cli import script as cli
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cores import num_cores
@@ -29,6 +29,7 @@ from vitscale.plan.design import cross, grid, sample, trials
 from vitscale.plan.fields import DEFAULTS, choices, field_types, limits
 from vitscale.plan.paths import data_root
 from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.questions import of_kind
 from vitscale.plan.search import Search
 from vitscale.plan.spelling import ALIASES
 from vitscale.plan.study import MAX_TRIALS, SearchInfo, Study
@@ -304,10 +305,8 @@ def test_names_that_a_plan_takes_for_known_are_drawn() -> None:
     a second: then those that draw are asked.
     """
     for kind, made in kinds.KINDS.items():
-        listed = [
-            {name for of in known[kind].values() for name in of}
-            for known in (registry.FIGURES, registry.TABLES)
-        ]
+        listed = [{name for of in of_kind(kind) for name in of.figures}]
+        listed.append({name for of in of_kind(kind) for name in of.tables})
         assert [set(made.figures), set(made.tables)] == listed
 
 

@@ -16,8 +16,7 @@ import pytest
 import scipy.stats
 from conftest import ROOT, load_script
 
-from vitscale.analysis import power
-from vitscale.analysis.repeats import divergence, estimates
+from vitscale.analysis import divergence, estimates, power
 from vitscale.analysis.stats import correlation
 from vitscale.plan.metrics import ERROR
 

@@ -12,7 +12,8 @@ import scipy.stats
 from conftest import WITHOUT_PDF
 
 from vitscale.analysis.published import tables as published
-from vitscale.analysis.repeats import bins, seeds
+from vitscale.analysis.questions import seed_bins as bins
+from vitscale.analysis.questions import seeds
 from vitscale.analysis.report import text
 from vitscale.analysis.report.report import headline, write_report
 from vitscale.analysis.results import Results

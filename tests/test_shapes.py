@@ -20,12 +20,12 @@ from test_studies import shortened
 from search_spaces import demo, touvron2022
 from search_spaces.touvron2022 import Shape, split
 from vitscale.analysis import power
+from vitscale.analysis import shapes as shape_words
 from vitscale.analysis.published.tables import read
+from vitscale.analysis.questions import shapes
 from vitscale.analysis.report import text
 from vitscale.analysis.report.report import caveats, headline, summary, write_report
 from vitscale.analysis.results import Results
-from vitscale.analysis.shapes import tables as shapes
-from vitscale.analysis.shapes import words as shape_words
 from vitscale.catalog.costs import agrees
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity

@@ -17,8 +17,11 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
+from vitscale.analysis import estimates
 from vitscale.analysis.published import tables as published
-from vitscale.analysis.repeats import estimates, interaction, stability
+from vitscale.analysis.questions import optimizer_gap as gap
+from vitscale.analysis.questions import recipes, stability
+from vitscale.analysis.questions import training_length as length
 from vitscale.analysis.report.report import caveats, headline, summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
@@ -133,7 +136,7 @@ def test_interaction_is_that_of_a_regression_with_unequal_variances():
     fit = OLS(np.concatenate(groups), np.column_stack([np.ones(24), a, r, a * r])).fit(
         cov_type="HC2"
     )
-    ours = interaction.interaction(*groups)
+    ours = recipes.interaction(*groups)
     assert ours.estimate == pytest.approx(4 * fit.params[3])
     assert ours.error == pytest.approx(4 * fit.bse[3])  # HC2 is s**2 / n of each cell
 
@@ -145,7 +148,7 @@ def test_welch_satterthwaite_interval_of_an_interaction_covers():
         [rng.normal(mean, sd, n) for mean, sd, n in zip((1, 2, 3, 5), sds, sizes, strict=True)]
         for _ in range(2000)
     ]
-    found = [interaction.interaction(*groups) for groups in samples]
+    found = [recipes.interaction(*groups) for groups in samples]
     assert np.mean([x.estimate for x in found]) == pytest.approx(truth, abs=0.05)
     assert 0.935 < np.mean([x.low <= truth <= x.high for x in found]) < 0.97
 
@@ -179,7 +182,7 @@ def test_gap_is_welchs_whether_seeds_are_shared_or_not():
     for own in (False, True):
         study = make_study(5, own_seeds=own)
         outcomes = make_outcomes(study, drawn())
-        row = stability.optimizer_gap(Results(study, outcomes)).iloc[1]
+        row = gap.optimizer_gap(Results(study, outcomes)).iloc[1]
         a, b = (
             outcomes.loc[outcomes["arm"] == f"P {optimizer} 8", "error_pct"]
             for optimizer in ("sgd", "adamw")
@@ -200,7 +203,7 @@ def test_gap_is_welchs_whether_seeds_are_shared_or_not():
 
 def test_gaps_are_corrected_for_their_number():
     study = make_study(5)
-    table = stability.optimizer_gap(Results(study, make_outcomes(study, drawn())))
+    table = gap.optimizer_gap(Results(study, make_outcomes(study, drawn())))
     assert len(table) == 6
     assert np.allclose(table["gap_p_holm"], multipletests(table["gap_p"], method="holm")[1])
 
@@ -210,7 +213,7 @@ def test_a_diverged_run_is_in_no_mean_and_the_worst_in_ranks():
     outcomes = make_outcomes(
         study, lambda arm, seed: 20 + seed**2 * ("sgd" in arm), {("P sgd 8", 3): "diverged"}
     )
-    row = stability.optimizer_gap(Results(study, outcomes)).iloc[1]
+    row = gap.optimizer_gap(Results(study, outcomes)).iloc[1]
     assert (row["n_sgd"], row["n_adamw"], row["diverged_sgd"], row["diverged_adamw"]) == (
         3,
         4,
@@ -228,7 +231,7 @@ def test_an_arm_that_always_diverges_is_shown_to_be_worse_though_it_has_no_mean(
     """
     study = make_study(5, models=("P",))
     outcomes = make_outcomes(study, drawn(), {("P sgd 8", seed): "diverged" for seed in range(5)})
-    table = stability.optimizer_gap(Results(study, outcomes)).set_index("epochs")
+    table = gap.optimizer_gap(Results(study, outcomes)).set_index("epochs")
     assert np.isnan(table.loc[8, "gap_p"])
     assert table.loc[8, ["prob_worse", "rank_p", "diverged_p"]].tolist() == pytest.approx(
         [1.0, 2 / 252, 2 / 252]
@@ -245,7 +248,7 @@ def test_an_arm_that_always_diverges_is_shown_to_be_worse_though_it_has_no_mean(
 def test_copied_errors_have_a_gap_without_interval_and_p():
     study = make_study(4, models=("P",))
     outcomes = make_outcomes(study, drawn(), {("P sgd 16", seed): "diverged" for seed in range(4)})
-    row = stability.optimizer_gap_copied(Results(study, outcomes)).iloc[2]
+    row = gap.optimizer_gap_copied(Results(study, outcomes)).iloc[2]
     assert row["copied"] == "sgd from 8 epochs" and np.isfinite(row["gap_points"])
     assert row[["gap_points_low", "gap_points_high", "gap_p", "gap_p_holm"]].isna().all()
     assert row["gap_method"] == "copied from shorter runs: no interval"
@@ -258,7 +261,7 @@ def test_interaction_is_the_difference_of_two_gaps():
     study = make_study(6)
     outcomes = make_outcomes(study, drawn())
     results = Results(study, outcomes)
-    table, gaps = stability.optimizer_gap_interaction(results), stability.optimizer_gap(results)
+    table, gaps = gap.optimizer_gap_interaction(results), gap.optimizer_gap(results)
     of = gaps.set_index(["model", "epochs"])["gap_points"]
     assert table[["a", "b"]].drop_duplicates().to_numpy().tolist() == [["P", "C"]]
     assert table["interaction_points"].tolist() == pytest.approx(
@@ -278,8 +281,8 @@ def test_interaction_is_the_difference_of_two_gaps():
         parts.sum() ** 2 / (parts**2 / 5).sum(),
     )
     assert table["interaction_p"][1] == pytest.approx(2 * scipy.stats.t.sf(abs(t), df))
-    lengths = stability.training_length_interaction(Results(study, outcomes))
-    delta = stability.training_length(Results(study, outcomes)).set_index(["model", "epochs"])[
+    lengths = length.training_length_interaction(Results(study, outcomes))
+    delta = length.training_length(Results(study, outcomes)).set_index(["model", "epochs"])[
         "delta_points"
     ]
     assert lengths["epochs"].tolist() == list(LENGTHS[:-1])
@@ -305,8 +308,8 @@ def test_a_cell_that_diverged_has_no_gap_unless_the_papers_rule_is_asked_for():
         status,
     )
     shown, copied = (
-        stability.optimizer_gap(Results(study, outcomes)),
-        stability.optimizer_gap_copied(Results(study, outcomes)),
+        gap.optimizer_gap(Results(study, outcomes)),
+        gap.optimizer_gap_copied(Results(study, outcomes)),
     )
     assert shown["gap_points"].isna().tolist() == [False, False, True, False, False, False]
     assert shown["gap_method"][2] == "P sgd 16: n=0, 2 diverged"
@@ -322,12 +325,12 @@ def test_the_papers_rule_copies_no_longer_schedule_and_no_failed_or_unfinished_c
         status["P sgd 8", 0] = "diverged"
         groups = stability.cells(Results(study, make_outcomes(study, drawn(), status)))
         for epochs in (4, 8, 16):
-            assert stability.copied_from(groups, ("P", "sgd", epochs)) == ("P", "sgd", epochs)
+            assert gap.copied_from(groups, ("P", "sgd", epochs)) == ("P", "sgd", epochs)
 
 
 def test_single_runs_give_gaps_without_intervals_or_p():
     study = make_study(1)
-    table = stability.optimizer_gap(Results(study, make_outcomes(study, drawn())))
+    table = gap.optimizer_gap(Results(study, make_outcomes(study, drawn())))
     assert table["gap_points"].notna().all()
     assert table[["gap_points_low", "gap_points_high", "gap_p", "gap_p_holm"]].isna().all(axis=None)
 
@@ -343,7 +346,7 @@ def test_training_length_is_measured_from_the_longest_schedule_of_the_first_opti
             10 + 64 / int(arm.split()[-1]) + (arm.startswith("P") == ("sgd" in arm)) + seed**2
         ),
     )
-    table = stability.training_length(Results(study, outcomes))
+    table = length.training_length(Results(study, outcomes))
     assert table[["model", "optimizer", "epochs", "longest_epochs"]].to_numpy().tolist() == [
         ["P", "adamw", 4, 16],
         ["P", "adamw", 8, 16],
@@ -360,11 +363,11 @@ def test_an_optimizer_without_rival_is_taken_as_it_is():
         Trial(f"P sgd {e}", config.replace(epochs=e, seed=s), s) for e in LENGTHS for s in (0, 1)
     )
     study = make_study(trials=trials)
-    table = stability.training_length(Results(study, make_outcomes(study, drawn())))
+    table = length.training_length(Results(study, make_outcomes(study, drawn())))
     assert table[
         ["model", "optimizer", "optimizer_rule", "n"]
     ].drop_duplicates().to_numpy().tolist() == [["vit", "sgd", "the only one", 2]]
-    assert stability.optimizer_gap(Results(study, make_outcomes(study, drawn()))).empty
+    assert gap.optimizer_gap(Results(study, make_outcomes(study, drawn()))).empty
 
 
 def test_without_a_finished_longest_schedule_there_is_no_delta():
@@ -372,7 +375,7 @@ def test_without_a_finished_longest_schedule_there_is_no_delta():
     status = {
         (f"P {optimizer} 16", seed): "diverged" for optimizer in ("sgd", "adamw") for seed in (0, 1)
     }
-    table = stability.training_length(Results(study, make_outcomes(study, drawn(), status)))
+    table = length.training_length(Results(study, make_outcomes(study, drawn(), status)))
     assert table["delta_points"].isna().all()
     assert set(table["optimizer_rule"]) == {"the first of the plan"}
     assert set(table["delta_method"]) == {"P adamw 16: n=0, 2 diverged"}
@@ -414,7 +417,7 @@ CROSSED = {"A x": (10, 20), "B x": (12, 20), "A y": (12, 21), "B y": (10, 20)}
 def test_recipe_interaction_gives_simple_effects_and_their_difference_for_each_set():
     study = make_square()
     outcomes = make_outcomes(study, square_errors(CROSSED))
-    table = interaction.recipe_interaction(Results(study, outcomes))
+    table = recipes.recipe_interaction(Results(study, outcomes))
     means = outcomes.groupby("arm")[["val_ema_error_pct", "test_ema_error_pct"]].mean()
     for name, rows in table[table["kind"] != "test set"].groupby("evaluation"):
         mean = means[f"{name}_ema_error_pct"]
@@ -457,7 +460,7 @@ def test_published_differences_have_the_z_that_the_sd_over_seeds_gives():
 
 def test_arms_without_architecture_and_recipe_are_refused():
     with pytest.raises(ValueError, match="architecture, recipe"):
-        interaction.cells(Results(make_study(), make_outcomes(make_study(), drawn())))
+        recipes.cells(Results(make_study(), make_outcomes(make_study(), drawn())))
 
 
 # ---- study, figures, report

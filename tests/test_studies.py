@@ -18,7 +18,7 @@ from conftest import ROOT, Script, load_script
 from search_spaces import cifar, demo, fashion, touvron_thesis, xiao2021
 from search_spaces.space import Space
 from vitscale.analysis.kinds import check
-from vitscale.analysis.repeats.interaction import cells as interaction_cells
+from vitscale.analysis.questions.recipes import cells as interaction_cells
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity

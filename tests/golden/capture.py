@@ -67,9 +67,10 @@ def _figure(figure: Figure) -> list[dict[str, Any]]:
 
 
 def _axes(ax: Axes) -> dict[str, Any]:
-    """The data of an axes; not how they are drawn."""
+    """The data of an axes, each series once; not how they are drawn."""
+    series = {json.dumps(_numbers(of.get_xydata())) for of in ax.lines}
     return {
-        "lines": [_numbers(line.get_xydata()) for line in ax.lines],
+        "lines": [json.loads(of) for of in sorted(series - {"[]"})],
         "offsets": [_numbers(of.get_offsets()) for of in ax.collections],
         "texts": sorted(text.get_text() for text in ax.texts),
     }

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.repeats import estimates
+from vitscale.analysis import estimates
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.rounds import Runs, choose, relative_noise, rounds
 from vitscale.plan.comparisons import CHOOSES

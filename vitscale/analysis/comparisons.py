@@ -16,13 +16,14 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from vitscale.analysis import divergence, estimates
 from vitscale.analysis.cells import Cell, cells
-from vitscale.analysis.repeats import divergence, estimates
-from vitscale.analysis.repeats.estimates import Contrast, contrast
+from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.report.text import p_value
 from vitscale.analysis.results import Results
-from vitscale.plan.comparisons import TABLES, Comparison, factorial, is_paired, varied
+from vitscale.plan.comparisons import Comparison, factorial, is_paired, varied
 from vitscale.plan.metrics import Metric
+from vitscale.plan.questions import COMPARED
 from vitscale.plan.study import Study
 
 ALPHA = 0.05
@@ -72,7 +73,7 @@ class Row:
 
 def compared(results: Results, name: str) -> list[Row]:
     """The comparisons of a table of the plan, in its order."""
-    study, table, by_arm = results.study, TABLES[name], results.once(cells)
+    study, table, by_arm = results.study, COMPARED[name], results.once(cells)
     columns = estimates.evaluations(study)
     if table.sets == "metric":
         columns = {study.column.split: "error_pct"}
@@ -145,7 +146,7 @@ def difference(
 def table_of(
     results: Results, name: str, layout: Layout, change: Callable[[Row], Row] = lambda row: row
 ) -> pd.DataFrame:
-    """The table of a name of the plan's TABLES. `change` may replace the runs of a row."""
+    """The table of a name of COMPARED. `change` may replace the runs of a row."""
     rows = [change(row) for row in compared(results, name)]
     keys = list(rows[0].comparison.about) if rows else list(layout.keys)
     made = [_cells_of(row, layout) for row in rows]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 
+from vitscale.analysis import repeats, shapes
 from vitscale.analysis.distribution import words as distribution
 from vitscale.analysis.kind import Kind
 from vitscale.analysis.profile import words as profile
-from vitscale.analysis.repeats import words as repeats
 from vitscale.analysis.scaling import words as scaling
 from vitscale.analysis.search import words as search
-from vitscale.analysis.shapes import words as shapes
 from vitscale.plan.study import Study
 
 ROOMS = (distribution, repeats, shapes, scaling, profile, search)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
-from vitscale.analysis.registry import FIGURES, TABLES
 from vitscale.plan.kinds import check_use
+from vitscale.plan.questions import of_kind
 from vitscale.plan.study import Study
 
 ASKED = ("search",)  # kinds with laws of their own about a plan
@@ -18,10 +16,7 @@ def check_known_names(study: Study) -> None:
     Also for what the kind would ignore, of which a stored study is still reported.
     """
     check_use(study)
-    listed = [
-        chain.from_iterable(registry.get(study.kind, {}).values()) for registry in (TABLES, FIGURES)
-    ]
-    names = {*chain.from_iterable(listed)}
+    names = {name for of in of_kind(study.kind) for name in (*of.tables, *of.figures)}
     if study.kind in ASKED or not names.issuperset((*study.figures, *study.tables)):
         from vitscale.analysis.kinds import check
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import scipy
 from scipy.special import betaincinv, nctdtr, ndtr, stdtrit
 
-from vitscale.analysis.repeats.precision import of_seeds
+from vitscale.analysis.questions.seed_precision import of_seeds
 from vitscale.analysis.scaling.precision import of_laws
 from vitscale.analysis.stats.bands import band_tail, order_bounds
 from vitscale.analysis.stats.intervals import LEAST_REFERENCES
-from vitscale.plan.comparisons import TABLES
 from vitscale.plan.metrics import Metric
+from vitscale.plan.questions import COMPARED
 from vitscale.plan.study import Study
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def _of_means(
 
 def _of_comparisons(name: str) -> Callable[[Study], list[str]]:
     """The statements about the families of a table."""
-    compared = TABLES[name]
+    compared = COMPARED[name]
 
     def of(study: Study) -> list[str]:
         families, label = compared.families(study), study.column.metric.label
@@ -330,5 +330,5 @@ SENTENCES: dict[str, Callable[[Study], list[str]]] = {  # table -> what its test
     "tuning_budget": _of_tuning,
     "scaling_fit": of_laws,
     "seed_statistics": of_seeds,
-    **{name: _of_comparisons(name) for name in TABLES},
+    **{name: _of_comparisons(name) for name in COMPARED},
 }

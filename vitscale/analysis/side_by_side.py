@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from vitscale.analysis import estimates
 from vitscale.analysis.distribution.population import scrambles
+from vitscale.analysis.estimates import Contrast
 from vitscale.analysis.kind import mixed_evaluations
 from vitscale.analysis.kinds import kind_of
-from vitscale.analysis.repeats import estimates
-from vitscale.analysis.repeats.estimates import Contrast
 from vitscale.analysis.results import STATUSES
 from vitscale.analysis.stats.intervals import median_difference, median_interval, minus
 from vitscale.catalog.datasets import dataset_facts

@@ -143,7 +143,7 @@ def summarize(study: Study, results: Sequence[Result]) -> list[dict[str, Any]]:
     """
     import numpy as np
 
-    from vitscale.analysis.repeats.estimates import value_interval
+    from vitscale.analysis.estimates import value_interval
 
     rows, weights = [], study.column.weights
     metric = study.column.metric

@@ -40,9 +40,9 @@ from vitscale.launch.process import (
 from vitscale.launch.resources import Resources, resources_for
 from vitscale.plan.data import check_readable
 from vitscale.plan.fields import limits
-from vitscale.plan.kinds import fits_laws
 from vitscale.plan.paths import data_root
 from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.questions import SCALING_LAW
 from vitscale.plan.search import Search
 from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import MAX_TRIALS, Study
@@ -638,7 +638,7 @@ def status_of_report(study: Study, read: Mapping[str, Outcome]) -> int:
 
 def _lacking(study: Study, read: Mapping[str, Outcome]) -> tuple[str, list[str]]:
     """(what an arm must have, the arms without it)."""
-    if fits_laws(study):
+    if SCALING_LAW.is_asked(study):
         law = "an arm must have a finished or diverged trial to be in a law"
         lacking = [Status.MISSING, Status.RUNNING, Status.FAILED]
     else:

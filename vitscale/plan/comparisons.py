@@ -1,8 +1,9 @@
 """Comparisons as values of the plan: what is tested, corrected together and pre-registered.
 
 A comparison is a weighted sum of the means of arms, tested against 0. The comparisons of a table
-follow from the plan alone, by a function of `TABLES`. From this one list everything else follows:
-the rows of the table and Holm's families, what the plan can show, its warnings, and plan.json.
+follow from the plan alone, by a function of plan/questions.py. From this one list everything else
+follows: the rows of the table and Holm's families, what the plan can show, its warnings, and
+plan.json.
 """
 
 from __future__ import annotations
@@ -367,40 +368,3 @@ def factorial_effects(plan: Plan) -> Iterator[Comparison]:
                 kind = "main effect" if num == 1 else "interaction"
                 kept = {arm: weight for arm, weight in weights.items() if weight}
                 yield Comparison(kept, {"kind": kind, "effect": effect}, family=kind)
-
-
-SHORT = "above that of the longest schedule"
-TABLES: dict[str, Compared] = {
-    "optimizer_gap": Compared(optimizer_gap, "metric", {"": "gap of SGD to AdamW"}),
-    "optimizer_gap_copied": Compared(optimizer_gap, "metric"),
-    "optimizer_gap_interaction": Compared(
-        between_models(optimizer_gap), "metric", {"": "gap of one model minus that of another"}
-    ),
-    "training_length": Compared(training_length, "metric", {"": f"{{metric}} {SHORT}"}),
-    "training_length_interaction": Compared(
-        between_models(training_length),
-        "metric",
-        {"": "what a short schedule costs one model more than another"},
-    ),
-    "recipe_interaction": Compared(
-        recipe_interaction,
-        "all",
-        {
-            "simple": "difference of architectures under a recipe",
-            "interaction": "interaction of recipe and architecture",
-        },
-    ),
-    "branch_differences": Compared(
-        branch_differences, "reported", {"": "branches against a sequence"}
-    ),
-    "layerscale_and_epochs": Compared(
-        layerscale_and_epochs, "reported", {"": "LayerScale, and longer training"}
-    ),
-    "blocks_or_width": Compared(pairs, "reported", {"": "more blocks against more width"}),
-    "pair_differences": Compared(pairs, "reported", {"": "difference of two arms"}),
-    "factorial_effects": Compared(
-        factorial_effects,
-        "reported",
-        {"main effect": "main effect of a factor", "interaction": "interaction of two factors"},
-    ),
-}

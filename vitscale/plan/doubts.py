@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vitscale.plan.averaging import initial_share
-from vitscale.plan.comparisons import TABLES
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.parents import setting
+from vitscale.plan.questions import COMPARED
 from vitscale.plan.study import Study
 
 MAX_INITIAL = 0.01  # weight of the initial weights in an averaged model
@@ -74,7 +74,7 @@ def _references(study: Study) -> str:
 
 
 def _seeds(study: Study) -> str:
-    names = [name for name in study.tables if name in TABLES]
+    names = [name for name in study.tables if name in COMPARED]
     seeds: dict[str, dict[TrainConfig, int]] = {arm: {} for arm in study.arms}
     for trial in study.trials if names else ():
         of = setting(study, trial.config)

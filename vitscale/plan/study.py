@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self, TypeGuard
 
-from vitscale.plan.comparisons import TABLES
 from vitscale.plan.config import MAX_LAWFUL, TrainConfig
 from vitscale.plan.cost import Complexity, Measured, complexity
 from vitscale.plan.fields import DEFAULTS
@@ -22,6 +21,7 @@ from vitscale.plan.laws import FREE
 from vitscale.plan.metrics import ERROR, SPEED, Column
 from vitscale.plan.parents import check_parents, check_trunks, entries
 from vitscale.plan.profile import METRIC, ProfileConfig
+from vitscale.plan.questions import COMPARED
 from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.trial import Arm, Trial, check_label
 
@@ -418,7 +418,7 @@ def to_json(study: Study) -> dict[str, Any]:
         {"id": t.config.id, "arm": t.arm.name, "point": t.point, "config": t.config.non_default()}
         for t in study.trials
     ]
-    compared = {name: TABLES[name].make(study) for name in study.tables if name in TABLES}
+    compared = {name: COMPARED[name].make(study) for name in study.tables if name in COMPARED}
     made = {name: [dataclasses.asdict(one) for one in of] for name, of in compared.items()}
     return {
         **in_short(study),

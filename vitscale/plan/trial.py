@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ MOST_IN_A_LABEL = 200  # characters
 DROP_PATH_BY = "drop_path_by"
 
 Factors = Mapping[str, str | int | float]
+Cell = Callable[[Mapping[str, Any]], tuple[object, ...]]  # of the conditions of an arm
 
 
 @dataclass(frozen=True)
@@ -133,3 +135,35 @@ def _check_factor(name: object, value: object) -> None:
         )
     if isinstance(value, str):
         check_label("a factor", value)
+
+
+# ---- laws that kinds and questions share
+
+
+def check_factors(study: Plan, names: Collection[str]) -> None:
+    """Raises ValueError unless the factors of each arm name these."""
+    absent = [arm for arm in study.arms.values() if not set(names) <= set(arm.factors)]
+    if absent:
+        raise ValueError(
+            "the factors of each arm of a study with these tables must name "
+            f"{' and '.join(names)}, but got (arm={absent[0].name!r}: "
+            f"{shown(dict(absent[0].factors))})"
+        )
+
+
+def check_not_pooled(study: Plan, what: str, cell: Cell) -> None:
+    """Raises ValueError for two arms of one cell, which are told apart by `what`."""
+    by_arm = {arm: cell(c) for arm, c in conditions(study).items()}
+    num, most = most_common(by_arm.values())
+    if num > 1:
+        pooled = [arm for arm, value in by_arm.items() if value == most]
+        raise ValueError(
+            f"arms must differ in {what}, in their configs or in their factors, to avoid pooling "
+            f"them, but got ({shown(pooled)}: {shown(most)})"
+        )
+
+
+def most_common(values: Iterable[tuple[object, ...]]) -> tuple[int, tuple[object, ...]]:
+    """(how often it occurs, the most frequent value)."""
+    value, num = Counter(values).most_common(1)[0]
+    return num, value

@@ -94,7 +94,7 @@ def lr_wd_scatter(results: Results) -> Figure:
 
 
 @matplotlib.rc_context(STYLE)
-def tuning_budget(results: Results) -> Figure:
+def tuning_budget_figure(results: Results) -> Figure:
     """What a tuning budget buys: the value on val of the best of k draws, chosen on minival.
 
     After Lourie et al. 2024. The line is the median over all choices of k of the arm's n draws, for

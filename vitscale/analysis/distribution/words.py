@@ -562,8 +562,8 @@ def summary(results: Results) -> Summary:
 
 KIND = Kind(
     name="distribution",
-    tables=registry.load(registry.TABLES, "distribution"),
-    figures=registry.load(registry.FIGURES, "distribution"),
+    tables=registry.tables("distribution"),
+    figures=registry.figures("distribution"),
     headline=headline,
     caveats=caveats,
     summary=summary,

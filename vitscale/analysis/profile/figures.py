@@ -16,23 +16,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
+from vitscale.analysis.displays import lines
 from vitscale.analysis.profile.tables import published_gains, speeds
+from vitscale.analysis.published import figures as published
 from vitscale.analysis.report.hover import describe
 from vitscale.analysis.report.layout import (
-    COLORS,
-    MARKERS,
     STYLE,
     WIDTHS,
     columns_of,
     finish,
     placeholder,
-    style,
 )
 from vitscale.analysis.results import Results, panels
 from vitscale.plan.profile import LAYOUTS
 from vitscale.plan.study import Study
 
-GREY = "#777777"
+SIZE = 4.5  # points of a marker
 # percent: ticks of a log axis of ratios, and of one that does not reach a doubling
 GAINS = (-99, -95, -90, -80, -50, 0, 100, 300, 1000, 3000, 10000)
 SMALL_GAINS = (-60, -40, -20, 0, 20, 40, 60, 80)
@@ -134,7 +133,10 @@ def throughput_by_resolution(results: Results) -> Figure:
         column[0].set_title(f"{kind}, batch {batches}")
         column[1].set_xlabel("pixels per side")
         column[1].legend(
-            handles=_handles(curves), loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2
+            handles=[_handle(curve.name, curve.place) for curve in curves],
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.2),
+            ncols=2,
         )
     if not kinds:
         placeholder(grid[0][0], "no profile at several resolutions")
@@ -158,9 +160,9 @@ def _over_batches(results: Results, draw: Any, label: str, note: str) -> Figure:
         if table["arm"].isin(arms).any()
     }
     columns = max(1, columns_of(len(shown)))
-    lines = max(1, -(-len(shown) // columns))
-    figure = Figure(figsize=(WIDTHS[columns], 2.9 * lines + 1.0), layout="constrained")
-    grid = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
+    rows = max(1, -(-len(shown) // columns))
+    figure = Figure(figsize=(WIDTHS[columns], 2.9 * rows + 1.0), layout="constrained")
+    grid = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
     for ax in grid[max(1, len(shown)) :]:
         ax.remove()
     for ax, (title, arms) in zip(grid, shown.items(), strict=False):
@@ -211,20 +213,12 @@ def _speeds(ax: Axes, curve: Curve) -> None:
     """Median, interval and range of the runs of each profile, and a mark for those without."""
     places = curve.profiles[curve.axis].to_numpy(dtype=float)
     x = places * 2 ** (0.05 * curve.place)  # beside each other
-    median, low, high, fewest, most = (
-        curve.profiles[f"speed{end}"].to_numpy(dtype=float)
-        for end in ("", "_low", "_high", "_min", "_max")
-    )
-    (line,) = ax.plot(
-        x,
-        median,
-        marker=MARKERS[curve.place % len(MARKERS)],
-        markersize=4.5,
-        zorder=3,
-        **style(curve.place),
-    )
+    median, low, high = lines.ends(curve.profiles, "speed")
+    fewest, most = (curve.profiles[f"speed{end}"].to_numpy(float) for end in ("_min", "_max"))
+    look = lines.look(curve.place)
+    (line,) = ax.plot(x, median, markersize=SIZE, zorder=3, **look)
     describe(line, _texts(curve))
-    color = COLORS[curve.place % len(COLORS)]
+    color = look["color"]
     ax.vlines(x, low, high, color=color, linewidth=3.2, alpha=0.55, zorder=2)
     ax.vlines(x, fewest, most, color=color, linewidth=1.0, zorder=2)
     _failed(ax, curve, places)
@@ -238,8 +232,7 @@ def _texts(curve: Curve) -> list[str]:
 def _memories(ax: Axes, curve: Curve) -> None:
     x = curve.profiles[curve.axis].to_numpy(dtype=float)
     memory = curve.profiles.get("peak_memory_mib", pd.Series(np.nan, curve.profiles.index))
-    marker = MARKERS[curve.place % len(MARKERS)]
-    (line,) = ax.plot(x, memory, marker=marker, markersize=4.5, **style(curve.place))
+    (line,) = ax.plot(x, memory, markersize=SIZE, **lines.look(curve.place))
     describe(line, _texts(curve))
     _failed(ax, curve, x)
 
@@ -254,7 +247,7 @@ def _failed(ax: Axes, curve: Curve, x: np.ndarray) -> None:
     if not len(failed):  # a line of no point has no extent, which breaks the layout
         return
     y = np.full(len(failed), 0.03 + 0.04 * curve.place)
-    color = COLORS[curve.place % len(COLORS)]
+    color = lines.look(curve.place)["color"]
     ax.plot(
         failed, y, "x", color=color, markersize=6, transform=ax.get_xaxis_transform(), clip_on=False
     )
@@ -263,25 +256,17 @@ def _failed(ax: Axes, curve: Curve, x: np.ndarray) -> None:
 def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) -> None:
     if with_published:
         _printed_gains(ax)
-    ax.axhline(0, color="#999999", linewidth=0.8)
+    ax.axhline(0, color=lines.GREY, linewidth=0.8)
     handles = []
     for index, (model, of_model) in enumerate(table.groupby("model", sort=False)):
         known = of_model[of_model["par_over_seq_pct"].notna() & (of_model["layout"] == "par")]
         known = known.sort_values("batch_size")
         x = known["batch_size"].to_numpy(dtype=float) * 2 ** (0.08 * index)  # beside each other
-        estimate, low, high = (
-            known[f"par_over_seq_pct{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")
-        )
-        (line,) = ax.plot(
-            x,
-            estimate,
-            marker=MARKERS[index % len(MARKERS)],
-            markersize=4.5,
-            zorder=3,
-            **style(index),
-        )
+        estimate, low, high = lines.ends(known, "par_over_seq_pct")
+        look = lines.look(index)
+        (line,) = ax.plot(x, estimate, markersize=SIZE, zorder=3, **look)
         describe(line, [f"{model}, {kind}, batch {batch}" for batch in known["batch_size"]])
-        ax.vlines(x, low, high, color=COLORS[index % len(COLORS)], linewidth=1.4, zorder=2)
+        ax.vlines(x, low, high, color=look["color"], linewidth=1.4, zorder=2)
         handles.append(_handle(str(model), index))
     _log_axes(ax, sorted({int(batch) for batch in table["batch_size"]}), y=False)
     ax.set_title(kind)
@@ -336,13 +321,13 @@ def _arrows(ax: Axes, low: float, high: float) -> bool:
 def _printed_gains(ax: Axes) -> None:
     for model, of_model in published_gains().groupby("model", sort=False):
         gains = of_model["gain_pct"]
-        ax.plot(of_model["batch_size"], gains, color=GREY, linewidth=1.0, zorder=1.5)
+        ax.plot(of_model["batch_size"], gains, color=published.GREY, linewidth=1.0, zorder=1.5)
         ax.annotate(
             str(model),
             (1, gains.iloc[0]),
             (-3, 4),
             textcoords="offset points",
-            color=GREY,
+            color=published.GREY,
             fontsize=7,
         )
 
@@ -363,14 +348,8 @@ def _log_axes(ax: Axes, places: Sequence[int], y: bool = True) -> None:
         ax.yaxis.set_minor_locator(NullLocator())
 
 
-def _handles(curves: Sequence[Curve]) -> list[Line2D]:
-    return [_handle(curve.name, curve.place) for curve in curves]
-
-
 def _handle(label: str, index: int) -> Line2D:
-    return Line2D(
-        [], [], marker=MARKERS[index % len(MARKERS)], markersize=4.5, label=label, **style(index)
-    )
+    return lines.handle(label, lines.look(index), size=SIZE, width=1.8)
 
 
 def _num_runs(study: Study) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from vitscale.analysis.estimates import labelled
 from vitscale.analysis.published.tables import read
-from vitscale.analysis.repeats.estimates import labelled
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.intervals import median_interval
 from vitscale.catalog.datasets import dataset_facts

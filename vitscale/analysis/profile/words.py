@@ -188,8 +188,8 @@ def _hardware(study: Study) -> str:
 
 KIND = Kind(
     name="profile",
-    tables=registry.load(registry.TABLES, "profile"),
-    figures=registry.load(registry.FIGURES, "profile"),
+    tables=registry.tables("profile"),
+    figures=registry.figures("profile"),
     incomparable="arms compared must be trainings and not profiles",
     headline=headline,
     caveats=caveats,

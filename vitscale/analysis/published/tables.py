@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.repeats import estimates, seeds
-from vitscale.analysis.repeats.estimates import Contrast, contrast
-from vitscale.analysis.repeats.interaction import interaction, recipe_cells
+from vitscale.analysis import estimates
+from vitscale.analysis.estimates import Contrast, contrast
+from vitscale.analysis.questions import seeds
+from vitscale.analysis.questions.recipes import interaction, recipe_cells
 from vitscale.analysis.results import OF_ERRORS, Results
 from vitscale.analysis.stats.intervals import clopper_pearson
 from vitscale.catalog.datasets import original

@@ -107,6 +107,13 @@ def panel_grid(
     return figure, grid[: len(shown)]
 
 
+def rows_of_axes(rows: int, columns: int, height: float) -> tuple[Figure, np.ndarray]:
+    """A figure and its (rows, columns) axes, of `height` inches each."""
+    width = min(11.0, 2.6 + 3.4 * columns)
+    figure = Figure(figsize=(width, rows * height + 0.7), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
 def finish(figure: Figure, note: str) -> Figure:
     """The figure with the note at its foot, in lines that fit and with room for them; its files
     lay it out.

@@ -5,7 +5,7 @@ LaTeX.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -167,3 +167,13 @@ def _number(value: object, name: str, decimals: int = 1) -> str:
     if "_pct" in name or name.endswith("_points") or name.startswith("error_median"):
         return f"{value:.{decimals}f}"
     return f"{value:,.0f}" if abs(float(value)) >= 1000 else f"{value:.3g}"
+
+
+def with_ends(
+    row: pd.Series, name: str, number: Callable[[float], str], unit: str = "", after: str = ""
+) -> str:
+    """A number with its interval, if it has one; `after`: a unit behind both."""
+    value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
+    if np.isnan([low, high]).any():
+        return f"{number(value)}{unit}{after} (no interval)"
+    return f"{number(value)}{unit} [{number(low)}, {number(high)}]{after}"

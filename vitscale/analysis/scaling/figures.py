@@ -13,13 +13,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
+from vitscale.analysis.displays import lines
 from vitscale.analysis.report.hover import arm_texts, describe
 from vitscale.analysis.report.layout import (
-    COLORS,
-    DASHES,
-    MARKERS,
     STYLE,
     axis_label,
     finish,
@@ -52,9 +50,9 @@ def error_by_scale(results: Results) -> Figure:
     table = results.once(scaling_cells)
     names = _families(table)
     width = 1.6 + WIDTH * min(len(names), 3)
-    lines = -(-len(names) // 3)
-    figure = Figure(figsize=(width, HEIGHT * lines + 0.5), layout="constrained")
-    panels = figure.subplots(lines, min(len(names), 3), squeeze=False, sharey=True)
+    num_rows = -(-len(names) // 3)
+    figure = Figure(figsize=(width, HEIGHT * num_rows + 0.5), layout="constrained")
+    panels = figure.subplots(num_rows, min(len(names), 3), squeeze=False, sharey=True)
     for ax, family in zip(panels.flat, names, strict=False):
         _scale_panel(ax, results, family)
     for ax in panels.flat[len(names) :]:
@@ -105,10 +103,8 @@ def _level(of: pd.DataFrame, axis: str) -> pd.Series:
 
 
 def _levels(table: pd.DataFrame) -> list[Line2D]:
-    return [
-        Line2D([], [], label=level, markersize=5.5, linewidth=1.4, **_looks(index))
-        for index, level in enumerate(_all_levels(table))
-    ]
+    levels = enumerate(_all_levels(table))
+    return [lines.handle(level, lines.look(index), size=5.5, width=1.4) for index, level in levels]
 
 
 def _all_levels(table: pd.DataFrame) -> list[str]:
@@ -117,14 +113,6 @@ def _all_levels(table: pd.DataFrame) -> list[str]:
         for family in _families(table)
     ]
     return list(dict.fromkeys(level for part in parts for level in part))
-
-
-def _looks(index: int) -> dict[str, Any]:
-    return {
-        "color": COLORS[index % len(COLORS)],
-        "marker": MARKERS[index % len(MARKERS)],
-        "linestyle": DASHES[index % len(DASHES)],
-    }
 
 
 def _scale_panel(ax: Axes, results: Results, family: str) -> None:
@@ -136,9 +124,9 @@ def _scale_panel(ax: Axes, results: Results, family: str) -> None:
     ax.set_xscale("log")
     ax.set_yscale("log")
     for level, rows in of_family.groupby(_level(of_family, axis), sort=False):
-        looks = _looks(levels.index(str(level)))
+        looks = lines.look(levels.index(str(level)))
         x, y = rows[column].to_numpy(float), rows[name].to_numpy(float)
-        _whiskers(ax, x, y, rows, name, looks["color"])
+        lines.whiskers(ax, x, *lines.ends(rows, name), looks["color"])
         (dots,) = ax.plot(x, y, **{**looks, "linestyle": "none"}, markersize=5.5, zorder=4)
         describe(dots, [results.once(arm_texts)[cell] for cell in rows["cell"]])
         _curve(ax, curves, rows, axis, looks)
@@ -146,18 +134,10 @@ def _scale_panel(ax: Axes, results: Results, family: str) -> None:
     _forecasts(ax, results, family, axis, levels)
     if of_family[name].isna().all():
         placeholder(ax, "no run finished")
-    lines = len(levels) if (table["diverged_in_all"] > 0).any() else 0
-    ax.set_title(family, pad=6 + 9 * lines)
+    crosses = len(levels) if (table["diverged_in_all"] > 0).any() else 0
+    ax.set_title(family, pad=6 + 9 * crosses)
     ax.set_xlabel(LABELS[axis])
-    _plain_ticks(ax)
-
-
-def _whiskers(
-    ax: Axes, x: np.ndarray, y: np.ndarray, rows: pd.DataFrame, name: str, color: str
-) -> None:
-    ends = rows[[f"{name}_low", f"{name}_high"]].to_numpy(float).T
-    sizes = np.nan_to_num([y - ends[0], ends[1] - y]).clip(min=0)
-    ax.errorbar(x, y, sizes, fmt="none", ecolor=color, elinewidth=1, capsize=2, zorder=3.5)
+    _log_numbers(ax)
 
 
 def _curve(
@@ -184,35 +164,14 @@ def _crosses(
     x: np.ndarray,
     rows: pd.DataFrame,
     looks: dict[str, Any],
-    line: int,
+    row: int,
     say_num: bool = True,
 ) -> None:
-    """A cross above the axes for each cell of which a run diverged, a line of them per curve."""
-    edge, height = ax.get_xaxis_transform(), 1.02 + 0.04 * line
-    for place, (_, row) in zip(x, rows.iterrows(), strict=True):
-        if not row["diverged_in_all"]:
-            continue
-        ax.plot(
-            [place],
-            [height],
-            "x",
-            color=looks["color"],
-            markersize=4.5,
-            transform=edge,
-            clip_on=False,
-        )
-        if say_num:
-            ax.annotate(
-                f"{row['diverged_in_all']}/{row['ended']}",
-                (place, height),
-                xycoords=edge,
-                xytext=(4, 0),
-                textcoords="offset points",
-                fontsize=6.5,
-                va="center",
-                color=looks["color"],
-                annotation_clip=False,
-            )
+    """A cross above the axes for each cell of which a run diverged, a row of them per curve."""
+    for place, bad, num in zip(x, rows["diverged_in_all"], rows["ended"], strict=True):
+        if bad:
+            text = f"{bad}/{num}" * say_num
+            lines.cross(ax, place, row, looks["color"], text, above=True)
 
 
 def _forecasts(ax: Axes, results: Results, family: str, axis: str, levels: Sequence[str]) -> None:
@@ -221,20 +180,19 @@ def _forecasts(ax: Axes, results: Results, family: str, axis: str, levels: Seque
     cells = cells[cells["family"] == family].set_index("cell", drop=False)
     level = _level(cells, axis)
     for _, row in table[(table["family"] == family) & (table["kind"] == "held out")].iterrows():
-        looks = _looks(levels.index(str(level[row["target"]])))
+        looks = lines.look(levels.index(str(level[row["target"]])))
         x = np.array([cells.loc[row["target"], COLUMNS[axis]] * 1.08])
-        y = np.array([row["predicted_error_pct"]])
-        _whiskers(ax, x, y, row.to_frame().T, "predicted_error_pct", looks["color"])
+        ends = lines.ends(row.to_frame().T, "predicted_error_pct")
+        lines.whiskers(ax, x, *ends, looks["color"])
         marker = {"marker": looks["marker"], "color": looks["color"], "markerfacecolor": "white"}
-        ax.plot(x, y, linestyle="none", markersize=5.5, zorder=4.2, **marker)
+        ax.plot(x, ends[0], linestyle="none", markersize=5.5, zorder=4.2, **marker)
 
 
-def _plain_ticks(ax: Axes) -> None:
+def _log_numbers(ax: Axes) -> None:
     """Numbers as 3, 10 and 0.05 and not as powers of ten."""
-    for one in (ax.xaxis, ax.yaxis):
-        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
-        one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        one.set_minor_formatter(NullFormatter())
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
+        lines.plain_numbers(axis)
     ax.tick_params(labelsize=8.5)
 
 
@@ -254,7 +212,7 @@ def error_by_compute(results: Results) -> Figure:
     ax.set_yscale("log")
     handles = []
     for index, family in enumerate(_families(table)):
-        looks = _looks(index)
+        looks = lines.look(index)
         of = table[table["family"] == family]
         (dots,) = ax.plot(
             of["training_flops"],
@@ -272,10 +230,10 @@ def error_by_compute(results: Results) -> Figure:
             _steps(ax, frontier[frontier["family"] == family], of["training_flops"].max(), looks)
         diverged = int(of["diverged_in_all"].sum())
         label = f"{family}: {int((of['n'] > 0).sum())} cells, {diverged} runs diverged"
-        handles.append(Line2D([], [], label=label, linewidth=1.8, markersize=5, **looks))
+        handles.append(lines.handle(label, looks, size=5, width=1.8))
     ax.set_xlabel("multiply-adds of a training, forward and backward")
     ax.set_ylabel(axis_label(results.study))
-    _plain_ticks(ax)
+    _log_numbers(ax)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("+", "")))
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 2))
     note = f"Points: cells, means over {_runs(table)} finished runs at their own lr. "
@@ -289,10 +247,7 @@ def error_by_compute(results: Results) -> Figure:
 
 def _steps(ax: Axes, of: pd.DataFrame, last: float, looks: dict[str, Any]) -> None:
     x = np.append(of["training_flops"].to_numpy(float), last)
-    values = [
-        np.append(column, column[-1:])
-        for column in (of[f"best_error_pct{end}"].to_numpy(float) for end in ("", "_low", "_high"))
-    ]
+    values = [np.append(of_end, of_end[-1:]) for of_end in lines.ends(of, "best_error_pct")]
     color = looks["color"]
     ax.step(x, values[0], where="post", color=color, linestyle=looks["linestyle"], zorder=4)
     ax.fill_between(x, values[1], values[2], step="post", color=color, alpha=0.15, linewidth=0)

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from vitscale.analysis.scaling import fits
-from vitscale.plan.kinds import MIN_VALUES
+from vitscale.plan.questions import MIN_VALUES
 from vitscale.plan.study import Study
 
 # The guess: error = FLOOR + sum over axes of gain (x / least x)^-exponent, in percent. The noise of

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from vitscale.analysis import estimates
 from vitscale.analysis.cells import NUM_ROUNDS, QUANTILES, runs_of
-from vitscale.analysis.repeats import estimates
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import fits
 from vitscale.analysis.scaling.fits import Fit
@@ -33,7 +33,7 @@ from vitscale.analysis.stats.rounds import (
 from vitscale.plan.comparisons import CHOOSES
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import training_flops
-from vitscale.plan.kinds import FAR, MIN_VALUES
+from vitscale.plan.questions import FAR, MIN_VALUES
 from vitscale.plan.study import Study
 
 NUM_ROUNDS_ON_LAW = 400

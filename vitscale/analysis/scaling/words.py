@@ -9,10 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import comparisons, registry
+from vitscale.analysis import comparisons, estimates, registry
+from vitscale.analysis import repeats as repeat_words
 from vitscale.analysis.kind import Kind, Summary
-from vitscale.analysis.repeats import estimates
-from vitscale.analysis.repeats import words as repeat_words
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import compute, tables
@@ -26,8 +25,8 @@ from vitscale.analysis.scaling.tables import (
     scaling_forecast,
     widest,
 )
-from vitscale.plan.kinds import FAR
 from vitscale.plan.metrics import Metric
+from vitscale.plan.questions import FAR
 from vitscale.plan.study import Study
 
 MISFIT_ALPHA = 0.05
@@ -378,8 +377,8 @@ ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
 }
 KIND = Kind(
     name="scaling",
-    tables=registry.load(registry.TABLES, "scaling"),
-    figures=registry.load(registry.FIGURES, "scaling"),
+    tables=registry.tables("scaling"),
+    figures=registry.figures("scaling"),
     headline=headline,
     caveats=caveats,
     summary=summary,

@@ -217,8 +217,8 @@ def _answer(arm: str, best: Mapping[str, Any], metric: Metric) -> str:
 
 KIND = Kind(
     name="search",
-    tables=registry.load(registry.TABLES, "search"),
-    figures=registry.load(registry.FIGURES, "search"),
+    tables=registry.tables("search"),
+    figures=registry.figures("search"),
     because=WHY,
     check=check,
     incomparable=f"arms compared must not be of a search: {WHY}",

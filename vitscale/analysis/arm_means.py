@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from vitscale.analysis.repeats import estimates
-from vitscale.analysis.repeats.seeds import draws_of
+from vitscale.analysis import estimates
+from vitscale.analysis.questions.seeds import draws_of
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.metrics import Metric
 

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from vitscale.analysis.repeats import estimates, seeds
+from vitscale.analysis import estimates
+from vitscale.analysis.questions import seeds
 from vitscale.analysis.results import Results
 
 COLUMNS = (

@@ -11,26 +11,20 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis import comparisons, kind, registry
+from vitscale.analysis import estimates, kind, registry
+from vitscale.analysis import repeats as repeat_words
 from vitscale.analysis.kind import Kind, Summary
-from vitscale.analysis.repeats import estimates
-from vitscale.analysis.repeats import words as repeat_words
-from vitscale.analysis.report.layout import metric_label
-from vitscale.analysis.report.text import either
-from vitscale.analysis.results import STATUSES, Results
-from vitscale.analysis.shapes import tables as shapes
-from vitscale.analysis.shapes.tables import (
+from vitscale.analysis.questions import shapes
+from vitscale.analysis.questions.shapes import (
     Shape,
-    blocks_or_width,
-    branch_differences,
-    layerscale_and_epochs,
     lr_sweep,
     reported,
 )
+from vitscale.analysis.report.layout import metric_label
+from vitscale.analysis.report.text import either
+from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.comparisons import CHOOSES
-from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
-from vitscale.plan.trial import DROP_PATH_BY
 
 ALPHA = 0.05
 MAX_NAMES = 6  # of shapes in a sentence
@@ -228,137 +222,13 @@ def caveats(results: Results) -> list[str]:
 
 def headline(results: Results) -> list[str]:
     """Numbers of runs by status, then the answers of the study's tables."""
-    functions = [answer for name, answer in ANSWERS.items() if name in results.study.tables]
-    return [
-        repeat_words.progress_of_runs(results.trials),
-        *(line for answer in functions for line in answer(results)),
-    ]
+    return [repeat_words.progress_of_runs(results.trials), *registry.answers(results)]
 
 
-# ---- answers in words
-
-
-def cells_sentences(results: Results) -> list[str]:
-    """How the lr was chosen, and how often it is at the edge of the grid."""
-    all_cells = list(results.once(shapes.all_shapes).values())
-    swept = [cell for cell in all_cells if len(cell.lrs) > 1]
-    if not swept:
-        return []
-    edge = [cell.arm for cell in swept if cell.at_edge]
-    ended = (
-        f"; at its edge for {len(edge)} of {len(swept)} ({', '.join(edge)}): for them the grid "
-        "may be too narrow"
-    )
-    return [
-        (
-            "Each shape is shown at the lr that does best on minival, of "
-            f"{len(swept[0].lrs)}{ended if edge else ''}."
-        )
-    ]
-
-
-def branches_sentences(results: Results) -> list[str]:
-    """How often branches beat the sequential shape with as many pairs, on each set; then the
-    numbers of Figure 1.
-    """
-    table = results.once(branch_differences)
-    what = "Parallel branches against as many pairs in sequence"
-    return [*_verdicts(table, what, results.metric), *_in_figure(results.study, table)]
-
-
-def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
-    """The differences of Figure 1, on the first set."""
-    many = table[(table["branches"] > 2) & (table["evaluation"] == next(iter(reported(study))))]
-    rules = [DROP_PATH_BY] if DROP_PATH_BY in table else []
-    metric = study.column.metric
-    keys = ["size", *rules, "pairs", "layerscale", "epochs"]
-    sentences = []
-    for key in many[keys].drop_duplicates().itertuples(index=False):
-        same = table[
-            (table[keys] == list(key)).all(axis=1)
-            & (table["evaluation"] == many["evaluation"].iloc[0])
-        ]
-        parts = [
-            f"{row['branches']} branches {_interval(row, metric)}" for _, row in same.iterrows()
-        ]
-        rule = f" (drop path by {key.drop_path_by})" if rules else ""
-        sentences.append(
-            f"{key.size}{rule} of {key.pairs} pairs, {metric.label} minus that in sequence: "
-            f"{'; '.join(parts)} {metric.difference_unit}."
-        )
-    return sentences
-
-
-def effects_sentences(results: Results) -> list[str]:
-    """How often LayerScale and longer training help."""
-    table = results.once(layerscale_and_epochs)
-    is_gain = table["factor"] == "layerscale"
-    metric = results.metric
-    return [
-        *_verdicts(table[is_gain], "LayerScale", metric),
-        *_verdicts(table[~is_gain], "Longer training", metric),
-    ]
-
-
-def budgets_sentences(results: Results) -> list[str]:
-    """More blocks or more width, for each pair on the first set."""
-    table = results.once(blocks_or_width)
-    first = table[table["evaluation"] == next(iter(reported(results.study)))]
-    parts = [
-        f"{row['a']} − {row['b']} {_interval(row, results.metric)}" for _, row in first.iterrows()
-    ]
-    return (
-        [
-            *_verdicts(table, "More blocks against more width at about equal cost", results.metric),
-            (
-                f"{results.metric.label.capitalize()} on {first['evaluation'].iloc[0]}: "
-                f"{'; '.join(parts)} {results.metric.difference_unit}."
-            ),
-        ]
-        if parts
-        else []
-    )
-
-
-def _verdicts(table: pd.DataFrame, what: str, metric: Metric) -> list[str]:
-    what = f"{what}, {metric.label}"
-    return [
-        _verdict(rows, what, str(name)) for name, rows in table.groupby("evaluation", sort=False)
-    ]
-
-
-def _verdict(table: pd.DataFrame, what: str, evaluation: str) -> str:
-    shown, tested = table["difference_p_holm"] < ALPHA, int(table["difference_p"].notna().sum())
-    lower, higher = (
-        int((shown & is_side).sum())
-        for is_side in (table["difference_points"] < 0, table["difference_points"] > 0)
-    )
-    return (
-        f"{what} on {evaluation}: lower in {lower} and higher in {higher} of {len(table)} "
-        "comparisons (p below 5% after Holm over the whole table), no difference shown in "
-        f"{tested - lower - higher}, no interval in {len(table) - tested}."
-    )
-
-
-def _interval(row: pd.Series, metric: Metric) -> str:
-    point, low, high = (row[f"difference_points{end}"] for end in ("", "_low", "_high"))
-    if pd.isna(point):
-        return f"none ({row['method']})"
-    ends = f"[{metric.number(low)}, {metric.number(high)}]" if pd.notna(low) else "(no interval)"
-    return f"{metric.number(point, sign='+')} {ends}"
-
-
-ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
-    **comparisons.ANSWERS,
-    "shape_cells": cells_sentences,
-    "branch_differences": branches_sentences,
-    "layerscale_and_epochs": effects_sentences,
-    "blocks_or_width": budgets_sentences,
-}
 KIND = Kind(
     name="shapes",
-    tables=registry.load(registry.TABLES, "shapes"),
-    figures=registry.load(registry.FIGURES, "shapes"),
+    tables=registry.tables("shapes"),
+    figures=registry.figures("shapes"),
     headline=headline,
     caveats=caveats,
     summary=summary,

@@ -17,9 +17,10 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from vitscale.analysis import estimates
 from vitscale.analysis.comparisons import ALPHA, Layout, table_of
-from vitscale.analysis.repeats import estimates
-from vitscale.analysis.repeats.estimates import Contrast, contrast
+from vitscale.analysis.estimates import Contrast, contrast
+from vitscale.analysis.report.text import p_value
 from vitscale.analysis.results import Results
 from vitscale.plan.metrics import Metric
 
@@ -111,3 +112,39 @@ def winners(table: pd.DataFrame) -> pd.DataFrame:
     shown = (simple["difference_p_holm"] < ALPHA).to_numpy()
     better = np.where(simple["difference_points"] < 0, simple["a"], simple["b"])
     return simple.assign(winner=np.where(shown, better, ""))
+
+
+def sentences(results: Results) -> list[str]:
+    """The better architecture under each recipe on each set, whether the winner changes, and the
+    interactions.
+    """
+    table = results.once(recipe_interaction)
+    simple, crossed = winners(table), table[table["kind"] == "interaction"]
+    verdicts = [
+        (f"{row['winner'] or 'no difference shown'} under {row['recipe']} on {row['evaluation']}")
+        for _, row in simple.iterrows()
+    ]
+    changes = (simple[simple["winner"] != ""].groupby(["a", "b"])["winner"].nunique() > 1).any()
+    verdict = "so the winner changes" if changes else "no change of winner is shown"
+    parts = [
+        f"{_difference(row, results.metric)} on {row['evaluation']}"
+        for _, row in crossed.iterrows()
+    ]
+    return [
+        f"Lower {results.metric.label} (p after Holm below 5%): {'; '.join(verdicts)}; {verdict}.",
+        f"Interaction of recipe and architecture: {'; '.join(parts)} (p after Holm).",
+    ]
+
+
+def _difference(row: pd.Series, metric: Metric) -> str:
+    low, high = row["difference_points_low"], row["difference_points_high"]
+    if pd.isna(low):
+        return f"no interval ({row['method']})"
+    return (
+        f"{metric.number(row['difference_points'])} [{metric.number(low)}, {metric.number(high)}] "
+        f"{metric.difference_unit}, "
+        f"{p_value(row['difference_p_holm'])}"
+    )
+
+
+ANSWERS = {"recipe_interaction": sentences}

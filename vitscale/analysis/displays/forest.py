@@ -1,4 +1,4 @@
-"""Figures of comparisons and factorials, for arms of any kind; nothing is computed here."""
+"""Every comparison with its interval, for arms of any kind; nothing is computed here."""
 
 from __future__ import annotations
 
@@ -16,20 +16,16 @@ from vitscale.analysis.comparisons import (
     ALPHA,
     VERDICTS,
     factorial_effects,
-    factorial_means,
     pair_differences,
 )
 from vitscale.analysis.report.hover import describe
 from vitscale.analysis.report.layout import (
     COLORS,
     STYLE,
-    axis_label,
-    columns_of,
     finish,
     placeholder,
 )
 from vitscale.analysis.results import Results
-from vitscale.plan.comparisons import varied
 
 ROW, CHARACTER = 0.3, 0.085  # inches of a comparison, and of a character of its label
 SHOWN, SAME, OPEN = COLORS[1], COLORS[2], COLORS[0]
@@ -95,55 +91,3 @@ def _forest(ax: Axes, table: pd.DataFrame, results: Results) -> None:
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.grid(axis="y", visible=False)
-
-
-@matplotlib.rc_context(STYLE)
-def factorial_grid(results: Results) -> Figure:
-    """The mean of the metric of each arm of a factorial as a heat map of its first two factors, a
-    panel for each combination of the others.
-
-    Numbers: the mean, and how many runs diverged if any did.
-    """
-    table, levels = results.once(factorial_means), varied(results.study)
-    rows, columns, *others = [*levels, *[""] * max(0, 2 - len(levels))]
-    panels = list(itertools.product(*(levels[name] for name in others)))
-    wide = columns_of(len(panels))
-    lines = -(-len(panels) // wide)
-    size = (max(len(levels.get(columns, [0])) * 1.1 * wide + 2.2, 4.5), 2.2 + 1.6 * lines)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = list(figure.subplots(lines, wide, squeeze=False).flat)
-    values = table["mean_error_pct"].to_numpy(dtype=float)
-    known = values[np.isfinite(values)]
-    ends = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    image = None
-    for ax, panel in itertools.zip_longest(grid, panels):
-        if panel is None:
-            ax.remove()
-            continue
-        of = table[(table[others] == list(panel)).all(axis=1)] if others else table
-        image = _heat(ax, of, results, (rows, columns), ends)
-        ax.set_title(", ".join(f"{n}={v}" for n, v in zip(others, panel, strict=True)))
-    if image is not None:
-        figure.colorbar(image, ax=grid[: len(panels)], label=axis_label(results.study), shrink=0.8)
-    return finish(figure, "Means over the runs that finished; d: how many diverged.")
-
-
-def _heat(
-    ax: Axes, table: pd.DataFrame, results: Results, names: tuple[str, str], ends: tuple[float, ...]
-) -> Any:
-    levels = varied(results.study)
-    y, x = levels[names[0]], levels.get(names[1], [""])
-    cells = np.full((len(y), len(x)), np.nan)
-    for _, row in table.iterrows():
-        i, j = y.index(row[names[0]]), x.index(row[names[1]]) if names[1] else 0
-        cells[i, j] = row["mean_error_pct"]
-        dark = np.isfinite(cells[i, j]) and cells[i, j] > (ends[0] + ends[1]) / 2
-        lost = f"\n{row['diverged']} d" if row["diverged"] else ""
-        text = f"{results.metric.number(row['mean_error_pct'])}{lost}"
-        ax.text(j, i, text, ha="center", va="center", color="white" if dark else "black")
-    image = ax.imshow(cells, cmap="Blues", vmin=ends[0], vmax=ends[1], aspect="auto")
-    ax.set_xticks(range(len(x)), [str(value) for value in x])
-    ax.set_yticks(range(len(y)), [str(value) for value in y])
-    ax.set(xlabel=names[1], ylabel=names[0])
-    ax.grid(visible=False)
-    return image

@@ -20,7 +20,8 @@ import pandas as pd
 import scipy
 from scipy.special import ndtr
 
-from vitscale.analysis.repeats import estimates
+from vitscale.analysis import estimates
+from vitscale.analysis.report.text import with_ends
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import betting, correlation
 from vitscale.analysis.stats.intervals import clopper_pearson
@@ -536,3 +537,40 @@ def _two_decimals(table: pd.DataFrame) -> pd.DataFrame:
     """Shows percentages and points of this table with two decimals: seeds differ in the second."""
     table.attrs["decimals"] = 2
     return table
+
+
+# ---- answers in words
+
+
+def sentences(results: Results) -> list[str]:
+    """Mean, spread and range for each arm and evaluation set, and the position of the reference
+    run.
+    """
+    table = results.once(seed_statistics)
+    return [_seed_sentence(row, results.metric) for _, row in table.iterrows()]
+
+
+def _seed_sentence(row: pd.Series, metric: Metric) -> str:
+    what = f"{row['arm']}, {metric.label} on {row['evaluation']}"
+    if row["n"] < 2:
+        return f"{what}: n={row['n']}, no distribution yet."
+    number, unit = metric.number, "%" if metric.unit == "%" else f" {metric.unit}"
+    apart = f" {metric.difference_unit}"
+    mean, sd = (
+        with_ends(row, key, lambda value: number(value, 2), after=of)
+        for key, of in (("mean_error_pct", unit), ("sd_points", apart))
+    )
+    extremes = f"{number(row['min_error_pct'], 2)} to {number(row['max_error_pct'], 2)}{unit}"
+    sentence = (
+        f"{what}: mean {mean}, sd {sd}, {extremes} over "
+        f"n={row['n']} seeds, {row['diverged']} diverged"
+    )
+    if pd.isna(row["reference_z"]):
+        return f"{sentence}."
+    return (
+        f"{sentence}; the reference run, {metric.text(row['reference_error_pct'], 2)}, is "
+        f"{row['reference_z']:+.1f} sd from the mean."
+    )
+
+
+ANSWERS = {"seed_statistics": sentences}

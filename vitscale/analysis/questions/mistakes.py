@@ -16,12 +16,15 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri, stdtrit
 
-from vitscale.analysis.repeats import estimates
-from vitscale.analysis.repeats.seeds import draws_of
+from vitscale.analysis import estimates
+from vitscale.analysis.arm_means import arm_means
+from vitscale.analysis.questions.seeds import draws_of
+from vitscale.analysis.report.text import with_ends
 from vitscale.analysis.results import Results, panels
 from vitscale.analysis.stats import images
 from vitscale.plan.metrics import ERROR
 
+MAX_PAIRS = 6  # with a sentence each
 Ends = tuple[float, float, float]
 NONE: Ends = (np.nan, np.nan, np.nan)
 
@@ -215,3 +218,90 @@ def _agreement(results: Results, pair: tuple[str, str], name: str) -> Iterator[d
         "chance_pct": 100 * found.by_chance,
         **_named("kappa", found.kappa),
     }
+
+
+# ---- answers in words
+
+
+def spread_sentences(results: Results) -> list[str]:
+    """How much of the spread is due to the seeds, which runs are not known, and a prediction of the
+    next seed.
+    """
+    table = results.once(seed_spread)
+    known = table[table["seed_sd_points"].notna()]
+    return [
+        *(_spread_sentence(row) for _, row in known.iterrows()),
+        *_without_bits(results, table),
+        *_next_seed(results),
+    ]
+
+
+def _spread_sentence(row: pd.Series) -> str:
+    share = with_ends(row, "seed_share_pct", "{:.0f}".format, "%")
+    sd = with_ends(row, "seed_sd_points", "{:.2f}".format, " points")
+    mean = with_ends(row, "mean_error_pct", "{:.2f}".format, "%")
+    spread = (
+        f"the n={row['n']} seeds have equal errors on these {row['images']} images, which shows no "
+        "sd of their own and no bound of it."
+        if np.isnan(row["seed_share_pct"])
+        else f"{share} of the variance over n={row['n']} seeds is the seeds' own, an sd of {sd}; "
+        f"the rest comes with these {row['images']} images."
+    )
+    return (
+        f"{row['arm']}, spread on {row['evaluation']}: {spread} The mean over other seeds and "
+        f"other images is {mean}."
+    )
+
+
+def _without_bits(results: Results, table: pd.DataFrame) -> list[str]:
+    """Which runs are in no number about single images."""
+    if results.metric is not ERROR:
+        return [
+            "Which images were wrong is kept of the top-1 error alone, and this study is about "
+            f"the {results.metric.label}: seed_spread and agreement are empty."
+        ]
+    runs = [
+        f"{of['seeds_without_bits'].max()} of {arm}"
+        for arm, of in table.groupby("arm")
+        if of["seeds_without_bits"].max()
+    ]
+    if not runs:
+        return []
+    return [
+        f"Finished seeds of which the wrong images were not kept, as in older versions: "
+        f"{', '.join(runs)}; they are in no number of seed_spread and agreement."
+    ]
+
+
+def _next_seed(results: Results) -> list[str]:
+    """A prediction that needs no distribution: ranks of exchangeable errors."""
+    table = results.once(arm_means)
+    return [
+        f"{arm}: whatever the distribution, one more seed, if it finishes, lies within the range "
+        f"of these n={n} on the same images with a probability of at least "
+        f"{100 * (n - 1) // (n + 1)}%."
+        for arm, n in zip(table["arm"], table["n"], strict=True)
+        if n > 1
+    ]
+
+
+def agreement_sentences(results: Results) -> list[str]:
+    """Agreement and error consistency of each pair that has an interval."""
+    table = results.once(agreement)
+    known = table[table["kappa_low"].notna()]
+    if len(known) > MAX_PAIRS:
+        return []
+    return [_agreement_sentence(row) for _, row in known.iterrows()]
+
+
+def _agreement_sentence(row: pd.Series) -> str:
+    who = f"Two seeds of {row['a']}" if row["a"] == row["b"] else f"{row['a']} and {row['b']}"
+    share = with_ends(row, "agreement_pct", "{:.1f}".format, "%")
+    kappa = with_ends(row, "kappa", "{:.2f}".format)
+    return (
+        f"{who} agree on {share} of the images of {row['evaluation']}, by chance on "
+        f"{row['chance_pct']:.1f}%: error consistency {kappa}."
+    )
+
+
+ANSWERS = {"seed_spread": spread_sentences, "agreement": agreement_sentences}

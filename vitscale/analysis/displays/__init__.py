@@ -1,0 +1,1 @@
+"""Drawings that figures share: lines of cells along an axis, a forest of comparisons, a grid."""

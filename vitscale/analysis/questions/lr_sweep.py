@@ -1,0 +1,87 @@
+"""The metric of each shape against its lr, on the set that chooses it and on the first other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitscale.analysis import estimates
+from vitscale.analysis.displays import lines
+from vitscale.analysis.questions import shapes
+from vitscale.analysis.report.hover import arm_texts
+from vitscale.analysis.report.layout import STYLE, finish
+from vitscale.analysis.results import Results
+from vitscale.plan.comparisons import CHOOSES
+
+MAX_COLUMNS = 7  # of small panels
+
+
+@matplotlib.rc_context(STYLE)
+def lr_sweep_figure(results: Results) -> Figure:
+    """The metric against lr for each shape: on minival, which chooses the lr, and on the first
+    reported set.
+
+    Means over the seeds that finished, with Student's 95% interval where there are several; a ring
+    at the lr chosen.
+    """
+    table = results.once(shapes.lr_sweep)
+    names = [name for name in estimates.evaluations(results.study) if name == CHOOSES]
+    names.append(next(iter(shapes.reported(results.study))))
+    arms = list(dict.fromkeys(table["shape"]))
+    rows = -(-len(arms) // MAX_COLUMNS)
+    columns = -(-len(arms) // rows)
+    figure = Figure(figsize=(11.0, 1.9 * rows + 1.1), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for ax, arm in zip(grid.flat, arms, strict=False):
+        _panel(ax, table[table["shape"] == arm], arm, names, results.once(arm_texts)[arm])
+    top = np.nanmax([0.0, *(table[f"{name}_error_pct"].max() for name in names)])
+    grid[0, 0].set_ylim(0, 1.2 * top or 100)
+    for ax in grid.flat[len(arms) :]:
+        ax.remove()
+    for index in range(columns):
+        lowest = grid.flat[[i for i in range(len(arms)) if i % columns == index][-1]]
+        lowest.tick_params(labelbottom=True)
+        lowest.set_xlabel("lr", fontsize=8.5)
+    for line in grid:
+        line[0].set_ylabel(f"{results.metric.label} ({results.metric.unit})", fontsize=8.5)
+    labels = [f"{name}, which chooses" if name == CHOOSES else name for name in names]
+    looks = map(lines.look, range(len(names)))
+    handles = [lines.handle(*of, size=4, width=1.3) for of in zip(labels, looks, strict=True)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=2)
+    marks = (
+        "\n× at the top: how many runs of an lr diverged; in the choice each counts as the worst."
+    )
+    return finish(
+        figure,
+        "Whiskers, cut at the frame: 95% intervals of means over the seeds that finished (n: "
+        "fewest to most at an lr). Ring: the lr chosen by minival."
+        + (marks if table["diverged"].any() else ""),
+    )
+
+
+def _panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str], text: str) -> None:
+    x = np.log2(table["lr"].to_numpy(dtype=float))
+    sizes = list(zip(table["lr"], table["finished"], strict=True))
+    chosen = table["chosen"].to_numpy(dtype=bool)
+    for index, name in enumerate(names):
+        y, low, high = lines.ends(table, f"{name}_error_pct")
+        places = x + lines.aside(index, len(names), 0.08)
+        texts = [f"{text}\nlr {lr:g}, {name}: {n} finished" for lr, n in sizes]
+        look = lines.look(index)
+        line = lines.Line(x=places, y=y, low=low, high=high, texts=texts, look=look)
+        line.draw(ax, size=4, width=1.3)
+        ring: dict[str, Any] = {"color": "black", "markerfacecolor": "none", "zorder": 6}
+        ax.plot(places[chosen], y[chosen], "o", markersize=9, **ring)
+    for place, diverged in zip(x, table["diverged"], strict=True):
+        if diverged:
+            lines.cross(ax, place, 0, "black", str(diverged))
+    numbers = sorted({int(table["finished"].min()), int(table["finished"].max())})
+    ax.set_title(f"{arm}\nn={' to '.join(map(str, numbers))}", fontsize=8)
+    lines.doublings(ax, table["lr"], "", 0.35)
+    ax.tick_params(labelsize=7.5)

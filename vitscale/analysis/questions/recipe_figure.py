@@ -1,0 +1,97 @@
+"""Architectures under each recipe as lines (H. Touvron's thesis, 2022, section 6.3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from vitscale.analysis import estimates
+from vitscale.analysis.displays import lines
+from vitscale.analysis.published import figures as published
+from vitscale.analysis.questions.recipes import cells, recipe_cells, recipe_interaction
+from vitscale.analysis.report.hover import arm_texts, trial_texts
+from vitscale.analysis.report.layout import STYLE, finish, rows_of_axes, share_y
+from vitscale.analysis.results import Results
+from vitscale.plan.metrics import Metric
+
+
+@matplotlib.rc_context(STYLE)
+def recipe_interaction_figure(results: Results) -> Figure:
+    """H. Touvron's thesis, 2022, section 6.3.4: the metric of architectures under each recipe, a
+    panel per evaluation set.
+
+    Means over the seeds that finished with Student's 95% interval. Lines that are not parallel are
+    an interaction; lines that cross are a change of winner, if both differences are shown.
+    """
+    groups, columns = results.once(cells), estimates.evaluations(results.study)
+    architectures, recipes = (list(dict.fromkeys(key[i] for key in groups)) for i in (0, 1))
+    table = results.once(recipe_interaction)
+    figure, ((*grid,),) = rows_of_axes(1, len(columns), 3.4)
+    for ax, (name, column) in zip(grid, columns.items(), strict=True):
+        for index, architecture in enumerate(architectures):
+            of = [r for r in recipes if (architecture, r) in groups]
+            _curve(results, architecture, of, name, column, index).draw(ax)
+        # as many ticks at any height, or the layout would not settle
+        ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        ax.set_xticks(range(len(recipes)), recipes)
+        ax.set_xlim(-0.5, len(recipes) - 0.5)
+    share_y(grid)
+    drawn = False
+    for ax, name in zip(grid, columns, strict=True):
+        if results.study.published:
+            drawn |= published.draw_published_recipe_interaction(ax, results, name)
+        crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
+        said = [_label(row, results.metric) for _, row in crossed.iterrows()]
+        ax.set_title("\n".join([f"{results.metric.label} on {name}", *said]), fontsize=9)
+    grid[0].set_ylabel(f"{results.metric.label} ({results.metric.unit})")
+    handles = []
+    for index, architecture in enumerate(architectures):
+        runs = pd.concat([of for (name, _), of in groups.items() if name == architecture])
+        label = f"{architecture}\n{estimates.describe(runs)}"
+        handles.append(lines.handle(label, lines.look(index)))
+    figure.legend(handles=handles, loc="outside upper center", ncols=2, handlelength=3.2)
+    return finish(
+        figure,
+        "Dots, beside the means: seeds. Whiskers: 95% intervals of the means. n counts the runs of "
+        "both recipes." + published.note(results.study, "recipe_interaction", drawn),
+    )
+
+
+def _curve(
+    results: Results, architecture: str, recipes: Sequence[str], name: str, column: str, index: int
+) -> lines.Line:
+    """An architecture under each of its recipes, on one evaluation set."""
+    groups, means = results.once(cells), results.once(recipe_cells)
+    architectures, every = (list(dict.fromkeys(key[i] for key in groups)) for i in (0, 1))
+    keys = [(architecture, recipe) for recipe in recipes]
+    of_set = means[means["evaluation"] == name].set_index(["architecture", "recipe"]).loc[keys]
+    y, low, high = lines.ends(of_set, "mean_error_pct")
+    of_trials, of_arms = results.once(trial_texts), results.once(arm_texts)
+    runs = [groups[key] for key in keys]
+    return lines.Line(
+        x=np.array([every.index(recipe) for recipe in recipes])
+        + lines.aside(index, len(architectures), 0.08),
+        y=y,
+        low=low,
+        high=high,
+        texts=["\n".join(of_arms[arm] for arm in dict.fromkeys(of["arm"])) for of in runs],
+        look=lines.look(index),
+        runs=[lines.values_of(of, column, of_trials) for of in runs],
+        runs_aside=0.06 * (1 if index else -1),
+    )
+
+
+def _label(row: pd.Series, metric: Metric) -> str:
+    point, low, high = (row[f"difference_points{end}"] for end in ("", "_low", "_high"))
+    return (
+        f"interaction {metric.number(point, 2)} [{metric.number(low, 2)}, "
+        f"{metric.number(high, 2)}] "
+        f"{metric.difference_unit}"
+        if np.isfinite(low)
+        else f"interaction: {row['method']}"
+    )

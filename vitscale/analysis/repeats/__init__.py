@@ -1,1 +1,0 @@
-"""Single settings with several seeds: tables, figures, words."""
