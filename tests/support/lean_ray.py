@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).parents[1])
 
-from support.forked_worker import change_ray
+from support.forked_worker import change_ray  # noqa: E402
 
 change_ray()
 
