@@ -24,11 +24,11 @@ test-slow: .venv/installed  ## the slow tests: demos, README commands, kills, si
 	$(RUN) $(TESTS) -m slow
 
 test-readme: .venv/installed  ## every command of the README; part of test-slow
-	$(RUN) $(TESTS) -m "slow or not slow" tests/test_readme.py
+	$(RUN) $(TESTS) -m "slow or not slow" tests/project/test_readme.py
 
 test-oldest: build/oldest/installed  ## as test-fast, with the oldest versions that pyproject.toml allows
 	VITSCALE_TEST_FAST=1 build/oldest/bin/python $(TESTS) -m "not slow and not long" --timeout 60 \
-	  --deselect tests/test_project.py::test_every_package_of_the_environment_is_pinned_at_the_version_that_is_tested
+	  --deselect tests/cli/test_project.py::test_every_package_of_the_environment_is_pinned_at_the_version_that_is_tested
 
 # pip always takes the newest versions; uv can take the oldest.
 build/oldest/installed: pyproject.toml
@@ -39,22 +39,22 @@ build/oldest/installed: pyproject.toml
 
 test-gpu: .venv/installed  ## the tests that need a GPU, and those of augmentation and training
 	$(RUN) -c "import torch; assert torch.cuda.is_available(), 'a GPU must be visible to torch'"
-	$(RUN) -m pytest -m "slow or not slow" tests/test_gpu.py tests/test_augment.py tests/test_train.py tests/test_profile.py
+	$(RUN) -m pytest -m "slow or not slow" tests/train/test_gpu.py tests/train/test_augment.py tests/train/test_train.py tests/train/test_profile.py
 
 test-slurm: .venv/installed  ## deploy/slurm on two nodes of a real SLURM: preemption, arrays (as root, with Debian's slurm-wlm and munge): an hour
-	VITSCALE_TEST_SLURM=1 $(RUN) -m pytest -m slow -ra tests/test_slurm.py
+	VITSCALE_TEST_SLURM=1 $(RUN) -m pytest -m slow -ra tests/project/test_slurm.py
 
 # A second implementation of conditional writes, beside moto; npm's package brings its own server.
 test-azure: .venv/installed  ## the tests of buckets, and a study that is killed, on azurite, Microsoft's emulator (needs npm)
 	npm install --silent --no-audit --no-fund --prefix build/azurite azurite@3.35.0
 	PATH=$$PWD/build/azurite/node_modules/.bin:$$PATH VITSCALE_TEST_SERVER=azurite VITSCALE_CHAOS=200 \
-	  $(RUN) -m pytest -p no:cacheprovider -ra tests/test_bucket.py tests/test_bucket_study.py
+	  $(RUN) -m pytest -p no:cacheprovider -ra tests/record/test_bucket.py tests/record/test_bucket_study.py
 
-# A third one: Google's own testbench for clients, behind a front that translates (tests/google_storage.py).
+# A third one: Google's own testbench for clients, behind a front that translates (tests/support/google_storage.py).
 TESTBENCH := git+https://github.com/googleapis/storage-testbench@v0.63.0
 test-google: .venv/installed build/testbench/installed  ## the same on Google's testbench for clients of Cloud Storage
 	VITSCALE_TEST_SERVER=google VITSCALE_CHAOS=200 \
-	  $(RUN) -m pytest -p no:cacheprovider -ra tests/test_bucket.py tests/test_bucket_study.py
+	  $(RUN) -m pytest -p no:cacheprovider -ra tests/record/test_bucket.py tests/record/test_bucket_study.py
 
 build/testbench/installed:
 	$(PYTHON) -m venv build/testbench
@@ -62,9 +62,10 @@ build/testbench/installed:
 	touch $@
 
 # One command for both cores: the tests are handed out one by one, since most take minutes.
-CHAOS := test_chaos.py test_chaos_bucket.py test_team.py test_links.py test_bucket.py::test_random_faults_lose_nothing_and_commit_nothing_twice \
-  test_bucket.py::test_random_faults_leave_one_driver_at_a_time_and_none_beside_a_clean \
-  test_cluster.py::test_an_autoscaling_cluster_grows_for_as_many_teams_as_there_are_trials
+CHAOS := $(addprefix launch/,test_chaos.py test_chaos_bucket.py test_team.py test_links.py) \
+  record/test_bucket.py::test_random_faults_lose_nothing_and_commit_nothing_twice \
+  record/test_bucket.py::test_random_faults_leave_one_driver_at_a_time_and_none_beside_a_clean \
+  launch/test_cluster.py::test_an_autoscaling_cluster_grows_for_as_many_teams_as_there_are_trials
 chaos: .venv/installed  ## over 300 kills and 60 stops at random instants, 200 faults between workers and a bucket, links that are cut or slow (as root): two hours
 	VITSCALE_TEST_KILLS=24 VITSCALE_TEST_SEQUENCES=12 VITSCALE_TEST_TEAM_SEQUENCES=4 VITSCALE_CHAOS=200 VITSCALE_TEST_TEAMS=1 VITSCALE_TEST_LINKS=1 \
 	  $(RUN) -m pytest -m "slow or not slow" -n 2 --maxschedchunk 1 -ra $(addprefix tests/,$(CHAOS))

@@ -24,9 +24,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from forked_worker import LEAN, fork_workers_of_ray
 
-from vitscale.plan.config import TrainConfig
+pytest.register_assert_rewrite("support")
+
+from support.forked_worker import LEAN, fork_workers_of_ray  # noqa: E402
+
+from vitscale.plan.config import TrainConfig  # noqa: E402
+
+pytest_plugins = ("support.buckets", "support.users")  # their fixtures
 
 # several processes share the cores; a trial sets its own threads
 os.environ.setdefault("OMP_NUM_THREADS", "1")

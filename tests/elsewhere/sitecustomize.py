@@ -16,6 +16,6 @@ def move(module) -> None:
 
 if ELSEWHERE:
     sys.path.append(str(Path(__file__).parents[1]))
-    from patched import change_on_import
+    from support.patched import change_on_import
 
     change_on_import({"vitscale.record.workdir": move})

@@ -1,5 +1,5 @@
 """On the PYTHONPATH of a driver and its workers: lets trainings fail, for real, as
-tests/test_faults.py says.
+tests/launch/test_faults.py says.
 
 $FAULTS is a folder: `plan.json` maps a seed to how often its training fails and to what fails it;
 every try leaves a line with its process in `<seed>.tries`.
@@ -64,7 +64,7 @@ def sleep(seconds: float, really=time.sleep) -> None:
 
 if FOLDER.exists():
     sys.path.append(str(Path(__file__).parents[1]))
-    from patched import change_on_import
+    from support.patched import change_on_import
 
     change_on_import({"vitscale.train.loop": let_fail, "vitscale.launch.ray_tune": shorten})
     time.sleep = sleep

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import configs
 import torch
-from team_worker import is_evaluating
+from support.team_worker import is_evaluating
 
 from vitscale.launch.leaving import saved_at_exit
 from vitscale.train import data, loop

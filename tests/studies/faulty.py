@@ -1,5 +1,5 @@
 """Trainings of one epoch that end as their seed says, see
-tests/test_faults.py; seed 0 has no fault.
+tests/launch/test_faults.py; seed 0 has no fault.
 """
 
 from typing import Literal

@@ -1,0 +1,374 @@
+"""Trials that start from the final weights of a parent: what they inherit, and when they begin."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from conftest import ROOT, Script, kill_family, load_script, wait_for
+from support.trainings import assert_same, final_tensors, timeless
+
+from vitscale.analysis import power
+from vitscale.analysis.comparisons import pair_differences
+from vitscale.analysis.results import Results
+from vitscale.cli import plans
+from vitscale.launch.branching import pins, why_not
+from vitscale.launch.resources import Resources
+from vitscale.launch.worker import train_trial
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.parents import AT_END, followers, next_wave
+from vitscale.plan.questions import COMPARED
+from vitscale.plan.study import Study, from_json, to_json
+from vitscale.plan.trial import Trial
+from vitscale.record.described import describe, readable_plans
+from vitscale.record.orphans import clean, survey
+from vitscale.record.outcome import Status
+from vitscale.record.store import Store
+from vitscale.record.table import outcomes, read_trials
+from vitscale.record.workdir import Damaged
+from vitscale.train.inherit import freeze, inherit
+from vitscale.train.loop import train
+from vitscale.train.model import build_model
+
+SCRIPT = ROOT / "tests" / "studies" / "children.py"
+MADE = load_script(SCRIPT)
+CHILD, PARENT = MADE.CHILD, MADE.PARENT.replace(ema_decay=0.9)
+OF_PARENT = CHILD.replace(init_from=PARENT.id)
+OTHER_CLASSES: dict[str, Any] = {"dataset": "own", "num_images": 640, "num_classes": 5}
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """The file with the final weights of a parent, trained here."""
+    (path,) = folder.glob("weights-*")
+    return dict(torch.load(path, weights_only=True))
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parent")
+    rows = list(train(PARENT, folder, pins=(AT_END,)))
+    assert not rows[-1]["diverged"]
+    return folder
+
+
+# --- what a child inherits
+
+
+@pytest.mark.parametrize("weights", ["raw", "ema"])
+@pytest.mark.parametrize("head", ["keep", "zero", "random"])
+def test_a_child_has_the_weights_of_its_parent(parent: Path, weights: str, head: str) -> None:
+    """Positions by torch's own bicubic interpolation of the 2 x 2 grid to 4 x 4."""
+    config = OF_PARENT.replace(init_weights=weights, init_head=head)
+    torch.manual_seed(0)
+    model = build_model(config)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    theirs = kept(parent)["ema" if weights == "ema" else "model"]
+    inherit(model, config, theirs)
+    for name, value in model.state_dict().items():
+        if name.startswith("head."):
+            expected = {"keep": theirs[name], "zero": 0 * value, "random": before[name]}[head]
+        elif name == "pos_embed":
+            grid = theirs[name][:, 1:].reshape(1, 2, 2, -1).permute(0, 3, 1, 2)
+            larger = torch.nn.functional.interpolate(grid, (4, 4), mode="bicubic")
+            patches = larger.permute(0, 2, 3, 1).reshape(1, 16, -1)
+            expected = torch.cat([theirs[name][:, :1], patches], dim=1)
+        else:
+            expected = theirs[name]
+        assert torch.equal(value, expected), name
+    assert not torch.equal(kept(parent)["model"]["pos_embed"], kept(parent)["ema"]["pos_embed"])
+
+
+@pytest.mark.parametrize(
+    ("trainable", "part"), [("attn", ".attn."), ("ffn", ".mlp."), ("head", "")]
+)
+def test_what_is_not_trained_stays_as_the_parent_left_it(
+    parent: Path, tmp_path: Path, trainable: str, part: str
+) -> None:
+    config = OF_PARENT.replace(trainable=trainable, branches=1, wd=0.5)
+    rows = list(train(config, tmp_path, parent=parent))
+    state = torch.load(max(tmp_path.glob("checkpoint-*")), weights_only=True)["model"]
+    for name, value in kept(parent)["model"].items():
+        ours = state[name]
+        is_part = bool(part) and (part in name or name == "pos_embed")
+        if name == "pos_embed" and not is_part:
+            assert ours.shape != value.shape  # resized, and then left
+        elif is_part or name.startswith("head."):
+            assert ours.shape != value.shape or not torch.equal(ours, value), name
+        else:
+            assert torch.equal(ours, value), name
+    assert len(rows) == 2 and "test_error_pct" in rows[-1]
+
+
+def test_a_frozen_batchnorm_keeps_its_statistics() -> None:
+    config = TrainConfig(
+        width=16, heads=2, depth=1, stem="conv", stem_channels="8-16", stem_strides="1-2",
+        init_from="0" * 12, trainable="attn",
+    )  # fmt: skip
+    model = freeze(build_model(config), config).train()
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    assert any("running_mean" in name for name in before)
+    model(torch.randn(8, 1, 8, 8) + 3)
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+
+
+def test_a_child_that_is_killed_at_any_step_is_the_same(parent: Path, tmp_path: Path) -> None:
+    """It does not need its parent once it has begun."""
+    config = OF_PARENT.replace(trainable="attn", batch_size=498, ema_decay=0.9)
+    rows = list(train(config, tmp_path / "whole", parent=parent))
+    whole = timeless(rows), final_tensors(tmp_path / "whole")
+    folder = tmp_path / "killed"
+    for _ in range(config.num_steps):
+        training = train(config, folder, parent=parent, checkpoint_every_s=0.0)
+        next(training, None)
+        training.close()
+    assert_same(folder, list(every_step_of(config, folder, parent)), whole)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    assert timeless(list(train(config, folder, parent=gone))) == timeless(rows)
+    with pytest.raises(Damaged, match="a parent must have its final weights, but got none"):
+        list(train(config, tmp_path / "new", parent=gone))
+
+
+def every_step_of(config: TrainConfig, folder: Path, parent: Path) -> Any:
+    return train(config, folder, parent=parent, checkpoint_every_s=0.0)
+
+
+def test_damaged_weights_are_one_line(parent: Path, tmp_path: Path) -> None:
+    (path,) = parent.glob("weights-*")
+    (tmp_path / path.name).write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(Damaged, match=r"must be whole, but got some that are damaged \("):
+        list(train(OF_PARENT, tmp_path / "child", parent=tmp_path))
+    assert [p.name for p in tmp_path.glob("*weights-*")] == [f"damaged-{path.name}"]
+
+
+# --- the plan
+
+
+def study(*children: TrainConfig, parents: tuple[TrainConfig, ...] = (PARENT,)) -> Study:
+    made = MADE.study()
+    trials = tuple(Trial(f"arm {i}", config, 0) for i, config in enumerate(children))
+    return dataclasses.replace(
+        made, trials=trials, parents=parents, pairs=(), tables=("arm_means",), figures=()
+    )
+
+
+@pytest.mark.parametrize(
+    ("children", "parents", "law"),
+    [
+        ((OF_PARENT,), (), "init_from must be the id of a parent of the study"),
+        ((CHILD,), (PARENT,), "a parent must be what a trial starts from"),
+        ((OF_PARENT.replace(depth=2),), (PARENT,), "one model.*: depth=2 and 1"),
+        ((OF_PARENT.replace(**OTHER_CLASSES),), (PARENT,), "num_classes=5 and 10"),
+        (
+            (CHILD.replace(init_from=MADE.PARENT.id, init_weights="ema"),),
+            (MADE.PARENT,),
+            "a parent that averages its weights",
+        ),
+        ((OF_PARENT,), (PARENT, PARENT), "each parent must be planned once"),
+        ((OF_PARENT, PARENT), (PARENT,), "and be no trial of the study"),
+    ],
+)
+def test_impossible_parents_are_refused(
+    children: tuple[TrainConfig, ...], parents: tuple[TrainConfig, ...], law: str
+) -> None:
+    with pytest.raises(ValueError, match=law):
+        study(*children, parents=parents)
+
+
+@pytest.mark.parametrize(
+    ("fields", "law"),
+    [
+        ({"trainable": "attn"}, "trainable all without init_from"),
+        ({"init_from": "no"}, "init_from an id of twelve hex digits"),
+        ({"init_from": "0" * 12, "trunk": "1" * 12, "trunk_step": 3}, "no trunk with init_from"),
+        ({"init_from": "0" * 12, "trainable": "ffn", "model": "regnety-1gf"}, "model == vit"),
+    ],
+)
+def test_fields_of_a_start_have_laws(fields: dict[str, Any], law: str) -> None:
+    with pytest.raises(ValueError, match=law):
+        TrainConfig(**{"decay": "constant", **fields})
+
+
+def test_a_plan_keeps_its_parents_and_says_what_they_cost(tmp_path: Path) -> None:
+    made = MADE.study(num=3)
+    assert from_json(json.loads(json.dumps(to_json(made)))) == made
+    options = argparse.Namespace(**dict.fromkeys(plans.OPTIONS), keep_weights=None)
+    summary = plans.summarize(made, Store.open(tmp_path), options)
+    assert summary["parents"] == {"parents": 3, "to_do": 3, "training_flops": pytest.approx(
+        sum(3 * made.cost(c).flops * c.num_samples for c in made.parents)
+    )}  # fmt: skip
+    grand = PARENT.replace(seed=9)
+    older = PARENT.replace(init_from=grand.id)
+    chain = study(CHILD.replace(init_from=older.id), parents=(grand, older))
+    todo = [*chain.parents, *(t.config for t in chain.trials)]
+    assert next_wave(todo) == [grand] and followers([grand], todo) == todo[1:]
+
+
+def test_children_of_equal_parents_are_paired_and_a_plan_says_so() -> None:
+    made = MADE.study(num=10)
+    (said,) = power.sentences(made)
+    assert "paired t by parent; equal sds and a correlation of 0.5 are assumed" in said
+    assert COMPARED["pair_differences"].families(made) == {("", True): (2, (1, -1))}
+    assert f"a margin of {power.smallest_margin(10, 2, (1.0,)):.1f} sd" in said  # two sets
+    # by another simulation, of 20,000 draws
+    for n, margin in ((5, 1.60), (10, 1.01), (15, 0.80)):
+        assert power.smallest_margin(n, 1, (1.0,)) == pytest.approx(margin, rel=0.02)
+    fewer = dataclasses.replace(made, trials=made.trials[:-1])
+    assert COMPARED["pair_differences"].families(fewer) == {("", False): (2, (1, -1))}
+
+
+# --- in a store
+
+
+def put(store: Store, plan: Study) -> None:
+    store.study(plan.slug).write("plan.json", json.dumps(to_json(plan)).encode())
+
+
+def run(store: Store, plan: Study, config: TrainConfig) -> Any:
+    """The last event of a training, as a worker does it."""
+    steps = pins([config], store, plan.parents).get(config.id, ())
+    *_, event = train_trial(
+        config.id, config.non_default(), store, plan.slug, 1, Resources(), steps
+    )
+    return event
+
+
+def test_a_store_keeps_the_weights_from_which_planned_trials_start(tmp_path: Path) -> None:
+    """Another study trains its children of the same parent; nothing is trained twice."""
+    store, made = Store.open(tmp_path / "runs"), MADE.study(num=1)
+    (parent,), (one, other) = made.parents, (trial.config for trial in made.trials)
+    put(store, made)
+    assert why_not(one, store) == f"its parent {parent.id} is missing"
+    assert run(store, made, parent).status is Status.FINISHED
+    assert len(store.trial(parent.id).names("weights-")) == 1
+    assert survey(store).leftovers == () and survey(store).orphans == ()
+    assert run(store, made, one).status is Status.FINISHED
+    by_hand = list(train(one, tmp_path / "hand", parent=store.trial(parent.id)))
+    assert timeless(list(store.read(one.id).rows)) == timeless(by_hand)
+
+    shown, of_parent = describe(store, readable_plans(store), [one.id, parent.id])
+    assert shown["parent"] == {"trial_id": parent.id, "status": "finished"}
+    assert {of["trial_id"] for of in of_parent["branches"]} == {one.id, other.id}
+    assert of_parent["parent_in"] == [made.slug] and of_parent["planned_by"] == []
+
+    put(store, dataclasses.replace(study(CHILD, parents=()), name="children"))
+    waste = survey(store)
+    assert {orphan.trial_id for orphan in waste.orphans} == {parent.id, one.id}
+    clean(store, waste)
+    assert why_not(other, store) == f"its parent {parent.id} is missing"
+
+
+def test_the_child_of_a_diverged_parent_has_diverged(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    made = MADE.study(num=1, lr=1e20)
+    put(store, made)
+    (parent,), child = made.parents, made.trials[0].config
+    assert run(store, made, parent).status is Status.DIVERGED
+    assert store.trial(parent.id).names("weights-") == []
+    assert run(store, made, child).status is Status.DIVERGED
+    outcome = store.read(child.id)
+    step = int(store.read(parent.id).rows[-1]["diverged_step"])
+    assert outcome.error == f"its parent {parent.id} diverged at step {step}"
+    assert outcome.final(made.column) == 100.0
+    assert store.trial(child.id).names("checkpoint-") == []  # it was never trained
+
+
+@pytest.mark.parametrize("keeps", [None, False])
+def test_a_trial_of_another_study_is_a_parent_if_it_kept_its_weights(
+    tmp_path: Path, keeps: bool | None
+) -> None:
+    """In its last checkpoint; without them, it is one line, and nothing is trained."""
+    store, made = Store.open(tmp_path), MADE.study(num=1)
+    (parent,), child = made.parents, made.trials[0].config
+    where = Resources(keep_weights=keeps)
+    *_, event = train_trial(parent.id, parent.non_default(), store, "other", 1, where)
+    assert event.status is Status.FINISHED and store.trial(parent.id).names("weights-") == []
+    assert why_not(child, store) == ""
+    if keeps is None:
+        assert run(store, made, child).status is Status.FINISHED
+        return
+    with pytest.raises(Damaged, match="must have its final weights, but got none"):
+        run(store, made, child)
+    assert not store.is_done(child.id)
+
+
+def test_pairs_of_children_are_compared_within_parents(tmp_path: Path) -> None:
+    made, rng = MADE.study(num=4), np.random.default_rng(0)
+    made_up = {
+        t.config.id: 20 + 3 * t.config.seed + (t.arm.name == "attn") + rng.normal(0, 0.1)
+        for t in made.trials
+    }
+    trials = outcomes(made, read_trials(made, Store.open(tmp_path))).assign(status="finished")
+    trials["error_pct"] = trials["trial_id"].map(made_up)
+    for name in ("val_error_pct", "test_error_pct"):
+        trials[name] = trials["error_pct"]
+    trials.loc[(trials["arm"] == "all") & (trials["seed"] == 3), "status"] = "diverged"
+    (row, *_) = pair_differences(Results(made, trials)).itertuples()
+    of = {
+        arm: [made_up[t.config.id] for t in made.trials if t.arm.name == arm][:3]
+        for arm in ("attn", "all")
+    }
+    paired = scipy.stats.ttest_rel(of["attn"], of["all"])
+    assert row.difference_p == pytest.approx(paired.pvalue)
+    assert (row.n_a, row.n_b, row.diverged_b) == (3, 3, 1)
+    assert row.method == "paired t by parent"
+
+
+# --- through Ray
+
+
+@pytest.mark.slow
+def test_a_child_begins_when_its_own_parent_is_done_and_kills_change_nothing(
+    tmp_path: Path,
+) -> None:
+    script = Script(tmp_path, SCRIPT, is_lean=True)
+    arguments = ("--num", "2", "--longest", "200", "--max-concurrent", "2")
+    made = load_script(SCRIPT).study(num=2, longest=200)
+    first, last = made.parents
+    store, often = script.store(), ("--checkpoint-every-s", "0.05")
+    process = script.start(*arguments, *often)
+    of_first = [t.config.id for t in made.trials if t.config.init_from == first.id]
+    wait_for(lambda: all(map(store.is_done, of_first)), 200, "the children of the first parent")
+    assert not store.is_done(last.id)  # they did not wait for the other one
+    kill_family(process.pid)
+    result = script.run(*arguments)
+    assert result.returncode == 0, result.stdout
+    assert "4 finished, 0 diverged, 0 failed, 0 missing of 4" in result.stdout
+    folders = {}
+    for config in made.parents:
+        folders[config.id] = tmp_path / config.id
+        list(train(config, folders[config.id], pins=(AT_END,)))
+    for trial in made.trials:
+        by_hand = train(
+            trial.config, tmp_path / trial.config.id, parent=folders[trial.config.init_from]
+        )
+        assert timeless(list(store.read(trial.config.id).rows)) == timeless(list(by_hand))
+    (plan,) = readable_plans(store).values()
+    assert [entry["id"] for entry in plan["parents"]] == [first.id, last.id]
+
+
+@pytest.mark.slow
+def test_children_of_a_failed_parent_are_missing_and_the_others_are_trained(
+    tmp_path: Path,
+) -> None:
+    """The trainer raises as tests/faulty/sitecustomize.py says, in a worker of Ray."""
+    script = Script(tmp_path, SCRIPT, is_lean=True)
+    script.environment["PYTHONPATH"] = f"{ROOT}/tests/faulty:{ROOT}"
+    script.environment["FAULTS"] = str(tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps({"0": (99, "value no such layer")}))
+    made = load_script(SCRIPT).study()
+    result = script.run()
+    assert result.returncode == 1, result.stdout
+    reason = f"its parent {made.parents[0].id} is failed: ValueError: no such layer"
+    warned = [line for line in result.stdout.splitlines() if line.startswith("warning: ")]
+    assert sum(reason in line for line in warned) == 2
+    assert "2 finished, 0 diverged, 0 failed, 2 missing of 4" in result.stdout
+    (tmp_path / "plan.json").write_text("{}")
+    assert script.run().returncode == 0

@@ -1,0 +1,369 @@
+"""Plans of the studies at every scale against what the papers
+state, and shortened demos through the real Ray.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import Script
+from support.mlflow_runs import mlflow_statuses
+from support.scripts import plan, script, shortened
+
+from search_spaces import cifar, demo, fashion, touvron_thesis, xiao2021
+from search_spaces.space import Space
+from vitscale.analysis.kinds import check
+from vitscale.analysis.questions.recipes import cells as interaction_cells
+from vitscale.analysis.results import Results
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.cost import complexity
+from vitscale.plan.parents import setting
+from vitscale.plan.study import Study, from_json, to_json
+from vitscale.train.model import build_model
+
+torch.set_num_threads(1)
+
+# Trials that the texts state at imagenet: Xiao et al. 2021, section 5.1 (24 ViT and 12 RegNetY
+# runs), 5.2 (48 and 24), 5.3 (64 draws of 9 models and 2 optimizers, 18 references); thesis,
+# section 6.3.4 (100 seeds and seed 0).
+COUNTS = {
+    ("lr_wd_edf", "demo"): 2 * 2 * (14 + 4),
+    ("lr_wd_edf", "fashion"): 2 * 2 * (16 + 4),
+    ("lr_wd_edf", "cifar"): 2 * 2 * (32 + 8),
+    ("lr_wd_edf", "imagenet"): 1152 + 18,
+    ("optimizer_stability", "demo"): 2 * 4 * 2 * 5,
+    ("optimizer_stability", "cifar"): 2 * 4 * 2 * 5,
+    ("optimizer_stability", "imagenet"): 48 + 24,
+    ("training_length", "demo"): 2 * 4 * 5,
+    ("training_length", "cifar"): 2 * 4 * 5,
+    ("training_length", "imagenet"): 24 + 12,
+    ("seed_distribution", "demo"): 101,
+    ("seed_distribution", "cifar"): 101,
+    ("seed_distribution", "imagenet"): 101,
+    ("recipe_vs_architecture", "demo"): 4 * 20,
+    ("recipe_vs_architecture", "cifar"): 4 * 5,
+    ("recipe_vs_architecture", "imagenet"): 4 * 5,
+    # Touvron et al. 2022, Table 5: 3 models, 3 parts, 2 optimizers; ours have the head and runs
+    # without a parent, too
+    ("finetune", "demo"): (2 * 4 + 1) * 15,
+    ("finetune", "cifar"): (2 * 3 + 1) * 10,
+    ("finetune", "imagenet"): 3 * 3 * 2,
+    # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1
+    # at 5 seeds.
+    ("depth_vs_width", "demo"): 9 * 3 * 5,
+    ("depth_vs_width", "cifar"): 21 * 3 * 5,
+    ("depth_vs_width", "imagenet"): 12 + 8 + 4 + 6 + 4 + 19,  # 19 with a second drop path
+    # Dosovitskiy et al. 2021, Figure 4: 6 models on 4 subsets, each at 3 lr
+    ("scaling", "demo"): 2 * 5 * 3 * 3 * 2,
+    ("scaling", "cifar"): 2 * 5 * (3 + 2) * 3 * 3,
+    ("scaling", "imagenet"): 6 * 4 * 3,
+    # 28 of Touvron et al. 2022, Table 4; 8 of the thesis; 5 of Table 3, besides L24x1;
+    # the 11 models of Xiao et al. 2021 with a printed epoch time
+    ("throughput", "demo"): 2 * 2 * 2 * (7 + 1),
+    ("throughput", "cifar"): 2 * 2 * 2 * (9 + 2),
+    ("throughput", "imagenet"): 28 + 8 + 5 + 11,
+}
+SCALES = ("demo", "cifar", "imagenet")
+REPEATS = ("optimizer_stability", "training_length", "seed_distribution", "recipe_vs_architecture")
+
+
+def ids(study: Study) -> set[str]:
+    return {trial.config.id for trial in study.trials}
+
+
+# ---- plans
+
+
+@pytest.mark.parametrize(("name", "scale"), COUNTS)
+def test_a_plan_has_as_many_trials_as_the_text_states(name: str, scale: str) -> None:
+    study = plan(name, scale)
+    assert (len(study.trials), len(ids(study))) == (COUNTS[name, scale],) * 2
+    assert from_json(to_json(study)) == study
+    check(study)
+
+
+@pytest.mark.parametrize(("name", "scale"), COUNTS)
+def test_no_study_reports_what_another_tuned_on(name: str, scale: str) -> None:
+    trials = plan(name, scale).trials
+    # minival chooses an lr in two studies and the best of k draws in a third, and is in no result
+    lr = name == "scaling" or (name == "depth_vs_width" and scale != "imagenet")
+    for trial in trials:
+        draw = name == "lr_wd_edf" and trial.point is not None
+        assert trial.config.eval_split == "val"
+        assert ("minival" in trial.config.evals) == (lr or draw)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_training_length_trains_nothing_that_optimizer_stability_does_not(scale: str) -> None:
+    """With the best optimizer of the family: Xiao et al. 2021, section 5.1."""
+    part = plan("training_length", scale)
+    assert ids(part) < ids(plan("optimizer_stability", scale))
+    best = {("regnety" in t.config.model, t.config.optimizer) for t in part.trials}
+    assert best <= {(True, "sgd"), (False, "adamw")}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_cell_of_the_recipes_is_part_of_the_distribution_over_seeds(scale: str) -> None:
+    shared = ids(plan("recipe_vs_architecture", scale)) & ids(plan("seed_distribution", scale))
+    assert len(shared) == COUNTS["recipe_vs_architecture", scale] / 4
+
+
+@pytest.mark.parametrize(("scale", "shared"), [("demo", 16), ("cifar", 20), ("imagenet", 18)])
+def test_references_of_the_distributions_are_cells_of_optimizer_stability(
+    scale: str, shared: int
+) -> None:
+    """All of the demo and of the paper's plan; at cifar 5 of 8 of each arm."""
+    study = plan("lr_wd_edf", scale)
+    references = {t.config.id for t in study.trials if t.point is None}
+    epochs = study.trials[0].config.epochs
+    cells = {
+        t.config.id for t in plan("optimizer_stability", scale).trials if t.config.epochs == epochs
+    }
+    assert len(references & cells) == shared == min(len(cells), len(references))
+
+
+@pytest.mark.parametrize("scale", (*SCALES, "fashion"))
+def test_draws_and_references_train_on_the_same_images(scale: str) -> None:
+    of_train = {(t.config.num_train, t.config.split_seed) for t in plan("lr_wd_edf", scale).trials}
+    assert len(of_train) == 1
+
+
+@pytest.mark.parametrize(
+    ("scale", "num_references", "num_searched"),
+    [("demo", 4, 2), ("fashion", 4, 1), ("cifar", 8, 2)],
+)
+def test_no_search_and_no_draw_used_the_seeds_of_the_references(
+    scale: str, num_references: int, num_searched: int
+) -> None:
+    study = plan("lr_wd_edf", scale)
+    seeds = {t.config.seed for t in study.trials if t.point is None}
+    searched = set(script("tune_lr_wd").study(scale).seeds)
+    assert len(seeds) == num_references and searched == set(range(num_searched))
+    assert not seeds & (searched | {t.config.seed for t in study.trials if t.point is not None})
+
+
+@pytest.mark.parametrize(("name", "scale"), list(itertools.product(REPEATS, SCALES)))
+def test_arms_are_single_settings_and_more_seeds_extend_them(name: str, scale: str) -> None:
+    short, longer = plan(name, scale, num=2), plan(name, scale, num=7)
+    settings = {(t.arm.name, setting(longer, t.config)) for t in longer.trials}
+    assert len(settings) == len(longer.arms) and ids(short) < ids(longer)
+    assert all(
+        len({t.config.replace(seed=0) for t in longer.trials if t.arm.name == arm}) == 1
+        for arm in longer.arms
+    )
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_cells_of_optimizer_stability_differ_in_what_they_are_named_for(scale: str) -> None:
+    study = plan("optimizer_stability", scale, num=1)
+    space = {"demo": demo, "cifar": cifar, "imagenet": xiao2021}[scale]
+    planned = {
+        (t.arm.factors["model"], t.config.optimizer, t.config.epochs): t for t in study.trials
+    }
+    models = [model for models in space.PANELS.values() for model in models]
+    lengths = sorted({t.config.epochs for t in study.trials})
+    assert set(planned) == set(itertools.product(models, ("adamw", "sgd"), lengths))
+    for (model, optimizer, _), trial in planned.items():
+        assert (trial.config.lr, trial.config.wd) == space.OPTIMA[model, optimizer]
+        assert trial.config.warmup_epochs == 5.0 and trial.config.seed == (
+            0 if scale == "imagenet" else 1000
+        )
+    assert lengths[0] == {"demo": 10, "cifar": 15, "imagenet": 50}[scale]
+    assert np.log2(np.divide(lengths, lengths[0])).tolist() == [0, 1, 2, 3]
+
+
+def test_the_rule_of_the_paper_is_another_drawing_of_the_same_trials() -> None:
+    shown, copied = (
+        plan("optimizer_stability", "imagenet", diverged=rule) for rule in ("shown", "copied")
+    )
+    assert shown.trials == copied.trials and shown.slug == copied.slug
+    assert (shown.figures, copied.figures) == (
+        ("optimizer_stability",),
+        ("optimizer_stability_copied",),
+    )
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_first_seed_stands_apart(scale: str) -> None:
+    """The thesis: seed 0, which all its other experiments have, and seeds 1 to 100."""
+    study, first = plan("seed_distribution", scale), 0 if scale == "imagenet" else 1000
+    assert [t.config.seed for t in study.trials if t.point is None] == [first]
+    assert [t.config.seed for t in study.trials if t.point is not None] == list(
+        range(first + 1, first + 101)
+    )
+    seeds = {t.config.seed for t in plan("recipe_vs_architecture", scale, num=3).trials}
+    assert seeds == {first, first + 1, first + 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"), list(itertools.product((*REPEATS, "depth_vs_width"), ("demo", "cifar")))
+)
+def test_no_study_trains_a_seed_that_a_search_had(name: str, scale: str) -> None:
+    """The winner of a search was lucky with those seeds; at
+    cifar no search found the lr of depth_vs_width.
+    """
+    searched = set(script("tune_lr_wd").study(scale).seeds)
+    trained = {t.config.seed for t in plan(name, scale).trials}
+    assert searched and (not searched & trained or (name, scale) == ("depth_vs_width", "cifar"))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_recipes_and_architectures_are_crossed(scale: str) -> None:
+    study = plan("recipe_vs_architecture", scale, num=1)
+    outcomes = pd.DataFrame([{"arm": t.arm.name, "seed": t.config.seed} for t in study.trials])
+    pairs = list(interaction_cells(Results(study, outcomes)))
+    architectures, recipes = ({pair[i] for pair in pairs} for i in (0, 1))
+    assert len(architectures) == len(recipes) == 2 and set(pairs) == set(
+        itertools.product(architectures, recipes)
+    )
+
+
+# ---- search spaces
+
+
+@pytest.mark.parametrize("space", [cifar, fashion], ids=["cifar", "fashion"])
+def test_the_arms_of_a_scale_hold_one_budget(space: Space) -> None:
+    patchify, conv = (
+        complexity(TrainConfig(**space.RECIPE, **space.MODELS[m])) for m in ("ViT_P", "ViT_C")
+    )
+    assert conv.flops == pytest.approx(patchify.flops, rel=0.03)
+    assert conv.params == pytest.approx(patchify.params, rel=0.06)
+
+
+def test_the_stem_of_cifar_follows_the_rule_of_the_paper() -> None:
+    """Xiao et al. 2021, section 3: stride 2 doubles the
+    channels, stride 1 keeps them but in the first layer.
+    """
+    layers = TrainConfig(**cifar.RECIPE, **cifar.MODELS["ViT_C"]).stem_layers
+    assert [stride for _, stride, _ in layers][1:] == [
+        b // a for (a, *_), (b, *_) in itertools.pairwise(layers)
+    ]
+
+
+# Thesis, Table 6.1, columns Wightman et al. and DeiT; batch and epochs: section 6.3.4
+TABLE_6_1 = {
+    "A2": {
+        "optimizer": "lamb",
+        "lr": 5e-3,
+        "wd": 0.02,
+        "mixup_alpha": 0.2,
+        "randaugment_magnitude": 7.0,
+        "loss": "bce",
+        "clip_norm": 1.0,
+        "label_smoothing": 0.0,
+        "erasing_prob": 0.0,
+        "eval_crop_ratio": 0.95,
+    },
+    "DeiT": {
+        "optimizer": "adamw",
+        "lr": 5e-4,
+        "wd": 0.05,
+        "mixup_alpha": 0.8,
+        "randaugment_magnitude": 9.0,
+        "loss": "ce",
+        "clip_norm": 0.0,
+        "label_smoothing": 0.1,
+        "erasing_prob": 0.25,
+        "eval_crop_ratio": 0.875,
+    },
+}
+
+
+@pytest.mark.parametrize("recipe", TABLE_6_1)
+def test_recipes_of_the_thesis_are_the_same_for_both_architectures(recipe: str) -> None:
+    common = {
+        "batch_size": 2048,
+        "epochs": 300,
+        "cutmix_alpha": 1.0,
+        "repeats": 3,
+        "warmup_epochs": 5.0,
+        "resolution": 224,
+        "crop": "rrc",
+        "more_evals": "v2,real",
+        "ema_decay": 0.0,
+    }
+    for architecture in ("ResNet-50", "DeiT-S"):
+        config = TrainConfig(**touvron_thesis.CELLS[architecture, recipe])
+        expected = {**common, **TABLE_6_1[recipe]}
+        assert {name: getattr(config, name) for name in expected} == expected
+    assert config.peak_lr == pytest.approx({"A2": 5e-3, "DeiT": 1e-3 * 2048 / 1024}[recipe])
+
+
+def test_architectures_of_the_thesis_have_the_published_size() -> None:
+    """ResNet-50: 25.6 M parameters (Xiao et al. 2021, Table
+    2); DeiT-S: 22 M (thesis, Table 3.1).
+    """
+    for architecture, millions in (("ResNet-50", 25.6), ("DeiT-S", 22.05)):
+        with torch.device("meta"):
+            model = build_model(TrainConfig(**touvron_thesis.CELLS[architecture, "A2"]))
+        assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)
+
+
+# ---- shortened demos
+
+
+def tables(script: Script, slug: str) -> dict[str, pd.DataFrame]:
+    folder = script.folder / "runs" / "studies" / slug / "report"
+    assert (folder / "report.html").stat().st_size > 10_000
+    return {path.stem: pd.read_csv(path) for path in folder.glob("*.csv")} | {
+        "rows": pd.read_parquet(folder / "rows.parquet")
+    }
+
+
+def final(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.sort_values("epoch").groupby("trial_id", as_index=False).last()
+
+
+@pytest.mark.slow
+def test_optimizer_stability_runs_and_training_length_only_draws(tmp_path: Path) -> None:
+    first = shortened(tmp_path, "optimizer_stability", {"warmup_epochs": 1.0}, lengths=(2, 3))
+    result = first.run("--num", "2")
+    assert result.returncode == 0 and "16 finished" in result.stdout, result.stdout
+    made = tables(first, "optimizer_stability-demo")
+    last = final(made["rows"])
+    mean = last.groupby(["patch_size", "depth", "optimizer", "epochs"])["val_ema_error_pct"].mean()
+    for _, row in made["optimizer_gap"].iterrows():
+        cell = (2, demo.MODELS[row["model"]]["depth"])
+        expected = mean[(*cell, "sgd", row["epochs"])] - mean[(*cell, "adamw", row["epochs"])]
+        assert row["gap_points"] == pytest.approx(expected)
+    assert len(made["optimizer_gap"]) == 4
+    assert mlflow_statuses(first, "optimizer_stability-demo") == ["FINISHED"] * 16
+    second = shortened(tmp_path, "training_length", {"warmup_epochs": 1.0}, lengths=(2, 3))
+    result = second.run("--num", "2")
+    assert result.returncode == 0 and "8 trials, 8 done, 0 to do" in result.stdout, result.stdout
+    delta = tables(second, "training_length-demo")["training_length"].set_index("model")[
+        "delta_points"
+    ]
+    assert delta["ViT_C"] == pytest.approx(mean[2, 2, "adamw", 2] - mean[2, 2, "adamw", 3])
+
+
+@pytest.mark.slow
+def test_seed_distribution_runs_and_lends_its_trials_to_recipe_vs_architecture(
+    tmp_path: Path,
+) -> None:
+    shorter = {"epochs": 2, "warmup_epochs": 1.0}
+    cells = {cell: {**fields, **shorter} for cell, fields in demo.CELLS.items()}
+    first = shortened(tmp_path, "seed_distribution", cells=cells)
+    result = first.run("--num", "6")
+    assert result.returncode == 0 and "7 finished" in result.stdout, result.stdout
+    made = tables(first, "seed_distribution-demo")
+    last = final(made["rows"])
+    row = made["seed_statistics"].set_index("evaluation").loc["test"]
+    draws, zero = last[last["seed"] != 1000], last[last["seed"] == 1000]
+    assert (row["n"], row["mean_error_pct"]) == (
+        6,
+        pytest.approx(draws["test_ema_error_pct"].mean()),
+    )
+    assert row["sd_points"] == pytest.approx(np.std(draws["test_ema_error_pct"], ddof=1))
+    assert row["reference_error_pct"] == pytest.approx(zero["test_ema_error_pct"].item())
+    second = shortened(tmp_path, "recipe_vs_architecture", cells=cells)
+    result = second.run("--num", "3")
+    assert result.returncode == 0 and "12 trials, 3 done, 9 to do" in result.stdout, result.stdout
+    effects = tables(second, "recipe_vs_architecture-demo")["recipe_interaction"]
+    assert list(effects["kind"].value_counts()[["simple", "interaction", "test set"]]) == [4, 2, 2]
+    assert mlflow_statuses(second, "recipe_vs_architecture-demo") == ["FINISHED"] * 12

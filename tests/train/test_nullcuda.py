@@ -1,0 +1,377 @@
+"""The CUDA path on a device that computes nothing (tests/nullcuda), since no GPU is here.
+
+CUDA's runtime, driver, cuBLAS, cuDNN, NCCL and NVML are replaced by libraries that keep memory,
+copy for real, and count what they are asked to do; torch and Ray take them for a GPU. So this sees
+devices that do not match, what waits for the device, what it is asked to do, memory that is not
+given back, the loading of checkpoints, and packing. It cannot see numbers: kernels do nothing, and
+losses and errors read as 0. Nor NCCL's transport, the choices of cuDNN's heuristics and of
+attention kernels, or time: nothing here is evidence that a result on a GPU is right, or fast.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, Script
+from nullcuda import configs
+from nullcuda.build import build
+from support.null_device import NULL, saved_when_told
+from support.teams import on_team
+
+from vitscale.plan.config import TrainConfig
+from vitscale.record.workdir import CheckpointName, Workdir
+from vitscale.train import checkpoint
+
+# The most operations, and copies from the host among them, that a training step asks of the device:
+# what `count_steps.py` counts. Augmentation asks for as many operations as it has drawn. A number
+# that falls is progress, and is put down here; one that rises has to be worth it.
+DEMO = {
+    "demo ViT_P": (160, 2),
+    "demo ViT_C": (140, 2),
+    "demo SGD": (158, 2),
+    "demo LAMB": (188, 4),
+    "demo clip": (170, 3),
+    "demo drop path": (174, 3),
+    "demo dropout": (492, 3),
+    "demo 2 branches": (277, 2),
+    "demo 2 branches, drop path": (303, 3),
+}
+PUBLISHED = {
+    "ViT-S fp32": (627, 2),
+    "ViT-S bf16": (858, 2),
+    "ViT-S fp16": (880, 2),
+    "ViT-S bf16, drop path": (908, 3),
+    "xiao2021, ViT_P-1GF": (1108, 2),
+    "xiao2021, ViT_C-1GF, fp32": (1811, 4),
+    "xiao2021, RegNetY-1GF, fp32": (2690, 4),
+    "deit, S": (1454, 3),
+    "a2, S": (1427, 6),
+    "deit3, S": (1255, 5),
+    "depth-layerscale, S": (1528, 2),
+    "vit, B": (2092, 4),
+}
+STEMS = {
+    "xiao2021, ViT_C-1GF, fp16": (2269, 4),
+    "ViT-S, graham, fp16": (905, 2),
+    "ViT-S, hmlp, layer norm, fp16": (923, 2),
+}
+DETERMINISTIC = {
+    "demo ViT_P, deterministic": (160, 2),
+    "ViT-S, graham, fp16, deterministic": (917, 2),  # a memset per layer of attention
+}
+QUICK = (
+    "adamw",
+    "lamb, clip",
+    "bf16",
+    "fp16",
+    "precise BatchNorm",
+    "randaugment",
+    "erasing",
+    "bce",
+    "dropout",
+    "drop path",
+    "branches",
+    "repeats, averages",
+)
+
+
+@pytest.fixture(scope="module")
+def null(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment under which a process has the null device. Where CI is true, a machine must
+    be able to build it.
+
+    Otherwise the tests are skipped, with the reason, if there is no compiler or no torch for CUDA.
+    """
+    try:
+        return build(tmp_path_factory.mktemp("nullcuda"))
+    except (OSError, subprocess.CalledProcessError) as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"the null CUDA device needs gcc, binutils and a torch for CUDA: {error}")
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    configs.write_set(root)
+    return root
+
+
+def run(null: dict[str, str], out: Path, program: str, *arguments: str) -> dict:
+    """What a program of tests/nullcuda writes to `out`, on the null device."""
+    command = [sys.executable, str(NULL / program), *arguments]
+    environment = {**os.environ, **null, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert result.returncode == 0, result.stdout
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize(
+    ("group", "how"),
+    [
+        ("DEMO", ()),
+        ("PUBLISHED", ()),
+        ("STEMS", ()),
+        ("DETERMINISTIC", ("deterministic",)),
+    ],
+)
+def test_a_step_waits_for_nothing_and_asks_for_no_more_than_it_did(
+    group: str, how: tuple[str, ...], null: dict[str, str], data_root: Path, tmp_path: Path
+) -> None:
+    found = run(
+        null,
+        tmp_path / "out.json",
+        "count_steps.py",
+        group,
+        str(data_root),
+        str(tmp_path / "out.json"),
+        *how,
+    )
+    assert {name: [step["waits"] for step in steps] for name, steps in found.items()} == {
+        n: [0] * 4 for n in found
+    }
+    most = {
+        name: tuple(max(step[what] for step in steps) for what in ("ops", "h2d"))
+        for name, steps in found.items()
+    }
+    assert most == globals()[group]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        QUICK,
+        pytest.param(
+            tuple(name for name in configs.RESUMED if name not in QUICK), marks=pytest.mark.slow
+        ),
+    ],
+    ids=["quick", "others"],
+)
+def test_a_training_resumes_waits_for_nothing_and_leaves_no_memory(
+    names: tuple[str, ...], null: dict[str, str], data_root: Path, tmp_path: Path
+) -> None:
+    """One after another in a process, as a reused worker
+    trains them; the first with loader workers.
+    """
+    found = run(
+        null, tmp_path / "out.json", "resume.py", str(data_root), str(tmp_path / "out.json"), *names
+    )
+    expected = {
+        "rows_before": 1,
+        "rows": 2,
+        "same": True,
+        "resumed_at": 6,
+        "steps": 2,
+        "waits": 0,
+        "left_bytes": 0,
+    }
+    assert found == dict.fromkeys(names, expected)
+
+
+@pytest.mark.parametrize("how", ["", "held", "loaders"])
+def test_a_training_that_is_told_to_end_is_saved(
+    null: dict[str, str], data_root: Path, tmp_path: Path, how: str
+) -> None:
+    """By SIGTERM to a process whose main thread does not train; with nobody who takes the first
+    row, by another one. Python gives nothing to other threads while it ends, and torch would take
+    from an evaluation the process that reads its images.
+    """
+    saved = saved_when_told(null, data_root, tmp_path, how)
+    state = checkpoint.load(Workdir(tmp_path), torch.device("cpu"))
+    assert state is not None
+    assert state["step"] == CheckpointName.of(saved.name).step
+    assert state["step"] >= 3 if not how else state["step"] == 3
+    assert (state["rows"] == []) == (how == "loaders")
+    assert all(t.device.type == "cpu" for t in state["model"].values())
+
+
+def test_a_thread_writes_checkpoints_of_which_none_is_lost_or_mixed(
+    null: dict[str, str], data_root: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.json"
+    found = run(null, out, "saving.py", str(data_root), str(out))
+    assert found["saver"] == {
+        "syncs": 0,
+        "d2h": 6,  # one copy per tensor, into one block, and one wait, in the thread
+        "blocks": 1,
+        "waits": 1,
+        "blocks_again": 0,
+        "due_while_writing": False,
+        "due": True,
+        "same": True,
+        "rows": [{"epoch": 1.0}],
+        "storages": True,
+        "names": [1, 2],
+        "error": errno.ENOSPC,
+        "at_the_end": [5, 6],
+    }
+    assert found["trainings"] == {
+        "raised": errno.ENOSPC,
+        "when_reported": 3,
+        "syncs_of_two": 0,
+        "threads": [],
+    }
+    # of three checkpoints: fsync, replace, unlink, fsync of the folder, unlink of the oldest
+    steps = found["kills"]["steps"]
+    assert found["kills"]["damaged"] == 0 and set(steps) == {0, 1, 2, 3}
+    assert len(steps) >= 12 and steps == sorted(steps)
+
+
+def test_a_parcel_travels_in_one_copy_loaders_get_nothing_of_a_gpu_and_profiles_run(
+    null: dict[str, str], data_root: Path, tmp_path: Path
+) -> None:
+    found = run(null, tmp_path / "out.json", "host.py", str(data_root), str(tmp_path / "out.json"))
+    assert found["copies"] == 1 and len(found["arrived"]) == 8 and all(found["arrived"].values())
+    assert found["read_alike"] and found["pickled_on_gpu"] == [] and found["profiled"] == [1, 2]
+    assert found["devices"] == ["cuda:0", "cuda:0", "cpu"]
+    # copies to the device, operations and waits of 4 batches: averaged weights see them, too
+    raw, averaged = found["evaluations"]
+    assert raw == {"one pass": [8, 308, 2], "each": [8, 308, 2]}
+    assert averaged == {"one pass": [8, 580, 4], "each": [16, 616, 4]}
+
+
+@pytest.mark.slow
+def test_the_doctor_finds_that_this_device_computes_nothing(
+    null: dict[str, str], tmp_path: Path
+) -> None:
+    """Whatever compares numbers fails, as it should, on each of two devices, which are checked at
+    the same time; what asks torch, Ray, the store or MLflow passes.
+    """
+    options = ["--store", str(tmp_path / "runs"), "--quick", "--json"]
+    environment = {**os.environ, **null, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    finished = subprocess.run(
+        [sys.executable, "-m", "vitscale", "doctor", *options],
+        env={**environment, "NULLCUDA_DEVICES": "2"},
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 1, finished.stderr
+    checks = json.loads(finished.stdout)["checks"]
+    found = {(check["check"], check["device"]): check["result"] for check in checks}
+    assert len(found) == len(checks)
+    wrong = ["matrix products", "convolutions", "fp32 as on the CPU", "bf16", "fp16", "resume"]
+    wrong += ["micro-batches", "deterministic"]
+    for device in ("cuda:0", "cuda:1"):
+        assert {name for name in wrong if found.pop((name, device)) == "fail"} == set(wrong)
+        found.pop(("loader processes", device))  # compares memory that no kernel has written
+        assert found.pop(("memory", device)) == "pass"
+    assert found.pop(("team of two", "")) == "fail"  # NCCL, too, computes nothing
+    assert found.pop(("conditional writes", "")) == "not applicable"  # of a folder
+    assert set(found.values()) == {"pass"}, finished.stdout
+    assert {device for _, device in found} == {""}
+
+
+def test_a_study_packs_two_trials_on_a_gpu(null: dict[str, str], tmp_path: Path) -> None:
+    """On a cluster that Ray starts and whose GPU Ray finds;
+    the cores would do for 20 trials at a time.
+    """
+    script = Script(tmp_path, is_lean=True)
+    result = script.run(
+        "--num", "1", "--epochs", "2", "--gpus-per-trial", "0.5", "--cpus-per-trial", "0.1", **null
+    )
+    assert result.returncode == 0, result.stdout
+    assert "training 2 at a time" in result.stdout
+    assert "3 finished, 0 diverged, 0 failed, 0 missing of 3" in result.stdout
+    for path in tmp_path.glob("runs/trials/*"):
+        outcome = script.store().read(path.name)
+        rows, facts = outcome.rows, outcome.facts
+        assert facts["device"] == "cuda" and "Null GPU" in facts["machine"]
+        assert [row["epoch"] for row in rows] == [1, 2] and rows[-1]["peak_memory_mib"] > 0
+
+
+SIZES = """
+from typing import Literal
+
+from vitscale import Study, TrainConfig, main, trials
+
+BASE = TrainConfig(
+    heads=2, batch_size=256, epochs=1, warmup_epochs=0.0, ema_decay=0.9, crop_padding=1
+)
+ARMS = {
+    "small": {"width": 16, "depth": 1},
+    "middle": {"width": 64, "depth": 4},
+    "large": {"width": 128, "depth": 8},
+}
+
+
+def study(scale: Literal["demo"] = "demo") -> Study:
+    return Study(
+        kind="distribution",
+        name="sizes",
+        scale=scale,
+        question="Do they fit?",
+        source="none",
+        trials=trials(BASE, ARMS, [{"lr": 1e-3}]),
+    )
+
+
+if __name__ == "__main__":
+    main(study)
+"""
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_beside_others_is_tried_alone_and_what_does_not_fit_alone_is_named(
+    null: dict[str, str], tmp_path: Path
+) -> None:
+    """On a device of 200 MiB, of which a trial gets half: they take 14, 88 and 328 MiB.
+
+    The errors are torch's own.
+    """
+    (tmp_path / "sizes.py").write_text(SIZES)
+    script = Script(tmp_path, tmp_path / "sizes.py", is_lean=True)
+    result = script.run(
+        "--gpus-per-trial", "0.5", "--cpus-per-trial", "0.1", **null, NULLCUDA_LIMIT_MB="200"
+    )
+    assert result.returncode == 1, result.stdout
+    assert "2 finished, 0 diverged, 0 failed, 1 missing of 3" in result.stdout
+    assert (
+        result.stdout.count(
+            "(tried again with a device to itself): OutOfMemoryError: CUDA out of memory"
+        )
+        == 2
+    )
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("missing  large ")]
+    assert (
+        "a model must fit on a device that it has to itself, but got (device_memory=0.2 GiB, "
+        "batch_size=256"
+    ) in line
+    result = script.run(
+        "--gpus-per-trial",
+        "1",
+        "--cpus-per-trial",
+        "0.1",
+        "--micro-batch",
+        "64",
+        **null,
+        NULLCUDA_LIMIT_MB="200",
+    )
+    assert result.returncode == 0, result.stdout  # as the line advises
+
+
+def test_a_team_trains_on_two_gpus(null: dict[str, str], tmp_path: Path) -> None:
+    """With gradients averaged by gloo: the null NCCL brings nothing from one process to another."""
+    environment = {**os.environ, **null, "NULLCUDA_DEVICES": "2", "TEAM_DEVICE": "cuda"}
+    config = TrainConfig(
+        width=16,
+        depth=2,
+        heads=2,
+        batch_size=64,
+        epochs=2,
+        warmup_epochs=1.0,
+        drop_path=0.2,
+        precision="bf16",
+        ema_decay=0.9,
+        mixup_alpha=0.8,
+    )
+    both = on_team(2, config, tmp_path, environment=environment)
+    assert [[row["epoch"] for row in rows] for rows in both] == [[1, 2], [1, 2]]
