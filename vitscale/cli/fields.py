@@ -1,7 +1,7 @@
 """`vitscale fields`: what a config and a study may say, read from the source, where each field has
 its comment, type, bounds and default.
 
-Pages of docs/ have such tables between markers; `vitscale fields --update PAGE` writes them again.
+Pages of docs/ name such tables by markers, between which the site has the tables (docs/_site).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from vitscale.analysis.registry import FIGURES as FIGURES_OF
+from vitscale.analysis.registry import TABLES as TABLES_OF
 from vitscale.cli.terminal import columns
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import FieldType, field_types
@@ -31,7 +33,7 @@ CLASSES = {
 CONFIGS = {"TrainConfig": TrainConfig, "ProfileConfig": ProfileConfig}
 KINDS, METRICS = "kinds", "metrics"  # tables of other facts
 BLOCK = re.compile(
-    r"(<!-- vitscale fields --markdown (\w+) -->\n).*?(<!-- end of the table -->)", re.DOTALL
+    r"<!-- vitscale fields --markdown (\w+) -->\n.*?<!-- end of the table -->", re.DOTALL
 )
 
 
@@ -146,16 +148,21 @@ def _code(text: str) -> str:
 
 
 def _kinds() -> str:
-    """Tables and figures of each kind of study."""
-    from vitscale.analysis.kinds import KINDS as known
-
+    """Tables and figures of each kind of study, without pandas, which the site lacks."""
     lines: list[str] = []
-    for kind in known.values():
-        lines += ["", f"### Kind `{kind.name}`", "", "| name | is a | shows |", "|---|---|---|"]
-        for what, of in (("table", kind.tables), ("figure", kind.figures)):
-            for name, function in of.items():
-                caption = (function.__doc__ or "").strip().partition("\n\n")[0]
-                lines.append(f"| `{name}` | {what} | {' '.join(caption.split())} |")
+    for kind in TABLES_OF:
+        lines += ["", f"### Kind `{kind}`", "", "| name | is a | shows |", "|---|---|---|"]
+        for what, registry in (("table", TABLES_OF), ("figure", FIGURES_OF)):
+            for module, names in registry[kind].items():
+                path = PACKAGE / "analysis" / f"{module.replace('.', '/')}.py"
+                functions = {
+                    node.name: ast.get_docstring(node) or ""
+                    for node in ast.parse(path.read_text()).body
+                    if isinstance(node, ast.FunctionDef)
+                }
+                for name in names:
+                    caption = " ".join(functions[name].partition("\n\n")[0].split())
+                    lines.append(f"| `{name}` | {what} | {caption} |")
     return "\n".join(lines)
 
 
@@ -176,9 +183,9 @@ def _metrics() -> str:
 TABLES: dict[str, Callable[[], str]] = {KINDS: _kinds, METRICS: _metrics}
 
 
-def updated(page: str) -> str:
-    """A page with the tables between its markers as they are now."""
-    return BLOCK.sub(lambda block: f"{block[1]}{table(block[2]).strip()}\n{block[3]}", page)
+def filled(page: str) -> str:
+    """A page with the tables between its markers."""
+    return BLOCK.sub(lambda block: table(block[1]).strip(), page)
 
 
 # A terminal
