@@ -78,7 +78,7 @@ check: .venv/installed  ## lint, format and types
 docs: build/docs/installed  ## the documentation as a site in build/site; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build  # not --quiet, which would also disable --strict
 
-# The site parses the source without importing it, so its environment has no torch.
+# The site needs no torch: it parses the source, and imports only `vitscale fields`.
 build/docs/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv build/docs
 	build/docs/bin/python -m pip install --quiet --upgrade pip

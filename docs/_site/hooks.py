@@ -1,14 +1,16 @@
 """What the site needs beyond the files of docs/, which must also read well on GitHub.
 
-Its home is start.md, for index.md, which is linked from everywhere, is about the papers; files of
-the repository's root are pages of it; and links that lead out of the site become text, or links to
-the repository where mkdocs.yml names one.
+Its home is start.md, for index.md, which is linked from everywhere, is about the papers. Files of
+the repository's root are pages of it. Tables of fields, figures and tables are written into it by
+`vitscale fields`. Links that lead out of the site become text, or links to the repository where
+mkdocs.yml names one.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+from vitscale.cli.fields import filled  # noqa: E402
+
 FROM_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 MOVED = {"docs/index.md": "papers.md", "docs/start.md": "index.md"}  # source -> page
 LINK = re.compile(r"(!?)\[((?:!\[[^\]]*\]\([^)]*\))|[^\]]*)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
@@ -51,12 +56,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """Links as they must be in the site."""
+    """Tables in place of their markers, and links as they must be in the site."""
     source = next((s for s, p in MOVED.items() if p == page.file.src_uri), None)
     if source is None:
         name = page.file.src_uri
         source = name if name in FROM_ROOT else f"docs/{name}"
-    parts = FENCE.split(markdown)
+    parts = FENCE.split(filled(markdown))
     parts[::2] = [
         LINK.sub(lambda link: _link(link, source, page.file.src_uri, config, files), part)
         for part in parts[::2]

@@ -1,11 +1,10 @@
-"""`vitscale fields`, and the pages that it writes."""
+"""`vitscale fields`, and the pages of the site that it fills."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -34,20 +33,12 @@ def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_is_what_the_command_writes(
-    page: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else: vitscale fields --update docs/config.md docs/study-file.md"""
-    text = page.read_text()
-    emptied = fields.BLOCK.sub(r"\1\3", text)
-    assert len(emptied) < len(text) / 2
-    (tmp_path / page.name).write_text(emptied)
-    said(capsys, monkeypatch, "--update", str(tmp_path / page.name))
-    assert (tmp_path / page.name).read_text() == text
+def test_the_site_has_every_table_once() -> None:
+    texts = [page.read_text() for page in PAGES]
+    named = [name for text in texts for name in fields.BLOCK.findall(text)]
+    assert sorted(named) == sorted([*fields.CLASSES, *fields.TABLES])
+    site = "\n".join(map(fields.filled, texts))
+    assert "<!--" not in site and all(fields.table(name).strip() in site for name in named)
 
 
 def test_every_field_has_a_row_and_every_field_of_a_config_a_meaning() -> None:
@@ -84,10 +75,11 @@ def test_all_figures_tables_and_metrics_are_listed() -> None:
     kinds, metrics = fields.table("kinds"), fields.table("metrics")
     for kind in KINDS.values():
         section = kinds.partition(f"### Kind `{kind.name}`\n")[2].partition("### ")[0]
-        listed = re.findall(r"^\| `(\w+)` \| (table|figure) \| \S", section, re.MULTILINE)
+        listed = re.findall(r"^\| `(\w+)` \| (table|figure) \| (\S.*) \|$", section, re.MULTILINE)
         assert listed == [
-            *((name, "table") for name in kind.tables),
-            *((name, "figure") for name in kind.figures),
+            (name, what, " ".join((function.__doc__ or "").partition("\n\n")[0].split()))
+            for what, of in (("table", kind.tables), ("figure", kind.figures))
+            for name, function in of.items()
         ]
     assert re.findall(r"^\| `(\w+)`", metrics, re.MULTILINE) == list(METRICS)
 
@@ -95,7 +87,7 @@ def test_all_figures_tables_and_metrics_are_listed() -> None:
 def test_rows_of_markdown_have_as_many_cells_as_their_head() -> None:
     for page in PAGES:
         width = 0
-        for line in page.read_text().splitlines():
+        for line in fields.filled(page.read_text()).splitlines():
             cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
             assert not width or not cells or cells == width, line
             width = cells
@@ -117,7 +109,7 @@ def test_a_terminal_shows_all_fields_or_one_by_any_of_its_names(
     assert said(capsys, monkeypatch, "--markdown").strip() == fields.table("TrainConfig").strip()
 
 
-@pytest.mark.parametrize("words", [["zzz"], ["--markdown", "zzz"], ["--update", "/no/page.md"]])
+@pytest.mark.parametrize("words", [["zzz"], ["--markdown", "zzz"]])
 def test_what_is_unknown_is_refused_in_one_line(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,24 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 from vitscale.analysis.results import Results
-from vitscale.plan.questions import of_kind
+from vitscale.plan.questions import functions, of_kind
 
 Functions = dict[str, Callable[..., Any]]
 
 
 def tables(kind: str) -> Functions:
     """The tables of a kind by name, as in a study's `tables`."""
-    return {name: getattr(_module(of.module), name) for of in of_kind(kind) for name in of.tables}
+    return _functions(kind, "table")
 
 
 def figures(kind: str) -> Functions:
     """The figures of a kind by name, as in a study's `figures`."""
-    return {
-        name: getattr(_module(of.drawn or of.module), f"{name}_figure" * (name in every) or name)
-        for every in [tables(kind)]
-        for of in of_kind(kind)
-        for name in of.figures
-    }
+    return _functions(kind, "figure")
 
 
 def answers(results: Results) -> list[str]:
@@ -34,6 +29,14 @@ def answers(results: Results) -> list[str]:
         every |= getattr(_module(of.module), "ANSWERS", {})
     asked = [answer for name, answer in every.items() if name in study.tables]
     return [sentence for answer in asked for sentence in answer(results)]
+
+
+def _functions(kind: str, wanted: str) -> Functions:
+    return {
+        name: getattr(_module(module), function)
+        for what, name, module, function in functions(kind)
+        if what == wanted
+    }
 
 
 def _module(name: str) -> Any:

@@ -468,16 +468,14 @@ def complexity(options: argparse.Namespace) -> None:
 
 
 def fields(options: argparse.Namespace) -> None:
-    """Prints the fields of a config, one of them, or a table of Markdown; or updates pages."""
-    from vitscale.cli.fields import entry, listing, table, updated
+    """Prints the fields of a config, one of them, or a table of Markdown."""
+    from vitscale.cli.fields import entry, listing, table
 
-    for page in options.update or ():
-        page.write_text(updated(page.read_text()))
     if options.markdown:
         print(table(options.markdown))
     elif options.name:
         print(entry(options.name))
-    elif not options.update:
+    else:
         print(listing())
 
 

@@ -1,13 +1,14 @@
 """`vitscale fields`: what a config and a study may say, read from the source, where each field has
 its comment, type, bounds and default.
 
-Pages of docs/ have such tables between markers; `vitscale fields --update PAGE` writes them again.
+Pages of docs/ name such tables by markers, between which the site has the tables (docs/_site).
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from vitscale.cli.terminal import columns
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import FieldType, field_types
 from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.questions import QUESTIONS, functions
 from vitscale.plan.spelling import ALIASES, field_meant, shown
 
 PACKAGE = Path(__file__).parents[1]
@@ -31,7 +33,7 @@ CLASSES = {
 CONFIGS = {"TrainConfig": TrainConfig, "ProfileConfig": ProfileConfig}
 KINDS, METRICS = "kinds", "metrics"  # tables of other facts
 BLOCK = re.compile(
-    r"(<!-- vitscale fields --markdown (\w+) -->\n).*?(<!-- end of the table -->)", re.DOTALL
+    r"<!-- vitscale fields --markdown (\w+) -->\n.*?<!-- end of the table -->", re.DOTALL
 )
 
 
@@ -146,17 +148,22 @@ def _code(text: str) -> str:
 
 
 def _kinds() -> str:
-    """Tables and figures of each kind of study."""
-    from vitscale.analysis.kinds import KINDS as known
-
+    """Tables and figures of each kind of study, without pandas, which the site lacks."""
     lines: list[str] = []
-    for kind in known.values():
-        lines += ["", f"### Kind `{kind.name}`", "", "| name | is a | shows |", "|---|---|---|"]
-        for what, of in (("table", kind.tables), ("figure", kind.figures)):
-            for name, function in of.items():
-                caption = (function.__doc__ or "").strip().partition("\n\n")[0]
-                lines.append(f"| `{name}` | {what} | {' '.join(caption.split())} |")
+    for kind in dict.fromkeys(name for question in QUESTIONS for name in question.kinds):
+        lines += ["", f"### Kind `{kind}`", "", "| name | is a | shows |", "|---|---|---|"]
+        for what, name, module, function in functions(kind):
+            caption = " ".join(_docstrings(module)[function].partition("\n\n")[0].split())
+            lines.append(f"| `{name}` | {what} | {caption} |")
     return "\n".join(lines)
+
+
+@functools.cache
+def _docstrings(module: str) -> dict[str, str]:
+    """The docstring of each function of a module of vitscale.analysis."""
+    path = PACKAGE / "analysis" / f"{module.replace('.', '/')}.py"
+    nodes = ast.parse(path.read_text()).body
+    return {of.name: ast.get_docstring(of) or "" for of in nodes if isinstance(of, ast.FunctionDef)}
 
 
 def _metrics() -> str:
@@ -176,9 +183,9 @@ def _metrics() -> str:
 TABLES: dict[str, Callable[[], str]] = {KINDS: _kinds, METRICS: _metrics}
 
 
-def updated(page: str) -> str:
-    """A page with the tables between its markers as they are now."""
-    return BLOCK.sub(lambda block: f"{block[1]}{table(block[2]).strip()}\n{block[3]}", page)
+def filled(page: str) -> str:
+    """A page with the tables between its markers."""
+    return BLOCK.sub(lambda block: table(block[1]).strip(), page)
 
 
 # A terminal

@@ -165,9 +165,6 @@ def add_fields(parsers: Any) -> None:
         const="TrainConfig",
         help="print TrainConfig (default), Study, Search, kinds, ... as a table of Markdown",
     )
-    parser.add_argument(
-        "--update", metavar="PAGE", nargs="+", type=Path, help="write the tables of pages again"
-    )
     parser.set_defaults(run=commands.fields)
 
 

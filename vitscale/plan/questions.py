@@ -371,6 +371,18 @@ COMPARED = {  # table -> what it compares
 }
 
 
+def functions(kind: str) -> Iterator[tuple[str, str, str, str]]:
+    """("table" or "figure", its name, the module of vitscale.analysis, the function)."""
+    named = {name for question in of_kind(kind) for name in question.tables}
+    for question in of_kind(kind):
+        for name in question.tables:
+            yield "table", name, question.module, name
+    for question in of_kind(kind):
+        for name in question.figures:
+            function = f"{name}_figure" if name in named else name
+            yield "figure", name, question.drawn or question.module, function
+
+
 def of_kind(kind: str) -> list[Question]:
     """The questions of a kind; none of a kind that a study script defines."""
     return [question for question in QUESTIONS if kind in question.kinds]
