@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.repeats import seeds
+from vitscale.analysis.questions import seeds
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
