@@ -31,8 +31,8 @@ def _row(runs: pd.DataFrame, metric: Metric) -> dict[str, float]:
         **{status: num_by_status[status] for status in STATUSES[1:]},
     }
     for name, interval in (
-        ("mean_error_pct", estimates.value_interval(values, metric)),
-        ("sd_points", estimates.sd_interval(values)),
+        ("mean", estimates.value_interval(values, metric)),
+        ("sd", estimates.sd_interval(values)),
     ):
         row |= {
             f"{name}{end}": value

@@ -26,7 +26,7 @@ from vitscale.plan.metrics import Metric
 NUM_ROUNDS = 1000
 QUANTILES = (2.5, 97.5)
 # of a run, beside its values; a selection of all 100 columns takes time
-OF_RUNS = ("trial_id", "arm", "lr", "seed", "status", "error_pct", "init_from", "peak_memory_mib")
+OF_RUNS = ("trial_id", "arm", "lr", "seed", "status", "value", "init_from", "peak_memory_mib")
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def compared(results: Results, name: str) -> list[Row]:
     study, table, by_arm = results.study, COMPARED[name], results.once(cells)
     columns = estimates.evaluations(study)
     if table.sets == "metric":
-        columns = {study.column.split: "error_pct"}
+        columns = {study.column.split: "value"}
     return [
         _row(study, one, on, tuple(by_arm[arm] for arm in one.weights), columns)
         for one in table.make(study)
@@ -208,9 +208,9 @@ def _cells_of(row: Row, layout: Layout) -> dict[str, object]:
     method = "method" if layout.evaluation != "none" else f"{value}_method"
     return {
         **counts,
-        f"{value}_points": result.estimate,
-        f"{value}_points_low": result.low,
-        f"{value}_points_high": result.high,
+        value: result.estimate,
+        f"{value}_low": result.low,
+        f"{value}_high": result.high,
         f"{value}_p": result.p,
         **({"df": result.df} if layout.has_df else {}),
         method: result.method,
@@ -276,16 +276,16 @@ def factorial_means(results: Results) -> pd.DataFrame:
     study, by_arm = results.study, results.once(cells)
     rows = []
     for key, arm in factorial(study).items():
-        mean, low, high = by_arm[arm].interval("error_pct", results.metric)
+        mean, low, high = by_arm[arm].interval("value", results.metric)
         counts = estimates.counts(by_arm[arm].runs)
         rows.append(
             {
                 **dict(zip(varied(study), key, strict=True)),
                 "n": counts["finished"],
                 "diverged": counts["diverged"],
-                "mean_error_pct": mean,
-                "mean_error_pct_low": low,
-                "mean_error_pct_high": high,
+                "mean": mean,
+                "mean_low": low,
+                "mean_high": high,
             }
         )
     return pd.DataFrame(rows)
@@ -296,7 +296,7 @@ def sentences(results: Results, table: Callable[[Results], pd.DataFrame], what: 
     margin, metric, said = results.study.margin, results.metric, []
     for on, of in results.once(table).groupby("evaluation", sort=False):
         shown, tested = of["difference_p_holm"] < ALPHA, int(of["difference_p"].notna().sum())
-        lower, same = int((shown & (of["difference_points"] < 0)).sum()), 0
+        lower, same = int((shown & (of["difference"] < 0)).sum()), 0
         within = "no difference shown"
         if margin is not None:
             same = int((of["verdict"] == VERDICTS[1]).sum())
@@ -313,10 +313,10 @@ def sentences(results: Results, table: Callable[[Results], pd.DataFrame], what: 
 
 def _said(row: pd.Series, metric: Metric) -> str:
     what = row["effect"] if "effect" in row else f"{row['a']} − {row['b']}"
-    low, high = row["difference_points_low"], row["difference_points_high"]
+    low, high = row["difference_low"], row["difference_high"]
     if pd.isna(low):
         return f"{what}: no interval ({row['method']})"
-    point = metric.number(row["difference_points"], sign="+")
+    point = metric.number(row["difference"], sign="+")
     ends = f"[{metric.number(low)}, {metric.number(high)}] {metric.difference_unit}"
     verdict = f", {row['verdict']}" if "verdict" in row else ""
     return f"{what} {point} {ends}, {p_value(row['difference_p_holm'])}{verdict}"

@@ -27,7 +27,7 @@ class Endings(NamedTuple):
     diverged_p: float = np.nan
 
 
-def endings(a: pd.DataFrame, b: pd.DataFrame, column: str = "error_pct") -> Endings:
+def endings(a: pd.DataFrame, b: pd.DataFrame, column: str = "value") -> Endings:
     """Compares the runs of two arms that have an outcome; those that diverged or failed are tied as
     the worst.
 

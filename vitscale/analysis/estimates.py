@@ -69,7 +69,7 @@ def finished(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[runs["status"] == "finished"]
 
 
-def errors(runs: pd.DataFrame, column: str = "error_pct") -> np.ndarray:
+def errors(runs: pd.DataFrame, column: str = "value") -> np.ndarray:
     """(n,) values of the finished runs, by default of the study's metric.
 
     Raises ValueError if a finished run has no finite one.
@@ -245,7 +245,7 @@ def _known(estimate: float, parts: np.ndarray, confidence: float) -> Contrast:
 
 
 def difference(
-    a: pd.DataFrame, b: pd.DataFrame, column: str = "error_pct", confidence: float = 0.95
+    a: pd.DataFrame, b: pd.DataFrame, column: str = "value", confidence: float = 0.95
 ) -> Contrast:
     """Mean of the metric of a minus that of b over the runs that finished, by Welch's t, also where
     the arms share their seeds.
@@ -258,6 +258,6 @@ def difference(
     return contrast([errors(a, column), errors(b, column)], [1.0, -1.0], confidence=confidence)
 
 
-def sizes(a: pd.DataFrame, b: pd.DataFrame, column: str = "error_pct") -> tuple[int, int]:
+def sizes(a: pd.DataFrame, b: pd.DataFrame, column: str = "value") -> tuple[int, int]:
     """Runs of each that `difference` rests on: those that finished."""
     return len(errors(a, column)), len(errors(b, column))

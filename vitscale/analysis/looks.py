@@ -24,7 +24,7 @@ def look_of(study: Study, trials: pd.DataFrame) -> Look:
     rows = sorted(
         (trial_id, str(status), repr(error))
         for trial_id, status, error in zip(
-            trials["trial_id"], trials["status"], trials["error_pct"], strict=True
+            trials["trial_id"], trials["status"], trials["value"], strict=True
         )
         if trial_id in done
     )

@@ -42,7 +42,7 @@ def _mean_sentences(results: Results) -> list[str]:
 
 
 def _mean_sentence(row: pd.Series, metric: Metric) -> str:
-    mean, low, high = (row[f"mean_error_pct{end}"] for end in ("", "_low", "_high"))
+    mean, low, high = (row[f"mean{end}"] for end in ("", "_low", "_high"))
     ended = estimates.describe_counts({STATUSES[0]: row["n"], **row[list(STATUSES[1:])]})
     if np.isnan(mean):
         return f"{row['arm']}: no run finished ({ended})."

@@ -9,14 +9,12 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis.stats.looks import ALPHA, ONE_LOOK, Looks
-from vitscale.plan.metrics import ERROR, Metric
+from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 from vitscale.record.outcome import FIXED
 from vitscale.record.wrong import Wrong
 
 T = TypeVar("T")
-# in attrs of a table of printed errors: they stay errors, whatever the study is about
-OF_ERRORS = "about the top-1 error"
 STATUSES = tuple(status.value for status in FIXED)
 
 
@@ -24,10 +22,9 @@ class Results:
     """The outcomes of a study, and the values computed from them so far.
 
     Tables, figures and sentences get their inputs from `once`, so that each number of a report is
-    computed in one place and only once. Columns are named as in tables about the top-1 error,
-    whatever the study's metric is; `as_named` gives them the metric's names when they are shown or
-    saved. `trials` has one row per planned trial (vitscale.record.table.outcomes), `rows` one row
-    per trial and evaluation; by default it is empty.
+    computed in one place and only once. Columns such as `mean` and `difference` are in the unit of
+    the study's metric (`Metric.unit_of`). `trials` has one row per planned trial
+    (vitscale.record.table.outcomes), `rows` one per trial and evaluation; by default it is empty.
     """
 
     def __init__(
@@ -121,30 +118,6 @@ class Results:
     ) -> dict[str, pd.DataFrame]:
         """Those of these tables that were computed so far, by name."""
         return {name: self._made[make] for name, make in tables.items() if make in self._made}
-
-
-def as_named(table: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """A table with the column names of its metric.
-
-    Tables of printed errors (OF_ERRORS in their attrs) keep their names.
-    """
-    if table.attrs.get(OF_ERRORS):
-        return table
-    names = {name: metric.column(name) for name in map(str, table.columns)}
-    return _renamed(table, names)
-
-
-def trials_as_named(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """`as_named` for the table of trials, whose other columns are config fields and row values."""
-    if metric is ERROR:
-        return trials
-    names = {"error_pct": "final_error_pct", "best_error_pct": "best_error_pct"}
-    return _renamed(trials, {made: metric.column(name) for made, name in names.items()})
-
-
-def _renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    changed = {name: new for name, new in names.items() if name != new and name in table}
-    return table.rename(columns=changed) if changed else table
 
 
 def panels(study: Study) -> dict[str, tuple[str, ...]]:

@@ -115,10 +115,7 @@ def _numbers(sweep: pd.DataFrame, study: Study) -> dict[str, float]:
 def _summarized(study: Study) -> dict[str, str]:
     """Name of a mean -> its column of lr_sweep: the study's own metric first."""
     names = [study.column.split, *(name for name in reported(study) if name != study.column.split)]
-    return {
-        f"{name}_mean_error_pct" if index else "mean_error_pct": f"{name}_error_pct"
-        for index, name in enumerate(names)
-    }
+    return {f"{name}_mean" if index else "mean": f"{name}_mean" for index, name in enumerate(names)}
 
 
 @_unless_single_lr(kind.design)

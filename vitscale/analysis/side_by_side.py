@@ -135,7 +135,6 @@ def side_by_side(a: Side, b: Side) -> dict[str, object]:
     them (see `paired_by`), else between independent draws; negative favours a. Raises ValueError
     for arms that cannot be compared.
     """
-    metric = a.study.column.metric
     reason = incomparable_reason(a, b)
     if reason:
         raise ValueError(reason)
@@ -144,16 +143,12 @@ def side_by_side(a: Side, b: Side) -> dict[str, object]:
     shared = len({config.id for config in a.configs} & {config.id for config in b.configs})
     return {
         "metric": a.study.metric,
-        "a": _as_named(_summary(a), metric),
-        "b": _as_named(_summary(b), metric),
-        "difference": _as_named(difference, metric),
+        "a": _summary(a),
+        "b": _summary(b),
+        "difference": difference,
         "shared_trials": shared,
         "fields": differing(a.configs, b.configs),
     }
-
-
-def _as_named(numbers: dict[str, object], metric: Metric) -> dict[str, object]:
-    return {metric.column(name): value for name, value in numbers.items()}
 
 
 def paired_by(a: Side, b: Side) -> list[str] | None:
@@ -185,8 +180,8 @@ def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
     mean = estimates.contrast([difference[both]], [1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {
-        **_named("median_points", _median(difference, group, a.study.column.metric.differences)),
-        **_named("mean_points", (mean.estimate, mean.low, mean.high)),
+        **_named("median", _median(difference, group, a.study.column.metric.differences)),
+        **_named("mean", (mean.estimate, mean.low, mean.high)),
         "paired_by": fields,
         "num_pairs": len(difference),
         "num_finished_pairs": int(both.sum()),
@@ -208,8 +203,8 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
     mean = estimates.contrast([estimates.errors(side.draws) for side in (a, b)], [1.0, -1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {
-        **_named("median_points", median_difference(first, second, metric.differences)),
-        **_named("mean_points", (mean.estimate, mean.low, mean.high)),
+        **_named("median", median_difference(first, second, metric.differences)),
+        **_named("mean", (mean.estimate, mean.low, mean.high)),
         "paired_by": None,
         "num_pairs": 0,
         "num_finished_pairs": 0,
@@ -233,9 +228,9 @@ def _summary(side: Side) -> dict[str, object]:
         "planned": len(side.draws),
         "n": len(side.known),
         **{status: counts[status] for status in STATUSES},
-        **_named("median_error_pct", _median(_errors(side.known), group, metric.bounds)),
-        **_named("mean_error_pct", mean),
-        "sd_points": float(errors.std(ddof=1)) if len(errors) > 1 else np.nan,
+        **_named("median", _median(_errors(side.known), group, metric.bounds)),
+        **_named("mean", mean),
+        "sd": float(errors.std(ddof=1)) if len(errors) > 1 else np.nan,
     }
 
 
@@ -252,7 +247,7 @@ def _are_repeats(side: Side) -> bool:
 
 
 def _errors(draws: pd.DataFrame) -> np.ndarray:
-    return draws["error_pct"].to_numpy(dtype=float)
+    return draws["value"].to_numpy(dtype=float)
 
 
 def _scrambles(side: Side, draws: pd.DataFrame) -> np.ndarray | None:
@@ -299,11 +294,10 @@ def as_cells(comparison: dict, metric: Metric) -> list[list[str]]:
         for name in COUNTS
     ]
     for name, subset in (("median", ""), ("mean", " of finished")):
-        column, apart = (metric.column(f"{name}_{end}") for end in ("error_pct", "points"))
-        cells = (_interval(side, column, metric) for side in (a, b))
+        cells = (_interval(side, name, metric) for side in (a, b))
         title = f"{name} {metric.label}{subset} ({metric.unit})"
-        rows.append([title, *cells, _interval(difference, apart, metric, sign="+")])
-    spreads = [side[metric.column("sd_points")] for side in (a, b)]
+        rows.append([title, *cells, _interval(difference, name, metric, sign="+")])
+    spreads = [side["sd"] for side in (a, b)]
     shown = ["–" if np.isnan(sd) else metric.number(sd) for sd in spreads]
     rows.append([f"sd {metric.label} of finished ({metric.difference_unit})", *shown, ""])
     if comparison["shared_trials"]:

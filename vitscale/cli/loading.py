@@ -34,13 +34,11 @@ class StudyResults:
     def trials(self) -> pd.DataFrame:
         """One row per planned trial: labels, config, metrics of its last row, provenance.
 
-        Labels are study, arm, point (NA for a reference run), trial_id and status. `error_pct` is
+        Labels are study, arm, point (NA for a reference run), trial_id and status. `value` is
         the final value of the study's metric: 100 for a diverged or failed trial, NaN for a missing
-        one. For a metric other than the top-1 error, its name is `final_` and the metric's name.
+        one.
         """
-        from vitscale.analysis.results import trials_as_named
-
-        return trials_as_named(self._results.trials, self._results.metric).copy()
+        return self._results.trials.copy()
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -63,7 +61,6 @@ class StudyResults:
         Raises ValueError for other names.
         """
         from vitscale.analysis.kinds import kind_of
-        from vitscale.analysis.results import as_named
 
         known = kind_of(self.study).tables
         if name not in known:
@@ -73,7 +70,7 @@ class StudyResults:
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            return as_named(self._results.once(known[name]), self._results.metric).copy()
+            return self._results.once(known[name]).copy()
 
     def __repr__(self) -> str:
         return (

@@ -6,7 +6,6 @@ METRICS is the only definition of what a column contains.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -72,31 +71,28 @@ class Metric:
         unit = self.difference_unit
         return f"{difference:g} {unit.removesuffix('s') if difference == 1 else unit}"
 
-    def column(self, name: str) -> str:
-        """Translates a column name of tables about the top-1 error to tables about this metric.
-
-        For the loss, `mean_error_pct` becomes `mean_loss`, and `sd_points` becomes `sd_nats`. Only
-        names about the error contain thresholds, as they always have; others have the columns
-        `near` and `beyond`, so `within_4_points_pct` becomes `within_near_pct`.
+    def unit_of(self, column: str) -> str:
+        """The unit of a column of a table: the metric's, that of its differences, or "" where the
+        column is neither.
         """
-        if self is ERROR:
-            return name
-        for pattern, replacement in _THRESHOLDS:
-            name = re.sub(pattern, replacement, name)
-        name = re.sub(r"(?<![a-z])error_pct(?![a-z])", self.name, name)
-        if self.unit != "%":  # edges of a histogram's bins, spread of references
-            name = re.sub(r"^(low|high|reference_sd)_pct$", rf"\1_{self.unit}", name)
-        short = self.name.removesuffix("_pct")
-        name = re.sub(r"^error(?=_ratio|_median|_prob|_p$|_p_|_method)", short, name)
-        return re.sub(r"_points(?=$|_low$|_high$)", f"_{self.difference_unit}", name)
+        name = column.removesuffix("_low").removesuffix("_high")
+        if name in VALUES or name.endswith("_mean"):
+            return self.unit
+        return self.difference_unit if name in DIFFERENCES else ""
 
 
-_THRESHOLDS = (
-    (r"within_1_points", "within_quarter_near"),
-    (r"within_2_points", "within_half_near"),
-    (r"within_4_points", "within_near"),
-    (r"beyond_10_points", "beyond"),
-)
+# columns of tables in the unit of the study's metric, beside means on a set such as val_mean, and
+# in that of its differences
+VALUES = {
+    *("value", "best_value", "last_value", "mean", "median", "min", "max", "worst", "reference"),
+    *("best_of_n", "predicted", "measured", "floor", "lower", "upper"),
+}
+DIFFERENCES = {
+    *("sd", "shared_sd", "seed_sd", "chance_sd", "reference_sd", "over_seeds", "over_images"),
+    *("sd_over_seeds", "one_run_sampling", "difference", "median_difference", "gap", "delta"),
+    *("interaction", "above_best", "difference_at_least", "difference_at_greatest"),
+    *("size_gain", "images_gain"),
+}
 # Xiao et al. 2021, Figure 5: draws up to 10 points above the reference
 ERROR = Metric(
     name="error_pct",

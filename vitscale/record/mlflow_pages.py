@@ -102,7 +102,7 @@ def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 def result_of(study: Study) -> str:
     """The name of the metric that holds the final result of a trial."""
     metric = study.column.metric
-    return metric.column(f"{metric.result}_error_pct")
+    return f"{metric.result}_{metric.name}"
 
 
 def axes(study: Study) -> list[str]:

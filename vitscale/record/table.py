@@ -189,8 +189,8 @@ def with_fields(study: Study, rows: pd.DataFrame, trials: pd.DataFrame) -> Itera
 def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     """One row per planned trial: labels, fields of the config, metrics of its last row, provenance.
 
-    `error_pct` is the final value of the study's metric, whichever it is: the worst value for a
-    diverged or failed trial, NaN for a missing one. `best_error_pct` is the best over epochs, as
+    `value` is the final value of the study's metric, whichever it is: the worst value for a
+    diverged or failed trial, NaN for a missing one. `best_value` is the best over epochs, as
     context only: it must not be chosen on a test set. The files of a report name both columns by
     the metric (Metric.column). A profile has neither: its metrics are medians over its timed runs,
     and `images_per_s_runs` lists the runs.
@@ -203,7 +203,7 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     known = {*labels, *errors, *fields, *facts}  # a foreign file may have any column
     last = last[[name for name in last if name not in known]]
     frame = pd.concat([labels, errors, fields, last, facts], axis=1)
-    numbers = ["error_pct", "best_error_pct", "diverged_step", "train_s"]
+    numbers = ["value", "best_value", "diverged_step", "train_s"]
     return _frame(frame, [*ROW_COLUMNS, *numbers]).astype(dict.fromkeys(numbers, "float64"))
 
 
@@ -212,8 +212,8 @@ def _errors(column: Column, ended: Sequence[Outcome]) -> pd.DataFrame:
     if column.metric.result == "median":
         return pd.DataFrame(index=range(len(ended)))
     errors = {
-        "error_pct": [outcome.final(column) for outcome in ended],
-        "best_error_pct": [outcome.best(column) for outcome in ended],
+        "value": [outcome.final(column) for outcome in ended],
+        "best_value": [outcome.best(column) for outcome in ended],
     }
     return pd.DataFrame(errors)
 

@@ -77,7 +77,7 @@ def _forest(ax: Axes, table: pd.DataFrame, results: Results) -> None:
     ax.axvline(0, color="#999999", linewidth=0.8)
     labels = []
     for y, (_, row) in enumerate(table.iterrows()):
-        point, low, high = (row[f"difference_points{end}"] for end in ("", "_low", "_high"))
+        point, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))
         label = _label(row)
         labels.append(label)
         color = SHOWN if row["difference_p_holm"] < ALPHA else OPEN

@@ -32,7 +32,7 @@ def factorial_grid(results: Results) -> Figure:
     size = (max(len(levels.get(columns, [0])) * 1.1 * wide + 2.2, 4.5), 2.2 + 1.6 * lines)
     figure = Figure(figsize=size, layout="constrained")
     grid = list(figure.subplots(lines, wide, squeeze=False).flat)
-    values = table["mean_error_pct"].to_numpy(dtype=float)
+    values = table["mean"].to_numpy(dtype=float)
     known = values[np.isfinite(values)]
     ends = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     image = None
@@ -56,10 +56,10 @@ def _heat(
     cells = np.full((len(y), len(x)), np.nan)
     for _, row in table.iterrows():
         i, j = y.index(row[names[0]]), x.index(row[names[1]]) if names[1] else 0
-        cells[i, j] = row["mean_error_pct"]
+        cells[i, j] = row["mean"]
         dark = np.isfinite(cells[i, j]) and cells[i, j] > (ends[0] + ends[1]) / 2
         lost = f"\n{row['diverged']} d" if row["diverged"] else ""
-        text = f"{results.metric.number(row['mean_error_pct'])}{lost}"
+        text = f"{results.metric.number(row['mean'])}{lost}"
         ax.text(j, i, text, ha="center", va="center", color="white" if dark else "black")
     image = ax.imshow(cells, cmap="Blues", vmin=ends[0], vmax=ends[1], aspect="auto")
     ax.set_xticks(range(len(x)), [str(value) for value in x])

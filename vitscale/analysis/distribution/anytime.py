@@ -69,19 +69,19 @@ def of_pair(a: Population, b: Population, is_paired: bool) -> dict[str, float]:
     *area, p = area_difference(a, b, is_paired)
     ends: dict[str, tuple[float, ...]] = {
         "area_anytime_difference": tuple(area),
-        "within_4_points_anytime_difference_pct": NONE,
-        "error_prob_a_lower_anytime": NONE,
+        "within_near_anytime_difference_pct": NONE,
+        "prob_a_lower_anytime": NONE,
     }
     in_a, in_b = _pairs(a, b, is_paired)
     if len(in_a) and a.scramble is None and b.scramble is None:
         difference = minus(a.error[in_a], b.error[in_b])
         lower = (difference < 0) + 0.5 * (difference == 0)
-        ends["error_prob_a_lower_anytime"] = float(lower.mean()), *interval(lower)
+        ends["prob_a_lower_anytime"] = float(lower.mean()), *interval(lower)
         if not np.isnan([a.reference, b.reference]).any():
             near = a.metric.near
             apart = (a.delta()[in_a] <= near) * 1.0 - (b.delta()[in_b] <= near)
             values = 100 * np.array([apart.mean(), *difference_interval(apart, apart)])
-            ends["within_4_points_anytime_difference_pct"] = tuple(values.tolist())
+            ends["within_near_anytime_difference_pct"] = tuple(values.tolist())
     return {**_named(ends), "p": p}
 
 

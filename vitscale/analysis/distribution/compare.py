@@ -30,14 +30,14 @@ COMPARISON_COLUMNS = (
     "n_a",
     "n_b",
     *forgiveness.COLUMNS,
-    "error_median_difference",
-    "error_median_difference_low",
-    "error_median_difference_high",
-    "error_prob_a_lower",
-    "error_prob_a_lower_low",
-    "error_prob_a_lower_high",
-    "error_p",
-    "error_method",
+    "median_difference",
+    "median_difference_low",
+    "median_difference_high",
+    "prob_a_lower",
+    "prob_a_lower_low",
+    "prob_a_lower_high",
+    "prob_p",
+    "prob_method",
 )
 MIN_GOOD_RANGE = 8  # draws; with fewer, n // 4 is one draw and nothing is selected
 AT_ONCE = 50  # bootstraps: all of 25,000 draws would take 250 MB
@@ -54,8 +54,8 @@ def paired(outcomes: pd.DataFrame, a: str, b: str) -> bool:
 def compare(results: Results, a: str, b: str, confidence: float = 0.95) -> dict[str, object]:
     """One comparison under COMPARISON_COLUMNS: forgiveness, then absolute error.
 
-    The columns of forgiveness are described in `forgiveness.forgiveness`. `error_median_difference`
-    is a - b in the metric's unit: negative favours a. `error_prob_a_lower` is the probability of
+    The columns of forgiveness are described in `forgiveness.forgiveness`. `median_difference`
+    is a - b in the metric's unit: negative favours a. `prob_a_lower` is the probability of
     superiority with ties at one half (Vargha & Delaney 2000): over pairs at the same point, or, for
     unpaired arms, over random pairs of draws. A diverged draw counts as the metric's worst value,
     so it loses to every finished draw and ties with another diverged one. NaN where an arm has no

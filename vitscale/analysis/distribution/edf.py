@@ -29,7 +29,7 @@ from vitscale.analysis.stats.intervals import (
 # the reference times this: a threshold on a scale that does not depend on how low values are
 TIMES = 1.5
 # columns of the shares within `Metric.within` of the reference
-WITHIN = ("within_1_points_pct", "within_2_points_pct", "within_4_points_pct")
+WITHIN = ("within_quarter_near_pct", "within_half_near_pct", "within_near_pct")
 NUM_LEVELS = 11  # from 0 to `beyond`, of the simultaneous band of a Sobol design
 
 
@@ -136,9 +136,9 @@ def summary(draws: Population, confidence: float = 0.95) -> dict[str, float | No
     NaN without an outcome, and without a reference where one is needed.
     """
     values: dict[str, float | None] = {
-        "median_error_pct": np.nan,
-        "median_error_pct_low": np.nan,
-        "median_error_pct_high": np.nan,
+        "median": np.nan,
+        "median_low": np.nan,
+        "median_high": np.nan,
     }
     if draws.n:
         low, high = median_interval(draws.error, draws.scramble, confidence, draws.metric.bounds)
@@ -146,12 +146,12 @@ def summary(draws: Population, confidence: float = 0.95) -> dict[str, float | No
     best = float(draws.error[draws.finished].min()) if draws.finished.any() else np.nan
     return {
         "num_references": len(draws.references),
-        "reference_error_pct": draws.reference,
-        "reference_sd_pct": draws.reference_sd,
+        "reference": draws.reference,
+        "reference_sd": draws.reference_sd,
         "num_better_than_reference": draws.num_better,
-        "num_beyond_10_points": draws.num_beyond(),
+        "num_beyond": draws.num_beyond(),
         **values,
-        "best_of_n_error_pct": best,
+        "best_of_n": best,
         **_against_reference(draws, confidence),
     }
 
@@ -182,7 +182,7 @@ def _against_reference(draws: Population, confidence: float) -> dict[str, float]
             name, _share(values, limit, off, draws, confidence) if has_reference else None
         )
     numbers |= _named("area", _area(delta, draws, confidence) if has_reference else None)
-    numbers |= _named("error_ratio", _ratio(draws, confidence) if has_reference else None)
+    numbers |= _named("ratio", _ratio(draws, confidence) if has_reference else None)
     least = draws.metric.within[0]
     shift = reach if draws.reference_noise[1] else least
     return numbers | _if_reference_moved(delta, draws.metric.near, shift)
@@ -264,7 +264,7 @@ def _if_reference_moved(delta: np.ndarray, near: float, shift: float) -> dict[st
     """The share within `near`, in percent, for a reference that is `shift` lower or higher."""
     ends = {"lower": near - shift, "higher": near + shift}
     return {
-        f"within_4_points_if_reference_{end}_pct": 100 * float((delta <= limit).mean())
+        f"within_near_if_reference_{end}_pct": 100 * float((delta <= limit).mean())
         if len(delta)
         else np.nan
         for end, limit in ends.items()

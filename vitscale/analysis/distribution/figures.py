@@ -328,7 +328,7 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     arms = [results.once(populations)[arm] for arm in names]
     texts = results.once(trial_texts)
     ids = {draws.arm: _trial_ids(results.study, draws) for draws in arms}
-    references = results.once(edf_summary).set_index("arm")["reference_error_pct"]
+    references = results.once(edf_summary).set_index("arm")["reference"]
     good = results.once(good_range).set_index(["arm", "axis"])
     strip = good[["good_from", "good_median", "good_to"]].astype(float)
     low, high = value_limits(
@@ -491,13 +491,13 @@ def _budget_row(
 
 
 def _budget_curve(ax: Axes, rows: pd.DataFrame, x: str, index: int, text: str) -> None:
-    marker, y = MARKERS[index % len(MARKERS)], rows["median_error_pct"]
+    marker, y = MARKERS[index % len(MARKERS)], rows["median"]
     (line,) = ax.plot(rows[x], y, marker=marker, markersize=4, zorder=3, **style(index))
     describe(line, text)
     ax.fill_between(
         rows[x],
-        rows["median_error_pct_low"].astype(float),
-        rows["median_error_pct_high"].astype(float),
+        rows["median_low"].astype(float),
+        rows["median_high"].astype(float),
         color=COLORS[index % len(COLORS)],
         alpha=0.16,
         linewidth=0,
@@ -507,7 +507,7 @@ def _budget_curve(ax: Axes, rows: pd.DataFrame, x: str, index: int, text: str) -
 
 def _budget_range(rows: pd.DataFrame, metric: Metric) -> tuple[float, float]:
     """From the lowest possible value to above the finite ends that are not the worst value."""
-    columns = rows[["median_error_pct", "median_error_pct_low", "median_error_pct_high"]]
+    columns = rows[["median", "median_low", "median_high"]]
     values = columns.to_numpy(dtype=float).ravel()
     values = values[np.isfinite(values) & (values != metric.worst)]
     top = float(values.max()) if len(values) else metric.beyond
@@ -515,7 +515,7 @@ def _budget_range(rows: pd.DataFrame, metric: Metric) -> tuple[float, float]:
 
 
 def _budget_note(results: Results, table: pd.DataFrame) -> str:
-    drawn = table["median_error_pct_low"].notna().any()
+    drawn = table["median_low"].notna().any()
     band = (
         "Band: 95%, simultaneous over all k; its high end assumes that a lower value on minival "
         "does not mean a higher one on val.\n"

@@ -22,7 +22,7 @@ BASELINES = ("reference", "best draw")
 # axis -> the fields of which it is the product; according to the documentation of pycls, that of lr
 # and wd predicts the error best
 AXES = {"lr": ("lr",), "wd": ("wd",), "lr*wd": ("lr", "wd")}
-COLUMNS = ("arm", "point", "trial_id", "status", "error_pct", "lr", "wd")
+COLUMNS = ("arm", "point", "trial_id", "status", "value", "lr", "wd")
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = Fal
     return Population(
         arm=arm,
         point=point,
-        error=counted["error_pct"].to_numpy(dtype=float),
+        error=counted["value"].to_numpy(dtype=float),
         status=counted["status"].to_numpy(dtype=str),
         scramble=scrambles(study, point, num=len(planned)),
         values={name: axis(counted, name) for name in AXES},
@@ -197,7 +197,7 @@ def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = Fal
         counts={status: int((counted["status"] == status).sum()) for status in STATUSES[:-1]}
         | {STATUSES[-1]: int(missing.sum())},
         not_counted=int((~missing).sum()) - len(counted),
-        references=runs.loc[runs["status"] == "finished", "error_pct"].to_numpy(dtype=float),
+        references=runs.loc[runs["status"] == "finished", "value"].to_numpy(dtype=float),
         reference_counts={status: int((runs["status"] == status).sum()) for status in STATUSES},
         metric=study.column.metric,
     )
@@ -272,7 +272,7 @@ def _check(trials: pd.DataFrame) -> None:
     unknown = sorted(set(trials["status"]) - set(STATUSES))
     if unknown:
         raise ValueError(f"status in {STATUSES} must hold, but got ({unknown})")
-    values, status = trials["error_pct"].astype(float), trials["status"]
+    values, status = trials["value"].astype(float), trials["status"]
     broken = trials[
         (status != "missing") & (values.isna() | ((status == "finished") & ~np.isfinite(values)))
     ]
@@ -281,7 +281,7 @@ def _check(trials: pd.DataFrame) -> None:
         raise ValueError(
             "an outcome must have a value, and a finished trial a finite value, but got "
             f"(trial_id={row['trial_id']!r}, status={row['status']!r}, "
-            f"value={row['error_pct']})"
+            f"value={row['value']})"
         )
 
 

@@ -18,7 +18,7 @@ from vitscale.analysis.results import Results
 from vitscale.plan.metrics import ERROR, Metric
 from vitscale.plan.study import Study
 
-P_VALUES = ("area_p", "error_ratio_p", "within_4_points_p", "error_p")  # each corrected by itself
+P_VALUES = ("area_p", "ratio_p", "within_near_p", "prob_p")  # each corrected by itself
 Table = Callable[[Study, pd.DataFrame], pd.DataFrame]
 EpochTable = Callable[[Study, pd.DataFrame, pd.DataFrame], pd.DataFrame]
 
@@ -43,9 +43,7 @@ def edf_summary(results: Results) -> pd.DataFrame:
     if results.looks.number > 1:
         of_arms = [anytime.of_arm(results.once(populations)[arm]) for arm in results.study.arms]
         table = table.join(pd.DataFrame(of_arms))
-    return table.astype(
-        dict.fromkeys(("num_better_than_reference", "num_beyond_10_points"), "Int64")
-    )
+    return table.astype(dict.fromkeys(("num_better_than_reference", "num_beyond"), "Int64"))
 
 
 def arm_comparison(results: Results) -> pd.DataFrame:

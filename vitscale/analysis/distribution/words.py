@@ -30,17 +30,17 @@ METRICS = (
     "failed",
     "missing",
     "not_counted",
-    "num_beyond_10_points",
-    "reference_error_pct",
+    "num_beyond",
+    "reference",
     *(
         f"{name}{end}"
         for end in ("", "_low", "_high")
         for name in (
-            "median_error_pct",
-            "within_4_points_pct",
+            "median",
+            "within_near_pct",
             "within_1.5_times_pct",
             "area",
-            "error_ratio",
+            "ratio",
         )
     ),
 )
@@ -123,8 +123,8 @@ def _panel_sentence(
     shown = table[table["n"] > 0]
     if shown.empty:
         return f"{title}: no outcome yet."
-    shares = bool(shown["within_4_points_pct"].notna().all())
-    key = "within_4_points_pct" if shares else "median_error_pct"
+    shares = bool(shown["within_near_pct"].notna().all())
+    key = "within_near_pct" if shares else "median"
     if len(shown) > MAX_ARMS:
         title = f"{title}, highest and lowest of {len(shown)} arms"
         shown = shown.loc[[shown[key].idxmax(), shown[key].idxmin()]]
@@ -144,7 +144,7 @@ def _panel_sentence(
 
 def _estimates(row: pd.Series, key: str, metric: Metric) -> str:
     """The share within `near` and that on the ratio scale, or the median."""
-    if key == "within_4_points_pct":
+    if key == "within_near_pct":
         return f"{_estimate(row, key)} and {_estimate(row, 'within_1.5_times_pct')}"
     low, high = (metric.number(row[f"{key}{end}"], 0) for end in ("_low", "_high"))
     return f"{metric.text(row[key], 0)} [{low}, {high}]"
@@ -158,7 +158,7 @@ def _counts(row: pd.Series, metric: Metric) -> str:
     counts = [
         f"{row[status]} {status}" for status in STATUSES[1:] if row[status] or status == "diverged"
     ]
-    beyond = row["num_beyond_10_points"]
+    beyond = row["num_beyond"]
     return ", ".join(
         [
             f"n={row['n']}",
@@ -178,9 +178,9 @@ def _pairs_sentences(results: Results) -> list[str]:
     alone = without_references(results.study)
     never = table["a"].isin(alone) | table["b"].isin(alone)
     points = _compared(table, "area", "area_difference", 0.0, _area, never)
-    ratios = _compared(table, "error_ratio", "error_ratio_a_over_b", 1.0, _ratio, never)
+    ratios = _compared(table, "ratio", "ratio_a_over_b", 1.0, _ratio, never)
     error = _compared(
-        table, "error", "error_prob_a_lower", 0.5, _lower, pd.Series(False, index=table.index)
+        table, "prob", "prob_a_lower", 0.5, _lower, pd.Series(False, index=table.index)
     )
     corrected = f" (p after Holm over {len(table)} pairs)" if len(table) > 1 else ""
     return [
@@ -200,11 +200,11 @@ def _scales(table: pd.DataFrame) -> str:
         _favours(table, *columns)
         for columns in (
             ("area", "area_difference", 0.0),
-            ("error_ratio", "error_ratio_a_over_b", 1.0),
+            ("ratio", "ratio_a_over_b", 1.0),
         )
     )
     ratios = -ratios  # a low ratio is forgiving
-    both = table["area_p_holm"].notna() & table["error_ratio_p_holm"].notna()
+    both = table["area_p_holm"].notna() & table["ratio_p_holm"].notna()
     if not (both & (points.astype(bool) | ratios.astype(bool))).any():
         return ""
     apart = table[both & (points != ratios)]
@@ -294,7 +294,7 @@ def _area(row: pd.Series) -> str:
 
 def _ratio(row: pd.Series) -> str:
     """The arm closer to its reference first, with the ratio of the two error ratios."""
-    name = "error_ratio_a_over_b"
+    name = "ratio_a_over_b"
     better, worse, ratio, low, high = (
         row["b"],
         row["a"],
@@ -307,13 +307,13 @@ def _ratio(row: pd.Series) -> str:
     times = f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
     return (
         f"{worse} is {times} times as far above its reference as {better}, "
-        f"{p_value(row['error_ratio_p_holm'])}"
+        f"{p_value(row['ratio_p_holm'])}"
     )
 
 
 def _lower(row: pd.Series) -> str:
     """The better arm first, with the probability that it has the lower error."""
-    name = "error_prob_a_lower"
+    name = "prob_a_lower"
     better, worse, prob, low, high = (
         row["a"],
         row["b"],
@@ -329,9 +329,7 @@ def _lower(row: pd.Series) -> str:
         else f"random pairs (n={row['n_a']} and {row['n_b']})"
     )
     interval = f"{100 * prob:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
-    return (
-        f"{better} is lower than {worse} in {interval} of {pairs}, {p_value(row['error_p_holm'])}"
-    )
+    return f"{better} is lower than {worse} in {interval} of {pairs}, {p_value(row['prob_p_holm'])}"
 
 
 def _shows_budget(study: Study) -> bool:
@@ -379,7 +377,7 @@ def caveats(results: Results) -> list[str]:
     sentences = [
         f"The reported metric is {metric_label(results.study)} of the last epoch, on the split: "
         f"{splits}. No epoch is selected: the minimum over epochs, "
-        f"{results.metric.column('best_error_pct')}, is only in the table of trials.",
+        f"{'best_value'}, is only in the table of trials.",
         (
             f"Diverged and failed draws are included in all shares and medians: "
             f"{_worst(results.metric)} Missing draws have no outcome yet and are only counted."
@@ -554,9 +552,9 @@ def summary(results: Results) -> Summary:
     }
     if _shows_budget(results.study):
         budget = results.once(tuning_budget)
-        of_few = budget[budget["k"] == FEW].set_index("arm")["median_error_pct"]
+        of_few = budget[budget["k"] == FEW].set_index("arm")["median"]
         for arm, value in of_few.items():
-            numbers[str(arm)][f"best_of_{FEW}_error_pct"] = float(value)
+            numbers[str(arm)][f"best_of_{FEW}"] = float(value)
     return numbers
 
 

@@ -14,7 +14,7 @@ from vitscale.analysis import estimates
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.questions import seeds
 from vitscale.analysis.questions.recipes import interaction, recipe_cells
-from vitscale.analysis.results import OF_ERRORS, Results
+from vitscale.analysis.results import Results
 from vitscale.analysis.stats.intervals import clopper_pearson
 from vitscale.catalog.datasets import original
 from vitscale.catalog.tables import table_path
@@ -40,7 +40,7 @@ def published_training_length(results: Results) -> pd.DataFrame:
         f"delta_{epochs}_points": (table[f"error_{epochs}_epochs_pct"] - longest).round(1)
         for epochs in (100, 200)
     }
-    return _of_errors(table[["model", "error_400_epochs_pct"]].assign(**deltas))
+    return table[["model", "error_400_epochs_pct"]].assign(**deltas)
 
 
 def published_seed_statistics(results: Results) -> pd.DataFrame:
@@ -71,7 +71,7 @@ def published_seed_statistics(results: Results) -> pd.DataFrame:
         one_run_sampling_points=sampling,
     )
     result.attrs["decimals"] = 2
-    return _of_errors(result)
+    return result
 
 
 def published_finetuning(results: Results) -> pd.DataFrame:
@@ -88,7 +88,6 @@ def published_finetuning(results: Results) -> pd.DataFrame:
         beside = full.loc[pd.MultiIndex.from_frame(table[["model", "optimizer"]])]
         minus = table[f"{name}_error_pct"].to_numpy() - beside[f"{name}_error_pct"].to_numpy()
         table[f"{name}_minus_full_points"] = minus.round(1)
-    table.attrs[OF_ERRORS] = True
     return table
 
 
@@ -128,7 +127,7 @@ def published_recipe_interaction(results: Results) -> pd.DataFrame:
         )
     table = pd.DataFrame(rows)
     table.attrs["decimals"] = 2
-    return _of_errors(table)
+    return table
 
 
 def _estimate(result: Contrast) -> dict[str, float]:
@@ -138,12 +137,6 @@ def _estimate(result: Contrast) -> dict[str, float]:
         "difference_points_high": result.high,
         "z": result.estimate / result.error,
     }
-
-
-def _of_errors(table: pd.DataFrame) -> pd.DataFrame:
-    """Marks a table whose columns are about the top-1 error in a study about any metric."""
-    table.attrs[OF_ERRORS] = True
-    return table
 
 
 # ---- beside a study's own numbers, for figures

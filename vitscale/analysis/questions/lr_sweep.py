@@ -40,7 +40,7 @@ def lr_sweep_figure(results: Results) -> Figure:
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for ax, arm in zip(grid.flat, arms, strict=False):
         _panel(ax, table[table["shape"] == arm], arm, names, results.once(arm_texts)[arm])
-    top = np.nanmax([0.0, *(table[f"{name}_error_pct"].max() for name in names)])
+    top = np.nanmax([0.0, *(table[f"{name}_mean"].max() for name in names)])
     grid[0, 0].set_ylim(0, 1.2 * top or 100)
     for ax in grid.flat[len(arms) :]:
         ax.remove()
@@ -70,7 +70,7 @@ def _panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str], text: 
     sizes = list(zip(table["lr"], table["finished"], strict=True))
     chosen = table["chosen"].to_numpy(dtype=bool)
     for index, name in enumerate(names):
-        y, low, high = lines.ends(table, f"{name}_error_pct")
+        y, low, high = lines.ends(table, f"{name}_mean")
         places = x + lines.aside(index, len(names), 0.08)
         texts = [f"{text}\nlr {lr:g}, {name}: {n} finished" for lr, n in sizes]
         look = lines.look(index)

@@ -71,14 +71,14 @@ def seed_spread(results: Results) -> pd.DataFrame:
     """One row per arm and evaluation set: how much of the spread over seeds is due to the seed, and
     how much to these images (Jordan 2023).
 
-    `seed_sd_points` is the sd over seeds on infinitely many images, 0 where its square is estimated
-    to be negative. `chance_sd_points` is the sd that seeds of one true error would show on these
+    `seed_sd` is the sd over seeds on infinitely many images, 0 where its square is estimated
+    to be negative. `chance_sd` is the sd that seeds of one true error would show on these
     images, if mistakes on different images were independent. `seed_share_pct` is the seeds' part of
-    the variance. `over_seeds_points` is the standard error of the mean over seeds,
-    `over_images_points` the one over other images; the interval of `mean_error_pct` includes both,
+    the variance. `over_seeds` is the standard error of the mean over seeds,
+    `over_images` the one over other images; the interval of `mean` includes both,
     those of other tables only the first. Estimates of variances are unbiased for any distribution
     of errors. Intervals of the sds are based on Bonett's (chi-square's below 8 seeds); that of
-    `seed_sd_points` includes the variance over images. Seeds of `seeds_without_bits` finished, but
+    `seed_sd` includes the variance over images. Seeds of `seeds_without_bits` finished, but
     their wrong images were not kept, as in older versions; they are in no other number.
     """
     rows = [
@@ -103,12 +103,12 @@ def _ends(name: str) -> tuple[str, str, str]:
 
 SPREAD_COLUMNS = (
     *("arm", "evaluation", "n", "images", "seeds_without_bits"),
-    *_ends("sd_points"),
-    *_ends("seed_sd_points"),
-    "chance_sd_points",
+    *_ends("sd"),
+    *_ends("seed_sd"),
+    "chance_sd",
     *_ends("seed_share_pct"),
-    *_ends("mean_error_pct"),
-    *("over_seeds_points", "over_images_points"),
+    *_ends("mean"),
+    *("over_seeds", "over_images"),
 )
 
 
@@ -126,13 +126,13 @@ def _spread(wrong: np.ndarray) -> dict[str, float]:
         of_share = parts.seed_over_images / squares[0] ** 2
     over_images = max(parts.mean_over_images, 0.0)
     return {
-        **_named("sd_points", spread),
-        **_named("seed_sd_points", np.sqrt(np.maximum(_wider(seed, parts.seed_over_images), 0))),
-        "chance_sd_points": float(np.sqrt(parts.chance)),
+        **_named("sd", spread),
+        **_named("seed_sd", np.sqrt(np.maximum(_wider(seed, parts.seed_over_images), 0))),
+        "chance_sd": float(np.sqrt(parts.chance)),
         **_named("seed_share_pct", 100 * np.clip(_wider(share, of_share), 0, 1)),
-        **_named("mean_error_pct", _mean(parts.mean_error, spread[0] ** 2 / n, over_images, n)),
-        "over_seeds_points": spread[0] / float(np.sqrt(n)),
-        "over_images_points": float(np.sqrt(over_images)),
+        **_named("mean", _mean(parts.mean_error, spread[0] ** 2 / n, over_images, n)),
+        "over_seeds": spread[0] / float(np.sqrt(n)),
+        "over_images": float(np.sqrt(over_images)),
     }
 
 
@@ -228,7 +228,7 @@ def spread_sentences(results: Results) -> list[str]:
     next seed.
     """
     table = results.once(seed_spread)
-    known = table[table["seed_sd_points"].notna()]
+    known = table[table["seed_sd"].notna()]
     return [
         *(_spread_sentence(row) for _, row in known.iterrows()),
         *_without_bits(results, table),
@@ -238,8 +238,8 @@ def spread_sentences(results: Results) -> list[str]:
 
 def _spread_sentence(row: pd.Series) -> str:
     share = with_ends(row, "seed_share_pct", "{:.0f}".format, "%")
-    sd = with_ends(row, "seed_sd_points", "{:.2f}".format, " points")
-    mean = with_ends(row, "mean_error_pct", "{:.2f}".format, "%")
+    sd = with_ends(row, "seed_sd", "{:.2f}".format, " points")
+    mean = with_ends(row, "mean", "{:.2f}".format, "%")
     spread = (
         f"the n={row['n']} seeds have equal errors on these {row['images']} images, which shows no "
         "sd of their own and no bound of it."

@@ -97,7 +97,7 @@ def optimizer_gap_copied(results: Results) -> pd.DataFrame:
         if not copies:
             return row
         runs = tuple(groups[cell] for cell in used)
-        result = difference(runs, row.comparison, ["error_pct"])
+        result = difference(runs, row.comparison, ["value"])
         if not np.isnan(result.estimate):
             result = Contrast(result.estimate, method="copied from shorter runs: no interval")
         return replace(row, runs=runs, result=result)
@@ -203,7 +203,7 @@ def _curve(
     used = [copied_from(groups, cell) if copied else cell for cell in lengths]
     table = results.once(stability.stability_cells).set_index(["model", "optimizer", "epochs"])
     x = np.log2([cell[2] for cell in lengths]) + beside
-    y, low, high = lines.ends(table.loc[list(used)], "mean_error_pct")
+    y, low, high = lines.ends(table.loc[list(used)], "mean")
     copies = np.array([a != b for a, b in zip(lengths, used, strict=True)])
     texts = [stability.cell_text(results, groups[cell]) for cell in lengths]
     lines.Line(x=x, y=y, low=low, high=high, texts=texts, look=look, hollow=copies).draw(
@@ -234,9 +234,7 @@ def gap_sentences(results: Results) -> list[str]:
     """
     table = results.once(optimizer_gap)
     shown, tested = table["gap_p_holm"] < ALPHA, int(table["gap_p"].notna().sum())
-    worse, better = (
-        int((shown & of).sum()) for of in (table["gap_points"] > 0, table["gap_points"] < 0)
-    )
+    worse, better = (int((shown & of).sum()) for of in (table["gap"] > 0, table["gap"] < 0))
     ended = ", ".join(
         f"{table[f'diverged_{name}'].sum()} with {OPTIMIZERS[name][0]}" for name in ("sgd", "adamw")
     )

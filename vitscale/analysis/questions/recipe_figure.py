@@ -70,7 +70,7 @@ def _curve(
     architectures, every = (list(dict.fromkeys(key[i] for key in groups)) for i in (0, 1))
     keys = [(architecture, recipe) for recipe in recipes]
     of_set = means[means["evaluation"] == name].set_index(["architecture", "recipe"]).loc[keys]
-    y, low, high = lines.ends(of_set, "mean_error_pct")
+    y, low, high = lines.ends(of_set, "mean")
     of_trials, of_arms = results.once(trial_texts), results.once(arm_texts)
     runs = [groups[key] for key in keys]
     return lines.Line(
@@ -87,7 +87,7 @@ def _curve(
 
 
 def _label(row: pd.Series, metric: Metric) -> str:
-    point, low, high = (row[f"difference_points{end}"] for end in ("", "_low", "_high"))
+    point, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))
     return (
         f"interaction {metric.number(point, 2)} [{metric.number(low, 2)}, "
         f"{metric.number(high, 2)}] "

@@ -100,7 +100,7 @@ def recipe_cells(results: Results) -> pd.DataFrame:
 
 
 def _mean(values: np.ndarray, metric: Metric) -> dict[str, float]:
-    names = ("mean_error_pct", "mean_error_pct_low", "mean_error_pct_high")
+    names = ("mean", "mean_low", "mean_high")
     return dict(zip(names, estimates.value_interval(values, metric), strict=True))
 
 
@@ -110,7 +110,7 @@ def winners(table: pd.DataFrame) -> pd.DataFrame:
     """
     simple = table[table["kind"] == "simple"]
     shown = (simple["difference_p_holm"] < ALPHA).to_numpy()
-    better = np.where(simple["difference_points"] < 0, simple["a"], simple["b"])
+    better = np.where(simple["difference"] < 0, simple["a"], simple["b"])
     return simple.assign(winner=np.where(shown, better, ""))
 
 
@@ -137,11 +137,11 @@ def sentences(results: Results) -> list[str]:
 
 
 def _difference(row: pd.Series, metric: Metric) -> str:
-    low, high = row["difference_points_low"], row["difference_points_high"]
+    low, high = row["difference_low"], row["difference_high"]
     if pd.isna(low):
         return f"no interval ({row['method']})"
     return (
-        f"{metric.number(row['difference_points'])} [{metric.number(low)}, {metric.number(high)}] "
+        f"{metric.number(row['difference'])} [{metric.number(low)}, {metric.number(high)}] "
         f"{metric.difference_unit}, "
         f"{p_value(row['difference_p_holm'])}"
     )

@@ -15,8 +15,8 @@ from vitscale.analysis.results import Results
 COLUMNS = (
     "arm",
     "evaluation",
-    "low_pct",
-    "high_pct",
+    "lower",
+    "upper",
     "seeds",
     "expected_seeds",
     "expected_seeds_low",

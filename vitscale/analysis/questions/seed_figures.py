@@ -161,11 +161,11 @@ def _histogram(ax: Axes, results: Results, arm: str, name: str) -> None:
     if table.empty:
         return placeholder(ax, "no spread to show")
     row = _row_of(results.once(seeds.seed_statistics), arm=arm, evaluation=name)
-    curve = _gaussian(ax, table, float(row["mean_error_pct"]), float(row["sd_points"]))
+    curve = _gaussian(ax, table, float(row["mean"]), float(row["sd"]))
     describe(curve, results.once(arm_texts)[arm])
     _bars(ax, table)
     handles = [Line2D([], [], color=COLORS[1], label=_fit_label(results, arm, name))]
-    reference = float(row["reference_error_pct"])
+    reference = float(row["reference"])
     if np.isfinite(reference):
         ax.axvline(reference, color="black", linestyle="--", linewidth=1.2)
         label = f"reference {results.metric.number(reference, 2)}, z = {row['reference_z']:+.1f}"
@@ -175,7 +175,7 @@ def _histogram(ax: Axes, results: Results, arm: str, name: str) -> None:
 
 def _bars(ax: Axes, table: pd.DataFrame) -> None:
     """Counted seeds as bars, expected ones as dots with the range of 95% of samples."""
-    low, high = (table[f"{end}_pct"].to_numpy(dtype=float) for end in ("low", "high"))
+    low, high = (table[end].to_numpy(dtype=float) for end in ("lower", "upper"))
     centers, edges = (low + high) / 2, [*low, high[-1]]
     bar_style: dict[str, Any] = {"color": COLORS[0], "alpha": 0.35, "edgecolor": "white"}
     ax.hist(centers, edges, weights=table["seeds"].to_numpy(dtype=float), zorder=2, **bar_style)
@@ -188,9 +188,9 @@ def _gaussian(ax: Axes, table: pd.DataFrame, mean: float, sd: float) -> Line2D:
     """The density of a Gaussian as seeds per bin, from 3 sd below to 3 sd above its mean, cut at 0,
     the lower bound of every metric.
     """
-    low, high = table["low_pct"].min(), table["high_pct"].max()
+    low, high = table["lower"].min(), table["upper"].max()
     x = np.linspace(max(min(low, mean - 3 * sd), 0.0), max(high, mean + 3 * sd), 200)
-    width = float(table["high_pct"].iloc[0] - table["low_pct"].iloc[0])
+    width = float(table["upper"].iloc[0] - table["lower"].iloc[0])
     density = np.exp(-(((x - mean) / sd) ** 2) / 2) / (sd * np.sqrt(2 * np.pi))
     (curve,) = ax.plot(x, table["seeds"].sum() * width * density, color=COLORS[1], zorder=3)
     return curve
@@ -199,8 +199,7 @@ def _gaussian(ax: Axes, table: pd.DataFrame, mean: float, sd: float) -> Line2D:
 def _fit_label(results: Results, arm: str, name: str) -> str:
     row = _row_of(results.once(seeds.seed_statistics), arm=arm, evaluation=name)
     (mean, low, high), (sd, sd_low, sd_high) = (
-        [row[f"{key}{end}"] for end in ("", "_low", "_high")]
-        for key in ("mean_error_pct", "sd_points")
+        [row[f"{key}{end}"] for end in ("", "_low", "_high")] for key in ("mean", "sd")
     )
     number = results.metric.number
     p = _row_of(results.once(seeds.seed_normality), arm=arm, evaluation=name)["shapiro_p"]
@@ -251,9 +250,7 @@ def _cloud(ax: Axes, results: Results, arm: str, pair: tuple[str, str]) -> bool:
     same = seed.groupby(inverse.ravel())
     describe(dots, [f"{arm}: seed {', '.join(of_dot)}" for _, of_dot in same])
     statistics = results.once(seeds.seed_statistics)
-    reference = [
-        _row_of(statistics, arm=arm, evaluation=name)["reference_error_pct"] for name in pair
-    ]
+    reference = [_row_of(statistics, arm=arm, evaluation=name)["reference"] for name in pair]
     ax.plot(*[[value] for value in reference], "*", color=COLORS[1], markersize=11, zorder=4)
     (r, *r_ends), (rho, *rho_ends) = (
         [row[f"{key}{end}"] for end in ("", "_low", "_high")] for key in ("pearson", "spearman")
@@ -278,13 +275,11 @@ def _spread(line: Sequence[Axes], table: pd.DataFrame, title: str, said: str) ->
             placeholder(ax, "no row yet")
             continue
         epoch_axis(ax, part["epoch"].max(), part["epoch"].min())
-        x, mean, sd = (
-            part[name].to_numpy(dtype=float) for name in ("epoch", "mean_error_pct", "sd_points")
-        )
+        x, mean, sd = (part[name].to_numpy(dtype=float) for name in ("epoch", "mean", "sd"))
         ax.fill_between(
             x,
-            part["min_error_pct"],
-            part["max_error_pct"],
+            part["min"],
+            part["max"],
             color=COLORS[0],
             alpha=0.15,
             linewidth=0,

@@ -241,10 +241,10 @@ def _described(runs: pd.DataFrame, column: str, metric: Metric) -> dict[str, obj
     return {
         "n": len(values),
         **{status: num_by_status[status] for status in ("diverged", "failed", "missing")},
-        **_estimate("mean_error_pct", (mean, *mean_ends)),
-        **_estimate("sd_points", (sd, *sd_ends)),
-        "min_error_pct": low,
-        "max_error_pct": high,
+        **_estimate("mean", (mean, *mean_ends)),
+        **_estimate("sd", (sd, *sd_ends)),
+        "min": low,
+        "max": high,
     }
 
 
@@ -255,7 +255,7 @@ def _apart(results: Results, runs: pd.DataFrame, arm: str, column: str) -> dict[
     if results.looks.number > 1:
         where |= _percentile_at_any_look(values, reference)
     return {
-        "reference_error_pct": reference,
+        "reference": reference,
         **{f"reference_{name}": value for name, value in where.items()},
     }
 
@@ -350,8 +350,8 @@ def seed_noise(results: Results) -> pd.DataFrame:
                     "evaluation": name,
                     "n": len(values),
                     "images": images or "unknown",
-                    **_estimate("sd_over_seeds_points", (sd, low, high)),
-                    "one_run_sampling_points": error,
+                    **_estimate("sd_over_seeds", (sd, low, high)),
+                    "one_run_sampling": error,
                 }
             )
     return _two_decimals(pd.DataFrame(rows))
@@ -362,7 +362,7 @@ def seed_correlation(results: Results) -> pd.DataFrame:
 
     Pearson's r with Fisher's interval (assumes a bivariate normal, sensitive to outliers),
     Spearman's with a bootstrap interval. `rank_of_best` is the rank on the second set of the seed
-    that is best on the first: the benefit of picking a seed by the first set. `shared_sd_points` is
+    that is best on the first: the benefit of picking a seed by the first set. `shared_sd` is
     the square root of the covariance, 0 where that is negative: if both sets are samples of one
     kind of images, it is the spread over seeds on infinitely many images (Jordan 2023), which is
     less than the sd over seeds on either. Its interval is Student's, of the mean product of
@@ -384,7 +384,7 @@ def seed_correlation(results: Results) -> pd.DataFrame:
                     **_estimate("spearman", correlation.spearman_bootstrap(x, y)),
                     "rank_of_best": rank,
                     **_estimate(
-                        "shared_sd_points",
+                        "shared_sd",
                         (np.nan,) * 3
                         if {first[0], second[0]} == SAME_IMAGES
                         else correlation.shared_sd(x, y),
@@ -417,7 +417,7 @@ def seed_power(results: Results) -> pd.DataFrame:
                 {
                     "arm": arm,
                     "evaluation": name,
-                    "difference_points": difference,
+                    "difference": difference,
                     "power_pct": 100 * power,
                     **_needed(difference, spread, power),
                 }
@@ -470,12 +470,12 @@ EPOCH_COLUMNS = (
     "evaluation",
     "epoch",
     "n",
-    "mean_error_pct",
-    "mean_error_pct_low",
-    "mean_error_pct_high",
-    "sd_points",
-    "min_error_pct",
-    "max_error_pct",
+    "mean",
+    "mean_low",
+    "mean_high",
+    "sd",
+    "min",
+    "max",
     "rank_correlation",
     "rank_correlation_low",
     "rank_correlation_high",
@@ -520,10 +520,10 @@ def _epoch(
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
     return {
         "n": len(values),
-        **_estimate("mean_error_pct", estimates.value_interval(values, metric)),
-        "sd_points": sd,
-        "min_error_pct": float(values.min()),
-        "max_error_pct": float(values.max()),
+        **_estimate("mean", estimates.value_interval(values, metric)),
+        "sd": sd,
+        "min": float(values.min()),
+        "max": float(values.max()),
         **_estimate("rank_correlation", rank),
     }
 
@@ -558,9 +558,9 @@ def _seed_sentence(row: pd.Series, metric: Metric) -> str:
     apart = f" {metric.difference_unit}"
     mean, sd = (
         with_ends(row, key, lambda value: number(value, 2), after=of)
-        for key, of in (("mean_error_pct", unit), ("sd_points", apart))
+        for key, of in (("mean", unit), ("sd", apart))
     )
-    extremes = f"{number(row['min_error_pct'], 2)} to {number(row['max_error_pct'], 2)}{unit}"
+    extremes = f"{number(row['min'], 2)} to {number(row['max'], 2)}{unit}"
     sentence = (
         f"{what}: mean {mean}, sd {sd}, {extremes} over "
         f"n={row['n']} seeds, {row['diverged']} diverged"
@@ -568,7 +568,7 @@ def _seed_sentence(row: pd.Series, metric: Metric) -> str:
     if pd.isna(row["reference_z"]):
         return f"{sentence}."
     return (
-        f"{sentence}; the reference run, {metric.text(row['reference_error_pct'], 2)}, is "
+        f"{sentence}; the reference run, {metric.text(row['reference'], 2)}, is "
         f"{row['reference_z']:+.1f} sd from the mean."
     )
 

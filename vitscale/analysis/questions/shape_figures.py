@@ -166,7 +166,7 @@ def _panel(
     places = sorted({view.x(*_shape(cell)) for curve in curves for cell in curve})
     step = 0.025 * (places[-1] - places[0] + 1)
     for index, curve in enumerate(curves):
-        y, low, high = lines.ends(table.loc[[cell.arm for cell in curve]], f"{name}_error_pct")
+        y, low, high = lines.ends(table.loc[[cell.arm for cell in curve]], f"{name}_mean")
         several = [cell.runs if len(cell.runs) > 1 else cell.runs[:0] for cell in curve]
         lines.Line(
             x=np.array([view.x(*_shape(cell)) for cell in curve])

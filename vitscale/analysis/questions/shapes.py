@@ -23,7 +23,7 @@ from vitscale.analysis import estimates
 from vitscale.analysis.cells import Cell, cells
 from vitscale.analysis.comparisons import ALPHA, Layout, table_of
 from vitscale.analysis.published.tables import read
-from vitscale.analysis.results import OF_ERRORS, Results
+from vitscale.analysis.results import Results
 from vitscale.plan.comparisons import CHOOSES
 from vitscale.plan.kinds import family_of
 from vitscale.plan.metrics import Metric
@@ -87,9 +87,9 @@ def shape_cells(results: Results) -> pd.DataFrame:
         for name, column in reported(results.study).items():
             mean, low, high = cell.interval(column, results.metric)
             errors |= {
-                f"{name}_error_pct": mean,
-                f"{name}_error_pct_low": low,
-                f"{name}_error_pct_high": high,
+                f"{name}_mean": mean,
+                f"{name}_mean_low": low,
+                f"{name}_mean_high": high,
             }
         rows.append({**_shape_row(results.study, cell), **_lr_row(cell), **errors})
     return pd.DataFrame(rows)
@@ -154,9 +154,9 @@ def _sweep_row(
     for name, column in columns.items():
         mean, low, high = estimates.value_interval(estimates.errors(runs, column), metric)
         row |= {
-            f"{name}_error_pct": mean,
-            f"{name}_error_pct_low": low,
-            f"{name}_error_pct_high": high,
+            f"{name}_mean": mean,
+            f"{name}_mean_low": low,
+            f"{name}_mean_high": high,
         }
     return row
 
@@ -226,7 +226,6 @@ def published_depth_vs_width(results: Results) -> pd.DataFrame:
     table = table.assign(
         val_minus_sequential_points=minus[:, 0], v2_minus_sequential_points=minus[:, 1]
     )
-    table.attrs[OF_ERRORS] = True
     return table
 
 
@@ -347,7 +346,7 @@ def _verdict(table: pd.DataFrame, what: str, evaluation: str) -> str:
     shown, tested = table["difference_p_holm"] < ALPHA, int(table["difference_p"].notna().sum())
     lower, higher = (
         int((shown & is_side).sum())
-        for is_side in (table["difference_points"] < 0, table["difference_points"] > 0)
+        for is_side in (table["difference"] < 0, table["difference"] > 0)
     )
     return (
         f"{what} on {evaluation}: lower in {lower} and higher in {higher} of {len(table)} "
@@ -357,7 +356,7 @@ def _verdict(table: pd.DataFrame, what: str, evaluation: str) -> str:
 
 
 def _interval(row: pd.Series, metric: Metric) -> str:
-    point, low, high = (row[f"difference_points{end}"] for end in ("", "_low", "_high"))
+    point, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))
     if pd.isna(point):
         return f"none ({row['method']})"
     ends = f"[{metric.number(low)}, {metric.number(high)}]" if pd.notna(low) else "(no interval)"

@@ -63,10 +63,10 @@ def stability_cells(results: Results) -> pd.DataFrame:
                 "epochs": epochs,
                 "planned": len(runs),
                 **estimates.counts(runs),
-                "mean_error_pct": mean,
-                "mean_error_pct_low": low,
-                "mean_error_pct_high": high,
-                "sd_points": estimates.sd_interval(values)[0],
+                "mean": mean,
+                "mean_low": low,
+                "mean_high": high,
+                "sd": estimates.sd_interval(values)[0],
             }
         )
     return pd.DataFrame(rows)
@@ -165,9 +165,8 @@ def by_model(table: pd.DataFrame, name: str, what: str, metric: Metric) -> list[
 
 
 def _at_length(row: pd.Series, name: str, metric: Metric) -> str:
-    point = f"{name}_points"
-    if pd.isna(row[point]):
+    if pd.isna(row[name]):
         return f"{row['epochs']} epochs none ({row[f'{name}_method']})"
-    low, high = (metric.number(row[f"{point}{end}"]) for end in ("_low", "_high"))
-    ends = f" [{low}, {high}]" if pd.notna(row[f"{point}_low"]) else ", no interval"
-    return f"{row['epochs']} epochs {metric.number(row[point])}{ends}"
+    low, high = (metric.number(row[f"{name}{end}"]) for end in ("_low", "_high"))
+    ends = f" [{low}, {high}]" if pd.notna(row[f"{name}_low"]) else ", no interval"
+    return f"{row['epochs']} epochs {metric.number(row[name])}{ends}"

@@ -115,7 +115,7 @@ def _curve(ax: Axes, table: pd.DataFrame, look: dict[str, Any], beside: float) -
     if table.empty:
         return
     model, longest = table["model"].iloc[0], table["longest_epochs"].iloc[0]
-    y, low, high = (np.append(of, np.nan) for of in lines.ends(table, "delta_points"))
+    y, low, high = (np.append(of, np.nan) for of in lines.ends(table, "delta"))
     if np.isfinite(y).any():
         y[-1] = 0.0
     texts = [f"{model}: {epochs} instead of {longest} epochs" for epochs in table["epochs"]]
@@ -132,7 +132,7 @@ def _curve(ax: Axes, table: pd.DataFrame, look: dict[str, Any], beside: float) -
 def length_sentences(results: Results) -> list[str]:
     """What shorter schedules cost, model by model where these are few."""
     table = results.once(training_length)
-    shown = int(((table["delta_p_holm"] < ALPHA) & (table["delta_points"] > 0)).sum())
+    shown = int(((table["delta_p_holm"] < ALPHA) & (table["delta"] > 0)).sum())
     first = (
         f"A shorter schedule is shown to be worse than the longest in {shown} of {len(table)} "
         "pairs (Holm, 5%)."

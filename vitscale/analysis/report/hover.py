@@ -59,7 +59,7 @@ class _TrialTexts(Mapping[str, str]):
     def __init__(self, results: Results) -> None:
         self._label, self._metric = metric_label(results.study), results.metric
         self._trials = {trial.config.id: trial for trial in results.study.trials}
-        ended = zip(results.trials["status"], results.trials["error_pct"], strict=True)
+        ended = zip(results.trials["status"], results.trials["value"], strict=True)
         self._ended = dict(zip(results.trials["trial_id"], ended, strict=True))
 
     def __getitem__(self, trial_id: str) -> str:

@@ -15,7 +15,7 @@ from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report import text
 from vitscale.analysis.report.page import TEMPLATE
 from vitscale.analysis.report.save import as_files, inline
-from vitscale.analysis.results import Results, as_named, trials_as_named
+from vitscale.analysis.results import Results
 from vitscale.record.table import ROW_COLUMNS, with_fields
 from vitscale.record.workdir import Workdir
 
@@ -84,10 +84,7 @@ def _write_parquet(results: Results, folder: Workdir) -> None:
     """
     headline(results), caveats(results), summary(results)  # whatever the formats are
     made = results.made(kind_of(results.study).tables)
-    for name, table in {
-        TRIALS: trials_as_named(results.trials, results.metric),
-        **{name: as_named(table, results.metric) for name, table in made.items()},
-    }.items():
+    for name, table in {TRIALS: results.trials, **made}.items():
         folder.write(f"{name}.parquet", table.to_parquet(None, index=False))
     folder.write(f"{ROWS}.parquet", partial(_write_rows, results))
 
@@ -123,10 +120,7 @@ def caveats(results: Results) -> list[str]:
 
 def summary(results: Results) -> Summary:
     """The existing numbers of each arm, for one-line summaries of a study."""
-    return {
-        arm: {results.metric.column(name): value for name, value in numbers.items()}
-        for arm, numbers in results.once(kind_of(results.study).summary).items()
-    }
+    return results.once(kind_of(results.study).summary)
 
 
 def _figure(
@@ -149,16 +143,16 @@ def _table(
     name: str, kind: Kind, results: Results, folder: Workdir, formats: Collection[str]
 ) -> dict[str, Any]:
     make = kind.tables[name]
-    table = as_named(results.once(make), results.metric)
+    table, metric = results.once(make), results.metric
     shown, caption = text.in_reading_order(table), _doc(make)
     texts: dict[str, Callable[[], str]] = {
         "csv": lambda: table.to_csv(index=False),
-        "md": lambda: text.to_markdown(shown),
-        "tex": lambda: text.to_latex(shown, name, caption),
+        "md": lambda: text.to_markdown(shown, metric),
+        "tex": lambda: text.to_latex(shown, name, caption, metric),
     }
     for ending in texts.keys() & set(formats):
         folder.write(f"{name}.{ending}", texts[ending]().encode())
-    return {"name": name, "caption": caption, "cells": text.as_text(shown)}
+    return {"name": name, "caption": caption, "cells": text.as_text(shown, metric)}
 
 
 def _doc(function: Callable[..., Any]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from vitscale.plan.markup import in_latex, in_markdown
+from vitscale.plan.metrics import Metric
 
 CODE, _TYPEWRITER = re.compile("`([^`]*)`"), r"\\texttt{\1}"
 # how rows were counted and computed: what a reader asks last
@@ -65,7 +66,7 @@ def _is_method(name: str) -> bool:
     return name in METHOD or name.endswith(("_method", "_rule")) or name.startswith("interval_of")
 
 
-def to_latex(table: pd.DataFrame, name: str, caption: str) -> str:
+def to_latex(table: pd.DataFrame, name: str, caption: str, metric: Metric | None = None) -> str:
     """A table as LaTeX with rules of booktabs, no wider than the text, each estimate together with
     its interval.
 
@@ -74,8 +75,8 @@ def to_latex(table: pd.DataFrame, name: str, caption: str) -> str:
     """
     places = _places(list(map(str, table.columns)))
     most = 2 if 2 in places else 4
-    shown = as_text(table.loc[:, [place <= most for place in places]])
-    left_out = [name for name in as_text(table).columns if name not in shown.columns]
+    shown = as_text(table.loc[:, [place <= most for place in places]], metric)
+    left_out = [name for name in as_text(table, metric).columns if name not in shown.columns]
     cells = [list(shown.columns), *shown.to_numpy().tolist()]
     lines = [_latex_row(row) for row in cells]
     numeric = [all(_is_number(cell) for cell in shown[column]) for column in shown]
@@ -111,9 +112,9 @@ def _is_number(cell: str) -> bool:
     return cell[:1].isdigit() or cell[:1] in ("-", "–", "<")
 
 
-def to_markdown(table: pd.DataFrame) -> str:
+def to_markdown(table: pd.DataFrame, metric: Metric | None = None) -> str:
     """A table as Markdown, each estimate together with its interval."""
-    shown = as_text(table)
+    shown = as_text(table, metric)
     if shown.empty:
         return "(no row)\n"
     cells = [list(shown.columns), *shown.to_numpy().tolist()]
@@ -121,39 +122,40 @@ def to_markdown(table: pd.DataFrame) -> str:
     return "\n".join([lines[0], "|" + " --- |" * len(shown.columns), *lines[1:]]) + "\n"
 
 
-def as_text(table: pd.DataFrame) -> pd.DataFrame:
+def as_text(table: pd.DataFrame, metric: Metric | None = None) -> pd.DataFrame:
     """The table as a reader wants it: strings, `x [low, high]`
-    in one column, a dash for a missing number.
+    in one column, a dash for a missing number. `metric` is that of columns such as `mean`.
     """
-    shown, decimals = {}, int(table.attrs.get("decimals", 1))
+    shown = {}
     for name in map(str, table.columns):
         base = name.removesuffix("_low").removesuffix("_high")
         if base != name and base in table.columns:
             continue
-        cells = [_number(value, name, decimals) for value in table[name]]
+        unit = _unit(name, metric)
+        places = int(table.attrs.get("decimals", 1)) if unit in ("%", "points") else None
+        cells = [_number(value, name, places) for value in table[name]]
         if f"{name}_low" in table.columns:
             ends = zip(table[f"{name}_low"], table[f"{name}_high"], strict=True)
             cells = [
-                f"{cell} [{_number(low, name, decimals)}, {_number(high, name, decimals)}]"
+                f"{cell} [{_number(low, name, places)}, {_number(high, name, places)}]"
                 if cell != "–"
                 else cell
                 for cell, (low, high) in zip(cells, ends, strict=True)
             ]
-        shown[_heading(name)] = cells
+        heading = name.removesuffix("_pct").removesuffix("_points").replace("_", " ")
+        shown[f"{heading} ({unit})" if unit else heading] = cells
     return pd.DataFrame(shown, dtype=str)
 
 
-def _heading(name: str) -> str:
-    for suffix, unit in (("_pct", " (%)"), ("_points", " (points)"), ("_nats", " (nats)")):
-        if name.endswith(suffix):
-            return name.removesuffix(suffix).replace("_", " ") + unit
-    return name.replace("_", " ")
+def _unit(name: str, metric: Metric | None) -> str:
+    """The unit of a column, that it names itself or that is the metric's; "" for none."""
+    named = {"_pct": "%", "_points": "points"}
+    own = next((unit for suffix, unit in named.items() if name.endswith(suffix)), "")
+    return own or (metric.unit_of(name) if metric else "")
 
 
-def _number(value: object, name: str, decimals: int = 1) -> str:
-    """A cell: percent and points with `decimals` decimals, p with
-    three, other floats with three digits or more.
-    """
+def _number(value: object, name: str, decimals: int | None) -> str:
+    """A cell: p with three decimals, other floats with `decimals` or with three digits or more."""
     if value is pd.NA:
         return "–"
     if isinstance(value, (bool, np.bool_)):
@@ -164,7 +166,7 @@ def _number(value: object, name: str, decimals: int = 1) -> str:
         return "–"
     if name.removesuffix("_holm").endswith("_p"):
         return "< 0.001" if value < 0.001 else f"{value:.3f}"
-    if "_pct" in name or name.endswith("_points") or name.startswith("error_median"):
+    if decimals is not None:
         return f"{value:.{decimals}f}"
     return f"{value:,.0f}" if abs(float(value)) >= 1000 else f"{value:.3g}"
 

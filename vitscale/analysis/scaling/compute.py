@@ -209,7 +209,7 @@ def _optimum_row(
         **interval(
             "optimal_samples", samples[0], samples[1] if exists and certain else np.empty(0)
         ),
-        **interval("best_error_pct", *error),
+        **interval("best_value", *error),
         "share_inside": share if has_intervals else np.nan,
     }
 

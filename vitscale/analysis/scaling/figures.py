@@ -151,7 +151,7 @@ def _curve(
     unit = 1e6 if axis == "size" else 1.0
     ax.plot(
         of["x"] / unit,
-        of["error_pct"],
+        of["value"],
         color=looks["color"],
         linestyle=looks["linestyle"],
         linewidth=1.4,
@@ -182,7 +182,7 @@ def _forecasts(ax: Axes, results: Results, family: str, axis: str, levels: Seque
     for _, row in table[(table["family"] == family) & (table["kind"] == "held out")].iterrows():
         looks = lines.look(levels.index(str(level[row["target"]])))
         x = np.array([cells.loc[row["target"], COLUMNS[axis]] * 1.08])
-        ends = lines.ends(row.to_frame().T, "predicted_error_pct")
+        ends = lines.ends(row.to_frame().T, "predicted")
         lines.whiskers(ax, x, *ends, looks["color"])
         marker = {"marker": looks["marker"], "color": looks["color"], "markerfacecolor": "white"}
         ax.plot(x, ends[0], linestyle="none", markersize=5.5, zorder=4.2, **marker)
@@ -247,7 +247,7 @@ def error_by_compute(results: Results) -> Figure:
 
 def _steps(ax: Axes, of: pd.DataFrame, last: float, looks: dict[str, Any]) -> None:
     x = np.append(of["training_flops"].to_numpy(float), last)
-    values = [np.append(of_end, of_end[-1:]) for of_end in lines.ends(of, "best_error_pct")]
+    values = [np.append(of_end, of_end[-1:]) for of_end in lines.ends(of, "best_value")]
     color = looks["color"]
     ax.step(x, values[0], where="post", color=color, linestyle=looks["linestyle"], zorder=4)
     ax.fill_between(x, values[1], values[2], step="post", color=color, alpha=0.15, linewidth=0)

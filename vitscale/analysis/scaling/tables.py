@@ -140,7 +140,7 @@ def _grid_of(frame: pd.DataFrame, lrs: tuple[tuple[float, ...], ...], runs: Runs
 
 def _columns(study: Study) -> tuple[str, str]:
     """Of the trials: what chooses an lr, and what is reported."""
-    return estimates.evaluations(study)[CHOOSES], "error_pct"
+    return estimates.evaluations(study)[CHOOSES], "value"
 
 
 def _cell_row(study: Study, arm: str, config: TrainConfig) -> dict[str, object]:
@@ -188,7 +188,7 @@ def scaling_cells(results: Results) -> pd.DataFrame:
 
 def reported(study: Study) -> str:
     """The column of scaling_cells with the reported value of a cell."""
-    return f"{next(iter(estimates.evaluations(study)))}_error_pct"
+    return f"{next(iter(estimates.evaluations(study)))}_mean"
 
 
 def _cells_row(results: Results, cells: Grid, index: int) -> dict[str, object]:
@@ -353,14 +353,14 @@ def _fit_row(cells: Grid, one: Law, held_out_ratio: float) -> dict[str, object]:
         "has_floor": one.has_floor,
         "n_cells": len(one.index),
         "diverged_cells": _diverged_cells(cells, one.family, one.axes),
-        **interval("floor_error_pct", float(one.fit.floor), drawn.floor),
+        **interval("floor", float(one.fit.floor), drawn.floor),
         "floor_profile_low": profile["floor"][0],
         "floor_profile_high": profile["floor"][1],
     }
     for i, axis in enumerate(one.axes):
         numbers |= {
             f"{axis}_x0": float(one.fit.x0[i]),
-            **interval(f"{axis}_gain_points", one.fit.gains[i], drawn.gains[:, i]),
+            **interval(f"{axis}_gain", one.fit.gains[i], drawn.gains[:, i]),
             **interval(f"{axis}_exponent", one.fit.exponents[i], drawn.exponents[:, i]),
             f"{axis}_exponent_profile_low": profile[axis][0],
             f"{axis}_exponent_profile_high": profile[axis][1],
@@ -484,7 +484,7 @@ def scaling_curves(results: Results) -> pd.DataFrame:
     """
     cells = results.once(grid)
     rows = [row for one in results.once(widest).values() for row in _curve_rows(cells, one)]
-    return pd.DataFrame(rows, columns=["family", "images", "samples", "x", "error_pct"])
+    return pd.DataFrame(rows, columns=["family", "images", "samples", "x", "value"])
 
 
 def _curve_rows(cells: Grid, one: Law) -> Iterator[dict[str, object]]:
@@ -497,7 +497,7 @@ def _curve_rows(cells: Grid, one: Law) -> Iterator[dict[str, object]]:
         for x, error in zip(line, one.fit.predict(np.column_stack([line, rest])), strict=True):
             first = of.iloc[0]
             levels_of = {name: first[name] if name != column else np.nan for name in LEVELS}
-            yield {"family": one.family, **levels_of, "x": x, "error_pct": error}
+            yield {"family": one.family, **levels_of, "x": x, "value": error}
 
 
 # ---- forecasts
@@ -505,8 +505,8 @@ def _curve_rows(cells: Grid, one: Law) -> Iterator[dict[str, object]]:
 
 FORECAST = (
     "family", "axes", "target", "kind", "times", "params_m", "images", "samples",
-    "predicted_error_pct", "predicted_error_pct_low", "predicted_error_pct_high",
-    "measured_error_pct", "n", "inside",
+    "predicted", "predicted_low", "predicted_high",
+    "measured", "n", "inside",
 )  # fmt: skip
 
 
@@ -657,7 +657,7 @@ def scaling_frontier(results: Results) -> pd.DataFrame:
     value that this compute allows, and the size that reaches it.
 
     The band is over the bootstrap rounds, each with its own lr and its own lowest cells:
-    `best_error_pct` of the lowest error at this compute, `optimal_params_m` of the size there. The
+    `best_value` of the lowest error at this compute, `optimal_params_m` of the size there. The
     lowest of several noisy errors is lower than the error of that cell trained again. `on_frontier`
     is the share of rounds in which this cell is the lowest.
     """
@@ -682,7 +682,7 @@ def _frontier_rows(cells: Grid, family: str) -> Iterator[dict[str, object]]:
             "cell": cells.frame.loc[index[place], "cell"],
             "training_flops": flops[place],
             "n": int(cells.chosen.n[index[place]]),
-            **interval("best_error_pct", error[place], within.min(1)),
+            **interval("best_value", error[place], within.min(1)),
             **interval("optimal_params_m", params[place], params[best]),
             "on_frontier": float((best == place).mean()),
         }
@@ -747,10 +747,10 @@ def crossing(
     at, at_drawn = float(crossings(point[None], x)[0]), crossings(drawn, x)
     share = float(np.isfinite(at_drawn).mean())
     differences = {
-        **interval("difference_at_least_points", point[0], drawn[:, 0]),
-        **interval("difference_at_greatest_points", point[-1], drawn[:, -1]),
+        **interval("difference_at_least", point[0], drawn[:, 0]),
+        **interval("difference_at_greatest", point[-1], drawn[:, -1]),
     }
-    signs = [shown_sign(differences, f"difference_at_{end}_points") for end in ENDS]
+    signs = [shown_sign(differences, f"difference_at_{end}") for end in ENDS]
     at = at if signs[0] * signs[1] < 0 else np.nan
     certain = share >= CERTAIN and np.isfinite(at)
     return {

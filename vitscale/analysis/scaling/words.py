@@ -138,7 +138,7 @@ def _law_sentence(row: pd.Series, axes: tuple[str, ...], metric: Metric) -> str:
         for axis in axes
     )
     digits = _digits(metric)
-    floor = f"{row['floor_error_pct']:{digits}}{_ends(row, 'floor_error_pct', digits)}"
+    floor = f"{row['floor']:{digits}}{_ends(row, 'floor', digits)}"
     return (
         f"{row['family']}, {row['n_cells']} cells: the law of the {metric.label} has a floor of "
         f"{floor} {metric.unit} and exponent{'s' * (len(axes) > 1)} {exponents}."
@@ -160,9 +160,9 @@ def forecast_sentences(results: Results) -> list[str]:
     sentences = []
     for family, of in table[table["kind"] == "held out"].groupby("family", sort=False):
         scored = of[of["inside"] != ""]
-        diverged = int(scored["measured_error_pct"].isna().sum())
-        above = of[of["measured_error_pct"] > 0]
-        ratio = np.exp(np.log(above["measured_error_pct"] / above["predicted_error_pct"]).mean())
+        diverged = int(scored["measured"].isna().sum())
+        above = of[of["measured"] > 0]
+        ratio = np.exp(np.log(above["measured"] / above["predicted"]).mean())
         result = (
             f"{int((scored['inside'] == 'yes').sum())} of {len(scored)} inside their 95% intervals"
             + ", which share one law" * (len(scored) > 1)
@@ -170,8 +170,8 @@ def forecast_sentences(results: Results) -> list[str]:
             if len(scored)
             else "not scored, since repeated runs or outcomes are missing; predicted: "
             + ", ".join(
-                f"{results.metric.number(row['predicted_error_pct'])}"
-                f"{_ends(row, 'predicted_error_pct', _digits(results.metric))}"
+                f"{results.metric.number(row['predicted'])}"
+                f"{_ends(row, 'predicted', _digits(results.metric))}"
                 for _, row in of.iterrows()
             )
             + f" {results.metric.unit}"
@@ -264,7 +264,7 @@ def cost_crossing_sentences(results: Results) -> list[str]:
 
 def _not_crossing(row: pd.Series) -> str:
     """Which law is lower at the ends of the range, as far as that is shown."""
-    ends = ("difference_at_least_points", "difference_at_greatest_points")
+    ends = ("difference_at_least", "difference_at_greatest")
     if not all(f"{end}_low" in row for end in ends):
         return "no common range"
     signs = [tables.shown_sign(row.to_dict(), end) for end in ends]
@@ -279,8 +279,8 @@ def _not_crossing(row: pd.Series) -> str:
 
 def _differences(row: pd.Series, metric: Metric) -> str:
     parts = [
-        f"{metric.number(row[f'difference_at_{end}_points'], sign='+')}"
-        f"{_ends(row, f'difference_at_{end}_points', '+.1f' if metric.unit == '%' else '+.3f')}"
+        f"{metric.number(row[f'difference_at_{end}'], sign='+')}"
+        f"{_ends(row, f'difference_at_{end}', '+.1f' if metric.unit == '%' else '+.3f')}"
         for end in ("least", "greatest")
     ]
     return (
@@ -348,7 +348,7 @@ def summary(results: Results) -> Summary:
             "n": row["n"],
             "diverged": row["diverged_in_all"],
             "best_lr": row["lr"],
-            **{f"mean_error_pct{end}": row[f"{name}{end}"] for end in ("", "_low", "_high")},
+            **{f"mean{end}": row[f"{name}{end}"] for end in ("", "_low", "_high")},
         }
         found[str(row["cell"])] = {
             key: float(value) for key, value in numbers.items() if pd.notna(value)

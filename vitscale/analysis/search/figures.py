@@ -79,7 +79,7 @@ def search_history(results: Results) -> Figure:
         ax.set_xlabel("number of the point")
         legend_below(ax, _history_handles(of_arm))
     complete = set(proposals.loc[proposals["state"] == "complete", "trial_ids"].explode())
-    seeds = results.trials.loc[results.trials["trial_id"].isin(complete), "error_pct"]
+    seeds = results.trials.loc[results.trials["trial_id"].isin(complete), "value"]
     _make_room(grid[0], seeds.tolist())
     for ax in grid[:: num_columns(_by_arm(results.study))]:
         ax.set_ylabel(_label(results.study, proposals))
@@ -273,7 +273,7 @@ def _texts(results: Results) -> pd.Series:
 
 def _seed_ranges(proposals: pd.DataFrame, outcomes: pd.DataFrame) -> dict[int, tuple[float, float]]:
     """Point -> its lowest and highest value over the seeds."""
-    error = dict(zip(outcomes["trial_id"], outcomes["error_pct"].astype(float), strict=True))
+    error = dict(zip(outcomes["trial_id"], outcomes["value"].astype(float), strict=True))
     values_of_point = {
         point: [error[i] for i in ids]
         for point, ids in zip(proposals["point"], proposals["trial_ids"], strict=True)

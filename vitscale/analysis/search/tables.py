@@ -35,7 +35,7 @@ COLUMNS = (
     "diverged",
     "failed",
     "epoch",
-    "last_error_pct",
+    "last_value",
 )
 BESIDE = ("finished_value", "trial_ids", "seeds")
 STATES = ("complete", "stopped", "running")
@@ -89,7 +89,7 @@ def points(results: Results) -> pd.DataFrame:
     value, sd (ddof=1) and worst are in the unit of the metric, over the seeds, of which a diverged
     one has the metric's worst value; NaN unless the state is "complete". `finished_value` is the
     mean over those that finished, NaN if they are fewer than half. "running" has a training without
-    an outcome, "stopped" one that was stopped early: `epoch` and `last_error_pct` are those of its
+    an outcome, "stopped" one that was stopped early: `epoch` and `last_value` are those of its
     last evaluation. Raises ValueError if a training with an outcome has no finite error.
     """
     configs = {trial.config.id: trial.config for trial in results.study.trials}
@@ -115,7 +115,7 @@ def _point(
     """One point; `runs` are its trainings, which differ only in their seed."""
     ids, status = tuple(runs["trial_id"]), set(runs["status"])
     known = runs[runs["status"] != "missing"]
-    errors = known["error_pct"].to_numpy(dtype=float)
+    errors = known["value"].to_numpy(dtype=float)
     if not np.isfinite(errors).all():
         broken = known["trial_id"].to_numpy()[~np.isfinite(errors)][0]
         raise ValueError(
@@ -127,7 +127,7 @@ def _point(
     last = (
         known[known["status"] == "stopped"].iloc[-1]
         if state == "stopped"
-        else {"epoch": np.nan, "error_pct": np.nan}
+        else {"epoch": np.nan, "value": np.nan}
     )
     return {
         **{name: getattr(configs[ids[0]], name) for name in names},
@@ -139,7 +139,7 @@ def _point(
         "state": state,
         **{name: int((runs["status"] == name).sum()) for name in ("diverged", "failed")},
         "epoch": float(last["epoch"]),
-        "last_error_pct": float(last["error_pct"]),
+        "last_value": float(last["value"]),
         "trial_ids": ids,
         "seeds": tuple(configs[i].seed for i in ids),
     }
@@ -252,7 +252,7 @@ def _frozen(
         params={name: row[name] for name in space},
         distributions=dict(space),
         user_attrs=attributes,
-        intermediate_values={int(row["epoch"]): row["last_error_pct"]}
+        intermediate_values={int(row["epoch"]): row["last_value"]}
         if row["state"] == "stopped"
         else None,
     )
@@ -340,9 +340,9 @@ def _place(row: Mapping[Any, Any], space: Mapping[str, BaseDistribution]) -> dic
     return {
         "values": {name: row[name] for name in space},
         "point": int(row["point"]),
-        "error_pct": row["value"],
-        "sd_points": spread,
-        "worst_error_pct": row["worst"],
+        "value": row["value"],
+        "sd": spread,
+        "worst": row["worst"],
         "num_seeds": int(row["num_seeds"]),
         "diverged": int(row["diverged"]),
     }
@@ -356,7 +356,7 @@ def _runner_up(
     second = complete.iloc[1].to_dict()
     return {
         **_place(second, space),
-        "difference_points": second["value"] - float(complete["value"].iloc[0]),
+        "difference": second["value"] - float(complete["value"].iloc[0]),
     }
 
 
@@ -491,17 +491,17 @@ def search_best(results: Results) -> pd.DataFrame:
         for arm in results.study.arms
         for row in _best_rows(results, arm, ranked(proposals, arm))
     ]
-    ends = ["mean_error_pct_low", "mean_error_pct_high"]
+    ends = ["mean_low", "mean_high"]
     names = [
         "arm",
         "rank",
         "point",
         *axes(results.study),
         "num_seeds",
-        "mean_error_pct",
+        "mean",
         *ends,
-        "worst_error_pct",
-        "above_best_points",
+        "worst",
+        "above_best",
         "diverged",
         "best_of",
         "at_edge",
@@ -525,11 +525,11 @@ def _best_rows(results: Results, arm: str, complete: pd.DataFrame) -> list[dict[
                 "point": row["point"],
                 **{name: row[name] for name in space},
                 "num_seeds": row["num_seeds"],
-                "mean_error_pct": row["value"],
-                "mean_error_pct_low": low,
-                "mean_error_pct_high": high,
-                "worst_error_pct": row["worst"],
-                "above_best_points": row["value"] - complete["value"].iloc[0],
+                "mean": row["value"],
+                "mean_low": low,
+                "mean_high": high,
+                "worst": row["worst"],
+                "above_best": row["value"] - complete["value"].iloc[0],
                 "diverged": row["diverged"],
                 "best_of": len(complete),
                 "at_edge": edges or "–",

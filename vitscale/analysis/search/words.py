@@ -81,7 +81,7 @@ def summary(results: Results) -> Summary:
             name: value for name, value in best["values"].items() if isinstance(value, (int, float))
         }
         numbers_of_arm = {
-            "best_of_n_error_pct": best["error_pct"],
+            "best_of_n": best["value"],
             **{f"best_{name}": value for name, value in places.items()},
         }
         numbers[arm] |= {name: float(value) for name, value in numbers_of_arm.items()}
@@ -197,12 +197,12 @@ def _answer(arm: str, best: Mapping[str, Any], metric: Metric) -> str:
         for name, value in best["values"].items()
     )
     seeds = (
-        f"mean of {best['num_seeds']} seeds, sd {metric.number(best['sd_points'], 2)}"
+        f"mean of {best['num_seeds']} seeds, sd {metric.number(best['sd'], 2)}"
         if best["num_seeds"] > 1
         else "one seed"
     )
     second = best["runner_up"]
-    above = metric.number(second["difference_points"], 2) if second else ""
+    above = metric.number(second["difference"], 2) if second else ""
     near = f"; the next point is {above} {metric.difference_unit} above" if second else ""
     edge = "; ".join(
         f"{name} is at the {end} end of its axis" for name, end in best["at_edge"].items()
@@ -210,7 +210,7 @@ def _answer(arm: str, best: Mapping[str, Any], metric: Metric) -> str:
     return (
         f"{arm}, lowest {metric.label} of {best['num_points']} points (best of many, so "
         "optimistic): "
-        f"{metric.text(best['error_pct'], 2)} ({seeds}) at "
+        f"{metric.text(best['value'], 2)} ({seeds}) at "
         f"{where}{near}{f'; {edge}: the space may be too narrow' if edge else ''}."
     )
 
