@@ -62,7 +62,7 @@ def test_diverged_and_failed_draws_stay_in_the_denominator_and_missing_ones_are_
     assert levels.tolist() == [1.0]
     assert shares[-1] == pytest.approx(6 / 9)  # 1.0 if the three were dropped
     row = tables.edf_summary(Results(study, outcomes)).iloc[0]
-    assert row["within_4_points_pct"] == pytest.approx(100 * 6 / 9)
+    assert row["within_near_pct"] == pytest.approx(100 * 6 / 9)
     assert row["area"] == pytest.approx(6 / 9 * 0.9)
     assert [row[name] for name in ("finished", "diverged", "failed", "missing")] == [6, 2, 1, 1]
 
@@ -83,7 +83,7 @@ def test_draws_after_the_first_missing_one_do_not_count():
         "n=4, 0 diverged, 1 missing, 5 later"
     )
     table = tables.edf_summary(Results(study, outcomes)).set_index("arm")
-    assert table["within_4_points_pct"].tolist() == [100.0, 0.0]
+    assert table["within_near_pct"].tolist() == [100.0, 0.0]
     assert table[["n", "diverged", "missing", "not_counted"]].to_numpy().tolist() == [
         [4, 0, 1, 5],
         [2, 1, 1, 7],
@@ -126,7 +126,7 @@ def test_ties_at_a_threshold_count_in_images():
     references = wrong / 100
     outcomes = make_outcomes(study, {"a": references + 4.0, "b": (wrong + 400) / 100})
     for i, reference in enumerate(references[:97]):
-        outcomes.loc[outcomes["point"].isna(), "error_pct"] = reference
+        outcomes.loc[outcomes["point"].isna(), "value"] = reference
         draws = population(
             study, outcomes[outcomes["point"].isna() | (outcomes["point"] == i)], "b"
         )
@@ -138,7 +138,7 @@ def test_a_diverged_draw_is_never_within_points_of_a_bad_reference():
     outcomes = make_outcomes(
         study, {"a": [97] * 4, "b": [97] * 4}, {("a", 0): "diverged"}, reference=97.0
     )
-    assert tables.edf_summary(Results(study, outcomes))["within_4_points_pct"].tolist() == [
+    assert tables.edf_summary(Results(study, outcomes))["within_near_pct"].tolist() == [
         75.0,
         100.0,
     ]
@@ -167,12 +167,12 @@ def test_a_reference_without_an_error_is_not_replaced_silently(state):
 def test_a_malformed_table_is_refused():
     study = make_study(3)
     outcomes = make_outcomes(study, random_errors(study))
-    with pytest.raises(ValueError, match="error_pct"):
-        population(study, outcomes.drop(columns="error_pct"), "a")
+    with pytest.raises(ValueError, match="value"):
+        population(study, outcomes.drop(columns="value"), "a")
     with pytest.raises(ValueError, match="paused"):
         population(study, outcomes.assign(status="paused"), "a")
     with pytest.raises(ValueError, match="finite value"):
-        population(study, outcomes.assign(error_pct=np.nan), "a")
+        population(study, outcomes.assign(value=np.nan), "a")
     with pytest.raises(ValueError, match=r"share \(lr, wd\)"):
         population(study, outcomes.assign(point=pd.NA), "a")
 
@@ -190,23 +190,21 @@ def test_the_reference_is_the_mean_of_the_runs_that_finished():
     )
     table = tables.edf_summary(Results(study, outcomes)).set_index("arm")
     assert table["num_references"].tolist() == [3, 2]
-    assert table["reference_sd_pct"].tolist() == pytest.approx([1.0, math.sqrt(0.5)])
+    assert table["reference_sd"].tolist() == pytest.approx([1.0, math.sqrt(0.5)])
     assert table["num_better_than_reference"].tolist() == [1, 1]
-    assert table["num_beyond_10_points"].tolist() == [1, 1]
-    assert table["within_4_points_pct"].tolist() == [50.0, 75.0]
+    assert table["num_beyond"].tolist() == [1, 1]
+    assert table["within_near_pct"].tolist() == [50.0, 75.0]
 
 
 def test_shares_are_given_for_a_reference_as_far_off_as_it_may_be():
     errors = {"a": [14.3, 14.5, 15.1, 15.5], "b": [12.0, 13.0, 17.4, 17.5]}
     # reference 11; t of 2 df is 4.303, standard error 0.577: 2.484 points
     study = make_study(4, num_references=3)
-    names = [
-        f"within_4_points{end}_pct" for end in ("_if_reference_lower", "", "_if_reference_higher")
-    ]
+    names = [f"within_near{end}_pct" for end in ("_if_reference_lower", "", "_if_reference_higher")]
     table = tables.edf_summary(Results(study, make_outcomes(study, errors)))
     assert table[names].to_numpy().tolist() == [[0.0, 50.0, 100.0], [25.0, 50.0, 75.0]]
     low, high = (intervals.clopper_pearson(hits, 4)[end] for hits, end in ((0, 0), (4, 1)))
-    assert table.loc[0, ["within_4_points_pct_low", "within_4_points_pct_high"]].tolist() == [
+    assert table.loc[0, ["within_near_pct_low", "within_near_pct_high"]].tolist() == [
         100 * low,
         100 * high,
     ]
@@ -214,7 +212,7 @@ def test_shares_are_given_for_a_reference_as_far_off_as_it_may_be():
     study = make_study(4)  # one run: by 1 point; limits 14 - 1, 14, 14 + 1
     table = tables.edf_summary(Results(study, make_outcomes(study, errors)))
     assert table.loc[0, names].tolist() == [0.0, 0.0, 50.0]
-    assert table.loc[0, "within_4_points_pct_high"] == 100 * intervals.clopper_pearson(0, 4)[1]
+    assert table.loc[0, "within_near_pct_high"] == 100 * intervals.clopper_pearson(0, 4)[1]
     assert table["interval_of_shares_and_area"].str.endswith("given the reference").all()
 
 
@@ -224,7 +222,7 @@ def test_the_second_scale_is_a_ratio_to_the_reference():
     outcomes = make_outcomes(study, errors, {("a", 3): "diverged"})
     table = tables.edf_summary(Results(study, outcomes))
     assert table["within_1.5_times_pct"].tolist() == [50.0, 75.0]
-    assert table["error_ratio"].tolist() == pytest.approx(
+    assert table["ratio"].tolist() == pytest.approx(
         [scipy.stats.gmean(errors[arm]) / 11 for arm in "ab"]
     )
     logs = np.log(errors["b"])
@@ -232,20 +230,18 @@ def test_the_second_scale_is_a_ratio_to_the_reference():
     half = scipy.stats.t.ppf(0.975, parts.sum() ** 2 / (parts**2 / [3, 2]).sum()) * math.sqrt(
         parts.sum()
     )
-    assert math.log(
-        table.loc[1, "error_ratio_high"] / table.loc[1, "error_ratio"]
-    ) == pytest.approx(half)
+    assert math.log(table.loc[1, "ratio_high"] / table.loc[1, "ratio"]) == pytest.approx(half)
 
 
 def test_an_error_of_zero_has_no_ratio_and_no_stand_in():
     study = make_study(3, num_references=2)
     outcomes = make_outcomes(study, {"a": [0.0, 0.5, 2.0], "b": [1.0, 0.5, 2.0]}, reference=1.0)
     table = tables.edf_summary(Results(study, outcomes)).set_index("arm")
-    assert np.isnan(table.loc["a", "error_ratio"])
-    assert table.loc["b", "error_ratio"] == pytest.approx(1 / 1.5)  # the mean of 1 and 2
-    assert table.loc["a", "median_error_pct"] == 0.5 and table["area"].notna().all()
-    outcomes.loc[outcomes["point"].isna(), "error_pct"] = 0.0
-    assert tables.edf_summary(Results(study, outcomes))["error_ratio"].isna().all()
+    assert np.isnan(table.loc["a", "ratio"])
+    assert table.loc["b", "ratio"] == pytest.approx(1 / 1.5)  # the mean of 1 and 2
+    assert table.loc["a", "median"] == 0.5 and table["area"].notna().all()
+    outcomes.loc[outcomes["point"].isna(), "value"] = 0.0
+    assert tables.edf_summary(Results(study, outcomes))["ratio"].isna().all()
 
 
 # ---- area
@@ -430,9 +426,9 @@ def test_paired_comparison_uses_points_with_both_outcomes_and_scores_ties_half()
     errors = {"a": [0, 12, 13, 14, 15, 16], "b": [0, 0, 15, 13, 19, 16]}
     result = compare.compare(Results(study, make_outcomes(study, errors, status)), "a", "b")
     assert result["paired"] is True
-    assert (result["n_a"], result["error_prob_a_lower"]) == (5, pytest.approx((3 + 0.5) / 5))
-    assert result["error_median_difference"] == -2  # of 0, 12 - 100, -2, +1, -4
-    assert result["error_p"] == pytest.approx(scipy.stats.binomtest(3, 4).pvalue)
+    assert (result["n_a"], result["prob_a_lower"]) == (5, pytest.approx((3 + 0.5) / 5))
+    assert result["median_difference"] == -2  # of 0, 12 - 100, -2, +1, -4
+    assert result["prob_p"] == pytest.approx(scipy.stats.binomtest(3, 4).pvalue)
 
 
 def test_sign_test_agrees_with_scipy():
@@ -456,12 +452,12 @@ def test_superiority_agrees_with_scipys_brunner_munzel_and_mann_whitney():
     }
     result = unpaired(study, errors)
     assert result["paired"] is False
-    assert result["error_p"] == pytest.approx(
+    assert result["prob_p"] == pytest.approx(
         scipy.stats.brunnermunzel(errors["a"], errors["b"]).pvalue
     )
     u = scipy.stats.mannwhitneyu(errors["b"], errors["a"]).statistic
-    assert result["error_prob_a_lower"] == pytest.approx(u / 400)
-    assert result["error_median_difference"] == np.median(errors["a"]) - np.median(errors["b"])
+    assert result["prob_a_lower"] == pytest.approx(u / 400)
+    assert result["median_difference"] == np.median(errors["a"]) - np.median(errors["b"])
 
 
 def test_superiority_of_many_draws_needs_no_table_of_all_pairs():
@@ -487,8 +483,8 @@ def test_superiority_of_many_draws_needs_no_table_of_all_pairs():
 def test_complete_separation_has_an_interval_and_a_p_that_is_not_zero():
     study = make_study(8)
     result = unpaired(study, {"a": np.arange(8.0), "b": np.arange(8.0) + 20})
-    assert (result["error_prob_a_lower"], result["error_p"]) == (1.0, pytest.approx(2 * 0.5**8))
-    assert result["error_prob_a_lower_low"] == pytest.approx(0.025 ** (1 / 8))
+    assert (result["prob_a_lower"], result["prob_p"]) == (1.0, pytest.approx(2 * 0.5**8))
+    assert result["prob_a_lower_low"] == pytest.approx(0.025 ** (1 / 8))
 
 
 # ---- forgiveness
@@ -558,41 +554,36 @@ def test_shares_of_paired_arms_are_compared_by_mcnemars_mid_p():
     result = compare.compare(
         Results(study, make_outcomes(study, near_and_far(study, hits))), "a", "b"
     )
-    assert result["within_4_points_difference_pct"] == pytest.approx(100 * 5 / 12)
+    assert result["within_near_difference_pct"] == pytest.approx(100 * 5 / 12)
     exact = mcnemar([[3, 6], [1, 2]], exact=True).pvalue
-    assert result["within_4_points_p"] == pytest.approx(exact - scipy.stats.binom.pmf(1, 7, 0.5))
-    ends = [result[f"within_4_points_difference_pct_{end}"] for end in ("low", "high")]
+    assert result["within_near_p"] == pytest.approx(exact - scipy.stats.binom.pmf(1, 7, 0.5))
+    ends = [result[f"within_near_difference_pct_{end}"] for end in ("low", "high")]
     assert ends == pytest.approx(
         [100 * end for end in intervals.paired_share_difference(3, 6, 1, 2)]
     )
-    assert "McNemar" in str(result["within_4_points_method"])
+    assert "McNemar" in str(result["within_near_method"])
 
 
 def test_forgiveness_is_about_each_arms_own_reference_and_not_about_its_error():
     study = make_study(16)
     outcomes = make_outcomes(study, {"a": np.full(16, 11.0), "b": np.full(16, 31.0)})
-    outcomes.loc[(outcomes["arm"] == "b") & outcomes["point"].isna(), "error_pct"] = 30.0
+    outcomes.loc[(outcomes["arm"] == "b") & outcomes["point"].isna(), "value"] = 30.0
     result = compare.compare(Results(study, outcomes), "a", "b")
-    assert (result["within_4_points_difference_pct"], result["area_difference"]) == (0.0, 0.0)
-    assert (
-        result["error_ratio_a_over_b"] == pytest.approx(1.1 / (31 / 30))
-        and result["error_p"] < 0.001
-    )
+    assert (result["within_near_difference_pct"], result["area_difference"]) == (0.0, 0.0)
+    assert result["ratio_a_over_b"] == pytest.approx(1.1 / (31 / 30)) and result["prob_p"] < 0.001
 
 
 @pytest.mark.parametrize("num", [1, 2])
 def test_one_or_two_reference_runs_make_no_test_of_forgiveness(num: int):
     study = make_study(16, num_references=num)
     result = compare.compare(Results(study, make_outcomes(study, random_errors(study))), "a", "b")
-    for name in ("area", "error_ratio"):
+    for name in ("area", "ratio"):
         assert np.isnan(result[f"{name}_p"]) and "fewer than 3 reference runs" in str(
             result[f"{name}_method"]
         )
-    assert np.isnan([result["area_difference_low"], result["error_ratio_a_over_b_high"]]).all()
-    assert np.isfinite(
-        [result["area_difference"], result["within_4_points_difference_pct_low"]]
-    ).all()
-    assert np.isnan(result["within_4_points_p"]) and str(result["within_4_points_method"]).endswith(
+    assert np.isnan([result["area_difference_low"], result["ratio_a_over_b_high"]]).all()
+    assert np.isfinite([result["area_difference"], result["within_near_difference_pct_low"]]).all()
+    assert np.isnan(result["within_near_p"]) and str(result["within_near_method"]).endswith(
         "given the references"
     )
 
@@ -603,11 +594,11 @@ def test_shares_of_unpaired_arms_are_compared_by_boschloos_test():
     result = unpaired(study, near_and_far(study, hits))
     expected = scipy.stats.boschloo_exact([[10, 4], [2, 8]]).pvalue
     assert (
-        result["within_4_points_p"] == pytest.approx(expected)
+        result["within_near_p"] == pytest.approx(expected)
         and expected < scipy.stats.fisher_exact([[10, 4], [2, 8]])[1]
     )
     ends = confint_proportions_2indep(10, 12, 4, 12, method="agresti-caffo")
-    assert result["within_4_points_difference_pct_low"] == pytest.approx(100 * ends[0])
+    assert result["within_near_difference_pct_low"] == pytest.approx(100 * ends[0])
     assert forgiveness.boschloo(12, 12, 12, 12) == forgiveness.boschloo(0, 5, 0, 9) == 1.0
 
 
@@ -618,23 +609,23 @@ def test_forgiveness_of_a_sobol_design_is_t_over_its_scrambles():
     outcomes = make_outcomes(study, near_and_far(study, hits))
     blocks = {arm: hits[arm].reshape(4, 8).mean(axis=1) for arm in "ab"}
     result = compare.compare(Results(study, outcomes), "a", "b")
-    assert result["within_4_points_p"] == pytest.approx(
+    assert result["within_near_p"] == pytest.approx(
         scipy.stats.ttest_rel(blocks["a"], blocks["b"]).pvalue
     )
     outcomes.loc[outcomes["arm"] == "b", "lr"] *= 2
     result = compare.compare(Results(study, outcomes), "a", "b")
     welch = scipy.stats.ttest_ind(blocks["a"], blocks["b"], equal_var=False)
-    assert result["within_4_points_p"] == pytest.approx(welch.pvalue)
+    assert result["within_near_p"] == pytest.approx(welch.pvalue)
     _, high = welch.confidence_interval()
-    assert result["within_4_points_difference_pct_high"] == pytest.approx(100 * high)
+    assert result["within_near_difference_pct_high"] == pytest.approx(100 * high)
 
 
 def test_forgiveness_without_a_reference_or_a_draw_says_why():
     study = make_study(4)
     outcomes = make_outcomes(study, random_errors(study), {("b", None): "diverged"})
     result = compare.compare(Results(study, outcomes), "a", "b")
-    assert result["within_4_points_method"] == "an arm has no finished reference"
-    assert np.isnan(result["within_4_points_p"]) and np.isfinite(result["error_p"])
+    assert result["within_near_method"] == "an arm has no finished reference"
+    assert np.isnan(result["within_near_p"]) and np.isfinite(result["prob_p"])
 
 
 @pytest.mark.parametrize(
@@ -671,7 +662,7 @@ def simulate(shift: float, spread: float, is_paired: bool, sims: int = 160) -> p
         common = rng.exponential(4, 16) if is_paired else 0.0
         a, b = (20 + common + scale * rng.normal(size=16) for scale in (1.0, spread))
         for arm, values in (("a", a), ("b", b + shift)):
-            frame.loc[(frame["arm"] == arm) & frame["point"].notna(), "error_pct"] = values
+            frame.loc[(frame["arm"] == arm) & frame["point"].notna(), "value"] = values
         results.append(compare.compare(Results(study, frame), "a", "b"))
     return pd.DataFrame(results)
 
@@ -679,8 +670,8 @@ def simulate(shift: float, spread: float, is_paired: bool, sims: int = 160) -> p
 @pytest.mark.parametrize(("is_paired", "spread"), [(True, 1.0), (False, 1.0), (False, 4.0)])
 def test_comparison_is_calibrated_without_a_difference(is_paired, spread):
     results = simulate(0.0, spread, is_paired)
-    assert (results["error_p"] < 0.05).mean() <= 0.05 + 2.5 * math.sqrt(0.05 * 0.95 / 160)
-    for name, truth in (("error_prob_a_lower", 0.5), ("error_median_difference", 0.0)):
+    assert (results["prob_p"] < 0.05).mean() <= 0.05 + 2.5 * math.sqrt(0.05 * 0.95 / 160)
+    for name, truth in (("prob_a_lower", 0.5), ("median_difference", 0.0)):
         held = (results[f"{name}_low"] <= truth) & (truth <= results[f"{name}_high"])
         assert held.mean() >= 0.95 - 2.5 * math.sqrt(0.05 * 0.95 / 160)
 
@@ -688,15 +679,11 @@ def test_comparison_is_calibrated_without_a_difference(is_paired, spread):
 @pytest.mark.parametrize("is_paired", [True, False])
 def test_comparison_finds_a_difference_and_covers_its_size(is_paired):
     results = simulate(2.0, 1.0, is_paired)
-    assert (results["error_p"] < 0.05).mean() >= 0.9
-    held = (results["error_median_difference_low"] <= -2) & (
-        results["error_median_difference_high"] >= -2
-    )
+    assert (results["prob_p"] < 0.05).mean() >= 0.9
+    held = (results["median_difference_low"] <= -2) & (results["median_difference_high"] >= -2)
     assert held.mean() >= 0.93
     truth = scipy.stats.norm.cdf(2 / math.sqrt(2))
-    held = (results["error_prob_a_lower_low"] <= truth) & (
-        truth <= results["error_prob_a_lower_high"]
-    )
+    held = (results["prob_a_lower_low"] <= truth) & (truth <= results["prob_a_lower_high"])
     assert held.mean() >= 0.92
 
 
@@ -706,8 +693,8 @@ def test_a_sobol_design_is_compared_over_its_scrambles():
     errors = {"a": rng.normal(20, 1, 32), "b": rng.normal(20.3, 1, 32)}
     result = compare.compare(Results(study, make_outcomes(study, errors)), "a", "b")
     blocks = (errors["a"] < errors["b"]).reshape(4, 8).mean(axis=1)
-    assert result["error_p"] == pytest.approx(scipy.stats.ttest_1samp(blocks, 0.5).pvalue)
-    assert "4 scrambles" in str(result["error_method"])
+    assert result["prob_p"] == pytest.approx(scipy.stats.ttest_1samp(blocks, 0.5).pvalue)
+    assert "4 scrambles" in str(result["prob_method"])
 
 
 def test_holm_agrees_with_a_hand_computation_and_counts_comparisons_to_come():
@@ -757,12 +744,12 @@ def test_markdown_joins_an_estimate_with_its_interval():
             "share_pct": [50.0],
             "share_pct_low": [9.43],
             "share_pct_high": [90.57],
-            "error_p": [0.0001],
+            "prob_p": [0.0001],
             "area": [np.nan],
         }
     )
     lines = text.to_markdown(table).splitlines()
-    assert lines[0] == "| arm | n | share (%) | error p | area |"
+    assert lines[0] == "| arm | n | share (%) | prob p | area |"
     assert lines[2] == "| x\\|y | 3 | 50.0 [9.4, 90.6] | < 0.001 | – |"
 
 
@@ -770,7 +757,7 @@ def test_arm_comparison_has_both_p_columns_and_no_row_without_pairs():
     study = make_study(8, arms=("a", "b", "c"), pairs=(("a", "b"), ("a", "c")), num_references=3)
     errors = random_errors(study)
     table = tables.arm_comparison(Results(study, make_outcomes(study, errors)))
-    for name in ("area_p", "error_ratio_p", "within_4_points_p", "error_p"):
+    for name in ("area_p", "ratio_p", "within_near_p", "prob_p"):
         assert table[f"{name}_holm"].tolist() == pytest.approx(holm(table[name].tolist()))
     assert list(
         tables.arm_comparison(Results(make_study(8), make_outcomes(study, errors))).columns
@@ -783,9 +770,9 @@ def test_tables_of_an_unstarted_study_have_a_row_per_arm_and_no_number():
     outcomes = make_outcomes(study, random_errors(study), status)
     summary = tables.edf_summary(Results(study, outcomes))
     assert summary["missing"].tolist() == [8, 8] and summary["n"].tolist() == [0, 0]
-    assert summary[["median_error_pct", "area", "within_1_points_pct"]].isna().all(axis=None)
+    assert summary[["median", "area", "within_quarter_near_pct"]].isna().all(axis=None)
     assert (
-        tables.arm_comparison(Results(study, outcomes))[["error_p", "area_p", "error_ratio_p"]]
+        tables.arm_comparison(Results(study, outcomes))[["prob_p", "area_p", "ratio_p"]]
         .isna()
         .all(axis=None)
     )

@@ -63,7 +63,7 @@ def test_drawn_edf_is_the_share_of_all_draws_with_an_outcome():
         assert line.get_drawstyle() == "steps-post"
         x, y = line.get_xydata().T
         arm_rows = outcomes[(outcomes["arm"] == arm) & outcomes["point"].notna()]
-        finished = arm_rows.loc[arm_rows["status"] == "finished", "error_pct"] - 10
+        finished = arm_rows.loc[arm_rows["status"] == "finished", "value"] - 10
         for at in np.linspace(x[0], 10, 57):
             drawn = y[np.searchsorted(x, at, side="right") - 1]
             assert drawn == pytest.approx((finished <= at).sum() / n)
@@ -201,9 +201,7 @@ def test_drawn_bands_hold_the_curve_for_every_reference_that_may_be():
     study = make_study(16, num_references=3)
     outcomes = make_outcomes(study, random_errors(study))
     (ax,) = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).axes
-    errors = outcomes.loc[
-        (outcomes["arm"] == "a") & outcomes["point"].notna(), "error_pct"
-    ].to_numpy()
+    errors = outcomes.loc[(outcomes["arm"] == "a") & outcomes["point"].notna(), "value"].to_numpy()
     path = ax.collections[1].get_paths()[0]  # the light band of a: edges of a step function
     (lower, upper), reach = share_bounds(16), 4.3027 / np.sqrt(3)
     for at in (0.31, 1.7, 4.2):
@@ -406,7 +404,7 @@ def test_report_says_question_counts_reference_provenance_and_how_to_repeat(repo
         "13 with an outcome are excluded",
         "A reference that many draws beat is not optimal",
         "Code: abc.",
-        "arm n diverged median error (%)",
+        "arm n diverged median (%)",
         "a 16 15 1 0 0 0",
         "b 16 1 0 1 1 13",
     ):
@@ -564,7 +562,7 @@ def narrow_references(outcomes: pd.DataFrame, **of_arm: float) -> pd.DataFrame:
     """References of an arm at a value, 0.02 points apart."""
     for arm, value in of_arm.items():
         runs = (outcomes["arm"] == arm) & outcomes["point"].isna()
-        outcomes.loc[runs, "error_pct"] = value + 0.02 * np.arange(runs.sum())
+        outcomes.loc[runs, "value"] = value + 0.02 * np.arange(runs.sum())
     return outcomes
 
 
@@ -644,5 +642,5 @@ def test_the_summary_has_finite_numbers_of_the_arms():
     a, b = numbers["a"], numbers["b"]
     assert (a["n"], a["diverged"], b["missing"]) == (8, 1, 0)
     assert "area" not in b and 0 < a["area"] < 1
-    assert a["error_ratio"] > 0 and 0 <= a["within_1.5_times_pct"] <= 100
+    assert a["ratio"] > 0 and 0 <= a["within_1.5_times_pct"] <= 100
     assert np.isfinite([x for of in numbers.values() for x in of.values()]).all()

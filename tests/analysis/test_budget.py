@@ -270,8 +270,8 @@ def test_the_table_is_of_draws_chosen_on_minival(demo: tuple[Study, dict[str, Ou
         3,
     )
     row = table[(table["arm"] == "ViT_P SGD") & (table["k"] == 3)].iloc[0]
-    assert row["mean_error_pct"] == pytest.approx(values.mean())
-    assert row["median_error_pct_low"] <= row["median_error_pct"] <= row["median_error_pct_high"]
+    assert row["mean"] == pytest.approx(values.mean())
+    assert row["median_low"] <= row["median"] <= row["median_high"]
     assert row["train_s"] == pytest.approx(3 * np.mean([r["train_s"] for r in last]))
 
 
@@ -281,8 +281,8 @@ def test_a_diverged_draw_is_the_worst_on_both_sets(demo: tuple[Study, dict[str, 
     bad = dict.fromkeys(ours[:8], Outcome(Status.DIVERGED, ({"epoch": 3.0, "unix_s": 1.0},)))
     table = results_of(study, {**read, **bad}).once(tuning_budget)
     of_arm = table[table["arm"] == "ViT_C SGD"].set_index("k")
-    assert set(of_arm["diverged"]) == {8} and of_arm.loc[1, "mean_error_pct"] > 50
-    assert of_arm.loc[7, "median_error_pct"] < 5 and of_arm.loc[1, "median_error_pct_high"] == 100
+    assert set(of_arm["diverged"]) == {8} and of_arm.loc[1, "mean"] > 50
+    assert of_arm.loc[7, "median"] < 5 and of_arm.loc[1, "median_high"] == 100
 
 
 def test_draws_without_minival_are_in_no_number(demo: tuple[Study, dict[str, Outcome]]) -> None:
@@ -301,7 +301,7 @@ def test_draws_without_minival_are_in_no_number(demo: tuple[Study, dict[str, Out
     results = results_of(study, older)
     assert results.once(tuning_budget).empty and results.once(tuning_crossings).empty
     assert not any("best of k" in line for line in words.headline(results))
-    assert "best_of_4_error_pct" not in words.summary(results)["ViT_C SGD"]
+    assert "best_of_4" not in words.summary(results)["ViT_C SGD"]
     assert "no draw" in words.KIND.figures["tuning_budget"](results).axes[0].texts[0].get_text()
 
 
@@ -309,10 +309,10 @@ def test_the_number_of_an_arm_is_that_of_four_draws(demo: tuple[Study, dict[str,
     results = results_of(*demo)
     table = results.once(tuning_budget).set_index(["arm", "k"])
     for name, numbers in words.summary(results).items():
-        assert numbers["best_of_4_error_pct"] == table.loc[(name, 4), "median_error_pct"]
+        assert numbers["best_of_4"] == table.loc[(name, 4), "median"]
 
 
 def test_draws_of_a_sobol_design_have_no_band(demo: tuple[Study, dict[str, Outcome]]) -> None:
     study, read = demo
     table = results_of(dataclasses.replace(study, num_scrambles=2), read).once(tuning_budget)
-    assert table["median_error_pct"].notna().all() and table["median_error_pct_low"].isna().all()
+    assert table["median"].notna().all() and table["median_low"].isna().all()

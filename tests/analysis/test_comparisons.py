@@ -52,7 +52,7 @@ def results_of(study: Study, error: Error) -> Results:
                 "point": trial.point,
                 "trial_id": trial.config.id,
                 "status": "finished" if value is not None else "diverged",
-                "error_pct": 100.0 if value is None else value,
+                "value": 100.0 if value is None else value,
                 "lr": trial.config.lr,
                 "seed": trial.config.seed,
                 "val_ema_error_pct": 100.0 if value is None else value,
@@ -76,11 +76,11 @@ def test_pairs_of_repeats_are_compared_and_corrected_over_all_rows() -> None:
     check(study)
     results = results_of(study, noisy(1))
     table = pair_differences(results)
-    of = {arm: g["error_pct"].to_numpy() for arm, g in results.trials.groupby("arm")}
+    of = {arm: g["value"].to_numpy() for arm, g in results.trials.groupby("arm")}
     for row in table.itertuples():
         welch = scipy.stats.ttest_ind(of[row.a], of[row.b], equal_var=False)
         assert row.difference_p == pytest.approx(welch.pvalue)
-        assert row.difference_points == pytest.approx(of[row.a].mean() - of[row.b].mean())
+        assert row.difference == pytest.approx(of[row.a].mean() - of[row.b].mean())
     assert table["difference_p_holm"].tolist() == pytest.approx(
         holm(table["difference_p"].tolist())
     )
@@ -104,7 +104,7 @@ def test_equivalence_is_the_two_one_sided_tests_of_statsmodels(margin: float) ->
     study = study_of(arms, num=8, pairs=(("a", "c"),), margin=margin)
     results = results_of(study, noisy(3))
     (row,) = pair_differences(results).itertuples()
-    of = [results.trials.loc[results.trials["arm"] == arm, "error_pct"] for arm in "ac"]
+    of = [results.trials.loc[results.trials["arm"] == arm, "value"] for arm in "ac"]
     expected = ttost_ind(*of, -margin, margin, usevar="unequal")[0]
     assert row.difference_equivalent_p == pytest.approx(expected)
     assert row.verdict == ("equivalent" if expected < 0.05 else "undecided")
@@ -191,13 +191,13 @@ def test_effects_of_a_factorial_are_those_of_a_regression() -> None:
     code = {name: np.where(factors[name] == LEVELS[name][0], 1, -1) for name in ("stem", "norm")}
     x = np.column_stack([np.ones(len(factors)), code["stem"], code["norm"]])
     x = np.column_stack([x, code["stem"] * code["norm"]])
-    fit = OLS(results.trials["error_pct"].to_numpy(), x).fit().params
-    of = table.set_index("effect")["difference_points"]
+    fit = OLS(results.trials["value"].to_numpy(), x).fit().params
+    of = table.set_index("effect")["difference"]
     assert of["stem: P − C"] == pytest.approx(2 * fit[1])
     assert of["norm: LN − BN"] == pytest.approx(2 * fit[2])
     assert of["stem: P − C, at norm LN − at BN"] == pytest.approx(4 * fit[3])
-    assert factorial_means(results)["mean_error_pct"].to_numpy() == pytest.approx(
-        results.trials.groupby("arm", sort=False)["error_pct"].mean().to_numpy()
+    assert factorial_means(results)["mean"].to_numpy() == pytest.approx(
+        results.trials.groupby("arm", sort=False)["value"].mean().to_numpy()
     )
 
 

@@ -35,10 +35,10 @@ def test_comparisons_of_forgiveness_keep_their_level(name: str) -> None:
     """
     sims = 1000
     null = found(studies(POPULATIONS[name], 64, 3, 0.6, sims))
-    for kind in ("area", "error_ratio"):
+    for kind in ("area", "ratio"):
         assert (null[f"{kind}_p"] < 0.05).mean() <= 0.05 + limit(0.05, sims), kind
     # why it is not the primary one
-    assert (null["within_4_points_p"] < 0.05).mean() > 0.05 + limit(0.05, sims) / 2
+    assert (null["within_near_p"] < 0.05).mean() > 0.05 + limit(0.05, sims) / 2
 
 
 def test_the_level_holds_for_few_draws_and_independent_ones() -> None:
@@ -47,7 +47,7 @@ def test_the_level_holds_for_few_draws_and_independent_ones() -> None:
         null = found(
             studies(skewed, n, k, 0.6, sims, seed=1, paired=0.7 if paired else 0.0), paired
         )
-        for name in ("area_p", "error_ratio_p"):
+        for name in ("area_p", "ratio_p"):
             assert (null[name] < 0.05).mean() <= 0.05 + limit(0.05, sims), (n, k, paired)
 
 
@@ -59,11 +59,11 @@ def test_a_difference_is_covered_and_seen_where_mcnemars_test_misses_it() -> Non
     ratios = [np.log1p(factor * skewed(u) / REFERENCE).mean() for factor in (1, 2)]
     for name, truth in (
         ("area_difference", areas[0] - areas[1]),
-        ("error_ratio_a_over_b", math.exp(-np.diff(ratios)[0])),
+        ("ratio_a_over_b", math.exp(-np.diff(ratios)[0])),
     ):
         cover = ((far[f"{name}_low"] <= truth) & (truth <= far[f"{name}_high"])).mean()
         assert cover >= 0.95 - limit(0.95, sims), name
-    assert (far["area_p"] < 0.05).mean() > 0.65 > 0.45 > (far["within_4_points_p"] < 0.05).mean()
+    assert (far["area_p"] < 0.05).mean() > 0.65 > 0.45 > (far["within_near_p"] < 0.05).mean()
 
 
 @pytest.mark.parametrize(("n", "k"), [(14, 4), (16, 8), (64, 3)])
@@ -74,10 +74,10 @@ def test_numbers_of_an_arm_cover_the_truth_about_the_true_reference(n: int, k: i
     sims, u, grid = 300, (np.arange(100_000) + 0.5) / 100_000, np.linspace(-1, 10, 89)
     delta = np.sort(rounded(u))
     truth = {
-        "within_4_points_pct": 100 * (delta <= 4).mean(),
+        "within_near_pct": 100 * (delta <= 4).mean(),
         "within_1.5_times_pct": 100 * (delta <= REFERENCE / 2).mean(),
         "area": edf.area(delta, 10.0),
-        "error_ratio": math.exp(np.log1p(np.minimum(delta, 95) / REFERENCE).mean()),
+        "ratio": math.exp(np.log1p(np.minimum(delta, 95) / REFERENCE).mean()),
     }
     shares = edf.share_at(delta, grid)
     held: dict[str, list[bool]] = {
@@ -128,10 +128,7 @@ def test_draws_that_do_not_differ_leave_an_interval_with_a_width() -> None:
         result["area_difference_low"] < 0 < result["area_difference_high"]
         and result["area_p"] == 1.0
     )
-    assert (
-        math.isnan(result["error_ratio_p"])
-        and result["error_ratio_method"] == "none: draws do not differ"
-    )
+    assert math.isnan(result["ratio_p"]) and result["ratio_method"] == "none: draws do not differ"
 
 
 def test_the_primary_comparison_is_the_formula_by_hand() -> None:
@@ -161,10 +158,10 @@ def test_no_p_is_below_that_of_the_exact_test_of_as_many_draws(n: int, paired: b
     b = arm(np.full(n, 100.0), a.references)
     least = 2 * 0.5**n if paired else 2 / math.comb(2 * n, n)
     row = forgiveness.forgiveness(a, b, paired)
-    for name in ("area_p", "error_ratio_p"):
+    for name in ("area_p", "ratio_p"):
         assert row[name] >= least - 1e-12, name
     counts = least if paired else 2 * 0.5 ** (2 * n)  # Boschloo's test is exact and unconditional
-    assert row["within_4_points_p"] == pytest.approx(counts)
+    assert row["within_near_p"] == pytest.approx(counts)
     one = arm(np.append(a.error[1:], 100.0), a.references)  # different scores, one without an error
     assert forgiveness.forgiveness(one, b, paired)["area_p"] >= least - 1e-12
     beyond = arm(REFERENCE + 10 + rng.uniform(1, 2, n), a.references)  # finished, and score 0
@@ -195,7 +192,7 @@ def test_the_level_holds_at_each_of_holms_steps_where_half_of_the_draws_diverge(
             )
             refs = REFERENCE + np.array([-0.01, 0.0, 0.01])
             row = forgiveness.forgiveness(arm(errors[0], refs), arm(errors[1], refs), paired)
-            p.append([row["area_p"], row["error_ratio_p"]])
+            p.append([row["area_p"], row["ratio_p"]])
         for level in (0.05, 0.05 / 6):
             assert (np.array(p) < level).mean(0).max() <= level + limit(level, sims)
 
@@ -207,7 +204,7 @@ def test_few_draws_of_one_arm_claim_no_more_than_they_carry() -> None:
     a, b = (arm(REFERENCE + rng.uniform(0, 4, n), refs) for n in (20, 3))
     two = arm(b.error[:2], refs)
     row = forgiveness.forgiveness(a, two, False)
-    for kind, ends in (("area", "area_difference"), ("error_ratio", "error_ratio_a_over_b")):
+    for kind, ends in (("area", "area_difference"), ("ratio", "ratio_a_over_b")):
         assert np.isnan([row[f"{kind}_p"], row[f"{ends}_low"], row[f"{ends}_high"]]).all()
     few = arm(np.array([*b.error[:1], a.error.mean()]), refs)
     assert np.isnan(compare.superiority(a, few)[1:4]).all()

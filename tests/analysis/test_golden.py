@@ -184,7 +184,7 @@ def test_tests_that_are_made_again_keep_their_p(slug: str, written: Written) -> 
 def _with_values(outcome: Outcome, value: float) -> Outcome:
     rows = [
         {
-            name: value if name.endswith(("error_pct", "images_per_s")) else of
+            name: value if name.endswith(("value", "images_per_s")) else of
             for name, of in row.items()
         }
         for row in outcome.rows

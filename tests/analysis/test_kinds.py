@@ -225,7 +225,7 @@ def test_plain_trials_of_repeats_count() -> None:
     }
     results = Results(study, outcomes(study, read))
     table = results.once(arm_means)
-    assert table["n"].tolist() == [2, 2] and table["mean_error_pct"].tolist() == [10.5, 12.5]
+    assert table["n"].tolist() == [2, 2] and table["mean"].tolist() == [10.5, 12.5]
     assert "0 separate reference runs" in kind_of(study).design_text(study)
     with_point = dataclasses.replace(study.trials[0], point=0)
     mixed = dataclasses.replace(

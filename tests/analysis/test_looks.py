@@ -259,7 +259,7 @@ def of_metric(study: Study, name: str, ledger: Ledger) -> tuple[Look, Results]:
         {
             "trial_id": [trial.config.id for trial in study.trials],
             "status": "finished",
-            "error_pct": 1.0,
+            "value": 1.0,
         }
     )
     look = look_of(named, trials)
@@ -507,7 +507,7 @@ def test_after_a_whole_plan_claims_are_kept_or_given_up_and_none_is_new(
     assert len(names) >= 3 and (now >= then).all() and ((now == then) & (then < 0.05)).any()
     assert any("more forgiving than ViT_P SGD" in line for line in second)  # as at first
     arms = vitscale.load("lr_wd_edf-demo", store.root).table("edf_summary")
-    for name in ("within_1_points", "within_2_points", "within_4_points", "within_1.5_times"):
+    for name in ("within_quarter_near", "within_half_near", "within_near", "within_1.5_times"):
         known = arms[arms[f"{name}_pct"].notna()]
         assert (known[f"{name}_anytime_pct"] == known[f"{name}_pct"]).all(), name
         assert (known[f"{name}_anytime_pct_low"] <= known[f"{name}_pct_low"] + 5).all(), name
@@ -516,7 +516,7 @@ def test_after_a_whole_plan_claims_are_kept_or_given_up_and_none_is_new(
     low, high = table["area_anytime_difference_low"], table["area_anytime_difference_high"]
     assert (low <= table["area_difference_low"]).all()
     assert (high >= table["area_difference_high"]).all()
-    for name in ("error_prob_a_lower", "within_4_points_anytime_difference_pct"):
+    for name in ("prob_a_lower", "within_near_anytime_difference_pct"):
         base = name.removesuffix("_pct").replace("_anytime", "")
         suffix = "_pct" if name.endswith("pct") else ""
         estimate = table[name if suffix else f"{name}_anytime"]

@@ -56,9 +56,9 @@ def truth(moved: float, classes: int, num: int) -> dict[str, float]:
     return {
         "seed": of_seed,
         "mean_over_images": 1e4 * 0.25 * 0.3 * 0.7 / num,
-        "seed_sd_points": of_seed**0.5,
+        "seed_sd": of_seed**0.5,
         "seed_share_pct": 100 * of_seed / (of_seed + (1e4 * 0.3 * 0.25 - of_seed) / num),
-        "mean_error_pct": 100 * mean,
+        "mean": 100 * mean,
         "agreement_pct": 100 * agree,
         "kappa": (agree - chance) / (1 - chance),
     }
@@ -102,7 +102,7 @@ def test_variances_are_unbiased_and_intervals_cover(
     assert (np.mean(covered, 0) > 0.93 - 3 * (0.93 * 0.07 / 400) ** 0.5).all()
 
 
-COVERED = ("seed_sd_points", "seed_share_pct", "mean_error_pct")
+COVERED = ("seed_sd", "seed_share_pct", "mean")
 
 
 def test_the_variance_of_the_seeds_part_over_images_is_that_of_other_images() -> None:
@@ -166,7 +166,7 @@ def test_too_few_runs_or_no_mistakes_have_no_interval_and_no_warning() -> None:
             assert np.isnan(images.agreement(wrong).kappa[1])
         assert np.isnan(images.parts(np.ones((1, 9), bool))).all()
         row = mistakes._spread(np.zeros((3, 9), bool))
-        assert row["mean_error_pct"] == 0 and np.isnan(row["seed_share_pct"])
+        assert row["mean"] == 0 and np.isnan(row["seed_share_pct"])
         assert np.isnan(images.agreement(np.zeros((4, 9), bool)).kappa[0])
 
 
@@ -202,8 +202,8 @@ def test_tables_use_the_bits_of_the_metrics_weights_and_count_what_has_none(tmp_
         ]
     )
     assert (row["n"], row["seeds_without_bits"], row["images"]) == (6, 5, 90)
-    assert row["mean_error_pct"] == pytest.approx(100 * stacked.mean())
-    assert row["sd_points"] == pytest.approx(100 * stacked.mean(1).std(ddof=1))
+    assert row["mean"] == pytest.approx(100 * stacked.mean())
+    assert row["sd"] == pytest.approx(100 * stacked.mean(1).std(ddof=1))
     (pair,) = results.once(mistakes.agreement).to_dict("records")
     assert pair["agreement_pct"] == pytest.approx(100 * images.agreement(stacked).share[0])
     said = " ".join(headline(results))
@@ -225,7 +225,7 @@ def test_equal_seeds_have_no_share_of_a_variance() -> None:
     bits = Wrong({"val_ema_wrong": np.arange(90) < 9}, {"val": "these"})
     results = Results(study, outcomes, rows, wrong=lambda _: bits)
     (row,) = results.once(mistakes.seed_spread).to_dict("records")
-    assert np.isnan(row["seed_share_pct"]) and row["mean_error_pct"] == pytest.approx(10)
+    assert np.isnan(row["seed_share_pct"]) and row["mean"] == pytest.approx(10)
     said = [line for line in headline(results) if "spread on val" in line]
     assert len(said) == 1 and "nan" not in said[0] and "equal errors on these 90" in said[0]
 
@@ -274,7 +274,7 @@ def test_bits_are_read_once_and_only_if_a_table_asks() -> None:
 def test_a_study_of_another_metric_says_why_its_tables_are_empty() -> None:
     study = make_study(3, more="", tables=TABLES, metric="val_ema_top5_error_pct")
     outcomes, rows = make_tables(make_study(3, more=""))
-    outcomes["val_ema_top5_error_pct"] = outcomes["error_pct"]
+    outcomes["val_ema_top5_error_pct"] = outcomes["value"]
     results = Results(study, outcomes, rows, wrong=reader(study, range(0)))
     assert results.once(mistakes.seed_spread).empty and results.once(mistakes.agreement).empty
     assert "and this study is about the top-5 error" in " ".join(headline(results))
@@ -295,8 +295,8 @@ def test_from_the_store_to_the_report(tmp_path: Path) -> None:
     folder, _, _ = draw(study, store, dict(read))
     table = pd.read_csv(folder.path / "seed_spread.csv")
     errors = [read[t.config.id].rows[-1]["val_ema_error_pct"] for t in study.trials]
-    assert table["mean_error_pct"].item() == pytest.approx(np.mean(errors))
-    assert table["sd_points"].item() == pytest.approx(np.std(errors, ddof=1))
+    assert table["mean"].item() == pytest.approx(np.mean(errors))
+    assert table["sd"].item() == pytest.approx(np.std(errors, ddof=1))
     (bits,) = store.trial(study.trials[1].config.id).path.glob("wrong-*")
     bits.write_bytes(b"no parquet")
     with pytest.warns(UserWarning, match="wrong images must be readable"):

@@ -50,7 +50,7 @@ def make_outcomes(study: Study, mean: float = 5.0, status: str = "finished") -> 
                 "point": trial.point,
                 "trial_id": trial.config.id,
                 "status": status,
-                "error_pct": error,
+                "value": error,
                 **trial.config.asdict(),
                 **found,
                 "commit": "abc",

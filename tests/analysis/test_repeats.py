@@ -156,7 +156,7 @@ def runs(errors: np.ndarray) -> pd.DataFrame:
     status = np.where(
         np.isinf(errors), "diverged", np.where(np.isnan(errors), "missing", "finished")
     )
-    return pd.DataFrame({"status": status, "error_pct": np.where(np.isinf(errors), 100.0, errors)})
+    return pd.DataFrame({"status": status, "value": np.where(np.isinf(errors), 100.0, errors)})
 
 
 def test_endings_are_those_of_all_permutations() -> None:

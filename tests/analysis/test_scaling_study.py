@@ -87,7 +87,7 @@ def outcomes(study: Study, diverged_cell: str = "", seed: int = 0) -> pd.DataFra
                 "status": "diverged" if diverged else "finished",
                 "lr": c.lr,
                 "seed": c.seed,
-                "error_pct": values[0],
+                "value": values[0],
                 "minival_error_pct": values[1],
                 "epochs": c.epochs,
                 "row": index,
@@ -107,15 +107,15 @@ def test_cells_have_the_lr_and_the_errors_of_their_runs(results: Results) -> Non
     trials = results.trials
     name = "ViT_C width 32, 997 images"
     runs = trials[(trials["arm"] == name) & (trials["status"] == "finished")]
-    by_lr = runs.groupby("lr")[["minival_error_pct", "error_pct"]].mean()
+    by_lr = runs.groupby("lr")[["minival_error_pct", "value"]].mean()
     best = by_lr["minival_error_pct"].idxmin()
     assert table.loc[name, "lr"] == best
-    assert table.loc[name, "val_error_pct"] == pytest.approx(by_lr.loc[best, "error_pct"])
+    assert table.loc[name, "val_mean"] == pytest.approx(by_lr.loc[best, "value"])
     row = table.loc[name]
-    assert row["val_error_pct_low"] < row["val_error_pct"] < row["val_error_pct_high"]
+    assert row["val_mean_low"] < row["val_mean"] < row["val_mean_high"]
     gone = table.loc["ViT_P width 24, 499 images"]
     assert (gone["n"], gone["diverged_in_all"], gone["ended"]) == (0, 9, 9)
-    assert np.isnan(gone["val_error_pct"])
+    assert np.isnan(gone["val_mean"])
     assert table["diverged_in_all"].sum() == (trials["status"] == "diverged").sum()
 
 
@@ -142,7 +142,7 @@ def test_forecasts_are_of_the_largest_size_without_it_and_stay_within_four_times
     held = table[table["kind"] == "held out"]
     assert len(held) == 6 and held["target"].str.contains("width 72").all()
     assert (held["inside"] == "yes").sum() >= 5
-    assert (held["predicted_error_pct_low"] < held["predicted_error_pct_high"]).all()
+    assert (held["predicted_low"] < held["predicted_high"]).all()
     beyond = table[table["kind"] == "extrapolation"]
     assert beyond["times"].tolist() == [2.0, 4.0] * 2 and (beyond["inside"] == "").all()
     far = results.once(scaling_forecast_far)
@@ -167,10 +167,10 @@ def test_nothing_is_extrapolated_from_a_size_that_is_not_trained(results: Result
 def test_a_forecast_of_a_cell_that_diverged_did_not_hold(results: Results) -> None:
     trials = results.trials.copy()
     name = "ViT_P width 72, 499 images"
-    trials.loc[trials["arm"] == name, ["status", "error_pct"]] = "diverged", 100.0
+    trials.loc[trials["arm"] == name, ["status", "value"]] = "diverged", 100.0
     made = Results(results.study, trials)
     held = made.once(scaling_forecast).set_index("target")
-    assert held.loc[name, "inside"] == "no" and np.isnan(held.loc[name, "measured_error_pct"])
+    assert held.loc[name, "inside"] == "no" and np.isnan(held.loc[name, "measured"])
     (line,) = [s for s in headline(made) if "largest size of ViT_P" in s]
     assert "of 3 inside" in line and "(1 diverged, counted as outside)" in line
 
@@ -183,12 +183,12 @@ def test_families_are_compared_at_images_that_both_have(monkeypatch: pytest.Monk
     study = script.study(num=3)
     trials = outcomes(study)
     gone = trials["arm"].str.startswith("ViT_C") & trials["arm"].str.contains("997 images")
-    trials.loc[gone, ["status", "error_pct"]] = "diverged", 100.0
+    trials.loc[gone, ["status", "value"]] = "diverged", 100.0
     row = Results(study, trials).once(scaling_crossing).iloc[0]
     for end, name in (("least", "least_params_m"), ("greatest", "greatest_params_m")):
         size = row[name]
         error = 4 + 20 * (100 * size) ** -0.5 + 10 * (499 / 250) ** -0.6
-        low, high = (row[f"difference_at_{end}_points_{side}"] for side in ("low", "high"))
+        low, high = (row[f"difference_at_{end}_{side}"] for side in ("low", "high"))
         assert low < 0.2 * error < high and low > 0
 
 
@@ -198,11 +198,11 @@ def test_the_frontier_falls_with_compute_and_the_better_family_never_crosses(
     frontier = results.once(scaling_frontier)
     for _, of in frontier.groupby("family"):
         assert of["training_flops"].is_monotonic_increasing
-        assert of["best_error_pct"].is_monotonic_decreasing
-        assert (of["best_error_pct_low"] <= of["best_error_pct_high"]).all()
+        assert of["best_value"].is_monotonic_decreasing
+        assert (of["best_value_low"] <= of["best_value_high"]).all()
     row = results.once(scaling_crossing).iloc[0]
     assert np.isnan(row["crossing_params_m"]) and row["share_crossing"] < 0.05
-    assert row["difference_at_least_points_low"] > 0  # ViT_P minus ViT_C
+    assert row["difference_at_least_low"] > 0  # ViT_P minus ViT_C
     assert any("none within the range" in line for line in headline(results))
 
 
@@ -227,7 +227,7 @@ def test_equal_families_are_never_said_to_cross() -> None:
         study = script_study(num=2)
         trials = outcomes(study, seed=seed)
         conv = trials["arm"].str.startswith("ViT_C")
-        trials.loc[conv, ["error_pct", "minival_error_pct"]] /= 0.8
+        trials.loc[conv, ["value", "minival_error_pct"]] /= 0.8
         made = Results(study, trials)
         row = made.once(scaling_crossing).iloc[0]
         crossed += row["share_crossing"] > 0.5
@@ -240,16 +240,16 @@ def test_an_error_of_0_is_in_the_means_and_in_no_law() -> None:
     trials = outcomes(study)
     of = trials.groupby("arm", sort=False)
     zero, part = "ViT_C width 32, 250 images", "ViT_C width 32, 997 images"
-    trials.loc[of.get_group(zero).index, ["error_pct", "minival_error_pct"]] = 0.0
-    trials.loc[of.get_group(part).index, "error_pct"] = [0.0, 2.5] * 3
+    trials.loc[of.get_group(zero).index, ["value", "minival_error_pct"]] = 0.0
+    trials.loc[of.get_group(part).index, "value"] = [0.0, 2.5] * 3
     made = Results(study, trials)
-    cells = made.once(scaling_cells).set_index("cell")["val_error_pct"]
+    cells = made.once(scaling_cells).set_index("cell")["val_mean"]
     assert (cells[zero], cells[part]) == (0.0, 1.25)
     table = made.once(scaling_fit)
     both = table[(table["axes"] == "size and images") & table["has_floor"]].set_index("family")
     assert both.loc["ViT_C", "n_cells"] == 14
     assert any("1 of 30 cells have an error of 0" in line for line in headline(made))
-    trials[["error_pct", "minival_error_pct"]] = 0.0
+    trials[["value", "minival_error_pct"]] = 0.0
     nothing = Results(study, trials)
     assert nothing.once(scaling_fit).empty and not any("nan" in s for s in headline(nothing))
 
@@ -264,8 +264,8 @@ def test_size_and_length_that_a_budget_is_best_spent_on() -> None:
         error = 2 + 12 * (params / 1e6) ** -0.5 + 8 * (config.num_samples / 2e6) ** -0.5
         if arm.factors["family"] == "ViT_C":
             error = 4 + 8 * (params / 1e6) ** -0.5 + 8 * (config.num_samples / 2e6) ** -0.5
-        noise = row["error_pct"] / row["minival_error_pct"]  # of the same lr: its sd is 0.06
-        trials.loc[index, ["error_pct", "minival_error_pct"]] = error * np.array([noise**0.2, 1])
+        noise = row["value"] / row["minival_error_pct"]  # of the same lr: its sd is 0.06
+        trials.loc[index, ["value", "minival_error_pct"]] = error * np.array([noise**0.2, 1])
     made = Results(study, trials)
     table = made.once(scaling_optimum)
     assert (table["by"] == "law").all()
@@ -328,13 +328,13 @@ def test_a_forecast_is_the_same_before_and_after_its_cells_are_trained(results: 
         results.study,
         results.trials.assign(
             status=results.trials["status"].mask(hidden, "missing"),
-            error_pct=results.trials["error_pct"].mask(hidden),
+            value=results.trials["value"].mask(hidden),
             minival_error_pct=results.trials["minival_error_pct"].mask(hidden),
         ),
     )
     forecast = before.once(scaling_forecast).query("kind == 'held out'")
-    assert forecast["measured_error_pct"].isna().all() and after["n"].max() == 3
-    columns = ["target", *(f"predicted_error_pct{end}" for end in ("", "_low", "_high"))]
+    assert forecast["measured"].isna().all() and after["n"].max() == 3
+    columns = ["target", *(f"predicted{end}" for end in ("", "_low", "_high"))]
     as_many = after["n"].to_numpy() == 3  # a run that diverged is one that the mean lacks
     assert as_many.sum() >= 4
     pd.testing.assert_frame_equal(

@@ -113,7 +113,7 @@ def make_outcomes(
                 "point": trial.point,
                 "trial_id": config.id,
                 "status": state,
-                "error_pct": value,
+                "value": value,
                 **config.asdict(),
                 "epoch": epoch,
                 "commit": "abc",
@@ -146,7 +146,7 @@ def test_a_point_that_diverged_is_no_winner() -> None:
     study = random_search(num=4, arms="AB")
     outcomes = make_outcomes(study)
     of_arm = outcomes["arm"] == "A"
-    outcomes.loc[of_arm, ["error_pct", "status"]] = [100.0, "diverged"]
+    outcomes.loc[of_arm, ["value", "status"]] = [100.0, "diverged"]
     results = Results(study, outcomes)
     assert set(search.winners(results)) == {"B"}
     assert not any("100.00%" in line for line in headline(results))
@@ -158,9 +158,9 @@ def test_winner_is_that_of_brute_force_and_lies_near_the_bottom_of_the_bowl() ->
     errors = np.array([bowl(trial.config) for trial in study.trials]).reshape(200, 2).mean(1)
     lowest, second = np.argsort(errors)[:2]
     assert best["point"] == lowest
-    assert best["error_pct"] == pytest.approx(errors[lowest])
+    assert best["value"] == pytest.approx(errors[lowest])
     assert best["runner_up"]["point"] == second
-    assert best["runner_up"]["difference_points"] == pytest.approx(errors[second] - errors[lowest])
+    assert best["runner_up"]["difference"] == pytest.approx(errors[second] - errors[lowest])
     assert best["trial_ids"] == [
         trial.config.id for trial in study.trials[2 * lowest : 2 * lowest + 2]
     ]
@@ -200,8 +200,8 @@ def test_a_point_with_half_of_its_seeds_diverged_wins_by_the_others() -> None:
     )
     results = Results(study, outcomes)
     best = search.winners(results)["A"]
-    assert (best["point"], best["error_pct"], best["diverged"]) == (1, 1.0, 1)
-    assert best["runner_up"]["difference_points"] == pytest.approx(29.5)
+    assert (best["point"], best["value"], best["diverged"]) == (1, 1.0, 1)
+    assert best["runner_up"]["difference"] == pytest.approx(29.5)
     (sampled,) = [search.optuna_study(results, "A").trials[1].value]
     assert sampled == pytest.approx(50.5)
 
@@ -214,7 +214,7 @@ def test_a_point_with_a_missing_or_a_stopped_training_has_no_value_and_cannot_wi
     found = search.points(Results(study, outcomes))
     assert found["state"].tolist() == ["running", "stopped", "complete"]
     assert found["value"].isna().tolist() == [True, True, False]
-    assert found["last_error_pct"].tolist()[1] == pytest.approx(bowl(study.trials[2].config))
+    assert found["last_value"].tolist()[1] == pytest.approx(bowl(study.trials[2].config))
     assert search.winners(Results(study, outcomes))["A"]["point"] == 2
     assert search.winners(Results(study, outcomes))["A"]["runner_up"] is None
 
@@ -258,7 +258,7 @@ def test_optuna_has_the_points_in_order_with_exact_values() -> None:
     ]
     assert [trial.number for trial in made.trials] == list(range(40))
     assert made.trials[0].distributions == SPACES["B"]
-    values = outcomes[outcomes["arm"] == "B"].groupby("point")["error_pct"].mean()
+    values = outcomes[outcomes["arm"] == "B"].groupby("point")["value"].mean()
     assert [trial.value for trial in made.trials] == pytest.approx(values.tolist())
     assert made.direction == optuna.study.StudyDirection.MINIMIZE
     assert made.best_trial.user_attrs["seeds"] == [0, 1]
@@ -424,15 +424,11 @@ def test_the_table_of_best_points_says_of_how_many_they_are_the_best() -> None:
     assert table.groupby("arm")["rank"].apply(list).tolist() == [[1, 2, 3, 4, 5]] * 2
     assert set(table["best_of"]) == {40}
     first = table.iloc[0]
-    errors = outcomes.loc[
-        (outcomes["arm"] == "A") & (outcomes["point"] == first["point"]), "error_pct"
-    ]
+    errors = outcomes.loc[(outcomes["arm"] == "A") & (outcomes["point"] == first["point"]), "value"]
     interval = scipy.stats.ttest_1samp(errors, 0).confidence_interval(0.95)
-    assert (first["mean_error_pct_low"], first["mean_error_pct_high"]) == pytest.approx(
-        tuple(interval)
-    )
+    assert (first["mean_low"], first["mean_high"]) == pytest.approx(tuple(interval))
     assert "optimistic" in " ".join(headline(Results(study, outcomes)))
-    assert "mean_error_pct_low" not in search.search_best(
+    assert "mean_low" not in search.search_best(
         Results(random_search(seeds=(0,)), make_outcomes(random_search(seeds=(0,))))
     )
 

@@ -187,12 +187,10 @@ def test_seed_statistics_keep_the_reference_and_diverged_seeds_out():
     for name in ("val", "test"):
         values, row = draws[f"{name}_ema_error_pct"], table.loc[name]
         assert (row["n"], row["diverged"], row["missing"]) == (28, 1, 1)
-        assert (row["mean_error_pct"], row["sd_points"]) == pytest.approx(
-            (values.mean(), values.std())
-        )
-        assert (row["min_error_pct"], row["max_error_pct"]) == (values.min(), values.max())
+        assert (row["mean"], row["sd"]) == pytest.approx((values.mean(), values.std()))
+        assert (row["min"], row["max"]) == (values.min(), values.max())
         zero = outcomes.loc[outcomes["seed"] == 0, f"{name}_ema_error_pct"].item()
-        assert row["reference_error_pct"] == zero
+        assert row["reference"] == zero
         assert row["reference_z"] == pytest.approx((zero - values.mean()) / values.std())
 
 
@@ -206,10 +204,8 @@ def test_seed_epochs_follow_the_draws_and_rank_them_against_their_end():
         draws[draws["epoch"] == epoch].set_index("trial_id")["test_ema_error_pct"]
         for epoch in (7, EPOCHS)
     )
-    assert (row["n"], row["min_error_pct"], row["max_error_pct"]) == (29, at.min(), at.max())
-    assert row["mean_error_pct"] == pytest.approx(at.mean()) and row["sd_points"] == pytest.approx(
-        at.std()
-    )
+    assert (row["n"], row["min"], row["max"]) == (29, at.min(), at.max())
+    assert row["mean"] == pytest.approx(at.mean()) and row["sd"] == pytest.approx(at.std())
     assert row["rank_correlation"] == pytest.approx(at.corr(end, method="spearman"))
     assert table.loc[table["epoch"] == EPOCHS, "rank_correlation"].isna().all()
 
@@ -229,7 +225,7 @@ def test_seed_power_asks_for_more_seeds_at_a_smaller_difference_and_a_larger_sd(
     study = make_study()
     table = seeds.seed_power(Results(study, make_tables(study)[0]))
     of = table[(table["evaluation"] == "val") & (table["power_pct"] == 80)]
-    assert of["difference_points"].tolist() == list(seeds.DIFFERENCES)
+    assert of["difference"].tolist() == list(seeds.DIFFERENCES)
     assert of["seeds_per_arm"].is_monotonic_decreasing
     assert (of["seeds_per_arm_low"] <= of["seeds_per_arm"]).all()
     assert (of["seeds_per_arm"] <= of["seeds_per_arm_high"]).all() and (
@@ -243,8 +239,8 @@ def test_seed_noise_sets_the_spread_beside_the_sampling_error():
     row = seeds.seed_noise(Results(study, outcomes)).iloc[0]
     values = outcomes.loc[outcomes["point"].notna(), "val_ema_error_pct"]
     share = values.mean() / 100
-    assert (row["images"], row["sd_over_seeds_points"]) == (400, pytest.approx(values.std()))
-    assert row["one_run_sampling_points"] == pytest.approx(100 * np.sqrt(share * (1 - share) / 400))
+    assert (row["images"], row["sd_over_seeds"]) == (400, pytest.approx(values.std()))
+    assert row["one_run_sampling"] == pytest.approx(100 * np.sqrt(share * (1 - share) / 400))
 
 
 def test_tables_of_seeds_show_two_decimals_and_others_one():
@@ -290,9 +286,7 @@ def test_headline_of_a_seed_study_says_mean_sd_and_n():
     said = headline(Results(study, outcomes))
     assert said[0] == "Of 31 runs: 30 finished, 1 diverged, 0 failed, 0 missing."
     row = seeds.seed_statistics(Results(study, outcomes)).iloc[0]
-    assert said[1].startswith(
-        f"a, error on val: mean {row['mean_error_pct']:.2f} [{row['mean_error_pct_low']:.2f}, "
-    )
+    assert said[1].startswith(f"a, error on val: mean {row['mean']:.2f} [{row['mean_low']:.2f}, ")
     assert "over n=29 seeds, 1 diverged; the reference run, " in said[1] and len(said) == 5
     assert "within the range of these n=29" in " ".join(said)
 

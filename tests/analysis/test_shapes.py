@@ -163,7 +163,7 @@ def test_a_ladder_changes_drop_path_alone_and_is_compared_within_itself() -> Non
     table = shapes.branch_differences(Results(study, outcomes))
     ladder = table["drop_path_by"] == "depth"
     # each against a sequence of its own drop path
-    assert ladder.any() and (table["difference_points"] == 0).all()
+    assert ladder.any() and (table["difference"] == 0).all()
     rows = table[ladder & (table["evaluation"] == "val")]
     assert set(zip(rows["size"], rows["pairs"], rows["branches"], strict=True)) == {
         ("S", 36, 2),
@@ -257,7 +257,7 @@ def outcomes_of(study: Study, error: Errors) -> pd.DataFrame:
             "status": "finished" if found else "diverged",
         }
         sets = {f"{name}_error_pct": value for name, value in values.items()}
-        rows.append({**labels, "error_pct": values["val"], **trial.config.asdict(), **sets})
+        rows.append({**labels, "value": values["val"], **trial.config.asdict(), **sets})
     return pd.DataFrame(rows).astype({"point": "Int64"})
 
 
@@ -309,7 +309,7 @@ def test_lr_is_chosen_by_minival_alone() -> None:
     table = shapes.shape_cells(Results(study, outcomes_of(study, error))).set_index("shape")
     assert table["lr"].to_dict() == {"S4x1": 0.04, "S2x2": 0.04, "B2x1": 0.02}
     assert table["lr_at_edge"].to_dict() == {"S4x1": True, "S2x2": True, "B2x1": False}
-    assert table["val_error_pct"].to_dict() == {"S4x1": 25.0, "S2x2": 25.0, "B2x1": 50.0}
+    assert table["val_mean"].to_dict() == {"S4x1": 25.0, "S2x2": 25.0, "B2x1": 50.0}
     assert table.loc["S2x2", ["n", "diverged"]].tolist() == [3, 1]
 
 
@@ -351,7 +351,7 @@ def test_differences_of_branches_cover_the_truth() -> None:
             f"{name}_error_pct": truth + rng.normal(0, 0.5, len(table)) for name in ("val", "test")
         }
         found.append(shapes.branch_differences(Results(study, table.assign(**noise))))
-    low, high = (pd.concat(found)[f"difference_points_{end}"] for end in ("low", "high"))
+    low, high = (pd.concat(found)[f"difference_{end}"] for end in ("low", "high"))
     assert len(low) == 200 and 0.90 <= ((low <= -1.5) & (high >= -1.5)).mean() <= 0.99
     # of equal sds; Welch's df are a little fewer
     expected = 2 * scipy.stats.t.ppf(0.975, 8) * 0.5 * np.sqrt(2 / 5)
@@ -394,7 +394,7 @@ def test_every_parallel_shape_is_compared_with_its_own_sequence() -> None:
     errors = table.set_index(["arm", "seed"])["val_error_pct"]
     welch = scipy.stats.ttest_ind(errors["S4x3"], errors["S12x1"], equal_var=False)
     row = val.iloc[1]
-    assert (row["difference_p"], row["difference_points_low"]) == pytest.approx(
+    assert (row["difference_p"], row["difference_low"]) == pytest.approx(
         (welch.pvalue, welch.confidence_interval(0.95).low)
     )
     corrected = multipletests(found["difference_p"], method="holm")[
@@ -418,9 +418,9 @@ def test_effects_of_layerscale_and_length_and_of_blocks() -> None:
     (power_of_plan,) = power.SENTENCES["layerscale_and_epochs"](study)
     assert f"{len(table)} comparisons" in power_of_plan
     truth = np.where(table["effect"].str.startswith("LayerScale"), -2.0, -1.0)
-    assert table["difference_points"].to_numpy() == pytest.approx(truth, abs=0.05)
+    assert table["difference"].to_numpy() == pytest.approx(truth, abs=0.05)
     row = shapes.blocks_or_width(Results(study, outcomes)).iloc[0]
-    assert row["difference_points"] == pytest.approx(-4.5, abs=0.05)
+    assert row["difference"] == pytest.approx(-4.5, abs=0.05)
     assert row["params_ratio"] == pytest.approx(1, rel=0.02)
 
 
@@ -432,7 +432,7 @@ def test_layerscale_has_its_effect_where_all_train_for_one_length() -> None:
     )
     table = shapes.layerscale_and_epochs(Results(study, outcomes))
     assert table["effect"].unique().tolist() == ["LayerScale, 10 epochs"] and len(table) == 4
-    assert table["difference_points"].tolist() == pytest.approx([-3.0] * 4)
+    assert table["difference"].tolist() == pytest.approx([-3.0] * 4)
 
 
 def test_single_runs_have_a_difference_and_no_interval() -> None:
@@ -441,12 +441,12 @@ def test_single_runs_have_a_difference_and_no_interval() -> None:
         study, lambda arm, config: dict.fromkeys(config.evals, 5.0 if arm == "S4x1" else 4.0)
     )
     row = shapes.branch_differences(Results(study, outcomes)).iloc[0]
-    assert (row["difference_points"], row["n_a"], row["method"]) == (
+    assert (row["difference"], row["n_a"], row["method"]) == (
         -1.0,
         1,
         "single run: no interval",
     )
-    assert np.isnan(row["difference_points_low"]) and np.isnan(row["difference_p_holm"])
+    assert np.isnan(row["difference_low"]) and np.isnan(row["difference_p_holm"])
     told = headline(Results(dataclasses.replace(study, tables=("branch_differences",)), outcomes))
     assert "no interval in 1" in " ".join(told)
 
@@ -528,7 +528,7 @@ def test_report_of_an_unfinished_study_with_divergence(tmp_path: Path) -> None:
     outcomes = outcomes_of(study, error)
     begun = outcomes["arm"].isin(study.panels["branches"])
     outcomes = outcomes.assign(status=outcomes["status"].where(begun, "missing"))
-    outcomes.loc[~begun, [c for c in outcomes if c.endswith("error_pct")]] = np.nan
+    outcomes.loc[~begun, [c for c in outcomes if c.endswith("value")]] = np.nan
     page = write_report(Results(study, outcomes, NO_ROWS), Workdir(tmp_path), {}, WITHOUT_PDF)
     assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in study.figures)
     cells = pd.read_csv(tmp_path / "shape_cells.csv").set_index("shape")
@@ -537,7 +537,7 @@ def test_report_of_an_unfinished_study_with_divergence(tmp_path: Path) -> None:
         and cells.loc["B4x1", "missing"] == 0
     )
     assert (
-        cells["val_error_pct"].notna().sum() == 4
+        cells["val_mean"].notna().sum() == 4
         and "S of 12 pairs, error minus that in sequence" in page
     )
     shown = text.to_markdown(shapes.branch_differences(Results(study, outcomes)))
@@ -562,9 +562,7 @@ def test_figures_show_the_intervals_of_the_table_and_mark_divergence() -> None:
     ax, table = figure.axes[0], shapes.shape_cells(Results(study, outcomes)).set_index("shape")
     ends = sorted(tuple(bar[:, 1]) for bar in ax.collections[0].get_segments())
     arms = study.panels["branches"]
-    expected = sorted(
-        (table.loc[a, "val_error_pct_low"], table.loc[a, "val_error_pct_high"]) for a in arms
-    )
+    expected = sorted((table.loc[a, "val_mean_low"], table.loc[a, "val_mean_high"]) for a in arms)
     assert np.array(ends) == pytest.approx(np.array(expected))
     assert "1/3" in [text.get_text() for text in ax.texts]
     assert "n=11, 1 diverged, 4 shapes" in figure.legends[0].get_texts()[0].get_text()
@@ -605,8 +603,8 @@ def test_numbers_of_a_shape_are_those_at_the_lr_that_minival_chose() -> None:
             (outcomes["arm"] == arm) & (outcomes["lr"] == 0.02) & (outcomes["status"] == "finished")
         ]
         for name, column in (
-            ("mean_error_pct", "val_error_pct"),
-            ("test_mean_error_pct", "test_error_pct"),
+            ("mean", "val_error_pct"),
+            ("test_mean", "test_error_pct"),
         ):
             low, high = scipy.stats.t.interval(
                 0.95, len(runs) - 1, runs[column].mean(), scipy.stats.sem(runs[column])
@@ -700,6 +698,7 @@ def test_a_shortened_demo_runs_and_reports_the_lr_that_minival_chose(tmp_path: P
     cells = pd.read_csv(folder / "shape_cells.csv").set_index("shape")
     for arm in ("S4x1", "S2x2", "B1x1"):
         assert cells.loc[arm, "lr"] == means.loc[arm]["minival_error_pct"].idxmin()
-        for name in ("val_error_pct", "test_error_pct"):
-            assert cells.loc[arm, name] == pytest.approx(means.loc[arm, cells.loc[arm, "lr"]][name])
+        for name in ("val", "test"):
+            mean = means.loc[arm, cells.loc[arm, "lr"]][f"{name}_error_pct"]
+            assert cells.loc[arm, f"{name}_mean"] == pytest.approx(mean)
     assert (folder / "report.html").stat().st_size > 10_000

@@ -91,7 +91,7 @@ def make_outcomes(study: Study, error, status: dict | None = None) -> pd.DataFra
         rows.append(
             {
                 **labels,
-                "error_pct": values[config.eval_split],
+                "value": values[config.eval_split],
                 **config.asdict(),
                 **sets,
                 "commit": "abc",
@@ -184,7 +184,7 @@ def test_gap_is_welchs_whether_seeds_are_shared_or_not():
         outcomes = make_outcomes(study, drawn())
         row = gap.optimizer_gap(Results(study, outcomes)).iloc[1]
         a, b = (
-            outcomes.loc[outcomes["arm"] == f"P {optimizer} 8", "error_pct"]
+            outcomes.loc[outcomes["arm"] == f"P {optimizer} 8", "value"]
             for optimizer in ("sgd", "adamw")
         )
         test = scipy.stats.ttest_ind(a, b, equal_var=False)
@@ -194,9 +194,9 @@ def test_gap_is_welchs_whether_seeds_are_shared_or_not():
             5,
             "Welch's t",
         )
-        assert row["gap_points"] == pytest.approx(a.mean() - b.mean())
+        assert row["gap"] == pytest.approx(a.mean() - b.mean())
         assert row["gap_p"] == pytest.approx(test.pvalue)
-        assert tuple(row[["gap_points_low", "gap_points_high"]]) == pytest.approx(
+        assert tuple(row[["gap_low", "gap_high"]]) == pytest.approx(
             tuple(test.confidence_interval(0.95))
         )
 
@@ -221,7 +221,7 @@ def test_a_diverged_run_is_in_no_mean_and_the_worst_in_ranks():
         0,
     )
     # with the label 100 it would be above 20
-    assert row["gap_points"] == pytest.approx((0 + 1 + 4) / 3)
+    assert row["gap"] == pytest.approx((0 + 1 + 4) / 3)
     assert row["prob_worse"] == pytest.approx((1 * 0.5 + 3) / 4) and row["diverged_p"] == 1.0
 
 
@@ -249,8 +249,8 @@ def test_copied_errors_have_a_gap_without_interval_and_p():
     study = make_study(4, models=("P",))
     outcomes = make_outcomes(study, drawn(), {("P sgd 16", seed): "diverged" for seed in range(4)})
     row = gap.optimizer_gap_copied(Results(study, outcomes)).iloc[2]
-    assert row["copied"] == "sgd from 8 epochs" and np.isfinite(row["gap_points"])
-    assert row[["gap_points_low", "gap_points_high", "gap_p", "gap_p_holm"]].isna().all()
+    assert row["copied"] == "sgd from 8 epochs" and np.isfinite(row["gap"])
+    assert row[["gap_low", "gap_high", "gap_p", "gap_p_holm"]].isna().all()
     assert row["gap_method"] == "copied from shorter runs: no interval"
 
 
@@ -262,31 +262,29 @@ def test_interaction_is_the_difference_of_two_gaps():
     outcomes = make_outcomes(study, drawn())
     results = Results(study, outcomes)
     table, gaps = gap.optimizer_gap_interaction(results), gap.optimizer_gap(results)
-    of = gaps.set_index(["model", "epochs"])["gap_points"]
+    of = gaps.set_index(["model", "epochs"])["gap"]
     assert table[["a", "b"]].drop_duplicates().to_numpy().tolist() == [["P", "C"]]
-    assert table["interaction_points"].tolist() == pytest.approx(
+    assert table["interaction"].tolist() == pytest.approx(
         [of["P", e] - of["C", e] for e in LENGTHS]
     )
     assert np.allclose(
         table["interaction_p_holm"], multipletests(table["interaction_p"], method="holm")[1]
     )
     groups = [
-        outcomes.loc[outcomes["arm"] == f"{m} {o} 8", "error_pct"]
+        outcomes.loc[outcomes["arm"] == f"{m} {o} 8", "value"]
         for m in "PC"
         for o in ("sgd", "adamw")
     ]
     parts = np.array([group.var(ddof=1) / 6 for group in groups])
     t, df = (
-        table["interaction_points"][1] / np.sqrt(parts.sum()),
+        table["interaction"][1] / np.sqrt(parts.sum()),
         parts.sum() ** 2 / (parts**2 / 5).sum(),
     )
     assert table["interaction_p"][1] == pytest.approx(2 * scipy.stats.t.sf(abs(t), df))
     lengths = length.training_length_interaction(Results(study, outcomes))
-    delta = length.training_length(Results(study, outcomes)).set_index(["model", "epochs"])[
-        "delta_points"
-    ]
+    delta = length.training_length(Results(study, outcomes)).set_index(["model", "epochs"])["delta"]
     assert lengths["epochs"].tolist() == list(LENGTHS[:-1])
-    assert lengths["interaction_points"].tolist() == pytest.approx(
+    assert lengths["interaction"].tolist() == pytest.approx(
         [delta["P", e] - delta["C", e] for e in LENGTHS[:-1]]
     )
     said = headline(
@@ -294,7 +292,7 @@ def test_interaction_is_the_difference_of_two_gaps():
     )
     assert (
         said[-1].startswith("P minus C: 4 epochs")
-        and f"{table['interaction_points'][0]:.1f} [" in said[-1]
+        and f"{table['interaction'][0]:.1f} [" in said[-1]
     )
 
 
@@ -311,9 +309,9 @@ def test_a_cell_that_diverged_has_no_gap_unless_the_papers_rule_is_asked_for():
         gap.optimizer_gap(Results(study, outcomes)),
         gap.optimizer_gap_copied(Results(study, outcomes)),
     )
-    assert shown["gap_points"].isna().tolist() == [False, False, True, False, False, False]
+    assert shown["gap"].isna().tolist() == [False, False, True, False, False, False]
     assert shown["gap_method"][2] == "P sgd 16: n=0, 2 diverged"
-    assert copied["gap_points"][2] == pytest.approx(5.0)  # of 8 epochs, the best shorter one
+    assert copied["gap"][2] == pytest.approx(5.0)  # of 8 epochs, the best shorter one
     assert copied["copied"].tolist() == ["–", "–", "sgd from 8 epochs", "–", "–", "–"]
     assert copied["diverged_sgd"].tolist() == [0, 0, 2, 0, 0, 0]
 
@@ -331,8 +329,8 @@ def test_the_papers_rule_copies_no_longer_schedule_and_no_failed_or_unfinished_c
 def test_single_runs_give_gaps_without_intervals_or_p():
     study = make_study(1)
     table = gap.optimizer_gap(Results(study, make_outcomes(study, drawn())))
-    assert table["gap_points"].notna().all()
-    assert table[["gap_points_low", "gap_points_high", "gap_p", "gap_p_holm"]].isna().all(axis=None)
+    assert table["gap"].notna().all()
+    assert table[["gap_low", "gap_high", "gap_p", "gap_p_holm"]].isna().all(axis=None)
 
 
 # ---- training length
@@ -354,7 +352,7 @@ def test_training_length_is_measured_from_the_longest_schedule_of_the_first_opti
         ["C", "adamw", 8, 16],
     ]
     assert set(table["optimizer_rule"]) == {"the first of the plan"}
-    assert table["delta_points"].tolist() == pytest.approx([12.0, 4.0, 12.0, 4.0])
+    assert table["delta"].tolist() == pytest.approx([12.0, 4.0, 12.0, 4.0])
 
 
 def test_an_optimizer_without_rival_is_taken_as_it_is():
@@ -376,7 +374,7 @@ def test_without_a_finished_longest_schedule_there_is_no_delta():
         (f"P {optimizer} 16", seed): "diverged" for optimizer in ("sgd", "adamw") for seed in (0, 1)
     }
     table = length.training_length(Results(study, make_outcomes(study, drawn(), status)))
-    assert table["delta_points"].isna().all()
+    assert table["delta"].isna().all()
     assert set(table["optimizer_rule"]) == {"the first of the plan"}
     assert set(table["delta_method"]) == {"P adamw 16: n=0, 2 diverged"}
 
@@ -422,10 +420,10 @@ def test_recipe_interaction_gives_simple_effects_and_their_difference_for_each_s
     for name, rows in table[table["kind"] != "test set"].groupby("evaluation"):
         mean = means[f"{name}_ema_error_pct"]
         simple = mean["A x"] - mean["B x"], mean["A y"] - mean["B y"]
-        assert rows["difference_points"].tolist() == pytest.approx([*simple, simple[0] - simple[1]])
+        assert rows["difference"].tolist() == pytest.approx([*simple, simple[0] - simple[1]])
     across = table[table["kind"] == "test set"]
     truth = [-2 - 0, 2 - 1]  # A - B on val, less that on test, under x and y
-    assert across["difference_points"].tolist() == pytest.approx(truth, abs=0.3)
+    assert across["difference"].tolist() == pytest.approx(truth, abs=0.3)
     for _, rows in table.groupby("kind"):
         assert np.allclose(
             rows["difference_p_holm"], multipletests(rows["difference_p"], method="holm")[1]
@@ -490,7 +488,7 @@ def test_stability_figure_draws_means_and_breaks_where_all_diverged():
     (ax,) = known.FIGURES["optimizer_stability"](Results(study, outcomes, NO_ROWS)).axes
     (down,) = [line for line in ax.lines if line.get_marker() == "v" and len(line.get_xdata()) == 3]
     done = outcomes[(outcomes["status"] == "finished") & (outcomes["optimizer"] == "sgd")]
-    means = done.groupby("epochs")["error_pct"].mean()
+    means = done.groupby("epochs")["value"].mean()
     assert np.allclose(down.get_ydata(), [means[4], means[8], np.nan], equal_nan=True)
     assert np.allclose(2 ** down.get_xdata(), LENGTHS, rtol=0.05)
     assert [text.get_text() for text in ax.texts] == ["1/3", "3/3"]
@@ -511,7 +509,7 @@ def test_copied_figure_repeats_the_best_shorter_schedule_hollow_and_dashed():
         line for line in ax.lines if line.get_markerfacecolor() == "white" and len(line.get_xdata())
     ]
     (dashed,) = [line for line in ax.lines if line.get_linestyle() == "--"]
-    copied = outcomes.loc[outcomes["arm"] == "P sgd 8", "error_pct"].mean()
+    copied = outcomes.loc[outcomes["arm"] == "P sgd 8", "value"].mean()
     assert hollow.get_ydata().tolist() == pytest.approx([copied])
     assert dashed.get_ydata().tolist() == pytest.approx([copied, copied])
 

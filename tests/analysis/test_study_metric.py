@@ -23,7 +23,7 @@ from vitscale.analysis.report.report import summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.doubts import doubts
-from vitscale.plan.metrics import ERROR, METRICS, QUANTITIES, columns_of
+from vitscale.plan.metrics import METRICS, QUANTITIES, columns_of
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Arm, Trial
 from vitscale.record.outcome import Outcome, Row, Status
@@ -120,7 +120,7 @@ def test_a_distribution_speaks_of_its_metric(
     results, kind = results_of(study, rows), columns_of("val")[metric].metric
     page = write_report(results, Workdir(tmp_path), {}, WITHOUT_PDF)
     table = results.trials
-    assert set(table.loc[table["status"] == "diverged", "error_pct"]) == {kind.worst}
+    assert set(table.loc[table["status"] == "diverged", "value"]) == {kind.worst}
     draws = table[(table["arm"] == "a") & table["point"].notna()]
     finals = [
         kind.worst if status == "diverged" else rows(trial.config)[-1][metric]
@@ -131,16 +131,15 @@ def test_a_distribution_speaks_of_its_metric(
         )
     ]
     saved = pd.read_parquet(tmp_path / "edf_summary.parquet").set_index("arm")
-    short = kind.name.removesuffix("_pct")
-    assert saved.loc["a", f"median_{kind.name}"] == pytest.approx(np.median(finals))
+    assert saved.loc["a", "median"] == pytest.approx(np.median(finals))
     assert (saved["near"] == kind.near).all() and (saved["beyond"] == kind.beyond).all()
-    assert {"within_near_pct", "num_beyond", f"{short}_ratio"} <= set(saved.columns)
+    assert {"within_near_pct", "num_beyond", "ratio"} <= set(saved.columns)
     budget = pd.read_parquet(tmp_path / "tuning_budget.parquet")
-    assert budget.loc[budget["k"] == 2, f"median_{kind.name}"].between(0, kind.worst).all()
+    assert budget.loc[budget["k"] == 2, "median"].between(0, kind.worst).all()
     trials = pd.read_parquet(tmp_path / "trials.parquet")
-    assert f"final_{kind.name}" in trials and "error_pct" not in trials
+    assert "value" in trials and "error_pct" not in trials
     numbers = summary(results)["a"]
-    assert f"median_{kind.name}" in numbers and "median_error_pct" not in numbers
+    assert "median" in numbers
     words = {"edf_panels.svg", "report.html", "edf_summary.md", "arm_comparison.csv"}
     shown = texts(tmp_path)
     assert words <= set(shown) and kind.label in page and f"Absolute {kind.label}" in page
@@ -176,12 +175,12 @@ def test_an_infinite_loss_is_the_worst_rank_and_in_no_mean(
     results = results_of(distribution("val_ema_loss"), rows)
     tables = KINDS["distribution"].tables
     table = results.once(tables["edf_summary"]).set_index("arm")
-    assert np.isfinite(table["median_error_pct"]).all()
-    assert np.isinf(table["median_error_pct_high"]).all()  # of four draws one is infinite
-    assert table["error_ratio"].isna().all() and table["area"].between(0, 1).all()
+    assert np.isfinite(table["median"]).all()
+    assert np.isinf(table["median_high"]).all()  # of four draws one is infinite
+    assert table["ratio"].isna().all() and table["area"].between(0, 1).all()
     pair = results.once(tables["arm_comparison"]).iloc[0]
-    assert pair["n_a"] == 4 and "without a finite value" in pair["error_ratio_method"]
-    assert np.isfinite(pair["error_median_difference"]) and 0 <= pair["error_prob_a_lower"] <= 1
+    assert pair["n_a"] == 4 and "without a finite value" in pair["ratio_method"]
+    assert np.isfinite(pair["median_difference"]) and 0 <= pair["prob_a_lower"] <= 1
 
 
 def test_trials_of_an_older_version_are_refused_in_one_line_and_stay(
@@ -213,41 +212,16 @@ def test_every_column_has_a_metric_of_its_own(name: str) -> None:
     low, high = metric.bounds
     assert metric.name == name and metric.label and metric.unit
     assert low <= 0 < metric.near < metric.beyond < high and metric.worst in metric.bounds
-    assert math.isfinite(metric.near) and metric.column("mean_error_pct") == f"mean_{name}"
+    assert math.isfinite(metric.near) and metric.unit_of("val_mean_low") == metric.unit
     columns = [name for name, of in columns_of("val").items() if of.metric is metric]
     assert columns == [f"val_{name}", f"val_ema_{name}"]
 
 
-def test_names_of_columns_are_the_errors_own_and_differ_for_others() -> None:
-    names = (
-        "error_pct",
-        "mean_error_pct_low",
-        "sd_points",
-        "within_4_points_pct",
-        "within_4_points_if_reference_lower_pct",
-        "num_beyond_10_points",
-        "error_ratio_a_over_b_low",
-        "error_p_holm",
-        "gap_points_high",
-        "one_run_sampling_points",
-        "reference_sd_pct",
-    )
-    assert tuple(map(ERROR.column, names)) == names
-    assert tuple(map(METRICS["loss"].column, names)) == (
-        "loss",
-        "mean_loss_low",
-        "sd_nats",
-        "within_near_pct",
-        "within_near_if_reference_lower_pct",
-        "num_beyond",
-        "loss_ratio_a_over_b_low",
-        "loss_p_holm",
-        "gap_nats_high",
-        "one_run_sampling_nats",
-        "reference_sd_nats",
-    )
-    for metric in METRICS.values():
-        assert len({metric.column(name) for name in names}) == len(names)
+def test_columns_have_the_unit_of_the_metric_of_its_differences_or_none() -> None:
+    columns = ("value", "mean_low", "val_mean", "sd", "gap_high", "ratio", "n", "within_near_pct")
+    of = {name: list(map(METRICS[name].unit_of, columns)) for name in ("error_pct", "loss")}
+    assert of["error_pct"] == ["%", "%", "%", "points", "points", "", "", ""]
+    assert of["loss"] == ["nats"] * 5 + [""] * 3
 
 
 def repeats(metric: str) -> Study:
@@ -302,12 +276,12 @@ def test_repeats_speak_of_their_metric(
     for name in ("val", "test"):
         column = metric.replace("val", name, 1)
         seeds = [rows(t.config)[-1][column] for t in study.trials if t.arm.name == "b" and t.point]
-        mean = saved.loc[("b", name), f"mean_{kind.name}"]
+        mean = saved.loc[("b", name), "mean"]
         assert len(seeds) == 3 and mean == pytest.approx(np.mean(seeds))
-        sd = saved.loc[("b", name), f"sd_{kind.difference_unit}"]
+        sd = saved.loc[("b", name), "sd"]
         assert sd == pytest.approx(np.std(seeds, ddof=1))
     noise = pd.read_parquet(tmp_path / "seed_noise.parquet")
-    assert noise[f"one_run_sampling_{kind.difference_unit}"].isna().all()  # no share of images
+    assert noise["one_run_sampling"].isna().all()  # no share of images
     assert f"a, {kind.label} on val: mean" in page
     printed = {name: texts(tmp_path)[f"published_seed_statistics.{name}"] for name in ("csv", "md")}
     assert "mean_error_pct" in printed["csv"] and "mean error (%)" in printed["md"]
@@ -372,7 +346,7 @@ def test_shapes_speak_of_their_metric_and_choose_lr_by_it(
         assert saved.loc[arm, "lr"] == min(means, key=lambda lr: means[lr])
         shown = [t.config for t in study.trials if t.arm.name == arm]
         values = [rows(c)[-1][metric] for c in shown if c.lr == saved.loc[arm, "lr"]]
-        assert saved.loc[arm, f"val_{kind.name}"] == pytest.approx(np.mean(values))
+        assert saved.loc[arm, "val_mean"] == pytest.approx(np.mean(values))
     assert f"{kind.label} on val" in page
     check_words(texts(tmp_path), kind.name)
 

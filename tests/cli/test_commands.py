@@ -677,7 +677,7 @@ def test_report_of_an_unfinished_study(store: Store, say: Say) -> None:
         set(document["tables"]) == set(plan_of().tables) and "2 finished" in document["headline"][0]
     )
     for row in document["tables"]["edf_summary"]:
-        assert (row["planned"], row["n"], row["missing"], row["reference_error_pct"]) == (
+        assert (row["planned"], row["n"], row["missing"], row["reference"]) == (
             4,
             1,
             3,
@@ -696,16 +696,14 @@ def test_two_arms_of_a_study_in_pairs(store: Store, say: Say) -> None:
     a, b = (errors_of(store, study, arm) for arm in ("patchify", "conv"))
     difference = told["difference"]
     assert difference["paired_by"] == ["lr", "wd"] and difference["num_pairs"] == 3
-    names = ("mean_points", "mean_points_low", "mean_points_high", "median_points")
+    names = ("mean", "mean_low", "mean_high", "median")
     assert [difference[name] for name in names] == [
         pytest.approx((a - b).mean()),
         None,
         None,
         np.median(a - b),
     ]
-    assert told["a"]["median_error_pct"] == np.median(a) and told["b"][
-        "mean_error_pct"
-    ] == pytest.approx(b.mean())
+    assert told["a"]["median"] == np.median(a) and told["b"]["mean"] == pytest.approx(b.mean())
     assert {name: of["b"] for name, of in told["fields"].items()} == {
         "stem": ["conv"],
         "stem_channels": ["8-16"],
@@ -726,7 +724,7 @@ def test_two_studies_arm_by_arm(store: Store, say: Say) -> None:
             ["lr", "wd"],
             1,
         )
-        assert comparison["difference"]["mean_points_low"] is None  # of one pair
+        assert comparison["difference"]["mean_low"] is None  # of one pair
     text = say("compare", "tiny-demo", "longer-demo")
     assert "in one study only: tiny-demo:broken" in text
     assert text.count("1 pair of equal lr, wd") == 2
@@ -736,8 +734,8 @@ def test_a_diverged_arm_counts_at_100_and_has_no_mean(say: Say) -> None:
     (told,) = json.loads(say("compare", "tiny-demo:patchify", "tiny-demo:diverging", "--json"))[
         "compared"
     ]
-    assert (told["b"]["n"], told["b"]["diverged"], told["b"]["median_error_pct"]) == (1, 1, 100.0)
-    assert told["b"]["mean_error_pct"] is None and told["difference"]["mean_points"] is None
+    assert (told["b"]["n"], told["b"]["diverged"], told["b"]["median"]) == (1, 1, 100.0)
+    assert told["b"]["mean"] is None and told["difference"]["mean"] is None
     assert told["difference"]["paired_by"] is None and told["difference"]["num_pairs"] == 0
     assert told["fields"]["optimizer"] == {"a": ["adamw"], "b": ["sgd"]}
 
@@ -783,16 +781,16 @@ def test_repeats_are_paired_by_seed_and_else_compared_by_welch() -> None:
     told = side_by_side(*repeats(range(8), noise))["difference"]
     test = scipy.stats.ttest_rel(a, b).confidence_interval(0.95)
     assert told["paired_by"] == ["seed"] and told["num_pairs"] == 8
-    assert (told["mean_points_low"], told["mean_points_high"]) == pytest.approx(tuple(test))
+    assert (told["mean_low"], told["mean_high"]) == pytest.approx(tuple(test))
     ends = np.sort(a - b)[[0, 7]]  # the order statistics that hold the median of 8 with 1 - 2/256
-    assert (told["median_points_low"], told["median_points_high"]) == pytest.approx(tuple(ends))
+    assert (told["median_low"], told["median_high"]) == pytest.approx(tuple(ends))
     other = np.array([noise("B", seed) for seed in range(50, 58)])
     told = side_by_side(*repeats(range(50, 58), noise))["difference"]
     test = scipy.stats.ttest_ind(a, other, equal_var=False).confidence_interval(0.95)
     assert told["paired_by"] is None
-    assert (told["mean_points_low"], told["mean_points_high"]) == pytest.approx(tuple(test))
-    assert told["median_points"] == pytest.approx(np.median(a) - np.median(other))
-    assert told["median_points_low"] < told["median_points"] < told["median_points_high"] < 0
+    assert (told["mean_low"], told["mean_high"]) == pytest.approx(tuple(test))
+    assert told["median"] == pytest.approx(np.median(a) - np.median(other))
+    assert told["median_low"] < told["median"] < told["median_high"] < 0
 
 
 def test_a_diverged_partner_is_in_the_median_and_in_no_mean() -> None:
@@ -802,18 +800,16 @@ def test_a_diverged_partner_is_in_the_median_and_in_no_mean() -> None:
     told = side_by_side(*repeats(range(8), error))
     kept = [noise("A", seed) - noise("B", seed) for seed in range(8) if seed not in (3, 4)]
     assert (told["difference"]["num_pairs"], told["difference"]["num_finished_pairs"]) == (8, 6)
-    assert told["difference"]["mean_points"] == pytest.approx(np.mean(kept))
+    assert told["difference"]["mean"] == pytest.approx(np.mean(kept))
     paired = [error("A", seed) - error("B", seed) for seed in range(8)]
-    assert told["difference"]["median_points"] == pytest.approx(np.median(paired))
+    assert told["difference"]["median"] == pytest.approx(np.median(paired))
     assert told["b"]["diverged"] == 2 and told["b"]["n"] == 8
 
 
 def test_a_sobol_design_has_no_interval_of_independent_draws() -> None:
     told = side_by_side(*repeats(range(8), noise, num_scrambles=4))
-    assert np.isnan(told["difference"]["mean_points_low"]) and np.isnan(
-        told["a"]["mean_error_pct_high"]
-    )
-    assert np.isfinite(told["difference"]["median_points_low"])
+    assert np.isnan(told["difference"]["mean_low"]) and np.isnan(told["a"]["mean_high"])
+    assert np.isfinite(told["difference"]["median_low"])
 
 
 def test_a_mean_over_other_lr_has_no_interval() -> None:
@@ -828,12 +824,10 @@ def test_a_mean_over_other_lr_has_no_interval() -> None:
         lr=[t.config.lr for t in drawn], trial_id=[t.config.id for t in drawn]
     )
     told = side_by_side(Side(study, table, "A"), Side(study, table, "B"))
-    assert np.isfinite(told["a"]["mean_error_pct"]) and np.isfinite(
-        told["a"]["median_error_pct_low"]
-    )
-    assert np.isnan([told["a"]["mean_error_pct_low"], told["difference"]["mean_points_high"]]).all()
+    assert np.isfinite(told["a"]["mean"]) and np.isfinite(told["a"]["median_low"])
+    assert np.isnan([told["a"]["mean_low"], told["difference"]["mean_high"]]).all()
     errors = table[table["arm"] == "A"]["error_pct"]  # no interval, but a spread
-    assert told["a"]["sd_points"] == pytest.approx(errors.std())
+    assert told["a"]["sd"] == pytest.approx(errors.std())
     (shown,) = (row for row in as_cells(told, ERROR) if row[0] == "sd error of finished (points)")
     assert shown[1] == f"{errors.std():.1f}" and shown[3] == ""
 

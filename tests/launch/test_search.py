@@ -494,7 +494,7 @@ def test_the_search_of_the_demo_runs_shortened(tmp_path: Path) -> None:
     for name in ("search_history", "search_slices", "search_contour"):
         assert (report / f"{name}.png").stat().st_size > 10_000
     table = pd.read_parquet(report / "trials.parquet")
-    best = pd.read_csv(report / "search_best.csv").set_index(["arm", "rank"])["mean_error_pct"]
+    best = pd.read_csv(report / "search_best.csv").set_index(["arm", "rank"])["mean"]
     for arm, errors in table.groupby("arm")["error_pct"]:
         assert best[arm, 1] == errors.min()
     assert mlflow_statuses(script, "tune_lr_wd-demo") == ["FINISHED"] * 20

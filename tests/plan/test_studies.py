@@ -330,15 +330,13 @@ def test_optimizer_stability_runs_and_training_length_only_draws(tmp_path: Path)
     for _, row in made["optimizer_gap"].iterrows():
         cell = (2, demo.MODELS[row["model"]]["depth"])
         expected = mean[(*cell, "sgd", row["epochs"])] - mean[(*cell, "adamw", row["epochs"])]
-        assert row["gap_points"] == pytest.approx(expected)
+        assert row["gap"] == pytest.approx(expected)
     assert len(made["optimizer_gap"]) == 4
     assert mlflow_statuses(first, "optimizer_stability-demo") == ["FINISHED"] * 16
     second = shortened(tmp_path, "training_length", {"warmup_epochs": 1.0}, lengths=(2, 3))
     result = second.run("--num", "2")
     assert result.returncode == 0 and "8 trials, 8 done, 0 to do" in result.stdout, result.stdout
-    delta = tables(second, "training_length-demo")["training_length"].set_index("model")[
-        "delta_points"
-    ]
+    delta = tables(second, "training_length-demo")["training_length"].set_index("model")["delta"]
     assert delta["ViT_C"] == pytest.approx(mean[2, 2, "adamw", 2] - mean[2, 2, "adamw", 3])
 
 
@@ -355,12 +353,12 @@ def test_seed_distribution_runs_and_lends_its_trials_to_recipe_vs_architecture(
     last = final(made["rows"])
     row = made["seed_statistics"].set_index("evaluation").loc["test"]
     draws, zero = last[last["seed"] != 1000], last[last["seed"] == 1000]
-    assert (row["n"], row["mean_error_pct"]) == (
+    assert (row["n"], row["mean"]) == (
         6,
         pytest.approx(draws["test_ema_error_pct"].mean()),
     )
-    assert row["sd_points"] == pytest.approx(np.std(draws["test_ema_error_pct"], ddof=1))
-    assert row["reference_error_pct"] == pytest.approx(zero["test_ema_error_pct"].item())
+    assert row["sd"] == pytest.approx(np.std(draws["test_ema_error_pct"], ddof=1))
+    assert row["reference"] == pytest.approx(zero["test_ema_error_pct"].item())
     second = shortened(tmp_path, "recipe_vs_architecture", cells=cells)
     result = second.run("--num", "3")
     assert result.returncode == 0 and "12 trials, 3 done, 9 to do" in result.stdout, result.stdout

@@ -122,7 +122,7 @@ def test_the_guide_ends_with_what_is_true(tmp_path: Path) -> None:
     assert (draws["seed"] == draws["point"]).all() and (trials["dataset"] == "flowers-32").all()
     (pair,) = pd.read_parquet(report / "arm_comparison.parquet").to_dict("records")
     assert (pair["a"], pair["b"], pair["n_a"], pair["paired"]) == ("conv", "patchify", 10, True)
-    assert pair["error_prob_a_lower"] >= 0.9 and pair["error_p"] < 0.05
+    assert pair["prob_a_lower"] >= 0.9 and pair["prob_p"] < 0.05
     means = references.groupby("arm")["error_pct"].mean()
     assert means["conv"] < means["patchify"] - 10 and (means < 70).all()  # chance is 90
 

@@ -179,12 +179,8 @@ def test_each_arm_is_a_run_with_what_its_trials_share_and_its_summary(
         if t.arm.name == "conv"
     ]
     metrics = runs["conv"].data.metrics
-    assert (metrics["n"], metrics["median_error_pct"]) == (3, statistics.median(errors))
-    assert (
-        metrics["median_error_pct_low"]
-        <= metrics["median_error_pct"]
-        <= metrics["median_error_pct_high"]
-    )
+    assert (metrics["n"], metrics["median"]) == (3, statistics.median(errors))
+    assert metrics["median_low"] <= metrics["median"] <= metrics["median_high"]
     assert (runs["diverging"].data.metrics["diverged"], runs["broken"].data.metrics["failed"]) == (
         1,
         1,
@@ -276,12 +272,12 @@ def test_arms_that_are_too_many_to_be_read_are_no_axis() -> None:
 
 
 def test_no_chart_of_the_arms_has_an_estimate_without_its_interval() -> None:
-    names = ["n", "mean_error_pct", "mean_error_pct_low", "mean_error_pct_high", "area"]
+    names = ["n", "mean", "mean_low", "mean_high", "area"]
     (charts,) = (
         [set(chart["selectedMetrics"]) for chart in view["state"]["compareRunCharts"]]
         for view in arm_view(names).values()
     )
-    assert charts == [{"mean_error_pct", "mean_error_pct_low", "mean_error_pct_high"}]
+    assert charts == [{"mean", "mean_low", "mean_high"}]
 
 
 def test_an_arm_with_changed_params_gets_a_new_run(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from vitscale.analysis.looks import place
 from vitscale.record.looks import Ledger
 
 Pair = tuple[Population, Population]
-TESTS = ("area", "error_ratio")
+TESTS = ("area", "ratio")
 SCHEDULES = {(4, 8, 12, 16): 5, (8, 16, 32, 64): 3}  # looks at n draws -> references per arm
 SD = 0.6  # of a reference run, in points
 

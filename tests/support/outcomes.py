@@ -72,7 +72,7 @@ def make_outcomes(
         error = {"finished": error, "missing": np.nan}.get(state, 100.0)
         labels = {"arm": trial.arm.name, "point": point, "trial_id": config.id, "status": state}
         provenance = {"commit": "abc", "versions": "numpy", "machine": "here"}
-        rows.append({**labels, "error_pct": error, **config.asdict(), **provenance})
+        rows.append({**labels, "value": error, **config.asdict(), **provenance})
     return pd.DataFrame(rows).astype({"point": "Int64"})
 
 

@@ -67,10 +67,10 @@ def make_tables(
             for name, num in images.items()
         }
         if state == "missing":
-            done.append({**labels, "error_pct": np.nan, **trial.config.asdict()})
+            done.append({**labels, "value": np.nan, **trial.config.asdict()})
             continue
         last = {name: 100.0 if state == "diverged" else curve[-1] for name, curve in curves.items()}
-        done.append({**labels, "error_pct": last[study.metric], **trial.config.asdict(), **last})
+        done.append({**labels, "value": last[study.metric], **trial.config.asdict(), **last})
         rows += [
             {
                 **labels,

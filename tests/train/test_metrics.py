@@ -334,7 +334,7 @@ def test_tables_are_those_of_one_dictionary_per_row() -> None:
     table, expected = outcomes(study, read), pd.DataFrame(records)
     expected["point"] = expected["point"].astype("Int64")
     assert set(table) - set(expected) == {
-        "error_pct", "best_error_pct", "diverged_step", "train_s"
+        "error_pct", "best_value", "diverged_step", "train_s"
     }  # fmt: skip
     pd.testing.assert_frame_equal(table[list(expected)], expected)
     finished = expected["status"] == "finished"

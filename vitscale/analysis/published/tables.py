@@ -248,9 +248,9 @@ def seed_errors(results: Results) -> pd.DataFrame:
     study = results.study
     table = read("thesis_seed_statistics").set_index("evaluation")
     ours = results.once(seeds.seed_statistics)
-    ours = ours[ours["mean_error_pct"].notna()]
+    ours = ours[ours["mean"].notna()]
     rows = []
-    for arm, name, own in zip(ours["arm"], ours["evaluation"], ours["mean_error_pct"], strict=True):
+    for arm, name, own in zip(ours["arm"], ours["evaluation"], ours["mean"], strict=True):
         source = _source_set(study, name)
         if source in table.index:
             row = table.loc[source]
@@ -287,7 +287,7 @@ def seed_ranges(results: Results) -> pd.DataFrame:
     first = next(iter(estimates.evaluations(results.study)))
     rows = []
     for arm, of_arm in table[table["evaluation"] == first].groupby("arm", sort=False):
-        epochs, mean = (of_arm[name].to_numpy(dtype=float) for name in ("epoch", "mean_error_pct"))
+        epochs, mean = (of_arm[name].to_numpy(dtype=float) for name in ("epoch", "mean"))
         epoch = float(text["epoch"] / text["of_epochs"] * epochs[-1])
         middle, half = float(np.interp(epoch, epochs, mean)), text["value"] / 2
         label = f"ImageNet-val, epoch {text['epoch']:g} of {text['of_epochs']:g}:\nup to "
@@ -313,7 +313,7 @@ def recipe_errors(results: Results) -> pd.DataFrame:
     parts = []
     for name, ours in results.once(recipe_cells).groupby("evaluation", sort=False):
         theirs = table[table["set"] == _source_set(results.study, str(name))]
-        own = ours["mean_error_pct"]
+        own = ours["mean"]
         if len(theirs) and own.notna().any():
             shift = 0.0 if is_imagenet(results.study) else own.mean() - theirs["error_pct"].mean()
             parts.append(theirs.assign(evaluation=name, shift=shift))
