@@ -14,7 +14,7 @@ from conftest import ROOT, Script, load_script
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import trials
-from vitscale.plan.doubts import doubts
+from vitscale.plan.plan_warnings import doubts
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial

@@ -16,7 +16,7 @@ from conftest import ROOT, load_script, wait_for
 from test_readme import BLOCK, environment_of_a_user, run, write_digits
 
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.doubts import doubts
+from vitscale.plan.plan_warnings import doubts
 from vitscale.record.store import Store
 
 GUIDE = (ROOT / "docs/own-study.md").read_text()

@@ -22,7 +22,7 @@ from vitscale.cli.script import main
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.study import Study, to_json
-from vitscale.record.orphans import Waste, clean, survey
+from vitscale.record.cleanup import Waste, clean, survey
 from vitscale.record.rows import encode
 from vitscale.record.store import Store
 from vitscale.record.trial_links import link_paths, update_links

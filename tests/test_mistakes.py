@@ -27,10 +27,10 @@ from vitscale.analysis.results import Results
 from vitscale.analysis.stats import images
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
+from vitscale.record.misclassified import Wrong
 from vitscale.record.store import Store
 from vitscale.record.table import read_trials
 from vitscale.record.workdir import Workdir
-from vitscale.record.wrong import Wrong
 
 TABLES = ("seed_statistics", "seed_spread", "agreement")
 

@@ -22,8 +22,8 @@ from vitscale.analysis.kinds import KINDS
 from vitscale.analysis.report.report import summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.doubts import doubts
 from vitscale.plan.metrics import ERROR, METRICS, QUANTITIES, columns_of
+from vitscale.plan.plan_warnings import doubts
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Arm, Trial
 from vitscale.record.outcome import Outcome, Row, Status

@@ -16,10 +16,10 @@ from test_parallel import on_team
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
+from vitscale.record.misclassified import Wrong, decode, encode
 from vitscale.record.outcome import Outcome
 from vitscale.record.store import Damaged, Store
 from vitscale.record.workdir import Workdir
-from vitscale.record.wrong import Wrong, decode, encode
 from vitscale.train import checkpoint
 from vitscale.train.loop import SMALL_BYTES, last_state, train
 from vitscale.train.model import build_model

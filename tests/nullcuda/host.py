@@ -24,8 +24,8 @@ from vitscale.train.device import device_at
 from vitscale.train.ema import Ema
 from vitscale.train.evaluate import evaluate, evaluate_all
 from vitscale.train.model import build_model
+from vitscale.train.packed_copy import Parcel
 from vitscale.train.parallel import Team
-from vitscale.train.parcel import Parcel
 from vitscale.train.profile import profile
 from vitscale.train.sources import load_split
 

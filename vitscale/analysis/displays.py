@@ -19,7 +19,6 @@ from vitscale.analysis.comparisons import (
     factorial_means,
     pair_differences,
 )
-from vitscale.analysis.report.hover import describe
 from vitscale.analysis.report.layout import (
     COLORS,
     STYLE,
@@ -28,6 +27,7 @@ from vitscale.analysis.report.layout import (
     finish,
     placeholder,
 )
+from vitscale.analysis.report.tooltips import describe
 from vitscale.analysis.results import Results
 from vitscale.plan.comparisons import varied
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.stats.looks import ALPHA, ONE_LOOK, Looks
+from vitscale.analysis.stats.sequential import ALPHA, ONE_LOOK, Looks
 from vitscale.plan.metrics import ERROR, Metric
 from vitscale.plan.study import Study
+from vitscale.record.misclassified import Wrong
 from vitscale.record.outcome import FIXED
-from vitscale.record.wrong import Wrong
 
 T = TypeVar("T")
 # in attrs of a table of printed errors: they stay errors, whatever the study is about

@@ -22,14 +22,14 @@ from vitscale.plan.cost import (
     training_flops,
     weights_bytes,
 )
-from vitscale.plan.doubts import doubts
 from vitscale.plan.parents import num_steps_saved
+from vitscale.plan.plan_warnings import doubts
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
 from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import Study, encoded, to_json
 from vitscale.plan.trial import Trial
-from vitscale.record.looks import Ledger, sizes
+from vitscale.record.look_ledger import Ledger, sizes
 from vitscale.record.outcome import Status
 from vitscale.record.store import Damaged, Store
 
@@ -293,7 +293,7 @@ def _until_done(
 
 def _looks(study: Study, ledger: Ledger) -> list[str]:
     """How many looks there were, and what the next costs if it sees the whole plan."""
-    from vitscale.analysis.looks import next_look
+    from vitscale.analysis.report_look import next_look
 
     planned = sizes(study.trials)
     past = [f"{max(look.seen.values(), default=0)}" for look in ledger.looks]

@@ -33,11 +33,11 @@ from vitscale.launch.process import (
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, News, Resources, check_alone
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.doubts import doubts
 from vitscale.plan.parents import followers, next_wave
+from vitscale.plan.plan_warnings import doubts
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, encoded, to_json
-from vitscale.record.looks import declare
+from vitscale.record.look_ledger import declare
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
 from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, Overtaken, Store
 from vitscale.record.trial_links import update_links
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vitscale.launch.optuna_search import Rounds
-    from vitscale.record.looks import FinalSize
+    from vitscale.record.look_ledger import FinalSize
     from vitscale.record.mlflow_view import View
 
 MAX_FAULT_WARNINGS = 20

@@ -15,17 +15,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitscale.launch.claimed import reset_process
 from vitscale.launch.preflight import READ
 from vitscale.launch.resources import Resources
+from vitscale.launch.run_claimed import reset_process
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.evaluation import Evaluation
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
+from vitscale.record.misclassified import WRONG, Wrong, encode
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import PREDICTIONS, Store
 from vitscale.record.workdir import CHECKPOINT
-from vitscale.record.wrong import WRONG, Wrong, encode
 
 if TYPE_CHECKING:
     from vitscale.train.evaluate import Evaluated

@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 from vitscale.launch.faults import is_of_unknown_cause
-from vitscale.launch.leaving import GRACE_S, STOPS
+from vitscale.launch.graceful_exit import GRACE_S, STOPS
 from vitscale.launch.preflight import check_answers, check_ray_folder, clock_apart, has_token
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.escape import in_markdown
 from vitscale.plan.laws import FREE
-from vitscale.plan.markup import in_markdown
 from vitscale.plan.study import Study
 
 TRIALS, CURVES, ARMS = "vitscale-trials", "vitscale-curves", "vitscale-arms"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from vitscale.plan.parents import branch_steps
 from vitscale.record.index import Index
-from vitscale.record.looks import FOLDER, OPEN, read_ledger
+from vitscale.record.look_ledger import FOLDER, OPEN, read_ledger
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import PLAN, ROWS, Damaged, Store
 from vitscale.record.workdir import CHECKPOINT, CLAIM, PINNED, FileState

@@ -22,7 +22,7 @@ exists.
                           nonce                of this start; a node without it sees another store
                           driver.lock          held by the running driver
                           trials/<arm>/<point> links to its trials, for people
-                          looks/               which rows each report saw, see looks.py
+                          looks/               which rows each report saw, see look_ledger.py
                           outcomes.parquet     a copy of outcomes (vitscale.record.index)
                           asked.json           of a search: points it asked for, and what it stopped
 
@@ -47,8 +47,10 @@ from pathlib import Path
 from typing import Any
 
 from vitscale.plan.paths import check_printable, given, path_of
-from vitscale.record.blobs import WRITABLE, Bucket, Unavailable, checked_url
 from vitscale.record.bucket import BucketDir, check_lease
+from vitscale.record.misclassified import WRONG, Wrong
+from vitscale.record.misclassified import decode as decode_wrong
+from vitscale.record.object_store import WRITABLE, Bucket, Unavailable, checked_url
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.rows import decode, decode_facts, encode
 from vitscale.record.workdir import (
@@ -64,8 +66,6 @@ from vitscale.record.workdir import (
     read_json,
     read_text,
 )
-from vitscale.record.wrong import WRONG, Wrong
-from vitscale.record.wrong import decode as decode_wrong
 
 ROWS = "rows.parquet"
 EVALUATION = "evaluation-"

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train.draws import normal
-from vitscale.train.parcel import Parcel
+from vitscale.train.packed_copy import Parcel
 from vitscale.train.pixel_ops import plan, resample
 from vitscale.train.policies import layers
 

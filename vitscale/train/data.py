@@ -28,8 +28,8 @@ from vitscale.train.augment import (
     plan_erase,
 )
 from vitscale.train.model import memory_format
+from vitscale.train.packed_copy import Parcel, put
 from vitscale.train.parallel import Team, cut
-from vitscale.train.parcel import Parcel, put
 from vitscale.train.sources import Images, Shards, load_split
 
 ORDER, AUGMENT, MIX, CROP, ERASE = range(5)  # independent random streams of one seed

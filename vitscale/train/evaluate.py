@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import WEIGHTS, column
 from vitscale.record.outcome import Row
-from vitscale.train.answers import Answers, Top
 from vitscale.train.batchnorm import reestimate
 from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, num_readers
 from vitscale.train.device import device_at, seed_everything
@@ -23,6 +22,7 @@ from vitscale.train.ema import Ema
 from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model, place
 from vitscale.train.parallel import Team
+from vitscale.train.predictions import Answers, Top
 from vitscale.train.sources import Images
 from vitscale.train.step import autocast
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitscale.train.parcel import Parcel
+from vitscale.train.packed_copy import Parcel
 
 BLUR_RADIUS = 8  # pixels: four standard deviations of the strongest blur
 

@@ -17,7 +17,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from vitscale.analysis.profile.tables import published_gains, speeds
-from vitscale.analysis.report.hover import describe
 from vitscale.analysis.report.layout import (
     COLORS,
     MARKERS,
@@ -28,6 +27,7 @@ from vitscale.analysis.report.layout import (
     placeholder,
     style,
 )
+from vitscale.analysis.report.tooltips import describe
 from vitscale.analysis.results import Results, panels
 from vitscale.plan.profile import LAYOUTS
 from vitscale.plan.study import Study

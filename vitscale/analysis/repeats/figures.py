@@ -17,7 +17,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.repeats import bins, estimates, interaction, mistakes, seeds, stability
 from vitscale.analysis.repeats.stability import Cell
-from vitscale.analysis.report.hover import arm_texts, describe, trial_texts
 from vitscale.analysis.report.layout import (
     COLORS,
     DASHES,
@@ -34,6 +33,7 @@ from vitscale.analysis.report.layout import (
     placeholder,
     share_y,
 )
+from vitscale.analysis.report.tooltips import arm_texts, describe, trial_texts
 from vitscale.analysis.results import Results
 from vitscale.plan.metrics import Metric
 

@@ -7,16 +7,16 @@ from collections.abc import Collection
 
 from vitscale.analysis.kind import Summary
 from vitscale.analysis.kinds import kind_of
-from vitscale.analysis.looks import look_of, place, with_claims
 from vitscale.analysis.report.report import FORMATS, headline, summary, write_report
+from vitscale.analysis.report_look import look_of, place, with_claims
 from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
-from vitscale.record.looks import Look, add_look, read_ledger
+from vitscale.record.look_ledger import Look, add_look, read_ledger
+from vitscale.record.misclassified import Wrong
 from vitscale.record.outcome import Outcome
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, take_tidy
 from vitscale.record.workdir import Damaged, Workdir
-from vitscale.record.wrong import Wrong
 
 
 def draw(

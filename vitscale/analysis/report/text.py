@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from vitscale.plan.markup import in_latex, in_markdown
+from vitscale.plan.escape import in_latex, in_markdown
 
 CODE, _TYPEWRITER = re.compile("`([^`]*)`"), r"\\texttt{\1}"
 # how rows were counted and computed: what a reader asks last

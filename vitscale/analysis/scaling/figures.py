@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from vitscale.analysis.report.hover import arm_texts, describe
 from vitscale.analysis.report.layout import (
     COLORS,
     DASHES,
@@ -25,6 +24,7 @@ from vitscale.analysis.report.layout import (
     finish,
     placeholder,
 )
+from vitscale.analysis.report.tooltips import arm_texts, describe
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling.tables import (
     reported,

@@ -18,7 +18,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.published.tables import is_imagenet
 from vitscale.analysis.repeats import estimates
-from vitscale.analysis.report.hover import arm_texts, describe, trial_texts
 from vitscale.analysis.report.layout import (
     COLORS,
     DASHES,
@@ -28,6 +27,7 @@ from vitscale.analysis.report.layout import (
     placeholder,
     share_y,
 )
+from vitscale.analysis.report.tooltips import arm_texts, describe, trial_texts
 from vitscale.analysis.results import Results
 from vitscale.analysis.shapes import tables as shapes
 from vitscale.analysis.shapes.tables import Shape

@@ -12,15 +12,15 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitscale.launch.leaving import saved_at_exit
+from vitscale.launch.graceful_exit import saved_at_exit
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
+from vitscale.record.misclassified import WRONG, Wrong, encode
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.provenance import EVAL_IMAGES, LEFT_OUT, TRAIN_IMAGES, as_fact
 from vitscale.record.store import Store
 from vitscale.record.workdir import Left, Workdir, step_saved
-from vitscale.record.wrong import WRONG, Wrong, encode
 
 if TYPE_CHECKING:
     from vitscale.train.loop import Kept, Trained
