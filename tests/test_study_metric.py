@@ -23,7 +23,7 @@ from vitscale.analysis.report.report import summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import ERROR, METRICS, QUANTITIES, columns_of
-from vitscale.plan.plan_warnings import doubts
+from vitscale.plan.plan_warnings import plan_warnings
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Arm, Trial
 from vitscale.record.outcome import Outcome, Row, Status
@@ -352,7 +352,7 @@ def test_power_and_doubts_speak_of_the_metric(metric: str, words: tuple[str, ...
     unreferenced = distribution(
         metric, trials=tuple(trial for trial in study.trials if trial.point is not None)
     )
-    (doubt,) = doubts(unreferenced)
+    (doubt,) = plan_warnings(unreferenced)
     assert f"only the {columns_of('val')[metric].metric.label} itself" in doubt
 
 

@@ -23,7 +23,7 @@ from vitscale.plan.cost import (
     weights_bytes,
 )
 from vitscale.plan.parents import num_steps_saved
-from vitscale.plan.plan_warnings import doubts
+from vitscale.plan.plan_warnings import plan_warnings
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
 from vitscale.plan.spelling import shown, shown_text
@@ -135,7 +135,7 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
         "arms": arms,
         "time": pace.source if pace else None,
         "weights": _weights(study, options) if trains else None,
-        "doubts": doubts(study),
+        "doubts": plan_warnings(study),
         "trunks": _trunks(study),
         "parents": _parents(study, store),
     }
@@ -514,7 +514,7 @@ def _as_text(summary: dict[str, Any]) -> str:
         for sentence in summary["can_show"]
     ]
     lines += summary.get("looks", [])
-    lines += [f"warning: {doubt}" for doubt in summary["doubts"]]
+    lines += [f"warning: {warning}" for warning in summary["doubts"]]
     return "\n".join([*lines, f"plan: {summary['plan']}"])
 
 

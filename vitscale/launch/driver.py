@@ -34,7 +34,7 @@ from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, News, Resources, check_alone
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.parents import followers, next_wave
-from vitscale.plan.plan_warnings import doubts
+from vitscale.plan.plan_warnings import plan_warnings
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, encoded, to_json
 from vitscale.record.look_ledger import declare
@@ -224,12 +224,12 @@ class Driver:
             )
         if note_of_code:
             self.console.print(note_of_code)
-        doubted = doubts(self.study)
+        warnings = plan_warnings(self.study)
         if todo:
             ahead_s = self.store.clock_ahead_s(self.study.slug)
-            doubted.append(clock_apart("of this machine", ahead_s, self.store.in_bucket))
-        for doubt in filter(None, doubted):
-            self.console.print(f"warning: {doubt}")
+            warnings.append(clock_apart("of this machine", ahead_s, self.store.in_bucket))
+        for warning in filter(None, warnings):
+            self.console.print(f"warning: {warning}")
         stopped_by, head_lost = "", False
         self.trains = bool(todo)
         with self.mirror:

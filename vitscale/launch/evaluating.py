@@ -22,7 +22,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.evaluation import Evaluation
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
-from vitscale.record.misclassified import WRONG, Wrong, encode
+from vitscale.record.misclassified import WRONG, Misclassified, encode
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import PREDICTIONS, Store
 from vitscale.record.workdir import CHECKPOINT
@@ -138,7 +138,7 @@ class _One:
             micro_batch=self.resources.micro_batch,
             top_of=self.top_of,
         )
-        bits, content = encode(Wrong(found.wrong, {evaluation.split: found.digest}))
+        bits, content = encode(Misclassified(found.wrong, {evaluation.split: found.digest}))
         arguments = {k: str(value) for k, value in evaluation.arguments(config).items()}
         facts = {
             "name": evaluation.name,

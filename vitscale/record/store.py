@@ -48,8 +48,8 @@ from typing import Any
 
 from vitscale.plan.paths import check_printable, given, path_of
 from vitscale.record.bucket import BucketDir, check_lease
-from vitscale.record.misclassified import WRONG, Wrong
-from vitscale.record.misclassified import decode as decode_wrong
+from vitscale.record.misclassified import WRONG, Misclassified
+from vitscale.record.misclassified import decode as decode_misclassified
 from vitscale.record.object_store import WRITABLE, Bucket, Unavailable, checked_url
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.rows import decode, decode_facts, encode
@@ -283,7 +283,7 @@ class Store:
         with _naming(self.trial(trial_id).address(ROWS)), self.trial(trial_id).open(ROWS) as file:
             return decode_facts(file, trial_id)
 
-    def wrong(self, trial_id: str, outcome: Outcome) -> Wrong | None:
+    def misclassified(self, trial_id: str, outcome: Outcome) -> Misclassified | None:
         """The images that the final weights of a done trial misclassify. Raises Damaged.
 
         None for a trial that diverged, or that was trained by an older version.
@@ -292,7 +292,7 @@ class Store:
         if not name:
             return None
         with _naming(workdir.address(name), "wrong images"):
-            return decode_wrong(name, workdir.read(name))
+            return decode_misclassified(name, workdir.read(name))
 
     # Evaluations after training
 
