@@ -259,7 +259,7 @@ def test_mlflow_shows_an_evaluation_once_however_often_it_is_told(
     from conftest import empty_database
     from mlflow import MlflowClient
 
-    from vitscale.record.mlflow_view import View, synchronize
+    from vitscale.record.mlflow.view import View, synchronize
     from vitscale.record.table import read_trials
 
     study = study_of({"ViT": (BASE,)})
@@ -271,8 +271,8 @@ def test_mlflow_shows_an_evaluation_once_however_often_it_is_told(
     view.save()
     arguments = (study.slug, "--split", "test", "--store", str(store.root))
     assert command(monkeypatch, capsys, *arguments)[0] == 0
-    view.show_evaluations(BASE.id, store.evaluations(BASE.id).values())
-    client, run_id = MlflowClient(uri), view.children[BASE.id].run_id
+    view.show_evaluations({BASE.id})
+    client, run_id = MlflowClient(uri), view.runs.children[BASE.id].run_id
     (shown,) = client.get_metric_history(run_id, "evaluation/test/ema_error_pct")
     (outcome,) = store.evaluations(BASE.id).values()
     assert shown.value == outcome.rows[0]["test_ema_error_pct"] and shown.step == BASE.epochs

@@ -398,7 +398,7 @@ def test_a_renamed_arm_has_its_new_name_in_mlflow_also_where_nothing_was_trained
     tmp_path: Path,
 ) -> None:
     """One trial is done, one was interrupted before its first row when the arm was renamed."""
-    from vitscale.record.mlflow_view import View, synchronize
+    from vitscale.record.mlflow.view import View, synchronize
     from vitscale.record.outcome import Outcome, Status
 
     script = Script(tmp_path, is_lean=True)
@@ -406,9 +406,9 @@ def test_a_renamed_arm_has_its_new_name_in_mlflow_also_where_nothing_was_trained
     train(store, old, {old.trials[0].config.id})
     done = store.read(old.trials[0].config.id)
     view = View(old, uri, store)
-    view.show(old.trials[0].config.id, done)
-    view.show(old.trials[1].config.id, Outcome(Status.RUNNING))
-    view.interrupt()
+    view.runs.show(old.trials[0].config.id, done)
+    view.runs.show(old.trials[1].config.id, Outcome(Status.RUNNING))
+    view.runs.interrupt()
     view.summarize({name: {"n": 1.0} for name in old.arms}, None)
     view.save()
     renamed = tuple(dataclasses.replace(trial, arm=f"new {trial.arm.name}") for trial in old.trials)
@@ -430,5 +430,6 @@ def test_a_renamed_arm_has_its_new_name_in_mlflow_also_where_nothing_was_trained
         assert run.data.tags["mlflow.runName"].startswith(arm)
     again = View(new, uri, store, reread=True)
     assert synchronize(again, {}) == 0
-    planned = again._search("tags.`vitscale.role` = 'arm' and tags.`vitscale.planned` = 'true'")
+    role = "tags.`vitscale.role` = 'arm'"
+    planned = again.experiment.runs(f"{role} and tags.`vitscale.planned` = 'true'")
     assert {run.data.tags["vitscale.arm"] for run in planned} <= set(new.arms)

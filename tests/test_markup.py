@@ -23,7 +23,7 @@ from vitscale.analysis.results import Results
 from vitscale.plan.escape import in_latex, in_markdown
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Arm, Trial
-from vitscale.record.mlflow_pages import description, links
+from vitscale.record.mlflow.pages import description, links
 from vitscale.record.table import outcomes, tidy
 from vitscale.record.workdir import Workdir
 

@@ -83,7 +83,7 @@ ALLOWED = {
         "write_bytes",
     },  # copies for libraries, a log before it is sent, /proc
     "record/store.py": {"mkdir"},  # of the cache, for MLflow's database
-    "record/mlflow_place.py": {
+    "record/mlflow/place.py": {
         "sqlite3.connect",
         "is_dir",
         "glob",
