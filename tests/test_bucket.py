@@ -48,8 +48,11 @@ from vitscale.record.cleanup import clean, survey
 from vitscale.record.object_store import PATIENCE_S, WRITABLE, Bucket
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.overview import overview
-from vitscale.record.store import ClaimedByOther, Fenced, Overtaken, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import Overtaken
 from vitscale.record.table import read_trials
+from vitscale.record.trial_files import ClaimedByOther
+from vitscale.record.workdir import Fenced
 
 NUM_FAULTS = int(os.environ.get("VITSCALE_CHAOS", "60"))
 SECRET = "hunter2hunter2"
@@ -689,7 +692,9 @@ def test_commands_refuse_in_one_line_without_credentials(
 ) -> None:
     point_at(f"http://127.0.0.1:{server}", monkeypatch)
     monkeypatch.setattr(object_store, "PATIENCE_S", 1.0)
-    monkeypatch.setattr("vitscale.record.store.Bucket", lambda url: Bucket(url, patience_s=1.0))
+    monkeypatch.setattr(
+        "vitscale.record.store_folder.Bucket", lambda url: Bucket(url, patience_s=1.0)
+    )
     for name, value in change.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
     for command in (["status"], ["report", "x"]):

@@ -24,7 +24,8 @@ from vitscale.plan.metrics import evaluation_columns
 from vitscale.plan.study import Study, to_json
 from vitscale.plan.trial import Trial
 from vitscale.record.outcome import Outcome
-from vitscale.record.store import PLAN, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import PLAN
 from vitscale.train import evaluate as stage
 from vitscale.train.evaluate import model_with
 

@@ -42,7 +42,8 @@ from vitscale.record.look_ledger import (
     read_ledger,
 )
 from vitscale.record.outcome import Outcome, Status
-from vitscale.record.store import PLAN, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import PLAN
 
 SEEDS = (5, 10, 15, 20)
 

@@ -25,8 +25,9 @@ from vitscale.plan.trial import Trial
 from vitscale.record.mlflow.place import create_database
 from vitscale.record.mlflow.view import View, synchronize
 from vitscale.record.outcome import Outcome, Row, Rows, Status
-from vitscale.record.store import Store, Workdir
+from vitscale.record.store import Store
 from vitscale.record.table import PROVENANCE, outcomes, read_trials, take_tidy, tidy
+from vitscale.record.workdir import Workdir
 from vitscale.train import checkpoint, loop
 from vitscale.train.data import HeldOut
 from vitscale.train.evaluate import evaluate

@@ -25,8 +25,8 @@ from conftest import NARROW, SPAWNER
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Outcome, Row
-from vitscale.record.store import Fenced, Store, Workdir
-from vitscale.record.workdir import Left
+from vitscale.record.store import Store
+from vitscale.record.workdir import Fenced, Left, Workdir
 from vitscale.train import checkpoint, loop
 from vitscale.train.loop import TIMING, train
 from vitscale.train.step import TrainingStep

@@ -31,7 +31,8 @@ from vitscale.plan.study import Study, encoded, to_json
 from vitscale.plan.trial import Trial
 from vitscale.record.look_ledger import Ledger, sizes
 from vitscale.record.outcome import Status
-from vitscale.record.store import Damaged, Store
+from vitscale.record.store import Store
+from vitscale.record.workdir import Damaged
 
 PREVIEW = "plan-preview.json"
 OPTIONS = ("devices", "devices_per_trial", "throughput", "epoch_minutes", "json")

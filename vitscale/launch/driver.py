@@ -39,7 +39,9 @@ from vitscale.plan.search import Search
 from vitscale.plan.study import Study, encoded, to_json
 from vitscale.record.look_ledger import declare
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
-from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, Overtaken, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import PLAN, Overtaken
+from vitscale.record.trial_files import FAILURE, FAULT, SET_ASIDE
 from vitscale.record.trial_links import update_links
 from vitscale.record.workdir import CLAIM, Damaged, Workdir
 

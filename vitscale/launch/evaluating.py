@@ -24,7 +24,8 @@ from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
 from vitscale.record.misclassified import WRONG, Misclassified, encode
 from vitscale.record.outcome import Outcome, Status
-from vitscale.record.store import PREDICTIONS, Store
+from vitscale.record.store import Store
+from vitscale.record.trial_files import PREDICTIONS
 from vitscale.record.workdir import CHECKPOINT
 
 if TYPE_CHECKING:

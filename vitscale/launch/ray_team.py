@@ -36,8 +36,8 @@ from vitscale.launch.resources import Event, Resources
 from vitscale.launch.run_claimed import train_claimed
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
-from vitscale.record.store import Fenced, Store, Workdir
-from vitscale.record.workdir import Left
+from vitscale.record.store import Store
+from vitscale.record.workdir import Fenced, Left, Workdir
 
 _notice = Notice()  # of this process, a worker's or a leader's, which serves one team
 

@@ -37,7 +37,8 @@ from vitscale.plan.data import check_readable
 from vitscale.plan.study import Study
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.provenance import provenance
-from vitscale.record.store import NotShared, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import NotShared
 
 # Ray reads these when it is imported or when a Tuner is made.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")

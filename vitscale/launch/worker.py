@@ -17,8 +17,9 @@ from vitscale.launch.run_claimed import end_with_start, profile_claimed, train_c
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import config_of
 from vitscale.record.outcome import Status
-from vitscale.record.store import ClaimedByOther, Fenced, Store, Workdir
-from vitscale.record.workdir import Left
+from vitscale.record.store import Store
+from vitscale.record.trial_files import ClaimedByOther
+from vitscale.record.workdir import Fenced, Left, Workdir
 
 
 def train_trial(

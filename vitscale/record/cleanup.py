@@ -12,7 +12,8 @@ from vitscale.plan.parents import AT_END, branch_steps, entries
 from vitscale.record.object_store import WRITABLE
 from vitscale.record.outcome import Status
 from vitscale.record.overview import by_folder
-from vitscale.record.store import DELETED, SET_ASIDE, TRIAL_ID, Store
+from vitscale.record.store import Store
+from vitscale.record.trial_files import DELETED, SET_ASIDE, TRIAL_ID
 from vitscale.record.trial_info import earlier_studies
 from vitscale.record.workdir import CHECKPOINT, FINAL, PINNED, Damaged, FileState, read_json
 

@@ -10,8 +10,10 @@ from vitscale.plan.parents import branch_steps
 from vitscale.record.index import Index
 from vitscale.record.look_ledger import FOLDER, OPEN, read_ledger
 from vitscale.record.outcome import DONE, Status
-from vitscale.record.store import PLAN, ROWS, Damaged, Store
-from vitscale.record.workdir import CHECKPOINT, CLAIM, PINNED, FileState
+from vitscale.record.store import Store
+from vitscale.record.study_files import PLAN
+from vitscale.record.trial_files import ROWS
+from vitscale.record.workdir import CHECKPOINT, CLAIM, PINNED, Damaged, FileState
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vitscale.record.mlflow.place import without_user
-from vitscale.record.store import Damaged, Store
+from vitscale.record.store import Store
+from vitscale.record.workdir import Damaged
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
