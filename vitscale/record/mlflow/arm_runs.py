@@ -40,7 +40,7 @@ def _show_arm(
     from mlflow.entities import Param
 
     client, contents = experiment.client, experiment.contents
-    params, tags = contents.arm_params(arm), contents.arm_tags(arm)
+    params, tags = contents.arm_params(arm), contents.child_tags("arm", arm, arm)
     if run is not None and run.data.params != params:
         client.delete_run(run.info.run_id)
         run = None

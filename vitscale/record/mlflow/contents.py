@@ -25,11 +25,8 @@ class Contents:
     def __init__(self, study: Study, store_id: str, colors: Colors | None = None) -> None:
         self.store_id, self.colors = store_id, colors
         # tags of every entity; `vitscale.planned` changes where a plan leaves something out
-        self.origin = {
-            "vitscale.study": study.slug,
-            "vitscale.store": store_id,
-            "vitscale.planned": "true",
-        }
+        self.origin = {"vitscale.study": study.slug, "vitscale.store": store_id}
+        self.origin["vitscale.planned"] = "true"
         self.plan(study)
 
     def plan(self, study: Study) -> None:
@@ -50,21 +47,20 @@ class Contents:
 
     def tags_of(self, trial: Trial) -> dict[str, str]:
         """Tags of a trial's run that do not change during training."""
-        config, point = trial.config, point_of(trial)
-        seeded = isinstance(config, TrainConfig) and trial.point is None
-        seed = f" seed {config.seed}" if seeded else ""
-        trunk = {"vitscale.trunk": config.trunk, "vitscale.trunk_step": str(config.trunk_step)}
-        return {
-            "mlflow.parentRunId": self.parent_id,
-            "mlflow.runName": f"{trial.arm.name} {point}{seed}",
-            "vitscale.role": "trial",
-            "vitscale.trial_id": config.id,
-            **self.origin,
-            "vitscale.arm": trial.arm.name,
-            "vitscale.point": point,
-            **self._color(trial.arm.name),
-            **(trunk if config.trunk else {}),  # where it starts, if that is in another trial
-        }
+        config, point, arm = trial.config, point_of(trial), trial.arm.name
+        is_seeded = isinstance(config, TrainConfig) and trial.point is None
+        name = f"{arm} {point}" + (f" seed {config.seed}" if is_seeded else "")
+        tags = {"vitscale.trial_id": config.id, "vitscale.point": point}
+        if config.trunk:  # it starts in another trial
+            tags |= {"vitscale.trunk": config.trunk, "vitscale.trunk_step": str(config.trunk_step)}
+        return tags | self.child_tags("trial", name, arm)
+
+    def child_tags(self, role: str, name: str, arm: str) -> dict[str, str]:
+        """Tags of the run of an arm, or of one of its trials."""
+        tags = {"vitscale.role": role, "vitscale.arm": arm, "mlflow.runName": name}
+        if arm in self._color_of_arm:  # in which MLflow then draws the run
+            tags["mlflow.runColor"] = self._color_of_arm[arm]
+        return tags | {"mlflow.parentRunId": self.parent_id} | self.origin
 
     def digest(self, trial_id: str) -> str:
         """A digest of the params and tags of a trial's run that do not change during training."""
@@ -80,21 +76,6 @@ class Contents:
         left_out = {"point", *self.params.varying(trials)}
         first = self.params.of(trials[0])
         return {name: value for name, value in first.items() if name not in left_out}
-
-    def arm_tags(self, arm: str) -> dict[str, str]:
-        return {
-            "mlflow.parentRunId": self.parent_id,
-            "mlflow.runName": arm,
-            "vitscale.role": "arm",
-            **self.origin,
-            "vitscale.arm": arm,
-            **self._color(arm),
-        }
-
-    def _color(self, arm: str) -> dict[str, str]:
-        """The tag that makes MLflow draw a run in the colour of its arm."""
-        color = self._color_of_arm.get(arm)
-        return {} if color is None else {"mlflow.runColor": color}
 
 
 def end_state(statuses: Collection[str]) -> str:

@@ -68,11 +68,8 @@ class StudyExperiment:
         return named == (slug, store_id)
 
     def _create(self, name: str) -> Experiment:
-        tags = {
-            "mlflow.experimentKind": "custom_model_development",
-            **self.contents.origin,
-            "mlflow.note.content": pages.about(self.contents.study),
-        }
+        tags = self.contents.origin | {"mlflow.note.content": pages.about(self.contents.study)}
+        tags["mlflow.experimentKind"] = "custom_model_development"
         place = artifacts_of(self.uri, name)
         return self.client.get_experiment(self.client.create_experiment(name, place, tags))
 
@@ -81,9 +78,8 @@ class StudyExperiment:
         if experiment.lifecycle_stage == "deleted":
             self.client.restore_experiment(experiment.experiment_id)
         if "vitscale.store" not in experiment.tags:
-            self.client.set_experiment_tag(
-                experiment.experiment_id, "vitscale.store", self.contents.store_id
-            )
+            store_id = self.contents.store_id
+            self.client.set_experiment_tag(experiment.experiment_id, "vitscale.store", store_id)
         return experiment
 
     def save_views(

@@ -35,15 +35,12 @@ def open_study_run(experiment: StudyExperiment, cached_id: str) -> None:
     ):
         client.delete_run(run.info.run_id)
         run = None
-    slug = contents.study.slug
-    tags = {"vitscale.role": "study", **contents.origin, "mlflow.runName": slug}
+    tags = {"vitscale.role": "study", "mlflow.runName": contents.study.slug} | contents.origin
     if run is None:
-        note = pages.about(contents.study)
-        run = experiment.create_run({**tags, "mlflow.note.content": note})
+        run = experiment.create_run(tags | {"mlflow.note.content": pages.about(contents.study)})
     experiment.log_changes(run, tags)
-    lacking = [
-        Param(name, value) for name, value in contents.shared.items() if name not in run.data.params
-    ]
+    logged = run.data.params
+    lacking = [Param(*entry) for entry in contents.shared.items() if entry[0] not in logged]
     for start in range(0, len(lacking), MAX_PARAMS):
         client.log_batch(run.info.run_id, params=lacking[start : start + MAX_PARAMS])
     contents.parent_id = run.info.run_id
@@ -61,19 +58,16 @@ def summarize_study(
     links = pages.links(experiment.id, parent_id)
     note = pages.description(contents.study, arms, headline, links)
     ended = Counter(children[i].status for i in contents.trials if i in children)
-    counts = _counts(ended, len(contents.trials))
-    run = experiment.client.get_run(parent_id)
-    experiment.log_changes(run, {"mlflow.note.content": note}, counts)
-    if report is not None and report.exists():
-        with report.as_folder() as folder:
-            experiment.client.log_artifacts(parent_id, str(folder))
-
-
-def _counts(ended: Mapping[str, int], total: int) -> dict[str, float]:
-    """The number of trials by status; a trial without an outcome is missing."""
     counts = {
         status.value: float(ended[status])
         for status in ENDINGS
         if status is not Status.MISSING and (status is not Status.STOPPED or ended[status])
     }
-    return {"num_trials": float(total), **counts, "missing": total - sum(counts.values())}
+    num_trials = float(len(contents.trials))
+    # a trial without an outcome is missing
+    counts |= {"num_trials": num_trials, "missing": num_trials - sum(counts.values())}
+    run = experiment.client.get_run(parent_id)
+    experiment.log_changes(run, {"mlflow.note.content": note}, counts)
+    if report is not None and report.exists():
+        with report.as_folder() as folder:
+            experiment.client.log_artifacts(parent_id, str(folder))
