@@ -16,8 +16,8 @@ import numpy as np
 from scipy import stats
 
 from vitscale.analysis.estimates import contrast
-from vitscale.analysis.looks import place
-from vitscale.record.looks import FinalSize, Ledger, Look
+from vitscale.analysis.report_look import place
+from vitscale.record.look_ledger import FinalSize, Ledger, Look
 
 SCHEDULES: dict[str, tuple[int, ...]] = {
     "5, 10, 15, 20": (5, 10, 15, 20),

@@ -31,8 +31,9 @@ from typing import Any
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import sample, trials
 from vitscale.plan.study import Study
-from vitscale.record.mlflow_known import Child
-from vitscale.record.mlflow_view import Colors, View, synchronize
+from vitscale.record.mlflow.contents import Colors
+from vitscale.record.mlflow.run_cache import ChildRun
+from vitscale.record.mlflow.view import View, synchronize
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 
@@ -138,10 +139,10 @@ def rows_of(trial_id: str, num: int = EPOCHS) -> list[dict[str, float]]:
 def fill(
     store: Store, study: Study, outcome: Outcome | None = None, colors: Colors | None = None
 ) -> None:
-    """The database of the store with a finished run for each trial, as `View.show` leaves them, and
+    """The database of the store with a finished run for each trial, as `View.runs` leaves them, and
     the cache of these runs.
     """
-    from vitscale.record.mlflow_place import create_database
+    from vitscale.record.mlflow.place import create_database
 
     uri = f"sqlite:///{store.beside('mlflow.db')}"
     create_database(uri)
@@ -149,15 +150,15 @@ def fill(
     model = study.trials[0]
     facts = {"attempt": "1", "commit": "0" * 40}
     rows = tuple(rows_of(model.config.id))
-    view.show(model.config.id, outcome or Outcome(Status.FINISHED, rows, facts))
-    copy_runs(store.beside("mlflow.db"), view, view.children[model.config.id], study)
+    view.runs.show(model.config.id, outcome or Outcome(Status.FINISHED, rows, facts))
+    copy_runs(store.beside("mlflow.db"), view, view.runs.children[model.config.id], study)
     view.save()
 
 
 TABLES = ("metrics", "latest_metrics", "params", "tags")
 
 
-def copy_runs(database: Path, view: View, child: Child, study: Study) -> None:
+def copy_runs(database: Path, view: View, child: ChildRun, study: Study) -> None:
     """Copies one run for all other trials, with the params and tags that theirs would have, and
     with the metrics of its last row: nothing that is measured reads those before.
     """
@@ -183,18 +184,18 @@ def copy_runs(database: Path, view: View, child: Child, study: Study) -> None:
             (child.run_id,),
         )
         for new, trial in zip(ids, trials, strict=True):
-            params = view._params_of(trial)
+            params = view.contents.params_of(trial)
             assert names == set(params), names ^ set(params)
             for table, entries in (
                 ("params", params),
-                ("tags", {**tags, **view._tags_of(trial)}),
+                ("tags", {**tags, **view.contents.tags_of(trial)}),
             ):
                 db.executemany(
                     f"insert into {table} (key, value, run_uuid) values (?, ?, ?)",
                     ((*entry, new) for entry in entries.items()),
                 )
-            digest = view._digest(trial.config.id)
-            view.children[trial.config.id] = replace(child, run_id=new, digest=digest)
+            digest = view.contents.digest(trial.config.id)
+            view.runs.children[trial.config.id] = replace(child, run_id=new, digest=digest)
         for sql, _ in indexes:
             db.execute(sql)
 
@@ -290,26 +291,26 @@ def one_page(store: Store, study: Study, uri: str) -> str:
 def reconnect(store: Store, study: Study, uri: str) -> str:
     view = View(study, uri, store, reread=True)
     view.save()
-    return f"{len(view.children)} runs"
+    return f"{len(view.runs.children)} runs"
 
 
 def remembered(store: Store, study: Study, uri: str) -> str:
-    return f"{len(View(study, uri, store).children)} runs"
+    return f"{len(View(study, uri, store).runs.children)} runs"
 
 
 def all_done(store: Store, study: Study, uri: str) -> str:
     """What the end of a start does: every outcome is shown already."""
     view = View(study, uri, store)
-    read = {i: Outcome(Status.FINISHED, tuple(rows_of(i))) for i in view.trials}
+    read = {i: Outcome(Status.FINISHED, tuple(rows_of(i))) for i in view.contents.trials}
     return f"{synchronize(view, read)} outcomes"
 
 
 def more_rows(store: Store, study: Study, uri: str) -> str:
     """A row more of each of 100 trials that train."""
     view = View(study, uri, store)
-    began, some = time.monotonic(), list(view.trials)[:100]
+    began, some = time.monotonic(), list(view.contents.trials)[:100]
     for trial_id in some:
-        view.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(trial_id, EPOCHS + 1))))
+        view.runs.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(trial_id, EPOCHS + 1))))
     view.save()
     return f"{(time.monotonic() - began) / len(some) * 1000:.0f} ms per trial"
 

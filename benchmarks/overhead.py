@@ -165,13 +165,13 @@ def stopwatches() -> Iterator[dict[str, float]]:
     """
     from vitscale.analysis.report import draw as drawing
     from vitscale.launch import ray_tune
-    from vitscale.record import mlflow_view
+    from vitscale.record.mlflow import mirror
 
     parts: dict[str, float] = {}
-    mirrors: list[mlflow_view.Mirror] = []
+    mirrors: list[mirror.Mirror] = []
     cluster, draw = ray_tune.cluster, drawing.draw
 
-    class Watched(mlflow_view.Mirror):
+    class Watched(mirror.Mirror):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             mirrors.append(self)
@@ -202,7 +202,7 @@ def stopwatches() -> Iterator[dict[str, float]]:
     with (
         swap(ray_tune, "cluster", timed_cluster),
         swap(drawing, "draw", timed_draw),
-        swap(mlflow_view, "Mirror", Watched),
+        swap(mirror, "Mirror", Watched),
     ):
         yield parts
 

@@ -75,7 +75,7 @@ SPAWNER.set_forkserver_preload(
         "torch._dynamo",
         "vitscale.analysis.kinds",
         "vitscale.analysis.report.report",
-        "vitscale.record.mlflow_view",
+        "vitscale.record.mlflow.mirror",
         "mlflow.store.tracking.sqlalchemy_workspace_store",
         "matplotlib.backends.backend_agg",
         "matplotlib.backends.backend_pdf",
@@ -148,7 +148,7 @@ def load_script(path: Path) -> ModuleType:
 @functools.cache
 def empty_database() -> bytes:
     """An empty MLflow database; migrations take seconds, so it is created once and then copied."""
-    from vitscale.record.mlflow_place import create_database
+    from vitscale.record.mlflow.place import create_database
 
     with tempfile.TemporaryDirectory() as folder:
         create_database(f"sqlite:///{folder}/mlflow.db")

@@ -32,7 +32,7 @@ from vitscale.analysis.report.report import (
 from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats import bands, betting, correction, correlation, images, intervals
-from vitscale.analysis.stats.looks import ONE_LOOK, Looks
+from vitscale.analysis.stats.sequential import ONE_LOOK, Looks
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.workdir import Workdir
 

@@ -22,19 +22,28 @@ from support.populations import skewed, studies
 import vitscale
 from vitscale.analysis.distribution import anytime
 from vitscale.analysis.distribution.edf import area_scores
-from vitscale.analysis.looks import look_of, place, sentences, with_claims
 from vitscale.analysis.report.draw import draw
+from vitscale.analysis.report_look import look_of, place, sentences, with_claims
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import tables
 from vitscale.analysis.stats.betting import interval, log_capital
-from vitscale.analysis.stats.looks import Looks, boundaries, sequential_p, spending
+from vitscale.analysis.stats.sequential import Looks, boundaries, sequential_p, spending
 from vitscale.cli.commands import status
 from vitscale.cli.loading import StudyResults
 from vitscale.cli.script import main
 from vitscale.plan.study import Study, to_json
-from vitscale.record.looks import NO_LOOKS, FinalSize, Ledger, Look, add_look, declare, read_ledger
+from vitscale.record.look_ledger import (
+    NO_LOOKS,
+    FinalSize,
+    Ledger,
+    Look,
+    add_look,
+    declare,
+    read_ledger,
+)
 from vitscale.record.outcome import Outcome, Status
-from vitscale.record.store import PLAN, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import PLAN
 
 SEEDS = (5, 10, 15, 20)
 
@@ -197,7 +206,7 @@ def test_every_p_is_corrected_in_one_place() -> None:
     """No table corrects p by itself, which would leave out the looks."""
     sources = {path: path.read_text() for path in (ROOT / "vitscale").rglob("*.py")}
     corrects = [path.name for path, text in sources.items() if re.search(r"\bholm\(", text)]
-    assert sorted(corrects) == ["correction.py", "looks.py"]
+    assert sorted(corrects) == ["correction.py", "sequential.py"]
     asks = [path for path, text in sources.items() if "results.corrected(" in text]
     assert {path.parent.name for path in asks} == {"distribution", "analysis", "profile"}
 

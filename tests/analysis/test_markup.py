@@ -20,10 +20,10 @@ from vitscale.analysis.kinds import kind_of
 from vitscale.analysis.report.report import headline, write_report
 from vitscale.analysis.report.save import as_files
 from vitscale.analysis.results import Results
-from vitscale.plan.markup import in_latex, in_markdown
+from vitscale.plan.escape import in_latex, in_markdown
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Arm, Trial
-from vitscale.record.mlflow_pages import description, links
+from vitscale.record.mlflow.pages import description, links
 from vitscale.record.table import outcomes, tidy
 from vitscale.record.workdir import Workdir
 

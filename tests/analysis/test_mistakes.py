@@ -26,10 +26,10 @@ from vitscale.analysis.results import Results
 from vitscale.analysis.stats import images
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
+from vitscale.record.misclassified import Misclassified
 from vitscale.record.store import Store
 from vitscale.record.table import read_trials
 from vitscale.record.workdir import Workdir
-from vitscale.record.wrong import Wrong
 
 TABLES = ("seed_statistics", "seed_spread", "agreement")
 
@@ -178,12 +178,12 @@ def reader(study: Study, lacking: Iterator[int] | range, other: range = range(0)
     rng = np.random.default_rng(0)
     bits = {t.config.id: (t.config.seed, hard_and_easy(rng, 1, 90, 0.0)[0]) for t in study.trials}
 
-    def read(trial_id: str) -> Wrong | None:
+    def read(trial_id: str) -> Misclassified | None:
         seed, wrong = bits[trial_id]
         if seed in lacking:
             return None
         digest = "other" if seed in other else "these"
-        return Wrong({"val_wrong": ~wrong, "val_ema_wrong": wrong}, {"val": digest})
+        return Misclassified({"val_wrong": ~wrong, "val_ema_wrong": wrong}, {"val": digest})
 
     return read
 
@@ -192,7 +192,7 @@ def test_tables_use_the_bits_of_the_metrics_weights_and_count_what_has_none(tmp_
     study = make_study(12, more="", tables=TABLES, figures=("agreement",))
     outcomes, rows = make_tables(study, {7: "diverged"})
     read = reader(study, range(1, 4), range(4, 6))
-    results = Results(study, outcomes, rows, wrong=read)
+    results = Results(study, outcomes, rows, misclassified=read)
     (row,) = results.once(mistakes.seed_spread).to_dict("records")
     stacked = np.stack(
         [
@@ -222,8 +222,8 @@ def test_tables_use_the_bits_of_the_metrics_weights_and_count_what_has_none(tmp_
 def test_equal_seeds_have_no_share_of_a_variance() -> None:
     study = make_study(4, more="", tables=TABLES)
     outcomes, rows = make_tables(study, {})
-    bits = Wrong({"val_ema_wrong": np.arange(90) < 9}, {"val": "these"})
-    results = Results(study, outcomes, rows, wrong=lambda _: bits)
+    bits = Misclassified({"val_ema_wrong": np.arange(90) < 9}, {"val": "these"})
+    results = Results(study, outcomes, rows, misclassified=lambda _: bits)
     (row,) = results.once(mistakes.seed_spread).to_dict("records")
     assert np.isnan(row["seed_share_pct"]) and row["mean"] == pytest.approx(10)
     said = [line for line in headline(results) if "spread on val" in line]
@@ -238,7 +238,7 @@ def test_arms_are_compared_with_themselves_and_with_those_of_their_panel() -> No
         for t in one.trials
     ]
     study = make_study(trials=tuple(trials), panels={"left": ("a", "b"), "right": ("c",)})
-    table = Results(study, make_tables(study)[0], wrong=reader(study, range(0)))
+    table = Results(study, make_tables(study)[0], misclassified=reader(study, range(0)))
     found = table.once(mistakes.agreement)
     assert list(zip(found["a"], found["b"], strict=True)) == [
         *(("a", "a"), ("b", "b"), ("c", "c"), ("a", "b")),
@@ -264,7 +264,7 @@ def test_bits_are_read_once_and_only_if_a_table_asks() -> None:
     study = make_study(5, more="", tables=("seed_statistics",), figures=("seed_histogram",))
     read = reader(study, range(0))
     outcomes, rows = make_tables(study)
-    results = Results(study, outcomes, rows, wrong=lambda i: (asked.append(i), read(i))[1])
+    results = Results(study, outcomes, rows, misclassified=lambda i: (asked.append(i), read(i))[1])
     headline(results)
     assert asked == []
     results.once(mistakes.seed_spread), results.once(mistakes.agreement)
@@ -275,7 +275,7 @@ def test_a_study_of_another_metric_says_why_its_tables_are_empty() -> None:
     study = make_study(3, more="", tables=TABLES, metric="val_ema_top5_error_pct")
     outcomes, rows = make_tables(make_study(3, more=""))
     outcomes["val_ema_top5_error_pct"] = outcomes["value"]
-    results = Results(study, outcomes, rows, wrong=reader(study, range(0)))
+    results = Results(study, outcomes, rows, misclassified=reader(study, range(0)))
     assert results.once(mistakes.seed_spread).empty and results.once(mistakes.agreement).empty
     assert "and this study is about the top-5 error" in " ".join(headline(results))
     assert len(known.FIGURES["agreement"](results).axes) == 2

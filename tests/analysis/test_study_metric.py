@@ -22,8 +22,8 @@ from vitscale.analysis.kinds import KINDS
 from vitscale.analysis.report.report import summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.doubts import doubts
 from vitscale.plan.metrics import METRICS, QUANTITIES, columns_of
+from vitscale.plan.plan_warnings import plan_warnings
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Arm, Trial
 from vitscale.record.outcome import Outcome, Row, Status
@@ -326,7 +326,7 @@ def test_power_and_doubts_speak_of_the_metric(metric: str, words: tuple[str, ...
     unreferenced = distribution(
         metric, trials=tuple(trial for trial in study.trials if trial.point is not None)
     )
-    (doubt,) = doubts(unreferenced)
+    (doubt,) = plan_warnings(unreferenced)
     assert f"only the {columns_of('val')[metric].metric.label} itself" in doubt
 
 

@@ -23,7 +23,7 @@ from vitscale.cli.script import main
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.study import Study, to_json
-from vitscale.record.orphans import Waste, clean, survey
+from vitscale.record.cleanup import Waste, clean, survey
 from vitscale.record.rows import encode
 from vitscale.record.store import Store
 from vitscale.record.trial_links import link_paths, update_links
@@ -393,7 +393,7 @@ def test_a_renamed_arm_has_its_new_name_in_mlflow_also_where_nothing_was_trained
     tmp_path: Path,
 ) -> None:
     """One trial is done, one was interrupted before its first row when the arm was renamed."""
-    from vitscale.record.mlflow_view import View, synchronize
+    from vitscale.record.mlflow.view import View, synchronize
     from vitscale.record.outcome import Outcome, Status
 
     script = Script(tmp_path, is_lean=True)
@@ -401,9 +401,9 @@ def test_a_renamed_arm_has_its_new_name_in_mlflow_also_where_nothing_was_trained
     train(store, old, {old.trials[0].config.id})
     done = store.read(old.trials[0].config.id)
     view = View(old, uri, store)
-    view.show(old.trials[0].config.id, done)
-    view.show(old.trials[1].config.id, Outcome(Status.RUNNING))
-    view.interrupt()
+    view.runs.show(old.trials[0].config.id, done)
+    view.runs.show(old.trials[1].config.id, Outcome(Status.RUNNING))
+    view.runs.interrupt()
     view.summarize({name: {"n": 1.0} for name in old.arms}, None)
     view.save()
     renamed = tuple(dataclasses.replace(trial, arm=f"new {trial.arm.name}") for trial in old.trials)
@@ -425,5 +425,6 @@ def test_a_renamed_arm_has_its_new_name_in_mlflow_also_where_nothing_was_trained
         assert run.data.tags["mlflow.runName"].startswith(arm)
     again = View(new, uri, store, reread=True)
     assert synchronize(again, {}) == 0
-    planned = again._search("tags.`vitscale.role` = 'arm' and tags.`vitscale.planned` = 'true'")
+    role = "tags.`vitscale.role` = 'arm'"
+    planned = again.experiment.runs(f"{role} and tags.`vitscale.planned` = 'true'")
     assert {run.data.tags["vitscale.arm"] for run in planned} <= set(new.arms)

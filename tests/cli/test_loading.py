@@ -19,7 +19,8 @@ import vitscale
 from vitscale.analysis.report.draw import draw
 from vitscale.plan.study import Study, to_json
 from vitscale.record.outcome import Outcome
-from vitscale.record.store import PLAN, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import PLAN
 
 SLUG = "lr_wd_edf-demo"
 

@@ -56,7 +56,7 @@ from support.teams import on_team
 from support.tiny_study import without_times
 
 from vitscale.plan.config import TrainConfig
-from vitscale.record import blobs
+from vitscale.record import object_store
 from vitscale.record.outcome import Row, Status
 from vitscale.record.store import PLANNING, Store
 from vitscale.record.table import read_trials
@@ -427,12 +427,12 @@ def sequence(
     for name in ("AWS_REGION", *KEYS):
         monkeypatch.setenv(name, made.script.environment[name])
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{made.services.moto_port}")
-    blobs._client.cache_clear()
+    object_store._client.cache_clear()
     try:
         yield made
     finally:
         made.close()
-        blobs._client.cache_clear()
+        object_store._client.cache_clear()
         request.node.user_properties.append(("chaos", dict(made.done)))
 
 

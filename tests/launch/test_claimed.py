@@ -11,7 +11,7 @@ import pytest
 # 12 MB in pieces as large as the activations of a small model, which are allocated and freed
 STEPS = """
 import resource
-from vitscale.launch import claimed
+from vitscale.launch import run_claimed
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -20,7 +20,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 freed = [faults(), faults()][1]
-claimed.keep_freed_memory()
+run_claimed.keep_freed_memory()
 print(freed, [faults(), faults()][1])
 """
 

@@ -76,7 +76,7 @@ def test_on_its_own_set_a_trial_has_the_values_of_its_last_row_bit_for_bit(
         assert own is not None
         for name in evaluation_columns("val"):
             assert own.rows[0][name] == last.rows[-1][name], name
-        before, after = (store.wrong(result.trial.config.id, of) for of in (last, own))
+        before, after = (store.misclassified(result.trial.config.id, of) for of in (last, own))
         assert before is not None and after is not None and before.images == after.images
         for name, bits in before.bits.items():
             np.testing.assert_array_equal(after.bits[name], bits)
@@ -95,7 +95,7 @@ def test_another_set_and_its_predictions_are_those_of_the_final_model(
     assert outcome is not None
     state = final_state(store.trial(config.id))
     expected = predicted(config, state["ema"], "test")
-    wrong = store.wrong(config.id, outcome)
+    wrong = store.misclassified(config.id, outcome)
     assert wrong is not None
     np.testing.assert_array_equal(wrong.of("test", "ema_"), expected)
     assert outcome.rows[0]["test_ema_error_pct"] == 100.0 * expected.sum() / 200
@@ -223,7 +223,7 @@ def test_a_checkpoint_of_an_older_version_will_do(trained: tuple[Study, Store]) 
     """It has the optimizer's state besides, and the rows no bits."""
     study, store = trained
     old = Outcome(*dataclasses.astuple(store.read(BASE.id))[:2], {"commit": "old"})
-    assert store.wrong(BASE.id, old) is None
+    assert store.misclassified(BASE.id, old) is None
     workdir = store.trial(BASE.id)
     state = {**final_state(workdir), "optimizer": {}, "rng": {}}
     del state["wrong"]
@@ -244,7 +244,7 @@ def test_mlflow_shows_an_evaluation_once_however_often_it_is_told(
     from conftest import empty_database
     from mlflow import MlflowClient
 
-    from vitscale.record.mlflow_view import View, synchronize
+    from vitscale.record.mlflow.view import View, synchronize
     from vitscale.record.table import read_trials
 
     study = study_of({"ViT": (BASE,)})
@@ -256,8 +256,8 @@ def test_mlflow_shows_an_evaluation_once_however_often_it_is_told(
     view.save()
     arguments = (study.slug, "--split", "test", "--store", str(store.root))
     assert command(monkeypatch, capsys, *arguments)[0] == 0
-    view.show_evaluations(BASE.id, store.evaluations(BASE.id).values())
-    client, run_id = MlflowClient(uri), view.children[BASE.id].run_id
+    view.show_evaluations({BASE.id})
+    client, run_id = MlflowClient(uri), view.runs.children[BASE.id].run_id
     (shown,) = client.get_metric_history(run_id, "evaluation/test/ema_error_pct")
     (outcome,) = store.evaluations(BASE.id).values()
     assert shown.value == outcome.rows[0]["test_ema_error_pct"] and shown.step == BASE.epochs

@@ -22,8 +22,9 @@ from vitscale.launch.resources import Event, Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
-from vitscale.record.store import Damaged, Store
+from vitscale.record.store import Store
 from vitscale.record.table import read_trials
+from vitscale.record.workdir import Damaged
 from vitscale.train.checkpoint import OtherImages
 
 FAULTY = ROOT / "tests/studies/faulty.py"

@@ -17,8 +17,8 @@ from conftest import TINY, Script, load_script, wait_for, workers_of
 from support.tiny_study import reference_rows, steps_saved, without_times
 from support.trainings import QUICK, rows_of
 
-from vitscale.launch import leaving
-from vitscale.launch.leaving import saved_at_exit
+from vitscale.launch import graceful_exit
+from vitscale.launch.graceful_exit import saved_at_exit
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row, Status
 from vitscale.record.workdir import Left
@@ -67,7 +67,7 @@ def end_main(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     ended = threading.Event()
     main = threading.Thread(target=ended.wait, args=(60,), daemon=True)
     main.start()
-    monkeypatch.setattr(leaving.threading, "main_thread", lambda: main)
+    monkeypatch.setattr(graceful_exit.threading, "main_thread", lambda: main)
 
     def end() -> None:
         (hold,) = those_that_hold()
@@ -133,10 +133,10 @@ def test_a_training_that_has_ended_or_not_begun_saves_nothing_anew(tmp_path: Pat
 
 PROCESS = """
 import os, signal, sys, threading, time
-from vitscale.launch import leaving
+from vitscale.launch import graceful_exit
 
 how, taken = sys.argv[1:]
-leaving.GRACE_S = 25.0 if how == "saves" else 0.2
+graceful_exit.GRACE_S = 25.0 if how == "saves" else 0.2
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 
 def work(is_leaving):
@@ -148,7 +148,7 @@ def work(is_leaving):
     os.write(1, b"saved\\n")
 
 def train():
-    for _ in leaving.saved_at_exit(work):
+    for _ in graceful_exit.saved_at_exit(work):
         if taken == "not taken":
             os.write(1, b"works\\n")
             threading.Event().wait()
@@ -180,13 +180,13 @@ def test_a_process_saves_at_a_second_sigterm_and_ends_in_any_case(how: str, take
 
 NOTICE = """
 import os, signal, sys, threading, time
-from vitscale.launch import leaving
+from vitscale.launch import graceful_exit
 
 how = sys.argv[1]
-leaving.GRACE_S, leaving.ASK_EVERY_S = 25.0 if how != "never ends" else 0.2, 0.05
-leaving.LINGER_S = 2.0 if how == "is asked" else 600.0
+graceful_exit.GRACE_S, graceful_exit.ASK_EVERY_S = 25.0 if how != "never ends" else 0.2, 0.05
+graceful_exit.LINGER_S = 2.0 if how == "is asked" else 600.0
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
-notice, wanted, over = leaving.Notice(), threading.Event(), threading.Event()
+notice, wanted, over = graceful_exit.Notice(), threading.Event(), threading.Event()
 notice.hold_sigterm()
 notice.give_when(wanted.is_set)
 
@@ -234,10 +234,10 @@ def test_a_process_with_notice_lives_until_its_work_is_saved_and_not_longer(how:
 
 BURST = """
 import os, signal, sys, threading, time
-from vitscale.launch import leaving
+from vitscale.launch import graceful_exit
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
-notice = leaving.Notice()
+notice = graceful_exit.Notice()
 notice.hold_sigterm()
 
 def burst():
@@ -265,7 +265,7 @@ def test_a_burst_of_sigterms_leaves_a_process_that_can_be_ended() -> None:
 
 LOADERS = """
 import signal, sys, threading
-from vitscale.launch.claimed import train_claimed
+from vitscale.launch.run_claimed import train_claimed
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Store

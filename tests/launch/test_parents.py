@@ -27,11 +27,11 @@ from vitscale.plan.parents import AT_END, followers, next_wave
 from vitscale.plan.questions import COMPARED
 from vitscale.plan.study import Study, from_json, to_json
 from vitscale.plan.trial import Trial
-from vitscale.record.described import describe, readable_plans
-from vitscale.record.orphans import clean, survey
+from vitscale.record.cleanup import clean, survey
 from vitscale.record.outcome import Status
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, read_trials
+from vitscale.record.trial_info import describe, readable_plans
 from vitscale.record.workdir import Damaged
 from vitscale.train.inherit import freeze, inherit
 from vitscale.train.loop import train

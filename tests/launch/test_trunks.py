@@ -22,10 +22,10 @@ from vitscale.plan.cost import own_training_flops, training_flops
 from vitscale.plan.parents import branch_steps, next_wave, num_steps_saved, on_trunks
 from vitscale.plan.study import Study, from_json, to_json
 from vitscale.plan.trial import Trial
-from vitscale.record.described import describe, readable_plans
-from vitscale.record.orphans import clean, survey
+from vitscale.record.cleanup import clean, survey
 from vitscale.record.outcome import Row, Status
 from vitscale.record.store import Store
+from vitscale.record.trial_info import describe, readable_plans
 from vitscale.record.workdir import Damaged, Workdir, pinned
 from vitscale.train.loop import train
 

@@ -24,8 +24,8 @@ from vitscale.train.device import device_at
 from vitscale.train.ema import Ema
 from vitscale.train.evaluate import evaluate, evaluate_all
 from vitscale.train.model import build_model
+from vitscale.train.packed_copy import PackedCopy
 from vitscale.train.parallel import Team
-from vitscale.train.parcel import Parcel
 from vitscale.train.profile import profile
 from vitscale.train.sources import load_split
 
@@ -43,10 +43,10 @@ ARRAYS: list[Any] = [
 
 def arrivals(device: torch.device) -> tuple[dict[str, bool], int]:
     """Whether each array is on the device as it was, and how many copies it took them all."""
-    parcel = Parcel()
-    given = [parcel.add(array) for array in ARRAYS]
+    packed = PackedCopy()
+    given = [packed.add(array) for array in ARRAYS]
     before = counts()
-    parcel.send(device)
+    packed.send(device)
     copies = counts().since(before).h2d
     tensors = [tensor() for tensor in given]
     same = {}

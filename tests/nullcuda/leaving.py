@@ -22,7 +22,7 @@ import configs
 import torch
 from support.team_worker import is_evaluating
 
-from vitscale.launch.leaving import saved_at_exit
+from vitscale.launch.graceful_exit import saved_at_exit
 from vitscale.train import data, loop
 
 LONG = configs.VIT.replace(epochs=2000, subset_images=192)  # 3 steps an epoch

@@ -14,7 +14,7 @@ from conftest import ROOT, Script, load_script
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.design import trials
-from vitscale.plan.doubts import doubts
+from vitscale.plan.plan_warnings import plan_warnings
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
@@ -45,7 +45,7 @@ def make(
 
 
 def test_nothing_is_doubtful_where_nothing_is() -> None:
-    assert doubts(make({"a": {}, "b": {"ema_decay": 0.97}})) == []  # 0.97 ** 186 is 0.3%
+    assert plan_warnings(make({"a": {}, "b": {"ema_decay": 0.97}})) == []  # 0.97 ** 186 is 0.3%
 
 
 def test_initial_weights_in_the_average_are_told_with_the_arms() -> None:
@@ -53,42 +53,42 @@ def test_initial_weights_in_the_average_are_told_with_the_arms() -> None:
     study = make(
         {"small": {"ema_decay": 0.98}, "large": {"batch_size": 128, "ema_decay": 0.98}, "off": {}}
     )
-    (told,) = doubts(dataclasses.replace(study, pairs=()))
+    (told,) = plan_warnings(dataclasses.replace(study, pairs=()))
     assert told.startswith(
         "43% of the averaged model are still its initial weights at the end (ema_decay=0.98, 42 s"
     )
     assert ": small, large;" in told  # 0.98 ** 186 is 2.3%
     # of the weights themselves
-    assert doubts(dataclasses.replace(study, metric="val_error_pct")) == []
+    assert plan_warnings(dataclasses.replace(study, metric="val_error_pct")) == []
 
 
 def test_an_average_by_alpha_is_told_alike() -> None:
-    (told,) = doubts(make({"a": {}, "b": {"ema_alpha": 1e-4}}))  # exp(-1e-4 * 992) = 0.9055
+    (told,) = plan_warnings(make({"a": {}, "b": {"ema_alpha": 1e-4}}))  # exp(-1e-4 * 992) = 0.9055
     assert (
         told.startswith("91% of the averaged model")
         and "ema_alpha=0.0001" in told
         and ": b;" in told
     )
-    assert doubts(make({"a": {}, "b": {"ema_alpha": 1e-2}})) == []
+    assert plan_warnings(make({"a": {}, "b": {"ema_alpha": 1e-2}})) == []
 
 
 def test_a_long_warmup_is_told() -> None:
-    assert doubts(make({"a": {}, "b": {"warmup_epochs": 3.0}})) == []  # half
-    (told,) = doubts(make({"a": {}, "b": {"warmup_epochs": 5.0}}))
+    assert plan_warnings(make({"a": {}, "b": {"warmup_epochs": 3.0}})) == []  # half
+    (told,) = plan_warnings(make({"a": {}, "b": {"warmup_epochs": 5.0}}))
     assert told.startswith("83% of the training is warm-up (155 of 186 steps): b;")
-    (told,) = doubts(make({"a": {}, "b": {"warmup_epochs": 0.0, "warmup_steps": 100}}))
+    (told,) = plan_warnings(make({"a": {}, "b": {"warmup_epochs": 0.0, "warmup_steps": 100}}))
     assert "100 of 186 steps" in told
 
 
 def test_forgiveness_without_references_is_told() -> None:
     arms: dict[str, dict[str, Any]] = {"a": {}, "b": {"depth": 2}}
-    (told,) = doubts(make(arms, references=False))
+    (told,) = plan_warnings(make(arms, references=False))
     assert "no reference run is planned" in told and ": a, b;" in told
     assert "edf_panels, edf_summary, arm_comparison cannot compare forgiveness" in told
     whole = make(arms)
     kept = tuple(t for t in whole.trials if t.point is not None or t.arm.name == "a")
-    assert ": b;" in doubts(dataclasses.replace(whole, trials=kept))[0]
-    assert doubts(make(arms, references=False, figures=("learning_curves",), tables=())) == []
+    assert ": b;" in plan_warnings(dataclasses.replace(whole, trials=kept))[0]
+    assert not plan_warnings(make(arms, references=False, figures=("learning_curves",), tables=()))
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_too_few_seeds_in_a_comparison_are_told(num: int, says: str) -> None:
         trials=plan,
         tables=("recipe_interaction",),
     )
-    told = doubts(study)
+    told = plan_warnings(study)
     assert [says in line for line in told] == [True] * bool(says)
     assert all("arm 3, and 2 more arms; plan 3 or more" in line for line in told)
-    assert doubts(dataclasses.replace(study, tables=("seed_statistics",))) == []
+    assert plan_warnings(dataclasses.replace(study, tables=("seed_statistics",))) == []
 
 
 # one run, as printed
@@ -129,7 +129,7 @@ def test_our_own_studies_are_doubtful_only_where_the_papers_train_once() -> None
         for scale in script.SCALES:
             made = script.study(scale)
             study = made.stand_in() if isinstance(made, Search) else made
-            told = doubts(study)
+            told = plan_warnings(study)
             assert all(re.match("[12] seeds? of an arm", line) for line in told), (study.slug, told)
             assert bool(told) == (study.slug in FEW), study.slug
 

@@ -16,7 +16,7 @@ from conftest import ROOT, load_script, wait_for
 from support.guides import BLOCK, environment_of_a_user, run, write_digits
 
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.doubts import doubts
+from vitscale.plan.plan_warnings import plan_warnings
 from vitscale.record.store import Store
 
 GUIDE = (ROOT / "docs/own-study.md").read_text()
@@ -155,4 +155,5 @@ def test_the_study_of_the_page_on_study_files_can_be_planned(tmp_path: Path) -> 
     (block,) = (text for kind, text in BLOCK.findall(page) if kind == "python")
     script.write_text(block)
     study = load_script(script).study()
-    assert len(study.trials) == 6 and list(study.arms) == ["narrow", "wide"] and not doubts(study)
+    assert len(study.trials) == 6 and list(study.arms) == ["narrow", "wide"]
+    assert not plan_warnings(study)

@@ -40,13 +40,16 @@ from vitscale.cli.parsers import main
 from vitscale.doctor import storage
 from vitscale.doctor.check import Machine, Verdict
 from vitscale.plan.study import to_json
-from vitscale.record import blobs, bucket
-from vitscale.record.blobs import PATIENCE_S, WRITABLE, Bucket
-from vitscale.record.orphans import clean, survey
+from vitscale.record import bucket, object_store
+from vitscale.record.cleanup import clean, survey
+from vitscale.record.object_store import PATIENCE_S, WRITABLE, Bucket
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.overview import overview
-from vitscale.record.store import ClaimedByOther, Fenced, Overtaken, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import Overtaken
 from vitscale.record.table import read_trials
+from vitscale.record.trial_files import ClaimedByOther
+from vitscale.record.workdir import Fenced
 
 NUM_FAULTS = int(os.environ.get("VITSCALE_CHAOS", "60"))
 OF_S3 = pytest.mark.skipif(SERVER != "moto", reason="about S3's headers and variables")
@@ -449,7 +452,7 @@ class Trickle(http.server.BaseHTTPRequestHandler):
 def test_an_object_may_take_long_as_long_as_something_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(blobs, "STALL_S", 1)
+    monkeypatch.setattr(object_store, "STALL_S", 1)
     trickling = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Trickle)
     trickling.daemon_threads = True
     threading.Thread(target=trickling.serve_forever, daemon=True).start()
@@ -600,19 +603,21 @@ def test_commands_refuse_in_one_line_without_credentials(
     law: str,
 ) -> None:
     point_at(f"http://127.0.0.1:{server}", monkeypatch)
-    monkeypatch.setattr(blobs, "PATIENCE_S", 1.0)
-    monkeypatch.setattr("vitscale.record.store.Bucket", lambda url: Bucket(url, patience_s=1.0))
+    monkeypatch.setattr(object_store, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(
+        "vitscale.record.store_folder.Bucket", lambda url: Bucket(url, patience_s=1.0)
+    )
     for name, value in change.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
     for command in (["status"], ["report", "x"]):
-        blobs._client.cache_clear()
+        object_store._client.cache_clear()
         monkeypatch.setattr(sys, "argv", ["vitscale", *command, "--store", root])
         with pytest.raises(SystemExit) as ended:
             main()
         said = capsys.readouterr().err
         assert ended.value.code == 2 and said.count("\n") == 1 and law in said
         assert SECRET not in said and "AKIA" not in said
-    blobs._client.cache_clear()
+    object_store._client.cache_clear()
 
 
 # Faults between client and server
@@ -911,13 +916,13 @@ def test_credentials_of_google_that_cannot_be_read_are_refused_at_once(
         "GOOGLE_SERVICE_ACCOUNT_KEY" if form == "a key that is none" else "GOOGLE_SERVICE_ACCOUNT"
     )
     monkeypatch.setenv(name, SECRET if form == "a key that is none" else str(file))
-    blobs._client.cache_clear()
+    object_store._client.cache_clear()
     began_s = time.monotonic()
     with pytest.raises(ValueError, match="the credentials must be a file, or a key") as caught:
         Store.open("gs://studies/x")
     assert SECRET not in str(caught.value) and "\n" not in str(caught.value)
     assert time.monotonic() - began_s < PATIENCE_S / 2
-    blobs._client.cache_clear()
+    object_store._client.cache_clear()
 
 
 def test_a_server_of_tokens_that_refuses_is_not_asked_again() -> None:
@@ -928,7 +933,7 @@ def test_a_server_of_tokens_that_refuses_is_not_asked_again() -> None:
         f"400 Bad Request: invalid_grant {SECRET}"
     )
     failure = Bucket("gs://studies/x")._failure(refusal)
-    assert isinstance(failure, blobs.Refused)
+    assert isinstance(failure, object_store.Refused)
     assert "credentials must be valid" in str(failure) and SECRET not in str(failure)
 
 
@@ -986,7 +991,7 @@ def test_what_a_killed_probe_or_check_left_is_scratch(store: Store) -> None:
     store.trials.write(f"{WRITABLE}0b", b"1")
     assert not survey(store).leftovers  # it may be of one that runs now
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitscale.record.orphans.UNTOUCHED_S", -2.0)
+        patch.setattr("vitscale.record.cleanup.UNTOUCHED_S", -2.0)
         found = survey(store)
         assert {item.kind for item in found.leftovers} == {"scratch"}
         assert sum(item.num_bytes for item in found.leftovers) == 5
@@ -999,7 +1004,7 @@ def test_a_listing_and_a_look_give_an_object_the_same_time(
 ) -> None:
     """Some servers list fractions of seconds; the index compares both."""
     store.trials.write("0" * 12 + "/rows.parquet", b"1")
-    real = blobs._obstore().list
+    real = object_store._obstore().list
 
     def with_fractions(*arguments: Any) -> Any:
         for page in real(*arguments):
@@ -1008,7 +1013,7 @@ def test_a_listing_and_a_look_give_an_object_the_same_time(
                 for one in page
             ]
 
-    monkeypatch.setattr(blobs._obstore(), "list", with_fractions)
+    monkeypatch.setattr(object_store._obstore(), "list", with_fractions)
     (listed,) = store.trials.files().values()
     assert listed == store.trials.within("0" * 12).state("rows.parquet")
     assert listed.changed_s == int(listed.changed_s)

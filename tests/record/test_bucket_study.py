@@ -14,7 +14,7 @@ from support.faulty_proxy import Proxy
 from support.mlflow_runs import runs_of
 from support.tiny_study import assert_uninterrupted
 
-from vitscale.record import blobs, bucket
+from vitscale.record import bucket, object_store
 from vitscale.record.store import Store
 
 # a machine of another name, which cannot tell whether a process of this one runs
@@ -159,4 +159,4 @@ def test_a_bucket_that_refuses_during_training_loses_nothing(
     assert again.returncode == 0, again.stdout
     plan = load_script(TINY).study(num=1, epochs=30, only="conv")
     assert_uninterrupted(store, plan, tmp_path / "by_hand")
-    blobs._client.cache_clear()
+    object_store._client.cache_clear()

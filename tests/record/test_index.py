@@ -13,7 +13,8 @@ import pytest
 from vitscale.record import index as module
 from vitscale.record.index import INDEX, Index
 from vitscale.record.outcome import Outcome, Rows, Status
-from vitscale.record.store import Damaged, Store
+from vitscale.record.store import Store
+from vitscale.record.workdir import Damaged
 
 IDS = [f"{n:012x}" for n in range(60)]
 SLUG = "s-demo"

@@ -36,9 +36,9 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
-from vitscale.record.mlflow_pages import arm_view, axes
-from vitscale.record.mlflow_place import create_database
-from vitscale.record.mlflow_view import View
+from vitscale.record.mlflow.pages import arm_view, axes
+from vitscale.record.mlflow.place import create_database
+from vitscale.record.mlflow.view import View
 from vitscale.record.store import Store
 
 NUM_EPOCHS = 3
@@ -553,7 +553,7 @@ def test_ui_serves_the_store_of_the_results(ran: Script, uri: str) -> None:
 def test_a_database_is_created_atomically(tmp_path: Path) -> None:
     """A kill while MLflow creates tables leaves no partial database; the next start creates it."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    code = f"from vitscale.record.mlflow_place import create_database; create_database({uri!r})"
+    code = f"from vitscale.record.mlflow.place import create_database; create_database({uri!r})"
     for wait_s in (0.1, 0.5, 1.0):
         process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
         known = set(tmp_path.iterdir())

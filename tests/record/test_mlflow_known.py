@@ -21,8 +21,10 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.study import Study, to_json
 from vitscale.plan.trial import Trial
-from vitscale.record import mlflow_params, mlflow_view
-from vitscale.record.mlflow_view import Mirror, TakenOver, View, synchronize
+from vitscale.record.mlflow import experiment, params
+from vitscale.record.mlflow.client import TakenOver
+from vitscale.record.mlflow.mirror import Mirror
+from vitscale.record.mlflow.view import View, synchronize
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 
@@ -105,14 +107,14 @@ def test_params_of_trials_are_what_varies_and_the_parent_has_the_rest(
 def test_a_start_requests_only_runs_that_are_not_in_the_cache(
     store: Store, uri: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlflow_view, "MARGIN_MS", 0)
+    monkeypatch.setattr(experiment, "MARGIN_MS", 0)
     plan = study()
     view = View(plan, uri, store)
     synchronize(view, finished(plan))
     view.save()
     asked.clear()
     again = View(plan, uri, store)
-    assert again.children == view.children
+    assert again.runs.children == view.runs.children
     assert (
         sum(int(line.split()[1]) for line in asked if line.startswith("search_runs")) == 0
         and len(asked) <= 5
@@ -132,15 +134,15 @@ def test_params_that_all_trials_of_an_arm_share_are_made_once(
         asked.append(config)
         return complexity(config, *measured)
 
-    monkeypatch.setattr(mlflow_params, "complexity", counted)
+    monkeypatch.setattr(params, "complexity", counted)
     plan = study(num=4)
     view = View(plan, uri, store)
     synchronize(view, finished(plan))
     view.summarize({arm: {"n": 1.0} for arm in plan.arms}, None)
     assert len(asked) == len(plan.arms) == 3 < len(plan.trials)
-    of = {trial.config.id: view.params.of(trial) for trial in plan.trials}
+    of = {trial.config.id: view.contents.params.of(trial) for trial in plan.trials}
     for trial in plan.trials:  # those of each by itself
-        alone = mlflow_params.Params({}).of(trial)
+        alone = params.Params({}).of(trial)
         assert of[trial.config.id] == alone
         assert alone["lr_used"] == str(trial.config.peak_lr)
         assert alone["params_m"] == f"{complexity(trial.config).params / 1e6:.4g}"
@@ -151,12 +153,12 @@ def test_runs_created_after_the_cache_was_written_are_found(store: Store, uri: s
     plan = study()
     view = View(plan, uri, store)
     first, *others = [trial.config.id for trial in plan.trials]
-    view.show(first, Outcome(Status.FINISHED, tuple(rows_of(2))))
+    view.runs.show(first, Outcome(Status.FINISHED, tuple(rows_of(2))))
     view.save()
     for trial_id in others:
-        view.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(1))))
+        view.runs.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(1))))
     again = View(plan, uri, store)
-    assert again.children.keys() == {first, *others}
+    assert again.runs.children.keys() == {first, *others}
     synchronize(again, finished(plan))
     assert {run.info.status for run in children(uri).values()} == {"FINISHED"}
 
@@ -170,15 +172,15 @@ def test_runs_lost_on_either_side_are_created_again(store: Store, uri: str, lost
     synchronize(view, finished(plan))
     view.save()
     mlflow, memory = client(uri), store.study(plan.slug).path / "mlflow.json"
-    one = view.children[plan.trials[0].config.id].run_id
+    one = view.runs.children[plan.trials[0].config.id].run_id
     if lost.startswith("run"):
         mlflow.delete_run(one)
     if lost == "run for good":
         mlflow._tracking_client.store._hard_delete_run(one)
     if lost == "parent":
-        mlflow.delete_run(view.parent_id)
+        mlflow.delete_run(view.contents.parent_id)
     if lost == "experiment":
-        mlflow.delete_experiment(view.experiment_id)
+        mlflow.delete_experiment(view.experiment.id)
     if lost == "database":
         (store.root / "mlflow.db").write_bytes(empty_database())
     if lost == "memory":
@@ -191,7 +193,7 @@ def test_runs_lost_on_either_side_are_created_again(store: Store, uri: str, lost
     assert found.keys() == {trial.config.id for trial in plan.trials}
     for run in found.values():
         assert run.info.status == "FINISHED" and run.data.metrics["final_error_pct"] == 7.0
-        assert run.data.tags["mlflow.parentRunId"] == again.parent_id
+        assert run.data.tags["mlflow.parentRunId"] == again.contents.parent_id
     assert len(roles(uri, "study")) == 1
 
 
@@ -201,11 +203,11 @@ def test_a_run_deleted_permanently_while_a_study_runs_is_created_again(
     plan = study(num=1)
     trial_id = plan.trials[0].config.id
     view = View(plan, uri, store)
-    view.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(1))))
+    view.runs.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(1))))
     mlflow = client(uri)
-    mlflow.delete_run(view.children[trial_id].run_id)
-    mlflow._tracking_client.store._hard_delete_run(view.children[trial_id].run_id)
-    view.show(trial_id, Outcome(Status.FINISHED, tuple(rows_of(2))))
+    mlflow.delete_run(view.runs.children[trial_id].run_id)
+    mlflow._tracking_client.store._hard_delete_run(view.runs.children[trial_id].run_id)
+    view.runs.show(trial_id, Outcome(Status.FINISHED, tuple(rows_of(2))))
     run = children(uri)[trial_id]
     assert [m.step for m in mlflow.get_metric_history(run.info.run_id, "val_ema_error_pct")] == [
         1,
@@ -243,7 +245,7 @@ def test_an_edited_study_hides_its_old_trials_and_arms(store: Store, uri: str) -
     assert {run.data.tags["vitscale.arm"] for run in roles(uri, "arm")} == arms | {"conv"}
     synchronize(back := View(old, uri, store), finished(old))  # planned again: nothing was lost
     assert children(uri, planned).keys() == {trial.config.id for trial in old.trials}
-    assert back.children.keys() == {first.config.id, *again.children}
+    assert back.runs.children.keys() == {first.config.id, *again.runs.children}
 
 
 def test_a_field_that_begins_to_vary_becomes_a_param_of_every_trial(store: Store, uri: str) -> None:
@@ -268,8 +270,8 @@ def test_a_missing_trial_has_its_reason_and_no_error(store: Store, uri: str) -> 
     plan = study(num=1)
     lost, fault, never, *_ = [trial.config.id for trial in (*plan.trials, *plan.trials)]
     view = View(plan, uri, store)
-    view.show(lost, Outcome(Status.FINISHED, tuple(rows_of(2))))
-    view.show(fault, Outcome(Status.RUNNING, tuple(rows_of(1))))
+    view.runs.show(lost, Outcome(Status.FINISHED, tuple(rows_of(2))))
+    view.runs.show(fault, Outcome(Status.RUNNING, tuple(rows_of(1))))
     read = {
         lost: Outcome(Status.MISSING),
         fault: Outcome(Status.MISSING).because("OutOfMemoryError: a neighbour has the memory"),
@@ -327,8 +329,9 @@ def test_pages_of_a_server_that_is_slow_get_smaller(
     large = load_script(ROOT / "benchmarks" / "mlflow_scale.py")
     plan = large.study_of(120)
     view = View(plan, uri, store)
-    view.show(plan.trials[0].config.id, Outcome(Status.FINISHED, tuple(large.rows_of(""))))
-    large.copy_runs(store.root / "mlflow.db", view, view.children[plan.trials[0].config.id], plan)
+    first = plan.trials[0].config.id
+    view.runs.show(first, Outcome(Status.FINISHED, tuple(large.rows_of(""))))
+    large.copy_runs(store.root / "mlflow.db", view, view.runs.children[first], plan)
     search = MlflowClient.search_runs
     sizes = []
 
@@ -343,7 +346,7 @@ def test_pages_of_a_server_that_is_slow_get_smaller(
         )
 
     monkeypatch.setattr(MlflowClient, "search_runs", slow)
-    assert View(plan, uri, store, reread=True).children.keys() == {
+    assert View(plan, uri, store, reread=True).runs.children.keys() == {
         trial.config.id for trial in plan.trials
     }
     assert sizes[-4:] == [200, 50, 50, 50]
@@ -365,16 +368,16 @@ def test_a_large_study_connects_over_http(
     plan = large.study_of(1500)
     first = plan.trials[0].config.id
     view = View(plan, uri, store)
-    view.show(first, Outcome(Status.FINISHED, tuple(large.rows_of(first))))
-    large.copy_runs(store.root / "mlflow.db", view, view.children[first], plan)
+    view.runs.show(first, Outcome(Status.FINISHED, tuple(large.rows_of(first))))
+    large.copy_runs(store.root / "mlflow.db", view, view.runs.children[first], plan)
     asked.clear()
     anew = View(plan, http_server, store)
-    assert anew.children.keys() == {trial.config.id for trial in plan.trials}
+    assert anew.runs.children.keys() == {trial.config.id for trial in plan.trials}
     assert max(int(line.split()[1]) for line in asked if line.startswith("search_runs")) <= 200
     anew.save()
     asked.clear()
     again = View(plan, http_server, store)
-    assert again.children == anew.children and len(asked) <= 8
+    assert again.runs.children == anew.runs.children and len(asked) <= 8
     asked.clear()
     assert (
         synchronize(
@@ -383,7 +386,7 @@ def test_a_large_study_connects_over_http(
         == 1500
     )
     assert asked == []
-    again.show(first, Outcome(Status.RUNNING, tuple(large.rows_of(first, 4))))
+    again.runs.show(first, Outcome(Status.RUNNING, tuple(large.rows_of(first, 4))))
     (run,) = [run for run in roles(uri, "trial", f" and tags.`vitscale.trial_id` = '{first}'")]
     assert run.data.metrics["epoch"] == 4
 
@@ -393,15 +396,15 @@ def test_rows_shown_after_the_cache_was_saved_are_not_shown_twice(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch, before: Status
 ) -> None:
     """A driver saves the cache, shows two more rows and is killed; they are trained again."""
-    monkeypatch.setattr(mlflow_view, "MARGIN_MS", 0)
+    monkeypatch.setattr(experiment, "MARGIN_MS", 0)
     plan = study()
     trial_id = plan.trials[0].config.id
     view = View(plan, uri, store)
-    view.show(trial_id, Outcome(before, tuple(rows_of(2))))
+    view.runs.show(trial_id, Outcome(before, tuple(rows_of(2))))
     view.save()
-    view.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(4))))
+    view.runs.show(trial_id, Outcome(Status.RUNNING, tuple(rows_of(4))))
     again = [{**row, "unix_s": row["unix_s"] + 60 * (row["epoch"] > 2)} for row in rows_of(5)]
-    View(plan, uri, store).show(trial_id, Outcome(Status.FINISHED, tuple(again)))
+    View(plan, uri, store).runs.show(trial_id, Outcome(Status.FINISHED, tuple(again)))
     run_id = children(uri)[trial_id].info.run_id
     history = client(uri).get_metric_history(run_id, "val_ema_error_pct")
     assert [entry.step for entry in history] == [1, 2, 3, 4, 5]
@@ -416,7 +419,7 @@ def test_a_trial_that_fails_at_each_start_has_one_value_at_a_step(
     """
     plan = study()
     trial_id = plan.trials[0].config.id
-    (view := View(plan, uri, store)).show(trial_id, Outcome(Status.RUNNING))
+    (view := View(plan, uri, store)).runs.show(trial_id, Outcome(Status.RUNNING))
     view.save()
     time.sleep(0.01)  # its run begins, then come rows, then it fails
     rows = tuple({**row, "unix_s": time.time() + row["epoch"] / 1000} for row in rows_of(2))
@@ -424,14 +427,14 @@ def test_a_trial_that_fails_at_each_start_has_one_value_at_a_step(
     for outcomes in ([begun, failed], [begun, failed], [failed]):
         view = View(plan, uri, store)
         for outcome in outcomes:
-            view.show(trial_id, outcome)
+            view.runs.show(trial_id, outcome)
             time.sleep(0.01)  # else two times may be the same by chance
         view.save()
     run_id = children(uri)[trial_id].info.run_id
     for name, value in (("failed", 1.0), ("diverged", 0.0), ("final_error_pct", 100.0)):
         history = client(uri).get_metric_history(run_id, name)
         assert [(entry.step, entry.value) for entry in history] == [(num_rows, value)]
-    View(plan, uri, store).show(trial_id, Outcome(Status.FINISHED, rows))
+    View(plan, uri, store).runs.show(trial_id, Outcome(Status.FINISHED, rows))
     metrics = children(uri)[trial_id].data.metrics
     assert metrics["failed"] == 0 and metrics["final_error_pct"] == 7
     assert children(uri)[trial_id].info.run_id == run_id
@@ -447,11 +450,11 @@ def test_a_run_made_on_another_clock_is_found(
     outcomes = finished(plan)
     monkeypatch.setattr(time, "time", lambda: now() + ahead_s)
     view = View(plan, uri, store)
-    view.show(first, outcomes[first])
+    view.runs.show(first, outcomes[first])
     view.save()
     monkeypatch.setattr(time, "time", now)
-    View(plan, uri, store).show(second, outcomes[second])
-    assert View(plan, uri, store).children.keys() == {first, second}
+    View(plan, uri, store).runs.show(second, outcomes[second])
+    assert View(plan, uri, store).runs.children.keys() == {first, second}
 
 
 def test_of_runs_that_a_lost_reply_made_twice_one_is_kept(store: Store, uri: str) -> None:
@@ -459,14 +462,15 @@ def test_of_runs_that_a_lost_reply_made_twice_one_is_kept(store: Store, uri: str
     plan = study()
     view, trial = View(plan, uri, store), plan.trials[0]
     outcome = Outcome(Status.RUNNING, tuple(rows_of(2)))
-    view.show(trial.config.id, outcome)
-    kept = view.children[trial.config.id].run_id
+    view.runs.show(trial.config.id, outcome)
+    kept = view.runs.children[trial.config.id].run_id
     view.save()
-    parent = view.client.get_run(view.parent_id)
-    for tags in (view._tags_of(trial), parent.data.tags):
-        client(uri).create_run(view.experiment_id, tags=tags)
+    parent = view.client.get_run(view.contents.parent_id)
+    for tags in (view.contents.tags_of(trial), parent.data.tags):
+        client(uri).create_run(view.experiment.id, tags=tags)
     again = View(plan, uri, store)
-    assert again.parent_id == view.parent_id and again.children[trial.config.id].run_id == kept
+    assert again.contents.parent_id == view.contents.parent_id
+    assert again.runs.children[trial.config.id].run_id == kept
     assert children(uri).keys() == {trial.config.id} and len(roles(uri, "study")) == 1
 
 
@@ -490,7 +494,7 @@ def test_sync_beside_a_driver_gives_no_trial_a_second_run(
     recorded(store, plan, [first])
     if when == "meanwhile":
         view = View(plan, uri, store)
-        view.show(first.config.id, finished(plan)[first.config.id])
+        view.runs.show(first.config.id, finished(plan)[first.config.id])
         view.save()
 
     def draw(*_: Any) -> tuple[None, list[str], dict[str, Any]]:
@@ -499,7 +503,7 @@ def test_sync_beside_a_driver_gives_no_trial_a_second_run(
             with store.drive(plan.slug):
                 driver = View(plan, uri, store)
                 for trial in others:
-                    driver.show(trial.config.id, finished(plan)[trial.config.id])
+                    driver.runs.show(trial.config.id, finished(plan)[trial.config.id])
                 driver.save()
         monkeypatch.setattr(time, "time", lambda: now() + 300)
         return None, [], {}
@@ -525,7 +529,7 @@ def test_a_view_that_was_taken_over_writes_nothing(store: Store, uri: str) -> No
     permitted.clear()
     permitted.append(False)
     with pytest.raises(TakenOver):
-        view.show(plan.trials[0].config.id, finished(plan)[plan.trials[0].config.id])
+        view.runs.show(plan.trials[0].config.id, finished(plan)[plan.trials[0].config.id])
     assert not children(uri)
 
 
@@ -541,7 +545,7 @@ def test_a_driver_that_comes_back_after_a_takeover_gives_no_trial_a_second_run(
     suspended._save()
     taken = View(plan, uri, store)  # by another machine, which trains the study to its end
     for trial in others:
-        taken.show(trial.config.id, outcomes[trial.config.id])
+        taken.runs.show(trial.config.id, outcomes[trial.config.id])
     taken.save()
     monkeypatch.setattr(time, "time", lambda: now() + 300)
     permitted.append(False)

@@ -14,12 +14,12 @@ import pytest
 from conftest import TINY, empty_database, load_script
 
 from vitscale.plan.study import Study
-from vitscale.record.mlflow_place import (
+from vitscale.record.mlflow.place import (
     database_of,
     tracking_uri,
     without_user,
 )
-from vitscale.record.mlflow_view import View
+from vitscale.record.mlflow.view import View
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
@@ -95,20 +95,20 @@ def test_two_stores_on_one_server_keep_their_own_states(stores: tuple[Store, Sto
     plan = study(num=1)
     trial_id = plan.trials[0].config.id
     trained, failed = View(plan, shared, one), View(plan, shared, two)
-    trained.show(trial_id, Outcome(Status.FINISHED, (row(1, 7.0),)))
-    failed.show(trial_id, Outcome(Status.FAILED).because("ValueError: no"))
-    failed.set_parent("FAILED")
-    trained.set_parent("FINISHED")
+    trained.runs.show(trial_id, Outcome(Status.FINISHED, (row(1, 7.0),)))
+    failed.runs.show(trial_id, Outcome(Status.FAILED).because("ValueError: no"))
+    failed.end({"": Outcome(Status.FAILED)})
+    trained.end({})
     assert states(shared, one) == {trial_id: ("finished", 7.0)}
     assert states(shared, two) == {trial_id: ("failed", 100.0)}
     again = [View(plan, shared, store) for store in (one, two)]
-    assert [view.experiment_id for view in again] == [trained.experiment_id, failed.experiment_id]
-    assert [client(shared).get_run(view.parent_id).info.status for view in again] == [
+    assert [view.experiment.id for view in again] == [trained.experiment.id, failed.experiment.id]
+    assert [client(shared).get_run(view.contents.parent_id).info.status for view in again] == [
         "FINISHED",
         "FAILED",
     ]
-    assert trained.experiment_id != failed.experiment_id
-    names = {client(shared).get_experiment(view.experiment_id).name for view in again}
+    assert trained.experiment.id != failed.experiment.id
+    names = {client(shared).get_experiment(view.experiment.id).name for view in again}
     assert names == {"tiny-demo", f"tiny-demo-{two.identity()[:8]}"}
 
 
@@ -118,12 +118,12 @@ def test_what_an_earlier_version_has_shown_is_kept(stores: tuple[Store, Store]) 
     uri = f"sqlite:///{one.root}/mlflow.db"
     plan = study(num=1)
     old = client(uri).create_experiment("tiny-demo", tags={"vitscale.study": "tiny-demo"})
-    assert View(plan, uri, one).experiment_id == old
-    assert View(plan, uri, two).experiment_id != old
-    assert View(plan, uri, one).experiment_id == old
+    assert View(plan, uri, one).experiment.id == old
+    assert View(plan, uri, two).experiment.id != old
+    assert View(plan, uri, one).experiment.id == old
     other = client(uri).create_experiment("tiny-else", tags={})  # not ours at all
     with_other = View(replace(plan, scale="else"), uri, one)
-    assert with_other.experiment_id != other
+    assert with_other.experiment.id != other
 
 
 @pytest.mark.parametrize("text", [" http://host:5000 ", "HTTP://host:5000\r", "Http://host:5000"])
@@ -163,9 +163,9 @@ def test_reports_follow_a_store_that_is_moved_or_copied(
     assert new.identity()  # travels with the store
     uri = tracking_uri(new)
     view = View(plan, uri, new)
-    found = client(uri).download_artifacts(view.parent_id, "report.html")
+    found = client(uri).download_artifacts(view.contents.parent_id, "report.html")
     assert Path(found).read_text() == "before"
-    assert client(uri).get_run(view.parent_id).info.artifact_uri.startswith(place.as_uri())
+    assert client(uri).get_run(view.contents.parent_id).info.artifact_uri.startswith(place.as_uri())
     view.summarize({"conv": {"n": 1.0}}, Workdir(report.parent))
     assert [path.read_text() for path in place.glob("mlruns/**/report.html")] == ["after"]
     outside = {path for path in tmp_path.rglob("*") if not path.is_relative_to(place)}

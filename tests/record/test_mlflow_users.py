@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, TINY, Script, free_port, kill_family, load_script, wait_for_mlflow
 
-from vitscale.record.mlflow_place import experiment_prefix
-from vitscale.record.mlflow_view import View, client_of, pages
+from vitscale.record.mlflow.client import client_of
+from vitscale.record.mlflow.experiment import study_pages
+from vitscale.record.mlflow.place import experiment_prefix
+from vitscale.record.mlflow.view import View
 from vitscale.record.store import Store
 
 ADMIN, PASSWORD = "admin", "correct-horse-battery"
@@ -67,7 +69,7 @@ def log_in(monkeypatch: pytest.MonkeyPatch, user: str, password: str = "") -> No
 
 
 def name_of(view: View) -> str:
-    return str(view.client.get_experiment(view.experiment_id).name)
+    return str(view.client.get_experiment(view.experiment.id).name)
 
 
 @pytest.mark.slow
@@ -92,15 +94,15 @@ def test_each_user_has_an_experiment_that_the_other_may_not_see(
     monkeypatch.setenv("VITSCALE_EXPERIMENT_PREFIX", "bob/")
     for reread in (False, True):
         again = View(study, known_users, stores["bob"], reread=reread)
-        assert again.experiment_id == views["bob"].experiment_id
+        assert again.experiment.id == views["bob"].experiment.id
     second = Store.open(tmp_path / "second")
     assert name_of(View(study, known_users, second)) == f"bob/{study.slug}"
-    assert list(pages(known_users, second, known_users)) == [study.slug]
+    assert list(study_pages(known_users, second, known_users)) == [study.slug]
 
     # a store whose cache names an experiment of another user
     log_in(monkeypatch, "bob")
     of_alice = View(study, known_users, stores["alice"])
-    assert of_alice.experiment_id != views["alice"].experiment_id
+    assert of_alice.experiment.id != views["alice"].experiment.id
 
     log_in(monkeypatch, "alice")
     assert name_of(View(study, known_users, stores["alice"])) == study.slug

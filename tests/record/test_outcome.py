@@ -12,7 +12,8 @@ import pytest
 
 from vitscale.plan.metrics import columns_of
 from vitscale.record.outcome import DONE, ENDINGS, FIXED, Outcome, Row, Rows, Status, value_at
-from vitscale.record.store import ROWS, Store
+from vitscale.record.store import Store
+from vitscale.record.trial_files import ROWS
 
 COLUMN = columns_of("val")["val_error_pct"]
 ROW = {"epoch": 1.0, "val_error_pct": 30.0}

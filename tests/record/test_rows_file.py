@@ -19,7 +19,8 @@ from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Outcome, Row, Status
-from vitscale.record.store import Damaged, Store
+from vitscale.record.store import Store
+from vitscale.record.workdir import Damaged
 from vitscale.train import checkpoint
 from vitscale.train.data import fingerprint
 from vitscale.train.sources import load_split

@@ -82,8 +82,8 @@ ALLOWED = {
         "tempfile.TemporaryDirectory",
         "write_bytes",
     },  # copies for libraries, a log before it is sent, /proc
-    "record/store.py": {"mkdir"},  # of the cache, for MLflow's database
-    "record/mlflow_place.py": {
+    "record/store_folder.py": {"mkdir"},  # of the cache, for MLflow's database
+    "record/mlflow/place.py": {
         "sqlite3.connect",
         "is_dir",
         "glob",
@@ -199,7 +199,7 @@ def test_nobody_joins_a_path_to_that_of_a_store() -> None:
     allowed = (
         "record/workdir.py: self.path / name",
         "record/bucket.py: self.path / name",
-        "record/store.py: self.root / name",
+        "record/store_folder.py: self.root / name",
     )
     assert not [line for line in wrong if line not in allowed and not line.startswith(OF_DATASETS)]
 

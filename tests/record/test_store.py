@@ -291,7 +291,7 @@ def check_users_of_one_store(root: Path, another_user: int) -> None:
 
 
 def test_a_new_mlflow_database_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
-    from vitscale.record.mlflow_place import create_database
+    from vitscale.record.mlflow.place import create_database
 
     before = os.umask(0o002)
     try:

@@ -17,10 +17,10 @@ from support.teams import on_team
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
+from vitscale.record.misclassified import Misclassified, decode, encode
 from vitscale.record.outcome import Outcome
 from vitscale.record.store import Damaged, Store
 from vitscale.record.workdir import Workdir
-from vitscale.record.wrong import Wrong, decode, encode
 from vitscale.train.loop import SMALL_BYTES, last_state, train
 
 torch.set_num_threads(1)
@@ -39,7 +39,7 @@ def test_bits_are_those_of_the_final_models_and_count_to_the_errors(
 ) -> None:
     """Micro-batches of 48 leave incomplete last batches of 400 and 200 images."""
     store, outcome = trained(TINY, tmp_path, micro_batch=micro_batch)
-    wrong = store.wrong(TINY.id, outcome)
+    wrong = store.misclassified(TINY.id, outcome)
     assert wrong is not None and set(wrong.images) == {"val", "test"}
     state = final_state(store.trial(TINY.id))
     for split in ("val", "test"):
@@ -57,7 +57,7 @@ def test_without_an_average_bits_of_averaged_weights_are_those_of_the_raw_ones(
 ) -> None:
     config = TINY.replace(ema_decay=0.0, epochs=1, warmup_epochs=0.0)
     store, outcome = trained(config, tmp_path)
-    wrong = store.wrong(config.id, outcome)
+    wrong = store.misclassified(config.id, outcome)
     assert wrong is not None and set(wrong.bits) == {"val_wrong", "test_wrong"}
     assert wrong.of("val", "ema_") is wrong.of("val", "") is not None
     assert wrong.of("minival", "") is None
@@ -77,11 +77,11 @@ def test_a_team_has_the_bits_of_all_its_images_in_their_order(size: int, tmp_pat
 def test_a_restored_trial_has_its_bits_again(tmp_path: Path) -> None:
     """Its rows were damaged; its last checkpoint has no weights and both rows and bits."""
     store, outcome = trained(TINY, tmp_path, keep_weights=False)
-    before = store.wrong(TINY.id, outcome)
+    before = store.misclassified(TINY.id, outcome)
     assert set(final_state(store.trial(TINY.id))).isdisjoint({"model", "ema", "optimizer"})
     store.set_aside(TINY.id)
     store, outcome = trained(TINY, tmp_path, keep_weights=False)
-    after = store.wrong(TINY.id, outcome)
+    after = store.misclassified(TINY.id, outcome)
     assert before is not None and after is not None and after.images == before.images
     assert {n: b.tolist() for n, b in after.bits.items()} == {
         n: b.tolist() for n, b in before.bits.items()
@@ -91,7 +91,7 @@ def test_a_restored_trial_has_its_bits_again(tmp_path: Path) -> None:
 def test_a_diverged_trial_has_neither_bits_nor_weights(tmp_path: Path) -> None:
     config = TINY.replace(optimizer="sgd", lr=1e9, momentum=0.99)
     store, outcome = trained(config, tmp_path, keep_weights=True)
-    assert outcome.rows[-1]["diverged"] and store.wrong(config.id, outcome) is None
+    assert outcome.rows[-1]["diverged"] and store.misclassified(config.id, outcome) is None
     assert "model" not in final_state(store.trial(config.id))
 
 
@@ -121,7 +121,7 @@ def test_trials_of_older_versions_have_no_bits_and_read_as_before(tmp_path: Path
     store, outcome = trained(TINY.replace(epochs=1, warmup_epochs=0.0), tmp_path)
     old = Outcome(outcome.status, outcome.rows, {"commit": "0123456789ab"})
     assert store.finish(store.claim("t1", {}, "study-a", 1), old)
-    assert store.read("t1") == old and store.wrong("t1", old) is None
+    assert store.read("t1") == old and store.misclassified("t1", old) is None
 
 
 def test_changed_bits_are_not_believed(tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ def test_changed_bits_are_not_believed(tmp_path: Path) -> None:
             decode(path.name, bytes(flipped))
     path.write_bytes(content[:-1])
     with pytest.raises(Damaged, match=r"wrong images must be readable .*wrong-.*parquet"):
-        store.wrong(path.parent.name, outcome)
+        store.misclassified(path.parent.name, outcome)
     path.unlink()
     with pytest.raises(Damaged):
-        store.wrong(path.parent.name, outcome)
+        store.misclassified(path.parent.name, outcome)
 
 
 @pytest.mark.parametrize(("share", "most"), [(0.5, 7_000), (0.2, 5_600), (0.02, 2_300)])
@@ -147,9 +147,9 @@ def test_a_bit_is_a_bit(share: float, most: int) -> None:
     """Bytes of 50,000 images at an error; sets of other sizes beside them come back whole."""
     rng = np.random.default_rng(0)
     bits = {"val_wrong": rng.random(50_000) < share}
-    assert len(encode(Wrong(bits, {"val": "0" * 16}))[1]) < most
+    assert len(encode(Misclassified(bits, {"val": "0" * 16}))[1]) < most
     bits |= {"v2_wrong": rng.random(9_999) < share, "real_wrong": np.ones(3, bool)}
-    back = decode(*encode(Wrong(bits, {"val": "a", "v2": "b", "real": "c"})))
+    back = decode(*encode(Misclassified(bits, {"val": "a", "v2": "b", "real": "c"})))
     assert json.loads(json.dumps(dict(back.images))) == {"val": "a", "v2": "b", "real": "c"}
     for name, of in bits.items():
         np.testing.assert_array_equal(back.bits[name], of)

@@ -12,7 +12,7 @@ from conftest import Driver, Script, wait_for
 from support import azurite, google_storage
 from support.faulty_proxy import Proxy, proxy_to
 
-from vitscale.record import blobs
+from vitscale.record import object_store
 from vitscale.record.store import Store
 
 SECRET = "hunter2hunter2"
@@ -70,7 +70,7 @@ def point_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     of_google = {"GOOGLE_BASE_URL": url, "GOOGLE_SERVICE_ACCOUNT_KEY": google_storage.KEY}
     for name, value in {"s3": of_s3, "az": of_azure, "gs": of_google}[SCHEME].items():
         monkeypatch.setenv(name, value)
-    blobs._client.cache_clear()
+    object_store._client.cache_clear()
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def direct(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     point_at(f"http://127.0.0.1:{server}", monkeypatch)
     monkeypatch.setenv("VITSCALE_LEASE_S", "6")
     yield
-    blobs._client.cache_clear()
+    object_store._client.cache_clear()
 
 
 def wait_for_checkpoint(store: Store, script: Script, process: Driver) -> None:
@@ -97,11 +97,11 @@ def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     with proxy_to(server) as made:
         point_at(made.url, monkeypatch)
         yield made
-    blobs._client.cache_clear()
+    object_store._client.cache_clear()
 
 
 @pytest.fixture
 def store_in_bucket(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     point_at(f"http://127.0.0.1:{server}", monkeypatch)
     yield Store.open(fresh())
-    blobs._client.cache_clear()
+    object_store._client.cache_clear()

@@ -18,8 +18,8 @@ from benchmarks.looks import DECLARED, looks_at
 from vitscale.analysis.distribution import anytime
 from vitscale.analysis.distribution.forgiveness import forgiveness
 from vitscale.analysis.distribution.population import Population
-from vitscale.analysis.looks import place
-from vitscale.record.looks import Ledger
+from vitscale.analysis.report_look import place
+from vitscale.record.look_ledger import Ledger
 
 Pair = tuple[Population, Population]
 TESTS = ("area", "ratio")

@@ -21,11 +21,12 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import error_columns, evaluation_columns
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
-from vitscale.record.mlflow_place import create_database
-from vitscale.record.mlflow_view import View, synchronize
+from vitscale.record.mlflow.place import create_database
+from vitscale.record.mlflow.view import View, synchronize
 from vitscale.record.outcome import Outcome, Row, Rows, Status
-from vitscale.record.store import Store, Workdir
+from vitscale.record.store import Store
 from vitscale.record.table import PROVENANCE, outcomes, read_trials, take_tidy, tidy
+from vitscale.record.workdir import Workdir
 from vitscale.train import checkpoint, loop
 from vitscale.train.data import HeldOut
 from vitscale.train.evaluate import evaluate

@@ -26,8 +26,8 @@ from support.trainings import CONV, assert_same, every_step, final_tensors, time
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Outcome, Row
-from vitscale.record.store import Fenced, Store, Workdir
-from vitscale.record.workdir import Left
+from vitscale.record.store import Store
+from vitscale.record.workdir import Fenced, Left, Workdir
 from vitscale.train import checkpoint, loop
 from vitscale.train.loop import train
 from vitscale.train.step import TrainingStep

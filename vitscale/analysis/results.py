@@ -8,11 +8,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.stats.looks import ALPHA, ONE_LOOK, Looks
+from vitscale.analysis.stats.sequential import ALPHA, ONE_LOOK, Looks
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
+from vitscale.record.misclassified import Misclassified
 from vitscale.record.outcome import FIXED
-from vitscale.record.wrong import Wrong
 
 T = TypeVar("T")
 STATUSES = tuple(status.value for status in FIXED)
@@ -32,10 +32,10 @@ class Results:
         study: Study,
         trials: pd.DataFrame,
         rows: pd.DataFrame | None = None,
-        wrong: Callable[[str], Wrong | None] | None = None,
+        misclassified: Callable[[str], Misclassified | None] | None = None,
         looks: Looks = ONE_LOOK,
     ) -> None:
-        """`wrong` reads which images a finished trial got wrong, None if that was not kept.
+        """`misclassified` reads which images a finished trial got wrong, None if that was not kept.
 
         `looks` is the place of this look among all at the study.
         """
@@ -43,7 +43,7 @@ class Results:
         self.trials = trials
         self.rows = pd.DataFrame() if rows is None else rows
         self._made: dict[Callable[[Results], Any], Any] = {}
-        self._wrong = wrong
+        self._misclassified = misclassified
         self.looks = looks
         self.tests: dict[str, tuple[int, int]] = {}  # column of p -> tests, claims
         self.p: dict[str, dict[str, float]] = {}  # metric/column of p -> test -> corrected p
@@ -109,9 +109,9 @@ class Results:
         )
         return corrected
 
-    def wrong(self, trial_id: str) -> Wrong | None:
+    def misclassified(self, trial_id: str) -> Misclassified | None:
         """Which images a trial got wrong; None if it is not known. Reads a file each time."""
-        return self._wrong(trial_id) if self._wrong else None
+        return self._misclassified(trial_id) if self._misclassified else None
 
     def made(
         self, tables: Mapping[str, Callable[[Results], pd.DataFrame]]

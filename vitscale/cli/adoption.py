@@ -12,7 +12,8 @@ from vitscale.cli.stores import existing, read_plan
 from vitscale.plan.search import Search
 from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
-from vitscale.record.store import Store, Workdir
+from vitscale.record.store import Store
+from vitscale.record.workdir import Workdir
 
 
 def winners(study: str, store: str = "") -> dict[str, dict[str, Any]]:

@@ -290,13 +290,13 @@ def ui(options: argparse.Namespace) -> None:
     If MLFLOW_TRACKING_URI names a server, only prints the links.
     """
     check_installed("mlflow")
-    from vitscale.record.mlflow_place import (
+    from vitscale.record.mlflow.experiment import study_pages
+    from vitscale.record.mlflow.place import (
         database_of,
         follow_move,
         tracking_uri,
         without_user,
     )
-    from vitscale.record.mlflow_view import pages
 
     store = Store.at(options.store)
     uri = tracking_uri(store)
@@ -315,7 +315,7 @@ def ui(options: argparse.Namespace) -> None:
         base = f"http://{options.host}:{port}"
         print(f"MLflow UI of {without_user(uri)}: {base}")
     with _server_errors(uri):
-        links = pages(uri, store, base) if store.folder.exists() else {}
+        links = study_pages(uri, store, base) if store.folder.exists() else {}
     print(columns(list(links.items())) if links else "MLflow shows no study of this store yet")
     sys.stdout.flush()
     if not uri.startswith("http"):
@@ -365,8 +365,8 @@ def sync(options: argparse.Namespace) -> None:
     check_installed("mlflow")
     from vitscale.analysis.report.draw import draw
     from vitscale.launch.colors import arm_colors
-    from vitscale.record.mlflow_place import tracking_uri
-    from vitscale.record.mlflow_view import View, state_of, synchronize
+    from vitscale.record.mlflow.place import tracking_uri
+    from vitscale.record.mlflow.view import View, synchronize
     from vitscale.record.table import read_trials
 
     store = existing(options.store)
@@ -382,14 +382,13 @@ def sync(options: argparse.Namespace) -> None:
             read = read_trials(study, store)
             with _server_errors(uri):
                 num = synchronize(view, read, is_alone)
-                for trial_id in view.trials.keys() & view.children.keys() & evaluated:
-                    view.show_evaluations(trial_id, store.evaluations(trial_id).values())
+                view.show_evaluations(evaluated & read.keys())
             report, headline, summary = draw(study, store, read)
             with _server_errors(uri):
                 view.summarize(summary, report, headline)
                 if is_alone():
-                    view.interrupt()
-                    view.set_parent(state_of(read))
+                    view.runs.interrupt()
+                    view.end(read)
                     view.save()
             print(f"{slug}: {num} of {len(study.trials)} trials shown at {view.page()}")
     if failed:
@@ -414,7 +413,7 @@ class Unreachable(ValueError):
 @contextlib.contextmanager
 def _server_errors(uri: str) -> Iterator[None]:
     """Turns any exception of MLflow into an error of one line."""
-    from vitscale.record.mlflow_place import without_user
+    from vitscale.record.mlflow.place import without_user
 
     try:
         yield

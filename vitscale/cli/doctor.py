@@ -119,7 +119,7 @@ _WORDS = {"pass": "passed", "fail": "failed", "not applicable": "not applicable"
 def _results(options: argparse.Namespace) -> Iterator[Result]:
     from vitscale.doctor.check import Machine
     from vitscale.doctor.checks import examine
-    from vitscale.record.mlflow_place import given_uri
+    from vitscale.record.mlflow.place import given_uri
 
     machine = Machine(
         device=options.device,

@@ -213,13 +213,11 @@ def _plain(result: Result) -> dict[str, Any]:
 
 def _show(study: Study, store: Store, trial_ids: set[str]) -> None:
     """Adds the evaluations to the trials' MLflow runs; warns if the server does not answer."""
-    from vitscale.record.mlflow_place import tracking_uri
-    from vitscale.record.mlflow_view import View
+    from vitscale.record.mlflow.place import tracking_uri
+    from vitscale.record.mlflow.view import View
 
     try:
-        view = View(study, tracking_uri(store), store)
-        for trial_id in trial_ids & view.children.keys():
-            view.show_evaluations(trial_id, store.evaluations(trial_id).values())
+        View(study, tracking_uri(store), store).show_evaluations(trial_ids)
     except Exception as error:  # the view is optional, whatever the server answers
         line = f"MLflow is not up to date ({one_line(error)}); run `vitscale sync` later"
         print(f"vitscale: warning: {line}", file=sys.stderr)

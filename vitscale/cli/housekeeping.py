@@ -13,11 +13,11 @@ from typing import Any
 from vitscale.cli.stores import add_store, existing
 from vitscale.cli.terminal import columns, print_json, si
 from vitscale.plan.parents import AT_END
-from vitscale.record.described import describe, find, readable_plans, when
-from vitscale.record.orphans import Leftover, Orphan, Waste, survey
-from vitscale.record.orphans import clean as remove
+from vitscale.record.cleanup import Leftover, Orphan, Waste, survey
+from vitscale.record.cleanup import clean as remove
 from vitscale.record.provenance import describe_commit
 from vitscale.record.store import Store
+from vitscale.record.trial_info import describe, find, readable_plans, when
 
 MOST_OF_A_CONFIG = 60  # characters in a table
 

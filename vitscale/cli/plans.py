@@ -22,16 +22,17 @@ from vitscale.plan.cost import (
     training_flops,
     weights_bytes,
 )
-from vitscale.plan.doubts import doubts
 from vitscale.plan.parents import num_steps_saved
+from vitscale.plan.plan_warnings import plan_warnings
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.schedule import check_devices_per_trial, makespan, num_slots
 from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import Study, encoded, to_json
 from vitscale.plan.trial import Trial
-from vitscale.record.looks import Ledger, sizes
+from vitscale.record.look_ledger import Ledger, sizes
 from vitscale.record.outcome import Status
-from vitscale.record.store import Damaged, Store
+from vitscale.record.store import Store
+from vitscale.record.workdir import Damaged
 
 PREVIEW = "plan-preview.json"
 OPTIONS = ("devices", "devices_per_trial", "throughput", "epoch_minutes", "json")
@@ -135,7 +136,7 @@ def summarize(study: Study, store: Store, options: argparse.Namespace) -> dict[s
         "arms": arms,
         "time": pace.source if pace else None,
         "weights": _weights(study, options) if trains else None,
-        "doubts": doubts(study),
+        "doubts": plan_warnings(study),
         "trunks": _trunks(study),
         "parents": _parents(study, store),
     }
@@ -293,7 +294,7 @@ def _until_done(
 
 def _looks(study: Study, ledger: Ledger) -> list[str]:
     """How many looks there were, and what the next costs if it sees the whole plan."""
-    from vitscale.analysis.looks import next_look
+    from vitscale.analysis.report_look import next_look
 
     planned = sizes(study.trials)
     past = [f"{max(look.seen.values(), default=0)}" for look in ledger.looks]
@@ -514,7 +515,7 @@ def _as_text(summary: dict[str, Any]) -> str:
         for sentence in summary["can_show"]
     ]
     lines += summary.get("looks", [])
-    lines += [f"warning: {doubt}" for doubt in summary["doubts"]]
+    lines += [f"warning: {warning}" for warning in summary["doubts"]]
     return "\n".join([*lines, f"plan: {summary['plan']}"])
 
 

@@ -46,8 +46,7 @@ from vitscale.plan.questions import SCALING_LAW
 from vitscale.plan.search import Search
 from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import MAX_TRIALS, Study
-from vitscale.record.blobs import say_when_waiting
-from vitscale.record.looks import (
+from vitscale.record.look_ledger import (
     OPEN,
     FinalSize,
     Ledger,
@@ -57,6 +56,7 @@ from vitscale.record.looks import (
     read_ledger,
     sizes,
 )
+from vitscale.record.object_store import say_when_waiting
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
 

@@ -6,7 +6,8 @@ import argparse
 
 from vitscale.cli.terminal import one_line
 from vitscale.plan.study import Study, from_json
-from vitscale.record.store import PLAN, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import PLAN
 from vitscale.record.workdir import Damaged
 
 

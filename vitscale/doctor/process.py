@@ -22,7 +22,7 @@ from typing import Self
 
 from vitscale.doctor.check import Check, Finding, Machine, failed
 from vitscale.launch.faults import one_line
-from vitscale.record.mlflow_place import without_user
+from vitscale.record.mlflow.place import without_user
 
 PATIENCE_S = 10.0  # until a process that has nothing to do is gone
 LATE = "too slow, or it hangs: run it again while nothing else runs here; if it is late again"

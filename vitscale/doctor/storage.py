@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 from vitscale.doctor.check import Finding, Machine, failed, judged, not_applicable
 from vitscale.record.bucket import LEASE_S, off
-from vitscale.record.orphans import DOCTOR
+from vitscale.record.cleanup import DOCTOR
 from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
 

@@ -17,8 +17,8 @@ def write_and_read(machine: Machine) -> Finding:
     """An experiment, a run, its metrics, params and a text file; then the experiment is deleted."""
     from mlflow.entities import Metric, Param
 
-    from vitscale.record.mlflow_place import artifacts_of, create_database, without_user
-    from vitscale.record.mlflow_view import client_of
+    from vitscale.record.mlflow.place import artifacts_of, create_database, without_user
+    from vitscale.record.mlflow.view import client_of
 
     with place(machine) as uri:
         began, name = time.perf_counter(), f"vitscale-doctor-{uuid.uuid4().hex[:8]}"

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.parents import AT_END, branch_steps, entries
-from vitscale.record.described import readable_plans
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
+from vitscale.record.trial_info import readable_plans
 from vitscale.record.workdir import CHECKPOINT, FINAL, pinned
 
 

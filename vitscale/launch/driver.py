@@ -33,13 +33,15 @@ from vitscale.launch.process import (
 from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, News, Resources, check_alone
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.doubts import doubts
 from vitscale.plan.parents import followers, next_wave
+from vitscale.plan.plan_warnings import plan_warnings
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, encoded, to_json
-from vitscale.record.looks import declare
+from vitscale.record.look_ledger import declare
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
-from vitscale.record.store import FAILURE, FAULT, PLAN, SET_ASIDE, Overtaken, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import PLAN, Overtaken
+from vitscale.record.trial_files import FAILURE, FAULT, SET_ASIDE
 from vitscale.record.trial_links import update_links
 from vitscale.record.workdir import CLAIM, Damaged, Workdir
 
@@ -47,8 +49,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vitscale.launch.optuna_search import Rounds
-    from vitscale.record.looks import FinalSize
-    from vitscale.record.mlflow_view import View
+    from vitscale.record.look_ledger import FinalSize
+    from vitscale.record.mlflow.view import View
 
 MAX_FAULT_WARNINGS = 20
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
@@ -82,7 +84,7 @@ def run(
     output = Output(sys.stdout, stop)
     handle_signals(stop)
     from vitscale.analysis.kinds import check
-    from vitscale.record.mlflow_place import experiment_prefix, tracking_uri
+    from vitscale.record.mlflow.place import experiment_prefix, tracking_uri
 
     sample = study.stand_in() if isinstance(study, Search) else study
     check(sample)
@@ -168,8 +170,8 @@ class Driver:
         from rich.console import Console
 
         from vitscale.launch.colors import arm_colors
-        from vitscale.record.mlflow_place import tracking_uri
-        from vitscale.record.mlflow_view import Mirror
+        from vitscale.record.mlflow.mirror import Mirror
+        from vitscale.record.mlflow.place import tracking_uri
 
         self.study, self.store, self.resources, self.attempt = study, store, resources, attempt
         self.output = output or Output(sys.stdout, stop)
@@ -224,12 +226,12 @@ class Driver:
             )
         if note_of_code:
             self.console.print(note_of_code)
-        doubted = doubts(self.study)
+        warnings = plan_warnings(self.study)
         if todo:
             ahead_s = self.store.clock_ahead_s(self.study.slug)
-            doubted.append(clock_apart("of this machine", ahead_s, self.store.in_bucket))
-        for doubt in filter(None, doubted):
-            self.console.print(f"warning: {doubt}")
+            warnings.append(clock_apart("of this machine", ahead_s, self.store.in_bucket))
+        for warning in filter(None, warnings):
+            self.console.print(f"warning: {warning}")
         stopped_by, head_lost = "", False
         self.trains = bool(todo)
         with self.mirror:
@@ -272,7 +274,7 @@ class Driver:
 
     def _warn_not_shown(self, error: str) -> None:
         """Says at the first error of MLflow, and not after hours, that a server shows nothing."""
-        from vitscale.record.mlflow_place import without_user
+        from vitscale.record.mlflow.place import without_user
 
         if self.trains and not self.stop.is_set():
             self.console.print(
@@ -610,7 +612,7 @@ class Driver:
 
     def _conclude(self, read: dict[str, Outcome], stopped_by: str) -> int:
         """Draws the report, updates MLflow, and prints a summary; returns the exit status."""
-        from vitscale.record.mlflow_place import without_user
+        from vitscale.record.mlflow.place import without_user
 
         statuses = [outcome.status for outcome in read.values()]
         if not self.trains:  # else the report does not wait for a slow server
@@ -683,23 +685,21 @@ class Driver:
         return report, lines, (summary, report, headline)
 
     def _show_trials(self, view: View, read: Mapping[str, Outcome]) -> None:
-        from vitscale.record.mlflow_view import synchronize
+        from vitscale.record.mlflow.view import synchronize
 
         synchronize(view, read)
         self.trials_shown = True
 
     def _show(self, read: Mapping[str, Outcome], summary: tuple[Any, ...]) -> tuple[list[str], str]:
         """Updates MLflow: ([page address], "") or ([], why it is not up to date)."""
-        from vitscale.record.mlflow_view import state_of
-
         pages: list[str] = []
 
         def complete(view: View) -> None:
             if not self.trials_shown:
                 self._show_trials(view, read)
-            view.interrupt()
+            view.runs.interrupt()
             view.summarize(*summary)
-            view.set_parent(state_of(read))
+            view.end(read)
             pages.append(view.page())
 
         return pages, self.mirror.finish(complete)

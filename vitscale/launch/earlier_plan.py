@@ -8,7 +8,8 @@ from typing import Any
 
 from vitscale.plan.parents import entries
 from vitscale.plan.study import Study
-from vitscale.record.store import TRIAL_ID, Store
+from vitscale.record.store import Store
+from vitscale.record.trial_files import TRIAL_ID
 
 
 def plan_before(store: Store, slug: str) -> dict[str, Any]:

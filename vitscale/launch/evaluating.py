@@ -15,17 +15,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitscale.launch.claimed import reset_process
 from vitscale.launch.preflight import READ
 from vitscale.launch.resources import Resources
+from vitscale.launch.run_claimed import reset_process
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.evaluation import Evaluation
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
+from vitscale.record.misclassified import WRONG, Misclassified, encode
 from vitscale.record.outcome import Outcome, Status
-from vitscale.record.store import PREDICTIONS, Store
+from vitscale.record.store import Store
+from vitscale.record.trial_files import PREDICTIONS
 from vitscale.record.workdir import CHECKPOINT
-from vitscale.record.wrong import WRONG, Wrong, encode
 
 if TYPE_CHECKING:
     from vitscale.train.evaluate import Evaluated
@@ -138,7 +139,7 @@ class _One:
             micro_batch=self.resources.micro_batch,
             top_of=self.top_of,
         )
-        bits, content = encode(Wrong(found.wrong, {evaluation.split: found.digest}))
+        bits, content = encode(Misclassified(found.wrong, {evaluation.split: found.digest}))
         arguments = {k: str(value) for k, value in evaluation.arguments(config).items()}
         facts = {
             "name": evaluation.name,

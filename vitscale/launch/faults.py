@@ -13,7 +13,7 @@ from typing import Literal
 
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
-from vitscale.record.store import Damaged
+from vitscale.record.workdir import Damaged
 
 Verdict = Literal["config", "again", "alone", "unfit", "refused"]
 DOES_NOT_FIT = "a model must fit on a device that it has to itself"

@@ -22,7 +22,8 @@ from vitscale.plan.search import TRIES, Search, as_json, rounded
 from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
 from vitscale.record.outcome import Outcome, Row, Status
-from vitscale.record.store import ASKED, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import ASKED
 
 if TYPE_CHECKING:
     import optuna

@@ -23,7 +23,6 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.tune.integration.ray_train import TuneReportCallback
 
-from vitscale.launch.claimed import train_claimed
 from vitscale.launch.faults import (
     DOES_NOT_FIT,
     REFUSED,
@@ -32,12 +31,13 @@ from vitscale.launch.faults import (
     too_big,
     verdict,
 )
-from vitscale.launch.leaving import STOPS, Notice
+from vitscale.launch.graceful_exit import STOPS, Notice
 from vitscale.launch.resources import Event, Resources
+from vitscale.launch.run_claimed import train_claimed
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Status
-from vitscale.record.store import Fenced, Store, Workdir
-from vitscale.record.workdir import Left
+from vitscale.record.store import Store
+from vitscale.record.workdir import Fenced, Left, Workdir
 
 _notice = Notice()  # of this process, a worker's or a leader's, which serves one team
 

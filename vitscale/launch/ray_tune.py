@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 from vitscale.launch.faults import is_of_unknown_cause
-from vitscale.launch.leaving import GRACE_S, STOPS
+from vitscale.launch.graceful_exit import GRACE_S, STOPS
 from vitscale.launch.preflight import check_answers, check_ray_folder, clock_apart, has_token
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
@@ -37,7 +37,8 @@ from vitscale.plan.data import check_readable
 from vitscale.plan.study import Study
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.provenance import provenance
-from vitscale.record.store import NotShared, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import NotShared
 
 # Ray reads these when it is imported or when a Tuner is made.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")

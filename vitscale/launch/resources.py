@@ -10,7 +10,8 @@ from vitscale.plan.profile import METRIC, ProfileConfig
 from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import Study
 from vitscale.record.outcome import Outcome, Row, Status
-from vitscale.record.store import Damaged, Store
+from vitscale.record.store import Store
+from vitscale.record.workdir import Damaged
 
 MAX_AMOUNT = 10**7  # of cores, concurrent trials, images or seconds
 

@@ -11,14 +11,15 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from vitscale.launch.branching import diverged_start
-from vitscale.launch.claimed import end_with_start, profile_claimed, train_claimed
 from vitscale.launch.faults import not_deterministic, one_line, too_big, verdict
 from vitscale.launch.resources import Event, Resources
+from vitscale.launch.run_claimed import end_with_start, profile_claimed, train_claimed
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import config_of
 from vitscale.record.outcome import Status
-from vitscale.record.store import ClaimedByOther, Fenced, Store, Workdir
-from vitscale.record.workdir import Left
+from vitscale.record.store import Store
+from vitscale.record.trial_files import ClaimedByOther
+from vitscale.record.workdir import Fenced, Left, Workdir
 
 
 def train_trial(

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TextIO
 
-from vitscale.record.blobs import PROBE_PATIENCE_S, WRITABLE, Bucket, Tag
+from vitscale.record.object_store import PROBE_PATIENCE_S, WRITABLE, Bucket, Tag
 from vitscale.record.workdir import (
     CHECKPOINT,
     CLAIM,

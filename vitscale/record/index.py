@@ -22,7 +22,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vitscale.record.outcome import Outcome, Rows, Status, interned
-from vitscale.record.store import ROWS, Store
+from vitscale.record.store import Store
+from vitscale.record.trial_files import ROWS
 from vitscale.record.workdir import Damaged, FileState
 
 if TYPE_CHECKING:

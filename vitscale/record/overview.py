@@ -8,10 +8,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from vitscale.plan.parents import branch_steps
 from vitscale.record.index import Index
-from vitscale.record.looks import FOLDER, OPEN, read_ledger
+from vitscale.record.look_ledger import FOLDER, OPEN, read_ledger
 from vitscale.record.outcome import DONE, Status
-from vitscale.record.store import PLAN, ROWS, Damaged, Store
-from vitscale.record.workdir import CHECKPOINT, CLAIM, PINNED, FileState
+from vitscale.record.store import Store
+from vitscale.record.study_files import PLAN
+from vitscale.record.trial_files import ROWS
+from vitscale.record.workdir import CHECKPOINT, CLAIM, PINNED, Damaged, FileState
 
 T = TypeVar("T")
 

@@ -19,7 +19,9 @@ from vitscale.plan.trial import Trial
 from vitscale.record.index import Index
 from vitscale.record.outcome import Outcome, Row, Rows, Status
 from vitscale.record.provenance import EVAL_IMAGES, LEFT_OUT
-from vitscale.record.store import FAILURE, FAULT, ROWS, Damaged, Store
+from vitscale.record.store import Store
+from vitscale.record.trial_files import FAILURE, FAULT, ROWS
+from vitscale.record.workdir import Damaged
 
 NEEDED = ("epoch", "unix_s")  # columns of every row, beside the metric of the study
 PROVENANCE = ("commit", "versions", "machine", "device", "error", EVAL_IMAGES, LEFT_OUT)

@@ -7,7 +7,7 @@ the indices of the given images within the batch, ascending. So what happens to 
 depend on how the batch is split.
 
 Each operation has two parts: `plan_...` draws random numbers on the host and adds what the device
-needs to a parcel; the function that it returns transforms the images once the parcel is sent. So
+needs to a copy; the function that it returns transforms the images once the copy is sent. So
 all parameters of a batch travel in one copy.
 """
 
@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train.draws import normal
-from vitscale.train.parcel import Parcel
+from vitscale.train.packed_copy import PackedCopy
 from vitscale.train.pixel_ops import plan, resample
 from vitscale.train.policies import layers
 
@@ -33,7 +33,9 @@ SRC_PADDING = 4  # pixels, DeiT III's
 ERASED_AREA = (0.02, 1 / 3)  # fraction of the image
 ERASED_RATIO = (0.3, 1 / 0.3)  # height over width
 Step = Callable[[Tensor], Tensor]  # images -> images
-Planned = Callable[[Parcel, tuple[int, ...], TrainConfig, np.ndarray, np.random.Generator], Step]
+Planned = Callable[
+    [PackedCopy, tuple[int, ...], TrainConfig, np.ndarray, np.random.Generator], Step
+]
 TRIES = 10  # candidates per rectangle, until one fits: torchvision's and timm's number
 
 
@@ -99,7 +101,7 @@ def crop_pixels(
 
 
 def plan_crop(
-    parcel: Parcel,
+    packed: PackedCopy,
     size: tuple[int, ...],
     config: TrainConfig,
     positions: np.ndarray,
@@ -111,28 +113,28 @@ def plan_crop(
     match config.crop:
         case "pad":
             check_sizes(height, width, config)
-            return _padded_crop(parcel, config, positions, rng)
+            return _padded_crop(packed, config, positions, rng)
         case "src":
             boxes = crop_boxes(sizes, config, positions, rng)
-            window = _windows(parcel, boxes[:, 0], boxes[:, 1], config.resolution)
+            window = _windows(packed, boxes[:, 0], boxes[:, 1], config.resolution)
             return lambda images: window(
                 F.pad(_resize(images, config.resolution), [SRC_PADDING] * 4, mode="reflect")
             )
         case "rrc":
             boxes = crop_boxes(sizes, config, positions, rng)
-            return _resized_crop(parcel, boxes, height, width, config)
+            return _resized_crop(packed, boxes, height, width, config)
         case never:
             assert_never(never)
 
 
 def _resized_crop(
-    parcel: Parcel, boxes: np.ndarray, height: int, width: int, config: TrainConfig
+    packed: PackedCopy, boxes: np.ndarray, height: int, width: int, config: TrainConfig
 ) -> Step:
     """Resizes a box (b, 4) of each image to the resolution.
 
     All images are height x width pixels.
     """
-    sent = parcel.add(boxes.T.astype(np.float32))
+    sent = packed.add(boxes.T.astype(np.float32))
 
     def step(images: Tensor) -> Tensor:
         top, left, heights, widths = sent().to(images.dtype)
@@ -174,7 +176,7 @@ def augment(
 
 
 def plan_augment(
-    parcel: Parcel,
+    packed: PackedCopy,
     size: tuple[int, ...],
     config: TrainConfig,
     positions: np.ndarray,
@@ -183,9 +185,9 @@ def plan_augment(
     """Plans augment for images of one height and width."""
     flips = None
     if config.flip_prob:
-        flips = parcel.add((rng.random(config.batch_size) < config.flip_prob)[positions])
+        flips = packed.add((rng.random(config.batch_size) < config.flip_prob)[positions])
     steps = [
-        plan(parcel, layer.names[positions], layer.values[positions], layer.warp, size)
+        plan(packed, layer.names[positions], layer.values[positions], layer.warp, size)
         for layer in layers(config, rng)
     ]
 
@@ -225,7 +227,7 @@ def erase(
 
 
 def plan_erase(
-    parcel: Parcel,
+    packed: PackedCopy,
     size: tuple[int, ...],
     config: TrainConfig,
     positions: np.ndarray,
@@ -243,7 +245,7 @@ def plan_erase(
     if not len(rows):
         return lambda images: images
     index, erased, erased_boxes = (
-        parcel.add(array) for array in (rows, positions[rows], boxes[rows])
+        packed.add(array) for array in (rows, positions[rows], boxes[rows])
     )
 
     def step(images: Tensor) -> Tensor:
@@ -430,20 +432,20 @@ def check_sizes(height: int, width: int, config: TrainConfig) -> None:
 
 
 def _padded_crop(
-    parcel: Parcel, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
+    packed: PackedCopy, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
 ) -> Step:
     """Pads with zeros (black) and crops back to the size."""
     padding = config.crop_padding
     if not padding:
         return lambda images: images
     top, left = rng.integers(0, 2 * padding + 1, (2, config.batch_size))[:, positions]
-    window = _windows(parcel, top, left, config.resolution)
+    window = _windows(packed, top, left, config.resolution)
     return lambda images: window(F.pad(images, (padding,) * 4))
 
 
-def _windows(parcel: Parcel, top: np.ndarray, left: np.ndarray, side: int) -> Step:
+def _windows(packed: PackedCopy, top: np.ndarray, left: np.ndarray, side: int) -> Step:
     """Cuts a window of side x side pixels out of each image, at its own offset."""
-    offsets = parcel.add(np.stack([top, left]))
+    offsets = packed.add(np.stack([top, left]))
 
     def step(images: Tensor) -> Tensor:
         tops, lefts = offsets()
@@ -463,8 +465,8 @@ def _at_once(
     positions: np.ndarray,
     rng: np.random.Generator,
 ) -> Tensor:
-    """Plans one operation, sends its parcel and applies it."""
-    parcel = Parcel()
-    step = planned(parcel, images.shape[-2:], config, positions, rng)
-    parcel.send(images.device)
+    """Plans one operation, sends its copy and applies it."""
+    packed = PackedCopy()
+    step = planned(packed, images.shape[-2:], config, positions, rng)
+    packed.send(images.device)
     return step(images)

@@ -28,8 +28,8 @@ from vitscale.train.augment import (
     plan_erase,
 )
 from vitscale.train.model import memory_format
+from vitscale.train.packed_copy import PackedCopy, put
 from vitscale.train.parallel import Team, cut
-from vitscale.train.parcel import Parcel, put
 from vitscale.train.sources import Images, Shards, load_split
 
 ORDER, AUGMENT, MIX, CROP, ERASE = range(5)  # independent random streams of one seed
@@ -124,21 +124,21 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         """
         step, part = divmod(item, len(self.parts))
         config, positions = self.config, self.parts[part]
-        parcel, rng, size = (
-            Parcel(),
+        packed, rng, size = (
+            PackedCopy(),
             generator(config.seed, AUGMENT, step),
             tuple(images.shape[-2:]),
         )
         crop = None
         if self.crops_in_batch:
             boxes = rng if config.crop == "pad" else generator(config.seed, CROP, step)
-            crop, size = plan_crop(parcel, size, config, positions, boxes), (config.resolution,) * 2
-        change = plan_augment(parcel, size, config, positions, rng)
+            crop, size = plan_crop(packed, size, config, positions, boxes), (config.resolution,) * 2
+        change = plan_augment(packed, size, config, positions, rng)
         cover = None  # a generator takes a percent of the step of a small model
         if config.erasing_prob:
-            cover = plan_erase(parcel, size, config, positions, generator(config.seed, ERASE, step))
-        sent_labels = parcel.add(labels.numpy())
-        parcel.send(self.device)
+            cover = plan_erase(packed, size, config, positions, generator(config.seed, ERASE, step))
+        sent_labels = packed.add(labels.numpy())
+        packed.send(self.device)
         labels = sent_labels()
         images = images.to(self.device, non_blocking=True).float().div_(self.train.white)
         images = change(images if crop is None else crop(images))

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import WEIGHTS, column
 from vitscale.record.outcome import Row
-from vitscale.train.answers import Answers, Top
 from vitscale.train.batchnorm import reestimate
 from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, num_readers
 from vitscale.train.device import device_at, seed_everything
@@ -23,6 +22,7 @@ from vitscale.train.ema import Ema
 from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model, place
 from vitscale.train.parallel import Team
+from vitscale.train.predictions import Predictions, Top
 from vitscale.train.sources import Images
 from vitscale.train.step import autocast
 
@@ -66,16 +66,16 @@ def evaluate_weights(
     num_workers, wrong = num_readers(num_loader_workers, images), dict[str, np.ndarray]()
     parts = [state[part] for part in ("model", "ema") if state[part]]
     models = [place(model_with(part, config), config, on) for part in parts]
-    answers = [Answers(with_top=top_of == weights) for weights in WEIGHTS[: len(models)]]
+    predictions = [Predictions(with_top=top_of == weights) for weights in WEIGHTS[: len(models)]]
     if top_of is not None and len(models) == 1:  # no average: raw weights stand for both
-        answers = [Answers(with_top=True)]
-    found = evaluate_each(models, held_out, config, team, num_workers, answers)
+        predictions = [Predictions(with_top=True)]
+    found = evaluate_each(models, held_out, config, team, num_workers, predictions)
     for number, weights in enumerate(WEIGHTS):
         of_weights = found[min(number, len(models) - 1)]
         row |= {column(split, weights, quantity): value for quantity, value in of_weights.items()}
-    for weights, answer in zip(WEIGHTS, answers, strict=False):
-        wrong[column(split, weights, "wrong")] = answer.wrong(team, held_out.num)
-        top = answer.top(team, held_out.num) if answer.with_top else top
+    for weights, prediction in zip(WEIGHTS, predictions, strict=False):
+        wrong[column(split, weights, "wrong")] = prediction.wrong(team, held_out.num)
+        top = prediction.top(team, held_out.num) if prediction.with_top else top
     indices = np.concatenate([batch.numpy() for batch in held_out.batches])
     labels = images.labels.cpu().numpy()[indices]
     return Evaluated(row, wrong, fingerprint(images), indices, labels, top)
@@ -141,12 +141,12 @@ def evaluate_all(
     found: dict[str, list[Row]] = {}  # of each split, one row per module
     misses: dict[tuple[str, str], np.ndarray] = {}  # of (split, weights)
     for split, data in held_out.items():
-        answers = [Answers() for _ in modules] if wrong is not None else None
+        predictions = [Predictions() for _ in modules] if wrong is not None else None
         found[split] = evaluate_each(
-            modules, data, config, team, num_loader_workers, answers, before_batch
+            modules, data, config, team, num_loader_workers, predictions, before_batch
         )
-        for weights, answer in zip(WEIGHTS, answers or (), strict=False):
-            misses[split, weights] = answer.wrong(team, data.num)
+        for weights, prediction in zip(WEIGHTS, predictions or (), strict=False):
+            misses[split, weights] = prediction.wrong(team, data.num)
     row: Row = {}
     for number, weights in enumerate(WEIGHTS):
         for split, rows in found.items():
@@ -163,7 +163,7 @@ def evaluate(
     config: TrainConfig,
     team: Team,
     num_loader_workers: int = 0,
-    answers: Answers | None = None,
+    predictions: Predictions | None = None,
 ) -> Row:
     """The QUANTITIES of vitscale.plan.metrics over all images of an evaluation set, for any team.
 
@@ -173,9 +173,9 @@ def evaluate(
     equal-width bins of the top-1 confidence (Guo et al. 2017), weighted by their images.
 
     With several accepted labels (ReaL), a prediction is right if it is one of them, and the loss is
-    against the original one. `answers`, if given, receives the answer to each image.
+    against the original one. `predictions`, if given, receives that of each image.
     """
-    of_model = None if answers is None else [answers]
+    of_model = None if predictions is None else [predictions]
     return evaluate_each([model], data, config, team, num_loader_workers, of_model)[0]
 
 
@@ -186,7 +186,7 @@ def evaluate_each(
     config: TrainConfig,
     team: Team,
     num_loader_workers: int = 0,
-    answers: Sequence[Answers] | None = None,
+    predictions: Sequence[Predictions] | None = None,
     before_batch: Callable[[], None] | None = None,
 ) -> list[Row]:
     """As `evaluate`, for several models that see each image when it has been read once.
@@ -202,8 +202,8 @@ def evaluate_each(
             with autocast(config, data.device):
                 logits = model(images).float()
             missed = tallies[number].add(logits, labels, allowed)
-            if answers is not None:
-                answers[number].add(missed, logits)
+            if predictions is not None:
+                predictions[number].add(missed, logits)
     for model in models:
         model.train()
     return [tally.row(team, data.num) for tally in tallies]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitscale.train.parcel import Parcel
+from vitscale.train.packed_copy import PackedCopy
 
 BLUR_RADIUS = 8  # pixels: four standard deviations of the strongest blur
 
@@ -37,23 +37,23 @@ def apply(images: Tensor, names: np.ndarray, values: np.ndarray, warp: Warp) -> 
     inverted; SolarizeAdd, levels added below 128; Blur, the standard deviation in pixels. The
     others have none.
     """
-    parcel = Parcel()
-    step = plan(parcel, names, values, warp, images.shape[-2:])
-    parcel.send(images.device)
+    packed = PackedCopy()
+    step = plan(packed, names, values, warp, images.shape[-2:])
+    packed.send(images.device)
     return step(images)
 
 
 def plan(
-    parcel: Parcel, names: np.ndarray, values: np.ndarray, warp: Warp, size: tuple[int, ...]
+    packed: PackedCopy, names: np.ndarray, values: np.ndarray, warp: Warp, size: tuple[int, ...]
 ) -> Callable[[Tensor], Tensor]:
     """Plans `apply` for images of one height and width.
 
-    Adds the parameters to the parcel; the returned function can be called once the parcel is sent.
+    Adds the parameters to the copy; the returned function can be called once the copy is sent.
     """
     parts = []
     for name in np.unique(names[names != ""]):
         rows = np.flatnonzero(names == name)
-        parts.append((parcel.add(rows), _planned(parcel, name, values[rows], warp, size)))
+        parts.append((packed.add(rows), _planned(packed, name, values[rows], warp, size)))
 
     def step(images: Tensor) -> Tensor:
         images = images.clone()
@@ -66,15 +66,15 @@ def plan(
 
 
 def _planned(
-    parcel: Parcel, name: str, values: np.ndarray, warp: Warp, size: tuple[int, ...]
+    packed: PackedCopy, name: str, values: np.ndarray, warp: Warp, size: tuple[int, ...]
 ) -> Callable[[Tensor], Tensor]:
     """Plans one operation, for the images that undergo it and their strengths."""
     if name in WARPS:
-        matrices = parcel.add(WARPS[name](values, *size).astype(np.float32))
-        fill = parcel.add(np.array(warp.fill, np.float32))
+        matrices = packed.add(WARPS[name](values, *size).astype(np.float32))
+        fill = packed.add(np.array(warp.fill, np.float32))
         return lambda images: _warp(images, matrices(), fill(), warp.interpolation)
     needs, operation = OPS[name]
-    strengths = parcel.add(needs(values))
+    strengths = packed.add(needs(values))
     return lambda images: operation(images, strengths())
 
 

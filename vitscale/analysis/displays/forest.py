@@ -18,13 +18,13 @@ from vitscale.analysis.comparisons import (
     factorial_effects,
     pair_differences,
 )
-from vitscale.analysis.report.hover import describe
 from vitscale.analysis.report.layout import (
     COLORS,
     STYLE,
     finish,
     placeholder,
 )
+from vitscale.analysis.report.tooltips import describe
 from vitscale.analysis.results import Results
 
 ROW, CHARACTER = 0.3, 0.085  # inches of a comparison, and of a character of its label

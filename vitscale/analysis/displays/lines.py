@@ -15,8 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from vitscale.analysis import estimates
-from vitscale.analysis.report.hover import describe
 from vitscale.analysis.report.layout import COLORS, DASHES, MARKERS
+from vitscale.analysis.report.tooltips import describe
 
 GREY = "#999999"  # of lines that are no data
 CROSS = 0.06  # of the height of axes: a row of crosses

@@ -16,7 +16,7 @@ from vitscale.analysis.distribution.edf import TIMES, WITHIN, area_scores
 from vitscale.analysis.distribution.population import Population
 from vitscale.analysis.stats.betting import difference_interval, interval, p_of_no_difference
 from vitscale.analysis.stats.intervals import minus
-from vitscale.analysis.stats.looks import ALPHA, LEVELS
+from vitscale.analysis.stats.sequential import ALPHA, LEVELS
 
 TIMES_SHARE = f"within_{TIMES}_times_pct"
 NONE = (np.nan, np.nan, np.nan)

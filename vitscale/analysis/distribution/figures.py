@@ -29,7 +29,6 @@ from vitscale.analysis.distribution.curves import (
 from vitscale.analysis.distribution.population import AXES, Population, populations
 from vitscale.analysis.distribution.tables import edf_summary, good_range
 from vitscale.analysis.published import figures as published
-from vitscale.analysis.report.hover import arm_texts, describe, trial_texts
 from vitscale.analysis.report.layout import (
     COLORS,
     MARKERS,
@@ -44,6 +43,7 @@ from vitscale.analysis.report.layout import (
     placeholder,
     style,
 )
+from vitscale.analysis.report.tooltips import arm_texts, describe, trial_texts
 from vitscale.analysis.results import Results, panels
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study

@@ -16,8 +16,8 @@ from vitscale.analysis.kind import Kind, Summary
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.report.text import either, p_value
 from vitscale.analysis.results import STATUSES, Results, panels
-from vitscale.plan.doubts import without_references
 from vitscale.plan.metrics import Metric
+from vitscale.plan.plan_warnings import without_references
 from vitscale.plan.study import Study
 
 MAX_PANELS = 6  # that a sentence lists; of more, only the extremes are stated

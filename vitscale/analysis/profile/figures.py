@@ -19,7 +19,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from vitscale.analysis.displays import lines
 from vitscale.analysis.profile.tables import published_gains, speeds
 from vitscale.analysis.published import figures as published
-from vitscale.analysis.report.hover import describe
 from vitscale.analysis.report.layout import (
     STYLE,
     WIDTHS,
@@ -27,6 +26,7 @@ from vitscale.analysis.report.layout import (
     finish,
     placeholder,
 )
+from vitscale.analysis.report.tooltips import describe
 from vitscale.analysis.results import Results, panels
 from vitscale.plan.profile import LAYOUTS
 from vitscale.plan.study import Study

@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 
 from vitscale.analysis.displays import lines
 from vitscale.analysis.questions.mistakes import agreement
-from vitscale.analysis.report.hover import arm_texts, describe
 from vitscale.analysis.report.layout import STYLE, finish, placeholder
+from vitscale.analysis.report.tooltips import arm_texts, describe
 from vitscale.analysis.results import Results
 
 

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from vitscale.analysis import estimates
 from vitscale.analysis.displays import lines
 from vitscale.analysis.questions import shapes
-from vitscale.analysis.report.hover import arm_texts
 from vitscale.analysis.report.layout import STYLE, finish
+from vitscale.analysis.report.tooltips import arm_texts
 from vitscale.analysis.results import Results
 from vitscale.plan.comparisons import CHOOSES
 

@@ -48,7 +48,7 @@ def mistakes(results: Results) -> dict[tuple[str, str], Mistakes]:
         arm: estimates.finished(draws_of(results.trials, arm))["trial_id"].tolist()
         for arm in results.study.arms
     }
-    read = {trial_id: results.wrong(trial_id) for ids in runs.values() for trial_id in ids}
+    read = {trial_id: results.misclassified(trial_id) for ids in runs.values() for trial_id in ids}
     for name in estimates.evaluations(results.study):
         sets = Counter(
             record.images[name] for record in read.values() if record and name in record.images

@@ -14,8 +14,8 @@ from vitscale.analysis import estimates
 from vitscale.analysis.displays import lines
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.questions.recipes import cells, recipe_cells, recipe_interaction
-from vitscale.analysis.report.hover import arm_texts, trial_texts
 from vitscale.analysis.report.layout import STYLE, finish, rows_of_axes, share_y
+from vitscale.analysis.report.tooltips import arm_texts, trial_texts
 from vitscale.analysis.results import Results
 from vitscale.plan.metrics import Metric
 

@@ -18,7 +18,6 @@ from vitscale.analysis.displays import lines
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.questions import seeds
 from vitscale.analysis.questions.seed_bins import seed_bins
-from vitscale.analysis.report.hover import arm_texts, describe, trial_texts
 from vitscale.analysis.report.layout import (
     COLORS,
     STYLE,
@@ -30,6 +29,7 @@ from vitscale.analysis.report.layout import (
     placeholder,
     rows_of_axes,
 )
+from vitscale.analysis.report.tooltips import arm_texts, describe, trial_texts
 from vitscale.analysis.results import Results
 
 # of the training: epochs 150, 250 and 290 of 300, as in the thesis' Figure 6.10

@@ -18,8 +18,8 @@ from vitscale.analysis.published import figures as published
 from vitscale.analysis.published.tables import is_imagenet
 from vitscale.analysis.questions import shapes
 from vitscale.analysis.questions.shapes import Shape
-from vitscale.analysis.report.hover import arm_texts, trial_texts
 from vitscale.analysis.report.layout import STYLE, finish, placeholder, share_y
+from vitscale.analysis.report.tooltips import arm_texts, trial_texts
 from vitscale.analysis.results import Results
 
 SIZES = ("Ti", "S", "B", "L")  # of Touvron et al. 2022, Table 1, narrow to wide

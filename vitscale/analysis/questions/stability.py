@@ -18,8 +18,8 @@ import pandas as pd
 
 from vitscale.analysis import estimates
 from vitscale.analysis.comparisons import ALPHA, Layout
-from vitscale.analysis.report.hover import arm_texts
 from vitscale.analysis.report.text import p_value
+from vitscale.analysis.report.tooltips import arm_texts
 from vitscale.analysis.results import Results, panels
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study

@@ -7,16 +7,16 @@ from collections.abc import Collection
 
 from vitscale.analysis.kind import Summary
 from vitscale.analysis.kinds import kind_of
-from vitscale.analysis.looks import look_of, place, with_claims
 from vitscale.analysis.report.report import FORMATS, headline, summary, write_report
+from vitscale.analysis.report_look import look_of, place, with_claims
 from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
-from vitscale.record.looks import Look, add_look, read_ledger
+from vitscale.record.look_ledger import Look, add_look, read_ledger
+from vitscale.record.misclassified import Misclassified
 from vitscale.record.outcome import Outcome
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, take_tidy
 from vitscale.record.workdir import Damaged, Workdir
-from vitscale.record.wrong import Wrong
 
 
 def draw(
@@ -33,11 +33,11 @@ def draw(
     done, rows = outcomes(study, read), take_tidy(study, read)
     look = look_of(study, done)
 
-    def wrong(trial_id: str) -> Wrong | None:
-        return _wrong(trial_id, store, read)
+    def misclassified(trial_id: str) -> Misclassified | None:
+        return _misclassified(trial_id, store, read)
 
     looks = place(read_ledger(store, study.slug), look)
-    results = Results(study, done, rows, wrong=wrong, looks=looks)
+    results = Results(study, done, rows, misclassified=misclassified, looks=looks)
     for name, content in kind_of(study).files(results).items():
         folder.write(name, content)
     with warnings.catch_warnings():
@@ -68,10 +68,10 @@ def _record_look(store: Store, slug: str, look: Look) -> str:
     return ""
 
 
-def _wrong(trial_id: str, store: Store, read: dict[str, Outcome]) -> Wrong | None:
+def _misclassified(trial_id: str, store: Store, read: dict[str, Outcome]) -> Misclassified | None:
     """Which images a trial got wrong; a damaged file counts as none, with a warning."""
     try:
-        return store.wrong(trial_id, read[trial_id])
+        return store.misclassified(trial_id, read[trial_id])
     except Damaged as damaged:
         warnings.warn(str(damaged), stacklevel=2)
         return None

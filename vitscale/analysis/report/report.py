@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vitscale.analysis import looks
+from vitscale.analysis import report_look
 from vitscale.analysis.kind import Kind, Summary, mixed_evaluations, provenance
 from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report import text
@@ -107,7 +107,7 @@ def headline(results: Results) -> list[str]:
     intervals, claiming no more than the tests do.
     """
     kind = kind_of(results.study)
-    lines = [*results.once(kind.headline), *looks.sentences(results, kind.uncorrected)]
+    lines = [*results.once(kind.headline), *report_look.sentences(results, kind.uncorrected)]
     return [*mixed_evaluations(results.trials), *lines]
 
 

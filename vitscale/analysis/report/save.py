@@ -10,8 +10,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from vitscale.analysis.report.hover import is_large, name_groups, with_titles
 from vitscale.analysis.report.layout import DEFAULTS
+from vitscale.analysis.report.tooltips import is_large, name_groups, with_titles
 
 # nothing of the moment or the machine: the same figure has the same bytes
 UNDATED: dict[str, dict[str, str | None]] = {

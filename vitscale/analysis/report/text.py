@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from vitscale.plan.markup import in_latex, in_markdown
+from vitscale.plan.escape import in_latex, in_markdown
 from vitscale.plan.metrics import Metric
 
 CODE, _TYPEWRITER = re.compile("`([^`]*)`"), r"\\texttt{\1}"

@@ -16,13 +16,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from vitscale.analysis.displays import lines
-from vitscale.analysis.report.hover import arm_texts, describe
 from vitscale.analysis.report.layout import (
     STYLE,
     axis_label,
     finish,
     placeholder,
 )
+from vitscale.analysis.report.tooltips import arm_texts, describe
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling.tables import (
     reported,

@@ -22,7 +22,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from matplotlib.transforms import Affine2D
 from matplotlib.tri import Triangulation
 
-from vitscale.analysis.report.hover import describe
 from vitscale.analysis.report.layout import (
     COLORS,
     STYLE,
@@ -33,6 +32,7 @@ from vitscale.analysis.report.layout import (
     panel_grid,
     placeholder,
 )
+from vitscale.analysis.report.tooltips import describe
 from vitscale.analysis.results import Results
 from vitscale.analysis.search import tables as search
 from vitscale.plan.study import Study

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitscale.analysis.stats.looks import ALPHA, LEVELS
+from vitscale.analysis.stats.sequential import ALPHA, LEVELS
 
 GRID = 1001  # means that are bet against; an end of an interval is the next one outside of it
 TRUNCATION = 0.5  # of the bets, so that no single value takes all of the capital

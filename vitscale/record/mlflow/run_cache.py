@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vitscale.record.mlflow_place import without_user
-from vitscale.record.store import Damaged, Store
+from vitscale.record.mlflow.place import without_user
+from vitscale.record.store import Store
+from vitscale.record.workdir import Damaged
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -20,7 +22,7 @@ BEGAN = "began_s"  # tag of a trial's run
 
 
 @dataclass
-class Child:
+class ChildRun:
     """The known state of a trial's run."""
 
     run_id: str
@@ -34,7 +36,7 @@ class Child:
     began_s: float = 0.0
 
     @classmethod
-    def read(cls, run: Run, digest: str) -> Child:
+    def of(cls, run: Run, digest: str) -> ChildRun:
         """The state of a run on the server.
 
         The status of a run that a killed driver left RUNNING is unknown, whatever its tag.
@@ -53,48 +55,42 @@ class Child:
 
 
 @dataclass
-class Known:
+class RunCache:
     """Ids and states of the runs of one study on one server; empty if there is no cache."""
 
     experiment_id: str = ""
     parent_id: str = ""
     saved_ms: int = 0  # unix time: every run created before is in `children`
-    children: dict[str, Child] = field(default_factory=dict)  # by trial id
+    children: dict[str, ChildRun] = field(default_factory=dict)  # by trial id
+
+    @classmethod
+    def read(cls, store: Store, slug: str, uri: str) -> RunCache:
+        """The cache; empty if its file is damaged or of another store: then the server is read."""
+        return cls._of_server(_servers(store, slug), uri)
+
+    @classmethod
+    def _of_server(cls, servers: Mapping[str, Any], uri: str) -> RunCache:
+        try:
+            fields = servers.get(without_user(uri), {})
+            children = {i: ChildRun(*values) for i, values in fields.get("children", {}).items()}
+            return cls(**{**fields, "children": children})
+        except (TypeError, AttributeError):
+            return cls()
+
+    def write(self, store: Store, slug: str, uri: str) -> None:
+        """Saves the cache as of now, or as of a clock that was ahead. Raises OSError."""
+        servers = _servers(store, slug)
+        self.saved_ms = max(int(time.time() * 1000), self._of_server(servers, uri).saved_ms)
+        children = {i: list(vars(child).values()) for i, child in self.children.items()}
+        servers[without_user(uri)] = {**vars(self), "children": children}  # asdict copies children
+        content = json.dumps({"store": store.identity(), "servers": servers}, separators=(",", ":"))
+        store.study(slug).write(FILE, content.encode())
 
 
-def recall(store: Store, slug: str, uri: str) -> Known:
-    """The cache; empty if its file is damaged or of another store, and then the server is read."""
-    return _known(_read(store, slug), uri)
-
-
-def _known(servers: dict[str, Any], uri: str) -> Known:
+def _servers(store: Store, slug: str) -> dict[str, Any]:
+    """The cached fields by server; empty if the file is damaged or of another store."""
     try:
-        entries = servers.get(without_user(uri), {})
-        children = {
-            trial_id: Child(*entry) for trial_id, entry in entries.get("children", {}).items()
-        }
-        return Known(**{**entries, "children": children})
-    except (TypeError, AttributeError):
-        return Known()
-
-
-def remember(store: Store, slug: str, uri: str, known: Known) -> None:
-    """Writes the cache with the current time, or that of a clock that was ahead. Raises OSError."""
-    servers = _read(store, slug)
-    known.saved_ms = max(int(time.time() * 1000), _known(servers, uri).saved_ms)
-    plain = {
-        **vars(known),  # asdict copies what is below
-        "children": {i: list(vars(child).values()) for i, child in known.children.items()},
-    }
-    servers[without_user(uri)] = plain
-    content = json.dumps({"store": store.identity(), "servers": servers}, separators=(",", ":"))
-    store.study(slug).write(FILE, content.encode())
-
-
-def _read(store: Store, slug: str) -> dict[str, Any]:
-    """The cached entries by server; empty if the file is damaged or of another store."""
-    try:
-        entries = json.loads(store.study(slug).read(FILE))
-        return dict(entries["servers"]) if entries["store"] == store.identity() else {}
+        document = json.loads(store.study(slug).read(FILE))
+        return dict(document["servers"]) if document["store"] == store.identity() else {}
     except (OSError, ValueError, KeyError, TypeError, Damaged):
         return {}

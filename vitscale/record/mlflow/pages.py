@@ -13,11 +13,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.escape import in_markdown
 from vitscale.plan.laws import FREE
-from vitscale.plan.markup import in_markdown
 from vitscale.plan.study import Study
 
 TRIALS, CURVES, ARMS = "vitscale-trials", "vitscale-curves", "vitscale-arms"
+_LINKS = {
+    TRIALS: "Trials with their charts",
+    CURVES: "Curves by arm",
+    ARMS: "Arms with their intervals",
+}
 MAX_AXES = 5  # of a parallel-coordinates plot, besides the result: more cannot be read
 MAX_LABELS = 12  # of arms on an axis: more are cut to the same few letters
 CARD_HEIGHT = 380  # pixels
@@ -27,18 +32,15 @@ LOGS = {"lr": "log10_lr", "wd": "log10_wd"}  # field -> the param with its logar
 _COUNTS = ("n", "diverged", "failed", "missing")
 _PLANNED = "tags.`vitscale.planned` = 'true'"  # hides trials of earlier plans
 _TAG = "mlflow.sharedViewState."
+_QUERY = {"workflowType": "machine_learning", "compareRunsMode": "CHART"}
 # MLflow fills these sections with a chart per metric
 _COLLAPSED = ("Model metrics", "System metrics")
 
 
 def address(base: str, experiment_id: str, view: str = TRIALS) -> str:
     """The address of an experiment's runs, with a saved view and its charts open."""
-    query = {
-        "workflowType": "machine_learning",
-        "compareRunsMode": "CHART",
-        "viewStateShareKey": view,
-    }
-    return f"{base}/#/experiments/{experiment_id}/runs?{urlencode(query)}"
+    query = urlencode({**_QUERY, "viewStateShareKey": view})
+    return f"{base}/#/experiments/{experiment_id}/runs?{query}"
 
 
 def tags(views: Mapping[str, Mapping[str, object]], created_ms: int) -> dict[str, str]:
@@ -53,28 +55,17 @@ def tags(views: Mapping[str, Mapping[str, object]], created_ms: int) -> dict[str
 
 def trial_views(study: Study) -> dict[str, dict[str, Any]]:
     """Views of the trials: results over the axes, and learning curves grouped by arm."""
-    result, own = result_of(study), axes(study)
-    columns = [
-        "tags.`vitscale.status`",
-        *(f"params.`{name}`" for name in own),
-        f"metrics.`{result}`",
-    ]
+    result, params = f"metrics.`{result_of(study)}`", axes(study)
+    columns = ["tags.`vitscale.status`", *(f"params.`{name}`" for name in params), result]
     role = f"tags.`vitscale.role` = 'trial' and {_PLANNED}"
-    curves = [_line(name) for name in (study.metric, *study.trials[0].config.also_charted)]
-    counts = ["metrics.`diverged`", "metrics.`failed`"]
-    trials = _view("Trials", role, f"metrics.`{result}`", columns, _relations(own, result))
+    trials = _view("Trials", role, result, columns, _relations(params, result_of(study)))
+    metrics = (study.metric, *study.trials[0].config.also_charted)
+    curves = {"One line per trial": [_line(metric) for metric in metrics]}
     # no column of the result: MLflow would show the mean of a group without its spread
-    by_arm = _view(
-        "Curves by arm",
-        role,
-        "params.`arm`",
-        counts,
-        {"One line per trial": curves},
-    )
-    grouping = {
-        "aggregateFunction": "average",
-        "groupByKeys": [{"mode": "param", "groupByData": "arm"}],
-    }
+    counts = ["metrics.`diverged`", "metrics.`failed`"]
+    by_arm = _view("Curves by arm", role, "params.`arm`", counts, curves)
+    keys = [{"mode": "param", "groupByData": "arm"}]
+    grouping = {"aggregateFunction": "average", "groupByKeys": keys}
     by_arm["state"] |= {"groupBy": grouping, "useGroupedValuesInCharts": False}
     return {TRIALS: trials, CURVES: by_arm}
 
@@ -83,20 +74,15 @@ def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """The view of the parent and the arms: estimates with their intervals, as columns, and as axes
     of a chart each, so that no chart has an estimate without its interval.
     """
-    known = dict.fromkeys(names)  # in the order of the summary
-    estimates = [name for name in known if f"{name}_low" in known]
-    spans = [f"{name}{end}" for name in estimates for end in ("_low", "", "_high")]
-    columns = [
-        f"metrics.`{name}`" for name in (*(count for count in _COUNTS if count in known), *spans)
-    ]
+    metrics = dict.fromkeys(names)  # in the order of the summary
+    counts = [name for name in _COUNTS if name in metrics]
+    spans = [(f"{name}_low", name, f"{name}_high") for name in metrics if f"{name}_low" in metrics]
+    columns = [f"metrics.`{name}`" for name in (*counts, *(end for span in spans for end in span))]
     columns += ["params.`params_m`", "params.`flops_g`"]
-    plots = {
-        "Estimates by arm, with their 95% intervals": [
-            _parallel(["arm"], [f"{name}_low", name, f"{name}_high"]) for name in estimates
-        ]
-    }
+    charts = [_parallel(["arm"], span) for span in spans]
+    plots = {"Estimates by arm, with their 95% intervals": charts} if charts else {}
     role = f"tags.`vitscale.role` != 'trial' and {_PLANNED}"
-    return {ARMS: _view("Arms", role, "tags.`vitscale.arm`", columns, plots if estimates else {})}
+    return {ARMS: _view("Arms", role, "tags.`vitscale.arm`", columns, plots)}
 
 
 def result_of(study: Study) -> str:
@@ -152,13 +138,8 @@ def _varying(*groups: Sequence[TrainConfig]) -> list[str]:
 def links(experiment_id: str, run_id: str) -> str:
     """Markdown for the parent run: where its trials, arms and report are, on whatever server."""
     report = f"./#/experiments/{experiment_id}/runs/{run_id}/artifacts/report.html"
-    pages = {
-        "Trials with their charts": address(".", experiment_id),
-        "Curves by arm": address(".", experiment_id, CURVES),
-        "Arms with their intervals": address(".", experiment_id, ARMS),
-        "Report": report,
-    }
-    return " · ".join(f"[{name}]({page})" for name, page in pages.items())
+    pages = [(name, address(".", experiment_id, view)) for view, name in _LINKS.items()]
+    return " · ".join(f"[{name}]({page})" for name, page in [*pages, ("Report", report)])
 
 
 def about(study: Study, pages: str = "") -> str:
@@ -188,22 +169,23 @@ def description(
 
 
 def _table(arms: Mapping[str, Mapping[str, float]]) -> list[str]:
-    known = dict.fromkeys(name for of_arm in arms.values() for name in of_arm)
-    names = [name for name in known if name in _COUNTS or f"{name}_low" in known]
-    lines = [f"| {' | '.join(['arm', *names])} |", "|---" * (1 + len(names)) + "|"] if names else []
-    shown = list(arms.items())[:MAX_ARMS] if names else []
-    return lines + [
-        f"| {' | '.join([in_markdown(arm), *(_cell(of_arm, name) for name in names)])} |"
-        for arm, of_arm in shown
+    metrics = dict.fromkeys(name for numbers in arms.values() for name in numbers)
+    names = [name for name in metrics if name in _COUNTS or f"{name}_low" in metrics]
+    if not names:
+        return []
+    lines = [["arm", *names]] + [
+        [in_markdown(arm), *(_cell(numbers, name) for name in names)]
+        for arm, numbers in list(arms.items())[:MAX_ARMS]
     ]
+    head, *rest = [f"| {' | '.join(cells)} |" for cells in lines]
+    return [head, "|---" * (1 + len(names)) + "|", *rest]
 
 
 def _cell(numbers: Mapping[str, float], name: str) -> str:
     if name not in numbers:
         return "–"
-    ends = [
-        f"{numbers[f'{name}{end}']:.4g}" for end in ("_low", "_high") if f"{name}{end}" in numbers
-    ]
+    names = (f"{name}_low", f"{name}_high")
+    ends = [f"{numbers[end]:.4g}" for end in names if end in numbers]
     return f"{numbers[name]:.4g}" + (f" [{', '.join(ends)}]" if ends else "")
 
 
@@ -221,31 +203,10 @@ def _view(
 
     Order is never by time: MLflow then adds the parents of what the filter has filter_string.
     """
-    sections = [
-        {
-            "uuid": title,
-            "name": title,
-            "display": True,
-            "isReordered": True,
-            "columns": 1
-            if any(chart["type"] == "PARALLEL" for chart in charts)
-            else min(len(charts), MAX_COLUMNS),
-            "cardHeight": CARD_HEIGHT,
-        }
-        for title, charts in plots.items()
-    ]
-    sections += [
-        {"uuid": title, "name": title, "display": False, "isReordered": True}
-        for title in _COLLAPSED
-    ]
+    sections = [_section(title, charts) for title, charts in plots.items()]
+    common = {"deleted": False, "isGenerated": False}
     charts = [
-        {
-            "uuid": f"{title} {i}",
-            "metricSectionId": title,
-            "deleted": False,
-            "isGenerated": False,
-            **chart,
-        }
+        {"uuid": f"{title} {i}", "metricSectionId": title, **common, **chart}
         for title, of_section in plots.items()
         for i, chart in enumerate(of_section)
     ]
@@ -255,37 +216,37 @@ def _view(
         "orderByAsc": True,
         "selectedColumns": list(columns),
         "columnOrder": list(columns),
-        "columnWidths": {column: _width(column) for column in columns},
+        # pixels for the name of a column
+        "columnWidths": {column: 40 + 8 * len(column.split("`")[1]) for column in columns},
         "compareRunCharts": charts,
-        "compareRunSections": sections,
+        "compareRunSections": [*sections, *(_section(title, ()) for title in _COLLAPSED)],
         "isAccordionReordered": True,
         "runsHiddenMode": "SHOW_ALL",
     }
     return {"name": name, "state": state}
 
 
-def _width(column: str) -> int:
-    """Pixels for the name of a column."""
-    return 40 + 8 * len(column.split("`")[1])
+def _section(title: str, charts: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """A section of charts, which is closed if there are none."""
+    section = {"uuid": title, "name": title, "display": bool(charts), "isReordered": True}
+    if not charts:
+        return section
+    is_wide = any(chart["type"] == "PARALLEL" for chart in charts)
+    num_columns = 1 if is_wide else min(len(charts), MAX_COLUMNS)
+    return {**section, "columns": num_columns, "cardHeight": CARD_HEIGHT}
 
 
 def _relations(params: Sequence[str], result: str) -> dict[str, list[dict[str, object]]]:
     """Parallel coordinates of all axes; the result over each logarithm, and over both."""
-    numbers = [name for name in params if name in LOGS.values()]
+    metric = {"key": result, "type": "METRIC"}
+    logs = [{"key": name, "type": "PARAM"} for name in params if name in LOGS.values()]
     plots: list[dict[str, object]] = [
-        {"type": "SCATTER", "xaxis": _axis(name), "yaxis": _axis(result, "METRIC")}
-        for name in numbers
+        {"type": "SCATTER", "xaxis": log, "yaxis": metric} for log in logs
     ]
-    if len(numbers) == 2:
-        contour = {
-            "xaxis": _axis(numbers[0]),
-            "yaxis": _axis(numbers[1]),
-            "zaxis": _axis(result, "METRIC"),
-        }
-        plots.append({"type": "CONTOUR", **contour})
-    return {"One line per trial": [_parallel(params, [result])]} | (
-        {"One point per trial": plots} if plots else {}
-    )
+    if len(logs) == 2:
+        plots.append({"type": "CONTOUR", "xaxis": logs[0], "yaxis": logs[1], "zaxis": metric})
+    lines = {"One line per trial": [_parallel(params, [result])]}
+    return lines | ({"One point per trial": plots} if plots else {})
 
 
 def _parallel(params: Sequence[str], metrics: Sequence[str]) -> dict[str, object]:
@@ -295,10 +256,6 @@ def _parallel(params: Sequence[str], metrics: Sequence[str]) -> dict[str, object
         "selectedMetrics": list(metrics),
         "showAllRuns": True,
     }
-
-
-def _axis(key: str, kind: str = "PARAM") -> dict[str, str]:
-    return {"key": key, "type": kind}
 
 
 def _line(metric: str) -> dict[str, object]:

@@ -23,7 +23,7 @@ IMAGES = b"vitscale.images"
 
 
 @dataclass(frozen=True)
-class Wrong:
+class Misclassified:
     """Whether the top-1 prediction for each image was wrong, for some evaluation sets.
 
     `bits`: column, such as "val_wrong" or "val_ema_wrong", -> (N,) bool in the order of the set,
@@ -40,15 +40,15 @@ class Wrong:
         return self.bits.get(column(split, weights, WRONG), raw)
 
 
-def encode(wrong: Wrong) -> tuple[str, bytes]:
+def encode(misclassified: Misclassified) -> tuple[str, bytes]:
     """(name, content) of the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    length = max(len(bits) for bits in wrong.bits.values())
+    length = max(len(bits) for bits in misclassified.bits.values())
     table = pa.table(
-        {name: _padded(bits, length) for name, bits in wrong.bits.items()},
-        metadata={IMAGES: json.dumps(dict(wrong.images), sort_keys=True).encode()},
+        {name: _padded(bits, length) for name, bits in misclassified.bits.items()},
+        metadata={IMAGES: json.dumps(dict(misclassified.images), sort_keys=True).encode()},
     )
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", use_dictionary=False, write_statistics=False)
@@ -56,7 +56,7 @@ def encode(wrong: Wrong) -> tuple[str, bytes]:
     return _name(content), content
 
 
-def decode(name: str, content: bytes) -> Wrong:
+def decode(name: str, content: bytes) -> Misclassified:
     """The bits in a file.
 
     Raises ValueError, or an exception of pyarrow, if the content does not match the name.
@@ -70,7 +70,7 @@ def decode(name: str, content: bytes) -> Wrong:
     bits = {
         column: table[column].drop_null().to_numpy().astype(bool) for column in table.column_names
     }
-    return Wrong(bits, json.loads(table.schema.metadata[IMAGES]))
+    return Misclassified(bits, json.loads(table.schema.metadata[IMAGES]))
 
 
 def _padded(bits: np.ndarray, length: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from vitscale.plan.cost import Measured, complexity, training_flops
@@ -21,8 +21,8 @@ MOST_KEPT = 1_000
 WITHOUT_FIELD = {"arm", "point", "params_m", "flops_g"}
 
 
-class Alike(NamedTuple):
-    """What trials that are alike have in common."""
+class Common(NamedTuple):
+    """What trials have in common that differ in arm, point, lr, wd and seed alone."""
 
     params: dict[str, str]
     own: tuple[str, ...]  # names of the params that each of them has for itself, if any
@@ -35,48 +35,48 @@ class Params:
 
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
-        # the others' text, and the names asked for -> params
-        self.alike: dict[tuple[str, frozenset[str] | None], Alike] = {}
+        # `others` of a config, and the names asked for -> params
+        self.common: dict[tuple[str, frozenset[str] | None], Common] = {}
 
     def of(self, trial: Trial, names: frozenset[str] | None = None) -> dict[str, str]:
         """Param -> value; only these, if `names` are given."""
-        alike = self._alike(trial, names)
-        found = {name: OWN[name](trial) for name in alike.own}
-        return {**alike.params, **{n: str(v) for n, v in found.items() if v is not None}}
+        common = self._common(trial, names)
+        own = ((name, OWN[name](trial)) for name in common.own)
+        return {**common.params, **{name: str(value) for name, value in own if value is not None}}
 
     def varying(self, trials: Sequence[Trial]) -> set[str]:
         """The params that are not the same in all trials, or that some of them lack."""
         names: set[str] = set()
-        alike, same = self._alike(trials[0]).params, {name: _own(trials[0], name) for name in OWN}
+        params, same = self._common(trials[0]).params, {name: _own(trials[0], name) for name in OWN}
         seen = {trials[0].config.others}
         for trial in trials:
             if not trial.config.others or trial.config.others not in seen:
                 seen.add(trial.config.others)
-                names |= _differing(alike, self._alike(trial).params)
+                names |= dict(params.items() ^ self._common(trial).params.items()).keys()
             if changed := [name for name in same if _own(trial, name) != same[name]]:
                 names.update(changed)
                 for name in changed:
                     del same[name]
         return names
 
-    def _alike(self, trial: Trial, names: frozenset[str] | None = None) -> Alike:
-        if (key := (trial.config.others, names)) in self.alike:
-            return self.alike[key]
+    def _common(self, trial: Trial, names: frozenset[str] | None = None) -> Common:
+        if (key := (trial.config.others, names)) in self.common:
+            return self.common[key]
         if names is None:
-            made = Alike(self._made(trial), tuple(name for name in OWN if _bears(trial, name)))
+            common = Common(self._params(trial), tuple(name for name in OWN if _bears(trial, name)))
         else:
-            params, own = self._alike(trial)
-            made = Alike(
+            params, own = self._common(trial)
+            common = Common(
                 {name: value for name, value in params.items() if name in names},
                 tuple(name for name in own if name in names),
             )
         if trial.config.others:
-            if len(self.alike) >= MOST_KEPT:  # as in a grid of models: it would take much memory
-                self.alike.clear()
-            self.alike[key] = made
-        return made
+            if len(self.common) >= MOST_KEPT:  # as in a grid of models: it would take much memory
+                self.common.clear()
+            self.common[key] = common
+        return common
 
-    def _made(self, trial: Trial) -> dict[str, str]:
+    def _params(self, trial: Trial) -> dict[str, str]:
         config, cost = trial.config, complexity(trial.config, self.measured)
         params = {
             **config.asdict(),
@@ -90,10 +90,6 @@ class Params:
             for name, value in params.items()
             if name not in OWN and _bears(trial, name)
         }
-
-
-def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
-    return {name for name, _ in one.items() ^ other.items()}
 
 
 def _bears(trial: Trial, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a model answers to each image of an evaluation set."""
+"""What a model predicts for each image of an evaluation set."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Top(NamedTuple):
     probabilities: np.ndarray  # float32
 
 
-class Answers:
-    """The answers of one process, batch by batch, on the device until they are asked for.
+class Predictions:
+    """The predictions of one process, batch by batch, on the device until they are asked for.
 
     A batch costs nothing more than what its evaluation computes anyway, unless `with_top`, which
     keeps the TOP most probable classes too.

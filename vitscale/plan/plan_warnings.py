@@ -19,7 +19,7 @@ MAX_ARMS = 4  # arms that a sentence names
 WITH_REFERENCES = ("edf_panels", "edf_summary", "arm_comparison")
 
 
-def doubts(study: Study) -> list[str]:
+def plan_warnings(study: Study) -> list[str]:
     """One sentence per kind of doubt, with the arms concerned."""
     sentences = (_initial(study), _warmup(study), _references(study), _seeds(study))
     return [sentence for sentence in sentences if sentence]

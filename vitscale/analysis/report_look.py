@@ -11,9 +11,9 @@ from itertools import combinations, takewhile
 import pandas as pd
 
 from vitscale.analysis.results import Results
-from vitscale.analysis.stats.looks import ALPHA, OPEN_FIRST, Looks, spent_at
+from vitscale.analysis.stats.sequential import ALPHA, OPEN_FIRST, Looks, spent_at
 from vitscale.plan.study import Study
-from vitscale.record.looks import OPEN, Ledger, Look, sizes
+from vitscale.record.look_ledger import OPEN, Ledger, Look, sizes
 
 ROUNDING = 1e-9  # of an error that is spent
 

@@ -11,7 +11,7 @@ from torch import Tensor
 ALIGNMENT = 16  # bytes, of each array in the block
 
 
-class Parcel:
+class PackedCopy:
     """Collects arrays and sends them to a device in one asynchronous copy.
 
     A copy of a few numbers costs a GPU's host as much time as one of all parameters that a batch's
@@ -23,7 +23,7 @@ class Parcel:
         self.tensors: list[Tensor] = []
 
     def add(self, array: np.ndarray) -> Callable[[], Tensor]:
-        """Adds an array; returns a function that gives it as a tensor once the parcel is sent."""
+        """Adds an array; returns a function that gives it as a tensor once the copy is sent."""
         place = len(self.arrays)
         self.arrays.append(np.ascontiguousarray(array))
         return lambda: self.tensors[place]
@@ -49,7 +49,7 @@ class Parcel:
 
 def put(array: np.ndarray, device: torch.device) -> Tensor:
     """Copies one array to the device without waiting for it."""
-    parcel = Parcel()
-    tensor = parcel.add(array)
-    parcel.send(device)
+    packed = PackedCopy()
+    tensor = packed.add(array)
+    packed.send(device)
     return tensor()

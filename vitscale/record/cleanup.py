@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from vitscale.plan.parents import AT_END, branch_steps, entries
-from vitscale.record.blobs import WRITABLE
-from vitscale.record.described import earlier_studies
+from vitscale.record.object_store import WRITABLE
 from vitscale.record.outcome import Status
 from vitscale.record.overview import by_folder
-from vitscale.record.store import DELETED, SET_ASIDE, TRIAL_ID, Store
+from vitscale.record.store import Store
+from vitscale.record.trial_files import DELETED, SET_ASIDE, TRIAL_ID
+from vitscale.record.trial_info import earlier_studies
 from vitscale.record.workdir import CHECKPOINT, FINAL, PINNED, Damaged, FileState, read_json
 
 # A process writes to its scratch file all the time

@@ -12,15 +12,15 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitscale.launch.leaving import saved_at_exit
+from vitscale.launch.graceful_exit import saved_at_exit
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
+from vitscale.record.misclassified import WRONG, Misclassified, encode
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.provenance import EVAL_IMAGES, LEFT_OUT, TRAIN_IMAGES, as_fact
 from vitscale.record.store import Store
 from vitscale.record.workdir import Left, Workdir, step_saved
-from vitscale.record.wrong import WRONG, Wrong, encode
 
 if TYPE_CHECKING:
     from vitscale.train.loop import Kept, Trained
@@ -113,7 +113,7 @@ def _train(
         facts["deterministic"] = "yes"
     beside = {}
     if trained.wrong:  # else it diverged, or an older version took it to its end
-        facts[WRONG], content = encode(Wrong(trained.wrong, trained.images))
+        facts[WRONG], content = encode(Misclassified(trained.wrong, trained.images))
         beside[facts[WRONG]] = content
     outcome = Outcome.of(rows, facts)
     if team.rank == 0:

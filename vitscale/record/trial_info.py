@@ -10,7 +10,8 @@ from typing import Any
 
 from vitscale.plan.parents import AT_END, entries
 from vitscale.record.outcome import DONE, Status
-from vitscale.record.store import TRIAL_ID, Store
+from vitscale.record.store import Store
+from vitscale.record.trial_files import TRIAL_ID
 from vitscale.record.trial_links import FOLDER, link_paths, point_names
 from vitscale.record.workdir import CHECKPOINT, CheckpointName, Damaged, pinned, read_json
 
