@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -87,7 +88,7 @@ def run(
     sample = study.stand_in() if isinstance(study, Search) else study
     check(sample)
     if resources.address:
-        from vitscale.launch.ray_tune import check_cluster
+        from vitscale.launch.cluster import check_cluster
 
         check_cluster(resources.address)
     else:
@@ -192,6 +193,7 @@ class Driver:
         self.trials_shown = False  # whether MLflow has all rows of all trials
         self.folder = store.study(study.slug)
         self.num_faults = 0  # of machines, in this start
+        self.num_restarts: Counter[str] = Counter()  # as in tune.Run
         # trial id -> why it is missing, where the store could not record it
         self.reasons: dict[str, str] = {}
         self.orphaned: set[str] = set()  # trials that had no trunk or parent to start from
@@ -385,14 +387,16 @@ class Driver:
 
     def _train(self, known: Mapping[str, Outcome]) -> None:
         """Trains until every trial has an outcome and, in a search, no round is left."""
-        from vitscale.launch.ray_tune import check_nodes, cluster, kinds_of_gpus
+        from vitscale.launch.cluster import cluster
+        from vitscale.launch.nodes import await_slots, check_nodes, kinds_of_gpus
 
         events: queue.Queue[Event] = queue.Queue()
         where = (
             f"joining Ray at {self.resources.address}" if self.resources.address else "starting Ray"
         )
         self.console.print(f"{where}, log {self.folder.address(RAY_LOG)}")
-        with cluster(self.resources, self._log, self.stop, self.console.print) as slots:
+        with cluster(self.resources, self._log):
+            slots = await_slots(self.resources, self.stop, self.console.print)
             if self.stop.is_set():
                 return
             if self.resources.address:
@@ -423,7 +427,8 @@ class Driver:
         held by another study, or waiting for nodes that have left, are tried again until they are
         done.
         """
-        from vitscale.launch.ray_tune import awaited, run_trials
+        from vitscale.launch.nodes import missing_nodes
+        from vitscale.launch.tune import Run
 
         todo = self._to_do(known)
         pinned = pins(todo, self.store, self.study.parents)
@@ -456,9 +461,9 @@ class Driver:
                     ]
                     try:
                         if configs and not self.stop.is_set():
-                            if what := awaited(where):
-                                self.console.print(f"waiting for nodes: {what}; Ctrl-C stops")
-                            left |= run_trials(
+                            if lack := missing_nodes(where):
+                                self.console.print(f"waiting for nodes: {lack}; Ctrl-C stops")
+                            left |= Run(
                                 configs,
                                 self.store,
                                 self.study.slug,
@@ -469,7 +474,8 @@ class Driver:
                                 self._log,
                                 self.rounds.should_stop if self.rounds else None,
                                 pinned,
-                            )
+                                self.num_restarts,
+                            ).train()
                     finally:
                         events.join()
                 begun = [*wave, *(c for c in later if statuses[c.id] != Status.MISSING)]
@@ -725,6 +731,6 @@ class Driver:
 
 
 def _is_head_lost(error: Exception) -> bool:
-    from vitscale.launch.ray_tune import HeadLost
+    from vitscale.launch.cluster import HeadLost
 
     return isinstance(error, HeadLost)

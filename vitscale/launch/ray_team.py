@@ -131,7 +131,7 @@ class TellingBackend(TorchConfig().backend_cls):  # type: ignore[misc]
 
 class Trainer(TorchTrainer):
     """Without Ray Train's process that frees what a killed controller held: it asks a dashboard,
-    and without one it frees nothing and never ends. The driver does it (_looking in ray_tune.py).
+    and without one it frees nothing and never ends. The driver does it (Teams in placement.py).
     """
 
     def _create_default_callbacks(self) -> list[Any]:
