@@ -126,7 +126,7 @@ def run_packed(configs: Sequence[TrainConfig], store: Store, machine: Machine) -
     )
     slug, events, stop = "doctor", queue.Queue[Event](), threading.Event()
     with store.drive(slug) as attempt, cluster(resources, _no_log):
-        await_slots(resources)  # refuses what does not fit
+        await_slots(resources, stop)  # refuses what does not fit
         Run(configs, store, slug, attempt, resources, events, stop, _no_log).train()
 
 

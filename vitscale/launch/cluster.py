@@ -44,6 +44,7 @@ def watched(ask: Callable[[], T], resources: Resources) -> T:
     node of a cluster that was started for the study: Tune would wait for another one.
     """
     patience_s, is_local = 60.0 if resources.address else 10.0, not resources.address
+    node = ray._private.worker._global_node
     answer: Future[T] = Future()
 
     def run() -> None:
@@ -61,7 +62,7 @@ def watched(ask: Callable[[], T], resources: Resources) -> T:
         thread.join(1)
         if not _answers(host, int(port)):
             loss = silence
-        elif is_local and _is_raylet_gone():
+        elif is_local and node and any(name == "raylet" for name, _ in node.dead_processes()):
             loss = "the only node of the Ray cluster (its raylet) has ended"
         else:
             answered_s = time.monotonic()
@@ -69,15 +70,10 @@ def watched(ask: Callable[[], T], resources: Resources) -> T:
             raise HeadLost(loss)
     error = answer.exception()
     # without a head, that is the cause of what Ray raised, and Ray must not be asked any more
-    if error and not isinstance(error, ValueError) and not _answers(host, int(port)):
+    is_of_ray = isinstance(error, Exception) and not isinstance(error, ValueError)
+    if is_of_ray and not _answers(host, int(port)):
         raise HeadLost(silence) from error
     return answer.result()
-
-
-def _is_raylet_gone() -> bool:
-    """Whether the raylet that this process has started has ended."""
-    node = ray._private.worker._global_node
-    return node is not None and any(name == "raylet" for name, _ in node.dead_processes())
 
 
 def _answers(host: str, port: int) -> bool:
@@ -103,26 +99,19 @@ def check_cluster(address: str) -> None:
 
 @contextlib.contextmanager
 def cluster(resources: Resources, log: Log) -> Iterator[None]:
-    """A connection to the Ray cluster at `resources.address`, or to one that it starts here.
+    """Joins the Ray cluster at `resources.address`, or starts one that only listens on loopback.
 
-    A cluster started here listens on the loopback interface only. The output of Ray goes to `log`.
-    Raises ValueError, in one line, if the cluster cannot be joined.
+    The output of Ray goes to `log`. Raises ValueError if the cluster cannot be joined.
     """
     if resources.address:
         check_cluster(resources.address)
     joining = _library_errors() if resources.address else contextlib.nullcontext(str)
     with quiet(log), _own_handler(), joining as written:
         try:
-            local = {} if resources.address else _local()
+            options = {"address": resources.address} if resources.address else _local()
             # Ray replaces the loopback address unless it believes that there can be no other node.
             ray_constants.ENABLE_RAY_CLUSTER = bool(resources.address)
-            ray.init(
-                address=resources.address or "local",
-                include_dashboard=False if not resources.address else None,
-                log_to_driver=False,
-                configure_logging=False,
-                **local,
-            )
+            ray.init(log_to_driver=False, configure_logging=False, **options)
         except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
             if not resources.address:  # no other command would help
                 raise
@@ -148,6 +137,8 @@ def _local() -> dict[str, Any]:
     if not has_token():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     return {
+        "address": "local",
+        "include_dashboard": False,
         "object_store_memory": 256 * 2**20,
         "num_cpus": num_cores(),
         "_temp_dir": str(check_ray_folder()),
@@ -174,9 +165,7 @@ def _library_errors() -> Iterator[Callable[[], str]]:
 
 
 def _not_joined(address: str, error: Exception, written: str) -> str:
-    """Why this process could not join a cluster, in one line. `written`: what Ray wrote to stderr
-    meanwhile.
-    """
+    """Why this process could not join a cluster. `written`: what Ray wrote to stderr meanwhile."""
     text = " ".join(str(error).split())
     if text.startswith("Version mismatch: "):
         law = "a driver must have the versions of Ray and Python that its cluster has"

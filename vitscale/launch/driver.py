@@ -246,7 +246,9 @@ class Driver:
             # the cluster is lost, or Ray failed: completed trials are safe and worth a report
             except Exception as error:
                 stopped_by = f"{type(error).__name__}: {error}".splitlines()[0]
-                head_lost = _is_head_lost(error)
+                from vitscale.launch.cluster import HeadLost
+
+                head_lost = isinstance(error, HeadLost)
             try:
                 self.store.check_drives(self.study.slug)
                 read = read_trials(self.study, self.store, known)
@@ -543,20 +545,15 @@ class Driver:
         There, a trial that a machine failed has no outcome.
         """
         progress.update(event)
-        if event.trial_id in self.parents:  # in no table, and not in MLflow
-            if event.status in ("again", "crowded", "lost"):
-                self._warn_fault(event)
-            if event.status == "lost":
-                self._record_lost(event)
-            return
         if event.status in ("again", "crowded", "lost"):
             self._warn_fault(event)
         if event.status == "lost":
             self._record_lost(event)
-            self.mirror.put(event.trial_id, event.outcome)
-        elif event.status in DONE and not self.store.is_done(event.trial_id):
+        if event.trial_id in self.parents:  # in no table, and not in MLflow
+            return
+        if event.status in DONE and not self.store.is_done(event.trial_id):
             self._warn_unseen(event)
-        elif isinstance(event.status, Status):
+        elif isinstance(event.status, Status) or event.status == "lost":
             self.mirror.put(event.trial_id, event.outcome)
 
     def _warn_unseen(self, event: Event) -> None:
@@ -728,9 +725,3 @@ class Driver:
             self.console.print(
                 "        no results, since machines failed them: the same command tries them again"
             )
-
-
-def _is_head_lost(error: Exception) -> bool:
-    from vitscale.launch.cluster import HeadLost
-
-    return isinstance(error, HeadLost)

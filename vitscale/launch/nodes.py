@@ -59,7 +59,7 @@ def slots(resources: Resources, nodes: Sequence[Node] | None = None) -> int:
 
 def await_slots(
     resources: Resources,
-    stop: threading.Event | None = None,
+    stop: threading.Event,
     report: Callable[[str], object] = lambda line: None,
 ) -> int:
     """Waits until at least one trial fits, and returns `slots`; 0 if `stop` is set before.
@@ -68,42 +68,39 @@ def await_slots(
     may bring, it is asked for such nodes. Raises ValueError if they have not come by
     `cluster_timeout_s`, or if nodes have what a trial needs, but too little of it; and HeadLost.
     """
-    end = stop or threading.Event()
-    return watched(lambda: _await_slots(resources, end, report), resources)
 
+    def wait() -> int:
+        reported, start_s, demand = "", time.monotonic(), None
+        try:
+            while not stop.is_set():
+                nodes = ray.nodes()
+                try:
+                    return slots(resources, nodes)
+                except ValueError:
+                    if not resources.address or not (lack := _lack(resources, nodes)):
+                        raise
+                if demand is None:
+                    demand = ask_for_nodes(resources)
+                if reported != lack:
+                    reported = lack
+                    report(
+                        f"waiting for nodes, at most {resources.cluster_timeout_s:g} s "
+                        f"(--cluster-timeout-s): {lack} yet; Ctrl-C stops"
+                    )
+                if time.monotonic() - start_s >= resources.cluster_timeout_s:
+                    raise ValueError(
+                        "nodes on which a trial fits must join the cluster in time, but got "
+                        f"(cluster_timeout_s={resources.cluster_timeout_s:g}, {lack}); "
+                        "the same command waits again"
+                    )
+                stop.wait(1)
+            return 0
+        finally:
+            if demand is not None:
+                with contextlib.suppress(ray.exceptions.RayError):
+                    remove_placement_group(demand)
 
-def _await_slots(
-    resources: Resources, stop: threading.Event, report: Callable[[str], object]
-) -> int:
-    reported, start_s, demand = "", time.monotonic(), None
-    try:
-        while not stop.is_set():
-            nodes = ray.nodes()
-            try:
-                return slots(resources, nodes)
-            except ValueError:
-                if not resources.address or not (lack := _lack(resources, nodes)):
-                    raise
-            if demand is None:
-                demand = ask_for_nodes(resources)
-            if reported != lack:
-                reported = lack
-                report(
-                    f"waiting for nodes, at most {resources.cluster_timeout_s:g} s "
-                    f"(--cluster-timeout-s): {lack} yet; Ctrl-C stops"
-                )
-            if time.monotonic() - start_s >= resources.cluster_timeout_s:
-                raise ValueError(
-                    "nodes on which a trial fits must join the cluster in time, but got "
-                    f"(cluster_timeout_s={resources.cluster_timeout_s:g}, {lack}); "
-                    "the same command waits again"
-                )
-            stop.wait(1)
-        return 0
-    finally:
-        if demand is not None:
-            with contextlib.suppress(ray.exceptions.RayError):
-                remove_placement_group(demand)
+    return watched(wait, resources)
 
 
 def ask_for_nodes(resources: Resources) -> PlacementGroup:
@@ -151,22 +148,19 @@ def missing_nodes(resources: Resources) -> str:
 
 
 def check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
-    """Raises ValueError naming nodes of the cluster on which trials would fail.
+    """Warnings of nodes that do not answer, whose clocks differ from the store's, or that have
+    other code. Raises ValueError naming nodes on which trials would fail, and HeadLost.
 
-    Such a node sees another store than the driver. Or a trial fits on it, and it lacks vitscale or
-    a dataset. Or it may lead a team, as any node may, and lacks vitscale or cannot read the store.
-    Returns warnings: of nodes on which a trial fits and that have not answered in time, of nodes
-    with other code, and of nodes whose clocks differ from the store's. Raises HeadLost.
+    A node must see the driver's store. Where trials fit or teams may be led, which is on any node,
+    it must have vitscale and be able to use the store; where trials fit, it must have the datasets.
     """
-    return watched(lambda: _check_nodes(store, study, resources), resources)
-
-
-def _check_nodes(store: Store, study: Study, resources: Resources) -> list[str]:
     configs = [trial.config for trial in study.trials]
     datasets = sorted({config.dataset for config in configs if config.reads_images})
     arguments = (store, study.slug, store.nonce(study.slug), datasets, resources.data_root)
-    used = {label(node) for node in ray.nodes() if workers_on(node, resources)}
-    answers = ask_nodes(_look, *arguments, timeout_s=CHECK_STORE_S)
+    nodes, answers = watched(
+        lambda: (ray.nodes(), ask_nodes(_look, *arguments, timeout_s=CHECK_STORE_S)), resources
+    )
+    used = {label(node) for node in nodes if workers_on(node, resources)}
     sights = {node: _sight(answer) for node, answer in answers.items()}
     if blind := [node for node, sight in sights.items() if not sight.store]:
         raise ValueError(

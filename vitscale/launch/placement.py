@@ -20,7 +20,6 @@ from ray.experimental.internal_kv import _internal_kv_put
 from ray.tune.experiment import Trial
 from ray.util.placement_group import PlacementGroup, PlacementGroupID, remove_placement_group
 
-from vitscale.launch.cluster import HeadLost
 from vitscale.launch.faults import is_of_unknown_cause
 from vitscale.launch.leaving import GRACE_S, STOPS
 from vitscale.launch.nodes import ask_for_nodes, label, slots, workers_on
@@ -28,8 +27,7 @@ from vitscale.launch.resources import Resources
 
 # failures of a trial on a node, without progress between them, after which it avoids the node
 MAX_ON_A_NODE = 2
-# If this many trials failed on a node since any made progress there, each trial that fails next, on
-# whatever node, avoids it.
+# trials that failed on a node since any made progress there, after which all that fail avoid it
 MAX_TRIALS_ON_A_NODE = 3
 # nodes on which a trial may fail without its retries being fewer, while it has others to go to
 MAX_NODES = 3
@@ -61,10 +59,9 @@ class Places:
         """The nodes on which a trial fits."""
         return {node["NodeID"] for node in ray.nodes() if workers_on(node, self.resources)}
 
-    def note_start(self, trial: Trial) -> None:
+    def note_start(self, trial: Any) -> None:
         if self.are_noted:
-            actor: Any = trial.temporary_state.ray_actor
-            self.actors[trial.trial_id] = actor._actor_id.hex()
+            self.actors[trial.trial_id] = trial.temporary_state.ray_actor._actor_id.hex()
 
     def note_progress(self, trial: Trial) -> None:
         """Both the trial and its node work."""
@@ -74,7 +71,7 @@ class Places:
                 self.nodes[actor] = facts["Address"]["NodeID"]
             self.trials.pop(self.nodes.get(actor, ""), None)
 
-    def note_failure(self, trial: Trial) -> None:
+    def note_failure(self, trial: Any) -> None:
         """Lets the next try of a trial avoid bad nodes, if there are others.
 
         A node is bad if the trial has failed there MAX_ON_A_NODE times, or once of unknown cause,
@@ -103,8 +100,8 @@ class Places:
         self.avoided[trial.trial_id] = bad
         labels = [{NODE_ID: f"!in({','.join(sorted(bad))})"}]
         selector: dict[str, Any] = {"bundle_label_selector": labels} if bad else {}
-        request: Any = trial.placement_group_factory
-        trial.update_resources(tune.PlacementGroupFactory(request.bundles, **selector))
+        bundles = trial.placement_group_factory.bundles
+        trial.update_resources(tune.PlacementGroupFactory(bundles, **selector))
 
     def gives_more(self, trial: Trial) -> bool:
         """Whether a trial that has just failed has another node to try, and has not tried many."""
@@ -129,12 +126,9 @@ class Places:
 
     def facts(self, trial: Trial) -> dict[str, str]:
         """The last failure of a trial, and on which node of a cluster it was."""
-        facts = {"error": last_line(trial)}
-        if node := self.labels.get(trial.trial_id):
-            facts["node"] = node
-        if self.avoided.get(trial.trial_id):
-            facts["elsewhere"] = "yes"
-        return facts
+        node, avoided = self.labels.get(trial.trial_id), self.avoided.get(trial.trial_id)
+        facts = {"node": node} if node else {}
+        return {"error": last_line(trial), **facts, **({"elsewhere": "yes"} if avoided else {})}
 
 
 class Teams:
@@ -143,24 +137,14 @@ class Teams:
     """
 
     def __init__(self, resources: Resources, num_trials: int, nonce: str) -> None:
-        self.resources, self.nonce = resources, nonce
-        self.num_trials = num_trials
-        self.most = min(num_trials, resources.max_concurrent or num_trials)  # teams at once
+        self.resources, self.num_trials, self.nonce = resources, num_trials, nonce
         self.num_fitting = 1
         with contextlib.suppress(ValueError):  # nodes have left: one team waits for others
             self.num_fitting = slots(resources)
         self.demand: PlacementGroup | None = None  # for one more team
         self.saving: list[Trial] = []  # teams that have been told to end, and have not yet
-        self.stopped_s: float | None = None  # when they were told
+        self.deadline_s = 0.0  # for them; 0: not told
         self.looked_s = time.monotonic()
-
-    def __enter__(self) -> Teams:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self.demand and not isinstance(error, HeadLost):  # else nobody answers
-            with contextlib.suppress(ray.exceptions.RayError):
-                remove_placement_group(self.demand)
 
     def look(self, trials: Sequence[Trial]) -> None:
         """Counts, every COUNT_S, how many teams fit on the cluster, which may have grown, asks it
@@ -181,7 +165,8 @@ class Teams:
         A demand that is met is removed and makes place for the team. It may be met by a node that
         has come, or by a team that has ended.
         """
-        num = min(self.most, self.num_trials - num_ended)
+        num_left = self.num_trials - num_ended
+        num = min(num_left, self.resources.max_concurrent or num_left)  # teams at once
         is_wanted = self.resources.address and num > self.num_fitting
         if self.demand and (not is_wanted or self.demand.wait(0)):
             remove_placement_group(self.demand)
@@ -197,13 +182,18 @@ class Teams:
         """
         with contextlib.suppress(ray.exceptions.RayError):  # without a head, all has ended
             _internal_kv_put(self.nonce.encode(), b"stop", namespace=STOPS)
-        self.saving, self.stopped_s = list(running), time.monotonic()
+        self.saving, self.deadline_s = list(running), time.monotonic() + GRACE_S
 
-    def have_ended(self) -> bool:
-        """Whether the teams that ran at the stop have ended, or GRACE_S are over since."""
+    def have_saved(self) -> bool:
+        """Whether the teams that ran at the stop have ended, or their time to save is over."""
         self.saving = [trial for trial in self.saving if trial.status == Trial.RUNNING]
-        assert self.stopped_s is not None
-        return not self.saving or time.monotonic() - self.stopped_s > GRACE_S
+        return not self.saving or time.monotonic() > self.deadline_s
+
+    def close(self) -> None:
+        """Ends the demand for nodes. If the driver fails, Ray does, at the end of its job."""
+        if self.demand:
+            with contextlib.suppress(ray.exceptions.RayError):
+                remove_placement_group(self.demand)
 
 
 def _remove_dead_groups() -> None:
@@ -215,9 +205,8 @@ def _remove_dead_groups() -> None:
     job = ray.get_runtime_context().get_job_id()
     for text in state._connect_and_get_accessor().get_placement_group_table():
         group = Group.FromString(text)
-        # Ray also calls the creator dead of a group that Tune has made, as it is no actor
-        is_of_actor = bool(group.creator_actor_id.strip(b"\xff"))
-        is_dead = is_of_actor and group.creator_actor_dead
+        # Ray also calls Tune dead, which is no actor and has no id
+        is_dead = group.creator_actor_dead and group.creator_actor_id.strip(b"\xff")
         if group.creator_job_id.hex() == job and is_dead and group.state != Group.REMOVED:
             remove_placement_group(PlacementGroup(PlacementGroupID(group.placement_group_id)))
 

@@ -45,10 +45,9 @@ MAX_LOST = 10
 class Run(tune.Callback):
     """One run of Tune over trials: what it trains, and its state, which Tune's callbacks update.
 
-    A trial whose worker dies, or that a machine fails, is retried from its checkpoint in another
-    process, after a pause. It is lost after MAX_RETRIES retries without a new row and without a
-    checkpoint of a later step. On a cluster, retries avoid nodes on which trials fail (see
-    `Places.note_failure`).
+    A trial that a machine fails is retried from its checkpoint in another process, after a pause,
+    on a cluster perhaps on another node (see `Places.note_failure`). It is lost after MAX_RETRIES
+    retries without a new row and without a checkpoint of a later step.
     """
 
     configs: Sequence[TrainConfig]
@@ -71,9 +70,7 @@ class Run(tune.Callback):
         # trial -> the trials of this run that must be done before it starts
         self.needs = {config.id: ids.intersection(config.needs) for config in self.configs}
         self.started: set[str] = set()  # trials that have reported since their last start
-        self.stopped: set[str] = (
-            set()
-        )  # trials that the search has stopped: later events are dropped
+        self.stopped: set[str] = set()  # trials that the search has stopped: they send no events
         self.done: set[str] = set()  # trials that have a result
         self.left: set[str] = set()  # trials for which another run is needed
         # trial -> most rows, and latest step at which it started
@@ -88,33 +85,20 @@ class Run(tune.Callback):
         self.teams = Teams(self.resources, len(ids), self.nonce) if in_teams else None
 
     def train(self) -> set[str]:
-        """Trains the trials, once. Returns those for which another run is needed.
+        """Trains the trials, once, on a Ray that is initialized (see `cluster`).
 
-        These are trials that Tune gave up without a try, and, if each waiting trial avoids all
-        nodes that are left, all that have not ended.
-
-        Ray must be initialized (see `cluster`). Returns early, within about a second, when `stop`
-        is set; interrupted trials resume from their checkpoints. Trials of several workers save
-        first, for which they have GRACE_S.
+        Returns those for which another run is needed: trials that Tune gave up without a try, and,
+        if each waiting trial avoids all nodes that are left, all that have not ended. Returns early
+        when `stop` is set, within about a second; teams save first, for which they have GRACE_S.
 
         Raises OSError if MAX_LOST trials are lost in a row while no other trial makes progress, and
-        HeadLost if the head of the cluster (its GCS) is gone. Ray may then never answer again, so
-        Tune runs in a thread of its own.
+        HeadLost if the head of the cluster is gone, or the only node of a local one.
         """
-        with (
-            tempfile.TemporaryDirectory(
-                prefix="vitscale-tune-", ignore_cleanup_errors=True
-            ) as scratch,
-            quiet(self.log),
-            self.teams or contextlib.nullcontext(),
-        ):
-            tuner = self._tuner(scratch)
-
-            def fit() -> None:
-                with contextlib.suppress(_Stopped):
-                    tuner.fit()
-
-            watched(fit, self.resources)
+        scratch = tempfile.TemporaryDirectory(prefix="vitscale-tune-", ignore_cleanup_errors=True)
+        with scratch as folder, quiet(self.log), contextlib.suppress(_Stopped):
+            watched(self._tuner(folder).fit, self.resources)
+        if self.teams:
+            self.teams.close()
         if len(self.losses) >= MAX_LOST:
             raise OSError(
                 f"{len(self.losses)} trials were lost one after another, the last one to: "
@@ -166,13 +150,15 @@ class Run(tune.Callback):
         """
         return {}
 
-    @property
-    def max_running(self) -> int:
-        """How many of Tune's trials run at once; 0: as many as Tune finds place for."""
-        return self.teams.num_fitting if self.teams else self.resources.max_concurrent
-
     def on_step_begin(self, iteration: int, trials: list[Trial], **_: Any) -> None:
-        if len(self.losses) >= MAX_LOST or (self.stop.is_set() and self._may_end(trials)):
+        if len(self.losses) >= MAX_LOST:
+            raise _Stopped
+        if self.stop.is_set() and self.teams and not self.teams.deadline_s:
+            # teams that wait for nodes, or start, have nothing to save
+            self.teams.stop([trial for trial in trials if id_of(trial) in self.started])
+            for trial in trials:
+                self._set_retries(trial)
+        if self.stop.is_set() and (not self.teams or self.teams.have_saved()):
             raise _Stopped
         if self.teams:
             self.teams.look(trials)
@@ -180,18 +166,6 @@ class Run(tune.Callback):
             ended = {id_of(trial) for trial in trials if trial.is_finished()}
             self.left |= self.needs.keys() - ended
             raise _Stopped
-
-    def _may_end(self, trials: list[Trial]) -> bool:
-        """Whether nothing is left to save: not while teams that run have to. Teams that wait for
-        nodes, or start, have nothing to save.
-        """
-        if not self.teams:
-            return True
-        if self.teams.stopped_s is None:
-            self.teams.stop([trial for trial in trials if id_of(trial) in self.started])
-            for trial in trials:
-                self._set_retries(trial)
-        return self.teams.have_ended()
 
     def _set_retries(self, trial: Trial, makes_progress: bool = False) -> None:
         """Sets how often Tune retries a trial from now on, beyond its failures so far."""
@@ -271,8 +245,7 @@ class Run(tune.Callback):
     def _tell(self, status: News, trial: Trial, num_tries: int | None = None) -> None:
         """Tells the driver of the last failure of a trial."""
         tries = {} if num_tries is None else {"tries": f"{num_tries} of {MAX_RETRIES}"}
-        facts = self.places.facts(trial) | tries
-        self.events.put(Event(id_of(trial), status, facts=facts))
+        self.events.put(Event(id_of(trial), status, facts=self.places.facts(trial) | tries))
 
 
 def train(params: dict[str, Any]) -> None:
@@ -327,11 +300,9 @@ class _Scheduler(FIFOScheduler):
         return FIFOScheduler.CONTINUE
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Tune calls it before it queues the trial again, if it does. Only now may the request of
-        the trial change.
-
-        If the process that takes it from the trial before has died, Tune counts two failures, the
-        second one of a pending trial, and gives it up.
+        """Tune calls this before it queues the trial again, if it does. Only here may what the
+        trial requests change. If the process died between the trial before and this one, Tune
+        counts two failures, the second one of a pending trial, and gives it up.
         """
         if trial.status == Trial.PENDING:
             self.run.unstarted.add(trial.trial_id)
@@ -340,7 +311,7 @@ class _Scheduler(FIFOScheduler):
 
 
 class _Queue(BasicVariantGenerator):
-    """Starts a trial once what it needs is done, and `Run.max_running` at once."""
+    """Starts a trial once what it needs is done; only as many teams at once as fit."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -349,15 +320,16 @@ class _Queue(BasicVariantGenerator):
         self.ids: dict[str, str] = {}  # Tune's id -> id
 
     def next_trial(self) -> Trial | None:
-        most = self.run.max_running
+        teams = self.run.teams  # 0: no limit but the resources
+        most = teams.num_fitting if teams else self.run.resources.max_concurrent
         self.max_concurrent = most + len(self.held) if most else 0
         num_running = len(self._live_trials) - len(self.held)
         for place, trial in enumerate(self.held):
-            if not self._waits(trial) and (not most or num_running < most):
+            if self._may_start(trial) and (not most or num_running < most):
                 return self.held.pop(place)
         while (trial := super().next_trial()) is not None:
             self.ids[trial.trial_id] = id_of(trial)
-            if not self._waits(trial):
+            if self._may_start(trial):
                 break
             self.held.append(trial)
             self.max_concurrent += bool(most)
@@ -365,11 +337,10 @@ class _Queue(BasicVariantGenerator):
 
     def is_finished(self) -> bool:
         """Not while a trial waits for one that runs. If its parent has failed, it never starts."""
-        return super().is_finished() and not any(map(self._may_start, self.held))
+        if not super().is_finished():
+            return False
+        running = {self.ids[i] for i in self._live_trials} - {id_of(trial) for trial in self.held}
+        return not any(self._may_start(trial, running) for trial in self.held)
 
-    def _waits(self, trial: Trial) -> bool:
-        return not self.run.needs[id_of(trial)] <= self.run.done
-
-    def _may_start(self, trial: Trial) -> bool:
-        running = self._live_trials - {held.trial_id for held in self.held}
-        return self.run.needs[id_of(trial)] <= self.run.done | {self.ids[i] for i in running}
+    def _may_start(self, trial: Trial, running: Collection[str] = ()) -> bool:
+        return self.run.needs[id_of(trial)] <= self.run.done.union(running)
